@@ -244,3 +244,82 @@ def test_advised_row_groups_decode_what_was_predicted(directory: Path, parquet: 
     # A row has a byte of validity for each column here, a group of 32 has four: so it is about what was told.
     assert again["decoded_bytes"] == pytest.approx(rows["predicted_bytes"] / 2, rel=0.01)
     assert again["fetched_bytes"] < rows["fetched_bytes"] / 16
+
+
+WHOLE = """
+import os, sys
+import numpy as np, pandas as pd, pyarrow as pa, pyarrow.dataset as ds, pyarrow.parquet as pq, torch
+from torch.utils.data import DataLoader, Dataset
+
+ROWS, GROUP, SAMPLES = 256, 32, 24
+FILES = ("table", "frame", "file", "all", "left", "scan", "one", "kept", "filter", "take")
+
+def make():
+    table = pa.table({"id": np.arange(ROWS), "x": np.random.default_rng(0).random(ROWS)})
+    for name in FILES:  # files of one directory are one group
+        os.mkdir(name)
+        pq.write_table(table, f"{name}/t.parquet", row_group_size=GROUP)
+
+class Samples(Dataset):
+    kept = None
+    def __len__(self):
+        return SAMPLES
+    def __getitem__(self, index):
+        found = pq.read_table("table/t.parquet")["id"][index].as_py()
+        pd.read_parquet("frame/t.parquet", columns=["id"])
+        pq.ParquetFile("file/t.parquet").read()
+        for batch in pq.ParquetFile("all/t.parquet").iter_batches(100):
+            pass
+        for batch in pq.ParquetFile("left/t.parquet").iter_batches(128):
+            break
+        for batch in ds.dataset("scan/t.parquet").to_batches(columns=["id"]):
+            pass
+        for batch in pq.ParquetFile("one/t.parquet").iter_batches(row_groups=[index % 2]):
+            pass
+        if self.kept is None:  # only alike: read once by each copy of the dataset
+            self.kept = pq.read_table("kept/t.parquet")
+        pq.read_table("filter/t.parquet", filters=[("id", "=", index)])
+        ds.dataset("take/t.parquet").take([index])
+        return float(found)
+
+make()
+weight = torch.nn.Parameter(torch.zeros(()))
+for _ in range(2):
+    for batch in DataLoader(Samples(), batch_size=4, num_workers=int(sys.argv[1])):
+        (weight * batch.sum()).backward()
+"""
+_WHOLE_BYTES, _ID_BYTES = 256 * 2 * 8 + 2 * 32, 256 * 8 + 32  # a bit of validity for each value
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_files_that_are_decoded_whole_for_each_sample(tmp_path: Path, workers: int) -> None:
+    report = run_script(tmp_path, WHOLE, str(workers)).report()
+    found = _row_groups(report)
+    readers = 4 if workers else 1  # of each epoch two
+    for name, times, once_bytes in (
+        *((name, 24, _WHOLE_BYTES) for name in ("table", "file", "all")),
+        *((name, 24, _ID_BYTES) for name in ("frame", "scan")),
+        ("left", 12, _WHOLE_BYTES),  # the first half alone
+    ):
+        one = found[f"{name}/t.parquet"]
+        assert (one["whole_reads"], one["decoded_per_pass"]) == (2 * times, times), name
+        assert (one["groups_read"], one["reads"]) == (8, 8 * 2 * times)
+        assert one["distinct_bytes"] == pytest.approx(once_bytes, rel=0.05)
+        assert one["decoded_bytes"] == 2 * times * one["distinct_bytes"]  # as calls in calls count once
+        assert one["keep"]
+        assert (one["readers"], one["predicted_bytes"]) == (readers, readers * one["distinct_bytes"])
+        assert (one["suggested_rows"], one["command"]) == (None, "")
+    groups = {group["path"]: group["amplification"] for group in report["ranks"][0]["file_groups"]}
+    assert groups["frame/t.parquet"]["decoded_bytes"] == found["frame/t.parquet"]["decoded_bytes"]
+    one = found["one/t.parquet"]
+    assert (one["groups_read"], one["reads"], one["whole_reads"], one["keep"]) == (2, 48, 0, False)
+    kept = found["kept/t.parquet"]
+    assert (kept["whole_reads"], kept["keep"]) == (4 if workers else 2, False)  # by each dataset's copy
+    for name in ("filter", "take"):  # they give fewer rows than they decode
+        assert groups[f"{name}/t.parquet"]["decoded_bytes"] is None
+        assert "less than they decode" in groups[f"{name}/t.parquet"]["why"]
+        assert f"{name}/t.parquet" not in found
+    advice = [each["remedy"] for each in report["recommendations"]]
+    assert any(
+        each.startswith("read ") and each.endswith(" once and keep them") for each in advice
+    ) or not any(each["id"] == "decode-bound" for each in report["recommendations"])

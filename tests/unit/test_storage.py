@@ -164,12 +164,17 @@ def _read(counts: dict[int, int], group_rows: int = 100, groups: int = 10, **kno
     return RowGroupsRead(rows=group_rows * groups, groups=groups, read=read, compression="ZSTD", **about)
 
 
-def _found(passes: int | None, *processes: list[RowGroupsRead]) -> RowGroups:
+def _found(
+    passes: int | None,
+    *processes: list[RowGroupsRead],
+    worker: int | None = None,
+    by_worker: int | None = None,
+) -> RowGroups:
     rank: Any = SimpleNamespace(
-        processes=[SimpleNamespace(of_type=lambda _, own=own: own) for own in processes]
+        processes=[SimpleNamespace(of_type=lambda _, own=own: own, worker=worker) for own in processes]
     )
     paths: Any = SimpleNamespace(shown=lambda path: path)
-    return row_groups(rank, paths, passes)["a.parquet"]
+    return row_groups(rank, paths, passes, by_worker)["a.parquet"]
 
 
 def test_row_groups_are_counted_over_processes_and_passes() -> None:
@@ -203,6 +208,41 @@ def test_columns_that_are_read_apart_are_no_repetition() -> None:
     assert (found.reads, found.decoded_per_pass, found.columns_read, found.columns) == (2, 1, 2, 3)
 
 
+def test_a_file_that_is_decoded_whole_for_each_sample_is_to_be_kept() -> None:
+    own = _read(dict.fromkeys(range(10), 50), call="to_table")
+    found = _found(2, [own], [own])
+    assert (found.whole_reads, found.readers, found.decoded_per_pass) == (100, 2, 50)
+    assert (found.keep, found.predicted_bytes) == (True, 2 * 1_000_000)
+    assert (found.suggested_rows, found.command) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("records", "times"),
+    [
+        ([_read(dict.fromkeys(range(10), 1), call="to_table")], 4),  # each worker keeps it
+        (
+            [_read({0: 1, 1: 1}, groups=2, call="read", columns=[name]) for name in "abcd"],
+            4,
+        ),  # and each column
+        # Also by row groups: neither remedy tells what it spares.
+        ([_read({0: 50}, call="read"), _read({0: 50})], 400),
+        ([_read(dict.fromkeys(range(10), 3), call="to_table")], 12),  # once in each pass that a worker sees
+    ],
+)
+def test_files_that_are_read_whole_once_in_each_process_are_none(
+    records: list[RowGroupsRead], times: int
+) -> None:
+    persistent = times == 12
+    found = _found(1, *[records] * 4, worker=0, by_worker=1)
+    assert found.decoded_per_pass == times
+    if not persistent:
+        assert not found.keep
+        assert found.suggested_rows is None
+    else:
+        assert found.keep
+        assert not _found(3, *[records] * 4, worker=0, by_worker=3).keep
+
+
 def test_row_groups_are_blamed_where_their_files_have_the_wait() -> None:
     row = unknown(
         RowGroups, path="a.parquet", decoded_bytes=640, distinct_bytes=5, passes=2, predicted_bytes=10
@@ -220,6 +260,11 @@ def test_row_groups_are_blamed_where_their_files_have_the_wait() -> None:
     (found,) = amplified(report)
     assert (found.id, found.wait_ms, found.leads) == ("read-amplification", 60.0, True)
     assert found.text.endswith("each is decoded 64 times an epoch")
+    amplification = unknown(Amplification, arrays=[], row_groups=[row, replace(other, keep=True)])
+    report.file_groups = [unknown(FileGroup, path="data/", amplification=amplification)]
+    report.data_wait.files[1].ms = 50.0
+    (found,) = amplified(report)
+    assert (found.wait_ms, found.text) == (50.0, "it is read and decoded whole 64 times an epoch")
 
 
 def _maker(

@@ -187,7 +187,22 @@ def _row_groups(facts: LoaderFacts, path: str) -> RowGroups | None:
 
 
 def _regrouped(found: RowGroups | None, name: str, gone: str) -> Remedy | None:
-    if found is None or found.suggested_rows is None or found.predicted_bytes is None:
+    if found is None or found.predicted_bytes is None:
+        return None
+    evidence = {
+        "decoded_bytes": float(found.decoded_bytes),
+        "predicted_bytes": float(found.predicted_bytes),
+    }
+    if found.keep:
+        each, times = found.predicted_bytes / found.readers, found.decoded_per_pass or 0.0
+        text = (
+            f"read it once and keep that (functools.cache, or in the dataset's __init__):"
+            f" it is read whole {times:.0f} times an epoch ({size(found.decoded_bytes)} decoded;"
+            f" then {size(found.predicted_bytes)}, {size(each)} held by each process that reads it)"
+        )
+        what = "them" if name == "the files" else "it"
+        return Remedy(f"read {name} once and keep {what}", text, gone, evidence=evidence)
+    if found.suggested_rows is None:
         return None
     rows = counted(found.suggested_rows, "row")
     text = (
@@ -195,10 +210,6 @@ def _regrouped(found: RowGroups | None, name: str, gone: str) -> Remedy | None:
         f" {found.decoded_per_pass or 0.0:.0f} times an epoch ({size(found.decoded_bytes)} decoded;"
         f" then about {size(found.predicted_bytes)}, if samples share no rows)"
     )
-    evidence = {
-        "decoded_bytes": float(found.decoded_bytes),
-        "predicted_bytes": float(found.predicted_bytes),
-    }
     short = f"store {name} in row groups of {rows}"
     return Remedy(short, text, gone, command=found.command, evidence=evidence)
 

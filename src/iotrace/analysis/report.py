@@ -267,9 +267,11 @@ def _with_chunks(groups: list[FileGroup], io: Io | None, analysis: RankAnalysis)
 def _row_groups(analysis: RankAnalysis) -> dict[str, RowGroups]:
     if not any(process.of_type(RowGroupsRead) for process in analysis.rank.processes):
         return {}
-    from iotrace.analysis.host.row_groups import passes_of, row_groups
+    from iotrace.analysis.host.row_groups import passes_lived, passes_of, row_groups
 
-    return row_groups(analysis.rank, analysis.session.paths, passes_of(analysis.loaders))
+    passes = passes_of(analysis.loaders)
+    by_worker = passes_lived(analysis.loaders, passes)
+    return row_groups(analysis.rank, analysis.session.paths, passes, by_worker)
 
 
 def _trainer(analysis: RankAnalysis) -> TrainerTimes | None:

@@ -258,7 +258,7 @@ class Chunked(Record, tag="chunked"):
 
 
 class RowGroupsRead(Record, tag="row_groups"):
-    """Row groups of a Parquet file that one `call` of pyarrow read in a process, so far.
+    """Row groups of a Parquet file that one `call` of pyarrow read or iterated in a process, so far.
 
     `read`: by number, how often each was, its rows, and the bytes that it gave. `columns`: those that were
     asked for; None is all of them. The file has `rows` in `groups`.

@@ -172,8 +172,8 @@ def archive(_: Any, args: Arguments, __: Keywords) -> Any:
 
 
 def arrow_dataset(_: Any, args: Arguments, __: Keywords) -> str:
-    """Find the file of a dataset of pyarrow, or the directory of its files."""
-    return _common(getattr(args[0], "files", []))
+    """Find the file of a dataset of pyarrow, or the directory of its files; an open file has no name."""
+    return _common([file for file in getattr(args[0], "files", ()) if file != "<Buffer>"])
 
 
 def hf_dataset(_: Any, args: Arguments, __: Keywords) -> str:

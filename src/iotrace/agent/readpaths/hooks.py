@@ -130,9 +130,9 @@ def _describe(row: Row, recorder: Recorder, called: str) -> Describe:
                 note(path, args)
             except ours(Exception) as error:
                 recorder.absorb(error, "counting chunks")
-        if note_groups is not None and path:
+        if note_groups is not None:
             try:
-                note_groups(path, args, kwargs, size_bytes)
+                size_bytes = note_groups(result, path, args, kwargs, size_bytes)
             except ours(Exception) as error:
                 recorder.absorb(error, "counting row groups")
         return size_bytes, path

@@ -11,84 +11,159 @@ from iotrace.session.guard import ours
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
     from typing import Any
 
     from iotrace.agent.recording.recorder import Recorder
 
+    Arguments = tuple[Any, ...]
+    Keywords = dict[str, Any]
+
 _MOST_FILES = 64  # of a process; of more, nothing is known
 _MOST_GROUPS = 4096  # of a process: those that were read
 _MORE = 1.5  # a list is written anew where so many times as many reads are known
+# Where each call has its columns; those of a dataset have a filter behind them.
+_COLUMNS = {
+    "read": 1,
+    "read_row_group": 2,
+    "read_row_groups": 2,
+    "iter_batches": 3,
+    "to_table": 1,
+    "to_batches": 1,
+}
+_OF_DATASET = frozenset({"to_table", "to_batches"})
+_BY_GROUP = frozenset({"read_row_group", "read_row_groups"})
 
 
 class _File:
-    """A Parquet file with the columns that were read of it: by row group the reads, its rows and bytes."""
+    """A Parquet file with the columns that were read of it: by row group the reads, its rows and bytes.
 
-    __slots__ = ("about", "read", "reads", "told")
+    Of calls that give whole files or batches: by row group the rows that they gave, its rows, and the bytes
+    that they gave. What was given of all row groups is in `rows` and `size_bytes` instead.
+    """
 
-    def __init__(self, about: dict[str, Any]) -> None:
-        self.about = about
-        self.reads = self.told = 0
+    __slots__ = ("about", "given", "read", "reads", "rows", "size_bytes", "told")
+
+    def __init__(self, about: dict[str, Any], given: bool) -> None:
+        self.about, self.given = about, given
+        self.reads = self.told = self.rows = 0
+        self.size_bytes = 0
         self.read: dict[int, list[int]] = {}
+
+    def as_read(self) -> list[list[int]]:
+        """List number, reads, rows and bytes; what was left before its end counts with its part."""
+        found = list(self.read.items())
+        if not self.given:
+            return [[number, *own] for number, own in found]
+        all_rows = max(1, sum(own[1] for _, own in found))
+        listed = []
+        for number, (given, rows, size_bytes) in found:
+            given += self.rows * rows // all_rows
+            size_bytes += self.size_bytes * rows // all_rows
+            if given >= rows > 0:
+                listed.append([number, given // rows, rows, size_bytes * rows // given])
+        return listed
 
 
 class RowGroupReads:
-    """The row groups that one call (``read``, ``read_row_group``, ``read_row_groups``) read in a process."""
+    """The row groups that one call of pyarrow's ``ParquetFile`` or ``Dataset`` read in a process."""
 
     def __init__(self, recorder: Recorder, call: str) -> None:
-        self._recorder, self._call = recorder, call
+        self._recorder, self._call, self._columns = recorder, call, _COLUMNS[call]
         self._directory = ""
-        self._files: dict[tuple[str, Any], _File | None] = {}
+        self._files: dict[tuple[str, Any, Any], _File | None] = {}
         self._groups = 0
 
-    def note(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any], size_bytes: int) -> None:
-        """Add a call that gave `size_bytes` of the file `path`."""
+    def note(self, result: Any, path: str, args: Arguments, kwargs: Keywords, size_bytes: int) -> int:
+        """Add a call, or a batch, that gave `size_bytes` of a file; return what it decoded, or -1."""
+        first = self._columns
+        columns = args[first] if len(args) > first else kwargs.get("columns")
+        if self._call in _OF_DATASET:
+            chosen = args[first + 1] if len(args) > first + 1 else kwargs.get("filter")
+            if chosen is not None or isinstance(columns, dict):
+                return -1  # more was decoded than it gives
+            if kwargs.get("cache_metadata") is False or len(getattr(args[0], "files", ())) != 1:
+                return size_bytes
+        if path and size_bytes >= 0:
+            self._note(result, path, columns, args, kwargs, size_bytes)
+        return size_bytes
+
+    def _note(
+        self, result: Any, path: str, columns: Any, args: Arguments, kwargs: Keywords, size_bytes: int
+    ) -> None:
         if self._directory is not self._recorder.directory:  # a forked child starts anew
             self._directory = self._recorder.directory
             self._files, self._groups = {}, 0
             self._recorder.before_flush.append(self._tell)
-        first = 1 if self._call == "read" else 2
-        columns = args[first] if len(args) > first else kwargs.get("columns")
-        key = path, None if columns is None else tuple(columns)
+        call, groups = self._call, None
+        if call == "iter_batches":
+            groups = args[2] if len(args) > 2 else kwargs.get("row_groups")
+        key = path, None if columns is None else tuple(columns), groups is None
         try:
             known = self._files[key]
         except ours(KeyError):
             known = None if len(self._files) >= _MOST_FILES else self._describe(args[0], path, columns)
             self._files[key] = known
-        if known is None or size_bytes < 0:
+            if known is not None and known.given and groups is None:
+                self._learn(known, key, args[0], range(known.about["groups"]))
+            elif known is not None and known.given:
+                known.about["call"] = f"{call}(row_groups)"
+        if known is None:
             return
-        if self._call == "read_row_group":
+        if call == "read_row_group":
             number = index(args[1] if len(args) > 1 else kwargs["i"])
             found = known.read.get(number)
-            if found is not None:  # as most calls are
+            if found is None:
+                self._add(known, key, args[0], [number], size_bytes)
+            else:  # as most calls are
                 found[0] += 1
-                known.reads += 1
-                return
-            numbers = [number]
-        elif self._call == "read_row_groups":
+            known.reads += 1
+        elif call == "read_row_groups":
             numbers = [index(each) for each in (args[1] if len(args) > 1 else kwargs["row_groups"])]
+            self._add(known, key, args[0], numbers, size_bytes)
+            known.reads += len(numbers)
         else:
-            numbers = list(range(known.about["groups"]))
-        self._add(known, key, args[0].metadata.row_group, numbers, size_bytes)
+            known.reads += result.num_rows
+            if groups is None:
+                known.rows += result.num_rows
+                known.size_bytes += size_bytes
+            else:
+                self._add(known, key, args[0], [index(each) for each in groups], size_bytes, result.num_rows)
 
-    def _add(
-        self, known: _File, key: tuple[str, Any], about: Callable[[int], Any], numbers: list[int], size: int
-    ) -> None:
+    def _learn(self, known: _File, key: Any, file: Any, numbers: Iterable[int]) -> None:
+        """Note the rows of row groups that are new."""
         new = [number for number in dict.fromkeys(numbers) if number not in known.read]
         if self._groups + len(new) > _MOST_GROUPS:
             self._files[key] = None  # what is known of a part of it would be told for the whole
             return
         self._groups += len(new)
-        rows = {number: int(about(number).num_rows) for number in new}
-        rows.update({number: known.read[number][1] for number in numbers if number not in rows})
-        all_rows = sum(rows[number] for number in numbers) or 1
-        for number in numbers:
-            found = known.read.setdefault(number, [0, rows[number], size * rows[number] // all_rows])
-            found[0] += 1
-        known.reads += len(numbers)
+        for number in new:
+            known.read[number] = [0, int(_metadata(file).row_group(number).num_rows), 0]
 
-    def _describe(self, file: Any, path: str, columns: Any) -> _File:
-        metadata = file.metadata
+    def _add(
+        self, known: _File, key: Any, file: Any, numbers: list[int], size_bytes: int, given: int = 0
+    ) -> None:
+        """Add a read of row groups, or a batch of them with `given` rows: to each its share by its rows."""
+        self._learn(known, key, file, numbers)
+        if not numbers:  # of an iterator, which pyarrow has used up
+            self._files[key] = None
+        if self._files[key] is None:
+            return
+        all_rows = sum(known.read[number][1] for number in numbers) or 1
+        for number in numbers:
+            found = known.read[number]
+            share_bytes = size_bytes * found[1] // all_rows
+            if known.given:
+                found[0] += given * found[1] // all_rows
+                found[2] += share_bytes
+            else:
+                found[0] += 1
+                found[2] = found[2] or share_bytes
+
+    def _describe(self, file: Any, path: str, columns: Any) -> _File | None:
+        metadata = _metadata(file)
+        if metadata is None:
+            return None
         packed = metadata.row_group(0).column(0).compression if metadata.num_row_groups else ""
         return _File(
             {
@@ -100,7 +175,8 @@ class RowGroupReads:
                 "rows": int(metadata.num_rows),
                 "groups": int(metadata.num_row_groups),
                 "compression": str(packed),
-            }
+            },
+            self._call not in _BY_GROUP,
         )
 
     def _tell(self) -> None:
@@ -109,7 +185,13 @@ class RowGroupReads:
                 more = 1.0 if self._recorder.closed else _MORE
                 if known is not None and known.reads > known.told * more:
                     known.told = known.reads
-                    read = [[number, *found] for number, found in list(known.read.items())]
-                    self._recorder.records.append({**known.about, "read": read})
+                    self._recorder.records.append({**known.about, "read": known.as_read()})
         except ours(Exception) as error:
             self._recorder.absorb(error, "telling reads of row groups")
+
+
+def _metadata(file: Any) -> Any:
+    """Return a file's footer as pyarrow holds it, of a dataset's only file too; None of another format."""
+    if hasattr(file, "get_fragments"):
+        file = next(file.get_fragments(), None)
+    return getattr(file, "metadata", None)

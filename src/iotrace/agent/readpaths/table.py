@@ -251,7 +251,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
             threads=True,
             groups=True,
         ),
-        Row("pyarrow.parquet", "ParquetFile.iter_batches", "made 0", each=True, threads=True),
+        Row("pyarrow.parquet", "ParquetFile.iter_batches", "made 0", each=True, threads=True, groups=True),
         Row("pyarrow.parquet", "ParquetDataset.read", "made 0", threads=True),
     ),
     "pyarrow.ipc": (
@@ -275,8 +275,16 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "pyarrow.csv": (Row("pyarrow.csv", "read_csv", "0:input_file", threads=True),),
     "pyarrow.json": (Row("pyarrow.json", "read_json", "0:input_file", threads=True),),
     "pyarrow._dataset": (
-        Row("pyarrow.dataset", "Dataset.to_table head take", finders.arrow_dataset, threads=True),
-        Row("pyarrow.dataset", "Dataset.to_batches", finders.arrow_dataset, each=True, threads=True),
+        Row("pyarrow.dataset", "Dataset.to_table", finders.arrow_dataset, threads=True, groups=True),
+        Row("pyarrow.dataset", "Dataset.head take", finders.arrow_dataset, "", threads=True),  # decode more
+        Row(
+            "pyarrow.dataset",
+            "Dataset.to_batches",
+            finders.arrow_dataset,
+            each=True,
+            threads=True,
+            groups=True,
+        ),
         Row("pyarrow.dataset", "Scanner.to_table head take", threads=True),
         Row("pyarrow.dataset", "Scanner.to_batches", each=True, threads=True),
     ),

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from iotrace.analysis.host.mapped import fetched_by_faults, mapped_files
@@ -36,6 +37,7 @@ _MOSTLY = 0.8  # of the accesses, that have one shape
 _WORTH = 1.5  # decoded at least / predicted at most
 _LEAST_BYTES, _MOST_BYTES = 4 << 10, 64 << 20  # of a chunk: smaller ones cost more in calls than they save
 _ROWS = "which rows of a row group the program then takes leaves no trace"
+_LESS = "; calls with a filter, head and take give less than they decode, others do not say of which file"
 _MAPPED = "page faults of a memory map fetch what no call tells"
 _KEPT = "HDF5 may have kept decoded chunks in its cache"
 _OTHERS = "not all of its files are arrays in chunks whose accesses were seen"
@@ -94,6 +96,7 @@ def _with_own(
     elif members and all(path.endswith(_PARQUET) for path in members):
         sizes = [given.get((path, KIND_READ_PATH)) for path in members]
         decoded, why = None if None in sizes else sum(filter(None, sizes)), _ROWS
+        why += _LESS if decoded is None else ""
     elif members and all(path in mapped for path in members):
         told = fetched_by_faults(members, mapped, rank)
         fetched, used, why, reads = told.fetched_bytes, told.used_bytes, told.why, told.reads
@@ -132,7 +135,10 @@ def _known(path: str, arrays: Sequence[str]) -> bool:
 
 
 def _given(rank: Rank, paths: Paths) -> dict[tuple[str, int], int | None]:
-    """The bytes that libraries gave of each file, by the kind of span; None where a span does not tell."""
+    """The bytes that libraries gave of each file, by the kind of span; None where a span does not tell.
+
+    Calls within calls give the same bytes: the innermost are counted.
+    """
     found: dict[tuple[str, int], int | None] = {}
     for process in rank.processes:
         spans = process.spans
@@ -141,11 +147,22 @@ def _given(rank: Rank, paths: Paths) -> dict[tuple[str, int], int | None]:
             for number in np.unique(own["file"]).tolist():
                 if number not in process.span_files:
                     continue
-                sizes = own["bytes"][own["file"] == number]
+                of_file = own[own["file"] == number]
+                sizes = of_file["bytes"][_innermost(of_file)]
                 key = paths.shown(process.span_files[number]), kind
                 before = found.get(key, 0)
                 found[key] = None if before is None or (sizes < 0).any() else before + int(sizes.sum())
     return found
+
+
+def _innermost(spans: npt.NDArray[np.void]) -> npt.NDArray[np.intp]:
+    """Find the rows of the spans that hold no other one of the same thread."""
+    ends_ns = spans["start_ns"] + spans["duration_ns"]
+    order = np.lexsort((-spans["duration_ns"].astype(np.int64), spans["start_ns"], spans["tid"]))
+    tids, starts_ns = spans["tid"][order], spans["start_ns"][order]
+    holds = (tids[1:] == tids[:-1]) & (starts_ns[1:] < ends_ns[order][:-1])
+    innermost: npt.NDArray[np.intp] = order[~np.append(holds, False)[: len(order)]]
+    return innermost
 
 
 def _arrays(

@@ -55,19 +55,27 @@ def _of_row_groups(
     files: Sequence[RowGroups], costs: Mapping[str, float | None]
 ) -> tuple[float, Culprit | None]:
     """Of Parquet files of one directory together: each may cost little."""
-    known = [each for each in files if each.predicted_bytes is not None and each.passes is not None]
+    told = [each for each in files if each.predicted_bytes is not None and each.passes is not None]
+    kept = [each for each in told if each.keep]
+    known = max(([each for each in told if not each.keep], kept), key=lambda own: _cost_ms(own, costs))
     if not known:
         return 0.0, None
     decoded = sum(each.decoded_bytes for each in known)
     once = sum(each.distinct_bytes for each in known) * max(each.passes or 1 for each in known)
     times = digits(decoded / once, 2)
     culprit = _culprit(
-        f"its row groups do not fit what a sample reads: each is decoded {times} times an epoch",
+        f"it is read and decoded whole {times} times an epoch"
+        if known is kept
+        else f"its row groups do not fit what a sample reads: each is decoded {times} times an epoch",
         decoded_bytes=decoded,
         distinct_bytes=once,
         predicted_bytes=sum(each.predicted_bytes or 0 for each in known),
     )
-    return sum(costs.get(each.path) or 0.0 for each in known), culprit
+    return _cost_ms(known, costs), culprit
+
+
+def _cost_ms(files: Sequence[RowGroups], costs: Mapping[str, float | None]) -> float:
+    return sum(costs.get(each.path) or 0.0 for each in files)
 
 
 def _of_map(found: Amplification) -> Culprit | None:

@@ -130,7 +130,8 @@ class RowGroups(ReportPart, frozen=True, kw_only=True):
     A row group is decoded whole: `decoded_bytes`; `distinct_bytes` where each were decoded once. In each of
     `passes` of the rank's loaders each was decoded `decoded_per_pass` times. With `suggested_rows` a group
     the same reads would decode about `predicted_bytes`, if no two samples share a row; `command` writes such
-    a copy.
+    a copy. `whole_reads` took the whole file, in `readers` processes; with `keep` each of these would decode
+    it once, `predicted_bytes` in all, if it kept what it read.
     """
 
     path: str
@@ -148,6 +149,9 @@ class RowGroups(ReportPart, frozen=True, kw_only=True):
     suggested_rows: int | None = None
     predicted_bytes: int | None = None
     command: str = ""
+    whole_reads: int = 0
+    readers: int = 0
+    keep: bool = False
 
 
 class MappedReads(ReportPart, frozen=True, kw_only=True):
