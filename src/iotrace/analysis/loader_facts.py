@@ -13,7 +13,7 @@ from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import item_of, production_ms
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import HALVED, ChunkedArray, FileGroup, FileIo, GainRow, RankReport
+from iotrace.analysis.results import HALVED, ChunkedArray, FileGroup, FileIo, GainRow, RankReport, total
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,
@@ -237,8 +237,9 @@ def _objects(analysis: RankAnalysis, run: LoaderRun) -> int:
 
 
 def _storage_bytes(report: RankReport, steps: int) -> float | None:
-    read = [process.storage_read_bytes for process in report.system.processes]
-    return None if not read or None in read else sum(value or 0 for value in read) / steps
+    processes = report.system.processes
+    read_bytes = total(process.storage_read_bytes for process in processes) if processes else None
+    return None if read_bytes is None else read_bytes / steps
 
 
 def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import Chunks, FileGroup, FileIo, Gpu, Io, ProcessUse, System
+from iotrace.analysis.results import Chunks, FileGroup, FileIo, Gpu, Io, ProcessUse, System, total
 from iotrace.report.layout import figures_table, line, print_table
 from iotrace.units import counted, digits, milliseconds, percent, size
 
@@ -147,13 +147,13 @@ def print_io(io: Io, console: Console, groups: Sequence[FileGroup] = ()) -> None
         if file.group is not None:  # without temporary files and libraries'
             rows[file.group].append(file)
     for path, files in list(rows.items())[:_MOST_FILES]:
-        times = [file.read_ms_total for file in files]
+        read_ms = total(file.read_ms_total for file in files)
         table.add_row(
             _shorten(path, path_width),
             str(sum(file.opens for file in files)),
             str(sum(file.reads for file in files)),
             _bytes_read(files, at_least),
-            "?" if None in times else milliseconds(sum(filter(None, times))),
+            "?" if read_ms is None else milliseconds(read_ms),
             milliseconds(sum(file.metadata_ms_total for file in files)),
             size(sum(file.write_bytes for file in files)),
         )
@@ -211,11 +211,11 @@ def chunks_text(chunks: Chunks) -> str:
 
 def _bytes_read(files: Sequence[FileIo], at_least: str) -> str:
     """What was read of files: ``? B`` where unknown, ``≥`` where more may have been read."""
-    sizes = [file.read_bytes for file in files]
-    if None in sizes:
+    read_bytes = total(file.read_bytes for file in files)
+    if read_bytes is None:
         return "? B"
     some = any(file.maps for file in files) or (at_least and any(file.reads for file in files))
-    return (_AT_LEAST if some else "") + size(sum(filter(None, sizes)))
+    return (_AT_LEAST if some else "") + size(read_bytes)
 
 
 def _shorten(path: str, width: int) -> str:

@@ -9,6 +9,7 @@ from statistics import median
 from rich.console import Console
 from rich.text import Text
 
+from iotrace.analysis.results.base import total
 from iotrace.analysis.results.top import Top, TopProcess, TopRank
 from iotrace.report.layout import command, plain
 from iotrace.report.views.slow_words import soon
@@ -186,8 +187,8 @@ def _print_processes(processes: Sequence[TopProcess], screen: _Screen) -> None:
     screen.line(
         "Memory", f"{_memory_text(processes)} in {counted(len(processes), 'process', 'processes')}{own}"
     )
-    read = _sum([each.read_bytes_per_s for each in processes])
-    stored = _sum([each.storage_read_bytes_per_s for each in processes])
+    read = total(each.read_bytes_per_s for each in processes)
+    stored = total(each.storage_read_bytes_per_s for each in processes)
     if read is not None:
         storage = "" if stored is None else f" · {size(stored)}/s of it from storage"
         screen.line("Reads", f"{size(read)}/s{storage}")
@@ -226,13 +227,8 @@ def _busy_text(rank: TopRank) -> str:
 
 
 def _memory_text(processes: Sequence[TopProcess]) -> str:
-    total = _sum([process.rss_bytes for process in processes])
-    return "unknown" if total is None else size(total)
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    rss_bytes = total(process.rss_bytes for process in processes) if processes else None
+    return "unknown" if rss_bytes is None else size(rss_bytes)
 
 
 def _range(values: Sequence[float | None]) -> str:

@@ -12,7 +12,7 @@ from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.resampling import mean_ci
-from iotrace.analysis.results import LoaderResult, RankReport
+from iotrace.analysis.results import LoaderResult, RankReport, total
 from iotrace.analysis.table import NONE
 from iotrace.analysis.verdict.trust import disturbed
 from iotrace.analysis.wait.data_wait import bound_fraction
@@ -53,9 +53,6 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
     reason = _not_applied(run, rank, slowest, by_agent)
     ended = any(process.of_type(Ended) for process in session.processes)
     costly = wait.files[0] if wait.files else None
-    rss = [found.system.rss_peak_bytes for _, found in looped]
-    cpu = [found.system.cpu_pct_mean for _, found in looped]
-    samples = [found.steps.samples_per_second for _, found in looped]
     return msgspec.structs.replace(
         run,
         status="not applied" if reason else "ok",
@@ -65,7 +62,7 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         steps=slowest.steps.count,
         step_ms=slowest.steps.mean_ms,
         step_ci95_ms=slowest.steps.mean_ci95_ms,
-        samples_per_second=_sum(samples),
+        samples_per_second=total(found.steps.samples_per_second for _, found in looped),
         compute_ms=None if wait.raw_ms is None else float(computed_ms.mean()),
         compute_ci95_ms=None if wait.raw_ms is None else mean_ci(computed_ms),
         production_ms=loader.production_ms if loader else None,
@@ -79,8 +76,8 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         others_cpu_fraction=None if slowest.system.host is None else slowest.system.host.others_cpu_fraction,
         disturbed=any(disturbed(found.system.host) for _, found in looped),
         tracing_pct=None if slowest.overhead is None else slowest.overhead.estimated_pct_of_step,
-        cpu_pct_mean=_sum(cpu),
-        rss_peak_bytes=None if None in rss else sum(value or 0 for value in rss),
+        cpu_pct_mean=total(found.system.cpu_pct_mean for _, found in looped),
+        rss_peak_bytes=total(found.system.rss_peak_bytes for _, found in looped),
         origin=_origin(rank),
     )
 
@@ -167,11 +164,6 @@ def _other_threads(run: SweepRun, rank: RankAnalysis) -> str:
         if asked is not None and had is not None and str(had) != asked:
             return f"{library} has {had} threads, not {asked}: the program sets them itself"
     return ""
-
-
-def _sum(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
 
 
 def _own_workers(

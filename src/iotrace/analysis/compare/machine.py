@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from iotrace.analysis.compare.basis import Basis, Rank
 from iotrace.analysis.host.others import QUIET
+from iotrace.analysis.results import total
 from iotrace.units import percent
 
 _SEVERAL = 3  # baselines, to show how far runs differ
@@ -66,7 +67,7 @@ def other_storage(ranks: tuple[Rank, Rank]) -> str | None:
 
 
 def _from_storage(rank: Rank) -> float | None:
-    read = [process.storage_read_bytes for process in rank.system.processes]
-    if not read or None in read or not rank.steps.count:
+    read_bytes = total(process.storage_read_bytes for process in rank.system.processes)
+    if read_bytes is None or not rank.system.processes or not rank.steps.count:
         return None
-    return sum(value or 0 for value in read) / rank.steps.count
+    return read_bytes / rank.steps.count

@@ -25,6 +25,7 @@ from iotrace.analysis.results import (
     FileGroup,
     Io,
     RowGroups,
+    total,
 )
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.paths import Paths
@@ -94,8 +95,7 @@ def _with_own(
             else:
                 why = _KEPT
     elif members and all(path.endswith(_PARQUET) for path in members):
-        sizes = [given.get((path, KIND_READ_PATH)) for path in members]
-        decoded, why = None if None in sizes else sum(filter(None, sizes)), _ROWS
+        decoded, why = total(given.get((path, KIND_READ_PATH)) for path in members), _ROWS
         why += _LESS if decoded is None else ""
     elif members and all(path in mapped for path in members):
         told = fetched_by_faults(members, mapped, rank)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import DataWait, FileCost, FileGroup, FileIo, Io
+from iotrace.analysis.results import DataWait, FileCost, FileGroup, FileIo, Io, total
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.paths import is_code
 
@@ -230,7 +230,6 @@ def _group(unit: _Unit, costs: dict[str, FileCost], rows: dict[str, FileIo], wai
     charged = [costs[path] for path in unit.files if path in costs]
     read = [rows[path] for path in unit.files if path in rows]
     sizes = [row.read_bytes for row in read]
-    times = [row.read_ms_total for row in read]
     # Page faults of a memory map read what no call tells.
     known = bool(read) and None not in sizes and not any(row.maps for row in read)
     return FileGroup(
@@ -243,6 +242,6 @@ def _group(unit: _Unit, costs: dict[str, FileCost], rows: dict[str, FileIo], wai
         transform_ms=sum(cost.transform_ms for cost in charged) if wait_known else None,
         reads=sum(row.reads for row in read) if rows else None,
         read_bytes=sum(filter(None, sizes)) if known else None,
-        read_ms_total=None if not read or None in times else sum(filter(None, times)),
+        read_ms_total=total(row.read_ms_total for row in read) if read else None,
         write_bytes=sum(row.write_bytes for row in read) if rows else None,
     )

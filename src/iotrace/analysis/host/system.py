@@ -7,7 +7,7 @@ import numpy as np
 from iotrace.analysis.host.measured import LONG_NS, MeasuredTime, lifelong
 from iotrace.analysis.host.others import others_and_stolen
 from iotrace.analysis.loop.step_table import StepTable
-from iotrace.analysis.results import Calibration, Gpu, HostUse, ProcessUse, System, unknown
+from iotrace.analysis.results import Calibration, Gpu, HostUse, ProcessUse, System, total, unknown
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Threads
 from iotrace.sources.session import Rank, Session
@@ -79,12 +79,16 @@ def _process(
         cpus = settings[-1].affinity or None if settings else None
         return unknown(ProcessUse, pid=process.pid, role=role, library_threads=threads, cpus=cpus)
 
-    def growth(*fields: str) -> float | None:
-        """Sum up counters; a process made, or ended, within the measured time stood still outside."""
-        known = [sampled.series(field) for field in fields]
-        whole = [each and lifelong(each, sampled.start_ns, telemetry.last_ns) for each in known]
-        grown = [time.growth(each) for each in whole]
-        return None if None in grown else sum(value for value in grown if value is not None)
+    def growth(counter: Series | None) -> float | None:
+        """Of a process made, or ended, within the measured time: its counters stood still outside."""
+        return time.growth(counter and lifelong(counter, sampled.start_ns, telemetry.last_ns))
+
+    def per_second(counter: Series | None) -> float | None:
+        return time.per_second(growth(counter))
+
+    def percent(counter_ns: Series | None) -> float | None:
+        ns = per_second(counter_ns)
+        return None if ns is None else ns / 1e7
 
     peak_bytes, grown_bytes = None, None
     memory = sampled.series("rss_bytes")
@@ -92,30 +96,24 @@ def _process(
         if time.seen(telemetry.first_ns, telemetry.last_ns):
             peak_bytes = int(memory.value.max())
         grown_bytes = time.change(memory, sampled.start_ns, telemetry.gone_ns(sampled))
-    cpu_per_second = time.per_second(growth("cpu_ns"))
-
-    def per_second(counter: Series | None) -> float | None:
-        whole = None if counter is None else lifelong(counter, sampled.start_ns, telemetry.last_ns)
-        return time.per_second(time.growth(whole))
-
-    delayed = per_second(sampled.run_delay_ns)
-    pool = [per_second(each) for each in sampled.pool_ns or (None, None)]
+    calls = total(growth(sampled.series(field)) for field in ("read_calls", "write_calls"))
+    pool_delay, pool_busy = map(percent, sampled.pool_ns or (None, None))
     return ProcessUse(
         pid=process.pid,
         role=role,
-        cpu_pct_mean=None if cpu_per_second is None else cpu_per_second / 1e7,
+        cpu_pct_mean=percent(sampled.series("cpu_ns")),
         rss_peak_bytes=peak_bytes,
         rss_growth_bytes=_whole(grown_bytes),
-        major_faults=_whole(growth("major_faults")),
-        io_calls=_whole(growth("read_calls", "write_calls")),
-        storage_read_bytes=_whole(growth("read_bytes")),
-        storage_write_bytes=_whole(growth("write_bytes")),
+        major_faults=_whole(growth(sampled.series("major_faults"))),
+        io_calls=_whole(calls),
+        storage_read_bytes=_whole(growth(sampled.series("read_bytes"))),
+        storage_write_bytes=_whole(growth(sampled.series("write_bytes"))),
         cpus=_cpus(sampled, settings, time),
         threads_peak=int(sampled.samples["threads"].max()) if len(sampled.samples) else None,
         library_threads=threads,
-        run_delay_pct_mean=None if delayed is None else delayed / 1e7,
-        pool_delay_pct_mean=None if pool[0] is None else pool[0] / 1e7,
-        pool_busy_pct_mean=None if pool[1] is None else pool[1] / 1e7,
+        run_delay_pct_mean=percent(sampled.run_delay_ns),
+        pool_delay_pct_mean=pool_delay,
+        pool_busy_pct_mean=pool_busy,
         involuntary_switches_per_s=per_second(sampled.switches[1] if sampled.switches else None),
         swap_bytes_peak=None if sampled.swap_bytes is None else int(sampled.swap_bytes.value.max()),
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from iotrace.analysis.results import DataWait, FileIo, RankReport
+from iotrace.analysis.results import DataWait, FileIo, RankReport, total
 
 OUTSIDE = "not in a file"
 _PARTS = ("read", "decode", "transform")
@@ -106,45 +106,30 @@ def _node(name: str, entries: list[tuple[list[str], FileIo]], most: int) -> IoNo
     leaves = []
     for parts, file in entries:
         if len(parts) == 1:
-            leaves.append(_sums(parts[0] or "/", [file], []))
+            leaves.append((_sums(parts[0] or "/", [file], []), [file]))
         else:
             by_name.setdefault(parts[0], []).append((parts[1:], file))
-    within = [_node(f"{each}/", own, most) for each, own in by_name.items()] + leaves
-    within.sort(key=lambda node: (-(node.read_ms or 0.0), -(node.read_bytes or 0), node.name))
-    if len(within) > most:
-        shown = {id(node) for node in within[:most]}
-        rest = within[most:]
-        within = [node for node in within if id(node) in shown] + [_joined(rest)]
+    below = [
+        (_node(f"{each}/", own, most), [file for _, file in own]) for each, own in by_name.items()
+    ] + leaves
+    below.sort(key=lambda pair: (-(pair[0].read_ms or 0.0), -(pair[0].read_bytes or 0), pair[0].name))
+    within = [node for node, _ in below[:most]]
+    if rest := [file for _, files in below[most:] for file in files]:
+        within.append(_sums(f"{len(rest)} more files", rest, []))
     if len(within) == 1 and within[0].within:
         return msgspec.structs.replace(within[0], name=name + within[0].name)
     return _sums(name, [file for _, file in entries], within)
 
 
 def _sums(name: str, files: Sequence[FileIo], within: list[IoNode]) -> IoNode:
-    # A memory map reads what no call tells.
-    sizes = [None if file.maps else file.read_bytes for file in files]
-    times = [file.read_ms_total for file in files]
     return IoNode(
         name=name,
         files=len(files),
         opens=sum(file.opens for file in files),
         reads=sum(file.reads for file in files),
-        read_bytes=None if None in sizes else sum(filter(None, sizes)),
-        read_ms=None if None in times else sum(filter(None, times)),
+        # A memory map reads what no call tells.
+        read_bytes=total(None if file.maps else file.read_bytes for file in files),
+        read_ms=total(file.read_ms_total for file in files),
         written_bytes=sum(file.write_bytes for file in files),
         within=within,
-    )
-
-
-def _joined(nodes: Sequence[IoNode]) -> IoNode:
-    sizes, times = [node.read_bytes for node in nodes], [node.read_ms for node in nodes]
-    return IoNode(
-        name=f"{sum(node.files for node in nodes)} more files",
-        files=sum(node.files for node in nodes),
-        opens=sum(node.opens for node in nodes),
-        reads=sum(node.reads for node in nodes),
-        read_bytes=None if None in sizes else sum(filter(None, sizes)),
-        read_ms=None if None in times else sum(filter(None, times)),
-        written_bytes=sum(node.written_bytes for node in nodes),
-        within=[],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from math import prod
 
-from iotrace.analysis.results import Model, ModelLayer, Snapshot
+from iotrace.analysis.results import Model, ModelLayer, Snapshot, total
 from iotrace.sources import records
 from iotrace.sources.processes import Process
 
@@ -44,10 +44,10 @@ def _model(record: records.Model) -> Model:
                 calls=row.calls,
                 input_shapes=row.given,
                 output_shapes=row.returned,
-                parameters=_sum([each.parameters for each in inside]),
-                trainable=_sum([each.trainable for each in inside]),
-                size_bytes=_sum([each.size_bytes for each in inside]),
-                multiply_adds=_sum([_multiply_adds(each) for each in inside]),
+                parameters=total(each.parameters for each in inside),
+                trainable=total(each.trainable for each in inside),
+                size_bytes=total(each.size_bytes for each in inside),
+                multiply_adds=total(_multiply_adds(each) for each in inside),
             )
         )
     whole = layers[0]
@@ -71,16 +71,6 @@ def _inside(modules: list[records.ModuleRow], at: int) -> list[records.ModuleRow
     while end < len(modules) and modules[end].name.startswith(f"{name}."):
         end += 1
     return modules[at + 1 : end]
-
-
-def _sum(values: list[int | None]) -> int | None:
-    """Add up; None where one is unknown."""
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
 
 
 def _multiply_adds(row: records.ModuleRow) -> int | None:

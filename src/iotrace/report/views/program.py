@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -16,6 +15,7 @@ from iotrace.analysis.results import (
     Report,
     SpeedPoint,
     TrainerRange,
+    total,
 )
 from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import one_decimal, percent, size
@@ -132,21 +132,17 @@ def _by_owner(ranges: Sequence[TrainerRange]) -> list[TrainerRange]:
     found: dict[tuple[str, str], list[TrainerRange]] = defaultdict(list)
     for each in ranges:
         found[each.kind, each.owner or each.hook].append(each)
-
-    def add(name: str, own: list[TrainerRange]) -> Any:
-        values = [getattr(each, name) for each in own]
-        return None if None in values else sum(values)
-
     rows = [
         TrainerRange(
             kind=kind,
             owner=owner,
             hook="",
+            calls=sum(each.calls for each in own),
+            ms_total=sum(each.ms_total for each in own),
+            self_ms_total=sum(each.self_ms_total for each in own),
             ms_max=max(each.ms_max for each in own),
-            **{
-                name: add(name, own)
-                for name in ("calls", "ms_total", "self_ms_total", "ms_per_step", "run_pct")
-            },
+            ms_per_step=total(each.ms_per_step for each in own),
+            run_pct=total(each.run_pct for each in own),
         )
         for (kind, owner), own in found.items()
     ]
