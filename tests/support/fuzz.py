@@ -31,7 +31,7 @@ from iotrace.sources.dftracer.call_reader import read_posix
 from iotrace.sources.dftracer.lines import LineReader
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.processes import SPAN_DTYPE
-from iotrace.sources.record_files import read_records, read_rows
+from iotrace.sources.record_files import each_record, read_rows
 from iotrace.sources.records import Record
 from iotrace.sources.samples import SidecarRecord
 from iotrace.sources.session import open_session
@@ -105,7 +105,7 @@ class Readers:
 
     def _records(self, data: bytes, kind: Any = Record) -> None:
         problems: list[str] = []
-        found = read_records(self._write(names.RECORDS, data), kind, problems)
+        found = list(each_record(self._write(names.RECORDS, data), kind, problems))
         # A record may go on in the next line, and two may stand in one.
         assert len(found) >= data.count(b'{"type"') or problems, "records were lost without a word"
         msgspec.json.encode(found)

@@ -14,7 +14,15 @@ from msgspec.structs import replace
 from iotrace.analysis.host.measured import LONG_NS, MeasuredTime
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import Culprit, DataWait, ProcessUse, RankReport, Recommendation, System
+from iotrace.analysis.results import (
+    Culprit,
+    DataWait,
+    Evidence,
+    ProcessUse,
+    RankReport,
+    Recommendation,
+    System,
+)
 from iotrace.analysis.verdict.trust import free_cpus
 from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
@@ -46,18 +54,28 @@ def with_cpu(wait: DataWait, analysis: RankAnalysis) -> DataWait:
     return replace(wait, without_cpu_ms={cause: ns / steps / 1e6 for cause, ns in spent_ns.items()})
 
 
+def worth_telling(cost_ms: float, report: RankReport) -> bool:
+    """Whether a culprit's part of the data wait is much of that, and of a step."""
+    wait_ms, step_ms = report.data_wait.raw_ms, report.steps.mean_ms
+    if not wait_ms or not step_ms:
+        return False
+    return cost_ms >= _TOLD * wait_ms and 100 * cost_ms >= MODERATELY_PERCENT * step_ms
+
+
+def leads(cost_ms: float, report: RankReport) -> bool:
+    """Whether it is so much of the data wait that a verdict names it before the cause."""
+    return cost_ms >= _LEADS * (report.data_wait.raw_ms or 0.0)
+
+
 def culprits_of(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
     """Find who kept CPUs from the makers of this rank's batches, most specific first."""
     wait, step_ms = report.data_wait, report.steps.mean_ms
-    spent = wait.without_cpu_ms
-    if spent is None or not wait.raw_ms or not step_ms:
-        return []
+    spent = wait.without_cpu_ms or {}
     lost_ms = sum(spent.values())
-    if lost_ms < _TOLD * wait.raw_ms or 100 * lost_ms < MODERATELY_PERCENT * step_ms:
+    if not step_ms or not worth_telling(lost_ms, report):
         return []
     cause = max(spent, key=lambda name: spent[name])
     stage = f"{cause} {wait.causes_ms[cause]:.1f} ms, {spent[cause]:.1f} of it waiting for a CPU"
-    leads = lost_ms >= _LEADS * wait.raw_ms
     binding, others = [*_binding(analysis, report.system)], [*_others(report)]
     if binding and others and _elsewhere_busy(analysis, report.system):
         binding, others = others, binding  # to unbind gains little: all other CPUs are taken, too
@@ -66,7 +84,7 @@ def culprits_of(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
             each,
             text=f"{each.text}: {stage}",
             wait_ms=lost_ms,
-            leads=leads,
+            leads=leads(lost_ms, report),
             gain_ms_per_step=_gain_ms(analysis, report, step_ms) if each.remedy else None,
         )
         for each in (
@@ -96,7 +114,7 @@ def advice_of(culprits: list[Culprit]) -> list[Recommendation]:
     ]
 
 
-def _culprit(name: str, text: str, evidence: dict[str, float | str | list[int]], remedy: str = "") -> Culprit:
+def _culprit(name: str, text: str, evidence: Evidence, remedy: str = "") -> Culprit:
     return Culprit(id=name, text=text, evidence=evidence, wait_ms=0.0, leads=False, remedy=remedy)
 
 
@@ -123,7 +141,7 @@ def _binding(analysis: RankAnalysis, system: System) -> Iterator[Culprit]:
     else:
         remedy = f"do not bind workers (os.sched_setaffinity): {len(usable)} CPUs are theirs"
     text = f"{who} share{'s' if len(sharing) == 1 else ''} {_named(cpus)}"
-    evidence: dict[str, float | str | list[int]] = {
+    evidence: Evidence = {
         "affinity": cpus,
         "processes": float(len(sharing)),
         "cpus_usable": float(len(usable)),
@@ -192,32 +210,24 @@ def _threads(report: RankReport) -> Iterator[Culprit]:
         workers = counted(pool.workers, "worker")
         text = f"{workers} started {pool.threads} threads of {pool.library} for {pool.cpus} CPUs"
         setting = _ONE_THREAD.get(pool.library, f"one thread of {pool.library} in each worker")
-        evidence: dict[str, float | str | list[int]] = {
-            "library": pool.library,
-            "threads": float(pool.threads),
-        }
+        evidence: Evidence = {"library": pool.library, "threads": float(pool.threads)}
         yield _culprit("threads", text, evidence, f"{setting} (worker_init_fn)")
 
 
 def waiting_for_threads(analysis: RankAnalysis, report: RankReport) -> Iterator[Culprit]:
     """Name threads of a library for which those of the samples sleep: no storage, and no CPU to be had."""
-    wait, step_ms = report.data_wait, report.steps.mean_ms
-    if not wait.raw_ms or not step_ms:
-        return
     cause, how = "decode", "waiting for a CPU"
     share = decoding_without_cpu(analysis, report)
     if share is None and not any(each.id == "threads" for each in report.culprits):
         cause, how = "transform", "asleep for these"
         share = asleep_for_pool(analysis, report)
-    cause_ms = wait.causes_ms.get(cause, 0.0)
-    if share is None or share * cause_ms < _TOLD * wait.raw_ms:
-        return
-    lost_ms = share * cause_ms
-    if 100 * lost_ms < MODERATELY_PERCENT * step_ms:
+    cause_ms = report.data_wait.causes_ms.get(cause, 0.0)
+    lost_ms = (share or 0.0) * cause_ms
+    if not worth_telling(lost_ms, report):
         return
     for each in _threads(report):
         text = f"{each.text}: {cause} {cause_ms:.1f} ms, {lost_ms:.1f} of it {how}"
-        yield replace(each, text=text, wait_ms=lost_ms, leads=lost_ms >= _LEADS * wait.raw_ms)
+        yield replace(each, text=text, wait_ms=lost_ms, leads=leads(lost_ms, report))
 
 
 _ONE_THREAD = {
@@ -256,11 +266,8 @@ def _gain_ms(analysis: RankAnalysis, report: RankReport, step_ms: float) -> floa
     measured = distinct(awaited["number"][awaited["loader"] == primary.number])
     less = np.nan_to_num(cpu_waits(analysis.rank, explained).sum(axis=1))
     gain_ms = replayed_gain_ms(explained.deliveries, measured, len(analysis.kept), less)
-    usable = len(system.cpus_usable or []) * (1 - (_taken_by_others(system) or 0.0))
+    others = None if system.host is None else system.host.others_cpu_fraction
+    usable = len(system.cpus_usable or []) * (1 - (others or 0.0))
     if system.cpu_pct_mean is not None and usable > 0:
         gain_ms = min(gain_ms, max(0.0, step_ms - step_ms * system.cpu_pct_mean / 100 / usable))
     return gain_ms
-
-
-def _taken_by_others(system: System) -> float | None:
-    return None if system.host is None else system.host.others_cpu_fraction

@@ -19,6 +19,19 @@ _LONGEST_NAME = 24
 _CHUNKED = frozenset({".h5", ".hdf5", ".he5", ".nc", ".nc4", ".cdf", ".zarr"})
 _PARQUET = frozenset({".parquet", ".pq"})
 _IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+# Formats, what to call such files, how to store them instead, and that as a sentence.
+_TABLES = ("the tables", "as Parquet", "store the table in a binary format, such as Parquet")
+_STORE_AS = (
+    (
+        _IMAGES,
+        "the images",
+        "at the size training takes",
+        "store the images at the size that training takes, or decode them once and keep the arrays",
+    ),
+    ({".npz"}, "the arrays", "uncompressed: numpy.save", "store the arrays uncompressed, as by numpy.save"),
+    ({".csv"}, *_TABLES),
+    ({".tsv"}, *_TABLES),
+)
 # The program chooses how much of these it reads in a call; of a zarr store the chunks do.
 _ANY_PIECE = frozenset({"", ".npy", ".bin", ".dat", ".raw", ".idx", ".txt", ".jsonl", ".csv", ".tsv"})
 
@@ -156,17 +169,9 @@ def decode(facts: LoaderFacts) -> Remedy | None:
             return regrouped
     if formats == {".npy"}:
         return None  # nothing to decode: what this time is, is not known
-    if formats and formats <= _IMAGES:
-        text = "store the images at the size that training takes, or decode them once and keep the arrays"
-        what = target.name if target is not None else "the images"
-        return Remedy(f"store {what} at the size training takes", text, gone)
-    if formats == {".npz"}:
-        what = target.name if target is not None else "the arrays"
-        text = "store the arrays uncompressed, as by numpy.save"
-        return Remedy(f"store {what} uncompressed: numpy.save", text, gone)
-    if formats in ({".csv"}, {".tsv"}):
-        what = target.name if target is not None else "the tables"
-        return Remedy(f"store {what} as Parquet", "store the table in a binary format, such as Parquet", gone)
+    for known, what, how, text in _STORE_AS:
+        if formats and formats <= known:
+            return Remedy(f"store {target.name if target is not None else what} {how}", text, gone)
     text = "decode it once, ahead of training, and keep the result where there is room"
     return Remedy("decode once, ahead of training; keep the result", text, FILES)
 

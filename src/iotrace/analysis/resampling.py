@@ -61,9 +61,9 @@ def interval_of(samples: Floats) -> Interval:
 
 
 def resampled_means(
-    values: Sequence[float] | Floats, block: int | None = None, seed: int = 0, resamples: int = RESAMPLES
+    values: Sequence[float] | Floats, block: int | None = None, seed: int = 0
 ) -> Floats | None:
-    """Return `resamples` means that another run of the same length might have had; None for too few values.
+    """Return `RESAMPLES` means that another run of the same length might have had; None for too few values.
 
     A function of such means of one or two runs (a rate, a ratio) has the interval `interval_of` its samples.
     `values` with several columns (a row a step) are drawn by rows, and the means have as many columns. Blocks
@@ -85,8 +85,8 @@ def resampled_means(
     at_once = max(1, _DRAWN_AT_ONCE // (drawn * rows.shape[1]))
     means = np.concatenate(
         [
-            sums[generator.integers(count, size=(min(at_once, resamples - done), drawn))].sum(axis=1)
-            for done in range(0, resamples, at_once)
+            sums[generator.integers(count, size=(min(at_once, RESAMPLES - done), drawn))].sum(axis=1)
+            for done in range(0, RESAMPLES, at_once)
         ]
     ) / (drawn * length)
     blocks = count / length

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from iotrace import __version__
-from iotrace.analysis.results import RankReport, Report
+from iotrace.analysis.results import RankReport, Report, Verdict
 from iotrace.report.printing import encode_json
 from iotrace.report.sweeps.sweep import write_points
 from iotrace.report.views import VIEWS, tables_of
 from iotrace.report.views.table import Table, of_ranks, plain_value, write_csv
 from iotrace.session import names
 from iotrace.session.manifest import write_atomically
-from iotrace.sweeps.results import SweepResult
+from iotrace.sweeps.results import SweepResult, SweepVerdict
 
 CONTENT = "content.json"
 PREFIX = "iotrace"  # of every name in a tracker, where the program's own are, too
@@ -82,15 +82,7 @@ def write_report(report: Report, directory: Path) -> None:
     content = Content(
         name=Path(info.path).name,
         started_ns=info.started_ns,
-        labels={
-            "verdict": report.verdict.text,
-            "verdict.class": report.verdict.kind,
-            "trust": report.verdict.trust.level,
-            "command": " ".join(info.argv),
-            "host": info.host or "",
-            "session": info.path,
-            "version": __version__,
-        },
+        labels={**_labels(report.verdict, info.argv, info.path), "host": info.host or ""},
         metrics=dict(_headlines(report.ranks)),
         series=series,
         tables=dict(_grids(views)),
@@ -121,14 +113,7 @@ def write_sweep(result: SweepResult, directory: Path) -> None:
     content = Content(
         name=Path(result.path).name,
         started_ns=None,
-        labels={
-            "verdict": result.verdict.text,
-            "verdict.class": result.verdict.kind,
-            "trust": result.verdict.trust.level,
-            "command": " ".join(result.argv),
-            "session": result.path,
-            "version": __version__,
-        },
+        labels=_labels(result.verdict, result.argv, result.path),
         metrics=metrics,
         series=series,
         tables={"points": _grid(points)} if result.points else {},
@@ -136,6 +121,17 @@ def write_sweep(result: SweepResult, directory: Path) -> None:
     table = _write(content, result, "sweep.json", directory) / "sweep.csv"
     write_points(result.points, table)
     table.chmod(names.FILE_MODE)
+
+
+def _labels(verdict: Verdict | SweepVerdict, argv: Sequence[str], path: str) -> dict[str, str]:
+    return {
+        "verdict": verdict.text,
+        "verdict.class": verdict.kind,
+        "trust": verdict.trust.level,
+        "command": " ".join(argv),
+        "session": path,
+        "version": __version__,
+    }
 
 
 def read(directory: Path) -> Content:

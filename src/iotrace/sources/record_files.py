@@ -14,17 +14,12 @@ import numpy.typing as npt
 
 from iotrace.session.reading import UNREADABLE, read_stream
 
-Record = TypeVar("Record", bound=msgspec.Struct)
+Line = TypeVar("Line", bound=msgspec.Struct)
 _BLOCK_BYTES = 4 << 20
 
 
-def read_records(path: Path, kind: type[Record], problems: list[str]) -> list[Record]:
-    """The lines of `path`, each a tagged subclass of `kind`; what is lost is added to `problems`."""
-    return list(each_record(path, kind, problems))
-
-
-def each_record(path: Path, kind: type[Record], problems: list[str]) -> Iterator[Record]:
-    """Yield what `read_records` gives, without keeping all of it in memory."""
+def each_record(path: Path, kind: type[Line], problems: list[str]) -> Iterator[Line]:
+    """Yield the lines of `path`, each a tagged subclass of `kind`; what is lost is added to `problems`."""
     data = read_stream(path, problems)
     behind = data.rfind(b"\n")
     if len(data) > behind + 1:
@@ -39,11 +34,11 @@ def each_record(path: Path, kind: type[Record], problems: list[str]) -> Iterator
         problems.append(f"{lost} unreadable lines in {path.name}")
 
 
-def decode_lines(lines: bytes, kind: type[Record]) -> tuple[list[Record], int]:
+def decode_lines(lines: bytes, kind: type[Line]) -> tuple[list[Line], int]:
     """Decode whole `lines`, each a tagged subclass of `kind`; count those that cannot be read."""
     decoder = _decoder(kind)
     try:
-        found: list[Record] = decoder.decode_lines(lines)
+        found: list[Line] = decoder.decode_lines(lines)
         return found, 0
     except UNREADABLE:
         found, lost = [], 0

@@ -14,7 +14,7 @@ from iotrace.session import names
 from iotrace.session.reading import entries
 from iotrace.sources.clocks.anchors import AnchorSource
 from iotrace.sources.clocks.session_clock import Times
-from iotrace.sources.record_files import read_records
+from iotrace.sources.record_files import each_record
 from iotrace.sources.records import Int
 
 SAMPLE_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SAMPLE_FIELDS.items()])
@@ -199,7 +199,7 @@ def read_sidecars(session: Path, losses: list[str] | None = None) -> list[Sideca
     for directory in entries(session / names.TELEMETRY):
         damage: list[str] = []
         records: dict[type, list[Any]] = defaultdict(list)
-        for record in read_records(directory / names.RECORDS, SidecarRecord, damage):
+        for record in each_record(directory / names.RECORDS, SidecarRecord, damage):
             records[type(record)].append(record)
         if records[SamplerRecord]:
             found.append(Sidecar(directory, records, damage))

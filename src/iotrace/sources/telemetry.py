@@ -199,22 +199,21 @@ def _process(
     first, last = np.searchsorted(samples["process"], [record.number, record.number + 1])
     pid = record.pid if record.own_pid is None else record.own_pid
     start_ns = clock.to_session_ns(record.start_ns)
-    own = samples[first:last]
     own_of = {name: found.get(record.number) for name, found in scheduling.items()}
-    switches, delays, swaps = (own_of[name] for name in ("switches", "run_delay_ns", "swap_bytes"))
-    pools = own_of["pool_ns"]
+    switches, pools = ((own[0], own[1]) if own else None for own in (own_of["switches"], own_of["pool_ns"]))
+    delays, swaps = (own[0] if own else None for own in (own_of["run_delay_ns"], own_of["swap_bytes"]))
     return SampledProcess(
-        pid,
-        record.pid,
-        start_ns,
-        record.name,
-        own,
-        None if switches is None else (switches[0], switches[1]),
-        None if delays is None else delays[0],
-        None if swaps is None else swaps[0],
-        affinity,
-        record.number,
-        None if pools is None else (pools[0], pools[1]),
+        pid=pid,
+        host_pid=record.pid,
+        start_ns=start_ns,
+        name=record.name,
+        samples=samples[first:last],
+        switches=switches,
+        run_delay_ns=delays,
+        swap_bytes=swaps,
+        affinity=affinity,
+        number=record.number,
+        pool_ns=pools,
     )
 
 

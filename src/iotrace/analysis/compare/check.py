@@ -119,7 +119,7 @@ def _compared(baselines: Sequence[Basis], sessions: Sequence[Basis], anyway: boo
         )
     for side in [*baselines, *sessions]:
         reference = after if side in baselines else before
-        differs = differences(reference, side, rank_pair(reference, side))
+        differs = list(differences(reference, side, rank_pair(reference, side)))
         if differs and not anyway:
             raise SessionError(
                 f"{'the baseline' if side in baselines else 'the session'} {side.path} did different work: "

@@ -25,7 +25,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
     steps_ms, change_pct, ci95_pct = step_change(ranks)
     doubt = _doubt(one, other)
     verdict = _verdict(change_pct, ci95_pct, doubt)
-    differs = differences(one, other, ranks)
+    differs = list(differences(one, other, ranks))
     waits_ms = [rank.data_wait.raw_ms for rank in ranks]
     causes = [rank.data_wait.causes_ms for rank in ranks]
     return Comparison(
@@ -50,7 +50,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         changed=changed_parts(ranks),
         stages=stage_changes(ranks[:1], ranks[1:]),
         settings=settings_of(ranks),
-        environment=environment_of(one, other, ranks),
+        environment=list(environment_of(one, other, ranks)),
         cpu_slower_pct=cpu_slower_pct(ranks[:1], ranks[1:]),
     )
 

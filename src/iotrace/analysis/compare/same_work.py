@@ -15,12 +15,8 @@ _LONGEST = 60  # characters of a command in a sentence
 _SHOWN_BEFORE = 10  # of them, before the first that differs
 
 
-def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> list[str]:
-    """List what makes the work of two sessions different: command, world size, batch size, data."""
-    return list(_differences(one, other, ranks))
-
-
-def _differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[str]:
+def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[str]:
+    """Yield what makes the work of two sessions different: command, world size, batch size, data."""
     commands = _command(one.session.argv), _command(other.session.argv)
     if commands[0] != commands[1]:
         yield f"command: {' / '.join(_where_they_differ(*commands))}"

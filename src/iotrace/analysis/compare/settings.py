@@ -31,12 +31,8 @@ def settings_of(ranks: tuple[Rank, Rank]) -> list[Differing]:
     ]
 
 
-def environment_of(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> list[Differing]:
-    """List what differs around the program."""
-    return list(_environment(one, other, ranks))
-
-
-def _environment(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[Differing]:
+def environment_of(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[Differing]:
+    """Yield what differs around the program."""
     sides = (one, other)
     versions = [
         {name: text for process in side.processes for name, text in process.versions.items()}

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Amplification, ChunkedArray, Culprit, RankReport, RowGroups
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.analysis.culprits import leads, worth_telling
+from iotrace.analysis.results import Amplification, ChunkedArray, Culprit, Evidence, RankReport, RowGroups
 from iotrace.units import digits
-
-_TOLD, _LEADS = 0.25, 0.5  # of the data wait
 
 
 def amplified(report: RankReport) -> list[Culprit]:
@@ -30,13 +28,12 @@ def amplified(report: RankReport) -> list[Culprit]:
         )
     ]
     told = [(cost_ms, culprit) for cost_ms, culprit in found if cost_ms is not None and culprit is not None]
-    wait_ms, step_ms = report.data_wait.raw_ms, report.steps.mean_ms
-    if not told or not wait_ms or not step_ms:
+    if not told:
         return []
     cost_ms, culprit = max(told, key=lambda pair: pair[0])
-    if cost_ms < _TOLD * wait_ms or 100 * cost_ms < MODERATELY_PERCENT * step_ms:
+    if not worth_telling(cost_ms, report):
         return []
-    return [replace(culprit, wait_ms=cost_ms, leads=cost_ms >= _LEADS * wait_ms)]
+    return [replace(culprit, wait_ms=cost_ms, leads=leads(cost_ms, report))]
 
 
 def _of_array(array: ChunkedArray) -> Culprit | None:
@@ -91,5 +88,5 @@ def _of_map(found: Amplification) -> Culprit | None:
 
 
 def _culprit(text: str, **evidence: float) -> Culprit:
-    figures: dict[str, float | str | list[int]] = {name: float(value) for name, value in evidence.items()}
+    figures: Evidence = {name: float(value) for name, value in evidence.items()}
     return Culprit(id="read-amplification", text=text, evidence=figures, wait_ms=0.0, leads=False)

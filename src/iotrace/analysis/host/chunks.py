@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Chunks, FileGroup, FileIo, Io
+from iotrace.analysis.results import Chunks, FileGroup, FileIo, Io, total
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import ArrayInfo, Gridded
@@ -87,9 +87,7 @@ def _add_chunk(array: _Array, row: FileIo, key: str) -> None:
 def _chunks(arrays: Sequence[_Array], group: str, dates: dict[str, Gridded]) -> Chunks:
     sharded = any(array.about.sharded for array in arrays)
     decoded = None if sharded else sum(array.opens * array.about.chunk_bytes for array in arrays)
-    used = (
-        None if any(array.used_bytes is None for array in arrays) else sum(a.used_bytes or 0 for a in arrays)
-    )
+    used = total(array.used_bytes for array in arrays)
     about = next((info for path, info in dates.items() if f"{group}/".startswith(f"{path}/")), None)
     first = last = None
     if about is not None and about.dates > 1:

@@ -72,15 +72,11 @@ def _of_host(session: Session, telemetry: Telemetry) -> list[Forecast]:
     if len(records) < FEWEST_SAMPLES:
         return []
     host = telemetry.sampler.host or telemetry.sampler.node
-    roles = {
-        sampled.number: (process.pid, session.role_of(process), process.worker)
-        for process in session.processes
-        if (sampled := telemetry.process_of(process)) is not None
-    }
-    named = {
-        number: (pid, role if worker is None else f"worker {worker}")
-        for number, (pid, role, worker) in roles.items()
-    }
+    named = {}
+    for process in session.processes:
+        if (sampled := telemetry.process_of(process)) is not None:
+            role = session.role_of(process) if process.worker is None else f"worker {process.worker}"
+            named[sampled.number] = process.pid, role
     return [
         each
         for each in (_memory(records, host, named), _shm(records, host), *_counts(records, host, named))

@@ -58,37 +58,39 @@ class FileCalls(msgspec.Struct):
         return 1 - self.distinct_bytes / self.ranged_bytes if self.ranged_bytes else None
 
 
+_COUNTS = [field.name for field in msgspec.structs.fields(FileCalls) if field.type is int]
+
+
+def _together(files: Sequence[FileCalls]) -> FileCalls:
+    """Sum up the calls on files, as if they were one."""
+    return FileCalls(
+        **{name: sum(getattr(file, name) for file in files) for name in _COUNTS},
+        starts_ns=np.concatenate([file.starts_ns for file in files]),
+        ends_ns=np.concatenate([file.ends_ns for file in files]),
+    )
+
+
 def pattern_of(files: Sequence[FileCalls], samples: int | None) -> ReadPattern | None:
     """Sum up the reads of files; None where there was none. `samples`: how many the rank's loaders made."""
-    reads = sum(file.reads for file in files)
-    if not reads:
+    if not any(file.reads for file in files):
         return None
-    if len(files) == 1:
-        starts, ends = files[0].starts_ns, files[0].ends_ns
-    else:
-        starts = np.concatenate([file.starts_ns for file in files])
-        ends = np.concatenate([file.ends_ns for file in files])
-    taken = np.sort(ends - starts)
-    read_bytes = None if any(file.unsized_reads for file in files) else sum(file.read_bytes for file in files)
-    reading_ns = int(taken[0]) if len(taken) == 1 else length(union(starts, ends))
-    filled = sum(file.filled for file in files)
-    after_another = sum(file.after_another for file in files)
-    ranged_bytes = sum(file.ranged_bytes for file in files)
-    metadata = sum(file.metadata for file in files)
+    whole = files[0] if len(files) == 1 else _together(files)
+    taken = np.sort(whole.ends_ns - whole.starts_ns)
+    read_bytes = None if whole.unsized_reads else whole.read_bytes
+    reading_ns = int(taken[0]) if len(taken) == 1 else length(union(whole.starts_ns, whole.ends_ns))
+    sequential = whole.sequential_fraction
     return ReadPattern(
-        reads=reads,
+        reads=whole.reads,
         p50_ms=_quantile_ms(taken, 50),
         p95_ms=_quantile_ms(taken, 95),
         p99_ms=_quantile_ms(taken, 99),
         bytes_per_s=_per_second(read_bytes, reading_ns),
         reader_bytes_per_s=_per_second(read_bytes, int(taken.sum())),
-        small_fraction=sum(file.small for file in files) / filled if filled else None,
-        random_fraction=1 - sum(file.sequential for file in files) / after_another if after_another else None,
-        reread_fraction=1 - sum(file.distinct_bytes for file in files) / ranged_bytes
-        if ranged_bytes
-        else None,
-        metadata_calls=metadata,
-        metadata_calls_per_sample=metadata / samples if samples else None,
+        small_fraction=whole.small / whole.filled if whole.filled else None,
+        random_fraction=None if sequential is None else 1 - sequential,
+        reread_fraction=whole.reread_fraction,
+        metadata_calls=whole.metadata,
+        metadata_calls_per_sample=whole.metadata / samples if samples else None,
     )
 
 

@@ -129,16 +129,17 @@ class Deliveries(Table[Delivery]):
         pids = self.rows["pid"]
         return np.where((pids == NONE) | (pids == 0), main_pid, pids)
 
-    def in_phase(self, phase: str) -> npt.NDArray[np.bool_]:
-        """Mark those of one phase."""
-        numbers = [number for number, text in self.texts.items() if text == phase]
+    @property
+    def in_training(self) -> npt.NDArray[np.bool_]:
+        """Mark those that the trainer calls training."""
+        numbers = [number for number, text in self.texts.items() if text == "train"]
         return np.isin(self.rows["phase"], numbers)
 
     @property
     def may_train(self) -> npt.NDArray[np.bool_]:
         """Mark those that may be trained on: by the trainer, without one by the grad mode."""
         named = np.isin(self.rows["phase"], [number for number, text in self.texts.items() if text])
-        return np.where(named, self.in_phase("train"), self.rows["grad"] != 0)
+        return np.where(named, self.in_training, self.rows["grad"] != 0)
 
 
 class Pass(msgspec.Struct, frozen=True):
@@ -189,7 +190,7 @@ class LoaderRun(msgspec.Struct, frozen=True):
     def training(self) -> bool:
         """Whether its trainer says so; without one: iterated with grad on, backward passes follow."""
         own = self.deliveries
-        return bool((own.may_train & (own.in_phase("train") | (own["followed_by_backward"] != 0))).any())
+        return bool((own.may_train & (own.in_training | (own["followed_by_backward"] != 0))).any())
 
     @property
     def kind(self) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from iotrace.analysis.culprits import leads, worth_telling
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import Culprit, RankReport
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.analysis.results import Culprit, Evidence, RankReport, total
 from iotrace.units import percent, size
 
-_TOLD = 0.25  # of the data wait, reading; of steps `MODERATELY_PERCENT`
-_LEADS = 0.5
 _AGAIN = 0.5  # of what the rank's processes read from storage
 _OTHERS = 1.5  # times that: others in the group read again, too, and whose memory it was is unknown
 _LEAST_BYTES = 16 << 20
@@ -18,25 +16,17 @@ _LEAST_BYTES = 16 << 20
 def full_memory(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
     """Name memory where most of what is read from storage had been there, and was dropped for lack of it."""
     telemetry = analysis.session.telemetry_of(analysis.rank.main)
-    wait, step_ms = report.data_wait, report.steps.mean_ms
-    if telemetry is None or not wait.raw_ms or not step_ms:
-        return []
-    read_ms = wait.causes_ms.get("read", 0.0)
-    if read_ms < _TOLD * wait.raw_ms or 100 * read_ms < MODERATELY_PERCENT * step_ms:
+    read_ms = report.data_wait.causes_ms.get("read", 0.0)
+    if telemetry is None or not worth_telling(read_ms, report):
         return []
     again = MeasuredTime(analysis.kept).growth(telemetry.host.figures.get("refaulted_file_bytes"))
-    fetched = [each.storage_read_bytes for each in report.system.processes]
-    known = [each for each in fetched if each is not None]
-    whole = sum(known)
-    if again is None or again < _LEAST_BYTES or len(known) < len(fetched) or not whole:
+    whole = total(each.storage_read_bytes for each in report.system.processes)
+    if again is None or again < _LEAST_BYTES or not whole:
         return []
     if not _AGAIN <= again / whole <= _OTHERS:
         return []
     limits = [each.group[1] for each in telemetry.memory if each.group is not None]
-    evidence: dict[str, float | str | list[int]] = {
-        "read_again_bytes": again,
-        "storage_read_bytes": float(whole),
-    }
+    evidence: Evidence = {"read_again_bytes": again, "storage_read_bytes": float(whole)}
     more = ""
     if limits:
         evidence["limit_bytes"] = float(limits[-1])
@@ -49,7 +39,7 @@ def full_memory(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
             text=text,
             evidence=evidence,
             wait_ms=read_ms,
-            leads=read_ms >= _LEADS * wait.raw_ms,
+            leads=leads(read_ms, report),
             remedy=f"give the job more memory{more}, or data that fits in it",
         )
     ]

@@ -71,6 +71,9 @@ class Verdict(ReportPart, frozen=True, kw_only=True):
     culprit: str | None = None
 
 
+Evidence = dict[str, float | str | list[int]]
+
+
 class Culprit(ReportPart, frozen=True, kw_only=True):
     """Who holds a stage up from outside: `text` is the sentence, `evidence` the figures that it rests on.
 
@@ -79,7 +82,7 @@ class Culprit(ReportPart, frozen=True, kw_only=True):
 
     id: str
     text: str
-    evidence: dict[str, float | str | list[int]]
+    evidence: Evidence
     wait_ms: float
     leads: bool
     remedy: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iotrace.analysis.results import Culprit, Startup
+from iotrace.analysis.results import Culprit, Evidence, Startup
 from iotrace.analysis.startup.waterfall import IMPORTS
 
 SLOW_IMPORTS = "imports"
@@ -23,7 +23,7 @@ def slow_imports(startup: Startup | None) -> Iterator[Culprit]:
         return
     waiting = startup.imports_waiting_seconds
     text = f"imports are {seconds:.1f} of the {whole:.1f} s to the end of the first step"
-    evidence: dict[str, float | str | list[int]] = {"imports_seconds": seconds, "first_step_seconds": whole}
+    evidence: Evidence = {"imports_seconds": seconds, "first_step_seconds": whole}
     remedy = ""
     if waiting is not None:
         evidence["imports_waiting_seconds"] = waiting

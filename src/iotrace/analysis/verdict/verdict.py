@@ -16,6 +16,7 @@ from iotrace.analysis.results import (
     Straggler,
     Trust,
     Verdict,
+    unknown,
 )
 from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import idle_fraction, idle_text, why_first, why_idle
@@ -45,19 +46,15 @@ _BY_DATA_PERCENT = 50.0  # of its lateness
 _OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's CPUs", "host": "host"}
 
 # What makes an unknown wait known.
-_NAME_IT = Fix(
-    id="name-the-source",
-    text="iotrace.batches(YOUR_ITERABLE) around the loop's source names the wait",
-    gain_ms_per_step=None,
-    speedup=None,
+_NAME_IT = unknown(
+    Fix, id="name-the-source", text="iotrace.batches(YOUR_ITERABLE) around the loop's source names the wait"
 )
 
 # What takes reads out of the loop.
-_READ_AHEAD = Fix(
+_READ_AHEAD = unknown(
+    Fix,
     id="read-in-the-dataset",
     text="read in the dataset's __getitem__: workers then read ahead of the loop",
-    gain_ms_per_step=None,
-    speedup=None,
 )
 
 
@@ -213,13 +210,13 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
             text = f"{whose}tracing itself took {cost:.0f} % of a step or more, the wait {percent(fraction)}"
             return Finding(kind="wait-unknown", text=text, rank=rank)
         return replace(Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank), **reason_of(rank))
-    unknown = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
-    if unknown is None:
+    unseen = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
+    if unseen is None:
         return _of_reads(ranks) or Finding(kind="not-input-bound", text=text, why=ready_text(rank), rank=rank)
-    whose = f"{unknown.called}: " if len(ranks) > 1 else ""
-    what = unknown.steps.unknown_why or "no step was measured"
-    why, fix = _loop_reads(unknown), None if unknown.steps.unknown_why is None else _NAME_IT
-    return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, rank=unknown, fix=fix)
+    whose = f"{unseen.called}: " if len(ranks) > 1 else ""
+    what = unseen.steps.unknown_why or "no step was measured"
+    why, fix = _loop_reads(unseen), None if unseen.steps.unknown_why is None else _NAME_IT
+    return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, rank=unseen, fix=fix)
 
 
 def _of_reads(ranks: Sequence[RankReport]) -> Finding | None:

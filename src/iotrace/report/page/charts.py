@@ -51,7 +51,7 @@ def least_width(text: str, share: float, margin: float) -> str:
     return next((f"from{width}" for width in WIDTHS if fits(text, share * width, margin)), "")
 
 
-def gridlines(most: float, unit: str = "ms") -> list[dict[str, Any]]:
+def gridlines(most: float) -> list[dict[str, Any]]:
     """Choose two to five round values below `most`, with their places from the top in per cent."""
     if most <= 0:
         return []
@@ -59,7 +59,7 @@ def gridlines(most: float, unit: str = "ms") -> list[dict[str, Any]]:
     power = 10.0 ** floor(log10(rough))
     every = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.7)
     values = [every * number for number in range(1, ceil(most / every)) if every * number <= 0.97 * most]
-    return [{"y": f"{100 * (1 - value / most):.2f}", "label": f"{value:g} {unit}"} for value in values]
+    return [{"y": f"{100 * (1 - value / most):.2f}", "label": f"{value:g} ms"} for value in values]
 
 
 def step_strip(steps: StepColumns) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def step_strip(steps: StepColumns) -> dict[str, Any]:
         "cut_text": _cut_text(steps, cut),
         "unmeasured": _runs(steps.measured),
         "grid": gridlines(most),
-        "pattern": _pattern_scale(count),
+        "pattern": f"scale({count / _NOMINAL[0]:.6g} {HEIGHT / _NOMINAL[1]:.6g})",
         "labels": _step_labels(steps),
     }
 
@@ -123,10 +123,6 @@ def _runs(measured: Sequence[bool]) -> str:
 def _step_labels(steps: StepColumns) -> list[str]:
     last = steps.steps - 1
     return [f"step {number}" for number in dict.fromkeys((0, last // 2, last))]
-
-
-def _pattern_scale(units: float, height: float = HEIGHT) -> str:
-    return f"scale({units / _NOMINAL[0]:.6g} {height / _NOMINAL[1]:.6g})"
 
 
 def _place(start: float, end: float, window: BatchWindow, whole: float = 0.0) -> dict[str, str] | None:
