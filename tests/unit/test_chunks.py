@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from iotrace.analysis.host.chunks import with_chunks
 from iotrace.analysis.results import Chunks, FileGroup, FileIo, Io, unknown
+from iotrace.analysis.storage.chunks import with_chunks
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import ArrayInfo, Gridded

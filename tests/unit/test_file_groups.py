@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from iotrace.analysis.host.file_groups import Used, file_groups
 from iotrace.analysis.results import DataWait, FileCost, FileGroup, FileIo, Io, unknown
+from iotrace.analysis.storage.file_groups import Used, file_groups
 
 
 def cost(path: str, decode_ms: float, read_ms: float = 0.0) -> FileCost:

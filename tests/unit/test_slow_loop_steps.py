@@ -21,7 +21,7 @@ from iotrace.analysis.results import (
     unknown,
 )
 from iotrace.analysis.wait import slow_steps
-from iotrace.analysis.wait.slow_steps import loop_slow_steps
+from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.report.views.slow import slow_steps as slow_steps_view
 from iotrace.report.views.slow_words import slow_facts, slow_text

@@ -8,7 +8,7 @@ import pytest
 
 from iotrace.analysis.device.accelerator import accelerator_of
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.efficiency.slow_steps import slow_steps_of
+from iotrace.analysis.efficiency.slow_traced_steps import slow_steps_of
 from iotrace.analysis.results import Accelerator, SlowStep
 from iotrace.analysis.traces import analyse_traces
 from tests.support.kineto import (

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from iotrace.analysis.host.io import io_of
 from iotrace.analysis.results import FileIo, Io
+from iotrace.analysis.storage.io import io_of
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, PosixState
 from iotrace.sources.dftracer import stdio

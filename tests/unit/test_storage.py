@@ -10,10 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.host import storage
-from iotrace.analysis.host.amplified import amplified
-from iotrace.analysis.host.mapped import MapFetched, fetched_by_faults, mapped_files
-from iotrace.analysis.host.read_pattern import FileCalls, pattern_of
-from iotrace.analysis.host.row_groups import row_groups
 from iotrace.analysis.results import (
     Amplification,
     ChunkedArray,
@@ -24,6 +20,10 @@ from iotrace.analysis.results import (
     RowGroups,
     unknown,
 )
+from iotrace.analysis.storage.culprit import amplified
+from iotrace.analysis.storage.mapped import MapFetched, fetched_by_faults, mapped_files
+from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of
+from iotrace.analysis.storage.row_groups import row_groups
 from iotrace.launch.telemetry.cgroups import mounts_with_files
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.processes import SPAN_DTYPE

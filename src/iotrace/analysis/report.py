@@ -18,13 +18,8 @@ from iotrace.analysis.device.compute import Beside, compared_trace, memory_in
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.failures import failures_of, signal_name
 from iotrace.analysis.gain.gain import gain_of
-from iotrace.analysis.host.amplification import with_amplification
-from iotrace.analysis.host.amplified import amplified
-from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.forecasts import forecasts_of
-from iotrace.analysis.host.io import io_of
 from iotrace.analysis.host.overhead import overhead_of
-from iotrace.analysis.host.storage import samples_of, with_storage
 from iotrace.analysis.host.system import system_of
 from iotrace.analysis.loader_facts import loader_facts
 from iotrace.analysis.loop.deliveries import LoaderRun
@@ -53,13 +48,18 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.startup.culprit import slow_imports
 from iotrace.analysis.startup.waterfall import startup_of
+from iotrace.analysis.storage.amplification import with_amplification
+from iotrace.analysis.storage.by_mount import samples_of, with_storage
+from iotrace.analysis.storage.culprit import amplified
+from iotrace.analysis.storage.file_groups import file_groups, used_files
+from iotrace.analysis.storage.io import io_of
 from iotrace.analysis.verdict.trust import trust_of
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.blocks import step_blocks
 from iotrace.analysis.wait.data_wait import data_wait
 from iotrace.analysis.wait.loop_io import loop_reads, writing_advice
 from iotrace.analysis.wait.regions import regions_of
-from iotrace.analysis.wait.slow_steps import loop_slow_steps
+from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.stages import stages_of
 from iotrace.session.names import KIND_TRAINER
 from iotrace.sources.kineto.profiler_traces import Windows
@@ -259,7 +259,7 @@ def _with_chunks(groups: list[FileGroup], io: Io | None, analysis: RankAnalysis)
     rank = analysis.rank
     if io is None or not any(process.of_type(ArrayInfo) for process in rank.processes):
         return groups
-    from iotrace.analysis.host.chunks import with_chunks
+    from iotrace.analysis.storage.chunks import with_chunks
 
     return with_chunks(groups, io, rank, analysis.session.paths)
 
@@ -267,7 +267,7 @@ def _with_chunks(groups: list[FileGroup], io: Io | None, analysis: RankAnalysis)
 def _row_groups(analysis: RankAnalysis) -> dict[str, RowGroups]:
     if not any(process.of_type(RowGroupsRead) for process in analysis.rank.processes):
         return {}
-    from iotrace.analysis.host.row_groups import passes_lived, passes_of, row_groups
+    from iotrace.analysis.storage.row_groups import passes_lived, passes_of, row_groups
 
     passes = passes_of(analysis.loaders)
     by_worker = passes_lived(analysis.loaders, passes)

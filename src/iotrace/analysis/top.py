@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from iotrace.analysis.host.file_groups import file_groups, used_files
 from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.now import gpus_now, hosts_now, processes_now
 from iotrace.analysis.loop.measured import summarise
@@ -19,6 +18,7 @@ from iotrace.analysis.results.top import (
     TopRank,
     TopVerdict,
 )
+from iotrace.analysis.storage.file_groups import file_groups, used_files
 from iotrace.analysis.verdict.verdict import BANNERS, of_worst
 from iotrace.analysis.wait.data_wait import data_wait, verdict
 from iotrace.analysis.window import HOLD_NS, LONGEST_NS, Window

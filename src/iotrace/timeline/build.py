@@ -12,7 +12,7 @@ from iotrace.analysis.loop.steps import Loop
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Failure
 from iotrace.analysis.wait.file_costs import FILE_PARTS
-from iotrace.analysis.wait.slow_steps import loop_slow_steps
+from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session import names
 from iotrace.session.hangs import Hang

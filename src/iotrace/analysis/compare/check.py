@@ -18,7 +18,7 @@ from iotrace.analysis.compare.machine import busy, held_up_alike, other_storage,
 from iotrace.analysis.compare.results import Check, Comparison, Condition, Finding, StageChange
 from iotrace.analysis.compare.same_work import differences
 from iotrace.analysis.compare.spread import cpu_slower_pct, noise_of, prior_of
-from iotrace.analysis.compare.stages import ERROR_OF_CORRECTION, stage_changes
+from iotrace.analysis.compare.stage_changes import ERROR_OF_CORRECTION, stage_changes
 from iotrace.errors import SessionError
 from iotrace.units import digits
 

@@ -10,7 +10,7 @@ from iotrace.analysis.compare.results import Comparison, Side
 from iotrace.analysis.compare.same_work import differences
 from iotrace.analysis.compare.settings import environment_of, settings_of
 from iotrace.analysis.compare.spread import cpu_slower_pct
-from iotrace.analysis.compare.stages import stage_changes
+from iotrace.analysis.compare.stage_changes import stage_changes
 from iotrace.analysis.verdict.trust import BAD
 
 SCHEMA_VERSION = 1

@@ -1,6 +1,6 @@
 """Idle and busy time as HolisticTraceAnalysis 0.5.0 computes them, quirks included.
 
-For proof alone, as `compat_tb`. What it does otherwise: it takes what was launched before the start of the
+For proof alone, as `tb`. What it does otherwise: it takes what was launched before the start of the
 last step, rounds times of ns resolution to whole us (starts up, ends down, so that short kernels get
 negative lengths), knows NCCL's kernels alone, and counts a kernel whose name holds ``Sync`` or ``Memcpy``
 as no computation.

@@ -16,7 +16,7 @@ from iotrace.analysis.device.breakdown import ROLES, break_down, roles_of
 from iotrace.analysis.device.collectives import LateBatch, RankTrace, rank_trace_of
 from iotrace.analysis.device.gaps import Origin
 from iotrace.analysis.device.operators import OperatorTree, operators_of
-from iotrace.analysis.efficiency.slow_steps import slow_steps_of
+from iotrace.analysis.efficiency.slow_traced_steps import slow_steps_of
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.results import Accelerator, Memory, Operator, SlowStep

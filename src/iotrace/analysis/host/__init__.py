@@ -1,1 +1,1 @@
-"""What processes and host did: CPU, memory, I/O, and the cost of tracing."""
+"""What processes, host and devices did: CPU, memory, what runs out, and the cost of tracing."""

@@ -10,11 +10,11 @@ import posixpath
 import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.host.io import WRITES
 from iotrace.analysis.intervals import Coverage, Intervals, distinct, subtract, union
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileCost, LoopReads, RankReport, Recommendation
+from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.analysis.wait.item_reads import read_calls
 from iotrace.analysis.wait.production import compose

@@ -55,7 +55,7 @@ def decode(piece: bytes) -> EventBatch | None:
 
 
 def _carried(events: list[Any], ends: Times) -> Any:
-    """See `events.carried`."""
+    """See `event.carried`."""
     starts = [event.ts if isinstance(event.ts, float) else _double(event.ts) for event in events]
     starts_ps = rests_ps(np.array(starts, np.float64))
     if not starts_ps.any():

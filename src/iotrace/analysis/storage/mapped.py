@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from iotrace.analysis.host.kernel_account import accounts_of_loop
 from iotrace.analysis.results import MappedReads
+from iotrace.analysis.storage.kernel_account import accounts_of_loop
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process

@@ -17,8 +17,6 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from iotrace.analysis.host.mapped import fetched_by_faults, mapped_files
-from iotrace.analysis.host.read_pattern import FileCalls
 from iotrace.analysis.results import (
     Amplification,
     ChunkedArray,
@@ -27,6 +25,8 @@ from iotrace.analysis.results import (
     RowGroups,
     total,
 )
+from iotrace.analysis.storage.mapped import fetched_by_faults, mapped_files
+from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.device.breakdown import break_down
-from iotrace.analysis.host.io import WRITES
 from iotrace.analysis.host.others import QUIET, shares_by_second
 from iotrace.analysis.intervals import Intervals, Times, union
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
+from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.sources.records import Threads

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.host.read_pattern import FileCalls, pattern_of
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.results import DeviceReads, FileGroup, Io, MountIo
+from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of
 from iotrace.sources.clocks.session_clock import Times
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Tick

@@ -6,10 +6,10 @@ from collections import defaultdict
 
 import numpy as np
 
-from iotrace.analysis.host.kernel_account import READS, coverage_of, data_coverage, unseen_because
-from iotrace.analysis.host.read_pattern import SMALL_READ, FileCalls
 from iotrace.analysis.loop.deliveries import Interval
 from iotrace.analysis.results import FileIo, Io
+from iotrace.analysis.storage.kernel_account import READS, coverage_of, data_coverage, unseen_because
+from iotrace.analysis.storage.read_pattern import SMALL_READ, FileCalls
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.dftracer.calls import PosixCalls, concatenate

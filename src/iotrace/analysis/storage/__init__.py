@@ -1,0 +1,1 @@
+"""What was read and written: by file, group and mount; chunks, row groups, maps; what the kernel counted."""
