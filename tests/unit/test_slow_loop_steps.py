@@ -20,7 +20,7 @@ from iotrace.analysis.results import (
     Steps,
     unknown,
 )
-from iotrace.analysis.wait import slow_steps
+from iotrace.analysis.wait import slow_loop_steps
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.report.views.slow import slow_steps as slow_steps_view
@@ -96,7 +96,7 @@ def explained(
     )
     if monkeypatch is not None:
         shares = np.full(len(times), others), np.zeros(len(times))
-        monkeypatch.setattr(slow_steps, "shares_by_second", lambda *_: shares)
+        monkeypatch.setattr(slow_loop_steps, "shares_by_second", lambda *_: shares)
     session = SimpleNamespace(
         manifest=SimpleNamespace(started_ns=0),
         calls_of=lambda _: posix([(name, start + at, start + to, *rest) for name, at, to, *rest in calls]),

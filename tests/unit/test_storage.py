@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from iotrace.analysis.host import storage
 from iotrace.analysis.results import (
     Amplification,
     ChunkedArray,
@@ -20,6 +19,7 @@ from iotrace.analysis.results import (
     RowGroups,
     unknown,
 )
+from iotrace.analysis.storage import by_mount
 from iotrace.analysis.storage.culprit import amplified
 from iotrace.analysis.storage.mapped import MapFetched, fetched_by_faults, mapped_files
 from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of
@@ -88,7 +88,7 @@ def test_mounts_hold_the_files_below_them() -> None:
     }
     files = [unknown(FileIo, path=path, group=path) for path in calls] + [unknown(FileIo, path="a.py")]
     rank: Any = SimpleNamespace(main=SimpleNamespace(identity=SimpleNamespace(node="n")), processes=[])
-    groups, io = storage.with_storage(
+    groups, io = by_mount.with_storage(
         [unknown(FileGroup, path="a.bin")],
         unknown(Io, files=files),
         {**calls, "a.py": FileCalls()},
@@ -121,7 +121,7 @@ def test_bytes_of_a_worker_are_not_its_parents_too() -> None:
         telemetry_of=lambda _: None, manifest=SimpleNamespace(cwd="/"), processes=[main, worker]
     )
     rank: Any = SimpleNamespace(main=main, processes=[main, worker])
-    _, io = storage.with_storage([], unknown(Io, files=[]), {}, session, rank, None)
+    _, io = by_mount.with_storage([], unknown(Io, files=[]), {}, session, rank, None)
     assert io.mounts is None
     assert io.device_reads is not None
     own, theirs = io.device_reads

@@ -29,7 +29,7 @@ class Event(msgspec.Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     tid: int | str | UnsetType = UNSET
     ts: int | float | UnsetType = UNSET
     dur: int | float | UnsetType = UNSET
-    bp: str | UnsetType = UNSET  # before what may hold the same text: `timeline.writers.chrome_json` looks for it
+    bp: str | UnsetType = UNSET  # before what may hold the same text: writers look for it
     args: _Opaque = UNSET
     id: int | str | UnsetType = UNSET
     s: str | UnsetType = UNSET
