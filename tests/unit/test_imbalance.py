@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
-from iotrace.analysis.device.accelerator import DataWaits, waits_of
+from iotrace.analysis.device import collectives
+from iotrace.analysis.device.accelerator import waits_of
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.collectives import LateBatch, RankTrace, match, rank_trace_of
 from iotrace.analysis.device.imbalance import imbalance_of
@@ -255,9 +257,9 @@ def late_by(
         at = 200.0 * each
         made.append(step(each, at, at + 200))
         begin, end = at + 10, at + 10 + delay
-        if by == "data" and delay:
+        if by in ("data", "both") and delay:
             made.append(data_wait(begin, end))
-        elif by == "compute" and delay:
+        if by in ("compute", "both") and delay:
             made.append(kernel(begin, end, begin - 1) if device else operator("aten::mm", begin, end))
         start = at + 20 + delay
         made.append(nccl(start, at + 150, each) if device else gloo(start, at + 150, 8))
@@ -296,17 +298,52 @@ def test_a_late_rank_is_late_by_what_it_does_longer_than_the_first(by: str, devi
 
 def test_a_wait_that_the_device_works_through_makes_no_rank_late() -> None:
     """Rank 1 waits for data as long as it computes, and both begin together: its computing made it late."""
-
-    def one(number: int, delay: float) -> RankTrace:
-        found = late_by(number, [delay] * 5, by="compute", device=True)
-        at = np.arange(5) * 200_000 + 10_000
-        return replace(found, waits=DataWaits(at, at + round(delay * 1000)))
-
-    found = imbalance_of([one(0, 0), one(1, 80)])
+    found = imbalance_of([late_by(number, [80.0 * number] * 5, by="both", device=True) for number in (0, 1)])
     assert found is not None
     late = found.stragglers[0]
     assert (late.rank, late.kind, late.by_data_pct) == (1, "compute", 0)
     assert found.worst[0].data_wait_ms == pytest.approx(0.08)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 3), st.integers(0, 10**6), st.booleans())
+def test_what_is_computed_counts_alike_by_kernels_and_summed_up(count: int, seed: int, device: bool) -> None:
+    """Kernels under, across and beside collectives and data waits; ranks late by anything."""
+    dice, job = random.Random(seed), str(list(range(count)))
+
+    def made(number: int) -> list[Any]:
+        events: list[Any] = []
+        for each in range(4):
+            at = 1000 * each + (700 if dice.random() < 0.2 and each else 0)
+            events.append(step(each, 1000 * each, 1000 * each + dice.choice([900, 1000])))
+            for _ in range(dice.randrange(12)):
+                begin = at + dice.randrange(900)
+                end = begin + dice.choice([1, 30, 200])
+                events.append(kernel(begin, end) if device else operator("aten::mm", begin, end))
+            for _ in range(dice.randrange(3)):
+                begin = at + dice.randrange(600)
+                events.append(data_wait(begin, begin + dice.choice([5, 90, 300])))
+            for sequence in range(2):
+                begin = at + 300 * sequence + dice.randrange(250)
+                end = max(begin, at + 300 * sequence + 250) + dice.choice([0, 10])
+                events.append(
+                    nccl(begin, end, 2 * each + sequence, "0", job) if device else gloo(begin, end, 8)
+                )
+        return events
+
+    activities = [activity_of(*made(number)) for number in range(count)]
+
+    def ranks() -> list[RankTrace]:
+        return [rank_trace_of(number, own, waits_of(own)) for number, own in enumerate(activities)]
+
+    found = ranks()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(collectives, "_summed", lambda compute, *_: compute)
+        by_kernels = ranks()
+    result = imbalance_of(found)
+    assert result is not None
+    assert result.collectives.matched == 8 or not device  # by step, and some lie in none
+    assert result == imbalance_of(by_kernels)
 
 
 def test_a_late_rank_that_moves_is_told_from_one_that_stays() -> None:

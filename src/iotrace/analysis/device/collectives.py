@@ -15,7 +15,7 @@ import numpy as np
 
 from iotrace.analysis.device.accelerator import DataWaits
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.intervals import Intervals, union
+from iotrace.analysis.intervals import Coverage, Intervals, distinct, intersect, subtract, union
 from iotrace.sources.kineto.collectives import Collective
 from iotrace.sources.kineto.trace import Column
 
@@ -55,9 +55,9 @@ class Called(msgspec.Struct, frozen=True):
 class RankTrace(msgspec.Struct, frozen=True):
     """A rank's collectives, steps, data waits and when it computed; the batch of each wait, where known.
 
-    `compute` is of its device, or without one of its operators. Without steps of the profiler (not `stepped`)
-    all of the trace is one step numbered -1. Times are the reference's to within `clock_bound_ns`; None where
-    its clock was compared with none.
+    `compute` is of its device, or without one of its operators; outside of collectives it is summed up.
+    Without steps of the profiler (not `stepped`) all of the trace is one step numbered -1. Times are the
+    reference's to within `clock_bound_ns`; None where its clock was compared with none.
     """
 
     rank: int
@@ -88,17 +88,34 @@ def rank_trace_of(
     kept = max(0, int(np.searchsorted(waits.ends_ns, first_ns, side="right")) - 1)
     has_device = bool(activity.device.any())
     mask = activity.compute_kernels if has_device else activity.operators
+    called = _called(activity, starts, ends, numbers)
+    waits = DataWaits(waits.starts_ns[kept:].copy(), waits.ends_ns[kept:].copy())
     return RankTrace(
         rank=rank,
-        called=_called(activity, starts, ends, numbers),
-        compute=union(*activity.intervals(mask)),
-        waits=DataWaits(waits.starts_ns[kept:].copy(), waits.ends_ns[kept:].copy()),
+        called=called,
+        compute=_summed(union(*activity.intervals(mask)), called, waits, (starts, ends)),
+        waits=waits,
         steps=(starts, ends, numbers),
         stepped=stepped,
         has_device=has_device,
         clock_bound_ns=clock_bound_ns,
         batches=[] if batches_of is None else batches_of(kept),
     )
+
+
+def _summed(compute: Intervals, called: Called, waits: DataWaits, steps: Intervals) -> Intervals:
+    """Put what computes between two bounds at which ranks are compared at the first of them, in one piece.
+
+    Bounds are where collectives, data waits and steps begin and end: each sum stays the same, and a rank
+    sends a row for each of them instead of each kernel. Within a collective all stays as it is: where in it
+    the wait for another rank ends is not known yet.
+    """
+    begun, ended = called.start_ns, called.start_ns + called.duration_ns
+    bounds = distinct(np.concatenate([begun, ended, waits.starts_ns, waits.ends_ns, *steps]))
+    within = union(begun, ended)
+    long_ns = Coverage(*subtract(compute, within)).within(bounds[:-1], bounds[1:])
+    starts, ends = intersect(compute, within)
+    return union(np.concatenate([starts, bounds[:-1]]), np.concatenate([ends, bounds[:-1] + long_ns]))
 
 
 def _called(activity: Activity, starts: Column, ends: Column, numbers: list[int]) -> Called:
