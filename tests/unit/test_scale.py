@@ -133,6 +133,19 @@ def test_ranks_are_compared_by_work_that_grows_with_them() -> None:
     assert more - many < 1.3 * 2 * (many - few)
 
 
+def test_ranks_that_take_turns_to_be_late_are_compared_by_work_that_grows_with_their_collectives() -> None:
+    """Who waited for whom was an arithmetic of intervals of its own for each pair of ranks."""
+
+    def compared(count: int) -> float:
+        delays = [[20.0 * (step % count == number) for step in range(64)] for number in range(count)]
+        ranks = [late_by(number, own, by="data") for number, own in enumerate(delays)]
+        return instructions(lambda: imbalance_of(ranks), "/iotrace/") / count
+
+    compared(2)  # what is computed once in a process
+    few, many = compared(4), compared(64)
+    assert many < few
+
+
 def test_a_merge_looks_at_its_session_once_for_all_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,9 +19,12 @@ from iotrace.analysis.device.lateness import (
     lateness_of,
     other_kind,
     pattern_of,
+    rank_waits,
+    waited_for_ns,
 )
-from iotrace.analysis.intervals import Intervals, length, subtract, union
+from iotrace.analysis.intervals import union
 from iotrace.analysis.results import Collectives, Imbalance, LateCollective, RankBalance, Straggler
+from iotrace.sources.kineto.trace import Column
 from iotrace.units import milliseconds
 
 _WARNING_PCT, _CRITICAL_PCT = 10.0, 20.0
@@ -46,11 +49,12 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
     matched, unmatched = match(ranks)
     late = lateness_of(ranks, matched)
     off_ns, why = bound_ns(ranks), _withheld(late, bound_ns(ranks))
-    balances = [_balance(rank, _waits(rank, late), bool(matched)) for rank in ranks]
+    waits = [rank_waits(rank, late) for rank in ranks]
+    balances = [_balance(rank, own, bool(matched)) for rank, own in zip(ranks, waits, strict=True)]
     steps = late_steps(late, 1e6 * float(np.mean([one.step_ms for one in balances])))
     stepped = all(rank.stepped for rank in ranks)
     told = bool(matched) and why is None
-    stragglers = _stragglers(ranks, late, balances, steps if stepped else None) if told else []
+    stragglers = _stragglers(ranks, late, waits, balances, steps if stepped else None) if told else []
     in_all_ms = sum(one.steps * one.step_ms for one in balances)
     return Imbalance(
         ranks_seen=len(ranks),
@@ -66,7 +70,7 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
             skew_ms_max=max(one.skew_ns for one in late) / 1e6 if late else None,
         ),
         stragglers=stragglers,
-        worst=_worst(ranks, late),
+        worst=_worst({rank.rank: rank for rank in ranks}, late),
         late_kinds=late_kinds(late),
         late_groups=late_groups(late, why),
         clock_bound_us=None if off_ns is None else off_ns / 1e3,
@@ -92,7 +96,7 @@ def _withheld(late: Sequence[Late], off_ns: int | None) -> str | None:
     )
 
 
-def _worst(ranks: Sequence[RankTrace], late: Sequence[Late]) -> list[LateCollective]:
+def _worst(ranks: dict[int, RankTrace], late: Sequence[Late]) -> list[LateCollective]:
     """List the collectives with the largest skew, each with the batch that made its last rank late."""
     found = []
     for one in sorted(late, key=lambda one: -one.skew_ns)[:_WORST]:
@@ -114,41 +118,17 @@ def _worst(ranks: Sequence[RankTrace], late: Sequence[Late]) -> list[LateCollect
     return found
 
 
-def _batch(ranks: Sequence[RankTrace], one: Late) -> LateBatch | None:
+def _batch(ranks: dict[int, RankTrace], one: Late) -> LateBatch | None:
     """Find the batch that made the last rank late; None where its data did not, or nothing names it."""
-    rank = next((each for each in ranks if each.rank == one.last), None)
+    rank = None if one.last is None else ranks.get(one.last)
     if rank is None or not rank.batches or one.wait < 0 or not one.late_by_data_ns:
         return None
     return rank.batches[one.wait]
 
 
-def _waits(rank: RankTrace, late: Sequence[Late], arisen: bool = False) -> dict[int | None, Intervals]:
-    """Find, per rank that arrived last, the time in which `rank` waited for it and did not compute.
-
-    None stands for several that arrived last together, and for one that is unsure. A rank that arrived early
-    waits at the beginning of its collective; with `arisen` without what was late before the window.
-    """
-    starts: dict[int | None, list[int]] = defaultdict(list)
-    ends: dict[int | None, list[int]] = defaultdict(list)
-    for one in late:
-        matched = one.matched
-        if rank.rank in matched.durations_ns and matched.last != rank.rank:
-            start, wait_ns = matched.starts_ns[rank.rank], matched.wait_ns(rank.rank)
-            kept_ns = min(wait_ns, one.counted_ns) if arisen else wait_ns
-            starts[one.last].append(start + wait_ns - kept_ns)
-            ends[one.last].append(start + wait_ns)
-    compute = rank.compute
-    return {
-        last: subtract(union(np.array(starts[last], np.int64), np.array(ends[last], np.int64)), compute)
-        for last in starts
-    }
-
-
-def _balance(rank: RankTrace, waits: dict[int | None, Intervals], matched: bool) -> RankBalance:
+def _balance(rank: RankTrace, waits: Column, matched: bool) -> RankBalance:
     starts, ends, _ = rank.steps
-    waiting = union(
-        *(np.concatenate([side[bound] for side in waits.values()] or [starts[:0]]) for bound in (0, 1))
-    )
+    waiting = union(waits[0], waits[0] + waits[1])
     roles = [rank.compute, waiting, (rank.waits.starts_ns, rank.waits.ends_ns)]
     parts = dict(zip(_PARTS, (break_down(roles, starts, ends)[0].mean(axis=0) / 1e6).tolist(), strict=True))
     return RankBalance(
@@ -169,17 +149,25 @@ def _spread(values: list[float | None]) -> float | None:
 def _stragglers(
     ranks: Sequence[RankTrace],
     late: Sequence[Late],
+    waits: Sequence[Column],
     balances: Sequence[RankBalance],
     steps: dict[int, int] | None,
 ) -> list[Straggler]:
     """Make a row for each rank, the costliest first; `steps` counts those that each made late."""
-    waits = {rank.rank: _waits(rank, late, arisen=True) for rank in ranks}
+    in_all_ns: dict[int, int] = defaultdict(int)
+    for rank, own_waits in zip(ranks, waits, strict=True):
+        for last, waited_ns in waited_for_ns(rank, own_waits).items():
+            in_all_ns[last] += waited_ns
+    by_last: dict[int | None, list[Late]] = defaultdict(list)
+    for one in late:
+        by_last[one.last].append(one)
+    by_number = {rank.rank: rank for rank in ranks}
     found = []
     for rank in ranks:
-        waited_ns = sum(length(own[rank.rank]) for own in waits.values() if rank.rank in own)
+        waited_ns = in_all_ns[rank.rank]
         others_ms = sum(one.steps * one.step_ms for one in balances if one.rank != rank.rank)
         impact_pct = 100 * waited_ns / 1e6 / others_ms if others_ms else None
-        own = [one for one in late if one.last == rank.rank]
+        own = by_last[rank.rank]
         skew_ns = sum(one.arisen_ns for one in own)
         data_ns = sum(min(one.late_by_data_ns or 0, one.arisen_ns) for one in own)
         by_data_pct = 100 * data_ns / skew_ns if skew_ns else None
@@ -191,7 +179,7 @@ def _stragglers(
         if len(rank.steps[0]) < _FEWEST_STEPS:
             kind = None
         longer_ms = None if kind is None else _longer_ms(rank.rank, kind, ranks, balances, late_by_ms)
-        batch = _usual_batch(ranks, own) if kind == "data" else None
+        batch = _usual_batch(by_number, own) if kind == "data" else None
         found.append(
             Straggler(
                 rank=rank.rank,
@@ -245,7 +233,7 @@ def _longer_ms(
     return float(longer_ms) if longer_ms > 0 else None
 
 
-def _usual_batch(ranks: Sequence[RankTrace], own: Sequence[Late]) -> LateBatch | None:
+def _usual_batch(ranks: dict[int, RankTrace], own: Sequence[Late]) -> LateBatch | None:
     """Name worker, cause and file, each where it has most of the lateness by data; None where nothing has."""
     costly = sorted(own, key=lambda one: -(one.late_by_data_ns or 0))[:_MOST_NAMED]
     known = [(batch, one.late_by_data_ns or 0) for one in costly if (batch := _batch(ranks, one)) is not None]

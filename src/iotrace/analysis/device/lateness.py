@@ -197,6 +197,44 @@ def _arisen_ns(ranks: Sequence[RankTrace], matched: Sequence[Matched]) -> list[i
     return found
 
 
+def rank_waits(rank: RankTrace, late: Sequence[Late]) -> Column:
+    """Find where `rank` was not last: when it arrived, how long it waited, how much of that counts, for whom.
+
+    Rows of ns; -1 stands for several that arrived last together, and for one that is unsure. A rank that
+    arrived early waits at the beginning of its collective. What was late before the window does not count.
+    """
+    rows = [
+        (
+            one.matched.starts_ns[rank.rank],
+            one.matched.wait_ns(rank.rank),
+            one.counted_ns,
+            -1 if one.last is None else one.last,
+        )
+        for one in late
+        if rank.rank in one.matched.durations_ns and one.matched.last != rank.rank
+    ]
+    return np.array(rows, np.int64).reshape(-1, 4).T
+
+
+def waited_for_ns(rank: RankTrace, waits: Column) -> dict[int, int]:
+    """Sum up, by the rank that arrived last, how long `rank` waited for it and did not compute, ns."""
+    starts, waited, counted, last = waits
+    ends = starts + waited
+    starts = ends - np.minimum(waited, counted)
+    if not len(starts):
+        return {}
+    # Waits for one rank may overlap, and count once; those for several stand side by side for that.
+    numbers, group = np.unique(last, return_inverse=True)
+    first, apart = starts.min(), ends.max() - starts.min() + 1
+    begins, ends = union(starts - first + group * apart, ends - first + group * apart)
+    group = begins // apart
+    shift = first - group * apart
+    long_ns = ends - begins - Coverage(*rank.compute).within(begins + shift, ends + shift)
+    sums = np.zeros(len(numbers), np.int64)
+    np.add.at(sums, group, long_ns)
+    return dict(zip(numbers.tolist(), sums.tolist(), strict=True))
+
+
 def late_steps(late: Sequence[Late], step_ns: float) -> dict[int, int]:
     """Count, by rank, the steps that it made late: whose skew is due to it most, and worth 5 % of a step."""
     by_step: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
