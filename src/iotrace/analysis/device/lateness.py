@@ -213,7 +213,8 @@ def rank_waits(rank: RankTrace, late: Sequence[Late]) -> Column:
         for one in late
         if rank.rank in one.matched.durations_ns and one.matched.last != rank.rank
     ]
-    return np.array(rows, np.int64).reshape(-1, 4).T
+    table: Column = np.array(rows, np.int64).reshape(-1, 4).T
+    return table
 
 
 def waited_for_ns(rank: RankTrace, waits: Column) -> dict[int, int]:
