@@ -70,8 +70,10 @@ def test_io_in_the_order_of_a_sample() -> None:
 
 def test_switches() -> None:
     text = b"Name:\tpython\nvoluntary_ctxt_switches:\t120\nnonvoluntary_ctxt_switches:\t7\n"
-    assert parse_status(text) == (120, 7, "", 0)
-    assert parse_status(text + b"VmSwap:\t  12 kB\nCpus_allowed_list:\t0-3,8\n") == (120, 7, "0-3,8", 12288)
+    assert parse_status(text) == (120, 7, "", 0, "")
+    assert parse_status(text + b"VmSwap:\t  12 kB\nCpus_allowed_list:\t0-3,8\n") == (
+        *(120, 7, "0-3,8", 12288, ""),
+    )
 
 
 def test_ids_of_a_process_in_a_namespace_of_its_own_and_of_a_thread() -> None:

@@ -132,3 +132,23 @@ def test_transform_names_the_file_that_was_read_before() -> None:
     )
     assert "after reading" not in shown_after(8.0, 3.0)  # most of it followed no read of one file
     assert not shown_after(0.0)
+
+
+def test_memory_in_swap_is_told_with_whose_it_was() -> None:
+    def line(back: int | None, *held: tuple[int | None, int | None]) -> str:
+        host = unknown(HostUse, pressure_fraction={}, cgroup_pressure_fraction={}, swap_in_bytes=back)
+        processes = [
+            unknown(ProcessUse, pid=number, role=f"worker {number}", swap_bytes_peak=peak, swap_in_bytes=own)
+            for number, (peak, own) in enumerate(held)
+        ]
+        console = Console(file=io.StringIO(), width=200)
+        print_system(unknown(System, gpus=[], processes=processes, host=host), console)
+        assert isinstance(console.file, io.StringIO)
+        return " ".join(console.file.getvalue().split())
+
+    assert line(300 * MIB, (200 * MIB, 250 * MIB), (400 * MIB, None), (0, 0)) == (
+        "swap 300.0 MiB came back over the measured steps · worker 1 400.0 MiB in swap at most, ? back · "
+        "worker 0 200.0 MiB in swap at most, 250.0 MiB back"
+    )
+    assert line(None, (400 * MIB, None)).startswith("swap how much came back is unknown · ")
+    assert line(0, (None, 0), (MIB, 0)) == ""

@@ -28,6 +28,7 @@ from iotrace.analysis.results import (
     Io,
     Overhead,
     ProcessCoverage,
+    ProcessUse,
     RankReport,
     Recommendation,
     SessionInfo,
@@ -100,6 +101,21 @@ def rank(number: int = 0, *, lengths_ms: Any = (100.0, 101.0) * 16, **known: Any
 def told(*ranks: RankReport, about: SessionInfo = RUN, **more: Any) -> tuple[str, list[str]]:
     found = trust_of(about, ranks, **more)
     return found.level, found.reasons
+
+
+def test_memory_that_came_back_from_swap_is_a_doubt() -> None:
+    def swapped(back: int | None, own: int) -> tuple[str, list[str]]:
+        one = rank(host=host(swap_in_bytes=back))
+        use = unknown(ProcessUse, pid=1, role="main", swap_bytes_peak=own)
+        return told(replace(one, system=replace(one.system, processes=[use])))
+
+    assert swapped(300 << 20, 500 << 20) == (
+        "caution",
+        ["memory in swap: 300.0 MiB of it came back in the steps"],
+    )
+    assert swapped(300 << 20, 0)[0] == "ok"  # another program's
+    assert swapped(0, 500 << 20)[0] == "ok"  # nobody asks for it
+    assert swapped(None, 500 << 20)[0] == "ok"
 
 
 def test_good_figures_say_what_they_rest_on() -> None:

@@ -29,7 +29,9 @@ from iotrace.analysis.loop.step_phases import step_phases
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.program.full_memory import full_memory
 from iotrace.analysis.program.model import models_of, snapshots_of
+from iotrace.analysis.program.numa import apart, with_nodes
 from iotrace.analysis.program.speed import speed_of
+from iotrace.analysis.program.swap import swapped, with_memory_first, with_swap
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import (
     HALVED,
@@ -87,9 +89,11 @@ def rank_part(one: RankAnalysis) -> RankPart:
         found,
         culprits=[
             *culprits_of(one, found),
+            *swapped(one, found),
             *full_memory(one, found),
             *amplified(found),
             *slow_imports(found.startup),
+            *apart(found.system),
         ],
     )
     pools = [*waiting_for_threads(one, found)]
@@ -98,6 +102,7 @@ def rank_part(one: RankAnalysis) -> RankPart:
     advised = recommend(loader_facts(one, found))
     if any(each.leads for each in pools):  # more workers would start more of these threads
         advised = [item for item in advised if item.id != "too-few-workers"]
+    advised = with_memory_first(advised, found.culprits)
     advice = [*advice_of(found.culprits), *advised, *writing_advice(one, found)]
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(
@@ -200,6 +205,7 @@ def _steps(analysis: RankAnalysis) -> Steps:
 def _rank(analysis: RankAnalysis) -> RankReport:
     rank, compute = analysis.rank, analysis.compute
     system = system_of(analysis.session, rank, analysis.kept, _cpu_percent(rank, analysis.kept))
+    system = with_nodes(with_swap(system, analysis), analysis)
     wait = with_cpu(data_wait(analysis, system), analysis)
     traced = io_of(analysis.session, rank, _bounds(analysis.kept))
     groups, io = file_groups(wait, traced and traced[0], used_files(analysis))

@@ -153,6 +153,9 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
     if rank.regions:
         _print_regions(rank.regions, console)
     print_system(rank.system, console)
+    for each in rank.culprits:
+        if each.id.startswith("numa-"):
+            line(console, "NUMA", each.text)
     if rank.io is not None:
         print_io(rank.io, console, rank.file_groups)
 

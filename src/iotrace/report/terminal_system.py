@@ -55,6 +55,8 @@ def print_system(system: System, console: Console) -> None:
     growing = _growing(system.processes)
     if growing:
         line(console, "memory", growing)
+    if in_swap := _in_swap(system):
+        line(console, "swap", in_swap)
     rows = _gpu_rows(system.gpus)
     for label, text in rows[:_MOST_GPUS]:
         line(console, label, text)
@@ -83,6 +85,22 @@ def _growing(processes: list[ProcessUse]) -> str:
     named = ", ".join(f"{role} {size(grown_bytes)}" for grown_bytes, role in grown[:_MOST_GROWN])
     more = f", {len(grown) - _MOST_GROWN} more" if len(grown) > _MOST_GROWN else ""
     return f"grew over the measured steps: {named}{more}"
+
+
+def _in_swap(system: System) -> str:
+    """What came back from swap, and whose memory was there at most; empty where neither is worth it."""
+    back = system.host.swap_in_bytes if system.host is not None else None
+    held = [(each.swap_bytes_peak or 0, each) for each in system.processes]
+    if max(back or 0, sum(size_bytes for size_bytes, _ in held)) < _GROWN_BYTES:
+        return ""
+    parts = [
+        "how much came back is unknown" if back is None else f"{size(back)} came back over the measured steps"
+    ]
+    for size_bytes, each in sorted(held, key=lambda pair: -pair[0])[:_MOST_GROWN]:
+        if size_bytes:
+            own = "?" if each.swap_in_bytes is None else size(each.swap_in_bytes)
+            parts.append(f"{each.role} {size(size_bytes)} in swap at most, {own} back")
+    return " · ".join(parts)
 
 
 def _gpu_rows(gpus: Sequence[Gpu]) -> list[tuple[str, str]]:

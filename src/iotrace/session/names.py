@@ -126,7 +126,8 @@ SAMPLE_FIELDS = {
 SAMPLE_FORMAT = "<" + "".join(SAMPLE_FIELDS.values())
 
 # What a sampler says of processes' threads once a second: lists of (number of the process, value...).
-SCHEDULING = ("switches", "affinity", "swap_bytes", "run_delay_ns", "pool_ns")
+SCHEDULING = ("switches", "affinity", "memory_nodes", "swap_bytes", "run_delay_ns", "pool_ns")
+LISTED = ("affinity", "memory_nodes")  # of these: texts such as "0-3,8", where they have changed
 
 KIND_ITEM = 1  # Dataset.__getitem__, __getitems__ or the iterator's __next__
 KIND_COLLATE = 2

@@ -37,6 +37,15 @@ class SidecarRecord(msgspec.Struct):
     """A line of a sidecar's records.jsonl, by its tag."""
 
 
+class NumaNode(msgspec.Struct, frozen=True):
+    """A NUMA node of the host: its CPUs (``0-3,8``), its memory, how far each node is (10: itself)."""
+
+    node: Int
+    cpus: str = ""
+    memory_bytes: Int | None = None
+    distances: list[Int] = []
+
+
 class SamplerRecord(SidecarRecord, tag="sampler"):
     """Who sampled, and how often."""
 
@@ -49,6 +58,7 @@ class SamplerRecord(SidecarRecord, tag="sampler"):
     calibration: str = ""
     cpus_online: Int | None = None
     mounts: list[tuple[str, str]] = []  # where, and the type; of several at one point the last counts
+    nodes: list[NumaNode] = []
 
 
 class ProcessRecord(SidecarRecord, tag="process"):
@@ -78,6 +88,7 @@ class SystemRecord(SidecarRecord, tag="system"):
     cgroup_io_pressure_us: dict[str, Int] = {}
     switches: list[tuple[Int, Int, Int]] = []
     affinity: list[tuple[Int, str]] = []
+    memory_nodes: list[tuple[Int, str]] = []
     swap_bytes: list[tuple[Int, Int]] = []
     run_delay_ns: list[tuple[Int, Int]] = []
     pool_ns: list[tuple[Int, Int, Int]] = []
@@ -111,6 +122,7 @@ class DeviceRecord(SidecarRecord, tag="device"):
     uuid: str = ""
     name: str = ""
     memory_total_bytes: Int | None = None
+    numa_node: Int | None = None
 
 
 class GpuRecord(SidecarRecord, tag="gpu"):

@@ -26,11 +26,14 @@ def by_process(records: list[SystemRecord], name: str, clock: Clock) -> dict[int
     return found
 
 
-def affinities(records: list[SystemRecord], clock: Clock) -> dict[int, list[tuple[int, frozenset[int]]]]:
-    """Since when each process may run on which CPUs, by its number."""
+Lists = dict[int, list[tuple[int, frozenset[int]]]]
+
+
+def listed(records: list[SystemRecord], name: str, clock: Clock) -> Lists:
+    """Since when each process may use what one of `names.LISTED` lists, by its number."""
     found: dict[int, list[tuple[int, frozenset[int]]]] = defaultdict(list)
     for record in records:
-        for number, text in record.affinity:
+        for number, text in getattr(record, name):
             cpus = parse_cpus(text)
             if cpus:
                 found[number].append((clock.to_session_ns(record.clock[0]), cpus))

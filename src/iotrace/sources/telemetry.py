@@ -33,7 +33,7 @@ from iotrace.sources.samples import (
     SystemRecord,
     Unavailable,
 )
-from iotrace.sources.scheduling import affinities, by_process
+from iotrace.sources.scheduling import Lists, by_process, listed
 
 # The kernel gives a process's start in ticks of 10 ms; the agent's first clock reading is later.
 _START_SLACK_NS = 50_000_000
@@ -52,7 +52,7 @@ class SampledProcess(msgspec.Struct, frozen=True):
     `pid` is what the process itself sees, `host_pid` what its sampler and the drivers do. `switches`: context
     switches of its main thread so far, voluntary and involuntary; `run_delay_ns`: how long that was ready to
     run without a CPU, so far; `pool_ns`: how long one of its other threads had none, at least, and how long
-    one ran or had none; `affinity`: since when it may run on which CPUs.
+    one ran or had none; `affinity`: since when it may run on which CPUs; `memory_nodes`: memory of which.
     """
 
     pid: int
@@ -64,6 +64,7 @@ class SampledProcess(msgspec.Struct, frozen=True):
     run_delay_ns: Series | None = None
     swap_bytes: Series | None = None
     affinity: Sequence[tuple[int, frozenset[int]]] = ()
+    memory_nodes: Sequence[tuple[int, frozenset[int]]] = ()
     number: int = -1  # in the sampler's records
     pool_ns: tuple[Series, Series] | None = None
 
@@ -154,15 +155,13 @@ def _read(sidecar: Sidecar, clock: Clock) -> Telemetry:
     samples["time_ns"] = clock.times_to_session_ns(samples["time_ns"])
     order = np.argsort(samples["process"], kind="stable")
     samples = without_reaped(records[ProcessRecord], samples[order])
-    scheduling = {name: by_process(systems, name, clock) for name in names.SCHEDULING if name != "affinity"}
-    affinity = affinities(systems, clock)
+    counts = [name for name in names.SCHEDULING if name not in names.LISTED]
+    scheduling = {name: by_process(systems, name, clock) for name in counts}
+    lists = [listed(systems, name, clock) for name in names.LISTED]
     times = [clock.to_session_ns(record.clock[0]) for record in (sampler, *systems)]
     return Telemetry(
         sampler=sampler,
-        processes=[
-            _process(record, samples, scheduling, affinity.get(record.number, []), clock)
-            for record in records[ProcessRecord]
-        ],
+        processes=[_process(record, samples, scheduling, lists, clock) for record in records[ProcessRecord]],
         devices=[_device(record, records[GpuRecord], clock) for record in records[DeviceRecord]],
         host=_host(systems, clock),
         unavailable=records[Unavailable],
@@ -193,7 +192,7 @@ def _process(
     record: ProcessRecord,
     samples: npt.NDArray[Any],
     scheduling: dict[str, dict[int, list[Series]]],
-    affinity: list[tuple[int, frozenset[int]]],
+    lists: list[Lists],
     clock: Clock,
 ) -> SampledProcess:
     first, last = np.searchsorted(samples["process"], [record.number, record.number + 1])
@@ -211,7 +210,8 @@ def _process(
         switches=switches,
         run_delay_ns=delays,
         swap_bytes=swaps,
-        affinity=affinity,
+        affinity=lists[0].get(record.number, []),
+        memory_nodes=lists[1].get(record.number, []),
         number=record.number,
         pool_ns=pools,
     )
@@ -257,6 +257,7 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
         "sampler_cpu_ns": lambda record: record.sampler_cpu_ns,
         "stolen_share": _stolen_share,
         "refaulted_file_bytes": lambda record: record.refaulted_bytes and record.refaulted_bytes[0],
+        "swap_in_bytes": lambda record: record.refaulted_bytes and record.refaulted_bytes[1],
     }
     columns = {name: list(map(read, records)) for name, read in figures.items()}
     columns |= {name: [getattr(record, name).get("some") for record in records] for name in _PRESSURES}

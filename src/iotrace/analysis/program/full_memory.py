@@ -5,7 +5,8 @@ from __future__ import annotations
 from iotrace.analysis.culprits import leads, worth_telling
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import Culprit, Evidence, RankReport, total
+from iotrace.analysis.results import Culprit, Evidence, HostUse, RankReport, total
+from iotrace.sources.telemetry import Telemetry
 from iotrace.units import percent, size
 
 _AGAIN = 0.5  # of what the rank's processes read from storage
@@ -25,21 +26,39 @@ def full_memory(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
         return []
     if not _AGAIN <= again / whole <= _OTHERS:
         return []
-    limits = [each.group[1] for each in telemetry.memory if each.group is not None]
     evidence: Evidence = {"read_again_bytes": again, "storage_read_bytes": float(whole)}
-    more = ""
-    if limits:
-        evidence["limit_bytes"] = float(limits[-1])
-        more = f" (its control group may use {size(limits[-1])})"
     share = percent(min(1.0, again / whole))
     text = f"memory is full: {share} of what is read from storage was in memory before: read {read_ms:.1f} ms"
     return [
         Culprit(
             id="memory-full",
             text=text,
-            evidence=evidence,
+            evidence=evidence | evidence_of(telemetry, report.system.host),
             wait_ms=read_ms,
             leads=leads(read_ms, report),
-            remedy=f"give the job more memory{more}, or data that fits in it",
+            remedy=f"{more_memory(telemetry)}, or data that fits in it",
         )
     ]
+
+
+def evidence_of(telemetry: Telemetry, host: HostUse | None) -> Evidence:
+    """Return the control group's limit, and in which share of the time some task waited for memory (PSI)."""
+    found: Evidence = {}
+    if (limit := _limit(telemetry)) is not None:
+        found["limit_bytes"] = float(limit)
+    for name in ("cgroup_pressure_fraction", "pressure_fraction"):
+        pressure = getattr(host, name, {}).get("memory")
+        if pressure is not None:
+            found[f"memory_{name}"] = pressure
+    return found
+
+
+def more_memory(telemetry: Telemetry) -> str:
+    """Ask for more memory, and say what its control group may use where that has a limit."""
+    limit = _limit(telemetry)
+    return "give the job more memory" + (f" (its control group may use {size(limit)})" if limit else "")
+
+
+def _limit(telemetry: Telemetry) -> int | None:
+    limits = [each.group[1] for each in telemetry.memory if each.group is not None]
+    return limits[-1] if limits else None

@@ -37,13 +37,15 @@ class Gpu(ReportPart, frozen=True, kw_only=True):
     pcie_received_bytes_per_s_mean: float | None
     throttled_fraction: float | None
     throttle_reasons: dict[str, float]
+    numa_node: int | None = None
 
 
 class ProcessUse(ReportPart, frozen=True, kw_only=True):
     """What a process of the rank used; `rss_peak_bytes` over its life, the rest over the measured time.
 
     `cpus`: those that its main thread may run on. `library_threads`: how many threads libraries may use in
-    it. `run_delay_pct_mean`: of the time, its main thread was ready to run without a CPU;
+    it. `swap_in_bytes`: what of its memory it read back from swap; `memory_nodes`: the NUMA nodes that it may
+    have memory of. `run_delay_pct_mean`: of the time, its main thread was ready to run without a CPU;
     `pool_delay_pct_mean`: one of its other threads was, `pool_busy_pct_mean`: was or ran; both at least.
     """
 
@@ -64,6 +66,8 @@ class ProcessUse(ReportPart, frozen=True, kw_only=True):
     pool_busy_pct_mean: float | None = None
     involuntary_switches_per_s: float | None = None
     swap_bytes_peak: int | None = None
+    swap_in_bytes: int | None = None
+    memory_nodes: list[int] | None = None
 
 
 class Calibration(ReportPart, frozen=True, kw_only=True):
@@ -83,7 +87,8 @@ class HostUse(ReportPart, frozen=True, kw_only=True):
 
     `others_cpu_fraction`: what none of the job's processes used; `cpu_stolen_fraction`: what other virtual
     machines had. `cpu_throttled_fraction` is a share of the CPU quota's periods. `pressure_fraction` is the
-    kernel's (PSI): time in which some task waited for that resource.
+    kernel's (PSI): time in which some task waited for that resource. `swap_in_bytes`: memory of the job's
+    control group that came back from swap.
     """
 
     cpu_busy_fraction: float | None
@@ -97,6 +102,7 @@ class HostUse(ReportPart, frozen=True, kw_only=True):
     memory_available_bytes_min: int | None
     sampler_cpu_pct_mean: float | None
     calibration: Calibration | None = None
+    swap_in_bytes: int | None = None
 
 
 class Forecast(ReportPart, frozen=True, kw_only=True):
@@ -123,10 +129,20 @@ class Forecast(ReportPart, frozen=True, kw_only=True):
     text: str
 
 
+class NumaNode(ReportPart, frozen=True, kw_only=True):
+    """A NUMA node of the host: its CPUs, its memory, how far each node is from it (10: itself)."""
+
+    node: int
+    cpus: list[int]
+    memory_bytes: int | None
+    distances: list[int]
+
+
 class System(ReportPart, frozen=True, kw_only=True):
     """`cpu_pct_mean`: CPU of the rank's processes over the measured steps; 100 is one core.
 
-    `cpus_usable`: the CPUs that the launch may use; `cpus_online`: how many the host has.
+    `cpus_usable`: the CPUs that the launch may use; `cpus_online`: how many the host has;
+    `numa_nodes`: null where it hides them.
     """
 
     gpus: list[Gpu]
@@ -137,6 +153,7 @@ class System(ReportPart, frozen=True, kw_only=True):
     host: HostUse | None
     cpus_usable: list[int] | None = None
     cpus_online: int | None = None
+    numa_nodes: list[NumaNode] | None = None
 
 
 class Overhead(ReportPart, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import ClockInfo, HostUse, RankReport, SessionInfo, Trust
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.session.manifest import NotCaptured
-from iotrace.units import bounds, counted, milliseconds, percent
+from iotrace.units import bounds, counted, milliseconds, percent, size
 
 OK, CAUTION, BAD = "ok", "caution", "bad"
 LEVELS = (OK, CAUTION, BAD)
@@ -20,6 +20,7 @@ _OTHERS = (0.05, 0.20)  # of the CPUs, where none is free
 _OTHERS_BESIDE = 0.25  # of the CPUs, where some are free
 _BUSY, _SATURATED = 0.9, 0.2  # no CPU is free
 _STOLEN = (0.05, 0.20)
+_SWAPPED_BYTES = 16 << 20
 _HELD_BACK = 0.1  # of a quota's periods, and of a device's polls
 _UNEXPLAINED = (0.2, 0.5)  # of the wait
 _TRACING_PERCENT = (2.0, 10.0)
@@ -170,9 +171,8 @@ def _of_throttling(rank: RankReport) -> Iterator[_Doubt]:
         reasons = {why: share for why, share in gpu.throttle_reasons.items() if why != _USUAL_THROTTLE}
         why = max(reasons, key=lambda name: reasons[name], default="")
         if why and reasons[why] >= _HELD_BACK:
-            yield _Doubt(
-                CAUTION, f"GPU {gpu.index} was slowed down {percent(reasons[why])} of the time ({why})"
-            )
+            text = f"GPU {gpu.index} was slowed down {percent(reasons[why])} of the time ({why})"
+            yield _Doubt(CAUTION, text)
 
 
 def _of_wait(rank: RankReport) -> Iterator[_Doubt]:
@@ -248,12 +248,20 @@ def _of_drift(rank: RankReport) -> Iterator[_Doubt]:
     yield _Doubt(CAUTION, f"later steps are {abs(drift):.0f} % {grew} than earlier ones")
 
 
+def _of_swap(rank: RankReport) -> Iterator[_Doubt]:
+    host, own = rank.system.host, [each.swap_bytes_peak or 0 for each in rank.system.processes]
+    back = host.swap_in_bytes if host is not None else None
+    if back is not None and min(back, sum(own)) >= _SWAPPED_BYTES:
+        yield _Doubt(CAUTION, f"memory in swap: {size(back)} of it came back in the steps")
+
+
 # The order in which reasons of one level are told.
 _CHECKS = (
     _of_steps,
     _of_others,
     _of_stolen,
     _of_throttling,
+    _of_swap,
     _of_wait,
     _of_tracing,
     _of_spread,

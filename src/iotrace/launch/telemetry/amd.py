@@ -7,7 +7,16 @@ from types import ModuleType
 from typing import Any
 
 from iotrace.launch.telemetry import Record
-from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError, gauge
+from iotrace.launch.telemetry.gpus import (
+    SELDOM,
+    Device,
+    Emit,
+    Figure,
+    FigureError,
+    UnavailableError,
+    gauge,
+    numa_node_of,
+)
 
 
 def find(emit: Emit) -> list[Device]:
@@ -66,6 +75,7 @@ def _device(smi: ModuleType, handle: object, index: int) -> Device:
         "uuid": str(known(lambda: ask("amdsmi_get_gpu_device_uuid")) or ""),
         "name": str((known(lambda: ask("amdsmi_get_gpu_asic_info")) or {}).get("market_name", "")),
         "memory_total_bytes": known(lambda: ask("amdsmi_get_gpu_memory_total", memory.VRAM)),
+        "numa_node": numa_node_of(known(lambda: ask("amdsmi_get_gpu_device_bdf"))),
     }
     temperature = "amdsmi_get_temp_metric", sensor.HOTSPOT, metric.CURRENT
     figures = [

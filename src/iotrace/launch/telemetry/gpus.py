@@ -49,6 +49,21 @@ def gauge(name: str, field: str, read: Callable[[], object]) -> Figure:
     return Figure(name, lambda: {field: read()})
 
 
+def numa_node_of(bus_id: object, devices: str = "/sys/bus/pci/devices") -> int | None:
+    """Return the NUMA node that a PCI device is at, by its number as drivers write it; None: not known.
+
+    Drivers write more digits of the domain than the kernel does (``00000000:1B:00.0``, ``0000:1b:00.0``).
+    """
+    text = bus_id.decode(errors="replace") if isinstance(bus_id, bytes) else str(bus_id)
+    domain, _, rest = text.strip().lower().partition(":")
+    try:
+        with open(f"{devices}/{int(domain, 16):04x}:{rest}/numa_node") as file:
+            node = int(file.read())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
 class Device:
     """An accelerator, or an instance of a divided one (MIG). `about` holds its index, uuid and name."""
 

@@ -9,7 +9,16 @@ from types import ModuleType
 from typing import Any
 
 from iotrace.launch.telemetry import Record
-from iotrace.launch.telemetry.gpus import SELDOM, Device, Emit, Figure, FigureError, UnavailableError, gauge
+from iotrace.launch.telemetry.gpus import (
+    SELDOM,
+    Device,
+    Emit,
+    Figure,
+    FigureError,
+    UnavailableError,
+    gauge,
+    numa_node_of,
+)
 
 _KIB = 1 << 10
 # NVML_GPU_UTILIZATION_SAMPLES, NVML_MEMORY_UTILIZATION_SAMPLES, NVML_TOTAL_POWER_SAMPLES
@@ -76,9 +85,12 @@ class _Nvidia:
             "uuid": _text(self._ask(nvml.nvmlDeviceGetUUID)),
             "name": _text(self._ask(nvml.nvmlDeviceGetName)),
             "memory_total_bytes": None,
+            "numa_node": None,
         }
         with suppress(FigureError):  # reported when it is read as a figure
             about["memory_total_bytes"] = self._memory().total
+        with suppress(FigureError):  # a MIG instance has no bus of its own
+            about["numa_node"] = numa_node_of(self._ask(nvml.nvmlDeviceGetPciInfo).busId)
         figures = [
             gauge("memory", "memory_bytes", lambda: self._memory().used),
             Figure("processes", self._processes, SELDOM),

@@ -76,6 +76,7 @@ class Status(NamedTuple):
     involuntary: int
     cpus: str  # that it may run on: "0-3,8"
     swap_bytes: int
+    memory_nodes: str  # that it may have memory of: "0-1"
 
 
 def parse_status(data: bytes) -> Status:
@@ -86,6 +87,7 @@ def parse_status(data: bytes) -> Status:
         involuntary=int(values[b"nonvoluntary_ctxt_switches"]),
         cpus=values.get(b"Cpus_allowed_list", b"").decode().strip(),
         swap_bytes=int(values.get(b"VmSwap", b"0 kB").split()[0]) * 1024,
+        memory_nodes=values.get(b"Mems_allowed_list", b"").decode().strip(),
     )
 
 

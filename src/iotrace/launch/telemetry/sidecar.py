@@ -27,7 +27,7 @@ from iotrace.launch.telemetry.hangs.telling import store, tell_launcher
 from iotrace.launch.telemetry.hangs.watch import HangWatch
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
 from iotrace.launch.telemetry.size_limit import SizeLimit
-from iotrace.launch.telemetry.system import Memory, System
+from iotrace.launch.telemetry.system import Memory, System, numa_nodes
 from iotrace.launch.telemetry.tree import Lists, Tree
 from iotrace.session import names
 from iotrace.session.append_file import Stream
@@ -131,6 +131,7 @@ class Sidecar:
             "cpus_online": os.cpu_count(),
             "calibration": WORK,
             "mounts": mounts_with_files(read_own()[1]),
+            "nodes": numa_nodes(),
         }
 
     def _scan(self, scan: Callable[[], list[Record]], rest: int = 0) -> None:

@@ -165,6 +165,20 @@ def _process(number: int, pid: int) -> tuple[int, ...] | None:
     return number, *sizes, descriptors, limit, mappings
 
 
+def numa_nodes(root: str = "/sys/devices/system/node") -> list[Record]:
+    """Return the host's NUMA nodes: CPUs, memory, how far each of them is; empty where they are hidden."""
+    found: list[Record] = []
+    for path in sorted(glob(f"{root}/node[0-9]*"), key=lambda path: int(path.rpartition("node")[2])):
+        node: Record = {"node": int(path.rpartition("node")[2])}
+        with suppress(OSError, ValueError, IndexError):
+            node["cpus"] = read_file(f"{path}/cpulist").decode().strip()
+            node["distances"] = [int(text) for text in read_file(f"{path}/distance").split()]
+            total = next(line for line in read_file(f"{path}/meminfo").splitlines() if b"MemTotal:" in line)
+            node["memory_bytes"] = int(total.split()[3]) * 1024
+        found.append(node)
+    return found
+
+
 def _refaulted(file: ProcFile) -> list[int] | None:
     pages = parse_refaults(file.read_all())
     return None if pages is None else [count * PAGE_BYTES for count in pages]

@@ -57,7 +57,7 @@ class Member:
         self.kept_open = kept_open
         self._stat = ProcFile(f"/proc/{pid}/stat", kept_open)
         self._others: list[ProcFile | None] = []
-        self._cpus: str | None = None
+        self._listed: dict[str, str] = {}  # by `names.LISTED`: what was recorded last
         self._pools: dict[str, tuple[int, int]] = {}  # by thread
         self._pool_ns = [0, 0]
         for name in ("io", "status"):
@@ -102,15 +102,17 @@ class Member:
     def scheduling(self, record: Lists) -> None:
         """Add what the kernel says of its main thread to the lists of `record`, by its number.
 
-        Context switches and run delay so far; the CPUs that it may run on when they have changed; its swap.
+        Context switches and run delay so far; its swap; where they have changed the CPUs that it may run on
+        and the nodes that it may have memory of.
         """
         try:
             status = parse_status(self._others[1].read(8192)) if self._others[1] is not None else None
             if status is not None:
                 record["switches"].append((self.number, status.voluntary, status.involuntary))
-                if status.cpus and status.cpus != self._cpus:
-                    record["affinity"].append((self.number, status.cpus))
-                    self._cpus = status.cpus
+                for name, text in zip(names.LISTED, (status.cpus, status.memory_nodes), strict=True):
+                    if text and text != self._listed.get(name):
+                        record[name].append((self.number, text))
+                        self._listed[name] = text
                 record["swap_bytes"].append((self.number, status.swap_bytes))
             record["run_delay_ns"].append(
                 (self.number, parse_run_delay(read_file(f"/proc/{self.pid}/schedstat")))

@@ -1,0 +1,141 @@
+"""NUMA: processes that may run on no node of their memory, or on none of their accelerator.
+
+Both are facts of what was allowed; what they cost is not known, so they have no wait and no gain. On which
+node data and memory lie is not read: that takes a walk through each process's page tables.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from iotrace.analysis.host.measured import MeasuredTime
+from iotrace.analysis.host.system import devices_of
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import Culprit, NumaNode, ProcessUse, System
+from iotrace.sources.scheduling import parse_cpus
+from iotrace.sources.telemetry import Telemetry
+from iotrace.units import counted
+
+_FAR = 20  # of another socket; nodes of one socket are nearer (10: the node itself)
+
+
+def with_nodes(system: System, analysis: RankAnalysis) -> System:
+    """Add the host's nodes, those of the accelerators, and those that each process may have memory of."""
+    rank = analysis.rank
+    telemetry = analysis.session.telemetry_of(rank.main)
+    if telemetry is None:
+        return system
+    nodes = [
+        NumaNode(
+            node=each.node,
+            cpus=sorted(parse_cpus(each.cpus)),
+            memory_bytes=each.memory_bytes,
+            distances=each.distances,
+        )
+        for each in telemetry.sampler.nodes
+    ]
+    middle_ns = MeasuredTime(analysis.kept).middle_ns
+    processes = [
+        replace(use, memory_nodes=_memory_nodes(telemetry, analysis, number, middle_ns))
+        for number, use in enumerate(system.processes)
+    ]
+    devices = devices_of(telemetry, rank)
+    gpus = [
+        replace(gpu, numa_node=device.about.numa_node)
+        for gpu, device in zip(system.gpus, devices, strict=True)
+    ]
+    return replace(system, numa_nodes=nodes or None, processes=processes, gpus=gpus)
+
+
+def _memory_nodes(
+    telemetry: Telemetry, analysis: RankAnalysis, number: int, middle_ns: int
+) -> list[int] | None:
+    """Return the nodes that a process could have memory of in the middle of the measured time."""
+    sampled = telemetry.process_of(analysis.rank.processes[number])
+    if sampled is None or not sampled.memory_nodes:
+        return None
+    since = [nodes for time_ns, nodes in sampled.memory_nodes if time_ns <= middle_ns]
+    return sorted(since[-1] if since else sampled.memory_nodes[0][1])
+
+
+def apart(system: System) -> list[Culprit]:
+    """Tell of processes whose CPUs lie all on other nodes than their memory, or than the accelerators."""
+    nodes = {each.node: each for each in system.numa_nodes or []}
+    if len(nodes) < 2:
+        return []
+    with_memory = {node for node, each in nodes.items() if each.memory_bytes}
+
+    def of_memory(process: ProcessUse, own: frozenset[int]) -> frozenset[int]:
+        known = frozenset(process.memory_nodes or ()) & with_memory
+        return known if own & with_memory else frozenset()  # of a node without memory all of it is elsewhere
+
+    at = [gpu.numa_node for gpu in system.gpus]
+    devices = frozenset(node for node in at if node is not None) if None not in at else frozenset()
+    return [
+        *_apart(system, nodes, "memory", of_memory),
+        *_apart(system, nodes, "accelerator", lambda _, __: devices),
+    ]
+
+
+def _apart(
+    system: System,
+    nodes: dict[int, NumaNode],
+    what: str,
+    of: Callable[[ProcessUse, frozenset[int]], frozenset[int]],
+) -> list[Culprit]:
+    """Tell, by the nodes in question, of the processes that may run on none of these, nor near them."""
+    found: dict[tuple[frozenset[int], frozenset[int]], list[ProcessUse]] = defaultdict(list)
+    for process in system.processes:
+        own = frozenset(node for node, each in nodes.items() if {*each.cpus} & {*(process.cpus or ())})
+        theirs = of(process, own)
+        if own and theirs and not own & theirs and _distance(nodes, own, theirs) >= _FAR:
+            found[own, theirs].append(process)
+    return [
+        Culprit(
+            id=f"numa-{what}",
+            text=f"{_who(members)} may run on {_nodes(own)} alone, "
+            f"{_at(what, members, system)} {_nodes(theirs)}",
+            evidence={
+                "cpu_nodes": sorted(own),
+                f"{what}_nodes": sorted(theirs),
+                "distance": float(_distance(nodes, own, theirs)),
+                "processes": float(len(members)),
+            },
+            wait_ms=0.0,
+            leads=False,
+        )
+        for (own, theirs), members in found.items()
+    ]
+
+
+def _distance(nodes: dict[int, NumaNode], own: frozenset[int], theirs: frozenset[int]) -> int:
+    """Return how far the nearest of `theirs` is from any of `own`; far where the host does not say."""
+    order = sorted(nodes)  # a row of distances has no numbers of nodes
+    known = [
+        nodes[node].distances[order.index(other)]
+        for node in own
+        for other in theirs
+        if other in nodes and len(nodes[node].distances) == len(order)
+    ]
+    return min(known, default=_FAR)
+
+
+def _who(members: list[ProcessUse]) -> str:
+    workers = [each for each in members if each.role != "main"]
+    first = workers[0].role if len(workers) == 1 else counted(len(workers), "worker")
+    if len(workers) == len(members):
+        return first
+    return f"the training and {first}" if workers else "the training"
+
+
+def _nodes(nodes: frozenset[int]) -> str:
+    return f"NUMA node{'' if len(nodes) == 1 else 's'} {', '.join(map(str, sorted(nodes)))}"
+
+
+def _at(what: str, members: list[ProcessUse], system: System) -> str:
+    if what == "memory":
+        return f"{'its' if len(members) == 1 else 'their'} memory is of"
+    return "the accelerator is at" if len(system.gpus) == 1 else "the accelerators are at"
