@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.advice import recommend
@@ -66,8 +65,8 @@ from iotrace.analysis.wait.stages import stages_of
 from iotrace.session.names import KIND_TRAINER
 from iotrace.sources.kineto.profiler_traces import Windows
 from iotrace.sources.processes import Process
-from iotrace.sources.records import ArrayInfo, RowGroupsRead, Tick, TrainerRun, Versions
-from iotrace.sources.session import Rank, Session, rank_of
+from iotrace.sources.records import ArrayInfo, RowGroupsRead, TrainerRun, Versions
+from iotrace.sources.session import Session, rank_of
 
 
 class RankPart(msgspec.Struct, frozen=True):
@@ -204,8 +203,7 @@ def _steps(analysis: RankAnalysis) -> Steps:
 
 def _rank(analysis: RankAnalysis) -> RankReport:
     rank, compute = analysis.rank, analysis.compute
-    system = system_of(analysis.session, rank, analysis.kept, _cpu_percent(rank, analysis.kept))
-    system = with_nodes(with_swap(system, analysis), analysis)
+    system = with_nodes(with_swap(system_of(analysis.session, rank, analysis.kept), analysis), analysis)
     wait = with_cpu(data_wait(analysis, system), analysis)
     traced = io_of(analysis.session, rank, _bounds(analysis.kept))
     groups, io = file_groups(wait, traced and traced[0], used_files(analysis))
@@ -299,19 +297,3 @@ def _loader(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
     main, within = analysis.rank.main, analysis.within.get(loader.number)
     ends = [main.clock.to_session_ns(run.end_ns) for run in main.of_type(TrainerRun)]
     return loader_result(loader, primary, source, within, analysis.session.paths, max(ends, default=None))
-
-
-def _cpu_percent(rank: Rank, kept: StepTable) -> float | None:
-    """Compute the CPU of the rank's processes over the measured steps, in percent of one core."""
-    if not len(kept):
-        return None
-    start, end = int(kept["start_ns"][0]), int(kept["end_ns"][-1])
-    used = 0.0
-    for process in rank.processes:
-        ticks = process.of_type(Tick)
-        if len(ticks) < 2:
-            return None
-        times = process.clock.times_to_session_ns([tick.clock[0] for tick in ticks]) - start
-        cpu = np.array([tick.cpu_ns for tick in ticks])
-        used += float(np.interp(end - start, times, cpu) - np.interp(0, times, cpu))
-    return 100 * used / (end - start)

@@ -293,7 +293,7 @@ def _ran(rank: RankReport) -> list[str]:
         parts.append(f"start-up {_seconds(rank.startup.seconds)}")
     if rank.steps.loop_seconds is not None:
         parts.append(f"training {_seconds(rank.steps.loop_seconds)}")
-    primary = next((loader for loader in rank.loaders if loader.primary), None)
+    primary = rank.primary
     within = [loader for loader in rank.loaders if primary is not None and loader.within == primary.id]
     made_by = within[0] if len(within) == 1 else primary
     if made_by is not None and not made_by.wrapped:

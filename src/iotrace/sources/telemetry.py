@@ -196,15 +196,13 @@ def _process(
     clock: Clock,
 ) -> SampledProcess:
     first, last = np.searchsorted(samples["process"], [record.number, record.number + 1])
-    pid = record.pid if record.own_pid is None else record.own_pid
-    start_ns = clock.to_session_ns(record.start_ns)
     own_of = {name: found.get(record.number) for name, found in scheduling.items()}
     switches, pools = ((own[0], own[1]) if own else None for own in (own_of["switches"], own_of["pool_ns"]))
     delays, swaps = (own[0] if own else None for own in (own_of["run_delay_ns"], own_of["swap_bytes"]))
     return SampledProcess(
-        pid=pid,
+        pid=record.pid if record.own_pid is None else record.own_pid,
         host_pid=record.pid,
-        start_ns=start_ns,
+        start_ns=clock.to_session_ns(record.start_ns),
         name=record.name,
         samples=samples[first:last],
         switches=switches,

@@ -48,7 +48,7 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         return msgspec.structs.replace(run, status="no steps", reason=reason)
     # Ranks run in step with each other: the one that waits longest for its data tells why.
     rank, slowest = max(looped, key=lambda pair: bound_fraction(pair[1].data_wait) or 0.0)
-    wait, loader = slowest.data_wait, _primary(slowest)
+    wait, loader = slowest.data_wait, slowest.primary
     computed_ms = (rank.kept.duration_ns - _bound_ns(rank.kept)) / 1e6
     reason = _not_applied(run, rank, slowest, by_agent)
     ended = any(process.of_type(Ended) for process in session.processes)
@@ -109,10 +109,6 @@ def _bound_ns(steps: StepTable) -> Times:
     return np.where(steps.exposed_ns == NONE, steps.wait_ns, steps.exposed_ns)
 
 
-def _primary(rank: RankReport) -> LoaderResult | None:
-    return next((loader for loader in rank.loaders if loader.primary), None)
-
-
 def _hidden(rank: RankAnalysis, loader: LoaderResult) -> bool:
     """Whether nobody knows by how many workers its batches are made."""
     return (rank.source is None or rank.source.description.wrapped) and not loader.workers
@@ -120,7 +116,7 @@ def _hidden(rank: RankAnalysis, loader: LoaderResult) -> bool:
 
 def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent: bool) -> str:
     """Say why the run is not what was asked for; empty where it is."""
-    loader = _primary(found)
+    loader = found.primary
     if run.kind == "ceiling":
         replayed = any(process.of_type(Replayed) for process in rank.session.processes)
         needed = loader is None or loader.wrapped or loader.kind != "training"

@@ -7,6 +7,8 @@ import numpy as np
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.sources.clocks.session_clock import Times
+from iotrace.sources.records import Tick
+from iotrace.sources.session import Rank
 from iotrace.sources.telemetry import Floats, Series
 
 # A sample stands for the time since the one before, but for no longer than that: NVML averages its
@@ -100,6 +102,22 @@ class MeasuredTime:
     def per_second(self, amount: float | None) -> float | None:
         """`amount` over the measured time, per second."""
         return None if amount is None or not self.length_ns else amount / (self.length_ns / 1e9)
+
+
+def cpu_percent(rank: Rank, kept: StepTable) -> float | None:
+    """Compute the CPU of the rank's processes over the measured steps, in percent of one core."""
+    if not len(kept):
+        return None
+    start, end = int(kept["start_ns"][0]), int(kept["end_ns"][-1])
+    used = 0.0
+    for process in rank.processes:
+        ticks = process.of_type(Tick)
+        if len(ticks) < 2:
+            return None
+        times = process.clock.times_to_session_ns([tick.clock[0] for tick in ticks]) - start
+        cpu = np.array([tick.cpu_ns for tick in ticks])
+        used += float(np.interp(end - start, times, cpu) - np.interp(0, times, cpu))
+    return 100 * used / (end - start)
 
 
 def lifelong(counter: Series, start_ns: int, last_ns: int) -> Series:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iotrace.analysis.host.measured import LONG_NS, MeasuredTime, lifelong
+from iotrace.analysis.host.measured import LONG_NS, MeasuredTime, cpu_percent, lifelong
 from iotrace.analysis.host.others import others_and_stolen
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.results import Calibration, Gpu, HostUse, ProcessUse, System, total, unknown
@@ -28,10 +28,11 @@ _SATURATED = 0.95  # of each second, of all CPUs
 _LEAST_CALIBRATIONS = 8
 
 
-def system_of(session: Session, rank: Rank, kept: StepTable, cpu_percent: float | None) -> System:
-    """Sum up the rank's `system`; `cpu_percent` is by its processes' exact account, where they have one."""
+def system_of(session: Session, rank: Rank, kept: StepTable) -> System:
+    """Sum up the rank's `system`; CPU is by its processes' own account, where all have one."""
     telemetry = session.telemetry_of(rank.main)
     time = MeasuredTime(kept)
+    cpu_pct = cpu_percent(rank, kept)
     processes: list[ProcessUse] = []
     peak_bytes = None
     if telemetry is not None:
@@ -41,11 +42,11 @@ def system_of(session: Session, rank: Rank, kept: StepTable, cpu_percent: float 
             together = total_memory(seen)
             peak_bytes = None if together is None else int(together.value.max())
         processes = [_process(process, item, rank, time, telemetry) for process, item in sampled]
-        if cpu_percent is None and processes and all(item.cpu_pct_mean is not None for item in processes):
-            cpu_percent = sum(item.cpu_pct_mean or 0.0 for item in processes)
+        if cpu_pct is None and processes:
+            cpu_pct = total(item.cpu_pct_mean for item in processes)
     return System(
         gpus=[] if telemetry is None else _gpus(telemetry, rank, kept, time),
-        cpu_pct_mean=cpu_percent,
+        cpu_pct_mean=cpu_pct,
         rss_peak_bytes=peak_bytes,
         cpus=rank.main.identity.cpus,
         processes=processes,

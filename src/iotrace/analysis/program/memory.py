@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -67,29 +68,26 @@ def memory_of(traces: Sequence[KinetoTrace]) -> Memory | None:
             )
         )
         operators += [
-            MemoryOperator(
-                device=device,
-                name=name,
-                allocations=each.given,
-                allocated_bytes=each.given_bytes,
-                freed_bytes=each.freed_bytes,
-                at_peak_bytes=each.at_peak if most.by_phase is not None else None,
-            )
+            MemoryOperator(freed_bytes=each.freed_bytes, **_given(device, name, each, most))
             for name, each in own[:_MOST_OPERATORS]
         ]
         modules += [
-            MemoryModule(
-                device=device,
-                name=name,
-                allocations=each.given,
-                allocated_bytes=each.given_bytes,
-                at_peak_bytes=each.at_peak if most.by_phase is not None else None,
-            )
+            MemoryModule(**_given(device, name, each, most))
             for name, each in _largest(by_module, device)[:_MOST_OPERATORS]
             if each.given
         ]
     evolution = [point for most in held.values() for point in most.evolution]
     return Memory(devices=devices, operators=operators, modules=modules, evolution=evolution)
+
+
+def _given(device: str, name: str, own: _Sums, most: _Held) -> dict[str, Any]:
+    return {
+        "device": device,
+        "name": name,
+        "allocations": own.given,
+        "allocated_bytes": own.given_bytes,
+        "at_peak_bytes": own.at_peak if most.by_phase is not None else None,
+    }
 
 
 def _largest(sums: dict[tuple[str, str], _Sums], device: str) -> list[tuple[str, _Sums]]:

@@ -198,6 +198,11 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     gain_withheld: str | None
 
     @property
+    def primary(self) -> LoaderResult | None:
+        """The loader that the training loop waits for."""
+        return next((loader for loader in self.loaders if loader.primary), None)
+
+    @property
     def called(self) -> str:
         """What a reader knows it by: processes that nothing numbers are no ranks of one job."""
         return f"rank {self.rank}" if self.pid is None else f"process {self.pid}"

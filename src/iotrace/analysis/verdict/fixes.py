@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from iotrace.analysis.results import GONE, Fix, RankReport, Recommendation, Trust
-from iotrace.analysis.verdict.trust import BAD, competes
+from iotrace.analysis.verdict.trust import BAD, competes, trains_beside_workers
 from iotrace.units import percent
 
 _HELD_UP = 0.1  # of the step without the gain: where a bound would be wrong by as much
@@ -68,8 +68,7 @@ def _fix(item: Recommendation, rank: RankReport | None, cause: str | None, of_lo
 def _held_up(rank: RankReport, gain_ms: float) -> bool:
     """Whether a training on the CPU waited for one beside its workers: cheaper ones shorten its compute."""
     step_ms = rank.steps.mean_ms
-    has_workers = any(loader.workers for loader in rank.loaders if loader.primary)
-    if not has_workers or rank.data_wait.exposed_source != "cpu" or not step_ms:
+    if not step_ms or not trains_beside_workers(rank):
         return False
     main = next((each for each in rank.system.processes if each.role == "main"), None)
     delay_pct = None if main is None else main.run_delay_pct_mean

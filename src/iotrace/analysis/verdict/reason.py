@@ -36,8 +36,7 @@ def waits_text(rank: RankReport, fraction: float) -> str:
 
 def ready_text(rank: RankReport) -> str | None:
     """Say that batches lie ready, where that was seen."""
-    primary = next((loader for loader in rank.loaders if loader.primary), None)
-    wait = rank.data_wait
+    primary, wait = rank.primary, rank.data_wait
     most_ms = wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms
     gain = f"a faster loader saves at most {most_ms:.1f} ms a step"
     if device_waits(wait) and 100 * (wait.raw_wait_fraction or 0.0) >= MODERATELY_PERCENT:
@@ -111,8 +110,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
 def _most_awaited(rank: RankReport) -> LoaderResult | None:
     """The loader that the steps wait for longest: of several, the first that is asked may be quick."""
     most = max(rank.data_wait.by_loader, key=lambda wait: wait.raw_ms, default=None)
-    primary = next((loader for loader in rank.loaders if loader.primary), None)
-    return next((loader for loader in rank.loaders if most is not None and loader.id == most.loader), primary)
+    awaited = (loader for loader in rank.loaders if most is not None and loader.id == most.loader)
+    return next(awaited, rank.primary)
 
 
 def _cost(file: FileCost | FileGroup, cause: str) -> float:
