@@ -15,7 +15,7 @@ from iotrace.merge.input_files import CHROME, SESSION, InputFile
 from iotrace.merge.rewrite import Rewriter, Sink
 from iotrace.merge.selection import Selection, are_in, chosen
 from iotrace.merge.survey import reader_of
-from iotrace.sources.byte_stream import Progress, blocks, silent, size_of, without_collecting
+from iotrace.sources.byte_stream import Progress, blocks, silent, without_collecting
 from iotrace.sources.chrome.batch import Batch
 from iotrace.sources.chrome.event import Times
 from iotrace.sources.clocks.clock_map import ClockMap
@@ -88,7 +88,7 @@ def _convert(job: Job, spill: Spill, flows: FlowCheck, progress: Progress) -> Re
     sink = _sink(job)
     rewriter = Rewriter(tracks, sink, spill, flows, job.clock, job.base_ns, job.selection, _chosen_pairs(job))
     problems: list[str] = []
-    size = size_of(job.file.path) if job.file.path.is_file() else 0
+    size = job.file.path.stat().st_size if job.file.path.is_file() else 0
 
     def ordered(rows: int) -> None:
         progress(int(size * (_READING_SHARE + (1 - _READING_SHARE) * rows / spill.rows)))

@@ -26,7 +26,6 @@ from iotrace.merge.input_files import (
 )
 from iotrace.merge.selection import Selection
 from iotrace.merge.survey import Wants
-from iotrace.sources.byte_stream import size_of
 from iotrace.timeline.writers.id_map import PIDS_EACH, Raw
 
 _DAY_NS = 86_400 * 10**9
@@ -130,7 +129,7 @@ def _each_once(files: list[InputFile], notes: list[str]) -> list[InputFile]:
 def _look_of(path: Path) -> tuple[int, bytes]:
     """What files of the same content have in common, and few others."""
     with path.open("rb") as file:
-        return size_of(path), hashlib.blake2b(file.read(_LOOK_BYTES), digest_size=16).digest()
+        return path.stat().st_size, hashlib.blake2b(file.read(_LOOK_BYTES), digest_size=16).digest()
 
 
 def suffix_of(output: Path) -> str:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from iotrace.merge.input_files import CHROME, DFTRACER, SESSION, InputFile
-from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent, size_of
+from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.event import us_to_ns
 from iotrace.sources.chrome.lenient_decoder import event_of, objects
@@ -131,7 +131,7 @@ def _measure(file: InputFile, found: Survey, reach_ns: int, progress: Progress) 
 
 
 def _survey_trace(file: InputFile, wants: Wants, progress: Progress) -> Survey:
-    found = Survey(bytes=size_of(file.path))
+    found = Survey(bytes=file.path.stat().st_size)
     whole = wants.steps or wants.collectives or is_compressed(file.path)
     head, tail = b"", b""
     finder = _Finder(found, wants.steps, wants.collectives)
@@ -179,7 +179,7 @@ def _blocks(path: Path, whole: bool, progress: Progress) -> Iterator[bytes]:
         return
     with path.open("rb") as file:
         yield file.read(_EDGE_BYTES)
-        if size_of(path) > 2 * _EDGE_BYTES:
+        if path.stat().st_size > 2 * _EDGE_BYTES:
             file.seek(-_EDGE_BYTES, 2)
         while block := file.read(_EDGE_BYTES):
             yield block
@@ -212,7 +212,7 @@ def _microseconds(text: bytes) -> float:
 
 
 def _survey_log(file: InputFile, progress: Progress) -> Survey:
-    found = Survey(absolute=True, bytes=size_of(file.path))
+    found = Survey(absolute=True, bytes=file.path.stat().st_size)
     pids: dict[int, None] = {}
     rest = end = b""
     for block in blocks(file.path, [], progress):

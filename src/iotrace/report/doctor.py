@@ -78,15 +78,12 @@ def _print_check(check: Check, console: Console) -> None:
     text = Text(check.what)
     if check.why:
         text.append(f"\n{check.why}", style="dim")
-    for file in check.files[:_SHOWN_FILES] if len(check.files) > 1 or _untold(check) else ():
+    untold = any(file.resident_fraction is None for file in check.files)
+    for file in check.files[:_SHOWN_FILES] if len(check.files) > 1 or untold else ():
         text.append(f"\n{_cached(file)}", style="dim")
     if check.remedy:
         text.append(f"\n→ {check.remedy}")
     _print_labelled(console, label, text)
-
-
-def _untold(check: Check) -> bool:
-    return any(file.resident_fraction is None for file in check.files)
 
 
 def _cached(file: CachedFile) -> str:

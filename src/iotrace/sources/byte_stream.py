@@ -203,8 +203,3 @@ def append(part: Path, out: BinaryIO, skipped_bytes: int = 0) -> None:
             out.seek(0, os.SEEK_END)
         while block := file.read(CHUNK_BYTES):
             out.write(block)
-
-
-def size_of(path: Path) -> int:
-    """Bytes on disk."""
-    return os.stat(path).st_size

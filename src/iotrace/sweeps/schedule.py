@@ -61,8 +61,7 @@ class Sweep:
 
     def missing(self) -> list[Request]:
         """The runs that have no usable result yet, in their order."""
-        done = [_key(run) for run in self.runs if run.ok]
-        return [request for request in self.requests() if _key(request) not in done]
+        return [request for request in self.requests() if not self.has(request)]
 
     def run(
         self,

@@ -49,7 +49,8 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
             starts = events.start_ns[self.rows[own]]
             ends = np.maximum(events.end_ns[self.rows[own]] - _ROUNDED_NS, starts + 1)
             if len(own):
-                found[own] = _shifted(_parents(starts, ends), int(own[0]))
+                parent = _parents(starts, ends)
+                found[own] = np.where(parent >= 0, own[0] + parent, _NONE)
         return found
 
     @property
@@ -122,10 +123,6 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
             same = ids[self.rows[hit]] == ids[unlaunched]
             found[unlaunched[same]] = hit[same]
         return found
-
-
-def _shifted(index: Column, by: int) -> Column:
-    return np.where(index >= 0, index + by, _NONE)
 
 
 def _parents(starts: Column, ends: Column) -> Column:

@@ -87,8 +87,3 @@ def why_first(rank: RankReport) -> str | None:
     which = "the first step takes" if len(first) == 1 else f"the first {len(first)} steps take"
     named = ", ".join(f"{name.replace('_', ' ')} {milliseconds(ms)}" for name, ms in told)
     return f"{which} {milliseconds(over_ms)} longer than the later ones{named and f': {named}'}"
-
-
-def busy_text(found: Accelerator) -> str:
-    """Say how busy the device was, where the loader is not what to change."""
-    return f"the device is busy {percent(found.busy_us / found.span_us)} of the traced steps"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from iotrace.analysis.results import FileCost, FileGroup, LoaderResult, RankReport
-from iotrace.analysis.verdict.device import busy_text, each_step
+from iotrace.analysis.verdict.device import each_step
 from iotrace.analysis.verdict.trust import competes
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, device_waits
 from iotrace.units import percent
@@ -41,8 +41,9 @@ def ready_text(rank: RankReport) -> str | None:
     gain = f"a faster loader saves at most {most_ms:.1f} ms a step"
     if device_waits(wait) and 100 * (wait.raw_wait_fraction or 0.0) >= MODERATELY_PERCENT:
         return f"the loop waits {wait.raw_ms:.1f} ms, but the device has work meanwhile: {gain}"
-    if rank.accelerator is not None and rank.accelerator.span_us:
-        gain += f"; {busy_text(rank.accelerator)}"
+    device = rank.accelerator
+    if device is not None and device.span_us:
+        gain += f"; the device is busy {percent(device.busy_us / device.span_us)} of the traced steps"
     if competes(rank):
         gain = "what a faster loader saves is unknown, as no CPU was free"
     if primary is None or primary.queue_depth_mean is None or primary.queue_depth_mean < 0.5:

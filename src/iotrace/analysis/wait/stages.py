@@ -189,7 +189,7 @@ def _by_file(
             count=len(costs_ns),
             per_sample=len(rows) / samples,
             mean_ms=float(costs_ns.mean()) / 1e6,
-            quartile_ms=_quartile_ms(costs_ns),
+            quartile_ms=float(np.percentile(costs_ns, 25)) / 1e6,
             blocks_ms=_quartiles_ms(costs_ns),
             decoded_bytes=mean_bytes,
             decoded_bytes_error=error_bytes,
@@ -201,10 +201,6 @@ def _mean_of(sizes: Costs) -> tuple[float, float] | tuple[None, None]:
     if len(sizes) < _LEAST_OF_FILE or np.isnan(sizes).any():
         return None, None
     return float(sizes.mean()), float(sizes.std(ddof=1)) / math.sqrt(len(sizes))
-
-
-def _quartile_ms(costs_ns: Costs) -> float:
-    return float(np.percentile(costs_ns, 25)) / 1e6
 
 
 def _quartiles_ms(costs_ns: Costs) -> list[float]:

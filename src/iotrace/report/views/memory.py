@@ -71,8 +71,7 @@ def memory(report: Report) -> list[Table]:
             unknown=_NO_MEMORY if rank.memory is None else "the trace does not tell addresses",
         )
 
-    makers = (devices, operators, modules, evolution)
-    return [table for make in makers for table in of_ranks(report.ranks, make)]
+    return of_ranks(report.ranks, devices, operators, modules, evolution)
 
 
 def snapshot(report: Report) -> list[Table]:

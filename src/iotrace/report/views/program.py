@@ -69,7 +69,7 @@ def speed(report: Report) -> list[Table]:
         why = rank.steps.unknown_why or "no step was measured"
         return Table(title="Training, measured steps in order", rows=rows, fields=points, unknown=why)
 
-    return of_ranks(report.ranks, phases) + of_ranks(report.ranks, evolution)
+    return of_ranks(report.ranks, phases, evolution)
 
 
 def _totals(rank: RankReport) -> list[str]:
@@ -124,7 +124,7 @@ def time(report: Report) -> list[Table]:
             notes=[f"{left} more hooks: iotrace report --json, ranks[].trainer.ranges"] if left > 0 else [],
         )
 
-    return of_ranks(report.ranks, summed) + of_ranks(report.ranks, each)
+    return of_ranks(report.ranks, summed, each)
 
 
 def _by_owner(ranges: Sequence[TrainerRange]) -> list[TrainerRange]:

@@ -70,8 +70,7 @@ def startup(report: Report) -> list[Table]:
         rows = rank.startup.mounts if rank.startup is not None else ()
         return Table(title="Imports by file system", rows=rows, fields=by_mount, unknown=_NOT_SEEN)
 
-    makers = (waterfall, imports, mounts)
-    return [table for make in makers for table in of_ranks(report.ranks, make)]
+    return of_ranks(report.ranks, waterfall, imports, mounts)
 
 
 def _notes(rank: RankReport) -> list[str]:

@@ -56,9 +56,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return f"unknown: {self.unknown}" + (f" → {self.remedy}" if self.remedy else "")
 
 
-def of_ranks(ranks: Sequence[RankReport], make: Callable[[RankReport], Table]) -> list[Table]:
-    """Make a table for each rank."""
-    return [msgspec.structs.replace(make(rank), rank=rank.rank) for rank in ranks]
+def of_ranks(ranks: Sequence[RankReport], *makers: Callable[[RankReport], Table]) -> list[Table]:
+    """Make the first kind of table for each rank, then the next one."""
+    return [msgspec.structs.replace(make(rank), rank=rank.rank) for make in makers for rank in ranks]
 
 
 def print_tables(tables: Sequence[Table], console: Console) -> None:

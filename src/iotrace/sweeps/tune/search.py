@@ -217,16 +217,17 @@ class Search:
             for params in self._possible(counts(seen), seen)
             if key_of(params) not in self._tried and int(params[WORKERS]) <= most
         ]
-        steps = [(predictor.step_ms(params) or math.inf, params) for params in left]
-        if not steps:
+        if not left:
             return None
-        enough_ms = self._enough_ms(min(step for step, _ in steps), AS_GOOD)
-        return min((params for step, params in steps if step <= enough_ms), key=effort)
+        return self._simplest([(predictor.step_ms(params) or math.inf, params) for params in left])[1]
 
-    def _enough_ms(self, least_ms: float, apart: float) -> float:
-        """The step that is as good as `least_ms`, or as the ceiling."""
+    def _simplest(self, found: list[tuple[float, Params]]) -> tuple[float, Params]:
+        """The simplest setting, with its step, that is as good as the best of them, or as the ceiling."""
         ceiling = ceiling_of(self.sweep.runs)
-        return max((1 + apart) * least_ms, 0.0 if ceiling is None else (1 + CEILING) * ceiling.step_ms)
+        enough_ms = (1 + AS_GOOD) * min(step for step, _ in found)
+        if ceiling is not None:
+            enough_ms = max(enough_ms, (1 + CEILING) * ceiling.step_ms)
+        return min((pair for pair in found if pair[0] <= enough_ms), key=lambda pair: effort(pair[1]))
 
     def _next(self, seen: Seen) -> Params | None:
         """The setting that the model thinks best, unless it was tried or is hardly better than the best."""
@@ -241,18 +242,14 @@ class Search:
                 found.append((step, params))
         if not found:
             return None
-        enough_ms = self._enough_ms(min(step for step, _ in found), AS_GOOD)
-        chosen = min((pair for pair in found if pair[0] <= enough_ms), key=lambda pair: effort(pair[1]))
+        step, chosen = self._simplest(found)
         of_runs = [each for each in self.no_effect if each.source == "measured"]
-        self.no_effect = of_runs + predicted(predictor, chosen[1], seen)
-        simpler = effort(chosen[1]) < effort(best.params)
-        if (
-            key_of(chosen[1]) in self._tried
-            or chosen[0] > (1 + AS_GOOD * (1 if simpler else -1)) * best.step_ms
-        ):
+        self.no_effect = of_runs + predicted(predictor, chosen, seen)
+        apart = AS_GOOD if effort(chosen) < effort(best.params) else -AS_GOOD
+        if key_of(chosen) in self._tried or step > (1 + apart) * best.step_ms:
             return None
-        self.predicted[key_of(chosen[1])] = chosen[0]
-        return chosen[1]
+        self.predicted[key_of(chosen)] = step
+        return chosen
 
     def _possible(self, wanted: Iterable[Params], seen: Seen) -> Iterator[Params]:
         """Leave out what this place has no room for, and tell of it once; and as many workers as failed."""
