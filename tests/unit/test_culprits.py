@@ -117,7 +117,8 @@ def test_threads_count_where_they_were_started() -> None:
 
     (found,) = blamed(with_threads(11))
     assert found.text.startswith("4 workers started 32 threads of cv2 for 8 CPUs")
-    assert found.remedy == "cv2.setNumThreads(0) (worker_init_fn)"
+    assert found.remedy == "try cv2.setNumThreads(0) (worker_init_fn)"  # they sleep: fewer may gain nothing
+    assert found.gain_ms_per_step is None
     assert blamed(with_threads(2)) == []
 
 
@@ -234,5 +235,5 @@ def test_zarrs_threads_that_find_no_cpu_decode_slowly(
         )
         assert (found[0].leads, found[0].remedy) == (
             True,
-            'zarr.config.set({"async.concurrency": 1}) (worker_init_fn)',
+            'try zarr.config.set({"async.concurrency": 1}) (worker_init_fn)',
         )

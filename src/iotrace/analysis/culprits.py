@@ -38,6 +38,10 @@ _QUOTA = 0.1  # of its periods
 _OTHERS = 0.2  # of the CPUs
 _STOLEN = 0.05
 _BUSY = 0.9  # of the time of the CPUs beside the bound ones
+# Remedies that give the makers more CPUs: what that gains has a bound. Threads that are fewer compute less,
+# too, where they spin, and nothing was seen of them without: nobody knows how much.
+_UNBOUND = ("cpu-binding", "cpu-quota")
+_SPIN = ("openblas", "torch")  # their threads spin while they wait; others sleep, and few gain little
 # What binds threads to CPUs from outside of the program's own code.
 _BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
 
@@ -85,7 +89,7 @@ def culprits_of(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
             text=f"{each.text}: {stage}",
             wait_ms=lost_ms,
             leads=leads(lost_ms, report),
-            gain_ms_per_step=_gain_ms(analysis, report, step_ms) if each.remedy else None,
+            gain_ms_per_step=_gain_ms(analysis, report, step_ms) if each.id in _UNBOUND else None,
         )
         for each in (
             *binding,
@@ -98,7 +102,7 @@ def culprits_of(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
 
 
 def advice_of(culprits: list[Culprit]) -> list[Recommendation]:
-    """Advise to mend what can be mended; the gain is a bound."""
+    """Advise to mend what can be mended; the gain, where one is told, is a bound."""
     return [
         Recommendation(
             id=each.id,
@@ -211,7 +215,8 @@ def _threads(report: RankReport) -> Iterator[Culprit]:
         text = f"{workers} started {pool.threads} threads of {pool.library} for {pool.cpus} CPUs"
         setting = _ONE_THREAD.get(pool.library, f"one thread of {pool.library} in each worker")
         evidence: Evidence = {"library": pool.library, "threads": float(pool.threads)}
-        yield _culprit("threads", text, evidence, f"{setting} (worker_init_fn)")
+        to_try = "" if pool.library in _SPIN else "try "
+        yield _culprit("threads", text, evidence, f"{to_try}{setting} (worker_init_fn)")
 
 
 def waiting_for_threads(analysis: RankAnalysis, report: RankReport) -> Iterator[Culprit]:

@@ -103,6 +103,7 @@ def rank_part(one: RankAnalysis) -> RankPart:
         advised = [item for item in advised if item.id != "too-few-workers"]
     advised = with_memory_first(advised, found.culprits)
     advice = [*advice_of(found.culprits), *advised, *writing_advice(one, found)]
+    advice.sort(key=lambda item: item.remedy.startswith("try "))  # what may gain nothing comes last
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(
         report=found,

@@ -17,25 +17,22 @@ def gain_text(fix: Fix) -> str:
     """What a fix gains: as predicted, with its interval; else the whole wait that it is about, a bound.
 
     A prediction is a bound, too, where it is of a cause that is gone: nobody knows what a fix leaves of it.
-    It is none where the compute gets shorter with the wait.
+    Where the compute gets shorter with the wait, the wait bounds nothing: then it is told as a condition.
     """
-    if fix.gain_interval_ms is not None and fix.gain_ms_per_step is not None:
+    if fix.gain_ms_per_step is None:
+        return ""
+    if fix.gain_interval_ms is not None and not fix.at_most:
         return _predicted_text(fix, fix.gain_ms_per_step, fix.gain_interval_ms)
-    if fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR:
-        return f"at most {fix.speedup:.1f}x faster" if fix.at_most else f"about {fix.speedup:.1f}x faster"
-    if fix.gain_ms_per_step is not None:
-        saved = f"{milliseconds(fix.gain_ms_per_step)} a step"
-        return f"at most {saved}" if fix.at_most else f"about {saved}"
-    return ""
+    is_factor = fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR
+    told = f"{fix.speedup:.1f}x faster" if is_factor else f"{milliseconds(fix.gain_ms_per_step)} a step"
+    if not fix.at_most:
+        return f"{told} if its wait ends"
+    return f"at most about {told}" if fix.gain_interval_ms is not None else f"at most {told}"
 
 
 def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> str:
     low_ms, high_ms = interval_ms
-    is_factor = fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR
-    if fix.at_most:  # an interval beside a bound would seem to exceed it
-        told = f"{fix.speedup:.1f}x faster" if is_factor else f"{milliseconds(gain_ms)} a step"
-        return f"at most about {told}"
-    if fix.speedup is None or not is_factor:
+    if fix.speedup is None or fix.speedup < _WORTH_A_FACTOR:
         return f"saves {milliseconds(gain_ms)} a step ({low_ms:.1f} to {high_ms:.1f})"
     step_ms = gain_ms / (1 - 1 / fix.speedup)
     low, high = (f"{step_ms / max(step_ms - each, 0.01 * step_ms):.1f}" for each in (low_ms, high_ms))

@@ -131,8 +131,15 @@ def _verdict(
             why = f"{told.ratio_ci95[0]:.2f} to {told.ratio_ci95[1]:.2f} times as fast"
         return replace(said, text=f"NO ADVICE {what}", why=why, fixes=[again])
     low, high = told.ratio_ci95
-    saved = (own.step_ms or 0.0) - (best.step_ms or 0.0)
-    fix = Fix(id="settings", text=told.apply[0], gain_ms_per_step=saved, speedup=told.ratio, at_most=False)
+    step_ms = own.step_ms or 0.0
+    fix = Fix(
+        id="settings",
+        text=told.apply[0],
+        gain_ms_per_step=step_ms - (best.step_ms or 0.0),
+        speedup=told.ratio,
+        at_most=False,
+        gain_interval_ms=[step_ms * (1 - 1 / each) for each in (low, high)],
+    )
     ratio = f"{told.ratio:.2f}x of yours (95 %: {low:.2f} to {high:.2f})"
     text = f"BEST {named(best.params)}: {digits(best.per_second)} steps/s, {ratio}"
     return replace(said, text=text, kind="best", fixes=[fix])
