@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from iotrace.agent.recording.regions import Region, region
 from iotrace.errors import UsageError
+from iotrace.session.identity import ranks
 
 _MOST_KEPT = 1 << 20  # lengths of a key; those behind them count in sums alone
 
@@ -61,9 +62,7 @@ class Timer:
     """
 
     def __init__(self, device: str = "cpu") -> None:
-        self.rank = next(
-            (int(os.environ[name]) for name in ("RANK", "SLURM_PROCID") if name in os.environ), 0
-        )
+        self.rank = ranks(os.environ)["rank"] or 0
         self._keys: dict[str, _Key] = {}
         self._cuda: Any = None
         if device == "cuda":

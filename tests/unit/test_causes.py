@@ -8,6 +8,7 @@ from iotrace.analysis.remedies import REMEDIES
 from iotrace.analysis.verdict import reason
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES
+from iotrace.report import terminal
 from iotrace.report.page import definitions, palette
 from iotrace.report.views.slow_words import part_name
 
@@ -15,6 +16,7 @@ from iotrace.report.views.slow_words import part_name
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_cause_has_all_that_is_said_of_it(cause: str) -> None:
     assert cause in definitions.CAUSES
+    assert cause == "unknown" or f"{cause}: " in terminal._LEGEND
     assert cause in palette.LIGHT
     assert cause in palette.DARK
     assert cause in palette.PATTERNS

@@ -50,7 +50,11 @@ def shape_of(schema: dict[str, Any]) -> Any:
     ],
 )
 def test_the_fields_are_those_of_the_snapshot(subject: str) -> None:
-    """Where a change is meant: add the field here, raise `schema_version`, tell it in the change log."""
+    """Where a change is meant: make it here, tell it in the change log and in docs/definitions.md.
+
+    A new field leaves `schema_version` as it is. A field that goes, or means something else, raises it:
+    `iotrace check` then refuses every baseline that users keep.
+    """
     result = CliRunner().invoke(app, ["schema", subject])
     assert result.exit_code == 0
     found = json.dumps(shape_of(json.loads(result.stdout)), indent=1)

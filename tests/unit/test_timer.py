@@ -103,3 +103,12 @@ def test_a_device_is_waited_for_when_times_are_read(monkeypatch: pytest.MonkeyPa
 def test_a_device_that_is_none_gets_a_sentence() -> None:
     with pytest.raises(UsageError, match="unknown"):
         iotrace.Timer(device="abacus")
+
+
+@pytest.mark.parametrize("variable", ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"])
+def test_its_rank_is_what_any_launcher_says(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert iotrace.Timer().rank == 0
+    monkeypatch.setenv(variable, "3")
+    assert iotrace.Timer().rank == 3
+    monkeypatch.setenv(variable, "none")  # no number: not known
+    assert iotrace.Timer().rank == 0

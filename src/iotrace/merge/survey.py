@@ -108,7 +108,8 @@ def survey(file: InputFile, wants: Wants, progress: Progress = silent) -> Survey
         from iotrace.merge.session_input import survey_session  # it imports the analysis, which is slow
 
         return survey_session(file)
-    found = _survey_trace(file, wants, progress) if file.kind == CHROME else _survey_log(file, progress)
+    looks = {CHROME: _survey_trace, DFTRACER: _survey_dftracer}
+    found = looks[file.kind](file, wants, progress)
     if (wants.extent or found.merged) and found.first_ns is not None and found.last_ns is not None:
         # What was merged may lie days apart; elsewhere a time so far from the others is damage.
         _measure(file, found, _FARTHEST_NS if found.merged else _DAY_NS, progress)
@@ -211,7 +212,7 @@ def _microseconds(text: bytes) -> float:
         return math.nan
 
 
-def _survey_log(file: InputFile, progress: Progress) -> Survey:
+def _survey_dftracer(file: InputFile, wants: Wants, progress: Progress) -> Survey:
     found = Survey(absolute=True, bytes=file.path.stat().st_size)
     pids: dict[int, None] = {}
     rest = end = b""

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from iotrace.analysis.results.base import total
 from iotrace.analysis.results.top import Top, TopProcess, TopRank
+from iotrace.analysis.verdict.verdict import BANNERS
 from iotrace.report.layout import command, plain
 from iotrace.report.views.slow_words import soon
 from iotrace.units import counted, percent, size
@@ -88,7 +89,7 @@ def _print_state(top: Top, worst: TopRank | None, screen: _Screen) -> None:
     elif top.awaited is not None:
         screen.banner(f"RUNNING no figures yet: awaits {top.awaited}")
     if top.verdict is not None:
-        high = top.verdict.text.startswith("INPUT-BOUND")
+        high = top.verdict.text.startswith(BANNERS["input-bound"])
         screen.banner(top.verdict.text, "bold red" if high else "bold")
         if top.verdict.why:
             screen.line("Why", top.verdict.why)

@@ -12,19 +12,18 @@ from typing import NamedTuple
 
 
 class Sink(NamedTuple):
-    """`module` of this package uses the package `client`; `distribution` and `extra` install it."""
+    """`module` of this package uses the package `client`, which `distribution` installs."""
 
     module: str
     client: str
     distribution: str
-    extra: str
 
 
 # The command line reads this table at each start: a module is imported by the process that hands over.
 SINKS = {
-    "mlflow": Sink("to_mlflow", "mlflow", "mlflow-skinny", "mlflow"),
-    "wandb": Sink("to_wandb", "wandb", "wandb", "wandb"),
-    "tensorboard": Sink("to_tensorboard", "tensorboard", "tensorboard", "tensorboard"),
+    "mlflow": Sink("to_mlflow", "mlflow", "mlflow-skinny"),
+    "wandb": Sink("to_wandb", "wandb", "wandb"),
+    "tensorboard": Sink("to_tensorboard", "tensorboard", "tensorboard"),
 }
 
 
