@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.culprits import advice_of
-from iotrace.analysis.program.swap import swapped, with_memory_first, with_swap
+from iotrace.analysis.program.swap import swapped, swapping_advice, with_memory_first, with_swap
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
     Culprit,
@@ -194,3 +194,36 @@ def test_memory_comes_before_more_workers_and_before_the_samples_own_code() -> N
     ]
     assert [item.id for item in with_memory_first(advised, [found])] == ["waiting-in-order"]
     assert with_memory_first(advised, [replace(found, leads=False)]) == advised
+
+
+@pytest.mark.parametrize(
+    ("back", "faults", "pressed", "led", "advised"),
+    [
+        (100 * MIB, 5000, 0.0, False, True),  # 500 a second
+        (100 * MIB, 4999, 0.0, False, False),  # a readahead of many pages each
+        (100 * MIB, 10, 0.05, False, True),  # tasks waited for memory
+        (15 * MIB, 5000, 1.0, False, False),
+        (None, 5000, 1.0, False, False),  # it may have been a file's
+        (100 * MIB, 5000, 0.5, True, False),  # it is told already
+    ],
+)
+def test_a_training_that_reads_its_own_memory_back_is_advised_to_hold_less(
+    back: int | None, faults: int, pressed: float, led: bool, advised: bool
+) -> None:
+    case = Case(100 * MIB, limit=420 * MIB)
+    main = unknown(ProcessUse, pid=0, role="main", swap_in_bytes=back, major_faults=faults)
+    host = unknown(HostUse, pressure_fraction={"memory": 1.0}, cgroup_pressure_fraction={"memory": pressed})
+    told = Culprit(id="swap", text="", evidence={}, wait_ms=50.0, leads=True)
+    report = unknown(
+        RankReport,
+        steps=unknown(Steps, count=100, mean_ms=100.0),
+        system=unknown(System, gpus=[], processes=[main], host=host),
+        culprits=[told] if led else [],
+    )
+    found = swapping_advice(cast(RankAnalysis, case.analysis), report)
+    assert [(each.id, each.gain_ms_per_step) for each in found] == ([("swap", None)] if advised else [])
+    if found:
+        assert found[0].text == (
+            "memory in swap: the training read 100.0 MiB of its own memory back, 1.0 MiB a step: give the "
+            "job more memory (its control group may use 420.0 MiB), or let the training hold less"
+        )

@@ -30,7 +30,7 @@ from iotrace.analysis.program.full_memory import full_memory
 from iotrace.analysis.program.model import models_of, snapshots_of
 from iotrace.analysis.program.numa import apart, with_nodes
 from iotrace.analysis.program.speed import speed_of
-from iotrace.analysis.program.swap import swapped, with_memory_first, with_swap
+from iotrace.analysis.program.swap import swapped, swapping_advice, with_memory_first, with_swap
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import (
     HALVED,
@@ -102,7 +102,8 @@ def rank_part(one: RankAnalysis) -> RankPart:
     if any(each.leads for each in pools):  # more workers would start more of these threads
         advised = [item for item in advised if item.id != "too-few-workers"]
     advised = with_memory_first(advised, found.culprits)
-    advice = [*advice_of(found.culprits), *advised, *writing_advice(one, found)]
+    first = [*advice_of(found.culprits), *swapping_advice(one, found)]
+    advice = [*first, *advised, *writing_advice(one, found)]
     advice.sort(key=lambda item: item.remedy.startswith("try "))  # what may gain nothing comes last
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(

@@ -46,11 +46,17 @@ def evidence_of(telemetry: Telemetry, host: HostUse | None) -> Evidence:
     found: Evidence = {}
     if (limit := _limit(telemetry)) is not None:
         found["limit_bytes"] = float(limit)
-    for name in ("cgroup_pressure_fraction", "pressure_fraction"):
-        pressure = getattr(host, name, {}).get("memory")
-        if pressure is not None:
-            found[f"memory_{name}"] = pressure
+    if (pressed := pressure(host)) is not None:
+        found["memory_pressure_fraction"] = pressed
     return found
+
+
+def pressure(host: HostUse | None) -> float | None:
+    """Return in which share of the time some task waited for memory, of the control group or the host."""
+    if host is None:
+        return None
+    own = host.cgroup_pressure_fraction.get("memory")
+    return host.pressure_fraction.get("memory") if own is None else own
 
 
 def more_memory(telemetry: Telemetry) -> str:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.culprits import leads, worth_telling
 from iotrace.analysis.host.measured import MeasuredTime, lifelong
-from iotrace.analysis.program.full_memory import evidence_of, more_memory
+from iotrace.analysis.program.full_memory import evidence_of, more_memory, pressure
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Culprit, ProcessUse, RankReport, Recommendation, System
 from iotrace.analysis.table import taken
@@ -27,6 +27,8 @@ _OF_FAULTS = 0.5  # of what page faults fetched came from swap
 _OTHERS = 1.5  # times what the rank's processes read from storage: others in the group read back, too
 _LEAST_BYTES = 16 << 20
 _SMALLEST_PAGE = 4096
+_FAULTS_PER_S = 500  # 5 % of the time, at the 0.1 ms that a quick disk takes for one
+_PRESSED = 0.05  # of the time
 _A_PART = 0.1  # of what came back: of whom it is told
 _PARTS = ("read", "decode", "transform")  # in which a sample's page faults lie
 
@@ -118,6 +120,42 @@ def swapped(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
             wait_ms=slept_ms,
             leads=leads(slept_ms, report),
             remedy=f"{more_memory(telemetry)}, {'fewer workers or ' if workers else ''}smaller caches",
+        )
+    ]
+
+
+def swapping_advice(analysis: RankAnalysis, report: RankReport) -> list[Recommendation]:
+    """Advise more memory where the training process itself reads much of its own back; no gain is known.
+
+    How long its steps sleep for it is not recorded: the faults are counted, or tasks waited for memory (PSI).
+    """
+    telemetry = analysis.session.telemetry_of(analysis.rank.main)
+    main = next((each for each in report.system.processes if each.role == "main"), None)
+    steps, step_ms = report.steps.count, report.steps.mean_ms
+    if main is None or telemetry is None or not step_ms or (main.swap_in_bytes or 0) < _LEAST_BYTES:
+        return []
+    pressed = pressure(report.system.host) or 0.0
+    often = (main.major_faults or 0) >= _FAULTS_PER_S * steps * step_ms / 1e3
+    if not (often or pressed >= _PRESSED) or any(
+        each.id == "swap" and each.leads for each in report.culprits
+    ):
+        return []
+    back = float(main.swap_in_bytes or 0)
+    remedy = f"{more_memory(telemetry)}, or let the training hold less"
+    return [
+        Recommendation(
+            id="swap",
+            severity="medium",
+            text=f"memory in swap: the training read {size(back)} of its own memory back, "
+            f"{size(back / steps)} a step: {remedy}",
+            evidence={
+                "swap_in_bytes": back,
+                "major_faults": float(main.major_faults or 0),
+                "pressure": pressed,
+            },
+            gain_ms_per_step=None,
+            remedy=remedy,
+            fix="swap",
         )
     ]
 
