@@ -146,6 +146,18 @@ def test_ranks_that_take_turns_to_be_late_are_compared_by_work_that_grows_with_t
     assert many < few
 
 
+def test_each_rank_of_a_session_takes_the_same_work(tmp_path: Path) -> None:
+    """Whose child each process is was looked for among all processes, for each rank anew."""
+
+    def a_rank(count: int) -> float:
+        write_session(tmp_path / f"{count}", 3, workers=1, ranks=count, calls=1)
+        return instructions(lambda: report(tmp_path / f"{count}"), "/iotrace/") / count
+
+    a_rank(2)  # what is computed once in a process
+    few, many = a_rank(4), a_rank(32)
+    assert many < few
+
+
 def test_a_merge_looks_at_its_session_once_for_all_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,7 @@ from iotrace.launch.telemetry.cgroups import mounts_with_files
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import IteratorStart, Mapped, RowGroupsRead, Tick, Worker
+from iotrace.sources.session import Session
 
 MS = 1_000_000
 
@@ -105,21 +107,30 @@ def test_mounts_hold_the_files_below_them() -> None:
     assert io.device_reads is None
 
 
-def _process(pid: int, parent: int, accounts: list[tuple[int, int]], worker: int | None = None) -> Any:
+def _process(
+    pid: int, parent: int, accounts: list[tuple[int, int]], worker: int | None = None, node: str = "a"
+) -> Any:
     ticks = [Tick(clock=(at, 0, 0), cpu_ns=0, read_bytes=amount) for at, amount in accounts]
     clock = SimpleNamespace(times_to_session_ns=lambda times: np.array(times, dtype=np.int64))
-    identity = SimpleNamespace(ppid=parent)
+    identity = SimpleNamespace(node=node, ppid=parent)
     return SimpleNamespace(
         pid=pid, worker=worker, identity=identity, ended=True, clock=clock, of_type=lambda _: ticks
     )
 
 
-def test_bytes_of_a_worker_are_not_its_parents_too() -> None:
+@pytest.mark.parametrize("hosts", ["a", "ab", "ba"])
+def test_bytes_of_a_worker_are_not_its_parents_too(hosts: str) -> None:
+    """Nor are those of another host's processes, which have the same numbers."""
     worker = _process(2, 1, [(100, 10), (500, 1000)], worker=0)
     main = _process(1, 0, [(0, 3), (400, 5), (600, 1006), (1000, 1007)])
-    session: Any = SimpleNamespace(
-        telemetry_of=lambda _: None, manifest=SimpleNamespace(cwd="/"), processes=[main, worker]
-    )
+    others = [
+        _process(2, 1, [(100, 7), (500, 700)], worker=0, node="b"),
+        _process(1, 0, [(0, 0), (1000, 5000)], node="b"),
+    ]
+    processes = [each for host in hosts for each in ([main, worker] if host == "a" else others)]
+    launches: Any = [SimpleNamespace(manifest=SimpleNamespace(cwd="/"))]
+    nothing: Any = None
+    session = Session(Path(), launches, processes, nothing, nothing)
     rank: Any = SimpleNamespace(main=main, processes=[main, worker])
     _, io = by_mount.with_storage([], unknown(Io, files=[]), {}, session, rank, None)
     assert io.mounts is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -153,24 +153,47 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         """``rank`` (it trains), ``loader worker``, ``launcher`` (it started ranks), ``main``, ``helper``."""
         if process.of_type(Worker):
             return "loader worker"
-        mains = [rank.main for rank in self.ranks]
-        if any(process is main for main in mains):
+        if id(process) in self._mains:
             return "rank" if _takes_steps(process) else "main"
-        started = [(main.identity.ppid, main.identity.node) for main in mains]
-        if (process.pid, process.identity.node) in started:
+        if any(id(child) in self._mains for child in self.children_of(process)):
             return "launcher"
         return "main" if process.identity.role == "main" else "helper"
 
+    def numbered(self, node: str, pid: int) -> list[Process]:
+        """The processes of a number, which means something on its own host alone, in the order of starts."""
+        return [self.processes[row] for row in self._by_pid.get((node, pid), ())]
+
+    def children_of(self, process: Process) -> list[Process]:
+        """The processes that it started itself, in the order of their starts."""
+        return [self.processes[row] for row in self._by_ppid.get((process.identity.node, process.pid), ())]
+
     def _workers_of(self, trainer: Process) -> list[Process]:
-        pids = {pid for start in trainer.of_type(IteratorStart) for pid in start.pids}
-        return [
-            process
-            for process in self.processes
-            if process is not trainer
-            and process.identity.node == trainer.identity.node
-            and process.of_type(Worker)
-            and (process.pid in pids or process.identity.ppid == trainer.pid)
-        ]
+        node = trainer.identity.node
+        rows = {*self._by_ppid.get((node, trainer.pid), ())}
+        for pid in {pid for start in trainer.of_type(IteratorStart) for pid in start.pids}:
+            rows.update(self._by_pid.get((node, pid), ()))
+        found = [self.processes[row] for row in sorted(rows)]
+        return [process for process in found if process is not trainer and process.of_type(Worker)]
+
+    @cached_property
+    def _mains(self) -> set[int]:
+        return {id(rank.main) for rank in self.ranks}
+
+    @cached_property
+    def _by_pid(self) -> dict[tuple[str, int], list[int]]:
+        return _rows((process.identity.node, process.pid) for process in self.processes)
+
+    @cached_property
+    def _by_ppid(self) -> dict[tuple[str, int], list[int]]:
+        return _rows((process.identity.node, process.identity.ppid) for process in self.processes)
+
+
+def _rows(keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
+    """Where each key stands."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for row, key in enumerate(keys):
+        found.setdefault(key, []).append(row)
+    return found
 
 
 def _takes_steps(process: Process) -> bool:

@@ -97,19 +97,18 @@ def _device_reads(session: Session, rank: Rank) -> list[DeviceReads] | None:
 
     The kernel adds the account of a child to its parent's when that waits for it: it is taken off again.
     """
-    accounts = {process.pid: _account(process) for process in session.processes}
-    own = [process for process in rank.processes if len(accounts[process.pid][0])]
+    accounts = [(process, *_account(process)) for process in rank.processes]
+    own = [each for each in accounts if len(each[1])]
     if not own:
         return None
-    begin = min(int(accounts[process.pid][0][0]) for process in own)
-    end = max(int(accounts[process.pid][0][-1]) for process in own)
+    begin = min(int(times[0]) for _, times, _ in own)
+    end = max(int(times[-1]) for _, times, _ in own)
     bounds = np.linspace(begin, end, _PARTS + 1).astype(np.int64)
     found = []
-    for process in own:
-        times, amounts = accounts[process.pid]
-        for child in session.processes:
-            theirs = accounts[child.pid]
-            if child.identity.ppid == process.pid and child.ended and len(theirs[0]):
+    for process, times, amounts in own:
+        for child in session.children_of(process):
+            theirs = _account(child)
+            if child.ended and len(theirs[0]):
                 reaped = times >= theirs[0][-1]
                 amounts = np.where(reaped, np.maximum(amounts - theirs[1][-1], 0), amounts)
         until = np.searchsorted(times, bounds, side="right")

@@ -40,7 +40,7 @@ def io_of(
         session.paths.shown(file) for process in rank.processes for file in process.files_of(KIND_READ_PATH)
     }
     coverage = [
-        coverage_of(process, own, session.processes, steps)
+        coverage_of(process, own, session.children_of(process), steps)
         for process, own in zip(rank.processes, counted, strict=True)
     ]
     seen = [row for row in coverage if row.kernel_bytes]

@@ -20,14 +20,14 @@ _DUPLICATING = ("numpy.load", "numpy.fromfile")
 
 
 def coverage_of(
-    process: Process, calls: PosixCalls, everyone: list[Process], steps: Interval | None = None
+    process: Process, calls: PosixCalls, children: list[Process], steps: Interval | None = None
 ) -> ProcessCoverage:
     """Compare the bytes read as traced with the kernel's ``rchar``, from the first to the last tick.
 
     A program may take bytes from a buffer of stdio twice: no more is seen than there was. `steps` are the
     bounds of the measured steps.
     """
-    whole = _coverage(process, calls, everyone, accounts_of_loop(process))
+    whole = _coverage(process, calls, children, accounts_of_loop(process))
     if steps is None:
         return whole
     inside = [
@@ -35,19 +35,19 @@ def coverage_of(
         for tick in _accounts(process)
         if steps[0] <= process.clock.to_session_ns(tick.clock[0]) <= steps[1]
     ]
-    found = _coverage(process, calls, everyone, inside)
+    found = _coverage(process, calls, children, inside)
     return replace(whole, steps_traced_bytes=found.traced_bytes, steps_kernel_bytes=found.kernel_bytes)
 
 
 def _coverage(
-    process: Process, calls: PosixCalls, everyone: list[Process], ticks: list[Tick]
+    process: Process, calls: PosixCalls, children: list[Process], ticks: list[Tick]
 ) -> ProcessCoverage:
     about = process.pid, process.identity.role
     if len(ticks) < 2:
         return ProcessCoverage(*about, None, None, None, process.worker is not None)
     first, last = ticks[0], ticks[-1]
     kernel_bytes = int(last.rchar or 0) - int(first.rchar or 0)
-    kernel_bytes -= _reaped_bytes(process, first, last, everyone) + _copied_bytes(process, first, last)
+    kernel_bytes -= _reaped_bytes(first, last, children) + _copied_bytes(process, first, last)
     is_read = calls.named(READS)
     begin_ns, end_ns = (process.clock.to_session_ns(tick.clock[0]) for tick in (first, last))
     inside = is_read & (calls.result > 0) & (calls.start_ns >= begin_ns) & (calls.end_ns <= end_ns)
@@ -87,18 +87,15 @@ def _accounts(process: Process) -> list[Tick]:
     return [tick for tick in process.of_type(Tick) if tick.rchar is not None]
 
 
-def _reaped_bytes(process: Process, first: Tick, last: Tick, everyone: list[Process]) -> int:
-    """Sum up what the kernel added to this process's account for children that it waited for meanwhile.
+def _reaped_bytes(first: Tick, last: Tick, children: list[Process]) -> int:
+    """Sum up what the kernel added to a process's account for `children` that it waited for meanwhile.
 
     (``wait_task_zombie`` in Linux's kernel/exit.c adds a child's whole account to its parent's.)
     """
     reaped = 0
-    for child in everyone:
+    for child in children:
         accounts = _accounts(child)
-        same_host = child.identity.node == process.identity.node
-        if child.identity.ppid != process.pid or not same_host or not accounts or not child.ended:
-            continue
-        if first.clock[0] < accounts[-1].clock[0] <= last.clock[0]:
+        if accounts and child.ended and first.clock[0] < accounts[-1].clock[0] <= last.clock[0]:
             reaped += int(accounts[-1].rchar or 0)
     return reaped
 

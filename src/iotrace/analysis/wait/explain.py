@@ -206,8 +206,7 @@ def _mapped_files(session: Session, process: Process) -> list[str]:
     identity = process.identity
     mappers = [process]
     if identity.role == "forked":
-        parents = (identity.ppid, identity.node)
-        mappers += [other for other in session.processes if (other.pid, other.identity.node) == parents]
+        mappers += session.numbered(identity.node, identity.ppid)
     files: set[str] = set()
     for mapper in mappers:
         calls = session.calls_of(mapper)
