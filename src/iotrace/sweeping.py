@@ -74,7 +74,7 @@ def tune(
     """
     from pathlib import Path
 
-    from iotrace.doctor.room import place_here
+    from iotrace.doctor.resources_left import resources_left
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.kept import keep
     from iotrace.sweeps.model import look
@@ -82,7 +82,7 @@ def tune(
     from iotrace.sweeps.tune.summary import result_of
 
     where = None if output is None else Path(output)
-    search = open_search(list(command), look, place_here(), budget_s, steps, where, resume, list(io))
+    search = open_search(list(command), look, resources_left(), budget_s, steps, where, resume, list(io))
     try:
         search.run(execute)
     finally:

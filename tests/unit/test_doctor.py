@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,7 +34,7 @@ from iotrace.doctor.checks.processors import (
 from iotrace.doctor.checks.storage import Mount, check_output, mount_of, mounts, output
 from iotrace.doctor.checks.telemetry import check_telemetry
 from iotrace.doctor.checks.torch_probe import TorchFacts, judge_torch
-from iotrace.doctor.command import batch_size_of, hosts_of, interpreter_of, prefetch_of, workers_of
+from iotrace.doctor.command import demand_of, hosts_of, interpreter_of
 from iotrace.doctor.diagnose import consequences
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe
 from iotrace.doctor.results import missing, ok, unknown, warning
@@ -158,7 +159,7 @@ def test_memory_of_each_process_and_copies_of_the_data() -> None:
 
 def test_batches_in_flight_have_shared_memory_and_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["python", "train.py", "--num-workers", "4", "--prefetch-factor=8", "--batch-size", "16"]
-    demand = Demand(workers_of(words), 2, prefetch_of(words), batch_size_of(words))
+    demand = replace(demand_of(words), ranks=2)
     assert demand.in_flight == 64
     large = SimpleNamespace(total=4 << 30, free=4 << 30)
     monkeypatch.setattr("psutil.disk_usage", lambda _: large)

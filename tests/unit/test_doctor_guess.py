@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.doctor.command import data_of, ranks_of, workers_of
+from iotrace.doctor.command import data_of, demand_of
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,14 @@ from iotrace.doctor.command import data_of, ranks_of, workers_of
     ],
 )
 def test_workers_that_the_command_asks_for(words: str, workers: int | None) -> None:
-    assert workers_of(["python", *words.split()]) == workers
+    assert demand_of(["python", *words.split()]).workers == workers
 
 
 def test_ranks_that_the_launcher_is_told_to_start() -> None:
-    assert ranks_of(["torchrun", "--nproc_per_node", "8", "train.py"]) == 8
-    assert ranks_of(["torchrun", "--nproc-per-node=2", "train.py"]) == 2
-    assert ranks_of(["torchrun", "--nproc_per_node", "gpu", "train.py"]) == 1
-    assert ranks_of([]) == 1
+    assert demand_of(["torchrun", "--nproc_per_node", "8", "train.py"]).ranks == 8
+    assert demand_of(["torchrun", "--nproc-per-node=2", "train.py"]).ranks == 2
+    assert demand_of(["torchrun", "--nproc_per_node", "gpu", "train.py"]).ranks == 1
+    assert demand_of([]).ranks == 1
 
 
 def test_a_guess_at_the_data(tmp_path: Path) -> None:

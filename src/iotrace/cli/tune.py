@@ -57,7 +57,7 @@ def tune(
     2 wrong usage; 130 interrupted (the results so far are printed and kept).
     """
     import_numpy()
-    from iotrace.doctor.room import place_here
+    from iotrace.doctor.resources_left import resources_left
     from iotrace.errors import UsageError
     from iotrace.report.layout import make_console
     from iotrace.report.sweeps.tune import progress
@@ -73,7 +73,7 @@ def tune(
     if steps is None:
         steps = (kept_steps(output) if resume and output is not None else None) or _STEPS
     budget_s = None if budget is None else seconds_of(budget)
-    search = open_search(list(command), look, place_here(), budget_s, steps, output, resume, list(io))
+    search = open_search(list(command), look, resources_left(), budget_s, steps, output, resume, list(io))
     console = make_console(stderr=True)
     interrupted = False
     before, after = progress(console, budget_s)

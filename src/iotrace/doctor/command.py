@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from iotrace.doctor.checks.processors import Demand
 from iotrace.launch.child import script_interpreter
 
 PYTHON = re.compile(r"(python|pypy)[0-9.]*t?$")
@@ -87,24 +88,16 @@ def python_of(program: str, path: str | None) -> str | None:
     return found if found is not None and PYTHON.match(os.path.basename(found)) else None
 
 
-def workers_of(command: list[str]) -> int | None:
-    """Return how many loader workers the words ask for (``--workers 4``, ``num_workers=4``), if any."""
-    return max(_numbers(command, _WORKERS), default=None)
+def demand_of(command: list[str]) -> Demand:
+    """Return what the words ask for: ``--workers 4``, ``batch_size=32``, torchrun's ``--nproc-per-node``."""
 
+    def largest(option: re.Pattern[str]) -> int | None:
+        found = (int(value) for name, value in settings if option.fullmatch(name) and value.isdecimal())
+        return max(found, default=None)
 
-def prefetch_of(command: list[str]) -> int | None:
-    """Return how many batches each worker makes ahead, as the words say (``--prefetch-factor 4``), if so."""
-    return max(_numbers(command, _PREFETCH), default=None)
-
-
-def batch_size_of(command: list[str]) -> int | None:
-    """Return how many samples a batch has, as the words say (``batch_size=32``), if so."""
-    return max(_numbers(command, _BATCH), default=None)
-
-
-def ranks_of(command: list[str]) -> int:
-    """Return how many training processes the command starts on this host, by torchrun's option."""
-    return max([1, *_numbers(command, _RANKS)])
+    settings = list(_settings(command))
+    ranks = max(1, largest(_RANKS) or 1)
+    return Demand(largest(_WORKERS), ranks, largest(_PREFETCH), largest(_BATCH))
 
 
 def hosts_of(command: list[str], environment: Mapping[str, str]) -> int:
@@ -122,11 +115,6 @@ def data_of(command: list[str], directory: Path) -> Path | None:
     """Guess the data: the existing path after an option with ``data`` in its name, else ``data`` here."""
     named = [value for name, value in _settings(command) if value and "data" in name.lower()]
     return next((Path(path) for path in (*named, "data") if (directory / path).exists()), None)
-
-
-def _numbers(command: list[str], option: re.Pattern[str]) -> list[int]:
-    settings = _settings(command)
-    return [int(value) for name, value in settings if option.fullmatch(name) and value.isdecimal()]
 
 
 def _settings(command: list[str]) -> Iterator[tuple[str, str]]:

@@ -55,10 +55,7 @@ class InProcessSession:
 
     def path_from_here(self) -> Path:
         """Return the session's path as the block named it, unless the program has changed its directory."""
-        try:
-            return self.shown if self.shown.resolve() == self.session else self.session
-        except OSError:  # the current directory is gone
-            return self.session
+        return traced_run.as_shown(self.shown, self.session)
 
     def enter_environment(self) -> None:
         """Make processes that are started anew, such as spawned workers, record into the session."""

@@ -109,16 +109,16 @@ def run(
         raise
     exit_code = 128 - code if code < 0 else code  # as a shell does
     with suppress(Exception, KeyboardInterrupt):  # the command has had its run; a report says what is missing
-        _conclude(launch, code, started_ns, oom_kills)
+        _conclude(launch, code, exit_code, started_ns, oom_kills)
         telemetry.release()
-    return Finished(exit_code, first, shown if _is_there(shown, session) else session)
+    return Finished(exit_code, first, as_shown(shown, session))
 
 
-def _conclude(launch: Path, code: int, started_ns: int, oom_kills: int | None) -> None:
+def _conclude(launch: Path, code: int, exit_code: int, started_ns: int, oom_kills: int | None) -> None:
     """Write how the command ended, and make dftracer's logs private."""
     since = count_oom_kills()
     outcome = Outcome(
-        exit_code=128 - code if code < 0 else code,
+        exit_code=exit_code,
         ended_ns=time.time_ns(),
         duration_ns=time.monotonic_ns() - started_ns,
         signal=-code if code < 0 else None,
@@ -128,12 +128,12 @@ def _conclude(launch: Path, code: int, started_ns: int, oom_kills: int | None) -
     make_private(launch / names.POSIX)
 
 
-def _is_there(shown: Path, session: Path) -> bool:
-    """Say whether `shown`, relative to a directory that the command may have deleted, is still `session`."""
+def as_shown(shown: Path, session: Path) -> Path:
+    """Return `shown`, unless the program has left or deleted the directory that it is relative to."""
     try:
-        return shown.resolve() == session
-    except OSError:
-        return False
+        return shown if shown.resolve() == session else session
+    except OSError:  # the current directory is gone
+        return session
 
 
 def traced_environment(

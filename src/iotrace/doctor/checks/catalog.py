@@ -22,13 +22,10 @@ from iotrace.doctor.checks import (
 from iotrace.doctor.checks.torch_probe import TORCH, check_torch
 from iotrace.doctor.command import (
     Interpreter,
-    batch_size_of,
     data_of,
+    demand_of,
     hosts_of,
     interpreter_of,
-    prefetch_of,
-    ranks_of,
-    workers_of,
 )
 from iotrace.doctor.probe import probe
 from iotrace.doctor.results import Check, unknown
@@ -61,12 +58,7 @@ class Catalog:
 
     def checks(self) -> list[Named]:
         """Return every check with its name, in the order of the findings."""
-        demand = processors.Demand(
-            workers_of(self.words),
-            ranks_of(self.words),
-            prefetch_of(self.words),
-            batch_size_of(self.words),
-        )
+        demand = demand_of(self.words)
         about_command: list[Named] = [
             ("command", lambda: command.check_command(self.words, self._path)),
             ("interpreter", lambda: command.check_interpreter(self.words, self._python)),

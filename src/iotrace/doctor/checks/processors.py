@@ -66,6 +66,14 @@ def memory_limit(texts: tuple[str, str]) -> Limited | None:
     return Limited(min(group.bytes for group in found), min(left, default=None))
 
 
+def available_memory(texts: tuple[str, str]) -> int:
+    """Return the bytes that are left to this process, on the host and in its control groups."""
+    available, limited = psutil.virtual_memory().available, memory_limit(texts)
+    if limited is None or limited.available_bytes is None:
+        return available
+    return min(available, limited.available_bytes)
+
+
 @dataclass(frozen=True)
 class Demand:
     """What the command's words ask for: loader workers of each rank (None: not known), and ranks.
@@ -207,7 +215,4 @@ def check_copies(demand: Demand, data_bytes: int, available: int) -> list[Check]
 
 def copies(demand: Demand, data_bytes: int) -> list[Check]:
     """Check the memory of this process against copies of the data."""
-    limited, available = memory_limit(read_own()), psutil.virtual_memory().available
-    if limited is not None and limited.available_bytes is not None:
-        available = min(available, limited.available_bytes)
-    return check_copies(demand, data_bytes, available)
+    return check_copies(demand, data_bytes, available_memory(read_own()))

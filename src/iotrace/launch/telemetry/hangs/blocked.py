@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from iotrace.launch.telemetry.procfs import parse_stat, parse_status
+from iotrace.launch.telemetry.procfs import parse_io, parse_stat, parse_status, read_file, read_stat
 from iotrace.session import names
 
 About = dict[str, Any]  # a record of a hang, or of one of its processes
@@ -48,11 +48,11 @@ def look_at(pid: int, known: About) -> About:
     """Return `known` and what /proc says of the main thread of a process; what cannot be read is None."""
     found: About = {"pid": pid, "state": None, "wchan": None, "call": None, "file": None, **known}
     with suppress(OSError, ValueError, IndexError):
-        found["state"] = parse_stat(_read(f"/proc/{pid}/stat")).state
+        found["state"] = read_stat(pid).state
     with suppress(OSError, ValueError):
-        found["wchan"] = _read(f"/proc/{pid}/wchan").decode().strip("\0 \n") or None
+        found["wchan"] = read_file(f"/proc/{pid}/wchan").decode().strip("\0 \n") or None
     with suppress(OSError, ValueError, IndexError):
-        number, *arguments = _read(f"/proc/{pid}/syscall").decode().split()
+        number, *arguments = read_file(f"/proc/{pid}/syscall").decode().split()
         if number.isdecimal():
             found["call"] = _CALL_NAMES.get(int(number), f"system call {number}")
             if found["call"] in OF_A_FILE:
@@ -85,7 +85,7 @@ def _text_at(pid: int, address: int) -> str | None:
 def parent_of(pid: int) -> int:
     """Return the parent of a process; 0 where it has ended."""
     try:
-        return parse_stat(_read(f"/proc/{pid}/stat")).ppid
+        return read_stat(pid).ppid
     except (OSError, ValueError, IndexError):
         return 0
 
@@ -95,7 +95,7 @@ def is_traced(pid: int) -> bool:
     with suppress(OSError):
         return any(
             line.startswith(b"TracerPid:") and int(line.split()[1]) != 0
-            for line in _read(f"/proc/{pid}/status").splitlines()
+            for line in read_file(f"/proc/{pid}/status").splitlines()
         )
     return False
 
@@ -114,18 +114,18 @@ def activity(pid: int, writer: int) -> dict[tuple[int, int], tuple[int, int, int
             continue
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             task = f"/proc/{pid}/task/{name}"
-            cpu_ns = parse_stat(_read(f"{task}/stat")).cpu_ns
-            io = dict(line.split(b": ") for line in _read(f"{task}/io").splitlines())
-            aside = _read(f"{task}/comm").startswith(_ASIDE)
-            switches = 0 if aside else parse_status(_read(f"{task}/status")).voluntary
-            found[pid, int(name)] = cpu_ns, int(io[b"rchar"]) + int(io[b"wchar"]), switches
+            cpu_ns = parse_stat(read_file(f"{task}/stat")).cpu_ns
+            read_bytes, written_bytes, *_ = parse_io(read_file(f"{task}/io"))
+            aside = read_file(f"{task}/comm").startswith(_ASIDE)
+            switches = 0 if aside else parse_status(read_file(f"{task}/status")).voluntary
+            found[pid, int(name)] = cpu_ns, read_bytes + written_bytes, switches
     return found
 
 
 def wanted_cpu_ns(pid: int) -> int | None:
     """Return how long the main thread was on a CPU, or ready for one; None where the kernel does not say."""
     try:
-        used, waited, *_ = _read(f"/proc/{pid}/task/{pid}/schedstat").split()
+        used, waited, *_ = read_file(f"/proc/{pid}/task/{pid}/schedstat").split()
         return int(used) + int(waited)
     except (OSError, ValueError):
         return None
@@ -148,7 +148,9 @@ def ask_for_stacks(pid: int, directory: str, stacks: tuple[int, int], written: i
     try:
         if not os.path.samefile(f"/proc/{pid}/fd/{descriptor}", path) or os.path.getsize(path) != written:
             return False
-        caught = [line for line in _read(f"/proc/{pid}/status").splitlines() if line.startswith(b"SigCgt:")]
+        caught = [
+            line for line in read_file(f"/proc/{pid}/status").splitlines() if line.startswith(b"SigCgt:")
+        ]
         if not caught or not int(caught[0].split()[1], 16) >> (number - 1) & 1:
             return False
         os.kill(pid, signal.Signals(number) if number in set(signal.Signals) else number)
@@ -167,7 +169,7 @@ def stack_of(directory: str, offset: int) -> tuple[list[str], int]:
     while time.monotonic() < until and (not data or data != before):
         before = data
         with suppress(OSError):
-            data = _read(path)[offset:]
+            data = read_file(path)[offset:]
         time.sleep(0.05)
     text = data[:_MOST_STACK].decode(errors="replace")
     # The current thread, or else the one that Python names last: the main thread.
@@ -175,8 +177,3 @@ def stack_of(directory: str, offset: int) -> tuple[list[str], int]:
     current = [block for block in stacks if block.startswith("Current thread")] or stacks[-1:]
     frames = [line.strip() for block in current[:1] for line in block.splitlines()[1:] if line.strip()]
     return frames, offset + len(data)
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.readall()

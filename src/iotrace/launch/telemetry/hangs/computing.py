@@ -9,7 +9,7 @@ import re
 
 from iotrace.launch.telemetry.hangs import blocked
 from iotrace.launch.telemetry.hangs.progress import Progress
-from iotrace.launch.telemetry.hangs.words import is_foreign
+from iotrace.launch.telemetry.hangs.words import function_of, is_foreign
 
 LEAST_NS = 60_000_000_000  # without a batch
 DUMPS = 3  # alike, one behind the other
@@ -98,7 +98,7 @@ def place(dumps: list[list[str]]) -> list[str]:
 def takes_long(stack: list[str]) -> bool:
     """Say whether a stack is that of a compiler, a checkpoint or a validation, as far as names tell."""
     for line in stack:
-        words = {word.lower() for word in _WORD.findall(line.rpartition(" in ")[2])}
+        words = {word.lower() for word in _WORD.findall(function_of(line))}
         if words & _LONG_WORDS or any(part in line for part in _LONG):
             return True
     return False
@@ -110,4 +110,4 @@ def _own(stack: list[str]) -> list[str]:
 
 
 def _function(line: str) -> tuple[str, str]:
-    return line.partition(", line ")[0], line.rpartition(" in ")[2]
+    return line.partition(", line ")[0], function_of(line)

@@ -83,26 +83,27 @@ def collective_of(about: About) -> str:
     """Return the collective that a process is in, ``backward`` where DistributedDataParallel's; else ''."""
     stack = about.get("stack") or []
     for line in stack:
-        name = _function(line)
+        name = function_of(line)
         if any(file in line for file in _COLLECTIVES) and name not in _ASIDE:
             return name
         if not any(part in line for part in _LIBRARIES):
             break
     ranked = str(about["role"]).startswith("rank")
-    return "backward" if ranked and stack and _function(stack[0]) == "_engine_run_backward" else ""
+    return "backward" if ranked and stack and function_of(stack[0]) == "_engine_run_backward" else ""
 
 
 def _is_in(stack: list[str], files: tuple[str, ...], function: str) -> bool:
     """Whether the program itself called this function of these files, and is in it."""
     for line in stack:
-        if any(file in line for file in files) and _function(line) == function:
+        if any(file in line for file in files) and function_of(line) == function:
             return True
         if not any(part in line for part in _LIBRARIES):
             return False
     return False
 
 
-def _function(line: str) -> str:
+def function_of(line: str) -> str:
+    """Return the function that a frame is in."""
     return line.rpartition(" in ")[2]
 
 

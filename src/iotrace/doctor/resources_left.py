@@ -1,25 +1,20 @@
-"""How much of this place is left: CPUs, memory, shared memory, descriptors."""
+"""What is left for a run here, as `iotrace tune` asks: CPUs, memory, shared memory, descriptors."""
 
 from __future__ import annotations
 
 import os
 import resource
 
-import psutil
-
-from iotrace.doctor.checks.processors import cpu_limit, memory_limit
+from iotrace.doctor.checks.processors import available_memory, cpu_limit
 from iotrace.launch.telemetry.cgroups import read_own
 from iotrace.sweeps.tune.limits import Place
 
 
-def place_here() -> Place:
+def resources_left() -> Place:
     """Look at the limits of this process, its control groups and its host."""
     texts = read_own()
     cpus = float(len(os.sched_getaffinity(0)))
-    quota, limit = cpu_limit(texts), memory_limit(texts)
-    memory = psutil.virtual_memory().available
-    if limit is not None and limit.available_bytes is not None:
-        memory = min(memory, limit.available_bytes)
+    quota = cpu_limit(texts)
     try:
         shm = os.statvfs("/dev/shm")
         shm_bytes: int | None = shm.f_bavail * shm.f_frsize
@@ -28,7 +23,7 @@ def place_here() -> Place:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Place(
         cpus=cpus if quota is None else min(cpus, quota),
-        memory_bytes=memory,
+        memory_bytes=available_memory(texts),
         shm_bytes=shm_bytes,
         descriptors=None if soft == resource.RLIM_INFINITY else soft,
     )
