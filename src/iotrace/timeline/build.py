@@ -25,6 +25,7 @@ from iotrace.timeline.flows import DeliveryKey, batch_flows, chunk_flows
 from iotrace.timeline.hangs import hang_slices
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import (
+    STARTUP,
     Args,
     Counter,
     ProcessTracks,
@@ -35,7 +36,7 @@ from iotrace.timeline.model import (
     first_ns,
     known,
 )
-from iotrace.timeline.startup import startup_tracks
+from iotrace.timeline.startup import startup_slices
 from iotrace.timeline.telemetry import add_telemetry
 
 _MOST = 0.8  # of a cause: what the files of one directory have to cost to stand for all
@@ -58,9 +59,12 @@ def build(
     loaders, loop = analysis.loaders, analysis.loop
     main = ProcessTracks(f"{_title(rank)} · main ({rank.main.host})", f"pid {rank.main.pid}")
     timeline.processes.append(main)
-    phases = [Slice(item.start_ns, item.end_ns, item.name, "phase") for item in phases_of(rank)]
-    if phases:
-        main.tracks.append(Track("phase", phases))
+
+    def add(name: str, slices: list[Slice]) -> None:
+        if slices:
+            main.tracks.append(Track(name, slices))
+
+    add("phase", [Slice(item.start_ns, item.end_ns, item.name, "phase") for item in phases_of(rank)])
     own = f"{_title(rank)} · " if len(session.ranks) > 1 else ""  # what is pinned stands alone
     started = [Slice(*analysis.startup, "start-up", "start-up")] if analysis.startup is not None else []
     detail = detail_of(analysis, most)
@@ -69,19 +73,11 @@ def build(
         main.tracks.append(note(detail, loop.steps))
         steps += blocks(detail, loop.steps)
     main.tracks.append(Track(f"{own}steps", steps))
-    slow = _slow_steps(analysis)
-    if slow:
-        main.tracks.append(Track(f"{own}slow steps", slow))
-    main.tracks += startup_tracks(analysis)
-    failures = failure_slices(analysis, failed)
-    if failures:
-        main.tracks.append(Track(f"{own}failure", failures))
-    hung = hang_slices(analysis, hangs)
-    if hung:
-        main.tracks.append(Track(f"{own}hang", hung))
-    phases_of_steps = _step_phases(analysis, detail)
-    if phases_of_steps:
-        main.tracks.append(Track("forward, backward, optimizer", phases_of_steps))
+    add(f"{own}slow steps", _slow_steps(analysis))
+    add(STARTUP, startup_slices(analysis))
+    add(f"{own}failure", failure_slices(analysis, failed))
+    add(f"{own}hang", hang_slices(analysis, hangs))
+    add("forward, backward, optimizer", _step_phases(analysis, detail))
     arrivals: dict[DeliveryKey, Slice] = {}
     for loader in loaders:
         suffix = "" if loader is analysis.primary else f" (loader {loader.number}, {loader.kind})"

@@ -138,12 +138,8 @@ def _bandwidth(activity: Activity, rows: Column) -> Points:
 def _sums(activity: Activity, rows: Column, values: Floats) -> Points:
     """Sum up at each moment the values of those of `rows` that are under way."""
     events = activity.trace.events
-    if not len(rows):
-        return []
-    times = np.concatenate((events.start_ns[rows], events.end_ns[rows]))
-    moments, number = np.unique(times, return_inverse=True)
-    change = np.bincount(number, weights=np.concatenate((values, -values)), minlength=len(moments))
-    sums = np.maximum(np.round(np.cumsum(change), 3), 0.0)  # with nothing under way it is not quite 0
+    moments, sums = _running(events.start_ns[rows], events.end_ns[rows], values)
+    sums = np.maximum(np.round(sums, 3), 0.0)  # with nothing under way it is not quite 0
     return list(zip(moments.tolist(), sums.tolist(), strict=True))
 
 
@@ -151,10 +147,12 @@ def _queue(activity: Activity, rows: Column) -> Points:
     """Count at each moment what was launched and has not begun; a launch counts from its call's start."""
     events = activity.trace.events
     launched, begun = events.start_ns[activity.launch[rows]], events.start_ns[rows]
-    times = np.concatenate((np.minimum(launched, begun), begun))
-    if not len(times):
-        return []
-    moments, number = np.unique(times, return_inverse=True)
-    change = np.repeat((1, -1), len(rows))
-    length = np.cumsum(np.bincount(number, weights=change, minlength=len(moments)))
+    moments, length = _running(np.minimum(launched, begun), begun, np.ones(len(rows)))
     return list(zip(moments.tolist(), length.tolist(), strict=True))
+
+
+def _running(starts_ns: Column, ends_ns: Column, values: Floats) -> tuple[Column, Floats]:
+    """Return each moment at which a value begins or ends, and the sum of those that hold from there on."""
+    moments, number = np.unique(np.concatenate((starts_ns, ends_ns)), return_inverse=True)
+    change = np.bincount(number, weights=np.concatenate((values, -values)), minlength=len(moments))
+    return moments, np.cumsum(change)

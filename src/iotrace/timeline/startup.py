@@ -5,21 +5,20 @@ from __future__ import annotations
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.startup.imports import imports_of
 from iotrace.analysis.startup.waterfall import ranges_of
-from iotrace.timeline.model import STARTUP, Slice, Track
+from iotrace.timeline.model import STARTUP, Slice
 
 _SHORT_NS = 1_000_000  # a large library has thousands of modules
 
 
-def startup_tracks(analysis: RankAnalysis) -> list[Track]:
-    """Make the track of what lies before the first step and takes 1 ms or more; none without its imports."""
+def startup_slices(analysis: RankAnalysis) -> list[Slice]:
+    """Make slices of what lies before the first step and takes 1 ms or more; none without its imports."""
     imports = imports_of(analysis.rank.main)
     if analysis.startup is None or imports is None:
         return []
     ranges = ranges_of(analysis, imports, *analysis.startup)
     ends = [min(end_ns, analysis.startup[1]) for end_ns in ranges.ends]
-    slices = [
+    return [
         Slice(start_ns, end_ns, detail, STARTUP)
         for start_ns, end_ns, detail in zip(ranges.starts, ends, ranges.details, strict=True)
         if end_ns - start_ns >= _SHORT_NS
     ]
-    return [Track(STARTUP, slices)] if slices else []

@@ -75,12 +75,35 @@ def _inflate(library: str, calls: str, threads: bool = False) -> tuple[Row, ...]
     return (Row(library, calls, least=_SMALL_PACKED, threads=threads),)
 
 
+def _opened(
+    library: str, call: str, file: str, calls: str, size: Size = "", threads: bool = True
+) -> tuple[Row, ...]:
+    """Make the rows of a class that `call` opens a `file` with; `calls` are those that then read it."""
+    owner = call.rpartition(".")[0]
+    return Row(library, call, file, made=True), Row(
+        library, f"{owner}.{calls}", "made 0", size, threads=threads
+    )
+
+
+def _ipc(reader: str, calls: str) -> tuple[Row, ...]:
+    return _opened("pyarrow.ipc", f"{reader}.__init__", "1:source", calls, "result")
+
+
+def _polars(call: str) -> tuple[Row, ...]:
+    return (Row("polars", call, "0:source", finders.polars, threads=True),)
+
+
 def _xarray(wrapper: str, method: str = "_getitem") -> tuple[Row, ...]:
     return (Row("xarray", f"{wrapper}.{method}", "0.datastore._filename"),)
 
 
-_VIDEO = "get_frame_at get_frames_at get_frames_in_range get_frame_played_at get_frames_played_at"
-_TIFF = "0.parent.filehandle.path"
+_FRAMES = (
+    "__getitem__ get_frame_at get_frames_at get_frames_in_range get_frame_played_at get_frames_played_at "
+    "get_frames_played_in_range get_all_frames"
+)
+_TIFF_PARTS = "TiffPageSeries.asarray, TiffPage.asarray, TiffFrame.asarray"
+_GROUPS = "read read_row_group read_row_groups"
+_FETCHING = "execute fetchall fetchmany df fetchdf fetch_df fetchnumpy torch"
 _ZARR = Row(
     "zarr", "Array.__getitem__", finders.zarr_array, threads=True, about=finders.about_zarr, chunks=True
 )
@@ -106,9 +129,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("numpy", "lib.npyio.NpzFile.__getitem__", "0.zip.filename"),
     ),
     "torch": (Row("torch", "load", "0:f", ""),),
-    "safetensors": (
-        Row("safetensors", "safe_open.__init__", "1:filename", made=True),
-        Row("safetensors", "safe_open.get_tensor", "made 0"),
+    "safetensors": _opened(
+        "safetensors", "safe_open.__init__", "1:filename", "get_tensor", "result", threads=False
     ),
     "safetensors.torch": (Row("safetensors.torch", "load_file", "0:filename", ""),),
     "safetensors.numpy": (Row("safetensors.numpy", "load_file", "0:filename", ""),),
@@ -132,12 +154,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "tifffile.tifffile": (
         Row("tifffile", "imread", "0:files", threads=True),
         Row("tifffile", "TiffFile.asarray", "0.filehandle.path", threads=True),
-        *_alike(
-            "tifffile",
-            "TiffPageSeries.asarray, TiffPage.asarray, TiffFrame.asarray",
-            file=_TIFF,
-            threads=True,
-        ),
+        *_alike("tifffile", _TIFF_PARTS, file="0.parent.filehandle.path", threads=True),
     ),
     "rasterio.io": (
         *_alike("rasterio", "DatasetReader.read, DatasetWriter.read", file="0.name", threads=True),
@@ -160,31 +177,14 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("av", "InputContainer.decode demux", "0.name", "", each=True, threads=True),
     ),
     "av.packet": (Row("av", "Packet.decode", "0.stream.container.name", "", threads=True),),
-    "decord.video_reader": (
-        Row("decord", "VideoReader.__init__", "1:uri", made=True),
-        Row("decord", "VideoReader.next get_batch __getitem__", "made 0", "", threads=True),
-    ),
+    "decord.video_reader": _opened("decord", "VideoReader.__init__", "1:uri", "next get_batch __getitem__"),
     "decord.audio_reader": (Row("decord", "AudioReader.__init__", "1:uri", "", threads=True),),
-    "torchcodec.decoders._video_decoder": (
-        Row("torchcodec", "VideoDecoder.__init__", "1:source", made=True),
-        Row("torchcodec", f"VideoDecoder.__getitem__ {_VIDEO}", "made 0", "result.data", threads=True),
-        Row(
-            "torchcodec",
-            "VideoDecoder.get_frames_played_in_range get_all_frames",
-            "made 0",
-            "result.data",
-            threads=True,
-        ),
+    "torchcodec.decoders._video_decoder": _opened(
+        "torchcodec", "VideoDecoder.__init__", "1:source", _FRAMES, "result.data"
     ),
-    "torchcodec.decoders._audio_decoder": (
-        Row("torchcodec", "AudioDecoder.__init__", "1:source", made=True),
-        Row(
-            "torchcodec",
-            "AudioDecoder.get_all_samples get_samples_played_in_range",
-            "made 0",
-            "result.data",
-            threads=True,
-        ),
+    "torchcodec.decoders._audio_decoder": _opened(
+        *("torchcodec", "AudioDecoder.__init__", "1:source"),
+        *("get_all_samples get_samples_played_in_range", "result.data"),
     ),
     "tarfile": (
         Row("tarfile", "TarFile.next", finders.archive, ""),
@@ -219,13 +219,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "duckdb": (
         Row("duckdb", "connect", "0:database", made=True),
         Row("duckdb", "execute", size="", threads=True),
-        Row(
-            "duckdb",
-            "DuckDBPyConnection.execute fetchall fetchmany df fetchdf fetch_df fetchnumpy torch",
-            "made 0",
-            "",
-            threads=True,
-        ),
+        Row("duckdb", f"DuckDBPyConnection.{_FETCHING}", "made 0", "", threads=True),
         Row("duckdb", "DuckDBPyRelation.execute fetchall df to_df fetchnumpy arrow torch", "", threads=True),
     ),
     "lmdb.cpython": (
@@ -234,41 +228,22 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("lmdb", "Transaction.get", "made 0"),
         Row("lmdb", "Cursor.get item value getmulti", "made 0"),
     ),
-    "polars.io.csv.functions": (Row("polars", "read_csv", "0:source", finders.polars, threads=True),),
-    "polars.io.parquet.functions": (Row("polars", "read_parquet", "0:source", finders.polars, threads=True),),
-    "polars.io.ipc.functions": (Row("polars", "read_ipc", "0:source", finders.polars, threads=True),),
-    "polars.io.ndjson": (Row("polars", "read_ndjson", "0:source", finders.polars, threads=True),),
-    "polars.io.json.read": (Row("polars", "read_json", "0:source", finders.polars, threads=True),),
+    "polars.io.csv.functions": _polars("read_csv"),
+    "polars.io.parquet.functions": _polars("read_parquet"),
+    "polars.io.ipc.functions": _polars("read_ipc"),
+    "polars.io.ndjson": _polars("read_ndjson"),
+    "polars.io.json.read": _polars("read_json"),
     "polars.lazyframe.frame": (Row("polars", "LazyFrame.collect", "", finders.polars, threads=True),),
     "pyarrow.parquet.core": (
         Row("pyarrow.parquet", "ParquetFile.__init__", "1:source", made=True),
-        Row("pyarrow.parquet", "ParquetDataset.__init__", "1:path_or_paths", made=True),
         Row("pyarrow.parquet", "read_table", "0:source", threads=True),
-        Row(
-            "pyarrow.parquet",
-            "ParquetFile.read read_row_group read_row_groups",
-            "made 0",
-            threads=True,
-            groups=True,
-        ),
+        Row("pyarrow.parquet", f"ParquetFile.{_GROUPS}", "made 0", threads=True, groups=True),
         Row("pyarrow.parquet", "ParquetFile.iter_batches", "made 0", each=True, threads=True, groups=True),
-        Row("pyarrow.parquet", "ParquetDataset.read", "made 0", threads=True),
+        *_opened("pyarrow.parquet", "ParquetDataset.__init__", "1:path_or_paths", "read", "result"),
     ),
     "pyarrow.ipc": (
-        Row("pyarrow.ipc", "RecordBatchFileReader.__init__", "1:source", made=True),
-        Row("pyarrow.ipc", "RecordBatchStreamReader.__init__", "1:source", made=True),
-        Row(
-            "pyarrow.ipc",
-            "RecordBatchFileReader.read_all get_batch get_record_batch",
-            "made 0",
-            threads=True,
-        ),
-        Row(
-            "pyarrow.ipc",
-            "RecordBatchStreamReader.read_all read_next_batch __next__",
-            "made 0",
-            threads=True,
-        ),
+        *_ipc("RecordBatchFileReader", "read_all get_batch get_record_batch"),
+        *_ipc("RecordBatchStreamReader", "read_all read_next_batch __next__"),
     ),
     "pyarrow.feather": (Row("pyarrow.feather", "read_feather read_table", "0:source", threads=True),),
     "pyarrow.orc": (Row("pyarrow.orc", "read_table", "0:source", threads=True),),
