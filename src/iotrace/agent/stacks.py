@@ -6,13 +6,13 @@ sidecar sends the signal at most once, and only while the descriptor still is th
 
 from __future__ import annotations
 
-import os
 import signal
 from fcntl import F_DUPFD_CLOEXEC, fcntl
-from posix import O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, close, fstat, open, read
+from posix import O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, close, fstat, open
 
 from iotrace.agent.patching import on_undo
 from iotrace.session.guard import ours
+from iotrace.session.identity import read_proc
 from iotrace.session.names import FILE_MODE, STACKS
 
 TYPE_CHECKING = False
@@ -75,11 +75,7 @@ def _close(was: tuple[int, int, tuple[int, int]]) -> None:
 
 def _free_signal() -> int:
     """Return a real-time signal that nothing in this process handles, blocks or ignores; 0 without one."""
-    descriptor = open("/proc/self/status", os.O_RDONLY | O_CLOEXEC)
-    try:
-        lines = read(descriptor, 8192).decode(errors="replace").splitlines()
-    finally:
-        close(descriptor)
+    lines = read_proc("/proc/self/status", 8192).decode(errors="replace").splitlines()
     masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigBlk", "SigIgn", "SigCgt"))]
     for number in range(signal.SIGRTMAX - 1, signal.SIGRTMAX - 1 - _SIGNALS, -1):
         if len(masks) == 3 and not any(mask >> (number - 1) & 1 for mask in masks):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import filecmp
 import glob
+import hashlib
 import json
 import os
 from collections.abc import Iterable
@@ -20,6 +22,7 @@ if TYPE_CHECKING:  # it imports numpy and more
 
 CHROME, DFTRACER, SESSION = "chrome", "dftracer", "session"
 _HEAD_BYTES = 1 << 20
+_LOOK_BYTES = 1 << 16
 _UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"[\0", b"\0{", b"\0[")
 _TRACES = (".json", ".json.gz", ".pfw", ".pfw.gz", ".trace", ".json.1")
 
@@ -165,3 +168,25 @@ def _looks_like_dftracer(text: bytes) -> bool:
             return True
         found += 1
     return found >= 2
+
+
+def each_once(files: list[InputFile], notes: list[str]) -> list[InputFile]:
+    """Without files of the same content: a session holds copies of the traces that its program exported."""
+    kept: list[InputFile] = []
+    looks: dict[tuple[int, bytes], list[InputFile]] = {}
+    for file in files:
+        if file.kind != SESSION:
+            alike = looks.setdefault(_look_of(file.path), [])
+            same = next((other for other in alike if filecmp.cmp(other.path, file.path, shallow=False)), None)
+            if same is not None:
+                notes.append(f"left out: {file.path}, the same as {same.path}")
+                continue
+            alike.append(file)
+        kept.append(file)
+    return kept
+
+
+def _look_of(path: Path) -> tuple[int, bytes]:
+    """What files of the same content have in common, and few others."""
+    with path.open("rb") as file:
+        return path.stat().st_size, hashlib.blake2b(file.read(_LOOK_BYTES), digest_size=16).digest()

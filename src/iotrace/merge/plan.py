@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
-import hashlib
 import os
 import re
 from collections import Counter
@@ -21,6 +19,7 @@ from iotrace.merge.input_files import (
     InputFile,
     MergeError,
     UnreadableError,
+    each_once,
     expand,
     identify,
 )
@@ -30,7 +29,6 @@ from iotrace.timeline.writers.id_map import PIDS_EACH, Raw
 
 _DAY_NS = 86_400 * 10**9
 _APART_NS = 60 * 10**9
-_LOOK_BYTES = 1 << 16
 _RANK_OR_OTHER = re.compile(r"rank\d+|other")  # what --per-rank adds to the output's name
 _SUFFIXES = (".json", ".json.gz", ".pftrace", ".pftrace.gz")
 
@@ -99,7 +97,7 @@ def files_of(
                 continue
             if extra is not None:
                 files.append(replace(extra, of_session=True))
-    files = _each_once(files, notes)
+    files = each_once(files, notes)
     if not files:
         raise no_events(problems + notes)
     return files
@@ -108,28 +106,6 @@ def files_of(
 def no_events(why: list[str]) -> MergeError:
     """Say that nothing can be merged, and the first of the reasons that are known."""
     return MergeError("the inputs hold no events" + (f": {why[0]}" if why else ""))
-
-
-def _each_once(files: list[InputFile], notes: list[str]) -> list[InputFile]:
-    """Without files of the same content: a session holds copies of the traces that its program exported."""
-    kept: list[InputFile] = []
-    looks: dict[tuple[int, bytes], list[InputFile]] = {}
-    for file in files:
-        if file.kind != SESSION:
-            alike = looks.setdefault(_look_of(file.path), [])
-            same = next((other for other in alike if filecmp.cmp(other.path, file.path, shallow=False)), None)
-            if same is not None:
-                notes.append(f"left out: {file.path}, the same as {same.path}")
-                continue
-            alike.append(file)
-        kept.append(file)
-    return kept
-
-
-def _look_of(path: Path) -> tuple[int, bytes]:
-    """What files of the same content have in common, and few others."""
-    with path.open("rb") as file:
-        return path.stat().st_size, hashlib.blake2b(file.read(_LOOK_BYTES), digest_size=16).digest()
 
 
 def suffix_of(output: Path) -> str:

@@ -56,13 +56,21 @@ def ranks(environment: Mapping[str, str]) -> dict[str, int | None]:
 def boot_id() -> str:
     """Return the id of this boot of the kernel, empty if unknown; processes of one boot share its clocks."""
     try:
-        descriptor = open("/proc/sys/kernel/random/boot_id", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return read(descriptor, 64).decode().strip()
-        finally:
-            close(descriptor)
+        return read_proc("/proc/sys/kernel/random/boot_id", 64).decode().strip()
     except ours(OSError, ValueError):
         return ""
+
+
+def read_proc(path: str, most: int) -> bytes:
+    """Return the first `most` bytes of a file of /proc, as the kernel gives them in one call.
+
+    It is opened anew each time: a number that is kept may become a file of the program's.
+    """
+    descriptor = open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read(descriptor, most)
+    finally:
+        close(descriptor)
 
 
 def describe(process_role: str) -> dict[str, Any]:

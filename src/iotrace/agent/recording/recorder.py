@@ -10,8 +10,8 @@ import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from _struct import Struct  # `struct` is one file more to read in each process
 from itertools import count, starmap
-from os import O_APPEND, O_CLOEXEC, O_CREAT, O_RDONLY, O_WRONLY
-from posix import close, getpid, mkdir, open, read, stat, uname, write
+from os import O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY
+from posix import close, getpid, mkdir, open, stat, uname, write
 from time import monotonic_ns, process_time_ns, time
 
 from iotrace.agent import unpatched
@@ -20,6 +20,7 @@ from iotrace.session import names
 from iotrace.session.append_file import Stream
 from iotrace.session.clock_anchor import clock_anchor
 from iotrace.session.guard import ours
+from iotrace.session.identity import read_proc
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -235,14 +236,9 @@ class Recorder:
         record: dict[str, Any] = {"type": "tick", "clock": clock_anchor(), "cpu_ns": process_time_ns()}
         record["writer"] = self._writer_id
         try:
-            # Opened anew each second: a number that is kept may become a file of the program's.
-            descriptor = open("/proc/self/io", O_RDONLY | O_CLOEXEC)
-            try:
-                for line in read(descriptor, 512).decode().splitlines():
-                    key, _, value = line.partition(": ")
-                    record[key] = int(value)
-            finally:
-                close(descriptor)
+            for line in read_proc("/proc/self/io", 512).decode().splitlines():
+                key, _, value = line.partition(": ")
+                record[key] = int(value)
         except ours(OSError, ValueError):
             pass
         self.records.append(record)

@@ -83,13 +83,7 @@ class Window:
         if self.phase is WAITING and not loader.trains and self._schedule.wait:
             return  # `_is_due` says no
         with self._lock:
-            try:
-                self._advance(iterator, loader, grad, step)
-            except ours(Exception) as error:
-                self._fail(error)
-            except BaseException as error:
-                self._interrupted(error)
-                raise
+            self._guarded(self._advance, iterator, loader, grad, step)
 
     def _guarded(self, act: Any, *args: Any) -> None:
         try:
@@ -97,7 +91,8 @@ class Window:
         except ours(Exception) as error:
             self._fail(error)
         except BaseException as error:
-            self._interrupted(error)
+            # A signal handler of the program has raised it in the midst of this.
+            self._fail(RuntimeError(f"interrupted by {type(error).__name__}"))
             raise
 
     def _advance(self, iterator: Any, loader: Any, grad: bool, step: int) -> None:
@@ -282,10 +277,6 @@ class Window:
         except ours(Exception) as another:
             self._recorder.absorb(another, "stopping the torch profiler")
             self._running = profiler
-
-    def _interrupted(self, error: BaseException) -> None:
-        """Profile no more where a signal handler of the program has raised `error` in the midst of this."""
-        self._fail(RuntimeError(f"interrupted by {type(error).__name__}"))
 
 
 current: Window | None = None
