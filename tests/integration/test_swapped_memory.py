@@ -50,14 +50,35 @@ for batch in DataLoader(Rows(), batch_size=4, num_workers=2):
     (weight * batch).sum().backward()
 """
 
+# The step itself uses rows of a table of 800 MiB by chance; its samples are nothing.
+TRAINING = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 240
+    def __getitem__(self, index):
+        return torch.randint(200_000, (256,), generator=torch.Generator().manual_seed(index))
+
+table = torch.full((200_000, 1024), 0.5)
+weight = torch.nn.Parameter(torch.zeros(1024))
+for batch in DataLoader(Rows(), batch_size=4, num_workers=1):
+    (weight * table[batch.flatten()].sum(dim=0)).sum().backward()
+"""
+
 
 def traced(directory: Path, how: str, limit_mib: int) -> tuple[dict[str, Any], int]:
     """The report's rank of such a program, and the bytes that came back from swap."""
+    report, came_back = reported(directory, PROGRAM.format(how=how), limit_mib)
+    return report["ranks"][0], came_back
+
+
+def reported(directory: Path, program: str, limit_mib: int) -> tuple[dict[str, Any], int]:
     with limited("memory", "memory.limit_in_bytes", limit_mib << 20) as group:
-        run = run_script(directory, PROGRAM.format(how=how), OMP_NUM_THREADS="1")
+        run = run_script(directory, program, OMP_NUM_THREADS="1")
         stat = (group / "memory.stat").read_text().split()
-    (rank,) = run.report()["ranks"]
-    return rank, 4096 * int(stat[stat.index("total_workingset_refault_anon") + 1])
+    return run.report(), 4096 * int(stat[stat.index("total_workingset_refault_anon") + 1])
 
 
 @pytest.fixture
@@ -97,3 +118,15 @@ def test_faults_of_a_mapped_file_are_no_swap(tmp_path: Path) -> None:
     assert rank["system"]["host"]["swap_in_bytes"] == 0
     assert sum(each["major_faults"] for each in rank["system"]["processes"]) > 1000
     assert "swap" not in {each["id"] for each in rank["culprits"]}
+
+
+@pytest.mark.usefixtures("swap")
+def test_a_training_whose_own_memory_goes_to_swap_is_advised_to_have_more(tmp_path: Path) -> None:
+    report, came_back = reported(tmp_path, TRAINING, 420)
+    (rank,) = report["ranks"]
+    main = next(each for each in rank["system"]["processes"] if each["role"] == "main")
+    assert came_back > 100 << 20
+    assert main["swap_in_bytes"] > 50 << 20
+    (advice,) = [each for each in report["recommendations"] if each["id"] == "swap"]
+    assert advice["gain_ms_per_step"] is None
+    assert any("memory in swap" in reason for reason in report["verdict"]["trust"]["reasons"])
