@@ -12,6 +12,7 @@ from rich.console import Console
 
 from iotrace.analysis.results import (
     Collectives,
+    Culprit,
     DataWait,
     Excluded,
     Failure,
@@ -327,6 +328,20 @@ def test_a_step_is_split_into_its_phases_where_they_are_known() -> None:
     partly = PhasesMs(forward=20.0, backward=None, optimizer=9.9, other=None)
     (row,) = [row for row in screen(report(rank(phases_ms=partly)), 120) if row.startswith("Step")]
     assert row.endswith("   data wait 59.5 · forward 20.0 · optimizer 9.9 · rest 45.0")
+
+
+def test_slow_imports_that_can_be_helped_stand_where_the_start_is_much_of_the_run() -> None:
+    def rows(loop_seconds: float, remedy: str = "keep the environment on a local disk") -> list[str]:
+        imports = Culprit(
+            id="imports", text="imports are 40.0 s", evidence={}, wait_ms=0.0, leads=False, remedy=remedy
+        )
+        one = rank(startup=Startup(seconds=60), culprits=[imports])
+        one = replace(one, steps=replace(one.steps, loop_seconds=loop_seconds))
+        shown = screen(report(one))
+        return [row for row in shown if row.startswith("Start") or "local disk" in row]
+
+    told = ["Start  imports are 40.0 s: keep the environment on a local disk"]
+    assert (rows(600.0), rows(6000.0), rows(600.0, remedy="")) == (told, [], [])
 
 
 def test_doubts_about_one_rank_stand_together() -> None:

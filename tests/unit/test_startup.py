@@ -17,12 +17,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from iotrace.agent import patching
 from iotrace.agent.dataloader import pickling
 from iotrace.agent.recording import import_times
 from iotrace.agent.recording.encode import encode
-from iotrace.analysis.results import Startup, StartupPart
+from iotrace.analysis.results import ImportMount, Startup, StartupPart
 from iotrace.analysis.startup.culprit import slow_imports
 from iotrace.analysis.startup.imports import STANDARD, ImportTable, imports_of, outermost, own_cpu_ns
 from iotrace.analysis.startup.waterfall import IMPORTS, NOT_NAMED, Ranges
@@ -278,6 +279,19 @@ def test_imports_are_named_where_they_are_most_of_the_start(
         assert culprit.text.startswith(said)
         assert bool(culprit.remedy) == mended
         assert not culprit.leads
+
+
+@pytest.mark.parametrize(
+    ("slept", "named"),
+    [({"nfs4 /env": 29.0, "ext4 /": 2.0}, " of nfs4 /env"), ({"nfs4 /a": 5.0, "nfs4 /b": 4.0}, ""), ({}, "")],
+)
+def test_the_file_system_that_imports_wait_for_is_named(slept: dict[str, float], named: str) -> None:
+    mounts = [
+        ImportMount(mount=name, seconds=seconds + 1, cpu_seconds=1.0, modules=9, packages=1)
+        for name, seconds in slept.items()
+    ]
+    (culprit,) = slow_imports(replace(started(40, 60, 30), mounts=mounts))
+    assert culprit.text.endswith(f"30.0 of it waiting, as for files{named}")
 
 
 def test_cpu_time_of_an_import_is_without_those_in_it() -> None:

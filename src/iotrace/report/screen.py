@@ -16,9 +16,17 @@ from iotrace.report.layout import facts, line, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.views.hangs import last_hang_rows
 from iotrace.report.views.slow_words import slow_facts, soon
-from iotrace.report.words import accumulated, device_facts, gain_text, other_wait_text
+from iotrace.report.words import (
+    accumulated,
+    device_facts,
+    file_facts,
+    gain_text,
+    other_wait_text,
+    run_facts,
+    start_facts,
+)
 from iotrace.session.liveness import KILLED, UNKNOWN
-from iotrace.units import counted, milliseconds, size
+from iotrace.units import milliseconds
 
 WIDTH = 6  # of a label
 WANT_A_FIX = ("input-bound", "moderately-input-bound", "rank-late", "device-idle")
@@ -26,9 +34,7 @@ _ELSE = "-v has loader, system and I/O"
 _MOST_FIXES = 3
 _MANY_STEPS = 2000  # more than one wants to scroll through in a browser
 _MOST_CAUSES = 5
-_MOST_GROUPS = 2
 _MOST_REASONS = 3  # for trust
-_WORTH_NAMING = 0.01  # of the wait
 _LEAST_MS = 0.05  # what is shown as 0.0
 _STYLES = {
     "input-bound": "bold red",
@@ -228,7 +234,7 @@ def fact_rows(rank: RankReport) -> list[Row]:
     if rank.data_wait.raw_ms:
         rows += _cause_rows(rank)
     rows += [("Device", device_facts(rank)), ("Slow", slow_facts(rank))]
-    rows += [("Files", _files(rank)), ("Ran", _ran(rank))]
+    rows += [("Files", file_facts(rank)), ("Start", start_facts(rank)), ("Ran", run_facts(rank))]
     return [row for row in rows if row[1]]
 
 
@@ -263,49 +269,3 @@ def _cause_rows(rank: RankReport) -> list[Row]:
         by_loader = [f"{names.get(item.loader, '?')} {item.raw_ms:.1f}" for item in wait.by_loader]
         rows.append(("", ["by loader: " + " · ".join(by_loader)]))
     return rows
-
-
-def _files(rank: RankReport) -> list[str]:
-    """The files, summed up, that cost the wait most; what else was read."""
-    worth_ms = max(_LEAST_MS, _WORTH_NAMING * (rank.data_wait.raw_ms or 0.0))
-    shown = [group for group in rank.file_groups if group.cost_ms >= worth_ms][:_MOST_GROUPS]
-    parts = []
-    for group in shown:
-        files = f" ({group.members} files)" if group.members is not None else ""
-        own = {"decode": group.decode_ms, "transform": group.transform_ms, "read": group.read_ms}
-        of = ", ".join(f"{name} {ms or 0.0:.1f}" for name, ms in own.items() if ms or name != "transform")
-        parts.append(f"{group.path}{files} {milliseconds(group.cost_ms)} a step ({of})")
-    # Of a mapped file no call reads: how many bytes came of it is unknown.
-    read = [group for group in rank.file_groups if group.reads or group.read_bytes is None]
-    rest = [group for group in read if group not in shown]
-    if rest:
-        known = [group.read_bytes for group in rest if group.read_bytes is not None]
-        least = "" if len(known) == len(rest) else "≥ "
-        count = sum(group.members or 1 for group in rest)
-        parts.append(f"{counted(count, 'other' if parts else 'file')}: {least}{size(sum(known))} read in all")
-    return parts
-
-
-def _ran(rank: RankReport) -> list[str]:
-    """What the run was: its start-up, its loop, its workers, its memory."""
-    parts = []
-    if rank.startup is not None:
-        parts.append(f"start-up {_seconds(rank.startup.seconds)}")
-    if rank.steps.loop_seconds is not None:
-        parts.append(f"training {_seconds(rank.steps.loop_seconds)}")
-    primary = rank.primary
-    within = [loader for loader in rank.loaders if primary is not None and loader.within == primary.id]
-    made_by = within[0] if len(within) == 1 else primary
-    if made_by is not None and not made_by.wrapped:
-        several = len({loader.workers for loader in rank.loaders if not loader.wrapped}) > 1
-        parts.append(f"{counted(made_by.workers, 'worker')}{f' of {made_by.dataset}' if several else ''}")
-    if rank.system.rss_peak_bytes is not None:
-        parts.append(f"memory {size(rank.system.rss_peak_bytes)} at most")
-    return [" · ".join(parts)] if parts else []
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 600:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 300 else f"{minutes // 60} h"

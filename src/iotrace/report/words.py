@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iotrace.analysis.results import Failure, Fix, RankReport, Steps
-from iotrace.units import milliseconds
+from iotrace.analysis.startup.culprit import SLOW_IMPORTS
+from iotrace.units import counted, milliseconds, size
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
 _ACCUMULATED = 1.5  # micro-batches: less is an update that is left out now and then
 _LEAST_MS = 0.05  # what is shown as 0.0
+_MOST_GROUPS = 2
+_WORTH_NAMING = 0.01  # of the wait
+_LONG_START = 0.05  # of the run
 _WORTH_TELLING = 0.1  # of a gain: what is beyond the cost of the fix's own cause
 
 
@@ -90,3 +94,58 @@ def accumulated(steps: Steps) -> list[str]:
     if (steps.batches or 0.0) >= _ACCUMULATED:
         found.append(f"{steps.batches:.3g} batches a step")
     return found
+
+
+def file_facts(rank: RankReport) -> list[str]:
+    """The files, summed up, that cost the wait most; what else was read."""
+    worth_ms = max(_LEAST_MS, _WORTH_NAMING * (rank.data_wait.raw_ms or 0.0))
+    shown = [group for group in rank.file_groups if group.cost_ms >= worth_ms][:_MOST_GROUPS]
+    parts = []
+    for group in shown:
+        files = f" ({group.members} files)" if group.members is not None else ""
+        own = {"decode": group.decode_ms, "transform": group.transform_ms, "read": group.read_ms}
+        of = ", ".join(f"{name} {ms or 0.0:.1f}" for name, ms in own.items() if ms or name != "transform")
+        parts.append(f"{group.path}{files} {milliseconds(group.cost_ms)} a step ({of})")
+    # Of a mapped file no call reads: how many bytes came of it is unknown.
+    read = [group for group in rank.file_groups if group.reads or group.read_bytes is None]
+    rest = [group for group in read if group not in shown]
+    if rest:
+        known = [group.read_bytes for group in rest if group.read_bytes is not None]
+        least = "" if len(known) == len(rest) else "≥ "
+        count = sum(group.members or 1 for group in rest)
+        parts.append(f"{counted(count, 'other' if parts else 'file')}: {least}{size(sum(known))} read in all")
+    return parts
+
+
+def start_facts(rank: RankReport) -> list[str]:
+    """What held the start up and can be helped, where it is much of the run."""
+    if rank.startup is None or rank.steps.loop_seconds is None:
+        return []
+    long = rank.startup.seconds >= _LONG_START * (rank.startup.seconds + rank.steps.loop_seconds)
+    slow = [each for each in rank.culprits if each.id == SLOW_IMPORTS and each.remedy and long]
+    return [f"{each.text}: {each.remedy}" for each in slow]
+
+
+def run_facts(rank: RankReport) -> list[str]:
+    """What the run was: its start-up, its loop, its workers, its memory."""
+    parts = []
+    if rank.startup is not None:
+        parts.append(f"start-up {_seconds(rank.startup.seconds)}")
+    if rank.steps.loop_seconds is not None:
+        parts.append(f"training {_seconds(rank.steps.loop_seconds)}")
+    primary = rank.primary
+    within = [loader for loader in rank.loaders if primary is not None and loader.within == primary.id]
+    made_by = within[0] if len(within) == 1 else primary
+    if made_by is not None and not made_by.wrapped:
+        several = len({loader.workers for loader in rank.loaders if not loader.wrapped}) > 1
+        parts.append(f"{counted(made_by.workers, 'worker')}{f' of {made_by.dataset}' if several else ''}")
+    if rank.system.rss_peak_bytes is not None:
+        parts.append(f"memory {size(rank.system.rss_peak_bytes)} at most")
+    return [" · ".join(parts)] if parts else []
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 600:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 300 else f"{minutes // 60} h"

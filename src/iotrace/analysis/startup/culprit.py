@@ -10,6 +10,7 @@ from iotrace.analysis.startup.waterfall import IMPORTS
 SLOW_IMPORTS = "imports"
 _SECONDS = 1.0
 _FRACTION = 0.5  # of the time to the end of the first step; likewise of imports, waiting
+_MOSTLY = 0.75
 _REMEDY = "keep the environment on a local disk, or in one file (a container's image, squashfs)"
 
 
@@ -28,5 +29,14 @@ def slow_imports(startup: Startup | None) -> Iterator[Culprit]:
     if waiting is not None:
         evidence["imports_waiting_seconds"] = waiting
         if waiting >= _FRACTION * seconds:
-            text, remedy = f"{text}, {waiting:.1f} of it waiting, as for files", _REMEDY
+            mount = _waited_for(startup)
+            of = f" of {mount}" if mount is not None else ""
+            text, remedy = f"{text}, {waiting:.1f} of it waiting, as for files{of}", _REMEDY
     yield Culprit(id=SLOW_IMPORTS, text=text, evidence=evidence, wait_ms=0.0, leads=False, remedy=remedy)
+
+
+def _waited_for(startup: Startup) -> str | None:
+    """Name the file system on which most of the imports' time off a CPU was spent; None: no one has most."""
+    slept = {each.mount: each.seconds - each.cpu_seconds for each in startup.mounts}
+    mount = max(slept, key=lambda name: slept[name], default=None)
+    return mount if mount is not None and slept[mount] >= _MOSTLY * sum(slept.values()) else None
