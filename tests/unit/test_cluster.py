@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 from pathlib import Path
 
@@ -45,6 +46,18 @@ def test_traces_read_elsewhere_make_the_same_report() -> None:
     bare = analyse_traces([read_kineto(path) for path in TRACES])
     assert bare.imbalance is not None
     assert msgspec.json.encode(report_of_parts(moved)) == msgspec.json.encode(bare)
+
+
+def test_a_ranks_trace_that_is_cut_makes_the_same_report_and_says_so(tmp_path: Path) -> None:
+    whole = [gzip.decompress(path.read_bytes()) for path in TRACES]
+    paths = [tmp_path / path.name.removesuffix(".gz") for path in TRACES]
+    for path, content in zip(paths, (whole[0], whole[1][: len(whole[1]) // 2]), strict=True):
+        path.write_bytes(content)
+    moved = pickle.loads(pickle.dumps([part_of_trace(30.0, path) for path in paths]))
+    found, bare = report_of_parts(moved), analyse_traces([read_kineto(path) for path in paths])
+    assert msgspec.json.encode(found) == msgspec.json.encode(bare)
+    assert not found.session.complete
+    assert any("gloo_rank1.json" in f"{item.what} {item.why}" for item in found.not_captured)
 
 
 def test_dask_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ def told(exit_code: int | None, *workers: Process, taken: int = 2) -> tuple[list
         ranks=[Rank(0, None, 0, main, list(workers))],
         processes=[main, *workers],
         posix_on=True,
+        namesakes=set(),
         calls=SimpleNamespace(problems=[]),
         telemetry=[],
         problems=[],

@@ -26,6 +26,7 @@ from iotrace.sources.clocks.host_links import Exchange, link_by_exchanges
 from iotrace.sources.clocks.session_clock import Recording
 from iotrace.sources.kineto.clock_by_collectives import Traced, relate_by_collectives
 from iotrace.sources.session import open_session
+from tests.support.runs import report_of
 from tests.support.waiting import eventually
 
 SECOND = 10**9
@@ -336,6 +337,29 @@ def test_what_a_clock_that_was_set_leaves_unsure_counts_for_its_own_host(tmp_pat
         survey_session(InputFile(tmp_path / "s", SESSION, rank.name, rank.name)) for rank in session.ranks
     ]
     assert [each.bound_ns for each in surveys] == [10, 40_000_000]
+
+
+@pytest.mark.parametrize("pid", [2000, 1000])
+@pytest.mark.parametrize("boot_id", ["another", "b"])
+def test_machines_and_containers_of_one_name(tmp_path: Path, pid: int, boot_id: str) -> None:
+    """Two machines have two clocks, which nobody compared; of calls nothing tells whose they are."""
+    write_session(tmp_path / "s", 20, ranks=2, calls=1)
+    (directory,) = tmp_path.glob("s/processes/2000-*")
+    identity = json.loads((directory / names.PROCESS).read_text())
+    (directory / names.PROCESS).write_text(json.dumps(identity | {"boot_id": boot_id, "pid": pid}))
+    log = tmp_path / "s" / names.POSIX / "io-2000.pfw"
+    log.write_text(log.read_text().replace('"pid":2000', f'"pid":{pid}'))
+    found = report_of(tmp_path / "s")
+    assert [rank["steps"]["begun"] for rank in found["ranks"]] == [20, 20]
+    assert {each["kind"] for each in found["clocks"]} == {"exact" if boot_id == "b" else "assumed"}
+    lost = [item["what"] for item in found["not_captured"] if item["what"].startswith("POSIX calls of the")]
+    if pid == 2000:
+        assert [rank["io"]["calls"] for rank in found["ranks"]] == [20, 20]
+        assert lost == []
+    else:
+        assert [rank["io"] for rank in found["ranks"]] == [None, None]
+        assert lost == ["POSIX calls of the processes 1000 on n1"]
+        assert not found["session"]["complete"]
 
 
 AHEAD_NS = 3 * SECOND

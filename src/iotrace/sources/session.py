@@ -18,7 +18,7 @@ from iotrace.sources.dftracer.call_reader import OwnLogs, read_posix
 from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.paths import Paths, is_code
 from iotrace.sources.processes import Process, read_processes
-from iotrace.sources.records import Distributed, IteratorStart, OwnLog, Worker
+from iotrace.sources.records import Distributed, IteratorStart, OwnLog, Tick, Worker
 from iotrace.sources.samples import read_sidecars
 from iotrace.sources.stolen_time import add_stolen_time
 from iotrace.sources.telemetry import Telemetry, read_telemetry
@@ -106,10 +106,22 @@ class Session(msgspec.Struct, frozen=True, dict=True):
 
     def calls_of(self, process: Process) -> PosixCalls:
         """The POSIX calls of one process."""
+        if (process.identity.node, process.pid) in self.namesakes:
+            return self._no_calls
         nodes = self.calls.nodes
         # A pid means something on its own host alone; calls of one host need not name it.
         node = process.identity.node if len(nodes) > 1 else next(iter(nodes), "")
         return self._calls_by_process.get((node, process.pid), self._no_calls)
+
+    @cached_property
+    def namesakes(self) -> set[tuple[str, int]]:
+        """Host and number of processes that lived at once: of machines or containers of one name.
+
+        Nothing tells which of them made a call: these have none.
+        """
+        several = [rows for rows in self._by_pid.values() if len(rows) > 1]
+        found = [[self.processes[row] for row in rows] for rows in several]
+        return {(own[0].identity.node, own[0].pid) for own in found if any(map(_at_once, own, own[1:]))}
 
     @cached_property
     def _calls_by_process(self) -> dict[tuple[str, int], PosixCalls]:
@@ -194,6 +206,15 @@ def _rows(keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
     for row, key in enumerate(keys):
         found.setdefault(key, []).append(row)
     return found
+
+
+def _at_once(one: Process, other: Process) -> bool:
+    """Whether two processes of one number are not one after the other, as those before and behind an exec."""
+    if one.identity.boot_id != other.identity.boot_id:
+        return bool(one.identity.boot_id and other.identity.boot_id)
+    first, second = sorted((one, other), key=lambda process: process.identity.clock[0])
+    last_ns = max([first.identity.clock[0], *(tick.clock[0] for tick in first.of_type(Tick))])
+    return bool(second.identity.clock[0] < last_ns)
 
 
 def _takes_steps(process: Process) -> bool:

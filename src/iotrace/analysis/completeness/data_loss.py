@@ -53,6 +53,10 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
     for rank in session.ranks:
         yield from _parts(f"the torch.profiler traces of rank {rank.number}", rank.main.windows.problems)
     yield from _parts("the POSIX calls", session.calls.problems)
+    for node, pid in sorted(session.namesakes) if session.posix_on else ():
+        what = f"POSIX calls of the processes {pid} on {node}"
+        why = "several machines or containers have this name, and a process of this number at once"
+        yield NotCaptured(what, why, "give each a host name of its own")
     for telemetry in session.telemetry:
         node = telemetry.sampler.node
         yield from _parts(f"the telemetry of {node}", telemetry.damage)

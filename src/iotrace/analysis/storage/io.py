@@ -31,6 +31,8 @@ def io_of(
     """
     if not session.posix_on or not session.calls.pids:
         return None
+    if any((process.identity.node, process.pid) in session.namesakes for process in rank.processes):
+        return None
     of_each = [session.calls_of(process) for process in rank.processes]
     # Where a call of stdio holds the library's own calls, these are the I/O.
     counted = [own.where(~stdio.nested(own)[0]) for own in of_each]
