@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iotrace.agent.recording import spans
+from iotrace.agent.recording import spans, thread_clocks
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session.names import KIND_ITEM
 
@@ -54,8 +54,9 @@ def test_a_preemption_anywhere_is_no_cpu_time_and_takes_none_away(
     while preempted < readings:
         machine = Machine(preempted)
         for name in ("monotonic_ns", "thread_time_ns", "getrusage"):
-            monkeypatch.setattr(spans, name, getattr(machine, name))
-        spans.after_fork_in_child()
+            for module in (spans, thread_clocks):
+                monkeypatch.setattr(module, name, getattr(machine, name), raising=False)
+        thread_clocks.after_fork_in_child()
         recorder = Recorder(str(tmp_path))
         work = spans.timed(recorder, machine.run, "work", KIND_ITEM)
         for _ in range(3):
@@ -69,7 +70,7 @@ def test_a_preemption_anywhere_is_no_cpu_time_and_takes_none_away(
             assert WORK_NS - 10_000 <= span[2] <= WORK_NS + 10_000, (preempted, recorder.spans)
         preempted, readings = preempted + 1, machine.readings
     monkeypatch.undo()
-    spans.after_fork_in_child()
+    thread_clocks.after_fork_in_child()
     assert readings > 10
 
 
@@ -90,15 +91,17 @@ def test_a_reading_serves_a_span_that_begins_at_once_and_no_later_one(
         machine.mono_ns += WORK_NS
 
     for name in ("monotonic_ns", "thread_time_ns"):
-        monkeypatch.setattr(spans, name, getattr(machine, name))
-    monkeypatch.setattr(spans, "getrusage", getrusage)
-    spans.after_fork_in_child()
+        for module in (spans, thread_clocks):
+            monkeypatch.setattr(module, name, getattr(machine, name), raising=False)
+    for module in (spans, thread_clocks):
+        monkeypatch.setattr(module, "getrusage", getrusage)
+    thread_clocks.after_fork_in_child()
     recorder = Recorder(str(tmp_path))
     measure, read = spans.timed(recorder, work, "work", KIND_ITEM), 0
     for _ in range(2):
         measure()
         machine.mono_ns += between_ns
     monkeypatch.undo()
-    spans.after_fork_in_child()
+    thread_clocks.after_fork_in_child()
     assert read == readings
     assert [span[8] for span in recorder.spans] == [3, 3]

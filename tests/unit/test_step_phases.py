@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from iotrace.agent import patching, step_phases, training
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import current
+from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.names import (
     BACKWARD as B,
     FORWARD as F,

@@ -266,7 +266,7 @@ def _after_fork_in_child() -> None:
     _started_in = getpid()
     if _recorder is None:
         return
-    for name in ("handovers", "recording.spans", "torch_profiler.window"):
+    for name in ("handovers", "recording.thread_clocks", "torch_profiler.window"):
         module = sys.modules.get(f"iotrace.agent.{name}")
         if module is not None:
             module.after_fork_in_child()

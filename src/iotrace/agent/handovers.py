@@ -16,7 +16,7 @@ from typing import Any
 
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import thread_id
+from iotrace.agent.recording.thread_clocks import thread_id
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
 from iotrace.session.names import BLOCKED_ROW, CALLS

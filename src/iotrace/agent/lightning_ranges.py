@@ -12,7 +12,7 @@ from typing import Any
 
 from iotrace.agent.patching import StandIn, hide_frame, patch
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import thread_id
+from iotrace.agent.recording.thread_clocks import thread_id
 from iotrace.session.guard import ours
 from iotrace.session.names import KIND_TRAINER
 

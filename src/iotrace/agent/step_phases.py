@@ -22,7 +22,7 @@ from iotrace.agent.model_table import ModelTable
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.recording.pauses import compilation_begins, compilation_ended
 from iotrace.agent.recording.regions import compiling
-from iotrace.agent.recording.spans import current, thread_id
+from iotrace.agent.recording.thread_clocks import current, thread_id
 from iotrace.agent.unpatched import _local, get_ident
 from iotrace.session.guard import ours
 from iotrace.session.names import BACKWARD, DEVICE_PHASE_ROW, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER

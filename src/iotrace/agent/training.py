@@ -11,7 +11,7 @@ from iotrace.agent.patching import observe, on_undo
 from iotrace.agent.recording import startup_stacks
 from iotrace.agent.recording.pauses import watch_collections, watching
 from iotrace.agent.recording.regions import compiling
-from iotrace.agent.recording.spans import thread_id, thread_times
+from iotrace.agent.recording.thread_clocks import thread_id, thread_times
 from iotrace.agent.thread_counts import thread_counts
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours

@@ -18,7 +18,7 @@ from iotrace.agent.dataloader.pin_memory import hook_pin_memory_loop, stamps_of
 from iotrace.agent.dataloader.worker import hook_worker_loop
 from iotrace.agent.patching import WeakTable, hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import current
+from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.torch_profiler import window
 from iotrace.session.guard import ours
 from iotrace.session.names import BATCH_ROW, EXPOSED_ROW

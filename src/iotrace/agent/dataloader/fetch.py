@@ -11,7 +11,8 @@ from typing import Any
 
 from iotrace.agent.patching import StandIn, hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import current, timed
+from iotrace.agent.recording.spans import timed
+from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.guard import ours
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 

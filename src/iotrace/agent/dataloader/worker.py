@@ -11,7 +11,7 @@ from typing import Any
 from iotrace.agent import stacks, training
 from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import current
+from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.thread_counts import thread_counts
 from iotrace.session.guard import ours
 from iotrace.session.names import OUTCOMES, PRODUCED_ROW

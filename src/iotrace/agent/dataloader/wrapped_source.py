@@ -13,7 +13,8 @@ from typing import Any
 from iotrace.agent import handovers, training
 from iotrace.agent.patching import StandIn, WeakTable, hide_frame
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import current, thread_id, timed
+from iotrace.agent.recording.spans import timed
+from iotrace.agent.recording.thread_clocks import current, thread_id
 from iotrace.session.names import BATCH_ROW, KIND_ITEM
 
 _WINDOW = "iotrace.agent.torch_profiler.window"

@@ -13,7 +13,7 @@ from iotrace.agent.dataloader.wrapped_source import Pass, Recorded, ask
 from iotrace.agent.loaders.table import ROWS, Row
 from iotrace.agent.patching import WeakTable, hide_frame, patch
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import current
+from iotrace.agent.recording.thread_clocks import current
 from iotrace.session import names
 from iotrace.session.guard import ours
 

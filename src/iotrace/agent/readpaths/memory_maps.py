@@ -15,7 +15,8 @@ from typing import Any
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.readpaths.finders import path_of
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import thread_id, timed
+from iotrace.agent.recording.spans import timed
+from iotrace.agent.recording.thread_clocks import thread_id
 from iotrace.session.guard import ours
 from iotrace.session.names import KIND_MAPPED
 

@@ -14,7 +14,7 @@ from _functools import partial  # type: ignore[import-not-found]
 from time import monotonic_ns
 
 from iotrace.agent.patching import on_undo
-from iotrace.agent.recording.spans import thread_id
+from iotrace.agent.recording.thread_clocks import thread_id
 from iotrace.session.names import PAUSE_ROW, PAUSES
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up

@@ -88,7 +88,7 @@ class Region:
         # Entered before the run began, or on another thread (a generator that wandered): no span.
         try:
             if self._open and _spans is not None:
-                tid = _spans.thread_id()
+                tid = _spans.current.thread.tid
                 begun = self._open.get(tid)
                 if begun:
                     _spans.end_region(recorder, begun.pop(), str(self.name))
