@@ -12,9 +12,9 @@ from iotrace import __version__
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.errors import IotraceError, what_failed
-from iotrace.launch.calibrate import Calibration
 from iotrace.launch.job import tasks_of
 from iotrace.launch.session_directory import await_others
+from iotrace.launch.tracing_costs import CostMeasurement
 from iotrace.merge.run import write_timeline
 from iotrace.report.layout import make_console
 from iotrace.report.printing import Progress, echo, watched
@@ -60,13 +60,13 @@ def _report(directory: Path, log: tuple[str, ...], quiet: bool) -> None:
         return
     console = make_console(stderr=True)
     console.print()
-    calibration = _start_calibration(directory)
+    measurement = _begin_measurement(directory)
     with watched() as progress:
         running = _await_job(directory, progress)
     if running:
         _say(f"iotrace: {running} more launchers of the job have not begun, or not ended; so far:")
     with watched() as progress:
-        session = _open(directory, calibration, progress)
+        session = _open(directory, measurement, progress)
         progress("finding the causes")
         analysis = SessionAnalysis(session)
         report = analyse(analysis)
@@ -85,20 +85,20 @@ def _await_job(directory: Path, progress: Progress) -> int:
     return await_others(directory, tasks_of(os.environ), _OTHERS_SECONDS)
 
 
-def _open(directory: Path, calibration: Calibration | None, progress: Progress) -> Session:
-    """Open the session, and keep in it what `calibration` measured meanwhile."""
+def _open(directory: Path, measurement: CostMeasurement | None, progress: Progress) -> Session:
+    """Open the session, and keep in it what `measurement` measured meanwhile."""
     session = open_session(directory, progress)
-    costs = calibration.finish(session.manifest.host) if calibration is not None else None
+    costs = measurement.finish(session.manifest.host) if measurement is not None else None
     if costs is None:
         return session
     write_document(directory / names.COSTS, costs)
     return replace(session, costs=costs)
 
 
-def _start_calibration(directory: Path) -> Calibration | None:
+def _begin_measurement(directory: Path) -> CostMeasurement | None:
     """Begin to measure what tracing costs; None where that cannot be done, which is no error."""
     try:
-        return Calibration(read_manifest(directory).posix.on)
+        return CostMeasurement(read_manifest(directory).posix.on)
     except (OSError, IotraceError):
         return None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.launch import calibrate
+from iotrace.launch import tracing_costs
 from iotrace.session import names
 from iotrace.session.manifest import Costs, write_document
 from tests.support import counting
@@ -75,8 +75,10 @@ def with_costs(run: Run) -> Run:
 
 
 def test_what_tracing_costs_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "_SECONDS", 250)  # the launcher gives up sooner where the machine is busy
-    costs = calibrate.Calibration(posix_on=True).finish("here")
+    monkeypatch.setattr(
+        tracing_costs, "_SECONDS", 250
+    )
+    costs = tracing_costs.CostMeasurement(posix_on=True).finish("here")
     assert costs is not None
     assert costs.host == "here"
     measured = (costs.posix_call_ns, costs.next_posix_call_ns, costs.span_ns, costs.process_start_ns)

@@ -21,7 +21,7 @@ from hypothesis import given, strategies as st
 
 import iotrace
 from iotrace.agent import imports, patching
-from iotrace.agent.dataloader import consumer
+from iotrace.agent.dataloader import building_site
 from iotrace.agent.dataloader.fetch import item_source
 from iotrace.agent.recording import spans
 from iotrace.agent.recording.encode import encode
@@ -587,7 +587,7 @@ def test_a_loaders_line_is_the_programs_and_its_library_is_told(
     exec(f"def {function}(make):\n    return make()", library)
 
     def observed() -> tuple[str, str | None]:
-        return consumer._building_site()
+        return building_site._building_site()
 
     site, found = library[function](observed)
     assert (site.rpartition(":")[0], found) == (__file__, builder)

@@ -13,7 +13,7 @@ import click
 
 from iotrace.cli.parameters import BEFORE_A_COMMAND, Size, import_numpy, io_option, log_option, output_option
 from iotrace.errors import LaunchError
-from iotrace.launch import calibrate, torch_settings, traced_run
+from iotrace.launch import torch_settings, traced_run, tracing_costs
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 from iotrace.report.printing import echo
 
@@ -133,7 +133,7 @@ def _measure_costs(directory: Path) -> None:
     """Measure what tracing cost, for a later report; without these figures it says so."""
     with suppress(Exception, KeyboardInterrupt):
         _leave_deleted_directory()
-        calibrate.measure_into(directory)
+        tracing_costs.measure_into(directory)
 
 
 def _report(directory: Path, log: tuple[str, ...], quiet: bool) -> None:

@@ -6,13 +6,13 @@ the iterator itself and dies with it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent import handovers, training
 from iotrace.agent.dataloader import fetch
+from iotrace.agent.dataloader.building_site import hook_construction, site_of
 from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.dataloader.pin_memory import hook_pin_memory_loop, stamps_of
 from iotrace.agent.dataloader.worker import hook_worker_loop
@@ -27,11 +27,6 @@ _STATE = "_iotrace_state"
 _RECORDING_LOADER = "recording a loader"
 
 _loaders = WeakTable()
-_sites = WeakTable()  # the lines that make loaders, and the library that does it there
-_origins = WeakTable()  # by dataset: the line of the program that made a loader of it; "" of several
-_BUILDERS = frozenset(("accelerate", "hydra", "lightning", "pytorch_lightning", "transformers"))
-_WRAPPERS = ("__init__", "wrapper")  # a library that watches the program's own calls, as Lightning does
-_PASSED_OVER = _BUILDERS | {"contextlib", "functools", "iotrace", "torch"}
 
 
 class _Iterator:
@@ -53,7 +48,7 @@ class _Iterator:
         _loaders.put(loader, self.loader)
         self.epoch = self.loader.epochs
         self.loader.epochs += 1
-        site, builder = _sites.get(loader) or (None, None)
+        site, builder = site_of(loader)
         self.description = {
             "type": "iterator",
             "iterator": self.number,
@@ -161,22 +156,6 @@ class _Iterator:
             window.epoch_ended(self)
 
 
-def _building_site() -> tuple[str, str | None]:
-    """Return the line of the program that makes a loader, as ``file:line``, and the library called there.
-
-    The library is None where the line calls torch.
-    """
-    frame, builder = sys._getframe(2), None
-    while frame.f_back is not None:
-        module = frame.f_globals.get("__name__", "").partition(".")[0]
-        if module not in _PASSED_OVER:
-            break
-        if module in _BUILDERS and frame.f_code.co_name not in _WRAPPERS:
-            builder = module
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}", builder
-
-
 def _start_method(workers: Sequence[Any]) -> str | None:
     """Return ``fork``, ``spawn`` or ``forkserver``, by the workers' class; None without workers."""
     if not workers:
@@ -194,7 +173,7 @@ def hook_loader(module: Any, recorder: Recorder) -> None:
     fetch.hook_fetchers(module._utils.fetch, recorder)
     hook_worker_loop(module._utils.worker, recorder)
     hook_pin_memory_loop(module._utils.pin_memory, recorder)
-    _hook_construction(module.DataLoader, recorder)
+    hook_construction(module.DataLoader, recorder)
     _hook_iterator(module._BaseDataLoaderIter, recorder, module.torch.is_grad_enabled)
     hook_multiprocessing(module._MultiProcessingDataLoaderIter, recorder)
 
@@ -203,22 +182,6 @@ def state_of(iterator: Any, recorder: Recorder) -> _Iterator | None:
     """Return what is known of `iterator`; None where it was made before this session."""
     state: _Iterator | None = iterator.__dict__.get(_STATE)
     return state if state is not None and state.recorder is recorder else None
-
-
-def _hook_construction(loader_class: Any, recorder: Recorder) -> None:
-    """Note which line makes each loader: those of one line are one loader, made anew for each epoch."""
-
-    def made(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
-        site, builder = _building_site()
-        dataset = args[0].__dict__.get("dataset")
-        origin = _origins.get(dataset)
-        if builder is None:
-            _origins.put(dataset, "" if origin not in (None, site) else site)
-        elif origin:  # a library makes the program's loader anew
-            site, builder = origin, None
-        _sites.put(args[0], (site, builder))
-
-    observe(loader_class, "__init__", recorder, "noting where a loader is made", after=made)
 
 
 def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], bool]) -> None:

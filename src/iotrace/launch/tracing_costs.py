@@ -68,7 +68,7 @@ print('{"start": %d, "call": %s, "next_call": %s, "span": %s}' % (start_ns, call
 """
 
 
-class Calibration:
+class CostMeasurement:
     """Two child processes that measure."""
 
     def __init__(self, posix_on: bool) -> None:
@@ -107,7 +107,7 @@ class Calibration:
 def measure_into(session: Path) -> None:
     """Measure, and keep the costs in a session that ended; nothing is kept where that fails."""
     manifest = read_manifest(session)
-    costs = Calibration(manifest.posix.on).finish(manifest.host)
+    costs = CostMeasurement(manifest.posix.on).finish(manifest.host)
     if costs is not None:
         write_document(session / names.COSTS, costs)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.launch import calibrate
+from iotrace.launch import tracing_costs
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from iotrace.launch import calibrate
 def test_a_child_is_waited_for_and_its_pipe_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, answer: dict[str, float] | None
 ) -> None:
-    monkeypatch.setattr(calibrate, "_SECONDS", 0.2 if "sleep" in program else 60)
-    child = calibrate._start(program, {}, tmp_path)
+    monkeypatch.setattr(tracing_costs, "_SECONDS", 0.2 if "sleep" in program else 60)
+    child = tracing_costs._start(program, {}, tmp_path)
     assert child.stdout is not None
-    assert calibrate._answer(child) == answer
+    assert tracing_costs._answer(child) == answer
     assert child.stdout.closed
     assert child.returncode is not None
