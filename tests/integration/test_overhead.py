@@ -75,9 +75,7 @@ def with_costs(run: Run) -> Run:
 
 
 def test_what_tracing_costs_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        tracing_costs, "_SECONDS", 250
-    )
+    monkeypatch.setattr(tracing_costs, "_SECONDS", 250)
     costs = tracing_costs.CostMeasurement(posix_on=True).finish("here")
     assert costs is not None
     assert costs.host == "here"
