@@ -25,6 +25,7 @@ from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.records import Threads
+from iotrace.sources.run_delays import run_delays
 from iotrace.sources.scheduling import parse_cpus
 from iotrace.sources.session import Rank
 from tests.support.tables import waits_of
@@ -136,12 +137,40 @@ def test_waits_for_a_cpu_are_charged_to_the_causes_as_the_wait_is() -> None:
     delivery = Delivery(0, 7, 0, 0, 7, 50, 100, pid=7, taken_ns=0, prepared_ns=100)
     causes = {**dict.fromkeys(CAUSES, 0), "decode": 40, "transform": 10}
     waits = waits_of([Explained(delivery, causes, {}, ([0.0, 80.0, 20.0, 0.0, 0.0], {}))])
-    process = SimpleNamespace(pid=7, spans=table)
+    process = SimpleNamespace(pid=7, spans=table, texts={})
     rank = cast(Rank, SimpleNamespace(main=process, processes=[process]))
     found = cpu_causes_ns(waits, cpu_waits(rank, waits))
     assert found == {"read": 0.0, "decode": 25.0, "transform": 5.0, "collate": 0.0}
     table["run_delay_ns"] = -1
     assert cpu_causes_ns(waits, cpu_waits(rank, waits)) is None
+
+
+def test_a_call_in_memory_on_threads_waits_for_nothing_but_a_cpu() -> None:
+    table = spans(
+        {"start_ns": 0, "duration_ns": 100, "kind": KIND_ITEM, "run_delay_ns": 10},
+        {
+            "start_ns": 0,
+            "duration_ns": 80,
+            "cpu_ns": 30,
+            "kind": KIND_READ_PATH,
+            "run_delay_ns": -1,
+            "name": 3,
+        },
+    )
+    known: Any = SimpleNamespace(texts={3: "blosc2.decompress2"})
+    assert run_delays(known, table).tolist() == [10, 50]
+    delivery = Delivery(0, 7, 0, 0, 7, 50, 100, pid=7, taken_ns=0, prepared_ns=100)
+    causes = {**dict.fromkeys(CAUSES, 0), "decode": 40, "transform": 10}
+    waits = waits_of([Explained(delivery, causes, {}, ([0.0, 80.0, 20.0, 0.0, 0.0], {}))])
+    process = SimpleNamespace(pid=7, spans=table, texts=known.texts)
+    rank = cast(Rank, SimpleNamespace(main=process, processes=[process]))
+    found = cpu_causes_ns(waits, cpu_waits(rank, waits))
+    assert found == {"read": 0.0, "decode": 25.0, "transform": 5.0, "collate": 0.0}
+    table["major_faults"] = 1  # pages of what it inflates may come from storage
+    assert run_delays(known, table).tolist() == [10, -1]
+    other: Any = SimpleNamespace(texts={3: "duckdb.execute"})
+    table["major_faults"] = 0
+    assert run_delays(other, table).tolist() == [10, -1]
 
 
 POOLED = {"threads_peak": 6, "library_threads": {"openblas": 4}}

@@ -9,13 +9,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import holding
+from iotrace.analysis.intervals import Times, holding
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.table import taken
 from iotrace.analysis.wait.page_faults import Spans
 from iotrace.analysis.wait.production import PARTS, outermost
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
+from iotrace.sources.processes import Process
+from iotrace.sources.run_delays import run_delays
 from iotrace.sources.session import Rank
 
 Floats = npt.NDArray[np.float64]
@@ -35,37 +37,40 @@ def cpu_waits(rank: Rank, waits: Waits) -> Floats:
     for process in rank.processes:
         own = known[makers == process.pid]
         if len(own):
-            found[own] = _delays(process.spans, deliveries[own], waits.made[own])
+            found[own] = _delays(process, deliveries[own], waits.made[own])
     return found
 
 
-def _delays(spans: Spans, windows: Deliveries, made: Floats) -> Floats:
+def _delays(process: Process, windows: Deliveries, made: Floats) -> Floats:
     """Sum up the run delay of the spans that begin in each window; no part waits longer than it lasts."""
-    found = np.zeros(made.shape)
+    found, spans = np.zeros(made.shape), process.spans
     kinds = spans["kind"]
     items, collates = (
-        _by_window(taken(spans, outermost(spans, kinds == kind)), windows)
+        _by_window(own["run_delay_ns"], own, windows)
         for kind in (KIND_ITEM, KIND_COLLATE)
+        for own in [taken(spans, outermost(spans, kinds == kind))]
     )
     in_files = (kinds == KIND_READ_PATH) | (kinds == KIND_MAPPED)
-    reads = _by_window(taken(spans, outermost(spans, in_files)), windows, unknown_is=0.0)
+    in_reads = taken(spans, outermost(spans, in_files))
+    within = _by_window(in_reads["run_delay_ns"], in_reads, windows, unknown_is=0.0)
+    reads = _by_window(run_delays(process, in_reads), in_reads, windows, unknown_is=0.0)
     found[:, _DECODE] = np.minimum(reads, made[:, _DECODE])
     found[:, _READ] = np.minimum(reads - found[:, _DECODE], made[:, _READ])
-    found[:, _TRANSFORM] = np.clip(items - reads, 0, made[:, _TRANSFORM])
+    found[:, _TRANSFORM] = np.clip(items - within, 0, made[:, _TRANSFORM])
     found[:, _COLLATE] = np.minimum(np.nan_to_num(collates), made[:, _COLLATE])
     found[np.isnan(items)] = np.nan
     return found
 
 
-def _by_window(spans: Spans, windows: Deliveries, unknown_is: float = np.nan) -> Floats:
+def _by_window(delays: Times, spans: Spans, windows: Deliveries, unknown_is: float = np.nan) -> Floats:
     """Sum up run delays by window; `unknown_is` stands for one that the kernel does not say."""
     order = np.argsort(windows["taken_ns"], kind="stable")
     starts, ends = windows["taken_ns"][order], windows["prepared_ns"][order]
     at = holding(starts, ends, spans["start_ns"])
     inside = at >= 0
-    delays = np.where(spans["run_delay_ns"] >= 0, spans["run_delay_ns"].astype(np.float64), unknown_is)
+    known = np.where(delays >= 0, delays.astype(np.float64), unknown_is)
     found = np.zeros(len(windows))
-    np.add.at(found, order[at[inside]], delays[inside])
+    np.add.at(found, order[at[inside]], known[inside])
     return found
 
 

@@ -27,6 +27,7 @@ from iotrace.sources.dftracer import stdio
 from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
+from iotrace.sources.run_delays import run_delays
 
 PARTS = ("read", "decode", "transform", "collate", "unknown")
 _READ, _DECODE, _TRANSFORM, _COLLATE, _UNKNOWN = range(len(PARTS))
@@ -101,7 +102,7 @@ def compose(
     _, held = stdio.nested(calls)  # calls inside one of stdio are that one's time
     own_calls = calls.where(~held) if held.any() else calls
     charges = [_of_calls(made, own_calls, names.of(own_calls.file, shown_calls))]
-    charges.append(_of_decoding(made, read_paths, posix, files))
+    charges.append(_of_decoding(made, read_paths, posix, files, run_delays(process, read_paths)))
     only = paths.shown(mapped_files[0]) if len(mapped_files) == 1 else None
     faulted, of_faults = _of_faults(made, spans, items, read_paths, layers, shown, names, only)
     charges += of_faults
@@ -217,10 +218,12 @@ def _of_calls(made: Composition, calls: PosixCalls, file: Times) -> Charges:
     return Charges.of(window, file[call], shares)
 
 
-def _of_decoding(made: Composition, read_paths: Spans, posix: Coverage, file: Times) -> Charges:
+def _of_decoding(
+    made: Composition, read_paths: Spans, posix: Coverage, file: Times, delays: Times
+) -> Charges:
     """Divide what is in read paths but in no POSIX call; move its blocked part from decode to read."""
     bounds = _bounds(read_paths)
-    blocked = blocked_fraction(read_paths, posix.within(*bounds))
+    blocked = blocked_fraction(read_paths, posix.within(*bounds), delays)
     piece_starts, piece_ends, span, window = pieces(*bounds, made.starts, made.ends)
     shares = Shares(*bounds, mask=posix).of(piece_starts, piece_ends)
     read = shares * blocked[span]
@@ -279,16 +282,16 @@ def _of_what_follows(
     return Charges.of(window, only[item], np.zeros(len(costs)), np.zeros(len(costs)), costs)
 
 
-def blocked_fraction(spans: Spans, in_calls: Times) -> Fractions:
+def blocked_fraction(spans: Spans, in_calls: Times, delay: Times) -> Fractions:
     """Find the fraction of each span's time outside POSIX calls in which its thread was blocked.
 
     Off-CPU time beyond that of the calls, where the thread gave up the CPU by itself, less what it waited for
-    a CPU; a thread that was only preempted was decoding. Where that wait is unknown (a library's own threads)
-    and calls are seen, these are taken for all of the reading: the rest may have been a wait for a CPU.
+    a CPU (`delay`, -1: unknown); a thread that was only preempted was decoding. Where that wait is unknown (a
+    library's own threads) and calls are seen, these are taken for all of the reading: the rest may have been
+    a wait for a CPU.
     """
     duration = spans["duration_ns"]
     outside = duration - in_calls
-    delay = spans["run_delay_ns"]
     slept = (spans["voluntary_switches"] > 0) & ((delay >= 0) | (in_calls == 0))
     off_cpu = np.where(slept, duration - spans["cpu_ns"] - np.maximum(delay, 0), 0)
     beyond = np.clip(off_cpu - in_calls, 0, outside)

@@ -11,13 +11,14 @@ from iotrace.analysis.table import taken
 from iotrace.analysis.wait.page_faults import holder
 from iotrace.analysis.wait.production import outermost
 from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
+from iotrace.sources.run_delays import run_delays
 
 
 def samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None, float | None, float, float]:
     """The shares of the making of a loader's samples in which its thread slept, and in which it computed.
 
     The last two are of libraries that work on threads of their own: their calls, which the first two leave
-    out, and in these the CPU time of the process.
+    out, and in these the CPU time of the process. What such calls waited for a CPU is in none.
     """
     totals = np.zeros(5)
     made = run.deliveries[run.deliveries.made]
@@ -35,9 +36,10 @@ def samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None, 
             spans, outermost(spans, (spans["kind"] == KIND_READ_PATH) & (spans["run_delay_ns"] < 0))
         )
         calls = calls[holder(items, calls["start_ns"], calls["tid"]) >= 0]
+        delayed = np.maximum(run_delays(process, calls), 0).sum()
         totals += [
-            *(items["duration_ns"].sum(), items["cpu_ns"].sum(), items["run_delay_ns"].sum()),
-            *(calls["duration_ns"].sum(), calls["cpu_ns"].sum()),
+            *(items["duration_ns"].sum(), items["cpu_ns"].sum(), items["run_delay_ns"].sum() + delayed),
+            *(calls["duration_ns"].sum() - delayed, calls["cpu_ns"].sum()),
         ]
     whole, cpu, delayed, threaded, threaded_cpu = totals.tolist()
     if not whole:

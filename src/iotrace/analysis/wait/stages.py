@@ -25,6 +25,7 @@ from iotrace.analysis.wait.page_faults import Spans, holder
 from iotrace.analysis.wait.production import blocked_fraction, outermost
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.processes import Process
+from iotrace.sources.run_delays import run_delays
 
 Costs = npt.NDArray[np.float64]
 
@@ -65,7 +66,7 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
             number: files.setdefault(analysis.session.paths.shown(path), len(files))
             for number, path in process.span_files.items()
         }
-        for part in [*_of_samples(spans, items, posix, numbers), *_of_batches(spans)]:
+        for part in [*_of_samples(process, spans, items, posix, numbers), *_of_batches(spans)]:
             parts[part.stage, part.clock].append(part)
     names, telemetry = list(files), analysis.session.telemetry_of(analysis.rank.main)
     quiet = None
@@ -83,7 +84,9 @@ def _in_productions(analysis: RankAnalysis, process: Process) -> Spans:
     return taken(spans, holding(made["taken_ns"], made["prepared_ns"], spans["start_ns"]) >= 0)
 
 
-def _of_samples(spans: Spans, items: Spans, posix: Coverage, numbers: dict[int, int]) -> Iterator[_Part]:
+def _of_samples(
+    process: Process, spans: Spans, items: Spans, posix: Coverage, numbers: dict[int, int]
+) -> Iterator[_Part]:
     """Yield what each of `items` took to read and decode each file, and the rest of it."""
     reads_files = (spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)
     reading = taken(spans, outermost(spans, reads_files))
@@ -91,7 +94,8 @@ def _of_samples(spans: Spans, items: Spans, posix: Coverage, numbers: dict[int, 
     known, _, of = grouped(reading["file"])
     file = np.array([numbers.get(number, -1) for number in known.tolist()], dtype=np.int64)[of]
     in_calls = _within(posix, reading)
-    read_ns = in_calls + blocked_fraction(reading, in_calls) * (reading["duration_ns"] - in_calls)
+    blocked = blocked_fraction(reading, in_calls, run_delays(process, reading))
+    read_ns = in_calls + blocked * (reading["duration_ns"] - in_calls)
     yield _each_sample("read", "wall", reading["start_ns"], read_ns, file, item)
     held = item >= 0
     if (items["cpu_ns"] >= 0).all() and (reading["cpu_ns"] >= 0).all():
