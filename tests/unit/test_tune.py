@@ -25,7 +25,7 @@ from iotrace.report.sweeps.tune import print_tune
 from iotrace.sweeps import measure
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import Request
-from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS, environment_of
+from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, WORKERS, environment_of
 from iotrace.sweeps.intervals import paired_ratio
 from iotrace.sweeps.model import Predictor, Seen, with_settings
 from iotrace.sweeps.results import SweepRun
@@ -616,6 +616,9 @@ def test_the_agent_sets_what_the_search_asks_for() -> None:
     inline: Any = Loader()
     sweep_override._apply(inline, sweep_override.Override({**asked, "workers": "0"}), recorder)
     assert (inline.num_workers, inline.prefetch_factor, inline.persistent_workers) == (0, None, False)
+    pinned: Any = Loader()  # without workers the training thread pins
+    sweep_override._apply(pinned, sweep_override.Override({"workers": "0", "pin_memory": "True"}), recorder)
+    assert (pinned.num_workers, pinned.pin_memory) == (0, True)
 
 
 def test_a_setting_that_did_not_come_to_be_is_told() -> None:
@@ -627,6 +630,10 @@ def test_a_setting_that_did_not_come_to_be_is_told() -> None:
     )
     assert measure._other_setting(run, loader) == "the loop's loader has persistent_workers=False, not True"
     assert measure._other_setting(run, msgspec.structs.replace(loader, persistent_workers=True)) == ""
+    pins = SweepRun(params={PIN_MEMORY: "True"}, kind="point", repeat=0, session="", status="ok")
+    inline = msgspec.structs.replace(loader, workers=0, pin_memory=False)
+    assert measure._other_setting(pins, inline) == "the loop's loader has pin_memory=False, not True"
+    assert measure._other_setting(run, inline) == ""
 
 
 def test_a_setting_that_is_faster_than_batches_from_memory_casts_a_doubt(tmp_path: Path) -> None:

@@ -186,7 +186,9 @@ def _apply(loader: Any, override: Override, recorder: Recorder) -> None:
     for name, value in override.switches.items():
         if hasattr(loader, name):
             # torch refuses to change persistent_workers later on, and reads it when workers are made.
-            object.__setattr__(loader, name, value and (name == "in_order" or loader.num_workers > 0))
+            object.__setattr__(
+                loader, name, value and (name != "persistent_workers" or loader.num_workers > 0)
+            )
     after = (loader.num_workers, loader.prefetch_factor)
     if after != before:
         dataset = dataset_name(loader.dataset)

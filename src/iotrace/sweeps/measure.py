@@ -19,7 +19,16 @@ from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
 from iotrace.sources.records import Ended, Override, Replayed, Threads
 from iotrace.sources.session import open_session
-from iotrace.sweeps.grid import ARGUMENTS, CV2_THREADS, IN_ORDER, PERSISTENT, PREFETCH, THREADS, WORKERS
+from iotrace.sweeps.grid import (
+    ARGUMENTS,
+    CV2_THREADS,
+    IN_ORDER,
+    PERSISTENT,
+    PIN_MEMORY,
+    PREFETCH,
+    THREADS,
+    WORKERS,
+)
 from iotrace.sweeps.results import Origin, SweepRun
 from iotrace.units import digits
 
@@ -92,6 +101,7 @@ def _origin(rank: RankAnalysis) -> Origin | None:
         PREFETCH: about.prefetch_factor,
         IN_ORDER: about.in_order,
         PERSISTENT: about.persistent_workers,
+        PIN_MEMORY: about.pin_memory,
     }
     known = {name: str(value) for name, value in settings.items() if value is not None}
     awaited = set(rank.measured_waits.deliveries["loader"].tolist()) - {rank.source.number}
@@ -144,7 +154,8 @@ def _other_setting(run: SweepRun, loader: LoaderResult) -> str:
         if name == WORKERS:
             continue
         asked, had = run.params.get(name), getattr(loader, field)
-        if asked is not None and had is not None and loader.workers and str(had) != asked:
+        felt = loader.workers or name == PIN_MEMORY  # the others are of workers alone
+        if asked is not None and had is not None and felt and str(had) != asked:
             return f"the loop's loader has {field}={had}, not {asked}"
     return ""
 
