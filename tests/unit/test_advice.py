@@ -439,12 +439,19 @@ def test_a_fix_names_its_loader_where_the_program_has_several() -> None:
     assert item.remedy.endswith(") of Table")
 
 
-@pytest.mark.parametrize(("computing", "advised"), [(0.9, False), (0.05, True)])
-def test_a_library_that_decodes_on_its_own_threads_does_not_sleep(computing: float, advised: bool) -> None:
-    """The item's thread sleeps meanwhile. All cores but one have a worker: only sleepers get another."""
-    one = facts(
-        workers=7, asleep=0.0, on_cpu=0.05, threaded=0.95, threaded_cpu=computing, production_ms=800.0
-    )
+@pytest.mark.parametrize(
+    ("computing", "core_free", "advised"),
+    [(0.9, True, False), (0.05, True, True), (0.05, False, False), (0.05, None, False)],
+)
+def test_a_library_that_decodes_on_its_own_threads_does_not_sleep(
+    computing: float, core_free: bool | None, advised: bool
+) -> None:
+    """The item's thread sleeps meanwhile. All cores but one have a worker: only sleepers get another.
+
+    Where no core was free, the library's threads may have had none.
+    """
+    making = {"asleep": 0.0, "on_cpu": 0.05, "threaded": 0.95, "threaded_cpu": computing}
+    one = facts(workers=7, core_free=core_free, production_ms=800.0, **making)
     found = [item for item in recommend([one]) if item.id == "too-few-workers"]
     assert ["they mostly sleep" in item.text for item in found] == [True] * advised
 

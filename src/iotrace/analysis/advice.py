@@ -156,8 +156,9 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
         return None
     if not _worth(facts.bound_ms, facts) or facts.unmade_fraction < UNMADE:
         return None
-    # In calls of libraries with threads of their own, somebody sleeps where the process does.
-    sleeps = (facts.asleep or 0.0) + facts.threaded - facts.threaded_cpu >= _MOSTLY
+    # In calls of libraries with threads of their own, somebody sleeps where the process does; or has no CPU.
+    asleep_there = facts.threaded - facts.threaded_cpu if facts.core_free else 0.0
+    sleeps = (facts.asleep or 0.0) + asleep_there >= _MOSTLY
     if not sleeps and (facts.core_free is not True or facts.cpus is None or facts.workers + 1 >= facts.cpus):
         return None
     compute_ms = facts.step_ms - facts.bound_ms
