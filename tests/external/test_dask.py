@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from iotrace.errors import IotraceError
 from tests.support.runs import in_process
 from tests.support.waiting import eventually
 
+DATA = Path(__file__).parent.parent / "data"
 # What stands first on the path of the workers of one test: `import iotrace` fails, or finds another version.
 MISSING = "raise ModuleNotFoundError('no module named iotrace')"
 OTHER = "__version__ = '9.9'\nclass compiled:\n    available = staticmethod(lambda: True)"
@@ -97,11 +99,21 @@ def test_a_merge_is_the_same(session: Path, address: str, where: str, tmp_path: 
 
 
 def test_a_report_of_traces_is_the_same(address: str) -> None:
-    data = Path(__file__).parent.parent / "data"
-    traces = sorted(map(str, data.glob("*.json.gz")))[:2]
+    traces = sorted(map(str, DATA.glob("*.json.gz")))[:2]
     bare = in_process("report", *traces, "--json")
     done = in_process("report", *traces, "--json", "--dask", address)
     assert (done.returncode, done.stdout) == (0, bare.stdout)
+
+
+def test_a_report_of_traces_one_of_which_is_cut_is_the_same(address: str, tmp_path: Path) -> None:
+    traces = [tmp_path / f"rank{rank}.json" for rank in range(2)]
+    for rank, path in enumerate(traces):
+        whole = gzip.decompress((DATA / f"gloo_rank{rank}.json.gz").read_bytes())
+        path.write_bytes(whole[: len(whole) // (1 + rank)])
+    words = ["report", *map(str, traces), "--json"]
+    bare, done = in_process(*words), in_process(*words, "--dask", address)
+    assert (done.returncode, done.stdout, done.stderr) == (0, bare.stdout, bare.stderr)
+    assert '"complete": false' in done.stdout
 
 
 def test_what_a_task_says_of_its_input_is_said_here(address: str, tmp_path: Path) -> None:
