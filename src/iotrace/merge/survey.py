@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -295,7 +296,8 @@ class _Finder:
             return
         # Groups of other ranks may have the same name.
         group = f"{args.get('Process Group Name', '')} {args.get('Process Group Ranks', '')}"
-        key = (kind, group, str(args.get("In msg nelems", "")))
+        # One string for all of a kind: they are held, and sent, for each of thousands of ranks.
+        key = tuple(map(sys.intern, (kind, group, str(args.get("In msg nelems", "")))))
         sequence = args.get("Seq")
         order = self._orders.get(key, 0)
         self._orders[key] = order + 1
