@@ -165,3 +165,52 @@ def test_what_is_read_around_pages_that_were_asked_for(tmp_path: Path, way: str)
         assert any("MADV_RANDOM" in each for each in remedies) or not any(
             each["id"] == "read-bound" for each in report["recommendations"]
         )
+
+
+OWN = """
+import mmap
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Pages(Dataset):
+    data = None
+    def __len__(self):
+        return 32
+    def __getitem__(self, index):
+        if self.data is None:
+            with open("data.bin", "rb") as file:
+                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self.data.madvise(mmap.MADV_RANDOM)
+        return float(sum(self.data[(48 * index + at) * 16 * mmap.PAGESIZE] for at in range(48)))
+
+weight = torch.nn.Parameter(torch.zeros(()))
+for batch in DataLoader(Pages(), batch_size=1, num_workers=1):
+    (weight * batch.sum()).backward()
+"""
+
+
+@pytest.mark.parametrize("cold", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_pages_of_a_map_of_the_programs_own(tmp_path: Path, cold: bool) -> None:
+    """What its page faults fetched is told, at least, and of which file; what was used leaves no trace."""
+    path = tmp_path / "data.bin"
+    path.write_bytes(np.random.default_rng(0).bytes(1 << 20) * (32 * 48 * 16 * mmap.PAGESIZE >> 20))
+    if cold:
+        drop(path)
+    run = run_script(tmp_path, OWN)
+    (rank,) = run.report()["ranks"]
+    (group,) = [each for each in rank["file_groups"] if each["path"] == "data.bin"]
+    found = group["amplification"]
+    assert (found["used_bytes"], found["decoded_bytes"], found["mapped"]) == (None, None, None)
+    assert "leaves no trace" in found["why"]
+    faults = sum(
+        int(process.spans["major_faults"][process.spans["kind"] == KIND_ITEM].sum())
+        for process in read_processes(run.session)[0]
+    )
+    if cold and faults > 32 * 24:  # else the file system had it in memory all the same
+        # A worker that is ahead makes nobody wait.
+        if rank["data_wait"]["causes_ms"]["read"] > 0.1:
+            assert "data.bin" in {each["path"] for each in rank["data_wait"]["files"]}
+        if found["fetched_bytes"] is not None:
+            assert 32 * 24 * mmap.PAGESIZE < found["fetched_bytes"] < 2 * 32 * 48 * mmap.PAGESIZE
+    elif not faults:
+        assert not found["fetched_bytes"] or found["fetched_bytes"] < 32 * 24 * mmap.PAGESIZE

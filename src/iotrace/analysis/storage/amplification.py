@@ -25,7 +25,7 @@ from iotrace.analysis.results import (
     RowGroups,
     total,
 )
-from iotrace.analysis.storage.mapped import fetched_by_faults, mapped_files
+from iotrace.analysis.storage.mapped import fetched_by_faults, fetched_by_own_maps, mapped_files
 from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.paths import Paths
@@ -61,8 +61,9 @@ def with_amplification(
         if file.group is not None:
             members[file.group].append(file.path)
     mapped = mapped_files(rank, paths)
+    own_maps = {path: own.reads for path, own in calls.items() if own.maps and path not in mapped}
     return [
-        _with_own(group, members[group.path], arrays, odd, given, row_groups, mapped, rank)
+        _with_own(group, members[group.path], arrays, odd, given, row_groups, mapped, own_maps, rank)
         for group in groups
     ]
 
@@ -75,6 +76,7 @@ def _with_own(
     given: Mapping[tuple[str, int], int | None],
     row_groups: Mapping[str, RowGroups],
     mapped: Mapping[str, list[tuple[Process, Mapped]]],
+    own_maps: Mapping[str, int],
     rank: Rank,
 ) -> FileGroup:
     # An array of HDF5 lies in a file of the group, one of zarr is a directory that holds some.
@@ -102,6 +104,8 @@ def _with_own(
         fetched, used, why, reads = told.fetched_bytes, told.used_bytes, told.why, told.reads
     elif members and all((path, KIND_MAPPED) in given for path in members):
         used, why = sum(given.get((path, KIND_MAPPED)) or 0 for path in members), _MAPPED
+    elif len(members) == 1 and own_maps.get(members[0]) == 0:  # no call read it, too
+        fetched, why = fetched_by_own_maps(members[0], {*mapped, *own_maps}, rank)
     else:
         return group
     if fetched is None and not why:

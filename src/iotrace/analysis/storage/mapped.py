@@ -28,6 +28,7 @@ _OTHER_MAPS = "several files were mapped, and the kernel counts bytes from stora
 _CHILDREN = "the process had children, whose bytes from storage the kernel adds to its own"
 _NOT_COUNTED = "pages came by faults, but this file system counts no bytes from storage"
 _CALLS = "read calls of its processes may have had most of what came from storage"
+_NO_TRACE = "which bytes of its own map a program or a library takes leaves no trace"
 _NOT_DECODED = "a memory map has nothing to decode"
 
 
@@ -76,6 +77,15 @@ def fetched_by_faults(
             predicted_bytes=touched if worth else None,
         ),
     )
+
+
+def fetched_by_own_maps(path: str, others: Collection[str], rank: Rank) -> tuple[int | None, str]:
+    """Tell what was fetched of the file `path`, which the program or a library maps itself, or why not."""
+    if any(other != path for other in others):
+        return None, f"{_NO_TRACE}; {_OTHER_MAPS}"
+    makers = [process for process in rank.processes if (process.spans["kind"] == KIND_ITEM).any()]
+    fetched, why = _fetched(makers, rank, sum(map(_faults, makers)))
+    return fetched, f"{_NO_TRACE}; {why}" if why else _NO_TRACE
 
 
 def _faults(process: Process) -> int:

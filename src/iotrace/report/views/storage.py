@@ -92,7 +92,10 @@ def storage(report: Report) -> list[Table]:
             if rank.io is None
             else "no file whose format tells it was read (HDF5, zarr, Parquet, memory maps)",
             notes=("of a memory map: fetched from storage, at least",)
-            if any(each.amplification and each.amplification.mapped for each in rank.file_groups)
+            if any(
+                each.amplification and (each.amplification.mapped or each.read_bytes is None)
+                for each in rank.file_groups
+            )
             else (),
         ),
     )
