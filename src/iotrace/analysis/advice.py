@@ -212,11 +212,12 @@ def _made_by_the_loop(facts: LoaderFacts) -> Recommendation | None:
         severity=_severity(facts.bound_ms, facts),
         text=(
             f"the loop itself makes each batch{_of(facts)}, in {facts.production_ms:.1f} ms, and then "
-            f"computes for {compute_ms:.1f} ms: make the next batch meanwhile, in a thread or a worker"
+            f"computes for {compute_ms:.1f} ms: make the next batch meanwhile, in another process (in a "
+            "thread, if what makes it leaves the interpreter's lock)"
         ),
         evidence={"production_ms": facts.production_ms, "compute_ms": compute_ms, **_which(facts)},
         gain_ms_per_step=gain_ms,
-        remedy="make the next batch in a thread meanwhile",
+        remedy="make the next batch in another process meanwhile",
         fix=_fix("made-by-the-loop", facts),
     )
 
