@@ -90,6 +90,10 @@ def test_one_host_or_no_collective_in_common_orders_nothing(spans: Spans) -> Non
 def test_traces_of_hosts_that_are_not_known_are_as_good_as_of_several() -> None:
     with pytest.raises(IotraceError, match=r"of rank0.json \(rank 0\) and rank1.json \(rank 1\) are known"):
         refuse_unsure_orders([rank(0, "", 21, LATE, "inferred"), rank(1, "", 20, LAST, "inferred")])
+    named = rank(1, "", 20, LAST, "inferred")
+    named.survey.named_host = "gpu7"
+    with pytest.raises(IotraceError, match=r"and rank1.json \(rank 1 on gpu7\) are known"):
+        refuse_unsure_orders([rank(0, "", 21, LATE, "inferred"), named])
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,8 @@ def _refusal(order: Order, inputs: Sequence[Input]) -> str:
     hosts = {item.link.domain: item.survey.host for item in inputs if item.link.domain and item.survey.host}
 
     def of(part: Part) -> str:
-        rank, host = part.input.survey.rank, hosts.get(part.input.link.domain)
+        rank = part.input.survey.rank
+        host = hosts.get(part.input.link.domain) or part.input.survey.named_host
         known = [f"rank {rank}" if rank is not None else "", f"on {host}" if host else ""]
         about = " ".join(filter(None, known))
         return f"{part.input.file.label} ({about})" if about else part.input.file.label
