@@ -21,8 +21,9 @@ from iotrace.analysis.results import (
     unknown,
 )
 from iotrace.analysis.storage import by_mount
+from iotrace.analysis.storage.amplification import _own_map
 from iotrace.analysis.storage.culprit import amplified
-from iotrace.analysis.storage.mapped import MapFetched, fetched_by_faults, mapped_files
+from iotrace.analysis.storage.mapped import MapFetched, fetched_by_faults, fetched_by_own_maps, mapped_files
 from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of
 from iotrace.analysis.storage.row_groups import row_groups
 from iotrace.launch.telemetry.cgroups import mounts_with_files
@@ -360,3 +361,29 @@ def test_pages_that_were_read_around_are_blamed_where_the_map_has_the_wait() -> 
     (found,) = amplified(report)
     assert (found.id, found.wait_ms, found.leads) == ("read-amplification", 60.0, True)
     assert "261 bytes are fetched" in found.text
+
+
+def test_of_a_map_of_the_programs_own_only_what_was_fetched_is_told() -> None:
+    maker = _maker([(0, 0), (3_000_000, 1000)], faults=3)
+    rank: Any = SimpleNamespace(processes=[maker])
+    fetched, why = fetched_by_own_maps("a.bin", ["a.bin"], rank)
+    assert (fetched, why.endswith("leaves no trace")) == (2_999_000, True)
+    fetched, why = fetched_by_own_maps("a.bin", ["a.bin", "b.bin"], rank)
+    assert (fetched, "several files were mapped" in why) == (None, True)
+    maker = _maker([(0, 0), (3_000_000, 2_000_000)], faults=3)
+    rank.processes = [maker]  # whose calls may have had most of it
+    assert fetched_by_own_maps("a.bin", ["a.bin"], rank)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("calls", "found"),
+    [
+        ({"d/a": FileCalls(maps=1), "d/b": FileCalls(reads=1, read_bytes=5)}, "d/a"),
+        ({"d/a": FileCalls(maps=1), "d/b": FileCalls(maps=1)}, None),
+        ({"d/a": FileCalls(maps=1, reads=1)}, None),  # by calls, too
+        ({"d/a": FileCalls(maps=1), "d/b": FileCalls(reads=1, unsized_reads=1)}, None),
+        ({"d/a": FileCalls(reads=1)}, None),
+    ],
+)
+def test_the_only_map_of_a_group(calls: dict[str, FileCalls], found: str | None) -> None:
+    assert _own_map([*calls, "d/unseen"], calls) == found

@@ -61,9 +61,8 @@ def with_amplification(
         if file.group is not None:
             members[file.group].append(file.path)
     mapped = mapped_files(rank, paths)
-    own_maps = {path: own.reads for path, own in calls.items() if own.maps and path not in mapped}
     return [
-        _with_own(group, members[group.path], arrays, odd, given, row_groups, mapped, own_maps, rank)
+        _with_own(group, members[group.path], arrays, odd, given, row_groups, mapped, calls, rank)
         for group in groups
     ]
 
@@ -76,7 +75,7 @@ def _with_own(
     given: Mapping[tuple[str, int], int | None],
     row_groups: Mapping[str, RowGroups],
     mapped: Mapping[str, list[tuple[Process, Mapped]]],
-    own_maps: Mapping[str, int],
+    calls: Mapping[str, FileCalls],
     rank: Rank,
 ) -> FileGroup:
     # An array of HDF5 lies in a file of the group, one of zarr is a directory that holds some.
@@ -104,8 +103,10 @@ def _with_own(
         fetched, used, why, reads = told.fetched_bytes, told.used_bytes, told.why, told.reads
     elif members and all((path, KIND_MAPPED) in given for path in members):
         used, why = sum(given.get((path, KIND_MAPPED)) or 0 for path in members), _MAPPED
-    elif len(members) == 1 and own_maps.get(members[0]) == 0:  # no call read it, too
-        fetched, why = fetched_by_own_maps(members[0], {*mapped, *own_maps}, rank)
+    elif (own_map := _own_map(members, calls)) is not None:
+        maps = {*mapped, *(path for path, each in calls.items() if each.maps)}
+        fetched, why = fetched_by_own_maps(own_map, maps, rank)
+        fetched = total([fetched, *(calls[path].read_bytes for path in members if path in calls)])
     else:
         return group
     if fetched is None and not why:
@@ -124,6 +125,18 @@ def _with_own(
             mapped=reads,
         ),
     )
+
+
+def _own_map(members: Sequence[str], calls: Mapping[str, FileCalls]) -> str | None:
+    """The only file of a group that is mapped: no call reads it, and what others gave is known."""
+    own = [path for path in members if path in calls and calls[path].maps]
+    if (
+        len(own) != 1
+        or calls[own[0]].reads
+        or any(calls[path].unsized_reads for path in members if path in calls)
+    ):
+        return None
+    return own[0]
 
 
 def _in(path: str, directory: str) -> bool:
