@@ -12,7 +12,8 @@ import pytest
 from iotrace.launch.telemetry.hangs import blocked, computing
 from iotrace.launch.telemetry.hangs.words import sentence_of_busy
 from iotrace.session import names
-from iotrace.session.hangs import COMPUTING, Hang
+from iotrace.session.hang_words import COMPUTING
+from iotrace.session.hangs import Hang
 from tests.unit.test_hang import MAIN, SECOND, WORKER, Machine
 
 MAIN_FRAME = 'File "train.py", line 30 in <module>'

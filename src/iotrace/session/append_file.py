@@ -87,6 +87,15 @@ class Stream:
         return (status.st_dev, status.st_ino) == self._identity
 
 
+def append_line(path: str, line: str) -> None:
+    """Append `line` in one call, to a file that is made where there is none."""
+    descriptor = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, FILE_MODE)
+    try:
+        write(descriptor, f"{line}\n".encode(errors="replace"))
+    finally:
+        close(descriptor)
+
+
 def out_of_the_way(descriptor: int) -> int:
     """Move `descriptor` to a high number, as programs count on low ones; return the new one.
 

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+HUNG, COMPUTING, WAITING = "hung", "computing", "waiting"
+
+
+def banner(kind: str, since: str, awaited: str) -> str:
+    """Say what a hang of a `kind` is; one that is ``waiting`` is for what is `awaited`."""
+    return {
+        HUNG: f"HUNG: {since}, and no process computes, reads or writes",
+        COMPUTING: f"COMPUTING WITHOUT A STEP: {since}, in one place of the program",
+        WAITING: f"WAITING: {since}, for {awaited}",
+    }[kind]
+
 
 def differing(places: Sequence[tuple[int, str, str]]) -> list[str]:
     """Say in which collectives ranks are, where these are not the same, or some rank is in none.

@@ -10,12 +10,11 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.session import names
-from iotrace.session.hang_words import differing, ranks_in_words
+from iotrace.session.hang_words import COMPUTING, HUNG, WAITING, banner, differing, ranks_in_words
 from iotrace.session.launches import joint_state, read_launches
 from iotrace.session.liveness import RUNNING
 from iotrace.session.reading import entries, read_whole
 
-HUNG, COMPUTING, WAITING = "hung", "computing", "waiting"
 _RANK = re.compile(r"rank (\d+)")
 
 
@@ -133,14 +132,11 @@ def joined(found: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:
         for each in processes
         if each.rank is not None or each.collective or not each.text.startswith("waits for work")
     ]
+    kind = WAITING if missing else COMPUTING if computing else HUNG
+    whose = ranks_in_words((number, hosts.get(number, "")) for number in missing)
     if missing:
-        whose = ranks_in_words((number, hosts.get(number, "")) for number in missing)
-        banner = f"WAITING: {since}, for {whose}"
         lines.append(f"  {whose}: not seen to wait; look there")
     else:
-        banner = f"HUNG: {since}, and no process computes, reads or writes"
-        if computing:
-            banner = f"COMPUTING WITHOUT A STEP: {since}, in one place of the program"
         places = [
             (each.rank, each.host or "", each.collective)
             for each in processes
@@ -150,10 +146,10 @@ def joined(found: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:
     one = Hang(
         mono_ns=max(each.mono_ns for each in own),
         waited_ns=waited_ns,
-        kind=WAITING if missing else COMPUTING if computing else HUNG,
+        kind=kind,
         world_size=world_size,
         processes=processes,
-        text=[banner, *lines],
+        text=[banner(kind, since, whose), *lines],
     )
     return [*(each for each in found if each not in own), one]
 

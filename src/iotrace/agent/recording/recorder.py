@@ -10,14 +10,13 @@ import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from _struct import Struct  # `struct` is one file more to read in each process
 from itertools import count, starmap
-from os import O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY
-from posix import close, getpid, mkdir, open, stat, uname, write
+from posix import getpid, mkdir, stat, uname
 from time import monotonic_ns, process_time_ns, time
 
 from iotrace.agent import unpatched
 from iotrace.agent.recording.encode import encode
 from iotrace.session import names
-from iotrace.session.append_file import Stream
+from iotrace.session.append_file import Stream, append_line
 from iotrace.session.clock_anchor import clock_anchor
 from iotrace.session.guard import ours
 from iotrace.session.identity import read_proc
@@ -119,7 +118,7 @@ class Recorder:
         self._records_stream = Stream(f"{self.directory}/{names.RECORDS}")
         self._spans_stream = Stream(f"{self.directory}/{names.SPANS}")
         document = {"format": names.FORMAT_VERSION, **identity, "clock": clock_anchor()}
-        _append(f"{self.directory}/{names.PROCESS}", encode(document))
+        append_line(f"{self.directory}/{names.PROCESS}", encode(document))
 
     def text(self, value: str) -> int:
         """Return the number that stands for `value` in this process's spans.
@@ -420,7 +419,7 @@ class Recorder:
     def log(self, message: str) -> None:
         """Append a line to this process's log; raise nothing."""
         try:
-            _append(f"{self.directory}/{names.LOG}", f"{time():.3f} {message}")
+            append_line(f"{self.directory}/{names.LOG}", f"{time():.3f} {message}")
         except ours(OSError):
             pass
 
@@ -429,11 +428,3 @@ def _import_rows() -> Any:
     from iotrace.agent.recording.rows import lines_of  # no process needs it that neither reads nor trains
 
     return lines_of
-
-
-def _append(path: str, line: str) -> None:
-    descriptor = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, names.FILE_MODE)
-    try:
-        write(descriptor, f"{line}\n".encode(errors="replace"))
-    finally:
-        close(descriptor)

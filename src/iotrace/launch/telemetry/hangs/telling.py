@@ -10,7 +10,8 @@ from stat import S_ISREG
 from iotrace.launch.telemetry.hangs.blocked import About
 from iotrace.launch.telemetry.hangs.words import collective_of
 from iotrace.session import names
-from iotrace.session.hang_words import differing
+from iotrace.session.append_file import append_line
+from iotrace.session.hang_words import banner, differing
 
 _APPENDS = os.O_APPEND
 
@@ -20,11 +21,6 @@ def record_of(waited_ns: int, processes: list[About], kind: str) -> About:
     for about in processes:
         about["collective"] = collective_of(about)
     since = f"no batch for {waited_ns / 1e9:.0f} s"
-    banner = {
-        "hung": f"HUNG: {since}, and no process computes, reads or writes",
-        "computing": f"COMPUTING WITHOUT A STEP: {since}, in one place of the program",
-        "waiting": f"WAITING: {since}, for ranks on other hosts",
-    }[kind]
     ranks = [
         (about["rank"], "", about["collective"])
         for about in processes
@@ -38,7 +34,7 @@ def record_of(waited_ns: int, processes: list[About], kind: str) -> About:
         "kind": kind,
         "waited_ns": waited_ns,
         "processes": processes,
-        "text": [banner, *told],
+        "text": [banner(kind, since, "ranks on other hosts"), *told],
     }
 
 
@@ -66,12 +62,4 @@ def store(directory: str, session: str, record: About) -> None:
         if about.get("stacks"):
             about["stacks"] = os.path.relpath(about["stacks"], session)
     with suppress(OSError):
-        descriptor = os.open(
-            f"{directory}/{names.HANGS}",
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-            names.FILE_MODE,
-        )
-        try:
-            os.write(descriptor, (json.dumps(record, separators=(",", ":")) + "\n").encode())
-        finally:
-            os.close(descriptor)
+        append_line(f"{directory}/{names.HANGS}", json.dumps(record, separators=(",", ":")))
