@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from iotrace.agent import lightning_ranges, patching, training
-from iotrace.agent.model_table import ModelTable
+from iotrace.agent.phases.model_table import ModelTable
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.torch_profiler import cuda_snapshot, foreign_profilers, window
 from iotrace.analysis.program import model, trainer

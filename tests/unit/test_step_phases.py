@@ -21,7 +21,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from iotrace.agent import patching, step_phases, training
+from iotrace.agent import patching, training
+from iotrace.agent.phases import roots
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
@@ -49,7 +50,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
     regions.ask_compiler(torch.compiler.is_compiling)
     training.hook_autograd(torch.autograd, made)
     training.hook_optimizers(_OPTIMIZER, made)
-    step_phases.hook_roots(nn.modules.module, made)
+    roots.hook_roots(nn.modules.module, made)
     yield made
     regions.ask_compiler(None)
     patching.undo_all()
@@ -68,8 +69,8 @@ def phases(recorder: Recorder) -> list[str]:
 
 def found() -> int:
     """Search as long as roots are looked for."""
-    assert step_phases._search is not None
-    return step_phases._search._calls_left
+    assert roots.search is not None
+    return roots.search._calls_left
 
 
 class Net(nn.Module):
@@ -285,7 +286,7 @@ def test_copies_pickles_and_what_is_saved_hold_nothing_of_it(recorder: Recorder)
     for made in (Net(), Own()):
         before = set(made.state_dict())
         made(_X)
-        assert isinstance(made.__dict__[_ATTRIBUTE], step_phases._Root)
+        assert isinstance(made.__dict__[_ATTRIBUTE], roots._Root)
         file = io.BytesIO()
         torch.save(made, file)
         file.seek(0)
@@ -430,7 +431,7 @@ def test_a_compiled_program_meets_nothing_of_it(
     recorder: Recorder, prepare: Any, compiled_step: bool, expected: list[str]
 ) -> None:
     importlib.import_module("torch._dynamo.testing")
-    step_phases.hook_compiler(importlib.import_module("torch._dynamo.callback"), recorder)
+    roots.hook_compiler(importlib.import_module("torch._dynamo.callback"), recorder)
     traced = trained_compiled(prepare, compiled_step)
     assert phases(recorder)[-len(expected) :] == expected
     patching.undo_all()
@@ -439,7 +440,7 @@ def test_a_compiled_program_meets_nothing_of_it(
 
 
 def test_what_is_exported_and_traced_is_the_same(recorder: Recorder) -> None:
-    step_phases.hook_compiler(importlib.import_module("torch._dynamo.callback"), recorder)
+    roots.hook_compiler(importlib.import_module("torch._dynamo.callback"), recorder)
 
     def exported() -> list[str]:
         torch.manual_seed(0)

@@ -109,7 +109,8 @@ _STEPS = """
 import importlib, json, time
 import torch
 from torch import nn
-from iotrace.agent import patching, step_phases, training
+from iotrace.agent import patching, training
+from iotrace.agent.phases import roots
 from iotrace.agent.recording.recorder import Recorder
 torch.set_num_threads(1)
 recorder = Recorder(".")
@@ -121,7 +122,7 @@ optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)
 def hook():
     training.hook_autograd(torch.autograd, recorder)
     training.hook_optimizers(importlib.import_module("torch.optim.optimizer"), recorder)
-    step_phases.hook_roots(nn.modules.module, recorder)
+    roots.hook_roots(nn.modules.module, recorder)
 def called():
     root(leaf)
 def cost(call, n):

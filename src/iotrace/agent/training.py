@@ -6,8 +6,9 @@ import sys
 from itertools import count
 from time import monotonic_ns
 
-from iotrace.agent import handovers, stacks, step_phases
+from iotrace.agent import handovers, stacks
 from iotrace.agent.patching import observe, on_undo
+from iotrace.agent.phases import roots, step_phases
 from iotrace.agent.recording import startup_stacks
 from iotrace.agent.recording.pauses import watch_collections, watching
 from iotrace.agent.recording.regions import compiling
@@ -93,7 +94,7 @@ def enter_worker() -> None:
     """Say that this process is a worker of a loader, as are those that it forks."""
     global _is_worker
     _is_worker = True
-    step_phases.leave()
+    roots.leave()
 
 
 def in_worker() -> bool:
@@ -134,6 +135,8 @@ def hook_autograd(module: Any, recorder: Recorder) -> None:
     def ended(begun: step_phases.Begun | None, *_: Any) -> None:
         if begun is not None:
             step_phases.end_backward(recorder, begun)
+            if roots.search is not None:
+                roots.search.trained(step_phases.thread_state.has_called)
 
     observe(module, "backward", recorder, "the backward pass", before=begins, ended=ended)
 

@@ -1,10 +1,9 @@
-"""Time what a thread is in: forward, backward, an optimizer's step. Each call is a span of the kind `phase`.
+"""Find the roots of models and time their calls: a root is a module that no other module's call holds.
 
-Forward is the call of a root: of a module that no other module's call holds. Roots are found at their first
-call: ``Module._call_impl`` is replaced, which adds a frame to each module's call, until calls bring no other
-root. A root that is known is timed by the ``_compiled_call_impl`` of the instance, which ``Module.__call__``
-asks for anyhow, and which no copy, pickle or state_dict takes along. So no submodule pays, no hook is
-registered, no class stays changed, and torch's fast path stays.
+Roots are found at their first call: ``Module._call_impl`` is replaced, which adds a frame to each module's
+call, until calls bring no other root. A root that is known is timed by the ``_compiled_call_impl`` of the
+instance, which ``Module.__call__`` asks for anyhow, and which no copy, pickle or state_dict takes along. So
+no submodule pays, no hook is registered, no class stays changed, and torch's fast path stays.
 
 torch.compile meets nothing of it: while dynamo traces, the class is as torch made it. Dynamo skips our
 frames, as their code carries the name of torch's file.
@@ -13,19 +12,17 @@ frames, as their code carries the name of torch's file.
 from __future__ import annotations
 
 import sys
-from time import monotonic_ns
 from weakref import ref
 
 from iotrace.agent import patching
-from iotrace.agent.dataloader.cuda_events import CudaEvents
-from iotrace.agent.model_table import ModelTable
 from iotrace.agent.patching import hide_frame
+from iotrace.agent.phases.model_table import ModelTable
+from iotrace.agent.phases.step_phases import begin, record, thread_state
 from iotrace.agent.recording.pauses import compilation_begins, compilation_ended
 from iotrace.agent.recording.regions import compiling
-from iotrace.agent.recording.thread_clocks import current, thread_id
-from iotrace.agent.unpatched import _local, get_ident
+from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.guard import ours
-from iotrace.session.names import BACKWARD, DEVICE_PHASE_ROW, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
+from iotrace.session.names import FORWARD, FORWARD_NO_GRAD
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -33,146 +30,52 @@ if TYPE_CHECKING:
     from typing import Any
 
     from iotrace.agent.patching import Keywords
+    from iotrace.agent.phases.step_phases import Begun
     from iotrace.agent.recording.recorder import Recorder
-
-    Begun = tuple[Any, int]  # an event on the device, where one is in use; CLOCK_MONOTONIC
 
 _ATTRIBUTE = "_compiled_call_impl"
 _LAYER = "root"
 _CALLS_OF_SEARCH = 100  # of roots, none of them new
 _MOST_SEARCHES = 64
-_MOST_PENDING = 1024  # phases that a device has not come to
 _MOST_TABLES = 16  # roots whose modules are recorded
 _FIRST_REPEAT = 16  # backward passes; the search begins anew after as many, twice as many, and so on
 
-
-class _Thread(_local):
-    """What a thread is in; `has_called`: it has called a root since its last optimizer's step."""
-
-    in_root = False
-    in_backward = False
-    has_called = False
-
-    def __init__(self) -> None:
-        self.table: ModelTable | None = None  # of the root that it is in, where its modules are noted
-        self.recorder: Recorder | None = None
-        self.events: CudaEvents | None = None
-        self.optimizers: list[tuple[int, Begun]] = []  # the steps that are open: whose, since when
-
-
-_thread = _Thread()
-_search: _Search | None = None
-_backward: dict[int, bool] = {}  # the threads in a backward pass
-
-
-def _begin() -> Begun:
-    """Begin a phase of this thread."""
-    events = _thread.events
-    return (None if events is None else events.begin()), monotonic_ns()
-
-
-def _record(recorder: Recorder, name: str, begun: Begun) -> None:
-    """Record a phase of this thread that ends now."""
-    event, start_ns = begun
-    duration_ns = monotonic_ns() - start_ns
-    events = _thread.events
-    pair = events.end(event) if event is not None and events is not None else None
-    if pair is not None and events is not None:
-        events.keep(pair, (DEVICE_PHASE_ROW, thread_id(), start_ns))
-    what = (-1, -1, thread_id(), recorder.text(name), -1, KIND_PHASE)
-    recorder.spans.append((start_ns, duration_ns, *what, -1, -1, -1, -1, -1))
-
-
-def in_backward() -> bool:
-    """Whether this thread works on a backward pass: one that begins there is a part of it."""
-    return _thread.in_backward or (bool(_backward) and _is_foreign())
-
-
-def begin_backward(recorder: Recorder) -> Begun:
-    """Begin a backward pass of this thread. From the first on, its phases are timed on the device, too."""
-    thread = _thread
-    if thread.recorder is not recorder:
-        thread.recorder, thread.events = recorder, CudaEvents(recorder, _MOST_PENDING)
-        recorder.before_close.append(thread.events.close)
-    begun, ident = _begin(), get_ident()
-    thread.in_backward = _backward[ident] = True
-    return begun
-
-
-def _is_foreign() -> bool:
-    """Whether Python did not start this thread: autograd's own work on the backward passes of others."""
-    threading: Any = sys.modules["threading"]
-    known = threading._active.get(get_ident())
-    return known is None or isinstance(known, threading._DummyThread)
-
-
-def end_backward(recorder: Recorder, begun: Begun) -> None:
-    """Record the backward pass that `begin_backward` began."""
-    thread = _thread
-    thread.in_backward = False
-    _backward.pop(get_ident(), None)
-    recorder.start()
-    _record(recorder, BACKWARD, begun)
-    if _search is not None:
-        _search.trained(thread.has_called)
-
-
-def begin_optimizer(optimizer: Any) -> None:
-    """Note that the step of `optimizer` begins; forget one of its own that raised."""
-    steps = _thread.optimizers
-    key = id(optimizer)
-    for position, (other, _) in enumerate(steps):
-        if other == key:
-            del steps[position:]
-            break
-    steps.append((key, _begin()))
-
-
-def end_optimizer(recorder: Recorder, optimizer: Any) -> None:
-    """Record the step of `optimizer` that `begin_optimizer` began on this thread."""
-    thread = _thread
-    thread.has_called = False
-    while thread.optimizers:
-        key, begun = thread.optimizers.pop()
-        if key == id(optimizer):
-            recorder.start()
-            _record(recorder, OPTIMIZER, begun)
-            return
+search: _Search | None = None
 
 
 def hook_roots(module: Any, recorder: Recorder) -> None:
     """Find and time the roots, among all modules of ``torch.nn.modules.module``."""
-    global _search
+    global search
     if not hasattr(module.Module, _ATTRIBUTE):  # torch before 2.1
         return
     _hide(_Root.__call__, module)
-    _search = _Search(recorder, module)
+    search = _Search(recorder, module)
     patching.on_undo(leave)
     patching.observe(module.Module, "compile", recorder, "timing a compiled module", after=_compiled)
-    _search.begin()
+    search.begin()
 
 
 def _compiled(_: Any, __: Any, args: Sequence[Any], ___: Keywords) -> None:
-    if _search is not None:
-        _search.adopt(args[0])
+    if search is not None:
+        search.adopt(args[0])
 
 
 def hook_compiler(module: Any, recorder: Recorder) -> None:
     """Patch ``torch._dynamo.callback``: where a compiler traces, the class is as torch made it."""
 
-    if _search is not None:
+    if search is not None:
         in_compiled = sys.modules["torch"]._C._dynamo.eval_frame.get_eval_frame_callback
-        _search.is_in_compiled = in_compiled
+        search.is_in_compiled = in_compiled
 
     def begins(*_: Any) -> None:
         compilation_begins()
-        if _search is not None:
-            _search.compiles = True
-            _search.suspend()
+        if search is not None:
+            search.compiles = True
+            search.suspend()
 
     def ended(*_: Any) -> None:
-        if _search is not None:
-            _search.resume()
+        if search is not None:
+            search.resume()
         compilation_ended(recorder)
 
     handler, what = module.CompilationCallbackHandler, "looking on at a compilation"
@@ -182,10 +85,10 @@ def hook_compiler(module: Any, recorder: Recorder) -> None:
 
 def leave() -> None:
     """Time no modules any more: the session is over, or this process is a loader's worker."""
-    global _search
-    search, _search = _search, None
-    if search is not None:
-        search.close()
+    global search
+    left, search = search, None
+    if left is not None:
+        left.close()
 
 
 class _Root:
@@ -215,19 +118,19 @@ class _Root:
             caller: Any = sys._getframe(1)
             is_torch = caller.f_code.co_name == "_wrapped_call_impl"
             call = (caller.f_locals["self"] if is_torch else self._of())._call_impl
-        thread, search = _thread, _search
+        thread, looking = thread_state, search
         is_part = thread.in_root or thread.in_backward or current.thread.depth
-        if search is None or is_part or search.is_in_compiled():
+        if looking is None or is_part or looking.is_in_compiled():
             try:
                 return call(*args, **kwargs)
             except BaseException as error:
                 hide_frame(error)
                 raise
-        grad = search.is_grad_enabled()
+        grad = looking.is_grad_enabled()
         if grad and not self.has_table:
             self.has_table = True
-            thread.table = search.make_table()
-        begun = _begin()
+            thread.table = looking.make_table()
+        begun = begin()
         thread.in_root = True
         try:
             return call(*args, **kwargs)
@@ -236,7 +139,7 @@ class _Root:
             raise
         finally:
             thread.in_root = False
-            search.called(grad, begun)
+            looking.called(grad, begun)
             table, thread.table = thread.table, None
             if table is not None:
                 table.record(self._of())
@@ -283,7 +186,7 @@ class _Search:
 
     def _make(self, original: Any) -> Any:
         def _call_impl(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            thread, root = _thread, None
+            thread, root = thread_state, None
             table = thread.table
             if not (thread.in_root or thread.in_backward or compiling() or self.is_in_compiled()):
                 root = self.adopt(module) if self._calls_left else None
@@ -330,9 +233,9 @@ class _Search:
                 self._calls_left -= 1
                 if not self._calls_left:
                     self.suspend()
-            _thread.has_called |= grad
+            thread_state.has_called |= grad
             if self._recorder.running:  # else nothing has been loaded or trained so far
-                _record(self._recorder, FORWARD if grad else FORWARD_NO_GRAD, begun)
+                record(self._recorder, FORWARD if grad else FORWARD_NO_GRAD, begun)
         except ours(Exception) as error:
             self._recorder.absorb(error, "recording a forward pass")
 
