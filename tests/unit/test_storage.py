@@ -13,16 +13,18 @@ from msgspec.structs import replace
 from iotrace.analysis.results import (
     Amplification,
     ChunkedArray,
+    Culprit,
     FileGroup,
     FileIo,
     Io,
     MappedReads,
+    Recommendation,
     RowGroups,
     unknown,
 )
 from iotrace.analysis.storage import by_mount
 from iotrace.analysis.storage.amplification import _own_map
-from iotrace.analysis.storage.culprit import amplified
+from iotrace.analysis.storage.culprit import amplified, with_waste_first
 from iotrace.analysis.storage.mapped import MapFetched, fetched_by_faults, fetched_by_own_maps, mapped_files
 from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of
 from iotrace.analysis.storage.row_groups import row_groups
@@ -387,3 +389,16 @@ def test_of_a_map_of_the_programs_own_only_what_was_fetched_is_told() -> None:
 )
 def test_the_only_map_of_a_group(calls: dict[str, FileCalls], found: str | None) -> None:
     assert _own_map([*calls, "d/unseen"], calls) == found
+
+
+@pytest.mark.parametrize(
+    ("leads", "gain_ms", "first"),
+    [(True, 20.0, "decode-bound"), (True, 5.0, "too-few-workers"), (False, 20.0, "too-few-workers")],
+)
+def test_what_spares_needless_work_comes_before_more_workers(leads: bool, gain_ms: float, first: str) -> None:
+    culprit = Culprit(id="read-amplification", text="", evidence={}, wait_ms=9.0, leads=leads, remedy="")
+    more = unknown(Recommendation, id="too-few-workers", evidence={}, gain_ms_per_step=10.0)
+    keep = unknown(
+        Recommendation, id="decode-bound", evidence={"predicted_bytes": 1.0}, gain_ms_per_step=gain_ms
+    )
+    assert with_waste_first([more, keep], [culprit])[0].id == first

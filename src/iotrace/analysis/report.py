@@ -51,7 +51,7 @@ from iotrace.analysis.startup.culprit import slow_imports
 from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.storage.amplification import with_amplification
 from iotrace.analysis.storage.by_mount import samples_of, with_storage
-from iotrace.analysis.storage.culprit import amplified
+from iotrace.analysis.storage.culprit import amplified, with_waste_first
 from iotrace.analysis.storage.file_groups import file_groups, used_files
 from iotrace.analysis.storage.io import io_of
 from iotrace.analysis.verdict.trust import trust_of
@@ -101,7 +101,7 @@ def rank_part(one: RankAnalysis) -> RankPart:
     advised = recommend(loader_facts(one, found))
     if any(each.leads for each in pools):  # more workers would start more of these threads
         advised = [item for item in advised if item.id != "too-few-workers"]
-    advised = with_memory_first(advised, found.culprits)
+    advised = with_memory_first(with_waste_first(advised, found.culprits), found.culprits)
     first = [*advice_of(found.culprits), *swapping_advice(one, found)]
     advice = [*first, *advised, *writing_advice(one, found)]
     advice.sort(key=lambda item: item.remedy.startswith("try "))  # what may gain nothing comes last

@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from iotrace.analysis.culprits import leads, worth_telling
-from iotrace.analysis.results import Amplification, ChunkedArray, Culprit, Evidence, RankReport, RowGroups
+from iotrace.analysis.results import (
+    Amplification,
+    ChunkedArray,
+    Culprit,
+    Evidence,
+    RankReport,
+    Recommendation,
+    RowGroups,
+)
 from iotrace.units import digits
 
 
@@ -34,6 +42,18 @@ def amplified(report: RankReport) -> list[Culprit]:
     if not worth_telling(cost_ms, report):
         return []
     return [replace(culprit, wait_ms=cost_ms, leads=leads(cost_ms, report))]
+
+
+def with_waste_first(advice: list[Recommendation], culprits: Sequence[Culprit]) -> list[Recommendation]:
+    """Put what spares needless work first where that leads: more workers would do more of it at once."""
+    if not any(each.id == "read-amplification" and each.leads for each in culprits):
+        return advice
+    most_ms = max((item.gain_ms_per_step or 0.0 for item in advice), default=0.0)
+
+    def comes_later(item: Recommendation) -> bool:
+        return "predicted_bytes" not in item.evidence or (item.gain_ms_per_step or 0.0) < most_ms
+
+    return sorted(advice, key=comes_later)
 
 
 def _of_array(array: ChunkedArray) -> Culprit | None:
