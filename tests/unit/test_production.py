@@ -205,7 +205,12 @@ def waited(paths: Paths, later_taken: int) -> dict[str, Any]:
     main = Process(Identity(1, 1, 0, "main", [0, 0, 1]), clock, [], spans(), {})
     worker = Process(Identity(1, PID, 1, "forked", [0, 0, 1]), clock, [], table, made_of)
     common: dict[str, Any] = {"loader": 0, "iterator": 0, "epoch": 0, "pid": PID, "worker": 0, "up_ns": 5}
-    session: Any = SimpleNamespace(calls_of=lambda process: calls(), paths=paths, processes=[main, worker])
+    session: Any = SimpleNamespace(
+        calls_of=lambda process: calls(),
+        paths=paths,
+        processes=[main, worker],
+        numbered=lambda node, pid: [each for each in (main, worker) if each.pid == pid],
+    )
     deliveries = deliveries_of(
         [
             Delivery(
