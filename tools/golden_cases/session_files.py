@@ -37,8 +37,13 @@ _SPAN = struct.Struct("<qqqqiiiiiiiiq")
 _LEFT_OUT = frozenset({"text", "idle"})  # texts stand in the spans; how often a worker is idle is chance
 _MASKED = re.compile(
     r"(_ns|pids?|tid|clock|rchar|wchar|syscr|syscw|read_bytes|write_bytes|cancelled_write_bytes|id|boot_id"
-    r"|bytes|path|source|prefix|why|python|executable|prefixes|cpus|argv|cwd|node|host|iotrace_version)$"
+    r"|bytes|path|source|prefix|why|python|executable|prefixes|cpus|argv|cwd|node|host|iotrace_version"
+    r"|launcher|by)$"
 )
+# Of these alone the fields are compared: what they hold is a matter of time.
+_BY_TIME = frozenset({"tick", "imports", "startup_stacks"})
+# Sums, of which each record replaces the one before: how many were written is a matter of time.
+_SUMS = frozenset({"chunked", "mapped", "row_groups"})
 _NUMBERS = re.compile(r"[0-9a-f]{6,}|\d+")
 
 
@@ -55,14 +60,14 @@ def lines_of(session: Path, mask: Callable[[str], str]) -> list[str]:
         records = [
             record for line in _lines(directory / "records.jsonl") for record in _with_rows(json.loads(line))
         ]
+        records = _without_earlier_sums(records)
         label = _label(process, records)
         counted[f"{label}: process.json {_masked(process)}"] += 1
         for record in records:
-            line = f"{label}: {mask(_masked(record))}"
-            if record["type"] == "tick":
-                by_time.add(line)
+            if record["type"] in _BY_TIME:
+                by_time.add(f"{label}: {_fields(record)}")
             elif record["type"] not in _LEFT_OUT:
-                counted[line] += 1
+                counted[f"{label}: {mask(_masked(record))}"] += 1
         counted.update(f"{label}: {mask(line)}" for line in _spans(directory, records))
         counted.update(f"{label}: {line}" for line in _ranges(directory))
         counted.update(f"{label}: agent.log {mask(line)}" for line in _lines(directory / "agent.log"))
@@ -77,10 +82,10 @@ def _lines(path: Path) -> list[str]:
 
 
 def _tree(session: Path) -> Iterator[str]:
-    """Every file, numbers masked, but dftracer's: each process that it meets has one."""
+    """Every file, numbers masked, but dftracer's: each process that it meets has one; costs, of long runs."""
     for path in session.rglob("*"):
         relative = str(path.relative_to(session))
-        if path.is_file() and not relative.startswith("posix/"):
+        if path.is_file() and not relative.startswith("posix/") and relative != "costs.json":
             yield f"file {_NUMBERS.sub('#', relative)}"
 
 
@@ -119,6 +124,15 @@ def _with_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
         {"type": f"row {row[0]}", **dict(zip(ROW_FIELDS[row[0]], row[1:], strict=True))}
         for row in struct.iter_unpack(f"<{width}q", data)
     ]
+
+
+def _without_earlier_sums(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of sums of one thing the last alone."""
+    last: dict[str, int] = {}
+    for position, record in enumerate(records):
+        about = [record.get(key) for key in ("type", "path", "dataset", "call", "columns")]
+        last[json.dumps(about) if record["type"] in _SUMS else str(position)] = position
+    return [records[position] for position in sorted(last.values())]
 
 
 def _label(process: dict[str, Any], records: list[dict[str, Any]]) -> str:
