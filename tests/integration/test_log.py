@@ -83,7 +83,7 @@ def test_a_tracker_costs_no_exit_code_and_bounded_time(
     (tmp_path / "stand_in").mkdir()
     (tmp_path / "stand_in" / "tracker.py").write_text(STAND_IN)
     monkeypatch.setenv("STAND_IN", how)
-    monkeypatch.setitem(sinks.SINKS, "wandb", Sink("to_wandb", "json", "json", "json"))
+    monkeypatch.setitem(sinks.SINKS, "wandb", Sink("to_wandb", "json", "json"))
     monkeypatch.setattr(delivery, "_CODE", STANDS_IN)
     monkeypatch.syspath_prepend(str(tmp_path / "stand_in"))
     monkeypatch.setattr(delivery, "LONGEST_SECONDS", 3.0 if how == "hangs" else 120.0)
