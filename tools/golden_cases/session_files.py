@@ -41,7 +41,7 @@ _MASKED = re.compile(
     r"|launcher|by)$"
 )
 # Of these alone the fields are compared: what they hold is a matter of time.
-_BY_TIME = frozenset({"tick", "imports", "startup_stacks"})
+_BY_TIME = frozenset({"tick", "imports", "startup_stacks", "row 3"})  # row 3: a thread was blocked
 # Sums, of which each record replaces the one before: how many were written is a matter of time.
 _SUMS = frozenset({"chunked", "mapped", "row_groups"})
 _NUMBERS = re.compile(r"[0-9a-f]{6,}|\d+")
