@@ -14,15 +14,7 @@ from iotrace.doctor.checks import accelerators
 from iotrace.doctor.checks.accelerators import judge_amd, judge_nvidia
 from iotrace.doctor.checks.clock import check_clock_source, check_synchronised
 from iotrace.doctor.checks.command import check_command
-from iotrace.doctor.checks.interpreter import (
-    check_agent,
-    check_posix,
-    check_python,
-    check_start_method,
-    judge,
-)
-from iotrace.doctor.checks.limits import check_limits, check_shm, most_processes
-from iotrace.doctor.checks.processors import (
+from iotrace.doctor.checks.cpus_and_memory import (
     Demand,
     Limited,
     check_copies,
@@ -31,6 +23,14 @@ from iotrace.doctor.checks.processors import (
     cpu_limit,
     memory_limit,
 )
+from iotrace.doctor.checks.interpreter import (
+    check_agent,
+    check_posix,
+    check_python,
+    check_start_method,
+    judge,
+)
+from iotrace.doctor.checks.limits import check_limits, check_shm, most_processes
 from iotrace.doctor.checks.storage import Mount, check_output, mount_of, mounts, output
 from iotrace.doctor.checks.telemetry import check_telemetry
 from iotrace.doctor.checks.torch_probe import TorchFacts, judge_torch

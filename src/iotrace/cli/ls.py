@@ -33,7 +33,7 @@ def ls(directory: Path, as_json: bool) -> int:
     if as_json:
         print_json(found)
     elif found.sessions:
-        from iotrace.report.sessions import print_sessions
+        from iotrace.report.listing import print_sessions
 
         print_sessions(found)
     else:

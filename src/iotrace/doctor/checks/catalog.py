@@ -12,10 +12,10 @@ from iotrace.doctor.checks import (
     accelerators,
     clock,
     command,
+    cpus_and_memory,
     interpreter,
     limits,
     page_cache,
-    processors,
     storage,
     telemetry,
 )
@@ -70,8 +70,8 @@ class Catalog:
             ("telemetry", telemetry.telemetry),
             ("nvidia", accelerators.nvidia),
             ("amd", accelerators.amd),
-            ("cpus", lambda: processors.processors(demand, self.environment)),
-            ("memory", lambda: processors.memory(demand)),
+            ("cpus", lambda: cpus_and_memory.cpus(demand, self.environment)),
+            ("memory", lambda: cpus_and_memory.memory(demand)),
             ("shm", lambda: limits.check_shm(limits.SHM, demand)),
             ("limits", lambda: limits.limits(demand)),
             ("clock", lambda: clock.check_clock_source(clock.SOURCE, clock.read_cost_ns())),
@@ -109,11 +109,11 @@ class Catalog:
     def _data(self) -> Path | None:
         return existing(self._named_data) if self._named_data is not None else data_of(self.words, Path())
 
-    def _copies(self, demand: processors.Demand) -> list[Check]:
+    def _copies(self, demand: cpus_and_memory.Demand) -> list[Check]:
         if self._data is None or not demand.workers:
             return []
         found = page_cache.find(self._data, time.monotonic() + _LOOK_SECONDS)
-        return processors.copies(demand, sum(found.files.values()))
+        return cpus_and_memory.copies(demand, sum(found.files.values()))
 
     def _storage(self) -> Check:
         if self._data is None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import psutil
 
-from iotrace.doctor.checks.processors import Demand
+from iotrace.doctor.checks.cpus_and_memory import Demand
 from iotrace.doctor.results import Check, ok, warning
 from iotrace.launch.telemetry.cgroups import groups_of, read_own, read_text
 from iotrace.units import counted, size

@@ -184,7 +184,7 @@ def _cpus(number: float) -> str:
     return f"{number:g} {'CPU' if number == 1 else 'CPUs'}"
 
 
-def processors(demand: Demand, environment: Mapping[str, str]) -> Check:
+def cpus(demand: Demand, environment: Mapping[str, str]) -> Check:
     """Check the CPUs of this process, and of a command with `environment`."""
     affinity, threads = len(os.sched_getaffinity(0)), environment.get("OMP_NUM_THREADS", "")
     known = int(threads) if threads.isdecimal() else None
