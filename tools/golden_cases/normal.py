@@ -22,8 +22,8 @@ Masked, and nothing else:
   order       of events in files of Chrome JSON, of lines in logs of dftracer
   tracks      their numbers in native traces
 Of what agents record: times, pids, ids of threads and texts, sizes of files, directories, the machine; how
-often a tick and telemetry are recorded, and idle workers; POSIX calls of workers and outside the program's
-directory.
+often a tick, imports, stacks of the start, blocked threads and telemetry are recorded, and idle workers; of
+sums that replace each other all but the last; POSIX calls of workers and outside the program's directory.
 """
 _WHY = re.compile(r'("clock_why\\?":\\?")[^"\\]*')
 _VERSION = re.compile(r'("version\\?":\\?")[^"\\]*')
