@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.advice import Facts, device_advice
+from iotrace.analysis.device.advice import Facts, device_advice, workers_advice
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Compute, compared_trace, compute_of, memory_in
 from iotrace.analysis.device.imbalance import imbalance_of
@@ -36,14 +36,13 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict
+from iotrace.analysis.wait.data_wait import verdict
 from iotrace.session.manifest import NotCaptured
-from iotrace.sources.kineto.kinds import Kind, is_data_wait, is_unknown
+from iotrace.sources.kineto.kinds import Kind, is_unknown
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 _NO_STEPS = "it has no ProfilerStep ranges: all of it is taken for one step"
 _RECORDED = {"shapes": "record_shapes", "stacks": "with_stack"}
-_WITHOUT_WORKERS = "_SingleProcessDataLoaderIter"  # torch's name of what delivers such batches
 
 
 class _Trace(msgspec.Struct, frozen=True):
@@ -255,35 +254,13 @@ def _data_wait(rank: _Trace) -> DataWait:
 
 def _advice(rank: _Trace, result: RankReport) -> list[Recommendation]:
     """Advise on the data wait, then on what else the device waits for."""
-    advice = _workers(rank, result)
+    advice = workers_advice(rank.trace, result.data_wait)
     if result.accelerator is not None:
         (waits,), (activity,) = rank.compute.waits, rank.compute.activities
         covered = Coverage(waits.starts_ns, waits.ends_ns)
         facts = Facts(0, activity, result.accelerator, rank.starts, rank.ends, covered)
         advice += device_advice(facts)
     return advice
-
-
-def _workers(rank: _Trace, result: RankReport) -> list[Recommendation]:
-    """Advise workers where the trace shows that the loop waits for a DataLoader without any."""
-    wait = result.data_wait
-    if wait.raw_ms is None or 100 * (bound_fraction(wait) or 0.0) < MODERATELY_PERCENT:
-        return []
-    loaders = [name for name in rank.trace.names if is_data_wait(name)]
-    if not loaders or not all(_WITHOUT_WORKERS in name for name in loaders):
-        return []
-    return [
-        Recommendation(
-            id="no-workers",
-            severity="high",
-            text=f"the loop waits {wait.raw_ms:.1f} ms a step for a DataLoader without workers: give it some",
-            evidence={"raw_ms": wait.raw_ms},
-            gain_ms_per_step=wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms,
-            remedy="DataLoader(num_workers=2) or more: it has none",
-            fix="no-workers",
-            rank=0,
-        )
-    ]
 
 
 def _exposed(rank: _Trace, waits: DataWaits, raw_ns: int) -> tuple[int | None, str]:

@@ -62,9 +62,8 @@ def tune(
     from iotrace.report.layout import make_console
     from iotrace.report.sweeps.tune import progress
     from iotrace.sweeps.execute import execute
-    from iotrace.sweeps.kept import keep
+    from iotrace.sweeps.kept import keep, kept_steps
     from iotrace.sweeps.model import look
-    from iotrace.sweeps.schedule import kept_steps
     from iotrace.sweeps.tune.start import open_search, seconds_of
     from iotrace.sweeps.tune.summary import result_of
 

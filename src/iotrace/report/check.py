@@ -7,7 +7,7 @@ import shlex
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.compare.check import figure_text
+from iotrace.analysis.compare.check_words import figure_text
 from iotrace.analysis.compare.results import Check
 from iotrace.report.comparison import print_stages, say, say_each, speed_of, trust_of
 from iotrace.report.layout import line

@@ -11,36 +11,23 @@ from pathlib import Path
 import msgspec
 
 from iotrace.errors import IotraceError, UsageError
-from iotrace.session import names
-from iotrace.session.manifest import write_atomically
 from iotrace.session.masks import masked
 from iotrace.sweeps import cache
 from iotrace.sweeps.advice import advise
 from iotrace.sweeps.execute import Executor, Request, tail
 from iotrace.sweeps.grid import named, warnings_of
+from iotrace.sweeps.kept import State, create, load, save
 from iotrace.sweeps.model import Look, Predictor, Seen, look
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SCHEMA_VERSION, SweepResult, SweepRun
 from iotrace.sweeps.rows import base_of, ceiling_of, rows
 from iotrace.sweeps.verdict import choose, verdict_of
 
-_STATE = "sweep.json"
-_FORMAT = 1
-
-
-class _State(msgspec.Struct, kw_only=True):
-    """What is on disk: the plan, the runs so far, and the warnings that they gave."""
-
-    format: int = _FORMAT
-    plan: SweepPlan
-    runs: list[SweepRun] = []
-    warnings: list[str] = []
-
 
 class Sweep:
     """A sweep in `directory`, on a machine with `cores` CPU cores; `look` reads the session of a run."""
 
-    def __init__(self, state: _State, directory: Path, cores: int, look: Look = look) -> None:
+    def __init__(self, state: State, directory: Path, cores: int, look: Look = look) -> None:
         self.plan = state.plan
         self.directory = directory
         self.cores = cores
@@ -119,7 +106,7 @@ class Sweep:
         asked = dataclasses.replace(request, inference=self._inference)
         run = msgspec.structs.replace(executor(asked), cache=prepared)
         self._state.runs = [old for old in self.runs if _key(old) != _key(run)] + [run]
-        _save(self._state, self.directory)
+        save(self._state, self.directory)
         return run
 
     def _stop_if_hopeless(self, run: SweepRun) -> None:
@@ -213,81 +200,8 @@ def open_sweep(
         UsageError: there is something else at `directory`.
     """
     directory = directory or Path(time.strftime("iotrace-sweep-%Y%m%d-%H%M%S"))
-    kept = (_load if resume else _create)(plan, directory)
+    kept = (load if resume else create)(plan, directory)
     return Sweep(kept, directory.resolve(), cores or len(os.sched_getaffinity(0)), look)
-
-
-def _save(state: _State, directory: Path) -> None:
-    """Write `state` into `directory`: it is replaced whole or not at all."""
-    stored = msgspec.structs.replace(state, plan=_stored(state.plan))
-    write_atomically(directory / _STATE, msgspec.json.format(msgspec.json.encode(stored), indent=2))
-
-
-def _stored(plan: SweepPlan) -> SweepPlan:
-    """Return `plan` without secrets on its command line: who resumes gives the command again."""
-    return msgspec.structs.replace(plan, command=masked(plan.command))
-
-
-def _create(plan: SweepPlan, directory: Path) -> _State:
-    """Make the directory of a new sweep.
-
-    Raises:
-        UsageError: something is there already, or it cannot be written.
-    """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        what = "holds runs already" if (directory / _STATE).exists() else "exists and holds something else"
-        raise UsageError(
-            f"{directory} {what}", "choose another directory with -o DIR, or continue with --resume"
-        )
-    state = _State(plan=plan)
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir(names.DIRECTORY_MODE, exist_ok=True)
-        _save(state, directory)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write to {directory}: {error.strerror}", "choose another with -o DIR"
-        ) from error
-    return state
-
-
-def kept_steps(directory: Path) -> int | None:
-    """Read with how many steps a run the sweep or the search in `directory` was begun; None without one."""
-    try:
-        return msgspec.json.decode((directory / _STATE).read_bytes(), type=_State).plan.steps
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None  # who opens it says why
-
-
-def _load(plan: SweepPlan, directory: Path) -> _State:
-    """Read the sweep at `directory`; the state has `plan`, which may have more points or repeats.
-
-    Raises:
-        UsageError: there is no sweep, it is damaged, or it has another command, --steps or --cache.
-    """
-    try:
-        state = msgspec.json.decode((directory / _STATE).read_bytes(), type=_State)
-    except OSError as error:
-        raise UsageError(f"{directory} holds no runs to resume", "omit --resume to begin one") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        remedy = "begin anew with another -o DIR"
-        raise UsageError(f"{directory / _STATE} is damaged", remedy) from error
-    for what in ("command", "steps", "cache"):
-        before, now = getattr(_stored(state.plan), what), getattr(_stored(plan), what)
-        if before != now:
-            raise UsageError(
-                f"{directory} has runs of another {what}: {before!r}, not {now!r}",
-                "give the same command and options, or another -o DIR",
-            )
-    runs = [_found_at(run, directory.resolve()) for run in state.runs]
-    return _State(plan=plan, runs=runs, warnings=state.warnings)
-
-
-def _found_at(run: SweepRun, directory: Path) -> SweepRun:
-    """Return `run` with its session below `directory`: the sweep may have been moved, or copied."""
-    kept = Path(run.session)
-    moved = directory / kept.parent.parent.name / kept.parent.name / kept.name
-    return msgspec.structs.replace(run, session=str(moved)) if moved != kept and moved.is_dir() else run
 
 
 def _key(run: SweepRun | Request) -> tuple[str, dict[str, str], int]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from iotrace import units
+from iotrace.analysis.compare import check_words as words
 from iotrace.analysis.compare.basis import Basis, basis_of, middle_of, rank_pair, same_rank
 from iotrace.analysis.compare.comparison import RUN_TO_RUN_PCT, SCHEMA_VERSION, compare
 from iotrace.analysis.compare.conditions import Limit, judge
@@ -20,7 +20,6 @@ from iotrace.analysis.compare.same_work import differences
 from iotrace.analysis.compare.spread import cpu_slower_pct, noise_of, prior_of
 from iotrace.analysis.compare.stage_changes import ERROR_OF_CORRECTION, stage_changes
 from iotrace.errors import SessionError
-from iotrace.units import digits
 
 _WORTH_FAILING = 0.01  # of what a sample costs in all
 _MOSTLY = 0.6  # of a stage's growth: what one file has of it, to be named for it
@@ -51,7 +50,7 @@ def check(
             comparison = _compared(baselines, sessions, anyway)
             worse, untold = _judged(comparison, baselines, sessions, worse_by_pct)
     conditions = [_of_most([judge(limit, report) for report in reports]) for limit in limits]
-    worse += [Finding(what=item.condition, text=figure_text(item)) for item in conditions if item.holds]
+    worse += [Finding(what=item.condition, text=words.figure_text(item)) for item in conditions if item.holds]
     untold += [
         Finding(what=item.condition, text=f"{item.condition}: the session has no such figure")
         for item in conditions
@@ -129,19 +128,6 @@ def _compared(baselines: Sequence[Basis], sessions: Sequence[Basis], anyway: boo
     return comparison
 
 
-def figure_text(item: Condition) -> str:
-    """Say what the figure of a condition is."""
-    where = (item.where or "").replace("ranks[", "rank ", 1).replace("].", ": ", 1)
-    return f"{where} is {_figure(item.where or '', item.value)}"
-
-
-def _figure(name: str, value: float | None) -> str:
-    """Write a value as its condition does: shares in percent."""
-    if value is None:
-        return "unknown"
-    return f"{100 * value:.1f} %" if name.endswith("_fraction") else f"{value:.4g}"
-
-
 def _judged(
     comparison: Comparison, baselines: Sequence[Basis], sessions: Sequence[Basis], worse_by_pct: float
 ) -> tuple[list[Finding], list[Finding]]:
@@ -155,12 +141,12 @@ def _judged(
     for change in _told_once(_slower(comparison.stages, worse_by_pct)):
         why = None
         if change.change_pct < change.noise_pct:
-            why = _noise(change.noise_pct, len(baselines), len(sessions))
+            why = words.noise(change.noise_pct, len(baselines), len(sessions))
         elif doubt and not change.quiet and change.change_pct < max(_BUSY_PCT[change.clock], crowding_pct):
             why = doubt
         if change.stage == "read" and cold:
             why = cold
-        text = f"{change.what}: {_percents(change.change_pct, change.ci95_pct)}, {_costs(change)}"
+        text = f"{change.what}: {words.percents(change.change_pct, change.ci95_pct)}, {words.costs(change)}"
         if why and change.stage in counted:
             continue
         if why:
@@ -168,17 +154,17 @@ def _judged(
         else:
             worse.append(Finding(what=change.what, text=text))
             counted.pop(change.stage, None)
-    worse += [Finding(what=change.what, text=_counted(change)) for change in counted.values()]
+    worse += [Finding(what=change.what, text=words.counted(change)) for change in counted.values()]
     ci95_pct = comparison.ci95_pct
     change_pct, noise_pct = _step_of_all(baselines, sessions)
     if ci95_pct and change_pct >= worse_by_pct and ci95_pct[0] > RUN_TO_RUN_PCT:
         several = len(baselines) + len(sessions) > 2
-        percents = f"{change_pct:+.1f} %" if several else _percents(change_pct, ci95_pct)
-        text = f"the step: {percents}{_because(comparison)}"
+        percents = f"{change_pct:+.1f} %" if several else words.percents(change_pct, ci95_pct)
+        text = f"the step: {percents}{words.because(comparison)}"
         slower_pct = max(comparison.cpu_slower_pct or 0.0, 0.0)
         why = doubt or cold
         if change_pct < noise_pct:
-            why = _noise(noise_pct, len(baselines), len(sessions))
+            why = words.noise(noise_pct, len(baselines), len(sessions))
         elif change_pct < noise_pct + (1 + ERROR_OF_CORRECTION) * slower_pct:
             why = f"the CPUs were {slower_pct:.0f} % slower"
         if why:
@@ -207,12 +193,6 @@ def _step_of_all(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> tuple
     steady = prior == RUN_TO_RUN_PCT / 100 and len(before) + len(after) == 2
     noise = 0.0 if steady else noise_of([before, after], prior).exceeded_by_1_in_1000
     return 100 * math.expm1(fmean(after) - fmean(before)), 100 * math.expm1(noise)
-
-
-def _noise(noise_pct: float, baselines: int, sessions: int) -> str:
-    """Say why a change may be chance, and what would tell it from chance."""
-    more = "more runs on both sides" if baselines + sessions > 2 else "several baselines"
-    return f"runs of one program may differ by {noise_pct:.0f} % here; {more} would show less"
 
 
 def _doubt(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> str | None:
@@ -273,31 +253,6 @@ def _told_once(grown: Sequence[_Growth]) -> Iterator[StageChange]:
         else:
             mostly = most is not None and most.by > _MOSTLY * whole.by
             yield most.change if most is not None and mostly else whole.change
-
-
-def _counted(change: StageChange) -> str:
-    """Say how many more bytes are decoded for a sample."""
-    before, after = (units.size(size_bytes) for size_bytes in change.decoded_bytes or ())
-    grown = f"{change.decoded_change_pct:+.1f} % of bytes"
-    return f"{change.what}: {grown}, counted: {before} -> {after} decoded a sample"
-
-
-def _because(comparison: Comparison) -> str:
-    """Name what made the step longer: the part that grew most, and the settings that differ."""
-    grew = next((change for change in comparison.changed if change.by_ms > 0), None)
-    reasons = [f"{grew.what} +{grew.by_ms:.1f} ms"] if grew is not None else []
-    reasons += [f"{item.what} {item.values[0]} -> {item.values[1]}" for item in comparison.settings]
-    return f": {', '.join(reasons)}" if reasons else ""
-
-
-def _costs(change: StageChange) -> str:
-    before, after = change.cost_ms
-    clock = "CPU" if change.clock == "cpu" else "time"
-    return f"{digits(before)} -> {digits(after)} ms of {clock} a sample"
-
-
-def _percents(change_pct: float, ci95_pct: Sequence[float]) -> str:
-    return f"{change_pct:+.1f} % (95 %: {ci95_pct[0]:+.1f} to {ci95_pct[1]:+.1f})"
 
 
 def _text(worse: list[Finding], untold: list[Finding], limits: Sequence[str], compared: bool) -> str:

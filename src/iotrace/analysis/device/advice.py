@@ -12,9 +12,10 @@ from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.gaps import CLASSES, classify, gaps_of
 from iotrace.analysis.device.modules import Enclosing, program_lines
 from iotrace.analysis.intervals import Coverage, innermost, union
-from iotrace.analysis.results import Accelerator, Recommendation
-from iotrace.sources.kineto.kinds import Kind
-from iotrace.sources.kineto.trace import Column
+from iotrace.analysis.results import Accelerator, DataWait, Recommendation
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction
+from iotrace.sources.kineto.kinds import Kind, is_data_wait
+from iotrace.sources.kineto.trace import Column, KinetoTrace
 from iotrace.units import counted, percent
 
 # Shares of the device's time from which a rule speaks (docs/definitions.md has the reasons).
@@ -27,6 +28,7 @@ _OVERLAPS = ("all_reduce", "reduce_scatter", "all_gather")
 # Where the peaks are not known: an A100 does 312 TFLOP/s of bfloat16 and 19.5 of single precision.
 _SAVED = 15 / 16
 _FIRST_WITH_TF32 = 8  # major compute capability
+_WITHOUT_WORKERS = "_SingleProcessDataLoaderIter"  # torch's name of what delivers such batches
 _HIGH, _MEDIUM = "high", "medium"
 
 
@@ -43,6 +45,27 @@ class Facts(msgspec.Struct, frozen=True):
     @property
     def steps(self) -> int:
         return max(1, len(self.starts_ns))
+
+
+def workers_advice(trace: KinetoTrace, wait: DataWait) -> list[Recommendation]:
+    """Advise workers where the trace shows that the loop waits for a DataLoader without any."""
+    if wait.raw_ms is None or 100 * (bound_fraction(wait) or 0.0) < MODERATELY_PERCENT:
+        return []
+    loaders = [name for name in trace.names if is_data_wait(name)]
+    if not loaders or not all(_WITHOUT_WORKERS in name for name in loaders):
+        return []
+    return [
+        Recommendation(
+            id="no-workers",
+            severity="high",
+            text=f"the loop waits {wait.raw_ms:.1f} ms a step for a DataLoader without workers: give it some",
+            evidence={"raw_ms": wait.raw_ms},
+            gain_ms_per_step=wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms,
+            remedy="DataLoader(num_workers=2) or more: it has none",
+            fix="no-workers",
+            rank=0,
+        )
+    ]
 
 
 def device_advice(facts: Facts) -> list[Recommendation]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from iotrace.analysis.results import GONE, Fix, RankReport, Recommendation, Trust
-from iotrace.analysis.verdict.trust import BAD, competes, trains_beside_workers
+from iotrace.analysis.verdict.reason import competes, trains_beside_workers
+from iotrace.analysis.verdict.trust import BAD
 from iotrace.units import percent
 
 _HELD_UP = 0.1  # of the step without the gain: where a bound would be wrong by as much

@@ -137,23 +137,6 @@ def free_cpus(host: HostUse) -> bool:
     return busy is not None and busy < _BUSY and (saturated or 0.0) < _SATURATED
 
 
-def trains_beside_workers(rank: RankReport) -> bool:
-    """Whether the training computes on CPUs, and workers make its batches beside it."""
-    has_workers = rank.primary is not None and bool(rank.primary.workers)
-    return has_workers and rank.data_wait.exposed_source == "cpu"
-
-
-def competes(rank: RankReport) -> bool:
-    """Whether workers took CPUs from a training on the CPU: cheaper ones make its compute shorter, too.
-
-    By 200 of 350 ms a step, as was seen: then the wait is no bound of what a faster loader gains.
-    """
-    if not trains_beside_workers(rank):
-        return False
-    host = rank.system.host
-    return host is not None and host.cpu_busy_fraction is not None and not free_cpus(host)
-
-
 def disturbed(host: HostUse | None) -> bool:
     """Whether other programs or machines took so many of the CPUs that times are no longer the job's own."""
     if host is None:
