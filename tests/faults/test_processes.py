@@ -71,6 +71,38 @@ def test_a_pool(trial: Trial) -> None:
     assert pair.calls("pread64", "data.bin") == 40
 
 
+LEAVING = """
+import os, signal, threading, time
+import torch
+read, write = os.pipe()
+workers = []
+for number in range(12):
+    worker = os.fork()
+    if not worker:
+        torch._C._set_worker_signal_handlers()  # _exit at its parent's SIGTERM
+        threading.Thread(target=time.sleep, args=(999,), daemon=True).start()  # else malloc takes no lock
+        open("data.bin", "rb").read()
+        os.write(write, b"x")
+        while True:
+            kept = [bytes(3000 + 64 * each) for each in range(200)]  # malloc's, not Python's own
+    workers.append(worker)
+for worker in workers: os.read(read, 1)
+time.sleep(0.3)
+for worker in workers: os.kill(worker, signal.SIGTERM)
+print([os.waitpid(worker, 0)[1] for worker in workers])
+"""
+
+
+@row(
+    "SIGTERM of twelve DataLoader workers that allocate memory: torch's handler calls `_exit` within malloc",
+    kept="the end of each, its exit code",
+    lost="the end of its POSIX calls, told; some seconds, where it would have waited for its own lock",
+)
+def test_workers_that_leave_within_malloc(trial: Trial) -> None:
+    trial.files = DATA
+    trial.both(LEAVING).assert_same()
+
+
 KILLED_WORKER = """
 import os, signal, sys, time
 data = os.open("data.bin", os.O_RDONLY)

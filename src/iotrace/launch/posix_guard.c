@@ -5,6 +5,8 @@
  *   strcpy   it copies paths into buffers of PATH_MAX, whatever their length
  *   dlsym    it looks up flockfile and funlockfile, which stand around each write of the log. Beyond RLIMIT_FSIZE a
  *            write raises SIGXFSZ, which ends a program that does not ignore it: the log ends there instead
+ *   _exit    what it puts before the program's own: it writes its log and frees memory. A handler may call _exit (that of
+ *            torch's workers does, at SIGTERM) where the process holds malloc's lock: it would wait for itself for ever
  *
  * and what the program itself says of libc's functions: a program at fixed addresses (no PIE) that takes the address of
  * one, say of fclose, stands for it in all libraries with its own jump to it. dftracer would take that jump for the
@@ -42,6 +44,7 @@ static void (*real_unlock)(FILE *);
 static FILE *nowhere;
 /* The lock of the log, of which a process has one, is held while these are used. */
 static FILE *given_up;
+static FILE *the_log;
 static sigset_t before;
 static int was_pending;
 
@@ -69,6 +72,7 @@ static void lock_and_hold(FILE *log)
 {
     sigset_t pending, one = only_xfsz(), mask;
     real_lock(log);
+    the_log = log;
     sigprocmask(SIG_BLOCK, &one, &mask); /* of this thread, on Linux */
     before = mask;
     sigpending(&pending);
@@ -112,6 +116,51 @@ static char *bounded_copy(char *to, const char *from)
     return to;
 }
 
+/* Each second the thread that leaves is looked at: without CPU time in two of them it waits for its own lock. */
+enum { MOST_IDLE_SECONDS = 2, LEAST_CPU_NS = 100000 };
+static void (*leave_by_dftracer)(int);
+static clockid_t leaving_clock;
+static volatile long leaving_cpu_ns;
+static volatile int leaving_status, idle_seconds;
+
+static long cpu_ns_of_leaving(void)
+{
+    struct timespec time = {0, 0};
+    syscall(SYS_clock_gettime, leaving_clock, &time);
+    return time.tv_sec * 1000000000L + time.tv_nsec;
+}
+
+static void leave_if_stuck(int signal)
+{
+    long cpu_ns = cpu_ns_of_leaving();
+    (void)signal;
+    idle_seconds = cpu_ns - leaving_cpu_ns < LEAST_CPU_NS ? idle_seconds + 1 : 0;
+    leaving_cpu_ns = cpu_ns;
+    if (idle_seconds < MOST_IDLE_SECONDS) {
+        alarm(1);
+        return;
+    }
+    if (the_log)
+        tell(fileno(the_log));
+    syscall(SYS_exit_group, leaving_status);
+}
+
+/* The program is at its end: its own alarm, and what it does at one, may be replaced. */
+static void leave_in_time(int status)
+{
+    const struct sigaction look = {.sa_handler = leave_if_stuck};
+    sigset_t one;
+    leaving_status = status;
+    leaving_clock = (clockid_t)(~(unsigned)syscall(SYS_gettid) << 3 | 6); /* of this thread, as seen from any */
+    leaving_cpu_ns = cpu_ns_of_leaving();
+    sigemptyset(&one);
+    sigaddset(&one, SIGALRM);
+    sigaction(SIGALRM, &look, NULL);
+    sigprocmask(SIG_UNBLOCK, &one, NULL);
+    alarm(1);
+    leave_by_dftracer(status);
+}
+
 static void *found_or_ours(void *library, const char *name)
 {
     if (!strcmp(name, "flockfile"))
@@ -134,7 +183,8 @@ static void change(ElfW(Addr) base, const ElfW(Rela) *row, size_t bytes, const E
         unsigned long kind = ELF64_R_TYPE(row[index].r_info);
         if (kind != R_X86_64_GLOB_DAT && kind != R_X86_64_JUMP_SLOT)
             continue;
-        const char *name = names + symbols[ELF64_R_SYM(row[index].r_info)].st_name;
+        const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(row[index].r_info)];
+        const char *name = names + symbol->st_name;
         uintptr_t slot = base + row[index].r_offset;
         if (!strcmp(name, "stderr"))
             put(slot, &nowhere);
@@ -142,6 +192,10 @@ static void change(ElfW(Addr) base, const ElfW(Rela) *row, size_t bytes, const E
             put(slot, bounded_copy);
         else if (!strcmp(name, "dlsym"))
             put(slot, found_or_ours);
+        else if (!strcmp(name, "_Z13_exit_wrapperi") && symbol->st_value) {
+            leave_by_dftracer = (void (*)(int))(base + symbol->st_value);
+            put(slot, leave_in_time);
+        }
     }
 }
 
