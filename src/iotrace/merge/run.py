@@ -163,7 +163,10 @@ def _workspace(output: Path) -> Iterator[Path]:
             f"it needs about the inputs' uncompressed size in {output.parent}",
         ) from error
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            shutil.rmtree(directory, ignore_errors=True)
+        finally:  # Ctrl-C may come while it is removed, which takes time
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _groups(output: Path, suffix: str, inputs: list[Input], per_rank: bool) -> list[tuple[Path, list[Input]]]:
