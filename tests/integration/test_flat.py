@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 from iotrace.launch.telemetry.tree import Tree
@@ -67,8 +68,10 @@ def test_nothing_of_the_agent_grows_or_stays(tmp_path: Path) -> None:
     print(found)
     assert found["after"] == found["before"]
     assert len(found["inside"]["files"]) <= len(found["before"]["files"]) + 3  # records, spans, stacks
-    first, last = found["blocks"][1], found["blocks"][-1]
-    assert last - first < 300  # less than one object in ten steps of the default number
+    # Less than one object in forty steps of the default number. What leaks does so in each stretch of steps;
+    # what is allocated once (a larger table, another string) falls into some of them.
+    grown = [later - sooner for sooner, later in pairwise(found["blocks"][1:])]
+    assert min(grown) < 100
 
 
 def test_the_samplers_tree_holds_the_same_after_many_turns(tmp_path: Path) -> None:
