@@ -42,7 +42,8 @@ def facts(cause: str = "transform", **known: Any) -> LoaderFacts:
 
 
 def file(path: str, read_ms: float = 0.0, decode_ms: float = 0.0, **known: Any) -> FileFacts:
-    return FileFacts(path=path, read_ms=read_ms, decode_ms=decode_ms, **known)
+    costs = {"ms": read_ms + decode_ms, "read_ms": read_ms, "decode_ms": decode_ms, "transform_ms": 0.0}
+    return FileFacts(path=path, **{**costs, **known})
 
 
 def advised(*loaders: LoaderFacts) -> dict[str, str]:

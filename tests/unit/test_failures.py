@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from iotrace.analysis.failures import failures_of, parse
+from iotrace.analysis.failures import parse
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.results import Failure, SessionInfo, unknown
 from iotrace.analysis.verdict.failed import cause_of
@@ -181,7 +181,7 @@ def found(
     manifest = Manifest(names.FORMAT_VERSION, "0", ["python"], "/home/me", "host", 0, 1, PosixState(False))
     (path / names.MANIFEST).write_bytes(msgspec.json.encode(manifest))
     (path / names.OUTCOME).write_bytes(msgspec.json.encode(outcome))
-    return failures_of(SessionAnalysis(open_session(path)))
+    return [failure for _, failure in SessionAnalysis(open_session(path)).timed_failures]
 
 
 def told(failures: list[Failure]) -> list[tuple[int | None, str, int | None, int | None]]:

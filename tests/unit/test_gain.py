@@ -195,11 +195,10 @@ def test_a_change_is_told_with_its_interval(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_part_of_a_batch_that_goes_takes_its_sleep_or_its_computing() -> None:
     found = recorded()
-    nothing = np.zeros(len(found.pipeline))
-    without = less(found, nothing, found.parts_ns[:, PARTS.index("decode")], nothing, 1.0)
+    without = less(found, {"decode": found.parts_ns[:, PARTS.index("decode")]})
     assert without.cpu_ns == pytest.approx(0.0)
     assert without.blocked_ns == pytest.approx(found.pipeline.blocked_ns)
-    half = less(found, nothing, nothing, found.parts_ns[:, PARTS.index("transform")], 0.5)
+    half = less(found, {"transform": found.parts_ns[:, PARTS.index("transform")]}, 0.5)
     assert half.cpu_ns == pytest.approx(found.pipeline.cpu_ns)
     assert half.blocked_ns == pytest.approx(10 * MS)
 
@@ -208,9 +207,9 @@ def test_a_wait_for_the_interpreters_lock_ends_with_the_computing(monkeypatch: p
     pipe = pipeline(workers=1, blocked_ns=0.0, cpu_ns=30.0, latency_ns=6.0)
     found = recorded(pipeline=pipe, held_ns=pipe.latency_ns)
     assert (found.pipeline.latency_ns == 6 * MS).all()
-    decode, nothing = found.parts_ns[:, PARTS.index("decode")], np.zeros(len(pipe))
+    decode = found.parts_ns[:, PARTS.index("decode")]
     for share, latency_ms in ((0.0, 6.0), (0.5, 6.0), (0.9, 3.0), (1.0, 0.0)):
-        without = less(found, nothing, decode, nothing, share)
+        without = less(found, {"decode": decode}, share)
         assert without.latency_ns == pytest.approx(latency_ms * MS)
     gone = row(told(monkeypatch, found), "decode")
     assert gone.predicted_ms_per_step == pytest.approx(10.0, rel=0.05)

@@ -49,7 +49,7 @@ def test_a_range_is_charged_what_no_range_inside_it_took() -> None:
     rows = [(0, 100, 1), (10, 20, 1), (40, 50, 1), (50, 30, 1), (5, 80, 2), (100, 7, 1)]
     spans = np.zeros(len(rows), SPAN_DTYPE)
     spans["start_ns"], spans["duration_ns"], spans["tid"] = np.array(rows).T
-    assert trainer._self_ns(spans) == [30, 20, 20, 30, 80, 7]
+    assert trainer._self_ns(spans).tolist() == [30, 20, 20, 30, 80, 7]
 
 
 def _row(name: str, kind: str, **known: Any) -> records.ModuleRow:

@@ -26,7 +26,7 @@ from iotrace.agent.recording.encode import encode
 from iotrace.analysis.results import ImportMount, Startup, StartupPart
 from iotrace.analysis.startup.culprit import slow_imports
 from iotrace.analysis.startup.imports import STANDARD, ImportTable, imports_of, outermost, own_cpu_ns
-from iotrace.analysis.startup.waterfall import IMPORTS, NOT_NAMED, Ranges
+from iotrace.analysis.startup.waterfall import IMPORTS, NOT_NAMED, Range, painted
 from iotrace.sources.records import Imports
 from tests.support.counting import instructions
 
@@ -221,17 +221,15 @@ def test_what_python_brings_is_one_package_and_damaged_lines_are_left_out() -> N
 
 
 def test_each_instant_belongs_to_the_innermost_range() -> None:
-    ranges = Ranges()
-    for name, start_ns, end_ns in [
-        ("launch", 0, 10),
-        ("import a", 20, 60),
-        ("import b", 30, 40),
-        ("import a", 32, 34),
-        ("step", 70, 500),
-        ("later", 200, 300),
-    ]:
-        ranges.add(name, start_ns, end_ns)
-    assert ranges.painted(0, 100) == {
+    ranges = [
+        Range("launch", 0, 10),
+        Range("import a", 20, 60),
+        Range("import b", 30, 40),
+        Range("import a", 32, 34),
+        Range("step", 70, 500),
+        Range("later", 200, 300),
+    ]
+    assert painted(ranges, 0, 100) == {
         "launch": (0, 10),
         NOT_NAMED: (10, 20),
         "import a": (20, 32),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 from iotrace.agent.recording import startup_stacks
 from iotrace.agent.recording.startup_stacks import StartupStacks
 from iotrace.analysis.startup.stacks import name_of, sampled_of
-from iotrace.analysis.startup.waterfall import NOT_NAMED, Ranges
+from iotrace.analysis.startup.waterfall import NOT_NAMED, Range, painted
 from iotrace.sources.processes import Process
 from iotrace.sources.records import IteratorStart, StartupStacks as Recorded
 
@@ -127,7 +127,8 @@ def test_what_was_sampled_fills_what_nothing_else_names() -> None:
         "",
         "",
     ]
-    ranges = Ranges()
-    ranges.add("import a", 20, 25)
-    found: dict[str, Any] = ranges.painted(0, 100, sampled)
-    assert found == {NOT_NAMED: (0, 80), "\0main (train.py)": (10, 15), "import a": (20, 5)}
+    assert painted([Range("import a", 20, 25)], 0, 100, sampled) == {
+        NOT_NAMED: (0, 80),
+        "\0main (train.py)": (10, 15),
+        "import a": (20, 5),
+    }

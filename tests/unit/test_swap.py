@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.culprits import advice_of
-from iotrace.analysis.program.swap import swapped, swapping_advice, with_memory_first, with_swap
+from iotrace.analysis.program.full_memory import swapped, swapping_advice, with_memory_first, with_swap
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
     Culprit,

@@ -10,10 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from iotrace.analysis.file_advice import Remedy, cost_ms, costliest
+from iotrace.analysis.file_advice import Remedy, costliest
 from iotrace.analysis.loader_facts import LoaderFacts
 from iotrace.analysis.remedies import REMEDIES
-from iotrace.analysis.results import GainRow, Recommendation
+from iotrace.analysis.results import Recommendation
+from iotrace.analysis.verdict.reason import cost_ms
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, UNMADE
 from iotrace.analysis.wait.gain_bound import FILES
 
@@ -43,9 +44,10 @@ def recommend(loaders: list[LoaderFacts]) -> list[Recommendation]:
 
 
 def _made(item: Recommendation | None, facts: LoaderFacts) -> list[Recommendation]:
-    """Make a list of it; a change to one of several loaders says to which."""
+    """Make a list of it; a change to one of several loaders says to which, in its name and in its words."""
     if item is None:
         return []
+    item = replace(item, fix=f"{item.id}:{facts.number}" if facts.of_several else item.id)
     call, closed, rest = item.remedy.partition(")")
     if not facts.called or not call.startswith("DataLoader("):
         return [item]
@@ -59,10 +61,9 @@ def _for_cause(facts: LoaderFacts, cause: str, remedy: Remedy | None) -> Recomme
     most = costliest(facts, cause)
     share = f" ({cost_ms(most, cause):.1f} ms of it in {most.path})" if most is not None else ""
     where = f" in {facts.item}" if cause == "transform" and facts.item else ""
-    gain_ms, row = _told(facts, _row_of(facts, cause, remedy), _gain_ms(facts, cause, remedy))
+    gain_ms, predicted = _told(facts, _row_of(facts, cause, remedy), _gain_ms(facts, cause, remedy))
     if not _worth(gain_ms, facts):
         return None
-    known = _predicted(facts, row) if remedy.gains else {}
     costs = f"{cause}{_of(facts)}{where} costs {cause_ms:.1f} ms of wait a step{share}"
     if cause == "startup":
         costs = f"starting and ending workers{_of(facts)} takes {cause_ms:.1f} ms a step"
@@ -74,9 +75,8 @@ def _for_cause(facts: LoaderFacts, cause: str, remedy: Remedy | None) -> Recomme
         gain_ms_per_step=gain_ms if remedy.gains else None,
         remedy=remedy.short,
         command=remedy.command,
-        fix=_fix(f"{cause}-bound", facts),
         cost_ms_per_step=_spared_ms(facts, cause, remedy),
-        **known,
+        **(predicted if remedy.gains else {}),
     )
 
 
@@ -102,7 +102,7 @@ def _spared_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float | None:
         return None
     of_files, _, path = remedy.gone.partition(":")
     if path:
-        return sum(file.read_ms + file.decode_ms for file in facts.files if file.path == path)
+        return sum(file.ms for file in facts.files if file.path == path)
     if of_files == FILES:
         return sum(facts.causes_ms.get(each, 0.0) for each in ("read", "decode"))
     return _cost_ms(facts, cause)
@@ -117,19 +117,13 @@ def _row_of(facts: LoaderFacts, cause: str, remedy: Remedy) -> str:
     return remedy.gone or knobs.get(cause, cause)
 
 
-def _told(facts: LoaderFacts, name: str, bound_ms: float) -> tuple[float, GainRow | None]:
-    """What a change saves: as the model of the loader predicts, where it speaks, else its bound."""
+def _told(facts: LoaderFacts, name: str, bound_ms: float) -> tuple[float, dict[str, Any]]:
+    """What a change saves: its bound; where the model of the loader speaks, its prediction and interval."""
     row = facts.predicted.get(name)
-    if row is None or row.gain_ms_per_step is None:
-        return bound_ms, None
-    return row.gain_ms_per_step, row
-
-
-def _predicted(facts: LoaderFacts, row: GainRow | None) -> dict[str, Any]:
-    if row is None or row.interval_ms is None:
-        return {}
-    low_ms, high_ms = row.interval_ms
-    return {"gain": row.id, "gain_interval_ms": [facts.step_ms - high_ms, facts.step_ms - low_ms]}
+    if row is None or row.gain_ms_per_step is None or row.interval_ms is None:
+        return bound_ms, {}
+    interval_ms = [facts.step_ms - most_ms for most_ms in reversed(row.interval_ms)]
+    return row.gain_ms_per_step, {"gain": row.id, "gain_interval_ms": interval_ms}
 
 
 def _severity(cost_ms: float, facts: LoaderFacts) -> str:
@@ -139,11 +133,6 @@ def _severity(cost_ms: float, facts: LoaderFacts) -> str:
 def _of(facts: LoaderFacts) -> str:
     """Name the loader where the loop waits for several."""
     return f" of the loader of {facts.name} (loader {facts.number})" if facts.of_several else ""
-
-
-def _fix(name: str, facts: LoaderFacts) -> str:
-    """What the verdict calls this change: by its loader, too, where the loop waits for several."""
-    return f"{name}:{facts.number}" if facts.of_several else name
 
 
 def _which(facts: LoaderFacts) -> dict[str, float]:
@@ -167,7 +156,7 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
         return None
     enough = _enough_workers(facts, made_ms, compute_ms, sleeps)
     bound_ms = min(_won_by_order(facts, enough), _beyond_the_cores(facts, made_ms))
-    gain_ms, row = _told(facts, f"num_workers={enough}", bound_ms)
+    gain_ms, predicted = _told(facts, f"num_workers={enough}", bound_ms)
     if not _worth(gain_ms, facts):
         return None
     shards = "; its IterableDataset has to share its samples among them" if facts.iterable else ""
@@ -192,8 +181,7 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
         },
         gain_ms_per_step=gain_ms,
         remedy=change,
-        fix=_fix("too-few-workers", facts),
-        **_predicted(facts, row),
+        **predicted,
     )
 
 
@@ -218,7 +206,6 @@ def _made_by_the_loop(facts: LoaderFacts) -> Recommendation | None:
         evidence={"production_ms": facts.production_ms, "compute_ms": compute_ms, **_which(facts)},
         gain_ms_per_step=gain_ms,
         remedy="make the next batch in another process meanwhile",
-        fix=_fix("made-by-the-loop", facts),
     )
 
 
@@ -251,7 +238,7 @@ def _won_by_order(facts: LoaderFacts, workers: int | None) -> float:
 def _waiting_in_order(facts: LoaderFacts) -> Recommendation | None:
     """Where torch can deliver out of order, and the consumer waits for a batch while a later one is ready."""
     behind_ms = facts.behind_ready_ms or 0.0
-    won_ms, row = _told(facts, "in_order=False", _won_by_order(facts, facts.workers))
+    won_ms, predicted = _told(facts, "in_order=False", _won_by_order(facts, facts.workers))
     if not _worth(min(behind_ms, won_ms), facts):
         return None
     if facts.in_order is not True or facts.workers < 2 or not facts.has_settings or facts.handed_over:
@@ -266,6 +253,5 @@ def _waiting_in_order(facts: LoaderFacts) -> Recommendation | None:
         evidence={"behind_ready_ms": behind_ms, **_which(facts)},
         gain_ms_per_step=won_ms,
         remedy="DataLoader(in_order=False), if order may change",
-        fix=_fix("waiting-in-order", facts),
-        **_predicted(facts, row),
+        **predicted,
     )

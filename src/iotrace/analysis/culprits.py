@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.host.measured import LONG_NS, MeasuredTime
+from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
@@ -29,7 +29,6 @@ from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
 from iotrace.analysis.wait.gain_bound import replayed_gain_ms
 from iotrace.analysis.wait.pools import asleep_for_pool, decoding_without_cpu, pool_of
 from iotrace.sources.records import Threads
-from iotrace.sources.telemetry import Series
 from iotrace.units import counted, percent
 
 _TOLD = 0.25  # of the data wait
@@ -186,10 +185,7 @@ def _elsewhere_busy(analysis: RankAnalysis, system: System) -> bool:
     columns = [column for column, cpu in enumerate(host.cpus) if cpu not in found[0]]
     if not columns:
         return False
-    time = MeasuredTime(analysis.kept)
-    busy = host.busy[:, columns].mean(axis=1)
-    known = ~np.isnan(busy)
-    mean = time.mean(Series(host.time_ns[known], busy[known]), LONG_NS)
+    mean = MeasuredTime(analysis.kept).mean_share(host.time_ns, host.busy[:, columns].mean(axis=1))
     return mean is not None and mean >= _BUSY
 
 

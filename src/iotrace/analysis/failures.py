@@ -41,15 +41,11 @@ class Traceback(msgspec.Struct, frozen=True):
     frames: list[tuple[str, int, str]]  # file, line, function
 
 
-def failures_of(analysis: SessionAnalysis) -> list[Failure]:
-    """List what failed, in order of time: the first is the cause, the others may follow from it."""
-    return [failure for _, failure in analysis.timed_failures]
-
-
 def timed_failures(analysis: SessionAnalysis) -> list[tuple[float, Failure]]:
-    """List what failed, each with its time in ns; -inf where a launcher told of it later.
+    """List what failed, in order, each with its time in ns; -inf where a launcher told of it later.
 
-    A worker's exception counts where its loop raised it, and took no batch afterwards.
+    The first is the cause, the others may follow from it. A worker's exception counts where its loop raised
+    it, and took no batch afterwards.
     """
     found: list[tuple[float, Failure]] = []
     for process in analysis.session.processes:
@@ -86,15 +82,10 @@ def parse(text: str, error: str) -> Traceback:
 
 def _of_process(analysis: SessionAnalysis, process: Process) -> Iterator[tuple[float, Failure]]:
     records: list[Recorded] = process.of_type(Recorded)
-    if not records:
-        return
     one = _rank_of(analysis, process)
-    of_batches = [each for each in records if each.index is not None]
-    for record in of_batches:
-        if one is not None and _ended_loop(record, one.rank.main):
-            yield process.clock.to_session_ns(record.mono_ns), _of_record(analysis, process, record)
     for record in records:
-        if record.thread is not None:
+        ended_loop = record.index is not None and one is not None and _ended_loop(record, one.rank.main)
+        if ended_loop or record.thread is not None:
             yield process.clock.to_session_ns(record.mono_ns), _of_record(analysis, process, record)
     whole = [each for each in records if each.index is None and each.thread is None]
     for record in whole[-1:]:  # a console shows several
@@ -165,12 +156,13 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
     text = _CONTROLS.sub("", record.text)
     seen = parse(text, record.error)
     one = _rank_of(analysis, process)
-    epoch, batch = (
-        (None, None) if one is None or record.thread is not None else _batch_of(one, process, record)
-    )
+    epoch = batch = None
+    if one is not None and record.thread is None:
+        epoch, batch = _batch_of(one, process, record)
     users = [number for number, (file, _, _) in enumerate(seen.frames) if _is_users(file, process)]
     below = seen.frames[users[-1] + 1 :] if users else seen.frames
     path, library = _read_last(analysis, process, record)
+    about = path and _is_about(path, library, seen.message, [file for file, _, _ in below])
     at = None
     if users:
         file, line, function = seen.frames[users[-1]]
@@ -183,9 +175,7 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
         type=seen.error,
         message=seen.message,
         at=at,
-        file=path
-        if path and _is_about(path, library, seen.message, [file for file, _, _ in below])
-        else None,
+        file=path if about else None,
         batch=batch,
         epoch=epoch,
         after_steps=_after_steps(one),

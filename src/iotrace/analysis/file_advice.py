@@ -8,6 +8,7 @@ import msgspec
 
 from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
 from iotrace.analysis.results import ChunkedArray, FileGroup, MappedReads, RowGroups
+from iotrace.analysis.verdict.reason import cost_ms
 from iotrace.analysis.wait.gain_bound import FILES
 from iotrace.units import counted, size
 
@@ -58,11 +59,6 @@ class _Target(msgspec.Struct, frozen=True):
     gone: str
     reads: int
     read_bytes: int | None
-
-
-def cost_ms(file: FileFacts | FileGroup, cause: str) -> float:
-    """What a file adds to a cause."""
-    return {"read": file.read_ms, "decode": file.decode_ms}.get(cause) or 0.0
 
 
 def _costly(facts: LoaderFacts, cause: str) -> FileFacts | None:
@@ -159,19 +155,18 @@ def _single_pages(name: str, mapped: MappedReads) -> Remedy:
 def decode(facts: LoaderFacts) -> Remedy | None:
     """By format: chunks and compression where there are any, else decoding once."""
     formats, target, file = _formats(facts, "decode"), _target(facts, "decode"), _costly(facts, "decode")
-    gone = target.gone if target is not None else FILES
+    name, gone = ("the files", FILES) if target is None else (target.name, target.gone)
     if formats and formats <= _CHUNKED and file is not None:
-        return _chunked(file, target.name if target is not None else "the files", gone)
+        return _chunked(file, name, gone)
     if formats and formats <= _PARQUET and file is not None:
-        row_groups = _row_groups(facts, file.path)
-        regrouped = _regrouped(row_groups, target.name if target is not None else "the files", gone)
+        regrouped = _regrouped(_row_groups(facts, file.path), name, gone)
         if regrouped is not None:
             return regrouped
     if formats == {".npy"}:
         return None  # nothing to decode: what this time is, is not known
     for known, what, how, text in _STORE_AS:
         if formats and formats <= known:
-            return Remedy(f"store {target.name if target is not None else what} {how}", text, gone)
+            return Remedy(f"store {what if target is None else name} {how}", text, gone)
     text = "decode it once, ahead of training, and keep the result where there is room"
     return Remedy("decode once, ahead of training; keep the result", text, FILES)
 
@@ -231,17 +226,21 @@ def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
         evidence = {"decoded_bytes": float(least), "predicted_bytes": float(most)}
         short = f"re-chunk {name} to what a sample reads"
         return Remedy(short, text, gone, command=array.command, evidence=evidence)
-    taken, made = file.read_bytes, file.delivered_bytes
-    if taken and made and made > _INFLATED * taken:
+    taken, made = file.read_bytes or 0, file.delivered_bytes or 0
+    short = f"store {name} with lighter compression"
+    if taken and made > _INFLATED * taken:
         text = f"store it with lighter compression, or none ({size(taken)} read give {size(made)})"
-        return Remedy(f"store {name} with lighter compression", text, gone)
-    if taken and made and taken > _READ_IN_VAIN * made:
+    elif made and taken > _READ_IN_VAIN * made:
         text = (
             f"store it in chunks that match what one sample reads ({size(taken)} are read for {size(made)})"
         )
-        return Remedy(f"re-chunk {name} to what a sample reads", text, gone)
-    if file.arrays and all(each.decoded_at_most_bytes <= _INFLATED * each.used_bytes for each in file.arrays):
+        short = f"re-chunk {name} to what a sample reads"
+    elif file.arrays and all(
+        each.decoded_at_most_bytes <= _INFLATED * each.used_bytes for each in file.arrays
+    ):
         text = "if it is compressed, store it with lighter compression (all that is decoded of it is used)"
-        return Remedy(f"store {name} with lighter compression", text, gone)
-    text = "if it is compressed, store it with lighter compression; if it is chunked, let a sample be a chunk"
-    return Remedy(f"re-chunk or recompress {name}", text, gone)
+    else:
+        text = "if it is compressed, store it with lighter compression;"
+        text += " if it is chunked, let a sample be a chunk"
+        short = f"re-chunk or recompress {name}"
+    return Remedy(short, text, gone)

@@ -128,6 +128,13 @@ def grouped(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Times, Times]:
     return (np.flatnonzero(held) + least).astype(values.dtype), found[held], (np.cumsum(held) - 1)[place]
 
 
+def ranges(first: Times, behind: Times) -> tuple[Times, Times]:
+    """Return all numbers of the ranges ``[first[i], behind[i])``, one after the other, and the i of each."""
+    counts = np.maximum(behind - first, 0)
+    of = np.repeat(np.arange(len(first)), counts)
+    return np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts) + first[of], of
+
+
 def pieces(
     starts: Times, ends: Times, window_starts: Times, window_ends: Times
 ) -> tuple[Times, Times, Times, Times]:
@@ -136,11 +143,8 @@ def pieces(
     Returns the pieces' starts and ends, the interval each comes from and the window it lies in.
     """
     first = np.searchsorted(window_ends, starts, side="right")
-    last = np.searchsorted(window_starts, ends, side="left")
-    counts = np.maximum(last - first, 0)
-    interval = np.repeat(np.arange(len(starts)), counts)
-    within = np.arange(len(interval)) - np.repeat(np.cumsum(counts) - counts, counts)
-    window = first[interval] + within
+    behind = np.searchsorted(window_starts, ends, side="left")
+    window, interval = ranges(first, behind)
     piece_starts = np.maximum(starts[interval], window_starts[window])
     piece_ends = np.minimum(ends[interval], window_ends[window])
     keep = piece_ends > piece_starts

@@ -13,7 +13,16 @@ from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import item_of, production_ms
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import HALVED, ChunkedArray, FileGroup, FileIo, GainRow, RankReport, total
+from iotrace.analysis.results import (
+    HALVED,
+    ChunkedArray,
+    FileCost,
+    FileGroup,
+    FileIo,
+    GainRow,
+    RankReport,
+    total,
+)
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,
@@ -30,22 +39,17 @@ from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH
 from iotrace.sources.records import IteratorStart
 
 
-class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A file's cost in ms of wait a step; bytes that calls read of it, and that libraries made of them.
+class FileFacts(FileCost, frozen=True, kw_only=True):
+    """A file's cost of the wait; bytes that calls read of it, and that libraries made of them.
 
-    `transform_ms` is spent behind reading it. `delivered_bytes` is looked up of the file alone whose decoding
-    costs most.
+    `delivered_bytes` is looked up of the file alone whose decoding costs most.
     """
 
-    path: str
-    read_ms: float = 0.0
-    decode_ms: float = 0.0
-    transform_ms: float = 0.0
     reads: int = 0
     opens: int = 0
     read_bytes: int | None = None
     delivered_bytes: int | None = None
-    arrays: list[ChunkedArray] = []
+    arrays: list[ChunkedArray] = msgspec.field(default_factory=list)
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +158,7 @@ def _facts(
         wait_ms=wait_ms,
         idle_ms=wait.exposed_ms,
         causes_ms=causes_ms,
-        predicted=_predicted(report) if source is run else {},
+        predicted={row.id: row for row in report.gain if row.change != HALVED} if source is run else {},
         gains_ms={} if handed_over else _gains(analysis, run, causes_ms, files),
         files=files,
         groups=report.file_groups,
@@ -193,11 +197,6 @@ def _facts(
 def _called(name: str, run: LoaderRun, report: RankReport) -> str:
     others = [loader.dataset for loader in report.loaders if not loader.wrapped and loader.id != run.number]
     return "" if not others else f"{name} (loader {run.number})" if name in others else name
-
-
-def _predicted(report: RankReport) -> dict[str, GainRow]:
-    rows = [row for row in report.gain if row.change != HALVED]
-    return {row.id: row for row in rows if row.gain_ms_per_step is not None}
 
 
 def _gains(
@@ -268,10 +267,7 @@ def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[Fil
         calls = read.get(cost.path)
         found.append(
             FileFacts(
-                path=cost.path,
-                read_ms=cost.read_ms,
-                decode_ms=cost.decode_ms,
-                transform_ms=cost.transform_ms,
+                **msgspec.structs.asdict(cost),
                 reads=calls.reads if calls else 0,
                 opens=calls.opens if calls else 0,
                 read_bytes=calls.read_bytes if calls and not calls.maps else None,

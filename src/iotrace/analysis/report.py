@@ -15,7 +15,7 @@ from iotrace.analysis.culprits import advice_of, culprits_of, waiting_for_thread
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Beside, compared_trace, memory_in
 from iotrace.analysis.device.imbalance import imbalance_of
-from iotrace.analysis.failures import failures_of, signal_name
+from iotrace.analysis.failures import signal_name
 from iotrace.analysis.gain.gain import gain_of
 from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.overhead import overhead_of
@@ -26,11 +26,16 @@ from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.step_phases import step_phases
 from iotrace.analysis.loop.step_table import StepTable
-from iotrace.analysis.program.full_memory import full_memory
+from iotrace.analysis.program.full_memory import (
+    full_memory,
+    swapped,
+    swapping_advice,
+    with_memory_first,
+    with_swap,
+)
 from iotrace.analysis.program.model import models_of, snapshots_of
 from iotrace.analysis.program.numa import apart, with_nodes
 from iotrace.analysis.program.speed import speed_of
-from iotrace.analysis.program.swap import swapped, swapping_advice, with_memory_first, with_swap
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import (
     HALVED,
@@ -133,7 +138,7 @@ def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report
         exit_code=session.exit_code,
         signal=None if session.signal is None else signal_name(session.signal),
         oom_kills=session.oom_kills,
-        failures=failures_of(analysis),
+        failures=[failure for _, failure in analysis.timed_failures],
         state=session.state,
         ended=session.ended,
         complete=session.ended and not analysis.data_loss,
@@ -210,12 +215,10 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     traced = io_of(analysis.session, rank, _bounds(analysis.kept))
     groups, io = file_groups(wait, traced and traced[0], used_files(analysis))
     if traced is not None and io is not None:
-        samples = samples_of(analysis.loaders)
+        samples, paths = samples_of(analysis.loaders), analysis.session.paths
         groups, io = with_storage(groups, io, traced[1], analysis.session, rank, samples)
-    groups = _with_chunks(groups, io, analysis)
-    if traced is not None and io is not None:
-        found = _row_groups(analysis)
-        groups = with_amplification(groups, io, traced[1], rank, analysis.session.paths, found)
+        groups = _with_chunks(groups, io, analysis)
+        groups = with_amplification(groups, io, traced[1], rank, paths, _row_groups(analysis))
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)
     return RankReport(
@@ -261,9 +264,9 @@ def _rank(analysis: RankAnalysis) -> RankReport:
 # What few sessions hold is imported where one does.
 
 
-def _with_chunks(groups: list[FileGroup], io: Io | None, analysis: RankAnalysis) -> list[FileGroup]:
+def _with_chunks(groups: list[FileGroup], io: Io, analysis: RankAnalysis) -> list[FileGroup]:
     rank = analysis.rank
-    if io is None or not any(process.of_type(ArrayInfo) for process in rank.processes):
+    if not any(process.of_type(ArrayInfo) for process in rank.processes):
         return groups
     from iotrace.analysis.storage.chunks import with_chunks
 

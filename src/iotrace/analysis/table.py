@@ -128,13 +128,6 @@ def taken(rows: npt.NDArray[Any], key: npt.NDArray[np.bool_]) -> npt.NDArray[Any
     return rows if key.all() else rows.view(f"V{rows.itemsize}")[key].view(rows.dtype)
 
 
-def ranges(first: Times, behind: Times) -> tuple[Times, Times]:
-    """Return all numbers of the ranges ``[first[i], behind[i])``, one after the other, and the i of each."""
-    counts = np.maximum(behind - first, 0)
-    of = np.repeat(np.arange(len(first)), counts)
-    return np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts) + first[of], of
-
-
 def sums(values: npt.NDArray[Any], first: Times, behind: Times) -> npt.NDArray[Any]:
     """Sum up the integers `values` over each range ``[first[i], behind[i])``."""
     before = np.concatenate(([0], np.cumsum(values)))

@@ -15,10 +15,9 @@ def startup_slices(analysis: RankAnalysis) -> list[Slice]:
     imports = imports_of(analysis.rank.main)
     if analysis.startup is None or imports is None:
         return []
-    ranges = ranges_of(analysis, imports, *analysis.startup)
-    ends = [min(end_ns, analysis.startup[1]) for end_ns in ranges.ends]
+    until_ns = analysis.startup[1]
     return [
-        Slice(start_ns, end_ns, detail, STARTUP)
-        for start_ns, end_ns, detail in zip(ranges.starts, ends, ranges.details, strict=True)
-        if end_ns - start_ns >= _SHORT_NS
+        Slice(each.start_ns, min(each.end_ns, until_ns), each.detail or each.name, STARTUP)
+        for each in ranges_of(analysis, imports, *analysis.startup)
+        if min(each.end_ns, until_ns) - each.start_ns >= _SHORT_NS
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from iotrace.analysis.wait.gain_bound import FILES
 from iotrace.analysis.wait.production import PARTS
 
 _MOST_FILES = 3
+_SHARES = {GONE: 1.0, HALVED: 0.5}
 _SLOW = 3.0  # times the median: a batch that holds a slow sample
 _MOST_WORKERS = 2  # for each CPU
 _INLINE = "no worker made a batch: what it costs to bring one from there was not measured"
@@ -33,19 +34,22 @@ class Change(msgspec.Struct, frozen=True):
     withheld: str | None = None
 
 
-def less(found: Recorded, read: Floats, decode: Floats, other: Floats, share: float) -> Pipeline:
-    """Take `share` of some parts out of the batches' making; parts in ns, one entry a batch.
+def less(found: Recorded, costs: Mapping[str, Floats], share: float = 1.0) -> Pipeline:
+    """Take `share` of some parts' costs out of the batches' making; in ns, one entry a batch.
 
     Reading sleeps and decoding computes, as far as there is sleep and computing; of all other parts each has
     the same share. A wait for a CPU goes with the computing, one for the interpreter's lock with its end.
     """
     pipe = found.pipeline
     parts = dict(zip(PARTS, found.parts_ns.T, strict=True))
+    nothing = np.zeros(len(pipe))
+    read, decode, *others = (costs.get(name, nothing) for name in PARTS)
+    other = sum(others, nothing)
     awake = np.minimum(pipe.cpu_ns + found.delay_ns, found.made_ns)
     asleep = np.maximum(found.made_ns - awake, 0.0)
     read_asleep = np.minimum(parts["read"], asleep)
     decode_awake = np.minimum(parts["decode"], np.maximum(awake - (parts["read"] - read_asleep), 0.0))
-    rest = sum((parts[name] for name in ("transform", "collate", "unknown")), np.zeros(len(pipe)))
+    rest = sum((parts[name] for name in PARTS[2:]), nothing)
     rest_asleep = np.maximum(asleep - read_asleep - (parts["decode"] - decode_awake), 0.0)
 
     def part(cost: Floats, whole: Floats, of: Floats) -> Floats:
@@ -76,13 +80,10 @@ def changes_of(found: Recorded, wait: DataWait, step_ms: float, cpus: int) -> It
 def _causes(found: Recorded, wait: DataWait, least_ms: float) -> Iterator[Change]:
     nothing = np.zeros(len(found.pipeline))
     for cause in ("read", "decode", "transform", "collate"):
-        if wait.causes_ms.get(cause, 0.0) < least_ms:
-            continue
-        own = found.parts_ns[:, PARTS.index(cause)]
-        costs = {"read": (own, nothing, nothing), "decode": (nothing, own, nothing)}
-        for change, share in ((GONE, 1.0), (HALVED, 0.5)):
-            pipeline = less(found, *costs.get(cause, (nothing, nothing, own)), share)
-            yield Change(cause, "cause", cause, change, pipeline)
+        if wait.causes_ms.get(cause, 0.0) >= least_ms:
+            own = {cause: found.parts_ns[:, PARTS.index(cause)]}
+            for change, share in _SHARES.items():
+                yield Change(cause, "cause", cause, change, less(found, own, share))
     if wait.causes_ms.get("transport", 0.0) >= least_ms:
         pipeline = replace(found.pipeline, latency_ns=nothing, service_ns=nothing)
         yield Change("transport", "cause", "transport", GONE, pipeline)
@@ -105,25 +106,23 @@ def _causes(found: Recorded, wait: DataWait, least_ms: float) -> Iterator[Change
 
 
 def _files(found: Recorded, wait: DataWait, least_ms: float) -> Iterator[Change]:
-    nothing = np.zeros(len(found.pipeline))
     costs = found.waits.made_files
     worth = [file for file in wait.files if file.ms >= least_ms]
     if worth:
-        read, decode = (found.parts_ns[:, PARTS.index(name)] for name in ("read", "decode"))
-        yield Change(
-            FILES, "file", "reading and decoding of all files", GONE, less(found, read, decode, nothing, 1.0)
-        )
+        own = {name: found.parts_ns[:, PARTS.index(name)] for name in ("read", "decode")}
+        yield Change(FILES, "file", "reading and decoding of all files", GONE, less(found, own))
     for file in worth[:_MOST_FILES]:
         rows = costs.file == costs.names.number(file.path)
-        read, decode = (
-            np.bincount(costs.owner[rows], costs.parts[rows, column], len(nothing)).astype(np.float64)
-            for column in (0, 1)
-        )
+        size = len(found.pipeline)
+        own = {
+            name: np.bincount(costs.owner[rows], costs.parts[rows, column], size).astype(np.float64)
+            for column, name in enumerate(("read", "decode"))
+        }
         text = f"reading and decoding of {file.path}"
-        yield Change(f"{FILES}:{file.path}", "file", text, GONE, less(found, read, decode, nothing, 1.0))
+        yield Change(f"{FILES}:{file.path}", "file", text, GONE, less(found, own))
         if file.decode_ms >= least_ms:
-            for change, share in ((GONE, 1.0), (HALVED, 0.5)):
-                pipeline = less(found, nothing, decode, nothing, share)
+            for change, share in _SHARES.items():
+                pipeline = less(found, {"decode": own["decode"]}, share)
                 yield Change(f"decode:{file.path}", "file", f"decode of {file.path}", change, pipeline)
 
 
@@ -133,12 +132,12 @@ def _knobs(found: Recorded, cpus: int) -> Iterator[Change]:
         yield _knob("num_workers", str(workers), replace(pipe, workers=workers))
     if not pipe.workers:
         yield replace(_knob("num_workers", "1", pipe), withheld=_INLINE)
-    if pipe.workers:
-        doubled = 2 * pipe.prefetch
-        yield _knob("prefetch_factor", str(doubled), replace(pipe, prefetch=doubled))
+        return
+    doubled = 2 * pipe.prefetch
+    yield _knob("prefetch_factor", str(doubled), replace(pipe, prefetch=doubled))
     if pipe.workers > 1 and pipe.in_order:
         yield _knob("in_order", "False", replace(pipe, in_order=False))
-    if pipe.workers and len(pipe.epochs) > 1 and any(each.up_ns > 0 for each in pipe.epochs[1:]):
+    if any(each.up_ns > 0 for each in pipe.epochs[1:]):
         yield _knob("persistent_workers", "True", persistent(pipe))
 
 
@@ -148,8 +147,8 @@ def _knob(name: str, value: str, pipeline: Pipeline) -> Change:
 
 def persistent(pipe: Pipeline) -> Pipeline:
     """Return the pipeline with workers that later epochs find up."""
-    epochs = (pipe.epochs[0], *(replace(each, setup_ns=0.0, up_ns=0.0) for each in pipe.epochs[1:]))
-    epochs = tuple(replace(each, shutdown_ns=0.0) for each in epochs)
+    first, *later = (replace(each, shutdown_ns=0.0) for each in pipe.epochs)
+    epochs = (first, *(replace(each, setup_ns=0.0, up_ns=0.0) for each in later))
     return replace(pipe, epochs=epochs)
 
 

@@ -158,16 +158,14 @@ def _of_other_threads(analysis: RankAnalysis, own: Deliveries, cpu_ns: Floats) -
     for process in analysis.rank.workers:
         rows = np.flatnonzero(own.made & (own["pid"] == process.pid))
         ticks = process.of_type(Tick)
-        if len(rows) < 2 or len(ticks) < 2:
+        if len(ticks) < 2:
             continue
         times = process.clock.times_to_session_ns([tick.clock[0] for tick in ticks])
         cpu = np.array([float(tick.cpu_ns) for tick in ticks])
+        rows = rows[(own["taken_ns"][rows] >= times[0]) & (own["prepared_ns"][rows] <= times[-1])]
+        if len(rows) < 2:
+            continue
         begin, end = int(own["taken_ns"][rows].min()), int(own["prepared_ns"][rows].max())
-        if times[0] > begin or times[-1] < end:
-            rows = rows[(own["taken_ns"][rows] >= times[0]) & (own["prepared_ns"][rows] <= times[-1])]
-            if len(rows) < 2:
-                continue
-            begin, end = int(own["taken_ns"][rows].min()), int(own["prepared_ns"][rows].max())
         whole += float(np.interp(end, times, cpu) - np.interp(begin, times, cpu))
         seen += float(cpu_ns[rows].sum())
     return max(1.0, whole / seen) if seen > 0 else 1.0

@@ -6,13 +6,17 @@ flattens, or whose interval holds 0, is no forecast.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
-from iotrace.analysis.results import Forecast
+from iotrace.analysis.resampling import student_t
+from iotrace.analysis.results import Forecast, unknown
 from iotrace.sources.samples import MemoryRecord
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
@@ -20,7 +24,6 @@ from iotrace.units import size, time_span
 
 FEWEST_SAMPLES = 20
 _BLOCKS, _LATER = 16, 8  # the rates of the later blocks make the forecast
-_T95 = 2.365  # Student's t of seven degrees of freedom
 _STEADY = 0.7  # of the earlier rate: what falls below flattens
 _LONGEST_S = 7 * 86_400.0  # what comes later is not told
 _LEAST_BYTES = 16 << 20  # grown over the later blocks
@@ -52,7 +55,7 @@ def slope_of(times_s: Floats, values: Floats) -> Slope | None:
         return None
     rates = np.diff(level) / gaps
     later = rates[-_LATER:]
-    mean, spread = float(later.mean()), _T95 * float(later.std(ddof=1)) / _LATER**0.5
+    mean, spread = float(later.mean()), student_t(_LATER - 1) * float(later.std(ddof=1)) / _LATER**0.5
     earlier, last = float(rates[3:7].mean()), float(rates[-4:].mean())
     if mean - spread <= 0 or last < _STEADY * earlier:
         return None
@@ -65,58 +68,104 @@ def forecasts_of(session: Session) -> list[Forecast]:
     return sorted(found, key=lambda one: one.seconds if one.seconds is not None else _LONGEST_S)
 
 
-def _of_host(session: Session, telemetry: Telemetry) -> list[Forecast]:
+def _of_host(session: Session, telemetry: Telemetry) -> Iterator[Forecast]:
     records = telemetry.memory
     while records and not records[-1].processes:  # read when the job's last process had ended
         records = records[:-1]
     if len(records) < FEWEST_SAMPLES:
-        return []
+        return
     host = telemetry.sampler.host or telemetry.sampler.node
     named = {}
     for process in session.processes:
         if (sampled := telemetry.process_of(process)) is not None:
             role = session.role_of(process) if process.worker is None else f"worker {process.worker}"
             named[sampled.number] = process.pid, role
-    return [
-        each
-        for each in (_memory(records, host, named), _shm(records, host), *_counts(records, host, named))
-        if each is not None
-    ]
+    yield from _memory(records, host, named)
+    yield from _shm(records, host)
+    yield from _counts(records, host, named)
 
 
-def _memory(records: Sequence[MemoryRecord], host: str, named: dict[int, tuple[int, str]]) -> Forecast | None:
+class _Gauge(msgspec.Struct, frozen=True, dict=True):
+    """A figure that may reach its limit, by samples; of which host, and of which of its processes."""
+
+    what: str
+    host: str
+    times_s: Floats
+    values: Floats
+    limit: int
+    limit_of: str
+    pid: int | None = None
+    role: str | None = None
+
+    @property
+    def used(self) -> float:
+        """Its last value."""
+        return float(self.values[-1])
+
+    @cached_property
+    def slope(self) -> Slope | None:
+        """How fast it grows; None where it may not."""
+        return slope_of(self.times_s, self.values)
+
+    def runs_out(
+        self, kind: str, event: str, why: str, grows: dict[str, float] | None = None
+    ) -> Iterator[Forecast]:
+        """Yield when its limit is reached, if that is soon enough to be told."""
+        room, slope = self.limit - self.used, self.slope
+        if slope is not None and room > 0 and room / slope.per_s <= _LONGEST_S:
+            seconds, soonest, latest = (room / rate for rate in (slope.per_s, slope.high, slope.low))
+            text = f"{event} in {_span(seconds, soonest, latest)} at this rate{why}"
+            found = self.forecast(slope, kind, text, grows or {})
+            yield replace(found, seconds=seconds, seconds_ci95=[soonest, latest])
+
+    def forecast(self, slope: Slope, kind: str, text: str, grows: dict[str, float]) -> Forecast:
+        return unknown(
+            Forecast,
+            what=self.what,
+            kind=kind,
+            host=self.host,
+            pid=self.pid,
+            role=self.role,
+            used=int(self.used),
+            limit=self.limit,
+            limit_of=self.limit_of,
+            per_hour=3600 * slope.per_s,
+            per_hour_ci95=[3600 * slope.low, 3600 * slope.high],
+            grows=grows,
+            text=text,
+        )
+
+
+def _memory(
+    records: Sequence[MemoryRecord], host: str, named: dict[int, tuple[int, str]]
+) -> Iterator[Forecast]:
     """Forecast the end of memory, by the tightest control group, else by the sum of PSS and what is free."""
-    times = _times(records)
     groups = [record.group for record in records if record.group is not None]
-    last = records[-1]
+    available_bytes = records[-1].available_bytes
     if len(groups) == len(records):
-        used = np.array([group[0] for group in groups], np.float64)
-        limit, limit_of = groups[-1][1], "cgroup"
-    elif last.available_bytes is not None:
-        sums = [sum(row[_PROPORTIONAL] for row in record.processes) for record in records]
-        used = np.array(sums, np.float64)
-        limit, limit_of = int(used[-1]) + last.available_bytes, "host"
+        values, limit, limit_of = [group[0] for group in groups], groups[-1][1], "cgroup"
+    elif available_bytes is not None:
+        values = [sum(row[_PROPORTIONAL] for row in record.processes) for record in records]
+        limit, limit_of = values[-1] + available_bytes, "host"
     else:
-        return None
-    slope = slope_of(times, used)
-    if slope is None or slope.per_s * (times[-1] - slope.since_s) < _LEAST_BYTES:
-        return None
+        return
+    times_s = np.array([record.mono_ns / 1e9 for record in records])
+    gauge = _Gauge("memory", host, times_s, np.array(values, np.float64), limit, limit_of)
+    slope = gauge.slope
+    if slope is None or slope.per_s * (times_s[-1] - slope.since_s) < _LEAST_BYTES:
+        return
     kind, grows, left = _grown(records, slope, named)
-    room = limit - float(used[-1])
-    if kind == "copy-on-write" and left < room:
+    if kind == "copy-on-write" and left < limit - gauge.used:
         text = f"memory grows by copying on write, by {size(left)} more at most: that fits"
-        return _forecast("memory", kind, host, (used[-1], limit, limit_of), slope, None, text, grows=grows)
-    ends = _ends(room, slope)
-    if ends is None:
-        return None
-    who = max(grows, key=lambda name: grows[name], default=None)
+        yield gauge.forecast(slope, kind, text, grows)
+        return
+    who = max(grows, key=lambda name: grows[name], default="")
     why = {
-        "leak": f": {who} grows by {size(grows.get(who or '', 0.0))} an hour",
+        "leak": f": {who} grows by {size(grows.get(who, 0.0))} an hour",
         "shared-memory": ": shared memory (/dev/shm) grows",
         "copy-on-write": ": workers copy what they share with the training",
-    }.get(kind, "")
-    text = f"out of memory in {_span(*ends)} at this rate{why}"
-    return _forecast("memory", kind, host, (used[-1], limit, limit_of), slope, ends, text, grows=grows)
+    }
+    yield from gauge.runs_out(kind, "out of memory", why.get(kind, ""), grows)
 
 
 def _grown(
@@ -151,83 +200,35 @@ def _grown(
     return "growth", grows, 0.0
 
 
-def _shm(records: Sequence[MemoryRecord], host: str) -> Forecast | None:
-    known = [(record.mono_ns / 1e9, record.shm) for record in records if record.shm is not None]
-    if not known or not known[-1][1][1]:
-        return None
-    used, limit = np.array([shm[0] for _, shm in known], np.float64), known[-1][1][1]
-    slope = slope_of(np.array([time_s for time_s, _ in known]), used)
-    ends = None if slope is None else _ends(limit - float(used[-1]), slope)
-    if slope is None or ends is None:
-        return None
-    text = f"/dev/shm is full in {_span(*ends)} at this rate ({size(used[-1])} of {size(limit)})"
-    return _forecast("shm", "shared-memory", host, (used[-1], limit, "host"), slope, ends, text)
+def _shm(records: Sequence[MemoryRecord], host: str) -> Iterator[Forecast]:
+    known = [(record.mono_ns / 1e9, *record.shm) for record in records if record.shm is not None]
+    if not known or not known[-1][2]:
+        return
+    times_s, used, limits = np.array(known, np.float64).T
+    gauge = _Gauge("shm", host, times_s, used, int(limits[-1]), "host")
+    of = f" ({size(gauge.used)} of {size(gauge.limit)})"
+    yield from gauge.runs_out("shared-memory", "/dev/shm is full", of)
 
 
-def _counts(records: Sequence[MemoryRecord], host: str, named: dict[int, tuple[int, str]]) -> list[Forecast]:
+def _counts(
+    records: Sequence[MemoryRecord], host: str, named: dict[int, tuple[int, str]]
+) -> Iterator[Forecast]:
     """Forecast who runs out of descriptors or mappings."""
-    found: list[Forecast] = []
+    rows_of: dict[int, list[tuple[float, ...]]] = defaultdict(list)
+    for record in records:
+        for row in record.processes:
+            rows_of[row[_NUMBER]].append((record.mono_ns / 1e9, *row))
     for number in [row[_NUMBER] for row in records[-1].processes]:
-        rows = [
-            (record.mono_ns / 1e9, row)
-            for record in records
-            for row in record.processes
-            if row[_NUMBER] == number
-        ]
-        times, last = np.array([time_s for time_s, _ in rows]), rows[-1][1]
-        limits = {
-            "descriptors": (_OPEN, last[_MOST_OPEN]),
-            "mappings": (_MAPPED, records[-1].most_mappings),
-        }
-        for what, (column, limit) in limits.items():
-            values = np.array([row[column] for _, row in rows], np.float64)
-            slope = slope_of(times, values) if limit > 0 and (values >= 0).all() else None
-            ends = None if slope is None else _ends(limit - float(values[-1]), slope)
-            if slope is None or ends is None:
-                continue
-            pid, role = named.get(number, (None, "a process"))
-            text = f"{role} has no {what} left in {_span(*ends)} at this rate ({values[-1]:.0f} of {limit})"
-            most = values[-1], limit, "process" if what == "descriptors" else "host"
-            found.append(_forecast(what, "leak", host, most, slope, ends, text, pid=pid, role=role))
-    return found
-
-
-def _forecast(
-    what: str,
-    kind: str,
-    host: str,
-    of: tuple[float, int, str],
-    slope: Slope,
-    ends: tuple[float, float, float] | None,
-    text: str,
-    grows: dict[str, float] | None = None,
-    pid: int | None = None,
-    role: str | None = None,
-) -> Forecast:
-    """Make a forecast `of` what is used of which limit."""
-    return Forecast(
-        what=what,
-        kind=kind,
-        host=host,
-        pid=pid,
-        role=role,
-        used=int(of[0]),
-        limit=int(of[1]),
-        limit_of=of[2],
-        per_hour=3600 * slope.per_s,
-        per_hour_ci95=[3600 * slope.low, 3600 * slope.high],
-        seconds=None if ends is None else ends[0],
-        seconds_ci95=None if ends is None else [ends[1], ends[2]],
-        grows=grows or {},
-        text=text,
-    )
-
-
-def _ends(room: float, slope: Slope) -> tuple[float, float, float] | None:
-    """In how many s `room` is used up, and the bounds of that; None where it is later than is told."""
-    if room <= 0 or room / slope.per_s > _LONGEST_S:
-        return None
-    return room / slope.per_s, room / slope.high, room / slope.low
+        times_s, *columns = np.array(rows_of[number]).T
+        opened, most_open, mapped = columns[_OPEN], columns[_MOST_OPEN], columns[_MAPPED]
+        pid, role = named.get(number, (None, "a process"))
+        for gauge in (
+            _Gauge("descriptors", host, times_s, opened, int(most_open[-1]), "process", pid, role),
+            _Gauge("mappings", host, times_s, mapped, records[-1].most_mappings, "host", pid, role),
+        ):
+            if gauge.limit > 0 and (gauge.values >= 0).all():
+                of = f" ({gauge.used:.0f} of {gauge.limit})"
+                yield from gauge.runs_out("leak", f"{role} has no {gauge.what} left", of)
 
 
 def _span(seconds: float, soonest: float, latest: float) -> str:
@@ -236,7 +237,3 @@ def _span(seconds: float, soonest: float, latest: float) -> str:
     if off >= seconds:
         return f"{time_span(soonest)} or more"
     return f"{time_span(seconds)} ± {time_span(off if seconds < 600 else 60 * max(1, round(off / 60)))}"
-
-
-def _times(records: Sequence[MemoryRecord]) -> Floats:
-    return np.array([record.mono_ns / 1e9 for record in records])

@@ -52,6 +52,11 @@ class MeasuredTime:
             return None
         return float((series.value * weights).sum() / weights.sum())
 
+    def mean_share(self, time_ns: Times, shares: Floats) -> float | None:
+        """The mean of shares of the time since the one before each; NaN is unknown."""
+        known = ~np.isnan(shares)
+        return self.mean(Series(time_ns[known], shares[known]), LONG_NS)
+
     def extreme(self, series: Series | None, largest: bool = True) -> float | None:
         """The largest or smallest value of a gauge; None where too much is not seen."""
         if series is None:

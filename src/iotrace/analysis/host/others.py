@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iotrace.analysis.host.measured import LONG_NS, MeasuredTime, lifelong
+from iotrace.analysis.host.measured import MeasuredTime, lifelong
 from iotrace.analysis.intervals import Coverage
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Tick
@@ -25,7 +25,7 @@ def others_and_stolen(
     shares = shares_by_second(session, main, telemetry)
     if shares is None:
         return None, None
-    others, stolen = (_mean(time, telemetry, share) for share in shares)
+    others, stolen = (time.mean_share(telemetry.host.time_ns, each) for each in shares)
     # An account of 10 ms ticks may put a tick into the wrong second.
     return None if others is None else max(0.0, others), stolen
 
@@ -61,11 +61,6 @@ def shares_by_second(session: Session, main: Process, telemetry: Telemetry) -> t
     capacity_ns = np.diff(host.time_ns, prepend=host.time_ns[0] - 1) * float(len(host.cpus))
     job = np.diff(_job_cpu_ns(session, telemetry), prepend=0.0) / capacity_ns
     return busy - np.nan_to_num(stolen) - job, stolen
-
-
-def _mean(time: MeasuredTime, telemetry: Telemetry, shares: Floats) -> float | None:
-    known = ~np.isnan(shares)
-    return time.mean(Series(telemetry.host.time_ns[known], shares[known]), LONG_NS) if known.any() else None
 
 
 def _job_cpu_ns(session: Session, telemetry: Telemetry) -> Floats:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from iotrace.analysis.intervals import Times
+from iotrace.analysis.intervals import Times, ranges
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, Interval
-from iotrace.analysis.table import NONE, Columns, Table, ranges, sums
+from iotrace.analysis.table import NONE, Columns, Table, sums
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from iotrace.analysis.intervals import Times, distinct, grouped
+from iotrace.analysis.intervals import Times, distinct, grouped, ranges
 from iotrace.analysis.loop.deliveries import Deliveries, Interval, LoaderRun
 from iotrace.analysis.loop.rounds import Rounds, is_warm_up, off_cpu_fraction, rounds_by_thread
-from iotrace.analysis.table import NONE, key_of, ranges, sums
+from iotrace.analysis.table import NONE, key_of, sums
 from iotrace.session import names
 from iotrace.sources.processes import Process
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -38,15 +39,14 @@ def costs_of(rank: RankReport) -> list[Cost]:
         for part in _PARTS
         if getattr(file, f"{part}_ms") > 0
     ]
-    found = [cost for cost in costs if cost.ms >= _NAMED * wait.raw_ms]
-    small: dict[tuple[str, str], list[Cost]] = {}
+    found: list[Cost] = []
+    small: dict[tuple[str, str], list[Cost]] = defaultdict(list)
     for cost in costs:
-        if cost.ms < _NAMED * wait.raw_ms:
-            small.setdefault((cost.group, cost.cause), []).append(cost)
-    rest: dict[str, list[Cost]] = {}
+        (found if cost.ms >= _NAMED * wait.raw_ms else small[cost.group, cost.cause]).append(cost)
+    rest: dict[str, list[Cost]] = defaultdict(list)
     for (group, cause), own in small.items():
         if sum(cost.ms for cost in own) < _LEAST * wait.raw_ms:
-            rest.setdefault(cause, []).extend(own)
+            rest[cause] += own
         else:
             found.append(_joined_costs(group, own))
     found += [_joined_costs("other files", own) for own in rest.values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -30,9 +30,14 @@ class _Sums(msgspec.Struct):
     at_peak: int = 0
 
 
-class _Held(msgspec.Struct):
-    """What a device's allocator held at most; `at_us` counts from the first event of its trace."""
+class _Device(msgspec.Struct):
+    """Who was given memory on a device, and what its allocator held at most.
 
+    `at_us` counts from the first event of its trace.
+    """
+
+    operators: dict[str, _Sums] = msgspec.field(default_factory=lambda: defaultdict(_Sums))
+    modules: dict[str, _Sums] = msgspec.field(default_factory=lambda: defaultdict(_Sums))
     allocated: int = -1
     reserved: int = -1
     at_us: float | None = None
@@ -42,25 +47,23 @@ class _Held(msgspec.Struct):
 
 def memory_of(traces: Sequence[KinetoTrace]) -> Memory | None:
     """Sum up the memory of a rank's operators; None where no trace recorded memory."""
-    sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
-    by_module: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
-    held: dict[str, _Held] = defaultdict(_Held)
+    held: dict[str, _Device] = defaultdict(_Device)
     for trace in traces:
         if len(trace.memory.bytes):
-            _add(Activity(trace), sums, by_module, held)
+            _add(Activity(trace), held)
     if not held:
         return None
     operators = []
     modules = []
     devices = []
     for device, most in held.items():
-        own = _largest(sums, device)
+        own = most.operators.values()
         devices.append(
             MemoryDevice(
                 device=device,
-                allocations=sum(each.given for _, each in own),
-                allocated_bytes=sum(each.given_bytes for _, each in own),
-                freed_bytes=sum(each.freed_bytes for _, each in own),
+                allocations=sum(each.given for each in own),
+                allocated_bytes=sum(each.given_bytes for each in own),
+                freed_bytes=sum(each.freed_bytes for each in own),
                 peak_bytes=most.allocated if most.allocated > 0 else None,
                 reserved_peak_bytes=most.reserved if most.reserved > 0 and device != "CPU" else None,
                 peak_at_us=most.at_us,
@@ -69,18 +72,18 @@ def memory_of(traces: Sequence[KinetoTrace]) -> Memory | None:
         )
         operators += [
             MemoryOperator(freed_bytes=each.freed_bytes, **_given(device, name, each, most))
-            for name, each in own[:_MOST_OPERATORS]
+            for name, each in _largest(most.operators)
         ]
         modules += [
             MemoryModule(**_given(device, name, each, most))
-            for name, each in _largest(by_module, device)[:_MOST_OPERATORS]
+            for name, each in _largest(most.modules)
             if each.given
         ]
     evolution = [point for most in held.values() for point in most.evolution]
     return Memory(devices=devices, operators=operators, modules=modules, evolution=evolution)
 
 
-def _given(device: str, name: str, own: _Sums, most: _Held) -> dict[str, Any]:
+def _given(device: str, name: str, own: _Sums, most: _Device) -> dict[str, Any]:
     return {
         "device": device,
         "name": name,
@@ -90,18 +93,12 @@ def _given(device: str, name: str, own: _Sums, most: _Held) -> dict[str, Any]:
     }
 
 
-def _largest(sums: dict[tuple[str, str], _Sums], device: str) -> list[tuple[str, _Sums]]:
-    """Return the sums of a device by name, what was given most first."""
-    own = ((name, each) for (of, name), each in sums.items() if of == device)
-    return sorted(own, key=lambda pair: -pair[1].given_bytes)
+def _largest(sums: dict[str, _Sums]) -> list[tuple[str, _Sums]]:
+    """Return the sums of those that were given most."""
+    return sorted(sums.items(), key=lambda pair: -pair[1].given_bytes)[:_MOST_OPERATORS]
 
 
-def _add(
-    activity: Activity,
-    sums: dict[tuple[str, str], _Sums],
-    by_module: dict[tuple[str, str], _Sums],
-    held: dict[str, _Held],
-) -> None:
+def _add(activity: Activity, held: dict[str, _Device]) -> None:
     trace, events, memory = activity.trace, activity.trace.events, activity.trace.memory
     rows = np.flatnonzero(trace.named(lambda name: name == MEMORY))
     if len(rows) != len(memory.bytes):  # halves of ranges that bear this name
@@ -110,10 +107,8 @@ def _add(
     names = np.where(around >= 0, events.name[np.maximum(around, 0)], -1)
     origins = origins_at(activity, rows)
     phases = origins.phase
-    called: tuple[tuple[dict[tuple[str, str], _Sums], Column, Callable[[int], str]], ...] = (
-        (sums, names, lambda number: trace.names[number] if number >= 0 else _OUTSIDE),
-        (by_module, origins.module, lambda number: origins.modules[number] if number >= 0 else _NO_MODULE),
-    )
+    # A number of -1, of none, finds the last text.
+    operators, modules = [*trace.names, _OUTSIDE], [*origins.modules, _NO_MODULE]
     known = memory.bytes != -1
     kinds = (memory.device_type + 1) * (1 << 20) + memory.device_id + 1
     for kind in np.unique(kinds[known]).tolist():
@@ -121,14 +116,15 @@ def _add(
         own = own[np.argsort(memory.time_ns[own], kind="stable")]
         device = _device(int(memory.device_type[own[0]]), int(memory.device_id[own[0]]))
         sizes = memory.bytes[own]
-        for into, numbers, name_of in called:
+        most = held[device]
+        called = (most.operators, names, operators), (most.modules, origins.module, modules)
+        for into, numbers, texts in called:
             for number in np.unique(numbers[own]).tolist():
                 size = sizes[numbers[own] == number]
-                one = into[device, name_of(number)]
+                one = into[texts[number]]
                 one.given += int((size >= 0).sum())
                 one.given_bytes += int(size[size >= 0].sum())
                 one.freed_bytes -= int(size[size < 0].sum())
-        most = held[device]
         most.reserved = max(most.reserved, int(memory.reserved[own].max()))
         peak = int(memory.allocated[own].argmax())
         if memory.allocated[own[peak]] <= most.allocated:
@@ -136,26 +132,24 @@ def _add(
         most.allocated = int(memory.allocated[own[peak]])
         first_ns, _ = trace.span_ns() or (0, 0)
         most.at_us = (int(memory.time_ns[own[peak]]) - first_ns) / 1e3
-        for (of, _), one in [*sums.items(), *by_module.items()]:
-            if of == device:
-                one.at_peak = 0
+        for one in (*most.operators.values(), *most.modules.values()):
+            one.at_peak = 0
         most.evolution = _evolution(memory, own, phases, device, first_ns)
         alive = _alive(memory, own, peak)
         most.by_phase = None
         if alive is not None:
-            _hold(most, alive, phases, memory)
-            for into, numbers, name_of in called:
+            in_phase = (memory.bytes[alive[phases[alive] == number]].sum() for number in range(len(PHASES)))
+            most.by_phase = _by_phase(in_phase, most.allocated)
+            for into, numbers, texts in called:
                 for number in np.unique(numbers[alive]).tolist():
                     held_bytes = memory.bytes[alive[numbers[alive] == number]].sum()
-                    into[device, name_of(number)].at_peak = int(held_bytes)
+                    into[texts[number]].at_peak = int(held_bytes)
 
 
-def _hold(most: _Held, alive: Column, phases: Column, memory: Instants) -> None:
-    """Divide the peak by the phase that was given it; what no instant gave was held before."""
-    most.by_phase = {
-        phase: int(memory.bytes[alive[phases[alive] == number]].sum()) for number, phase in enumerate(PHASES)
-    }
-    most.by_phase[_BEFORE] = max(0, most.allocated - sum(most.by_phase.values()))
+def _by_phase(held_bytes: Iterable[int], allocated: int) -> dict[str, int]:
+    """Name what is held by the phase that was given it; what no instant gave was held before."""
+    by_phase = dict(zip(PHASES, map(int, held_bytes), strict=True))
+    return {**by_phase, _BEFORE: max(0, allocated - sum(by_phase.values()))}
 
 
 def _evolution(
@@ -185,9 +179,8 @@ def _evolution(
     held = [np.cumsum(np.where(phase == number, sizes, 0))[at] for number in range(len(PHASES))]
     points = []
     for row, now in enumerate(at.tolist()):
-        by_phase = {name: int(held[number][row]) for number, name in enumerate(PHASES)}
         allocated = int(memory.allocated[own[now]])
-        by_phase[_BEFORE] = max(0, allocated - sum(by_phase.values()))
+        by_phase = _by_phase((column[row] for column in held), allocated)
         at_us = (int(times[now]) - first_ns) / 1e3
         points.append(MemoryPoint(device=device, at_us=at_us, held_bytes=allocated, by_phase_bytes=by_phase))
     return points

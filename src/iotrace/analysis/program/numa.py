@@ -96,7 +96,7 @@ def _apart(
     return [
         Culprit(
             id=f"numa-{what}",
-            text=f"{_who(members)} may run on {_nodes(own)} alone, "
+            text=f"{' and '.join(reversed(who(members)))} may run on {_nodes(own)} alone, "
             f"{_at(what, members, system)} {_nodes(theirs)}",
             evidence={
                 "cpu_nodes": sorted(own),
@@ -123,12 +123,11 @@ def _distance(nodes: dict[int, NumaNode], own: frozenset[int], theirs: frozenset
     return min(known, default=_FAR)
 
 
-def _who(members: list[ProcessUse]) -> str:
+def who(members: list[ProcessUse]) -> list[str]:
+    """Name processes of a rank: its workers, then the training."""
     workers = [each for each in members if each.role != "main"]
-    first = workers[0].role if len(workers) == 1 else counted(len(workers), "worker")
-    if len(workers) == len(members):
-        return first
-    return f"the training and {first}" if workers else "the training"
+    counts = workers[0].role if len(workers) == 1 else counted(len(workers), "worker")
+    return [*([counts] if workers else []), *(["the training"] if len(workers) < len(members) else [])]
 
 
 def _nodes(nodes: frozenset[int]) -> str:

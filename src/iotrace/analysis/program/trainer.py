@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import distinct, holding, less_inner
+from iotrace.analysis.intervals import Times, distinct, holding, less_inner
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import TrainerRange, TrainerTimes
 from iotrace.session.names import KIND_TRAINER
@@ -26,49 +26,32 @@ _OF = re.compile(r"\[(\w+)\](.*)\.(\w+)$", re.DOTALL)
 _STATE = re.compile(r"\{.*\}", re.DOTALL)  # of a callback's key
 
 
-class _Sums(msgspec.Struct):
-    calls: int = 0
-    total_ns: int = 0
-    self_ns: int = 0
-    max_ns: int = 0
-    in_steps_ns: int = 0
-
-
-def trainer_times(analysis: RankAnalysis) -> TrainerTimes | None:
-    """Sum up the ranges of a rank's trainer, longest first; None where no trainer ran."""
-    main = analysis.rank.main
+def trainer_times(analysis: RankAnalysis) -> TrainerTimes:
+    """Sum up the ranges of a rank's trainer, longest first."""
+    main, kept = analysis.rank.main, len(analysis.kept)
     runs = main.of_type(TrainerRun)
-    spans = main.spans[main.spans["kind"] == KIND_TRAINER]
-    if not len(spans):
-        return None
     seconds = sum(run.end_ns - run.start_ns for run in runs) / 1e9 if runs else None
-    inside = _in_steps(spans, analysis)
-    found: dict[tuple[str, str, str], _Sums] = {}
-    for number, length_ns, own_ns, is_inside in zip(
-        spans["name"].tolist(), spans["duration_ns"].tolist(), _self_ns(spans), inside.tolist(), strict=True
-    ):
-        sums = found.setdefault(parts_of(main.texts.get(number, "?")), _Sums())
-        sums.calls += 1
-        sums.total_ns += length_ns
-        sums.self_ns += own_ns
-        sums.max_ns = max(sums.max_ns, length_ns)
-        sums.in_steps_ns += length_ns if is_inside else 0
-    kept = len(analysis.kept)
-    rows = [
+    spans = main.spans[main.spans["kind"] == KIND_TRAINER]
+    lengths_ns, own_ns = spans["duration_ns"], _self_ns(spans)
+    inside_ns = np.where(_in_steps(spans, analysis), lengths_ns, 0)
+    rows: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for row, number in enumerate(spans["name"].tolist()):
+        rows[parts_of(main.texts.get(number, "?"))].append(row)
+    found = [
         TrainerRange(
             kind=kind,
             owner=owner,
             hook=hook,
-            calls=sums.calls,
-            ms_total=sums.total_ns / 1e6,
-            self_ms_total=sums.self_ns / 1e6,
-            ms_max=sums.max_ns / 1e6,
-            ms_per_step=sums.in_steps_ns / kept / 1e6 if kept else None,
-            run_pct=100 * sums.total_ns / 1e9 / seconds if seconds else None,
+            calls=len(own),
+            ms_total=int(lengths_ns[own].sum()) / 1e6,
+            self_ms_total=int(own_ns[own].sum()) / 1e6,
+            ms_max=int(lengths_ns[own].max()) / 1e6,
+            ms_per_step=int(inside_ns[own].sum()) / kept / 1e6 if kept else None,
+            run_pct=100 * int(lengths_ns[own].sum()) / 1e9 / seconds if seconds else None,
         )
-        for (kind, owner, hook), sums in found.items()
+        for (kind, owner, hook), own in rows.items()
     ]
-    return TrainerTimes(seconds=seconds, ranges=sorted(rows, key=lambda row: -row.ms_total))
+    return TrainerTimes(seconds=seconds, ranges=sorted(found, key=lambda row: -row.ms_total))
 
 
 def parts_of(name: str) -> tuple[str, str, str]:
@@ -89,12 +72,11 @@ def _in_steps(spans: npt.NDArray[Any], analysis: RankAnalysis) -> npt.NDArray[np
     return found
 
 
-def _self_ns(spans: npt.NDArray[Any]) -> list[int]:
+def _self_ns(spans: npt.NDArray[Any]) -> Times:
     """The length of each range less those of the ranges directly inside it, of the same thread."""
     own = np.zeros(len(spans), np.int64)
     for tid in distinct(spans["tid"]).tolist():
         of_thread = spans["tid"] == tid
         starts, lengths = spans["start_ns"][of_thread], spans["duration_ns"][of_thread]
         own[of_thread] = less_inner(starts, starts + lengths, lengths)
-    found: list[int] = np.maximum(own, 0).tolist()
-    return found
+    return np.maximum(own, 0)

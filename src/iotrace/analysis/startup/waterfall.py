@@ -5,7 +5,9 @@ Parts are ranges, and each instant belongs to the innermost one. What lies in no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,54 +38,39 @@ _MOST_SAMPLED = 8  # names; the others are one
 _OTHERS = "other functions of the program"
 
 
-class Ranges:
-    """Named ranges of time, in ns."""
+class Range(NamedTuple):
+    """A named range of time, in ns; `detail`: which of those that have the name."""
 
-    def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-        self.names: list[str] = []
-        self.details: list[str] = []
+    name: str
+    start_ns: int
+    end_ns: int
+    detail: str = ""
 
-    def add(self, name: str, start_ns: int, end_ns: int, detail: str = "") -> None:
-        self.starts.append(start_ns)
-        self.ends.append(end_ns)
-        self.names.append(name)
-        self.details.append(detail or name)
 
-    def painted(
-        self, start_ns: int, end_ns: int, sampled: Sampled | None = None
-    ) -> dict[str, tuple[int, int]]:
-        """Return when each name begins between two instants, and how long it is the innermost one."""
-        found: dict[str, tuple[int, int]] = {}
-        for name, began_ns, ended_ns in self.pieces(start_ns, end_ns, sampled):
-            first_ns, so_far_ns = found.get(name, (began_ns, 0))
-            found[name] = first_ns, so_far_ns + ended_ns - began_ns
-        return found
+def painted(
+    ranges: Iterable[Range], start_ns: int, end_ns: int, sampled: Sampled | None = None
+) -> dict[str, tuple[int, int]]:
+    """Return when each name begins between two instants, and how long it is the innermost one.
 
-    def pieces(
-        self, start_ns: int, end_ns: int, sampled: Sampled | None = None
-    ) -> Iterator[tuple[str, int, int]]:
-        """Yield the innermost range between two instants, piece by piece; what is in none was sampled."""
-        starts, ends = (
-            np.clip(np.array(each, dtype=np.int64), start_ns, end_ns) for each in (self.starts, self.ends)
-        )
-        kept = np.flatnonzero(ends > starts)
-        between = (
-            []
-            if sampled is None
-            else [np.clip(each, start_ns, end_ns) for each in (sampled.starts[:1], sampled.ends)]
-        )
-        bounds: Times = np.unique(np.concatenate((starts[kept], ends[kept], *between, [start_ns, end_ns])))
-        within = innermost(starts[kept], ends[kept], bounds[:-1])
-        unnamed = within < 0
-        names = np.full(len(within), NOT_NAMED, dtype=object)
-        names[~unnamed] = [self.names[kept[at]] for at in within[~unnamed]]
-        if sampled is not None:
-            names[unnamed] = [
-                f"{_SAMPLED}{name}" if name else NOT_NAMED for name in sampled.at(bounds[:-1][unnamed])
-            ]
-        yield from zip(names.tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+    What is in no range was sampled, or has no name.
+    """
+    known = [each for each in ranges if min(each.end_ns, end_ns) > max(each.start_ns, start_ns)]
+    starts, ends = np.array([each[1:3] for each in known], np.int64).reshape(-1, 2).clip(start_ns, end_ns).T
+    sampled_ns = () if sampled is None else (*sampled.starts[:1], *sampled.ends)
+    between = np.array([start_ns, end_ns, *sampled_ns], np.int64).clip(start_ns, end_ns)
+    bounds: Times = np.unique(np.concatenate((starts, ends, between)))
+    within = innermost(starts, ends, bounds[:-1])
+    unnamed = within < 0
+    names = np.full(len(within), NOT_NAMED, dtype=object)
+    names[~unnamed] = [known[at].name for at in within[~unnamed]]
+    if sampled is not None:
+        texts = sampled.at(bounds[:-1][unnamed])
+        names[unnamed] = [f"{_SAMPLED}{text}" if text else NOT_NAMED for text in texts]
+    found: dict[str, tuple[int, int]] = {}
+    for name, (began_ns, ended_ns) in zip(names.tolist(), pairwise(bounds.tolist()), strict=True):
+        first_ns, so_far_ns = found.get(name, (began_ns, 0))
+        found[name] = first_ns, so_far_ns + ended_ns - began_ns
+    return found
 
 
 def startup_of(analysis: RankAnalysis) -> Startup | None:
@@ -97,15 +84,15 @@ def startup_of(analysis: RankAnalysis) -> Startup | None:
         return Startup(seconds=seconds, unknown_why=NO_IMPORTS)
     end_ns = max(request_ns, int(analysis.loop.steps["end_ns"][0]))
     sampled = sampled_of(analysis.rank.main)
-    painted = ranges_of(analysis, imports, launched_ns, end_ns).painted(launched_ns, end_ns, sampled)
+    names = painted(ranges_of(analysis, imports, launched_ns, end_ns), launched_ns, end_ns, sampled)
     whole_ns = end_ns - launched_ns
-    packages = _packages(imports, painted, launched_ns, end_ns, analysis.rank.main.pid)
-    unnamed_ns = painted.get(NOT_NAMED, (0, 0))[1]
+    packages = _packages(imports, names, launched_ns, end_ns, analysis.rank.main.pid)
+    unnamed_ns = names.get(NOT_NAMED, (0, 0))[1]
     return Startup(
         seconds=seconds,
         first_step_seconds=whole_ns / 1e9,
         named_fraction=1 - unnamed_ns / whole_ns if whole_ns > 0 else None,
-        parts=_parts(painted, launched_ns),
+        parts=_parts(names, launched_ns),
         imports=packages,
         mounts=_by_mount(packages),
         imports_waiting_seconds=_waiting_seconds(analysis, imports, end_ns),
@@ -114,25 +101,23 @@ def startup_of(analysis: RankAnalysis) -> Startup | None:
     )
 
 
-def ranges_of(analysis: RankAnalysis, imports: ImportTable, launched_ns: int, end_ns: int) -> Ranges:
-    """Return what main and training thread were in from the launch to `end_ns`; ranges lie in each other."""
+def ranges_of(analysis: RankAnalysis, imports: ImportTable, launched_ns: int, end_ns: int) -> Iterator[Range]:
+    """Yield what main and training thread were in from the launch to `end_ns`; ranges lie in each other."""
     main, steps = analysis.rank.main, analysis.loop.steps
     tids = [main.pid] if analysis.loop.thread is None else [main.pid, analysis.loop.thread.tid]
-    found = Ranges()
     began_ns = _began_ns(analysis, launched_ns, imports.begun_ns)
-    found.add(LAUNCH, launched_ns, began_ns)
-    found.add(INTERPRETER, began_ns, imports.begun_ns)
-    found.add(FIRST_STEP, int(steps["start_ns"][0]), end_ns)
+    yield Range(LAUNCH, launched_ns, began_ns)
+    yield Range(INTERPRETER, began_ns, imports.begun_ns)
+    yield Range(FIRST_STEP, int(steps["start_ns"][0]), end_ns)
     starts: dict[tuple[int, int], int] = {}
     for record in main.of_type(IteratorStart):  # recorded again when its workers are up
         at_ns = main.clock.to_session_ns(record.mono_ns)
         begun_ns = starts.setdefault((record.iterator, record.generation), at_ns)
         if record.pids and begun_ns < end_ns:
-            found.add(WORKERS, begun_ns, at_ns)
+            yield Range(WORKERS, begun_ns, at_ns)
     for record, at_ns in _pickled(analysis, end_ns):
-        found.add(PICKLING, at_ns, at_ns + record.duration_ns)
-    for name, wait_ns in _waits(analysis, end_ns):
-        found.add(name, *wait_ns)
+        yield Range(PICKLING, at_ns, at_ns + record.duration_ns)
+    yield from _waits(analysis, end_ns)
     phases = phase_spans(analysis)
     spans = main.spans[
         np.isin(main.spans["kind"], (KIND_READ_PATH, KIND_REGION)) & np.isin(main.spans["tid"], tids)
@@ -140,14 +125,13 @@ def ranges_of(analysis: RankAnalysis, imports: ImportTable, launched_ns: int, en
     for span in (*phases[phases["start_ns"] < end_ns], *spans[spans["start_ns"] < end_ns]):
         name = READS if span["kind"] == KIND_READ_PATH else main.texts.get(int(span["name"]), "")
         prefix = {KIND_READ_PATH: "", KIND_REGION: "region "}.get(int(span["kind"]), f"{FIRST_STEP}: ")
-        found.add(f"{prefix}{name}", int(span["start_ns"]), int(span["start_ns"] + span["duration_ns"]))
+        yield Range(f"{prefix}{name}", int(span["start_ns"]), int(span["start_ns"] + span["duration_ns"]))
     for at in np.flatnonzero(
         np.isin(imports.rows["tid"], tids) & (imports.rows["start_ns"] < end_ns)
     ).tolist():
         start_ns, package = int(imports.rows["start_ns"][at]), imports.packages[imports.package[at]]
         until_ns = start_ns + int(imports.rows["duration_ns"][at])
-        found.add(f"{_PACKAGE}{package}", start_ns, until_ns, f"{_PACKAGE}{imports.modules[at]}")
-    return found
+        yield Range(f"{_PACKAGE}{package}", start_ns, until_ns, f"{_PACKAGE}{imports.modules[at]}")
 
 
 def _pickled(analysis: RankAnalysis, end_ns: int) -> list[tuple[Pickled, int]]:
@@ -186,18 +170,18 @@ def _waiting_seconds(analysis: RankAnalysis, imports: ImportTable, end_ns: int) 
     return max(0.0, waited_ns) / 1e9
 
 
-def _waits(analysis: RankAnalysis, end_ns: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the waits for batches: the first one cause by cause, which are given as ranges in their order."""
+def _waits(analysis: RankAnalysis, end_ns: int) -> Iterator[Range]:
+    """Yield the waits for batches: the first one cause by cause, in their order."""
     waits = analysis.waits
     deliveries = waits.deliveries
     for at in np.flatnonzero(deliveries["wait_start_ns"] < end_ns).tolist():
         start_ns, delivered_ns = int(deliveries["wait_start_ns"][at]), int(deliveries["delivered_ns"][at])
         if at:
-            yield f"{FIRST_STEP}: data wait", (start_ns, delivered_ns)
+            yield Range(f"{FIRST_STEP}: data wait", start_ns, delivered_ns)
             continue
         for cause in CAUSES:
             until_ns = min(delivered_ns, start_ns + int(waits.of_cause(cause)[at]))
-            yield f"{FIRST_BATCH}: {cause}", (start_ns, until_ns)
+            yield Range(f"{FIRST_BATCH}: {cause}", start_ns, until_ns)
             start_ns = until_ns
 
 
@@ -210,13 +194,13 @@ def _began_ns(analysis: RankAnalysis, launched_ns: int, begun_ns: int) -> int:
     return min(max(launched_ns, known_ns), begun_ns)
 
 
-def _parts(painted: dict[str, tuple[int, int]], launched_ns: int) -> list[StartupPart]:
+def _parts(names: dict[str, tuple[int, int]], launched_ns: int) -> list[StartupPart]:
     """Sum up imports as one part, and what was sampled shortly; what has no name is the last."""
     found: dict[str, tuple[int, int]] = {}
     # Functions of the program, which end with their file.
-    sampled = {name: ns for name, (_, ns) in painted.items() if name[:1] == _SAMPLED and name[-1] == ")"}
+    sampled = {name: ns for name, (_, ns) in names.items() if name[:1] == _SAMPLED and name[-1] == ")"}
     shown = sorted(sampled, key=lambda name: -sampled[name])[:_MOST_SAMPLED]
-    for name, (first_ns, ns) in painted.items():
+    for name, (first_ns, ns) in names.items():
         if name in sampled and name not in shown:
             name = f"{_SAMPLED}{_OTHERS}"
         if name.startswith(_PACKAGE):
@@ -236,7 +220,7 @@ def _parts(painted: dict[str, tuple[int, int]], launched_ns: int) -> list[Startu
 
 
 def _packages(
-    imports: ImportTable, painted: dict[str, tuple[int, int]], launched_ns: int, end_ns: int, tid: int
+    imports: ImportTable, names: dict[str, tuple[int, int]], launched_ns: int, end_ns: int, tid: int
 ) -> list[ImportedPackage]:
     """Make a row for each package that the main thread imported until `end_ns`, the longest first."""
     own = (imports.rows["start_ns"] < end_ns) & (imports.rows["tid"] == tid)
@@ -244,8 +228,8 @@ def _packages(
     counts = np.bincount(imports.package[own], minlength=len(imports.packages))
     rows = []
     for number, package in enumerate(imports.packages):
-        if counts[number] and f"{_PACKAGE}{package}" in painted:
-            first_ns, ns = painted[f"{_PACKAGE}{package}"]
+        if counts[number] and f"{_PACKAGE}{package}" in names:
+            first_ns, ns = names[f"{_PACKAGE}{package}"]
             rows.append(
                 ImportedPackage(
                     package=package,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from iotrace.analysis.results import FileCost, FileGroup, LoaderResult, RankReport
 from iotrace.analysis.verdict.device import each_step
@@ -99,23 +98,14 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         if primary is not None and primary.wrapped:
             why = f"unknown what the source did in {share} of the wait; iotrace.region in it tells"
         return {"why": why, "cause": cause}
-    file = _costliest(wait.files, cause)
-    if cause in _SLOW and file is not None and _cost(file, cause) >= MOSTLY * causes[cause]:
-        share = percent(_cost(file, cause) / raw_ms)
-        return {
-            "why": f"{file.path} is {_SLOW[cause]}: {share} of the wait",
-            "file": file.path,
-            "cause": cause,
-        }
-    group = _costliest(rank.file_groups, cause)
-    if cause in _SLOW and group is not None and _cost(group, cause) >= MOSTLY * causes[cause]:
-        share = percent(_cost(group, cause) / raw_ms)
-        members = f" ({group.members} files)" if group.members is not None else ""
-        return {
-            "why": f"{group.path}{members} is {_SLOW[cause]}: {share} of the wait",
-            "file": group.path,
-            "cause": cause,
-        }
+    candidates: tuple[Sequence[FileCost | FileGroup], ...] = (wait.files, rank.file_groups)
+    for files in candidates if cause in _SLOW else ():
+        most = max(files, key=lambda file: cost_ms(file, cause), default=None)
+        if most is not None and cost_ms(most, cause) >= MOSTLY * causes[cause]:
+            share = percent(cost_ms(most, cause) / raw_ms)
+            members = f" ({most.members} files)" if isinstance(most, FileGroup) and most.members else ""
+            why = f"{most.path}{members} is {_SLOW[cause]}: {share} of the wait"
+            return {"why": why, "file": most.path, "cause": cause}
     what = _CAUSES[cause]
     if cause == "transform" and primary is not None:
         what = primary.item or f"the own code of {primary.dataset} (transform)"
@@ -132,12 +122,6 @@ def _most_awaited(rank: RankReport) -> LoaderResult | None:
     return next(awaited, rank.primary)
 
 
-def _cost(file: FileCost | FileGroup, cause: str) -> float:
+def cost_ms(file: FileCost | FileGroup, cause: str) -> float:
+    """What a file adds to a cause."""
     return {"read": file.read_ms, "decode": file.decode_ms}.get(cause) or 0.0
-
-
-_Costly = TypeVar("_Costly", FileCost, FileGroup)
-
-
-def _costliest(files: Sequence[_Costly], cause: str) -> _Costly | None:
-    return max(files, key=lambda file: _cost(file, cause), default=None)

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times, grouped
-from iotrace.analysis.table import ranges
+from iotrace.analysis.intervals import Times, grouped, ranges
 
 FILE_PARTS = ("read", "decode", "transform")  # the last: what followed the read of it alone, in an item
 Floats = npt.NDArray[np.float64]

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, distinct, pieces
-from iotrace.analysis.table import ranges, taken
+from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, distinct, pieces, ranges
+from iotrace.analysis.table import taken
 from iotrace.analysis.wait.file_costs import FILE_PARTS, Charges, FileCosts, FileNames
 from iotrace.analysis.wait.item_reads import item_reads
 from iotrace.analysis.wait.page_faults import Fractions, Spans, page_faults, touched
