@@ -40,8 +40,9 @@ def test_facts_of_a_loader(tmp_path: Path) -> None:
     assert run.code == 0, run.stderr
     analysis = SessionAnalysis(open_session(run.session))
     (facts,) = loader_facts(analysis.ranks[0], analyse(analysis).ranks[0])
-    assert (facts.name, facts.workers, facts.prefetch_factor) == ("Images", 2, 3)
-    assert (facts.persistent_workers, facts.in_order, facts.iterable) == (False, True, False)
+    about = facts.about
+    assert (about.dataset, about.workers, about.prefetch_factor) == ("Images", 2, 3)
+    assert (about.persistent_workers, about.in_order, about.iterable) == (False, True, False)
     assert (facts.epochs, facts.objects, facts.of_several, facts.handed_over) == (2, 2, False, False)
     assert (facts.batch_bytes, facts.samples, facts.collate) == (2 * 4 * (1 << 16), 2.0, "stacked")
     assert facts.asleep is not None

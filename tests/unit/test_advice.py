@@ -10,23 +10,44 @@ from msgspec.structs import replace
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
 from iotrace.analysis.results import FileGroup, GainRow, unknown
+from iotrace.sources.records import IteratorStart
 
 MIB = 1 << 20
 
 
+ABOUT = IteratorStart(
+    iterator=0,
+    loader=0,
+    dataset="Images",
+    workers=2,
+    epoch=0,
+    generation=0,
+    mono_ns=0,
+    iterable=False,
+    prefetch_factor=2,
+    persistent_workers=False,
+    in_order=True,
+)
+SETTINGS = {
+    "dataset",
+    "wrapped",
+    "workers",
+    "iterable",
+    "prefetch_factor",
+    "persistent_workers",
+    "in_order",
+}
+
+
 def facts(cause: str = "transform", **known: Any) -> LoaderFacts:
     """A loader of 2 workers whose wait, 50 of 100 ms a step, has one cause; a machine with room."""
+    settings = {name: known.pop(name) for name in SETTINGS & known.keys()}
     return replace(
         LoaderFacts(
-            name="Images",
+            about=replace(ABOUT, **settings),
             step_ms=100.0,
             wait_ms=50.0,
             causes_ms={cause: 50.0},
-            workers=2,
-            iterable=False,
-            prefetch_factor=2,
-            persistent_workers=False,
-            in_order=True,
             production_ms=60.0,
             unmade_fraction=1.0,
             core_free=True,
@@ -206,7 +227,7 @@ def test_collating(changes: dict[str, Any], said: str) -> None:
         ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": False}, "so this is unproven"),
         ({"batch_bytes": 64.0, "made_ms": 80.0, "core_free": False}, ""),
         ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": None}, ""),
-        ({"batch_bytes": 64.0, "made_ms": 70.0, "has_settings": False}, ""),
+        ({"batch_bytes": 64.0, "made_ms": 70.0, "wrapped": True}, ""),
     ],
 )
 def test_transport(changes: dict[str, Any], said: str) -> None:
@@ -223,7 +244,7 @@ def test_transport(changes: dict[str, Any], said: str) -> None:
         {"prefetch_factor": None},
         {"core_free": False},
         {"in_order": False},
-        {"has_settings": False},
+        {"wrapped": True},
         {"handed_over": True},
     ],
 )
@@ -244,7 +265,7 @@ def test_queued(changes: dict[str, Any]) -> None:
         ({"epochs": 3, "persistent_workers": True}, ""),
         ({"epochs": 3, "persistent_workers": None}, ""),
         ({"epochs": 3, "workers": 0}, ""),
-        ({"epochs": 3, "has_settings": False}, ""),
+        ({"epochs": 3, "wrapped": True}, ""),
     ],
 )
 def test_startup(changes: dict[str, Any], said: str) -> None:
@@ -281,7 +302,7 @@ TOO_FEW = {"production_ms": 200.0, "causes_ms": {}}
         ({"production_ms": 90.0, "batches_per_step": 2.0}, "raise num_workers above 2"),
         ({"production_ms": None}, ""),
         ({"unmade_fraction": 0.1}, ""),
-        ({"has_settings": False}, ""),
+        ({"wrapped": True}, ""),
     ],
 )
 def test_too_few_workers(changes: dict[str, Any], said: str) -> None:
@@ -298,7 +319,7 @@ def test_too_few_workers(changes: dict[str, Any], said: str) -> None:
         ({"in_order": None}, False),  # torch before 2.6
         ({"in_order": False}, False),
         ({"workers": 1}, False),
-        ({"has_settings": False}, False),
+        ({"wrapped": True}, False),
     ],
 )
 def test_waiting_in_order(changes: dict[str, Any], fires: bool) -> None:
@@ -363,7 +384,7 @@ OPENED = file("d/a.h5", decode_ms=9.0, transform_ms=40.0, opens=3200)
         ("read", {"files": [file("d/a.npy", read_ms=45.0, read_bytes=9)], "storage_bytes": 9.0},
          "stage a.npy on faster storage"),
         ("transform", {}, "precompute or vectorise Images"),
-        ("transform", {"name": ""}, "precompute or vectorise the transform"),
+        ("transform", {"dataset": ""}, "precompute or vectorise the transform"),
         ("transform", {"item": "Volumes.__getitem__ (t.py:4)"},
          "precompute or vectorise Volumes.__getitem__"),
         ("transform", {"asleep": 0.9, "on_cpu": 0.1, "item": "Volumes.__getitem__"},
@@ -427,7 +448,7 @@ def test_a_gain_is_that_of_the_replay() -> None:
 
 def test_of_several_loaders_the_one_that_costs_is_named() -> None:
     images = facts(of_several=True, wait_ms=3.0, causes_ms={"transform": 3.0}, behind_ready_ms=None)
-    table = facts(of_several=True, number=1, name="Table", workers=0, asleep=0.1, on_cpu=0.9)
+    table = facts(of_several=True, number=1, dataset="Table", workers=0, asleep=0.1, on_cpu=0.9)
     found = recommend([table, images])
     assert [item.id for item in found] == ["too-few-workers", "transform-bound"]
     assert all("of the loader of Table (loader 1)" in item.text for item in found)
@@ -459,9 +480,7 @@ def test_a_library_that_decodes_on_its_own_threads_does_not_sleep(
 
 def test_a_wrapped_loader_gets_advice_on_files_alone() -> None:
     costs = {"decode": 20.0, "transport": 10.0, "queued": 10.0, "startup": 10.0}
-    wrapped = facts(
-        causes_ms=costs, has_settings=False, workers=0, prefetch_factor=None, in_order=None, on_cpu=0.4
-    )
+    wrapped = facts(causes_ms=costs, wrapped=True, workers=0, prefetch_factor=None, in_order=None, on_cpu=0.4)
     assert list(advised(wrapped)) == ["decode-bound"]
 
 
@@ -469,7 +488,7 @@ def test_a_wrapped_loader_gets_advice_on_files_alone() -> None:
     ("changes", "fires"),
     [
         ({}, True),
-        ({"has_settings": True}, False),
+        ({"wrapped": False}, False),
         ({"workers": 1}, False),
         ({"on_cpu": 0.4}, False),  # a library makes them elsewhere
         ({"core_free": False}, False),
@@ -478,7 +497,7 @@ def test_a_wrapped_loader_gets_advice_on_files_alone() -> None:
     ],
 )
 def test_what_the_loop_makes_itself_can_be_made_meanwhile(changes: dict[str, Any], fires: bool) -> None:
-    alone = {"workers": 0, "has_settings": False, "prefetch_factor": None, "in_order": None}
+    alone = {"workers": 0, "wrapped": True, "prefetch_factor": None, "in_order": None}
     found = {item.id: item for item in recommend([facts(**{**alone, "wait_ms": 60.0, **changes})])}
     assert ("made-by-the-loop" in found) == fires
     if fires:

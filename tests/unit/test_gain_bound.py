@@ -18,6 +18,7 @@ from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.wait.gain_bound import gain_ms, saved_ns
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES, Explained, Waits
+from iotrace.sources.records import IteratorStart
 from tests.support.tables import deliveries_of, split_wait, waits_of
 
 MS = 1_000_000
@@ -186,14 +187,23 @@ def advised_ms(work: Work, **known: Any) -> dict[str, float]:
     waits = explained(work, deliveries)
     steps = len(waits)
     made_ms = sum(map(sum, work.parts)) / steps / MS
+    about = IteratorStart(
+        iterator=0,
+        loader=0,
+        dataset="",
+        workers=work.workers,
+        epoch=0,
+        generation=0,
+        mono_ns=0,
+        persistent_workers=False,
+        in_order=True,
+    )
     facts = LoaderFacts(
+        about=about,
         step_ms=end / steps / MS,
         wait_ms=sum(wait.delivery.wait_ns for wait in waits) / steps / MS,
         causes_ms={cause: sum(wait.causes[cause] for wait in waits) / steps / MS for cause in CAUSES},
-        workers=work.workers,
         epochs=-(-steps // work.epoch),
-        persistent_workers=False,
-        in_order=True,
         production_ms=made_ms,
         made_ms=made_ms,
         restart_ms=work.restart * (-(-steps // work.epoch) - 1) / steps / MS,

@@ -102,7 +102,7 @@ def _spared_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float | None:
         return None
     of_files, _, path = remedy.gone.partition(":")
     if path:
-        return sum(file.ms for file in facts.files if file.path == path)
+        return sum(file.read_ms + file.decode_ms for file in facts.files if file.path == path)
     if of_files == FILES:
         return sum(facts.causes_ms.get(each, 0.0) for each in ("read", "decode"))
     return _cost_ms(facts, cause)
@@ -112,7 +112,7 @@ def _row_of(facts: LoaderFacts, cause: str, remedy: Remedy) -> str:
     """The id of the gain's row that stands for a remedy."""
     knobs = {
         "startup": "persistent_workers=True",
-        "queued": f"prefetch_factor={2 * (facts.prefetch_factor or 0)}",
+        "queued": f"prefetch_factor={2 * (facts.about.prefetch_factor or 0)}",
     }
     return remedy.gone or knobs.get(cause, cause)
 
@@ -132,7 +132,7 @@ def _severity(cost_ms: float, facts: LoaderFacts) -> str:
 
 def _of(facts: LoaderFacts) -> str:
     """Name the loader where the loop waits for several."""
-    return f" of the loader of {facts.name} (loader {facts.number})" if facts.of_several else ""
+    return f" of the loader of {facts.about.dataset} (loader {facts.number})" if facts.of_several else ""
 
 
 def _which(facts: LoaderFacts) -> dict[str, float]:
@@ -141,31 +141,32 @@ def _which(facts: LoaderFacts) -> dict[str, float]:
 
 def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
     """Where they make batches slower than the loop takes them, and another one has a CPU, or needs none."""
-    if not facts.has_settings or facts.production_ms is None:
+    about = facts.about
+    if about.wrapped or facts.production_ms is None:
         return None
     if not _worth(facts.bound_ms, facts) or facts.unmade_fraction < UNMADE:
         return None
     # In calls of libraries with threads of their own, somebody sleeps where the process does; or has no CPU.
     asleep_there = facts.threaded - facts.threaded_cpu if facts.core_free else 0.0
     sleeps = (facts.asleep or 0.0) + asleep_there >= _MOSTLY
-    if not sleeps and (facts.core_free is not True or facts.cpus is None or facts.workers + 1 >= facts.cpus):
+    if not sleeps and (facts.core_free is not True or facts.cpus is None or about.workers + 1 >= facts.cpus):
         return None
     compute_ms = facts.step_ms - facts.bound_ms
     made_ms = facts.production_ms * facts.batches_per_step
-    if facts.workers and made_ms / facts.workers <= compute_ms:
+    if about.workers and made_ms / about.workers <= compute_ms:
         return None
     enough = _enough_workers(facts, made_ms, compute_ms, sleeps)
     bound_ms = min(_won_by_order(facts, enough), _beyond_the_cores(facts, made_ms))
     gain_ms, predicted = _told(facts, f"num_workers={enough}", bound_ms)
     if not _worth(gain_ms, facts):
         return None
-    shards = "; its IterableDataset has to share its samples among them" if facts.iterable else ""
+    shards = "; its IterableDataset has to share its samples among them" if about.iterable else ""
     room = "they mostly sleep" if sleeps else "the cores are not all busy"
-    more = f"raise num_workers above {facts.workers}"
+    more = f"raise num_workers above {about.workers}"
     change = "more workers: iotrace sweep finds how many"
     if enough is not None:
         more += f", to {enough}"
-        change = f"DataLoader(num_workers={enough})" + (", samples shared out" if facts.iterable else "")
+        change = f"DataLoader(num_workers={enough})" + (", samples shared out" if about.iterable else "")
     return Recommendation(
         id="too-few-workers",
         severity=_severity(facts.bound_ms, facts),
@@ -176,7 +177,7 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
         evidence={
             "production_ms": facts.production_ms,
             "compute_ms": compute_ms,
-            "workers": float(facts.workers),
+            "workers": float(about.workers),
             **_which(facts),
         },
         gain_ms_per_step=gain_ms,
@@ -187,7 +188,7 @@ def _too_few_workers(facts: LoaderFacts) -> Recommendation | None:
 
 def _made_by_the_loop(facts: LoaderFacts) -> Recommendation | None:
     """Of a loader that is none of torch's: its batches are computed on the thread that trains."""
-    if facts.has_settings or facts.workers or facts.handed_over or facts.core_free is not True:
+    if not facts.about.wrapped or facts.about.workers or facts.handed_over or facts.core_free is not True:
         return None
     if facts.production_ms is None or (facts.on_cpu or 0.0) < _MOSTLY or facts.unmade_fraction < UNMADE:
         return None
@@ -218,7 +219,7 @@ def _enough_workers(facts: LoaderFacts, made_ms: float, compute_ms: float, sleep
     needed = math.ceil(made_ms / compute_ms) if compute_ms > 0 else None
     if not sleeps:
         return cpus - 1 if needed is None else min(needed, cpus - 1)
-    return needed if needed is not None and facts.workers < needed <= _MOST_WORKERS * cpus else None
+    return needed if needed is not None and facts.about.workers < needed <= _MOST_WORKERS * cpus else None
 
 
 def _beyond_the_cores(facts: LoaderFacts, made_ms: float) -> float:
@@ -237,11 +238,11 @@ def _won_by_order(facts: LoaderFacts, workers: int | None) -> float:
 
 def _waiting_in_order(facts: LoaderFacts) -> Recommendation | None:
     """Where torch can deliver out of order, and the consumer waits for a batch while a later one is ready."""
-    behind_ms = facts.behind_ready_ms or 0.0
-    won_ms, predicted = _told(facts, "in_order=False", _won_by_order(facts, facts.workers))
+    about, behind_ms = facts.about, facts.behind_ready_ms or 0.0
+    won_ms, predicted = _told(facts, "in_order=False", _won_by_order(facts, about.workers))
     if not _worth(min(behind_ms, won_ms), facts):
         return None
-    if facts.in_order is not True or facts.workers < 2 or not facts.has_settings or facts.handed_over:
+    if about.in_order is not True or about.workers < 2 or about.wrapped or facts.handed_over:
         return None
     return Recommendation(
         id="waiting-in-order",

@@ -131,7 +131,7 @@ def _binding(analysis: RankAnalysis, system: System) -> Iterator[Culprit]:
     usable = system.cpus_usable or []
     inside = bool(set(usable) - set(cpus))  # the job itself may use more
     main = next((each for each in system.processes if each.role == "main"), None)
-    variables = _variables(analysis)
+    variables: dict[str, str] = next((each.variables for each in analysis.rank.main.of_type(Threads)), {})
     workers, who = _who(sharing)
     if not inside:
         allotted = variables.get("SLURM_CPUS_PER_TASK")
@@ -187,11 +187,6 @@ def _elsewhere_busy(analysis: RankAnalysis, system: System) -> bool:
         return False
     mean = MeasuredTime(analysis.kept).mean_share(host.time_ns, host.busy[:, columns].mean(axis=1))
     return mean is not None and mean >= _BUSY
-
-
-def _variables(analysis: RankAnalysis) -> dict[str, str]:
-    records = analysis.rank.main.of_type(Threads)
-    return records[0].variables if records else {}
 
 
 def _quota(report: RankReport) -> Iterator[Culprit]:

@@ -52,15 +52,6 @@ class Remedy(msgspec.Struct, frozen=True):
     evidence: dict[str, float] = {}
 
 
-class _Target(msgspec.Struct, frozen=True):
-    """The file or group that costs most of a cause; `gone`: what it costs, of a group what all files cost."""
-
-    name: str
-    gone: str
-    reads: int
-    read_bytes: int | None
-
-
 def _costly(facts: LoaderFacts, cause: str) -> FileFacts | None:
     """The file that costs most of a cause; None where no file costs any."""
     most = max(facts.files, key=lambda file: cost_ms(file, cause), default=None)
@@ -76,12 +67,16 @@ def costliest(facts: LoaderFacts, cause: str) -> FileFacts | FileGroup | None:
     return file if group is None or cost_ms(group, cause) < _MOST_OF_COST * whole_ms else group
 
 
-def _target(facts: LoaderFacts, cause: str) -> _Target | None:
+def _target(facts: LoaderFacts, cause: str) -> FileFacts | FileGroup | None:
+    """The file or group that costs most of a cause, if it costs most of that."""
     most = costliest(facts, cause)
-    if most is None or cost_ms(most, cause) < _MOST_OF_COST * facts.causes_ms[cause]:
-        return None
-    gone = f"{FILES}:{most.path}" if isinstance(most, FileFacts) else FILES
-    return _Target(name_of(most.path), gone, most.reads or 0, most.read_bytes)
+    return most if most and cost_ms(most, cause) >= _MOST_OF_COST * facts.causes_ms[cause] else None
+
+
+def _named(target: FileFacts | FileGroup | None, others: str) -> tuple[str, str]:
+    """A target's name, or else `others`; what a change of it spares: of a group all files."""
+    name = others if target is None else name_of(target.path)
+    return name, f"{FILES}:{target.path}" if isinstance(target, FileFacts) else FILES
 
 
 def name_of(path: str) -> str:
@@ -117,24 +112,24 @@ def _formats(facts: LoaderFacts, cause: str) -> set[str]:
 def read(facts: LoaderFacts) -> Remedy | None:
     """Small pieces are made larger where the format allows; storage is to blame where bytes came from it."""
     target, formats, found = _target(facts, "read"), _formats(facts, "read"), []
+    name, gone = _named(target, "the data")
     costly = _costly(facts, "read")
     mapped = _mapped(facts, costly.path) if target is not None and costly is not None else None
     if target is not None and mapped is not None and mapped.predicted_bytes:
-        return _single_pages(target.name, mapped)
+        return _single_pages(name, mapped)
     if target is not None and target.reads and target.read_bytes:
         piece = target.read_bytes / target.reads
         if piece < _SMALL_READ and formats == {".zarr"}:
             text = f"store it in larger chunks ({size(piece)} a read now)"
-            found.append(Remedy(f"store {target.name} in larger chunks", text, target.gone))
+            found.append(Remedy(f"store {name} in larger chunks", text, gone))
         elif piece < _SMALL_READ and formats and formats <= _ANY_PIECE:
             text = f"read it in larger pieces ({size(piece)} each now)"
-            found.append(Remedy(f"read {target.name} in larger pieces", text, target.gone))
+            found.append(Remedy(f"read {name} in larger pieces", text, gone))
     read_bytes = sum(each.read_bytes or 0 for each in facts.files)
     per_step = read_bytes / facts.batches * facts.batches_per_step if facts.batches else 0.0
     if facts.storage_bytes and per_step and facts.storage_bytes >= _FROM_STORAGE * per_step:
         text = f"keep the data on faster or local storage ({size(facts.storage_bytes)} a step come from it)"
-        what = target.name if target is not None else "the data"
-        found.append(Remedy(f"stage {what} on faster storage", text))
+        found.append(Remedy(f"stage {name} on faster storage", text))
     if len(found) < 2:
         return found[0] if found else None
     return Remedy(found[0].short, f"{found[0].text}, or {found[1].text}")
@@ -155,7 +150,7 @@ def _single_pages(name: str, mapped: MappedReads) -> Remedy:
 def decode(facts: LoaderFacts) -> Remedy | None:
     """By format: chunks and compression where there are any, else decoding once."""
     formats, target, file = _formats(facts, "decode"), _target(facts, "decode"), _costly(facts, "decode")
-    name, gone = ("the files", FILES) if target is None else (target.name, target.gone)
+    name, gone = _named(target, "the files")
     if formats and formats <= _CHUNKED and file is not None:
         return _chunked(file, name, gone)
     if formats and formats <= _PARQUET and file is not None:

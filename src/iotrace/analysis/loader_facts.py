@@ -55,8 +55,8 @@ class FileFacts(FileCost, frozen=True, kw_only=True):
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A loader and its part of the data wait. Figures in ms are means per measured step; None is unknown.
 
-    `wait_ms` is the loop's wait; `idle_ms` that of the accelerator in the waits for all loaders.
-    Settings are None where the loader has none of that name. `of_several`: the loop waits for others, too.
+    `wait_ms` is the loop's wait; `idle_ms` that of the accelerator in the waits for all loaders. `about` has
+    its settings, None where it has none of that name. `of_several`: the loop waits for others, too.
     `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
     its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of
     its samples, outside calls of libraries that work on threads of their own: these take `threaded` of it,
@@ -69,7 +69,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     number: int = 0
-    name: str = ""
+    about: IteratorStart
     of_several: bool = False
     step_ms: float = 0.0
     wait_ms: float = 0.0
@@ -80,12 +80,6 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     files: list[FileFacts] = []
     groups: list[FileGroup] = []
     item: str = ""
-    has_settings: bool = True
-    workers: int = 0
-    iterable: bool | None = None
-    prefetch_factor: int | None = None
-    persistent_workers: bool | None = None
-    in_order: bool | None = None
     epochs: int = 1
     objects: int = 1
     handed_over: bool = False
@@ -152,7 +146,7 @@ def _facts(
     wait_ms = int(waits.deliveries.wait_ns.sum()) / steps / 1e6
     return LoaderFacts(
         number=run.number,
-        name=about.dataset,
+        about=about,
         of_several=loaders > 1,
         step_ms=report.steps.mean_ms or 0.0,
         wait_ms=wait_ms,
@@ -162,12 +156,6 @@ def _facts(
         gains_ms={} if handed_over else _gains(analysis, run, causes_ms, files),
         files=files,
         groups=report.file_groups,
-        has_settings=not about.wrapped,
-        workers=about.workers,
-        iterable=about.iterable,
-        prefetch_factor=about.prefetch_factor,
-        persistent_workers=about.persistent_workers,
-        in_order=about.in_order,
         epochs=source.epochs,
         objects=_objects(analysis, source),
         handed_over=handed_over,

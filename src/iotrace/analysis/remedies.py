@@ -28,7 +28,7 @@ def _transform(facts: LoaderFacts) -> Remedy | None:
     asleep = max(0.0, facts.asleep - facts.causes_ms.get("read", 0.0) / making_ms)
     on_cpu = max(0.0, facts.on_cpu - facts.causes_ms.get("decode", 0.0) / making_ms)
     share = facts.causes_ms["transform"] / making_ms
-    item = facts.item.partition(" ")[0] or facts.name
+    item = facts.item.partition(" ")[0] or facts.about.dataset
     if asleep >= max(on_cpu, _MOSTLY * share):
         return Remedy(
             f"find out why {item or 'the dataset'} sleeps",
@@ -90,7 +90,7 @@ def _collate(facts: LoaderFacts) -> Remedy | None:
 
 def _transport(facts: LoaderFacts) -> Remedy | None:
     """Of large batches from workers, where no process waits for a CPU; and of batches soon made."""
-    if not facts.workers or facts.core_free is None or facts.handed_over:
+    if not facts.about.workers or facts.core_free is None or facts.handed_over:
         return None
     if facts.batch_bytes is None or facts.batch_bytes < _LARGE_BATCH:
         return _without_workers(facts)
@@ -107,7 +107,7 @@ def _without_workers(facts: LoaderFacts) -> Remedy | None:
     Where processes wait for a CPU, that may be the wait: the change is then called unproven.
     """
     handing_ms = facts.causes_ms["transport"]
-    if facts.made_ms is None or not facts.has_settings or facts.made_ms > _ABOUT * handing_ms:
+    if facts.made_ms is None or facts.about.wrapped or facts.made_ms > _ABOUT * handing_ms:
         return None
     text = (
         f"the loop waits {handing_ms:.1f} ms a step for batches that workers made in {facts.made_ms:.1f} ms: "
@@ -122,17 +122,17 @@ def _without_workers(facts: LoaderFacts) -> Remedy | None:
 
 def _queued(facts: LoaderFacts) -> Remedy | None:
     """Only where workers had nothing to do: they take indices in order, and had a CPU."""
-    if not facts.workers or not facts.has_settings or facts.core_free is not True or facts.handed_over:
+    if not facts.about.workers or facts.about.wrapped or facts.core_free is not True or facts.handed_over:
         return None
-    if facts.in_order is False or facts.prefetch_factor is None:
+    if facts.about.in_order is False or facts.about.prefetch_factor is None:
         return None
-    change = f"raise prefetch_factor above {facts.prefetch_factor}"
+    change = f"raise prefetch_factor above {facts.about.prefetch_factor}"
     return Remedy(change, f"{change}: workers had nothing to do until a batch was taken")
 
 
 def _startup(facts: LoaderFacts) -> Remedy | None:
     """Only of workers that a later epoch starts anew."""
-    if not facts.workers or not facts.has_settings or facts.epochs < 2 or facts.handed_over:
+    if not facts.about.workers or facts.about.wrapped or facts.epochs < 2 or facts.handed_over:
         return None
     if facts.objects > 1:
         return Remedy(
@@ -140,7 +140,7 @@ def _startup(facts: LoaderFacts) -> Remedy | None:
             f"{facts.objects} DataLoaders were made in turn, each with new workers: make it once, "
             "with persistent_workers=True",
         )
-    if facts.persistent_workers is not False:
+    if facts.about.persistent_workers is not False:
         return None
     text = f"set persistent_workers=True: workers were started for each of {facts.epochs} epochs"
     return Remedy("DataLoader(persistent_workers=True)", text)

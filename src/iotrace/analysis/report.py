@@ -25,7 +25,6 @@ from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.step_phases import step_phases
-from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.program.full_memory import (
     full_memory,
     swapped,
@@ -209,10 +208,10 @@ def _steps(analysis: RankAnalysis) -> Steps:
 
 
 def _rank(analysis: RankAnalysis) -> RankReport:
-    rank, compute = analysis.rank, analysis.compute
-    system = with_nodes(with_swap(system_of(analysis.session, rank, analysis.kept), analysis), analysis)
+    rank, compute, kept = analysis.rank, analysis.compute, analysis.kept
+    system = with_nodes(with_swap(system_of(analysis.session, rank, kept), analysis), analysis)
     wait = with_cpu(data_wait(analysis, system), analysis)
-    traced = io_of(analysis.session, rank, _bounds(analysis.kept))
+    traced = io_of(analysis.session, rank, (kept[0].start_ns, kept[-1].end_ns) if kept else None)
     groups, io = file_groups(wait, traced and traced[0], used_files(analysis))
     if traced is not None and io is not None:
         samples, paths = samples_of(analysis.loaders), analysis.session.paths
@@ -239,7 +238,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         phases_source=phases.source,
         phases_unknown_why=phases.unknown_why,
         loaders=[_loader(analysis, loader) for loader in analysis.loaders],
-        regions=regions_of(rank, len(analysis.kept), analysis.measured_waits),
+        regions=regions_of(rank, len(kept), analysis.measured_waits),
         breakdown_ms=compute.breakdown_ms,
         breakdown_raw_ms=compute.breakdown_raw_ms,
         breakdown_steps=compute.breakdown_steps,
@@ -289,10 +288,6 @@ def _trainer(analysis: RankAnalysis) -> TrainerTimes | None:
     from iotrace.analysis.program.trainer import trainer_times
 
     return trainer_times(analysis)
-
-
-def _bounds(steps: StepTable) -> tuple[int, int] | None:
-    return (steps[0].start_ns, steps[-1].end_ns) if steps else None
 
 
 def _loader(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:

@@ -223,13 +223,11 @@ def _since_last_step(window: Window) -> str | None:
     steps = window.loop.steps
     if not len(steps):
         return None
-    parts = []
-    for loader in window.loaders:
-        count = int((loader.deliveries["delivered_ns"] > steps[-1].end_ns).sum())
-        if count:
-            parts.append(
-                f"{counted(count, 'batch', 'batches')} of {loader.description.dataset} ({loader.kind})"
-            )
+    parts = [
+        f"{counted(count, 'batch', 'batches')} of {loader.description.dataset} ({loader.kind})"
+        for loader in window.loaders
+        if (count := int((loader.deliveries["delivered_ns"] > steps[-1].end_ns).sum()))
+    ]
     return ", ".join(parts) or None
 
 

@@ -30,7 +30,6 @@ from iotrace.sources.records import (
 from iotrace.sources.session import Session
 from iotrace.units import counted, time_span
 
-# A host's figures are sampled once a second.
 _SHORTEST = 3  # batches: one waited for, one to warm up, one recorded
 
 
@@ -216,7 +215,8 @@ def _unseen_loops(analysis: SessionAnalysis) -> list[NotCaptured]:
     session, loops = analysis.session, [one.loop for one in analysis.ranks]
     delivered = any(loop.marked or (loop.primary and len(loop.primary.deliveries)) for loop in loops)
     if loops and not delivered and session.exit_code:
-        return [_failed_early(session.exit_code)]
+        why = f"the command failed (exit code {session.exit_code}) before a batch was delivered"
+        return [NotCaptured("steps and data wait", why)]
     if loops and not any(loop.marked or loop.primary or len(loop.steps) for loop in loops):
         return [
             NotCaptured("steps and data wait", NO_LOADER, f"where there is a loop, wrap its source: {_WRAP}")
@@ -232,12 +232,6 @@ def _unseen_loop(one: RankAnalysis, session: Session) -> NotCaptured:
     if one.loaders and one.loop.unknown_why == NO_LOADER:
         return NotCaptured(name, "its loader delivered no batch")
     return NotCaptured(name, one.loop.unknown_why or "", f"wrap the loop's source: {_WRAP}")
-
-
-def _failed_early(exit_code: int) -> NotCaptured:
-    """Explain a command that failed before any loop could be seen: its failure is what to mend."""
-    why = f"the command failed (exit code {exit_code}) before a batch was delivered"
-    return NotCaptured("steps and data wait", why)
 
 
 def _unseen_workers(analysis: SessionAnalysis) -> Iterator[NotCaptured]:

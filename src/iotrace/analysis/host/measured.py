@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from iotrace.analysis.intervals import Coverage
@@ -95,6 +97,11 @@ class MeasuredTime:
         if behind - first < 2 or gauge.time_ns[behind - 1] - gauge.time_ns[first] < _SEEN * (end - begin):
             return None
         return float(gauge.value[behind - 1] - gauge.value[first])
+
+    def in_the_middle(self, settings: Sequence[tuple[int, frozenset[int]]]) -> list[int] | None:
+        """What a setting, sampled when it changed, was in the middle of it; None without samples."""
+        since = [own for time_ns, own in settings if time_ns <= self.middle_ns]
+        return sorted(since[-1] if since else settings[0][1]) if settings else None
 
     def seen(self, begin_ns: int, end_ns: int) -> bool:
         """Whether enough of it lies between for a largest value; so it is where no time is measured."""

@@ -11,7 +11,7 @@ from iotrace.analysis.window import Window
 from iotrace.session import names
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
-from iotrace.sources.telemetry import SampledDevice, SampledProcess, Series, Telemetry
+from iotrace.sources.telemetry import SampledDevice, SampledProcess, Series
 
 _LATE_NS = 5_000_000_000  # without a sample for so long, a process has gone
 
@@ -21,11 +21,11 @@ def processes_now(window: Window) -> list[TopProcess]:
     telemetry = window.session.telemetry_of(window.rank.main)
     found = []
     for process in window.rank.processes:
-        if window.fresh[process.identity.node, process.pid].ended:
-            continue
         sampled = telemetry.process_of(process) if telemetry is not None else None
-        lives = sampled is not None and telemetry is not None and _lives(sampled, telemetry)
-        if sampled is not None and len(sampled.samples) and not lives:
+        gone = False
+        if telemetry is not None and sampled is not None and len(sampled.samples):
+            gone = int(sampled.samples["time_ns"][-1]) <= telemetry.last_ns - _LATE_NS
+        if gone or window.fresh[process.identity.node, process.pid].ended:
             continue
         found.append(
             TopProcess(
@@ -39,11 +39,6 @@ def processes_now(window: Window) -> list[TopProcess]:
             )
         )
     return found
-
-
-def _lives(sampled: SampledProcess, telemetry: Telemetry) -> bool:
-    times = sampled.samples["time_ns"]
-    return bool(len(times)) and int(times[-1]) > telemetry.last_ns - _LATE_NS
 
 
 def _growth(sampled: SampledProcess | None, field: str, scale: float = 1.0) -> float | None:

@@ -76,8 +76,8 @@ def _process(
     role = "main" if process is rank.main else f"worker {process.worker}"
     settings = process.of_type(Threads)
     threads = settings[-1].threads if settings else {}
+    cpus = settings[-1].affinity or None if settings else None  # what it said itself
     if sampled is None:
-        cpus = settings[-1].affinity or None if settings else None
         return unknown(ProcessUse, pid=process.pid, role=role, library_threads=threads, cpus=cpus)
 
     def growth(counter: Series | None) -> float | None:
@@ -109,7 +109,7 @@ def _process(
         io_calls=_whole(calls),
         storage_read_bytes=_whole(growth(sampled.series("read_bytes"))),
         storage_write_bytes=_whole(growth(sampled.series("write_bytes"))),
-        cpus=_cpus(sampled, settings, time),
+        cpus=time.in_the_middle(sampled.affinity) or cpus,
         threads_peak=int(sampled.samples["threads"].max()) if len(sampled.samples) else None,
         library_threads=threads,
         run_delay_pct_mean=percent(sampled.run_delay_ns),
@@ -118,14 +118,6 @@ def _process(
         involuntary_switches_per_s=per_second(sampled.switches[1] if sampled.switches else None),
         swap_bytes_peak=None if sampled.swap_bytes is None else int(sampled.swap_bytes.value.max()),
     )
-
-
-def _cpus(sampled: SampledProcess, settings: list[Threads], time: MeasuredTime) -> list[int] | None:
-    """Return the CPUs that a process could use over most of the measured time; what it said itself, else."""
-    since = [each for each in sampled.affinity if each[0] <= time.middle_ns]
-    if since or sampled.affinity:
-        return sorted((since or sampled.affinity)[-1 if since else 0][1])
-    return settings[-1].affinity or None if settings else None
 
 
 def _host(session: Session, main: Process, telemetry: Telemetry, time: MeasuredTime) -> HostUse:

@@ -16,7 +16,6 @@ from iotrace.analysis.host.system import devices_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Culprit, NumaNode, ProcessUse, System
 from iotrace.sources.scheduling import parse_cpus
-from iotrace.sources.telemetry import Telemetry
 from iotrace.units import counted
 
 _FAR = 20  # of another socket; nodes of one socket are nearer (10: the node itself)
@@ -37,10 +36,11 @@ def with_nodes(system: System, analysis: RankAnalysis) -> System:
         )
         for each in telemetry.sampler.nodes
     ]
-    middle_ns = MeasuredTime(analysis.kept).middle_ns
+    time = MeasuredTime(analysis.kept)
+    sampled = map(telemetry.process_of, rank.processes)
     processes = [
-        replace(use, memory_nodes=_memory_nodes(telemetry, analysis, number, middle_ns))
-        for number, use in enumerate(system.processes)
+        replace(use, memory_nodes=None if each is None else time.in_the_middle(each.memory_nodes))
+        for use, each in zip(system.processes, sampled, strict=True)
     ]
     devices = devices_of(telemetry, rank)
     gpus = [
@@ -48,17 +48,6 @@ def with_nodes(system: System, analysis: RankAnalysis) -> System:
         for gpu, device in zip(system.gpus, devices, strict=True)
     ]
     return replace(system, numa_nodes=nodes or None, processes=processes, gpus=gpus)
-
-
-def _memory_nodes(
-    telemetry: Telemetry, analysis: RankAnalysis, number: int, middle_ns: int
-) -> list[int] | None:
-    """Return the nodes that a process could have memory of in the middle of the measured time."""
-    sampled = telemetry.process_of(analysis.rank.processes[number])
-    if sampled is None or not sampled.memory_nodes:
-        return None
-    since = [nodes for time_ns, nodes in sampled.memory_nodes if time_ns <= middle_ns]
-    return sorted(since[-1] if since else sampled.memory_nodes[0][1])
 
 
 def apart(system: System) -> list[Culprit]:

@@ -143,12 +143,12 @@ def _pickled(analysis: RankAnalysis, end_ns: int) -> list[tuple[Pickled, int]]:
 
 def _of_workers(analysis: RankAnalysis, end_ns: int) -> float | None:
     """Return the imports of the worker that has most before `end_ns`, in seconds; None without any."""
-    longest = 0
-    for worker in analysis.rank.workers:
-        imports = imports_of(worker)
-        if imports is not None:
-            longest = max(longest, int(outermost(imports, worker.pid, end_ns)["duration_ns"].sum()))
-    return longest / 1e9 if longest else None
+    lengths_ns = [
+        int(outermost(imports, worker.pid, end_ns)["duration_ns"].sum())
+        for worker in analysis.rank.workers
+        if (imports := imports_of(worker)) is not None
+    ]
+    return max(lengths_ns, default=0) / 1e9 or None
 
 
 def _waiting_seconds(analysis: RankAnalysis, imports: ImportTable, end_ns: int) -> float | None:
