@@ -25,7 +25,7 @@ from iotrace.agent.recording import import_times
 from iotrace.agent.recording.encode import encode
 from iotrace.analysis.results import ImportMount, Startup, StartupPart
 from iotrace.analysis.startup.culprit import slow_imports
-from iotrace.analysis.startup.imports import STANDARD, ImportTable, imports_of, outermost, own_cpu_ns
+from iotrace.analysis.startup.imports import STANDARD, ImportTable, imports_of, outer_imports, own_cpu_ns
 from iotrace.analysis.startup.waterfall import IMPORTS, NOT_NAMED, Range, painted
 from iotrace.sources.records import Imports
 from tests.support.counting import instructions
@@ -300,9 +300,9 @@ def test_cpu_time_of_an_import_is_without_those_in_it() -> None:
         rows[at] = row
     assert own_cpu_ns(rows).tolist() == [4, 26, 15, 5, 3]
     table = ImportTable(rows, np.zeros(5, np.int64), ["a"], ["a"] * 5, {}, 0)
-    assert outermost(table, 1, 1000)["start_ns"].tolist() == [0, 100]
-    assert outermost(table, 1, 100)["start_ns"].tolist() == [0]
-    assert len(outermost(table, 2, 1000)) == 0
+    assert outer_imports(table, 1, 1000)["start_ns"].tolist() == [0, 100]
+    assert outer_imports(table, 1, 100)["start_ns"].tolist() == [0]
+    assert len(outer_imports(table, 2, 1000)) == 0
 
 
 def test_what_is_pickled_for_a_spawned_process_is_measured() -> None:

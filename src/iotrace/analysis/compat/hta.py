@@ -67,7 +67,6 @@ def holistic(trace: KinetoTrace) -> Holistic | None:
     overlap = None
     if len(collective):
         overlap = round(100 * length(intersect(communicating, computing)) / length(communicating), 2)
-    waits = _waits(trace, rows[np.isin(trace.kinds[rows], _DEVICE_KINDS)], starts, ends, on_host)
     span_us, busy_us, compute_us = int(busy[1][-1] - busy[0][0]), length(busy), length(computing)
     return Holistic(
         idle_us=span_us - busy_us,
@@ -77,9 +76,7 @@ def holistic(trace: KinetoTrace) -> Holistic | None:
         busy_us=busy_us,
         compute_us=compute_us,
         comm_comp_overlap_pct=overlap,
-        host_wait_us=waits[0],
-        kernel_wait_us=waits[1],
-        other_us=waits[2],
+        **_waits(trace, rows[np.isin(trace.kinds[rows], _DEVICE_KINDS)], starts, ends, on_host),
     )
 
 
@@ -133,13 +130,13 @@ def _unknown_launch(trace: KinetoTrace, starts: Column, on_host: Mask) -> int:
 
 def _waits(
     trace: KinetoTrace, rows: Column, starts: Column, ends: Column, on_host: Mask
-) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
+) -> dict[str, dict[int, int]]:
     """Per stream the gaps before kernels launched too late, short gaps, and the others; overlaps count."""
     events = trace.events
     calls = np.flatnonzero(on_host & (events.correlation >= 0))
     launched = dict(zip(events.correlation[calls].tolist(), starts[calls].tolist(), strict=True))
     unknown = _unknown_launch(trace, starts, on_host)
-    result: tuple[dict[int, int], dict[int, int], dict[int, int]] = ({}, {}, {})
+    result: dict[str, dict[int, int]] = {"host_wait_us": {}, "kernel_wait_us": {}, "other_us": {}}
     for stream in np.unique(events.stream[rows]).tolist():
         own = rows[events.stream[rows] == stream]
         own = own[np.argsort(starts[own], kind="stable")]
@@ -150,6 +147,6 @@ def _waits(
         )
         host = launch > previous
         short = ~host & (gaps < _GAP_US)
-        for found, mask in zip(result, (host, short, ~host & ~short), strict=True):
+        for found, mask in zip(result.values(), (host, short, ~host & ~short), strict=True):
             found[stream] = int(gaps[mask].sum())
     return result

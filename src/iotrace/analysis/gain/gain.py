@@ -103,7 +103,7 @@ class _Judge:
         wait: DataWait,
         step_ms: float,
     ) -> None:
-        self.found, self.system, self.wait, self.step_ms = found, system, wait, step_ms
+        self.found, self.wait, self.step_ms = found, wait, step_ms
         self.rows = np.flatnonzero(found.measured[1:]) + 1
         self.own = self._cycles(own)
         read = [process.storage_read_bytes for process in system.processes]

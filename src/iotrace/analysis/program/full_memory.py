@@ -123,12 +123,10 @@ def _by_faults(process: Process, telemetry: Telemetry, time: MeasuredTime) -> fl
     sampled = telemetry.process_of(process)
     if sampled is None:
         return None
-    grown = []
-    for field in ("major_faults", "read_bytes", "rchar"):
-        counter = sampled.series(field)
-        whole = None if counter is None else lifelong(counter, sampled.start_ns, telemetry.last_ns)
-        grown.append(time.growth(whole))
-    faults, fetched, called = grown
+    faults, fetched, called = (
+        time.growth(counter and lifelong(counter, sampled.start_ns, telemetry.last_ns))
+        for counter in map(sampled.series, ("major_faults", "read_bytes", "rchar"))
+    )
     if faults is None or fetched is None or called is None:
         return None
     return max(faults * _SMALLEST_PAGE, fetched - called, 0.0)
@@ -138,20 +136,16 @@ def _shares(
     group: float | None, fetched: list[float | None], processes: list[ProcessUse]
 ) -> list[int] | None:
     """Return what of `group` each process read back, at least; None where it may have been another's."""
-    known = [each for each in fetched if each is not None]
-    read = [each.storage_read_bytes for each in processes if each.storage_read_bytes is not None]
-    whole = len(processes)
-    if group is None or len(processes) != len(fetched):
+    if group is None:
         return None
     if group == 0:
-        return [0] * whole
-    swapped = [each.swap_bytes_peak for each in processes if each.swap_bytes_peak is not None]
-    if min(len(known), len(read), len(swapped)) < whole or group > _OTHERS * sum(read):
+        return [0] * len(processes)
+    whole, read = total(fetched), total(each.storage_read_bytes for each in processes)
+    swapped = [each.swap_bytes_peak for each in processes]
+    if whole is None or read is None or None in swapped or not _OF_FAULTS * whole <= group <= _OTHERS * read:
         return None
-    if group < _OF_FAULTS * sum(known):
-        return None
-    pairs = zip(known, swapped, strict=True)
-    return [round(min(own, group)) if in_swap else 0 for own, in_swap in pairs]
+    pairs = zip(fetched, swapped, strict=True)
+    return [round(min(own or 0.0, group)) if in_swap else 0 for own, in_swap in pairs]
 
 
 def swapped(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice, takewhile
 from math import prod
 
 from iotrace.analysis.results import Model, ModelLayer, Snapshot, total
@@ -67,10 +68,8 @@ def _inside(modules: list[records.ModuleRow], at: int) -> list[records.ModuleRow
     name = modules[at].name
     if not name:
         return modules[:at] + modules[at + 1 :]
-    end = at + 1
-    while end < len(modules) and modules[end].name.startswith(f"{name}."):
-        end += 1
-    return modules[at + 1 : end]
+    later = islice(modules, at + 1, None)
+    return [*takewhile(lambda row: row.name.startswith(f"{name}."), later)]
 
 
 def _multiply_adds(row: records.ModuleRow) -> int | None:

@@ -7,7 +7,6 @@ node data and memory lie is not read: that takes a walk through each process's p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -57,31 +56,17 @@ def apart(system: System) -> list[Culprit]:
         return []
     with_memory = {node for node, each in nodes.items() if each.memory_bytes}
 
-    def of_memory(process: ProcessUse, own: frozenset[int]) -> frozenset[int]:
-        known = frozenset(process.memory_nodes or ()) & with_memory
-        return known if own & with_memory else frozenset()  # of a node without memory all of it is elsewhere
-
     at = [gpu.numa_node for gpu in system.gpus]
     devices = frozenset(node for node in at if node is not None) if None not in at else frozenset()
-    return [
-        *_apart(system, nodes, "memory", of_memory),
-        *_apart(system, nodes, "accelerator", lambda _, __: devices),
-    ]
-
-
-def _apart(
-    system: System,
-    nodes: dict[int, NumaNode],
-    what: str,
-    of: Callable[[ProcessUse, frozenset[int]], frozenset[int]],
-) -> list[Culprit]:
-    """Tell, by the nodes in question, of the processes that may run on none of these, nor near them."""
-    found: dict[tuple[frozenset[int], frozenset[int]], list[ProcessUse]] = defaultdict(list)
+    found: dict[tuple[str, frozenset[int], frozenset[int]], list[ProcessUse]] = defaultdict(list)
     for process in system.processes:
         own = frozenset(node for node, each in nodes.items() if {*each.cpus} & {*(process.cpus or ())})
-        theirs = of(process, own)
-        if own and theirs and not own & theirs and _distance(nodes, own, theirs) >= _FAR:
-            found[own, theirs].append(process)
+        memory = frozenset(process.memory_nodes or ()) & with_memory
+        if not own & with_memory:  # of a node without memory all of it is elsewhere
+            memory = frozenset()
+        for what, theirs in (("memory", memory), ("accelerator", devices)):
+            if own and theirs and not own & theirs and _distance(nodes, own, theirs) >= _FAR:
+                found[what, own, theirs].append(process)
     return [
         Culprit(
             id=f"numa-{what}",
@@ -96,7 +81,7 @@ def _apart(
             wait_ms=0.0,
             leads=False,
         )
-        for (own, theirs), members in found.items()
+        for (what, own, theirs), members in sorted(found.items(), key=lambda each: each[0][0] != "memory")
     ]
 
 

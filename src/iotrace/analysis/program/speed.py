@@ -10,7 +10,7 @@ from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import PHASES, Deliveries, LoaderRun
 from iotrace.analysis.loop.loaders import production_ms
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import PhaseSpeed, Speed, SpeedPoint
+from iotrace.analysis.results import PhaseSpeed, Speed, SpeedPoint, total
 from iotrace.analysis.table import NONE
 from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank
@@ -93,14 +93,10 @@ def _phase(phase: str, parts: list[tuple[LoaderRun, Deliveries]]) -> PhaseSpeed:
 
 
 def _cpu_seconds(rank: Rank) -> float | None:
-    """Sum up the CPU time of a rank's processes, from the first account of each to its last."""
-    used_ns = 0
-    for process in rank.processes:
-        ticks = process.of_type(Tick)
-        if not ticks:
-            return None
-        used_ns += ticks[-1].cpu_ns
-    return used_ns / 1e9
+    """Sum up the CPU time of a rank's processes, from the start of each to its last account."""
+    accounts = [process.of_type(Tick) for process in rank.processes]
+    used_ns = total(ticks[-1].cpu_ns if ticks else None for ticks in accounts)
+    return None if used_ns is None else used_ns / 1e9
 
 
 def _evolution(analysis: RankAnalysis) -> list[SpeedPoint]:

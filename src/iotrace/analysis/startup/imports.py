@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import less_inner
+from iotrace.analysis.wait.production import outermost
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Imports
 
@@ -60,13 +61,10 @@ def imports_of(process: Process) -> ImportTable | None:
     )
 
 
-def outermost(imports: ImportTable, tid: int, end_ns: int) -> npt.NDArray[np.void]:
+def outer_imports(imports: ImportTable, tid: int, end_ns: int) -> npt.NDArray[np.void]:
     """Return the rows of a thread that lie in no other one, of those that began before `end_ns`."""
-    own = imports.rows[(imports.rows["tid"] == tid) & (imports.rows["start_ns"] < end_ns)]
-    own = own[np.argsort(own["start_ns"], kind="stable")]
-    ends = np.maximum.accumulate(own["start_ns"] + own["duration_ns"])
-    found: npt.NDArray[np.void] = own[np.append(True, own["start_ns"][1:] >= ends[:-1])[: len(own)]]
-    return found
+    rows = imports.rows
+    return rows[outermost(rows, (rows["tid"] == tid) & (rows["start_ns"] < end_ns))]
 
 
 def own_cpu_ns(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ from iotrace.analysis.intervals import Times, innermost
 from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ImportedPackage, ImportMount, Startup, StartupPart
-from iotrace.analysis.startup.imports import ImportTable, imports_of, outermost, own_cpu_ns
+from iotrace.analysis.startup.imports import ImportTable, imports_of, outer_imports, own_cpu_ns
 from iotrace.analysis.startup.stacks import Sampled, sampled_of
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.session.names import KIND_READ_PATH, KIND_REGION
@@ -144,7 +144,7 @@ def _pickled(analysis: RankAnalysis, end_ns: int) -> list[tuple[Pickled, int]]:
 def _of_workers(analysis: RankAnalysis, end_ns: int) -> float | None:
     """Return the imports of the worker that has most before `end_ns`, in seconds; None without any."""
     lengths_ns = [
-        int(outermost(imports, worker.pid, end_ns)["duration_ns"].sum())
+        int(outer_imports(imports, worker.pid, end_ns)["duration_ns"].sum())
         for worker in analysis.rank.workers
         if (imports := imports_of(worker)) is not None
     ]
@@ -157,7 +157,7 @@ def _waiting_seconds(analysis: RankAnalysis, imports: ImportTable, end_ns: int) 
     At least: its whole time of being ready for a CPU is taken off, which is sampled once a second.
     """
     main = analysis.rank.main
-    rows = outermost(imports, main.pid, end_ns)
+    rows = outer_imports(imports, main.pid, end_ns)
     telemetry = analysis.session.telemetry_of(main)
     sampled = None if telemetry is None else telemetry.process_of(main)
     delays = None if sampled is None else sampled.run_delay_ns
