@@ -9,13 +9,12 @@ from msgspec.structs import replace
 
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.clocks import clock_bound_ns, clocks_of
-from iotrace.analysis.completeness.hangs import hangs_in
 from iotrace.analysis.completeness.not_captured import not_captured
+from iotrace.analysis.completeness.session_info import session_info
 from iotrace.analysis.culprits import advice_of, culprits_of, waiting_for_threads, with_cpu
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Beside, compared_trace, memory_in
 from iotrace.analysis.device.imbalance import imbalance_of
-from iotrace.analysis.failures import signal_name
 from iotrace.analysis.gain.gain import gain_of
 from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.overhead import overhead_of
@@ -47,7 +46,6 @@ from iotrace.analysis.results import (
     Recommendation,
     Report,
     RowGroups,
-    SessionInfo,
     Steps,
     TrainerTimes,
 )
@@ -124,26 +122,10 @@ def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report
     for one, part in zip(analysis.ranks, parts, strict=False):  # what has been read is not read again
         vars(one.rank.main)["windows"] = part.windows
     parts = parts or [rank_part(one) for one in analysis.ranks]
-    recommendations = [item for part in parts for item in part.advice]
-    ranks = [_with_fixes(part.report, recommendations) for part in parts]
-    # Of a restarted job the ranks of its last start are compared.
-    last = max((part.report.incarnation for part in parts if part.trace), default=0)
-    compared = [part.trace for part in parts if part.trace and part.report.incarnation == last]
-    about = SessionInfo(
-        path=str(session.path),
-        argv=session.manifest.argv,
-        host=session.manifest.host,
-        started_ns=session.manifest.started_ns,
-        exit_code=session.exit_code,
-        signal=None if session.signal is None else signal_name(session.signal),
-        oom_kills=session.oom_kills,
-        failures=[failure for _, failure in analysis.timed_failures],
-        state=session.state,
-        ended=session.ended,
-        complete=session.ended and not analysis.data_loss,
-        iotrace_version=session.manifest.iotrace_version,
-        hangs=hangs_in(analysis),
-    )
+    judged = _last_start(parts)
+    compared = [part.trace for part in judged if part.trace]
+    ranks = [part.report for part in judged]
+    about = session_info(analysis)
     one_job = all(rank.pid is None for rank in ranks)
     imbalance = imbalance_of(compared, ranks[0].world_size) if ranks and one_job else None
     clocks = clocks_of(session)
@@ -152,20 +134,28 @@ def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report
     return Report(
         schema_version=SCHEMA_VERSION,
         session=about,
-        verdict=verdict_of(about, ranks, imbalance, recommendations, trust),
-        ranks=ranks,
+        verdict=verdict_of(about, ranks, imbalance, [item for part in judged for item in part.advice], trust),
+        ranks=[_with_fixes(part) for part in parts],
         processes=[_process(session, process) for process in session.processes],
         imbalance=imbalance,
-        recommendations=recommendations,
+        recommendations=[item for part in parts for item in part.advice],
         not_captured=not_captured(analysis),
         clocks=clocks,
         forecasts=forecasts_of(session),
     )
 
 
-def _with_fixes(rank: RankReport, recommendations: list[Recommendation]) -> RankReport:
+def _last_start(parts: Sequence[RankPart]) -> list[RankPart]:
+    """Choose the ranks of a restarted job's last start that trained; all of a job that was not restarted."""
+    trained = [part.report.incarnation for part in parts if part.report.steps.count]
+    last = max(trained or [part.report.incarnation for part in parts], default=0)
+    return [part for part in parts if part.report.incarnation == last]
+
+
+def _with_fixes(part: RankPart) -> RankReport:
     """Name the verdict's fix in each row of the rank's gains that means the same."""
-    fixes = {item.gain: item.fix for item in recommendations if item.rank == rank.rank and item.gain}
+    fixes = {item.gain: item.fix for item in part.advice if item.gain}
+    rank = part.report
     rows = [row if row.change == HALVED else replace(row, fix=fixes.get(row.id)) for row in rank.gain]
     return replace(rank, gain=rows) if fixes else rank
 

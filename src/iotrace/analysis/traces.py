@@ -224,17 +224,13 @@ def _steps(rank: _Trace) -> Steps:
 
 def _gpus(trace: KinetoTrace) -> list[Gpu]:
     """List the devices that a trace names: nothing else of them was measured."""
-    return [
-        unknown(
-            Gpu,
-            index=index,
-            uuid="",
-            name=str(device.get("name", "unknown")),
-            memory_total_bytes=memory if isinstance(memory := device.get("totalGlobalMem"), int) else None,
-            throttle_reasons={},
-        )
-        for index, device in enumerate(trace.devices)
-    ]
+    found = []
+    for index, device in enumerate(trace.devices):
+        memory, name = device.get("totalGlobalMem"), str(device.get("name", "unknown"))
+        size = memory if isinstance(memory, int) else None
+        about = {"index": index, "uuid": "", "name": name, "memory_total_bytes": size}
+        found.append(unknown(Gpu, throttle_reasons={}, **about))
+    return found
 
 
 def _data_wait(rank: _Trace) -> DataWait:

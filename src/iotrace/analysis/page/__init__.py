@@ -17,8 +17,8 @@ from iotrace.sources.session import open_session
 
 def columns_of(analysis: SessionAnalysis, report: Report) -> RankColumns | None:
     """Choose the rank that the verdict is about, else the first; None where no process was seen."""
-    pairs = zip(reversed(analysis.ranks), reversed(report.ranks), strict=True)  # of restarts the last
-    found = next((one for one, rank in pairs if rank.rank == report.verdict.rank), None)
+    pairs, about = zip(analysis.ranks, report.ranks, strict=True), report.main_rank
+    found = next((one for one, rank in pairs if rank is about), None)
     if found is None and not analysis.ranks:
         return None
     return rank_columns(found or analysis.ranks[0])

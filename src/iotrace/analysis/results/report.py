@@ -280,6 +280,7 @@ class Report(ReportPart, frozen=True, kw_only=True):
 
     @property
     def main_rank(self) -> RankReport | None:
-        """The rank that the verdict is about, as it ran last; without one the only rank."""
-        about = next((rank for rank in reversed(self.ranks) if rank.rank == self.verdict.rank), None)
+        """The rank that the verdict is about, as it trained last; without one the only rank."""
+        own = [rank for rank in self.ranks if rank.rank == self.verdict.rank]
+        about = max(own, key=lambda rank: (rank.steps.count > 0, rank.incarnation), default=None)
         return about or (self.ranks[0] if len(self.ranks) == 1 else None)

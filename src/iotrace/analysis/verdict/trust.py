@@ -52,10 +52,9 @@ def trust_of(
     """
     if not ranks:
         return Trust(level=BAD, reasons=["no process was traced"])
-    # What an elastic job did before its last start is no figure of it; nor is a rank that trained nothing.
-    last = max((rank.incarnation for rank in ranks if rank.steps.count), default=None)
-    trained = [rank for rank in ranks if rank.steps.count and rank.incarnation == last]
-    without = [rank for rank in ranks if not rank.steps.count and rank.incarnation == last]
+    # A rank that trained nothing has no figures.
+    trained = [rank for rank in ranks if rank.steps.count]
+    without = [rank for rank in ranks if not rank.steps.count] if trained else []
     ranks = trained or ranks
     doubts = [doubt for check in _CHECKS if (doubt := _worst(check, ranks)) is not None]
     if without:
