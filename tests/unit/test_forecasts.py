@@ -32,6 +32,7 @@ def told(
     opened: Callable[[int], float] = lambda _: 20,
     mapped: Callable[[int], float] = lambda _: 400,
     ended: int = 0,
+    workers: tuple[int | None, ...] = (None, 0),
 ) -> list[Forecast]:
     """The forecasts after `count` samples of a training process and a worker; they ended before the last."""
 
@@ -51,7 +52,7 @@ def told(
         )
         for at in range(count)
     ]
-    processes = [SimpleNamespace(pid=10, worker=None), SimpleNamespace(pid=11, worker=0)]
+    processes = [SimpleNamespace(pid=10 + at, worker=worker) for at, worker in enumerate(workers)]
     telemetry = SimpleNamespace(
         memory=records,
         sampler=SimpleNamespace(host="node1", node="node1"),
@@ -73,6 +74,17 @@ def test_a_leak_ends_when_what_is_free_is_used_up() -> None:
     assert found.grows == {"rank": pytest.approx(3.6 * GIB, rel=0.01)}
     assert found.text.startswith("out of memory in 2 h 4")
     assert found.text.endswith(" at this rate: rank grows by 3.6 GiB an hour")
+
+
+def test_each_of_two_processes_with_one_name_is_told() -> None:
+    (found,) = told(40, training=grows(GIB / 100), worker=grows(GIB / 50), workers=(0, 0))
+    assert {name: round(amount / GIB, 1) for name, amount in found.grows.items()} == {
+        "worker 0 (pid 10)": 3.6,
+        "worker 0 (pid 11)": 7.2,
+    }
+    assert found.text.endswith("worker 0 (pid 11) grows by 7.2 GiB an hour")
+    (found,) = told(40, training=grows(GIB / 100), worker=grows(GIB / 50), workers=())
+    assert {name: round(amount / GIB, 1) for name, amount in found.grows.items()} == {"another process": 10.8}
 
 
 def test_the_tightest_control_group_is_the_limit() -> None:

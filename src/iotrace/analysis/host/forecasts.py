@@ -6,7 +6,7 @@ flattens, or whose interval holds 0, is no forecast.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
@@ -179,11 +179,12 @@ def _grown(
     own = {before[_NUMBER]: now[_ANONYMOUS] - before[_ANONYMOUS] for before, now in both}
     own |= {number: row[_ANONYMOUS] - row[_SHARED] for number, row in last.items() if number not in first}
     grown = slope.per_s * length_s
-    grows = {
-        named.get(number, (0, "another process"))[1]: 3600 * bytes_ / length_s
-        for number, bytes_ in sorted(own.items(), key=lambda pair: pair[1])
-        if bytes_ >= _LEAST_BYTES / 4
-    }
+    roles = Counter(named[number][1] for number in own if number in named)
+    grows: dict[str, float] = defaultdict(float)
+    for number, bytes_ in sorted(own.items(), key=lambda pair: pair[1]):
+        if bytes_ >= _LEAST_BYTES / 4:
+            pid, role = named.get(number, (0, "another process"))
+            grows[f"{role} (pid {pid})" if roles[role] > 1 else role] += 3600 * bytes_ / length_s
     copied = {
         before[_NUMBER]: min(now[_DIRTY] - before[_DIRTY], before[_SHARED] - now[_SHARED])
         for before, now in both
