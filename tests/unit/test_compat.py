@@ -36,6 +36,16 @@ def test_a_trace_without_host_has_no_steps() -> None:
     assert tensorboard(trace_of(kernel(0, 100))) is None
 
 
+def test_what_is_shorter_than_a_microsecond_has_no_shares() -> None:
+    collective = trace_of(kernel(10, 10, name="ncclDevKernel_AllReduce"))
+    found = holistic(collective)
+    assert found is not None
+    assert (found.span_us, found.idle_pct, found.comm_comp_overlap_pct) == (0, None, None)
+    at_once = tensorboard(trace_of(operator("aten::mm", 10, 10), kernel(10, 10)))
+    assert at_once is not None
+    assert at_once.gpu_utilization == {0: None}
+
+
 @cache
 def trace(name: str) -> KinetoTrace:
     return read_kineto(shared_trace(name))

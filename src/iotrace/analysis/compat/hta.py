@@ -34,7 +34,7 @@ class Holistic(msgspec.Struct, frozen=True):
 
     idle_us: int
     non_compute_us: int
-    idle_pct: float
+    idle_pct: float | None
     span_us: int
     busy_us: int
     compute_us: int
@@ -64,20 +64,22 @@ def holistic(trace: KinetoTrace) -> Holistic | None:
     busy = _merged(starts[rows], ends[rows])
     computing = _merged(starts[compute], ends[compute])
     communicating = _merged(starts[collective], ends[collective])
-    overlap = None
-    if len(collective):
-        overlap = round(100 * length(intersect(communicating, computing)) / length(communicating), 2)
     span_us, busy_us, compute_us = int(busy[1][-1] - busy[0][0]), length(busy), length(computing)
     return Holistic(
         idle_us=span_us - busy_us,
         non_compute_us=busy_us - compute_us,
-        idle_pct=round(100 * (span_us - busy_us) / span_us, 2),
+        idle_pct=_percent(span_us - busy_us, span_us),
         span_us=span_us,
         busy_us=busy_us,
         compute_us=compute_us,
-        comm_comp_overlap_pct=overlap,
+        comm_comp_overlap_pct=_percent(length(intersect(communicating, computing)), length(communicating)),
         **_waits(trace, rows[np.isin(trace.kinds[rows], _DEVICE_KINDS)], starts, ends, on_host),
     )
+
+
+def _percent(part_us: int, whole_us: int) -> float | None:
+    """Round a share as HTA does; None of nothing: collectives, or all events, may be shorter than 1 us."""
+    return round(100 * part_us / whole_us, 2) if whole_us else None
 
 
 def _rounded(trace: KinetoTrace) -> Intervals:

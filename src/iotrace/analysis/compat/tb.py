@@ -30,7 +30,7 @@ class TensorBoard(msgspec.Struct, frozen=True):
     steps: list[int]
     mean_us: dict[str, float]
     total_us: float
-    gpu_utilization: dict[int, float]
+    gpu_utilization: dict[int, float | None]
 
 
 def tensorboard(trace: KinetoTrace) -> TensorBoard | None:
@@ -64,14 +64,12 @@ def tensorboard(trace: KinetoTrace) -> TensorBoard | None:
     costs = _costs(roles, spans)
     starts, ends = (np.array(side, dtype=np.int64) for side in zip(*spans, strict=True))
     means = [Coverage(*cost).within(starts, ends).mean() / 1e3 for cost in costs]
-    whole = np.array([spans[0][0]]), np.array([spans[-1][1]])
-    utilization = {
-        device: float(
-            Coverage(events.start_ns[own], events.end_ns[own]).within(*whole)[0] / (whole[1] - whole[0])[0]
-        )
-        for device in np.unique(events.device[kernels]).tolist()
-        for own in [kernels & (events.device == device)]
-    }
+    whole_ns = spans[-1][1] - spans[0][0]
+    utilization: dict[int, float | None] = {}
+    for number in np.unique(events.device[kernels]).tolist():
+        own = kernels & (events.device == number)
+        busy_ns = Coverage(events.start_ns[own], events.end_ns[own]).within(starts[:1], ends[-1:])[0]
+        utilization[number] = float(busy_ns / whole_ns) if whole_ns else None
     return TensorBoard(
         steps=numbers,
         mean_us=dict(zip(ROLES, map(float, means), strict=True)),
