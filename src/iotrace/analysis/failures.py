@@ -104,14 +104,11 @@ def _of_launches(analysis: SessionAnalysis) -> Iterator[tuple[float, Failure]]:
     for launch in analysis.session.launches:
         if launch.outcome is None or launch.outcome.signal is None:
             continue
+        task = launch.manifest.task.partition(".")[0]
         mains = [
             each
             for each in analysis.session.processes
-            if each.identity.role == "main"
-            and not each.ended
-            and (
-                not launch.manifest.task or launch.manifest.task.partition(".")[0] == str(each.identity.rank)
-            )
+            if each.identity.role == "main" and not each.ended and task in ("", str(each.identity.rank))
         ]
         main = mains[0] if len(mains) == 1 else None
         yield launch.outcome.ended_ns, _of_signal(analysis, launch.outcome.signal, main)

@@ -78,9 +78,6 @@ class Shares:
     def __init__(self, starts: Times, ends: Times, mask: Coverage | None = None) -> None:
         times = distinct(np.concatenate([starts, ends, *([] if mask is None else [mask.starts, mask.ends])]))
         self._times = times
-        if len(times) < 2:
-            self._integral = np.zeros(len(times), dtype=np.float64)
-            return
         steps = np.zeros(len(times), dtype=np.int64)
         np.add.at(steps, np.searchsorted(times, starts), 1)
         np.add.at(steps, np.searchsorted(times, ends), -1)
@@ -93,7 +90,7 @@ class Shares:
 
     def of(self, starts: Times, ends: Times) -> npt.NDArray[np.float64]:
         """The share in ns of intervals that were among those given, or of pieces of them cut at windows."""
-        if len(self._times) < 2:
+        if not len(self._times):
             return np.zeros(len(starts), dtype=np.float64)
         return np.asarray(self._at(ends) - self._at(starts), dtype=np.float64)
 
@@ -178,8 +175,7 @@ def innermost(starts: Times, ends: Times, times: Times) -> Times:
     """
     order = outer_first(starts, ends)
     begun = np.searchsorted(starts[order], times, side="right") - 1
-    found = _last_above(ends[order], begun, times)
-    return np.where(found >= 0, np.append(order, _NO_RANGE)[found], _NO_RANGE)
+    return np.asarray(np.append(order, _NO_RANGE)[_last_above(ends[order], begun, times)])
 
 
 def less_inner(starts: Times, ends: Times, amounts: Times) -> Times:
@@ -211,7 +207,7 @@ def outer_first(starts: Times, ends: Times) -> Times:
 
 def _last_above(values: Times, last: Times, bounds: Times) -> Times:
     """Per bound the last index, of those up to `last`, whose value is above the bound; -1 where none is."""
-    found = np.where(last >= 0, last, _NO_RANGE)
+    found: Times = last.copy()
     rows = np.flatnonzero(found >= 0)
     rows = rows[values[found[rows]] <= bounds[rows]]
     if not len(rows):

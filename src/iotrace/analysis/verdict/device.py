@@ -12,8 +12,6 @@ _REASONS = {
     "host_wait": "the host launches its kernels too late",
     "kernel_wait": "its kernels are short, with gaps between them",
 }
-
-
 _ON_DEVICE = ("kernel", "memcpy", "memset", "communication")
 
 
@@ -27,7 +25,7 @@ def idle_fraction(rank: RankReport) -> float | None:
     found, parts = rank.accelerator, rank.breakdown_ms
     if found is None or not found.span_us:
         return None
-    if parts is None or not sum(parts.values()):
+    if not parts or not sum(parts.values()):
         return found.idle_us / found.span_us
     return 1 - sum(parts.get(name, 0.0) for name in _ON_DEVICE) / sum(parts.values())
 
@@ -39,10 +37,10 @@ def idle_text(rank: RankReport) -> str | None:
         return None
     named = {gpu.name for gpu in rank.system.gpus}
     device = f", {named.pop()}" if len(named) == 1 else ""
-    if parts is None or not sum(parts.values()):
+    step_ms = sum((parts or {}).values())
+    if not step_ms:
         of = f"{duration(1e3 * found.idle_us)} of {duration(1e3 * found.span_us)}"
         return f"{percent(fraction)} of the traced time ({of}){device}"
-    step_ms = sum(parts.values())
     return f"{percent(fraction)} of {each_step(rank)} ({fraction * step_ms:.1f} of {step_ms:.1f} ms){device}"
 
 

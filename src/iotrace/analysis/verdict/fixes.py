@@ -29,39 +29,37 @@ def fixes_of(
 
     `cause` is the one that the verdict names: a fix of another says of which.
     """
-    by_number = {rank.rank: rank for rank in ranks}
+    by_number: dict[int | None, RankReport] = {rank.rank: rank for rank in ranks}
     remedies = [(item.rank, item.remedy) for item in recommendations]
     fixes = []
     for item, remedy in zip(recommendations, remedies, strict=True):
         again = remedies.count(remedy) > 1 and "loader" in item.evidence
         of_loader = f"loader {item.evidence['loader']:.0f}: " if again else ""
-        fixes.append(_fix(item, by_number.get(item.rank if item.rank is not None else -1), cause, of_loader))
+        fixes.append(_fix(item, by_number[item.rank], cause, of_loader))
     if trust.level == BAD:
         return [replace(fix, gain_ms_per_step=None, speedup=None, gain_interval_ms=None) for fix in fixes]
     return fixes
 
 
-def _fix(item: Recommendation, rank: RankReport | None, cause: str | None, of_loader: str) -> Fix:
-    step_ms = rank.steps.mean_ms if rank is not None else None
-    gain_ms = item.gain_ms_per_step
+def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: str) -> Fix:
+    step_ms, gain_ms = rank.steps.mean_ms, item.gain_ms_per_step
     # Ending and starting workers takes time outside the wait, too; so do writing and what idles the device.
     waits = item.id not in ("startup-bound", "writing-in-the-loop") and item.id not in OF_THE_DEVICE
-    if gain_ms is not None and waits and rank is not None and rank.data_wait.exposed_ms is not None:
+    if gain_ms is not None and waits and rank.data_wait.exposed_ms is not None:
         # The device works through the rest of the wait: only its idle time can be won.
         gain_ms = min(gain_ms, rank.data_wait.exposed_ms)
     speedup = None if gain_ms is None or not step_ms or gain_ms >= step_ms else step_ms / (step_ms - gain_ms)
-    predicted = item.gain_interval_ms
-    if predicted is not None:
-        at_most = rank is not None and any(row.id == item.gain and row.change == GONE for row in rank.gain)
+    if item.gain_interval_ms is not None:
+        at_most = any(row.id == item.gain and row.change == GONE for row in rank.gain)
     else:
-        at_most = rank is None or not (competes(rank) or _held_up(rank, gain_ms or 0.0))
+        at_most = not (competes(rank) or _held_up(rank, gain_ms or 0.0))
     return Fix(
         id=item.fix or item.id,
         text=of_loader + item.remedy + _of_another(item, rank, cause),
         gain_ms_per_step=gain_ms,
         speedup=speedup,
         at_most=at_most,
-        gain_interval_ms=predicted,
+        gain_interval_ms=item.gain_interval_ms,
         cost_ms_per_step=item.cost_ms_per_step,
     )
 
@@ -76,12 +74,11 @@ def _held_up(rank: RankReport, gain_ms: float) -> bool:
     return delay_pct is not None and delay_pct / 100 * step_ms >= _HELD_UP * (step_ms - gain_ms)
 
 
-def _of_another(item: Recommendation, rank: RankReport | None, cause: str | None) -> str:
+def _of_another(item: Recommendation, rank: RankReport, cause: str | None) -> str:
     """Say which cause a fix is about, where it is not the one that the verdict names."""
     if item.id == "startup-bound" and cause != "startup":  # most of it lies outside the wait
         return f" (restarts: {item.evidence['startup_ms']:.1f} ms a step)"
-    own = item.id.removesuffix("-bound")
-    wait = None if rank is None else rank.data_wait
-    if wait is None or not wait.raw_ms or cause in (None, own) or own not in wait.causes_ms:
+    own, wait = item.id.removesuffix("-bound"), rank.data_wait
+    if not wait.raw_ms or cause in (None, own) or own not in wait.causes_ms:
         return ""
     return f" ({own}: {percent(wait.causes_ms[own] / wait.raw_ms)} of the wait)"
