@@ -95,12 +95,10 @@ def _ticks(process: Process) -> list[Series]:
     records = process.of_type(Tick)
     if not records:
         return []
-    times = (
-        process.clock.to_session_ns(records[0].clock[0]),
-        *(process.clock.to_session_ns(record.clock[0]) for record in records),
-    )
-    values = [0.0, *(float(record.cpu_ns) for record in records)]
-    return [Series(np.array([min(process.began_ns, times[0]), *times[1:]]), np.array(values))]
+    times = [process.clock.to_session_ns(record.clock[0]) for record in records]
+    values = [float(record.cpu_ns) for record in records]
+    began_ns = min(process.began_ns, times[0])
+    return [Series(np.array([began_ns, *times]), np.array([0.0, *values]))]
 
 
 def _whole_life(sampled: SampledProcess, known: list[Series], last_ns: int) -> Series:

@@ -50,44 +50,35 @@ def _phase(phase: str, parts: list[tuple[LoaderRun, Deliveries]]) -> PhaseSpeed:
     A cycle lasts from one ask to the next of the same pass: what follows the last batch of a pass that was
     left is of no loader.
     """
-    cycles = cycle_ns = wait_ns = waited = batches = samples = cycle_samples = 0
-    samples_known = cycles_known = True
-    productions = []
-    for loader, deliveries in parts:
-        batches += len(deliveries)
-        count = np.where(deliveries.known("samples"), deliveries["samples"], 0)
-        samples += int(count.sum())
-        samples_known = samples_known and bool(deliveries.known("samples").all())
-        order = np.lexsort((deliveries["epoch"], deliveries["iterator"]))
-        own, count = deliveries[order], count[order]
-        changes = (own["iterator"][1:] != own["iterator"][:-1]) | (own["epoch"][1:] != own["epoch"][:-1])
-        is_first = np.append(True, changes)[: len(own)]
-        following = np.append(own["wait_start_ns"][1:], NONE)[: len(own)]
-        for last in np.flatnonzero(np.append(is_first[1:], True)[: len(own)]).tolist():
-            known = loader.passes.get((int(own["iterator"][last]), int(own["epoch"][last])))
-            exhausted_ns = None if known is None else known.exhausted_ns
-            following[last] = NONE if exhausted_ns is None else exhausted_ns[0]
-        # The first batch of a pass waits for its workers' start.
-        closed = ~is_first & (following != NONE)
-        cycles += int(closed.sum())
-        cycle_ns += int((following - own["wait_start_ns"])[closed].sum())
-        cycle_samples += int(count[closed].sum())
-        cycles_known = cycles_known and bool(own.known("samples")[closed].all())
-        wait_ns += int(own.wait_ns[~is_first].sum())
-        waited += int((~is_first).sum())
-        made_ms = production_ms(deliveries)
-        if made_ms and not loader.description.library:
-            productions.append(max(1, loader.description.workers) * 1e3 / made_ms)
-    seconds = cycle_ns / 1e9
+    own = Deliveries.joined(deliveries for _, deliveries in parts)
+    own = own[np.lexsort((own["epoch"], own["iterator"], own["loader"]))]
+    keys = np.stack([own[field] for field in ("loader", "iterator", "epoch")], axis=1)
+    is_first = np.append(True, (keys[1:] != keys[:-1]).any(axis=1))[: len(own)]
+    following = np.append(own["wait_start_ns"][1:], NONE)[: len(own)]
+    passes = {(loader.number, *key): each for loader, _ in parts for key, each in loader.passes.items()}
+    for last in np.flatnonzero(np.append(is_first[1:], True)[: len(own)]).tolist():
+        known = passes.get(tuple(keys[last].tolist()))
+        following[last] = NONE if known is None or known.exhausted_ns is None else known.exhausted_ns[0]
+    # The first batch of a pass waits for its workers' start.
+    waited = int((~is_first).sum())
+    closed = ~is_first & (following != NONE)
+    cycles, seconds = int(closed.sum()), int((following - own["wait_start_ns"])[closed].sum()) / 1e9
+    samples, samples_known = own["samples"], own.known("samples")
+    samples_per_s = int(samples[closed].sum()) / seconds if seconds and samples_known[closed].all() else None
+    productions = [
+        max(1, loader.description.workers) * 1e3 / made_ms
+        for loader, deliveries in parts
+        if (made_ms := production_ms(deliveries)) and not loader.description.library
+    ]
     return PhaseSpeed(
         phase=phase,
-        batches=batches,
-        samples=samples if samples_known else None,
+        batches=len(own),
+        samples=int(samples.sum()) if samples_known.all() else None,
         cycles=cycles,
         seconds=seconds,
         batches_per_second=cycles / seconds if seconds else None,
-        samples_per_second=cycle_samples / seconds if seconds and cycles_known else None,
-        wait_ms=wait_ns / waited / 1e6 if waited else None,
+        samples_per_second=samples_per_s,
+        wait_ms=int(own.wait_ns[~is_first].sum()) / waited / 1e6 if waited else None,
         production_per_second=productions[0] if len(productions) == len(parts) == 1 else None,
     )
 
