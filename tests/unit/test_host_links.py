@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tools.benchmarks.big import write_session
 
-from iotrace.analysis.clocks import clocks_of as report_clocks
+from iotrace.analysis.completeness.session_info import clocks_of as report_clocks
 from iotrace.launch.telemetry import Record, addresses, clock_exchange
 from iotrace.launch.telemetry.clock_exchange import ClockExchange, may_be_of_several_hosts
 from iotrace.merge.input_files import SESSION, InputFile

@@ -24,9 +24,15 @@ from iotrace.agent.dataloader import pickling
 from iotrace.agent.recording import import_times
 from iotrace.agent.recording.encode import encode
 from iotrace.analysis.results import ImportMount, Startup, StartupPart
-from iotrace.analysis.startup.culprit import slow_imports
-from iotrace.analysis.startup.imports import STANDARD, ImportTable, imports_of, outer_imports, own_cpu_ns
-from iotrace.analysis.startup.waterfall import IMPORTS, NOT_NAMED, Range, painted
+from iotrace.analysis.startup.imports import (
+    STANDARD,
+    ImportTable,
+    imports_of,
+    outer_imports,
+    own_cpu_ns,
+    slow_imports,
+)
+from iotrace.analysis.startup.waterfall import NOT_NAMED, Range, painted
 from iotrace.sources.records import Imports
 from tests.support.counting import instructions
 

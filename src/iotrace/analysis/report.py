@@ -8,9 +8,8 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.advice import recommend
-from iotrace.analysis.clocks import clock_bound_ns, clocks_of
 from iotrace.analysis.completeness.not_captured import not_captured
-from iotrace.analysis.completeness.session_info import session_info
+from iotrace.analysis.completeness.session_info import clock_bound_ns, clocks_of, session_info
 from iotrace.analysis.culprits import advice_of, culprits_of, waiting_for_threads, with_cpu
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Beside, compared_trace, memory_in
@@ -49,7 +48,7 @@ from iotrace.analysis.results import (
     Steps,
     TrainerTimes,
 )
-from iotrace.analysis.startup.culprit import slow_imports
+from iotrace.analysis.startup.imports import slow_imports
 from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.storage.amplification import with_amplification
 from iotrace.analysis.storage.by_mount import samples_of, with_storage

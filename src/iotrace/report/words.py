@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iotrace.analysis.results import Failure, Fix, RankReport, Steps
-from iotrace.analysis.startup.culprit import SLOW_IMPORTS
+from iotrace.analysis.startup.imports import SLOW_IMPORTS
 from iotrace.units import counted, milliseconds, size
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms

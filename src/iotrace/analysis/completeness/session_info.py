@@ -1,12 +1,12 @@
-"""What a report says of the session itself: how it ended, what failed, what hung."""
+"""What a report says of the session itself: how it ended, what failed, what hung, its hosts' clocks."""
 
 from __future__ import annotations
 
 from iotrace.analysis.failures import signal_name
 from iotrace.analysis.rank import SessionAnalysis
-from iotrace.analysis.results import HangInfo, HungProcess, SessionInfo
+from iotrace.analysis.results import ClockInfo, ClockSet, HangInfo, HungProcess, SessionInfo
 from iotrace.session.hangs import Hang, joined
-from iotrace.sources.session import Session
+from iotrace.sources.session import Rank, Session
 
 
 def session_info(analysis: SessionAnalysis) -> SessionInfo:
@@ -53,3 +53,48 @@ def _hang(session: Session, hang: Hang) -> HangInfo:
             for each in hang.processes
         ],
     )
+
+
+def clock_bound_ns(session: Session, rank: Rank) -> int | None:
+    """Find how far the rank's times are from the reference's; None where its host was compared with none."""
+    main = rank.main
+    if main.clock_domain == session.clocks.reference:
+        return main.clock.bound_ns
+    link = session.clocks.links.get(main.clock_domain)
+    return None if link is None else link.bound_ns + main.clock.bound_ns
+
+
+def clocks_of(session: Session) -> list[ClockInfo]:
+    """List what is known of each host's clock beside the reference's."""
+    clocks = []
+    for host in dict.fromkeys(process.host for process in session.processes):
+        own = [process for process in session.processes if process.host == host]
+        others = {process.clock_domain for process in own} - {session.clocks.reference}
+        links = [session.clocks.links.get(domain) for domain in sorted(others)]
+        known = [link for link in links if link is not None]
+        link = max(known, key=lambda each: each.bound_ns, default=None)
+        related = len(known) == len(links)
+        why = next(
+            (session.clocks.unrelated[each] for each in others if each in session.clocks.unrelated), None
+        )
+        clock = own[0].clock
+        off_ns = link.bound_ns if link is not None else 0
+        bounds_ns = {"agent": off_ns + max(process.clock.bound_ns for process in own)}
+        if any(len(session.calls_of(process)) for process in own):
+            # Its times are whole microseconds.
+            unsure_ns = max(session.calls.unsure_ns.get(process.identity.node, 0) for process in own)
+            bounds_ns["dftracer"] = off_ns + 1000 + unsure_ns
+        clocks += [
+            ClockInfo(
+                source=source,
+                host=host,
+                kind=("exact" if link is None else link.kind) if related else "assumed",
+                offset_ns=0 if link is None else link.map.shift_ns,
+                drift_ppb=None if link is None else link.map.drift_ppb,
+                bound_ns=bound_ns if related else None,
+                why=link.why if link is not None else why,
+                set=[ClockSet(at_ns=clock.at_ns(step), by_ns=step.by_ns) for step in clock.steps],
+            )
+            for source, bound_ns in bounds_ns.items()
+        ]
+    return clocks

@@ -15,7 +15,7 @@ from iotrace.analysis.intervals import Times, innermost
 from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ImportedPackage, ImportMount, Startup, StartupPart
-from iotrace.analysis.startup.imports import ImportTable, imports_of, outer_imports, own_cpu_ns
+from iotrace.analysis.startup.imports import IMPORTS, ImportTable, imports_of, outer_imports, own_cpu_ns
 from iotrace.analysis.startup.stacks import Sampled, sampled_of
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.session.names import KIND_READ_PATH, KIND_REGION
@@ -24,7 +24,6 @@ from iotrace.sources.records import IteratorStart, Pickled
 NOT_NAMED = "not named"
 LAUNCH = "launch"
 INTERPRETER = "interpreter"
-IMPORTS = "imports"
 TRACING = "iotrace"  # the package of the agent
 READS = "reads"
 WORKERS = "workers' start"
