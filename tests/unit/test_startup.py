@@ -25,6 +25,7 @@ from iotrace.agent.recording import import_times
 from iotrace.agent.recording.encode import encode
 from iotrace.analysis.results import ImportMount, Startup, StartupPart
 from iotrace.analysis.startup.imports import (
+    IMPORTS,
     STANDARD,
     ImportTable,
     imports_of,
