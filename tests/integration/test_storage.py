@@ -323,3 +323,59 @@ def test_files_that_are_decoded_whole_for_each_sample(tmp_path: Path, workers: i
     assert any(
         each.startswith("read ") and each.endswith(" once and keep them") for each in advice
     ) or not any(each["id"] == "decode-bound" for each in report["recommendations"])
+
+
+AGAIN = """
+import json, os, sys
+import numpy as np, pandas as pd, torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+SAMPLES = 24
+
+def make():
+    rows = np.random.default_rng(0).random((SAMPLES, 8))
+    for name in ("table", "kept", "own", "three", "one"):  # files of one directory are one group
+        os.mkdir(name)
+    pd.DataFrame(rows).to_csv("table/t.csv")
+    pd.DataFrame(rows).to_csv("kept/t.csv")
+    np.save("one/t.npy", rows)
+    for number in range(3):
+        np.savez("three/{}.npz".format(number), x=rows)
+    for number in range(SAMPLES):
+        with open("own/{}.json".format(number), "w") as file:
+            json.dump(rows[number].tolist(), file)
+
+class Samples(Dataset):
+    kept = None
+    def __len__(self):
+        return SAMPLES
+    def __getitem__(self, index):
+        found = pd.read_csv("table/t.csv").iloc[index, 1]
+        np.load("three/{}.npz".format(index % 3))["x"][index]
+        np.load("one/t.npy")[index]
+        with open("own/{}.json".format(index)) as file:  # only alike: a file of its own, once an epoch
+            json.load(file)
+        if self.kept is None:  # only alike: read once by each copy of the dataset
+            self.kept = pd.read_csv("kept/t.csv")
+        return float(found)
+
+make()
+weight = torch.nn.Parameter(torch.zeros(()))
+for _ in range(2):
+    for batch in DataLoader(Samples(), batch_size=4, num_workers=int(sys.argv[1])):
+        (weight * batch.sum()).backward()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_files_that_each_sample_reads_whole(tmp_path: Path, workers: int) -> None:
+    report = run_script(tmp_path, AGAIN, str(workers)).report()
+    found = {group["path"]: group["whole_reads"] for group in report["ranks"][0]["file_groups"]}
+    readers = 4 if workers else 1  # of each epoch two
+    for path, files, per_pass in (("table/t.csv", 1, 24.0), ("three/", 3, 8.0), ("one/t.npy", 1, 24.0)):
+        one = found.pop(path)
+        assert (one["files"], one["calls"], one["calls_per_pass"]) == (files, 48, per_pass)
+        assert (one["readers"], one["fits"]) == (readers, True)
+        assert one["given_bytes"] == files * 24 * (9 if path == "table/t.csv" else 8) * 8
+    assert found
+    assert not any(found.values())

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
-from iotrace.analysis.results import FileGroup, GainRow, unknown
+from iotrace.analysis.results import FileGroup, GainRow, WholeReads, unknown
 from iotrace.sources.records import IteratorStart
 
 MIB = 1 << 20
@@ -360,6 +360,16 @@ def test_workers_that_would_win_nothing_are_not_advised() -> None:
     assert advised(facts(**{**TOO_FEW, **alone, "production_ms": 99.0})) == {}
 
 
+def again(path: str, cost: str = "decode_ms", files: int = 1, **known: Any) -> dict[str, Any]:
+    """A file that each sample reads whole."""
+    whole = WholeReads(files=files, calls=480, calls_per_pass=160.0, readers=2, given_bytes=9, fits=True)
+    group = unknown(FileGroup, path=path, whole_reads=replace(whole, **known), **{cost: 50.0})
+    files_of = [
+        file(f"{path}{place}" if files > 1 else path, **{cost: 50.0 / files}) for place in range(files)
+    ]
+    return {"files": files_of, "groups": [group], "causes_ms": {"read": 0.0, "decode": 0.0, cost[:-3]: 50.0}}
+
+
 OPENED = file("d/a.h5", decode_ms=9.0, transform_ms=40.0, opens=3200)
 
 
@@ -403,6 +413,15 @@ OPENED = file("d/a.h5", decode_ms=9.0, transform_ms=40.0, opens=3200)
         ("transform", {"files": [replace(OPENED, transform_ms=9.0)]}, "precompute or vectorise Images"),
         ("transform", {"files": [replace(OPENED, path="d/a.npy")]}, "precompute or vectorise Images"),
         ("transform", {"files": [OPENED], "samples": None}, "precompute or vectorise Images"),
+        ("transform", {"files": [replace(OPENED, path="d/a.zip")]}, "keep a.zip open: each sample opens it"),
+        ("decode", {"files": [file("d/a.tar", decode_ms=50.0, opens=3200)]},
+         "keep a.tar open: each sample opens it"),
+        ("decode", {"files": [file("d/a.tar", decode_ms=50.0, opens=2)]},
+         "decode once, ahead of training; keep the result"),
+        ("decode", again("d/a.csv"), "read a.csv once and keep it"),
+        ("read", again("d/a.csv", "read_ms"), "read a.csv once and keep it"),
+        ("decode", again("d/a.csv", fits=False), "store a.csv as Parquet"),
+        ("decode", again("d/a.npy", fits=False), "map a.npy: numpy.load(mmap_mode='r')"),
         ("queued", {}, "raise prefetch_factor above 2"),
         ("startup", {"epochs": 3}, "DataLoader(persistent_workers=True)"),
         ("startup", {"epochs": 3, "objects": 3}, "make the DataLoader once, and keep its workers"),
@@ -431,6 +450,18 @@ def test_many_small_files_are_told_by_their_directory() -> None:
     small = unknown(FileGroup, path="d/s/", kind="directory", members=9, read_ms=50.0, reads=9, read_bytes=9)
     found = short(facts("read", unmade_fraction=0.0, files=shards, groups=[small]))
     assert found == {"read-bound": "read s/ in larger pieces"}
+
+
+def test_files_that_each_sample_reads_whole_are_kept_or_mapped_as_the_larger_cause_says() -> None:
+    found = short(facts("decode", unmade_fraction=0.0, **again("d/n/", files=4)))
+    assert found == {"decode-bound": "read each file of n/ once and keep it"}
+    costs = {**again("d/a.json"), "causes_ms": {"read": 20.0, "decode": 30.0}}
+    costs["files"] = [file("d/a.json", read_ms=20.0, decode_ms=30.0, reads=9, read_bytes=9)]
+    costs["groups"] = [replace(costs["groups"][0], read_ms=20.0, decode_ms=30.0)]
+    (item,) = recommend([facts(unmade_fraction=0.0, **costs)])  # one advice, not one for each cause
+    assert (item.id, item.remedy) == ("decode-bound", "read a.json once and keep it")
+    assert item.text.endswith("it is read whole 160 times an epoch; 9 B held in each process that reads")
+    assert item.evidence == {"decode_ms": 30.0, "whole_reads": 480.0, "predicted_reads": 2.0}
 
 
 def test_a_gain_is_that_of_the_replay() -> None:

@@ -20,6 +20,7 @@ from iotrace.analysis.results import (
     MappedReads,
     Recommendation,
     RowGroups,
+    WholeReads,
     unknown,
 )
 from iotrace.analysis.storage import by_mount
@@ -279,6 +280,25 @@ def test_row_groups_are_blamed_where_their_files_have_the_wait() -> None:
     report.data_wait.files[1].ms = 50.0
     (found,) = amplified(report)
     assert (found.wait_ms, found.text) == (50.0, "it is read and decoded whole 64 times an epoch")
+
+
+def test_files_that_are_read_whole_again_are_blamed_where_they_have_the_wait() -> None:
+    whole = WholeReads(files=1, calls=320, calls_per_pass=160.0, readers=2, given_bytes=None, fits=False)
+    report: Any = SimpleNamespace(
+        file_groups=[unknown(FileGroup, path="a.csv", ms=60.0, whole_reads=whole)],
+        data_wait=SimpleNamespace(files=[], raw_ms=100.0),
+        steps=SimpleNamespace(mean_ms=110.0),
+    )
+    (found,) = amplified(report)
+    assert (found.wait_ms, found.leads) == (60.0, True)
+    assert found.text == "it is read and decoded whole 160 times an epoch"
+    assert found.evidence == {"whole_reads": 320.0, "predicted_reads": 2.0}
+    report.file_groups = [
+        unknown(FileGroup, path="d/", ms=60.0, whole_reads=replace(whole, files=4, calls_per_pass=40.0))
+    ]
+    assert amplified(report)[0].text == "each of its files is read and decoded whole 40 times an epoch"
+    report.file_groups[0] = replace(report.file_groups[0], ms=2.0)
+    assert amplified(report) == []
 
 
 def _maker(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import PurePath
 
 import msgspec
@@ -17,7 +18,10 @@ _SMALL_READ = 64 << 10
 _FROM_STORAGE = 0.5  # of the bytes read
 _INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
 _LONGEST_NAME = 24
+_MANY_SAMPLES = 16
+_EACH = 0.9  # of the samples: a worker that left took some along
 _CHUNKED = frozenset({".h5", ".hdf5", ".he5", ".nc", ".nc4", ".cdf", ".zarr"})
+_OPENED = (_CHUNKED - {".zarr"}) | {".tar", ".zip"}  # to open one is to read its layout
 _PARQUET = frozenset({".parquet", ".pq"})
 _IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Formats, what to call such files, how to store them instead, and that as a sentence.
@@ -94,11 +98,6 @@ def _suffix(path: str) -> str:
     return PurePath(path).suffix.lower()
 
 
-def is_chunked(path: str) -> bool:
-    """Whether it is one file of chunks, whose layout its library reads as it opens it."""
-    return _suffix(path) in _CHUNKED - {".zarr"}
-
-
 def _formats(facts: LoaderFacts, cause: str) -> set[str]:
     """The formats that the cause is spent on, but for a small rest."""
     whole_ms = sum(cost_ms(file, cause) for file in facts.files)
@@ -117,6 +116,8 @@ def read(facts: LoaderFacts) -> Remedy | None:
     mapped = _mapped(facts, costly.path) if target is not None and costly is not None else None
     if target is not None and mapped is not None and mapped.predicted_bytes:
         return _single_pages(name, mapped)
+    if (kept := _kept(facts, target, formats)) is not None:
+        return kept if facts.causes_ms["read"] >= facts.causes_ms.get("decode", 0.0) else None
     if target is not None and target.reads and target.read_bytes:
         piece = target.read_bytes / target.reads
         if piece < _SMALL_READ and formats == {".zarr"}:
@@ -157,6 +158,10 @@ def decode(facts: LoaderFacts) -> Remedy | None:
         regrouped = _regrouped(_row_groups(facts, file.path), name, gone)
         if regrouped is not None:
             return regrouped
+    if (kept := _kept(facts, target, formats)) is not None:
+        return kept if facts.causes_ms["decode"] > facts.causes_ms.get("read", 0.0) else None
+    if formats == {".tar"} and (opened := opened_again(facts, "decode")) is not None:
+        return opened
     if formats == {".npy"}:
         return None  # nothing to decode: what this time is, is not known
     for known, what, how, text in _STORE_AS:
@@ -164,6 +169,41 @@ def decode(facts: LoaderFacts) -> Remedy | None:
             return Remedy(f"store {what if target is None else name} {how}", text, gone)
     text = "decode it once, ahead of training, and keep the result where there is room"
     return Remedy("decode once, ahead of training; keep the result", text, FILES)
+
+
+def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set[str]) -> Remedy | None:
+    """Of files that are read whole for each sample: map arrays; keep others, where memory holds them."""
+    found = next((each.whole_reads for each in facts.groups if target and each.path == target.path), None)
+    if found is None:
+        return None
+    name, gone = _named(target, "")
+    one, each = (name, "it is") if found.files == 1 else (f"each file of {name}", "each file is")
+    times = f"{each} read whole {found.calls_per_pass:.0f} times an epoch"
+    evidence = {"whole_reads": float(found.calls), "predicted_reads": float(found.files * found.readers)}
+    if formats == {".npy"}:
+        text = f"map {one} (numpy.load(..., mmap_mode='r')), so that a sample reads its own part: {times}"
+        return Remedy(f"map {name}: numpy.load(mmap_mode='r')", text, gone, evidence=evidence)
+    if not found.fits:
+        return None
+    text = f"read {one} once and keep it (functools.cache, or in the dataset's __init__): {times}"
+    if found.given_bytes is not None:
+        text += f"; {size(found.given_bytes)} held in each process that reads"
+    return Remedy(f"read {one} once and keep it", text, gone, evidence=evidence)
+
+
+def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
+    """Of a file of chunks or members that is opened for every sample: its layout is read anew each time."""
+    costs_ms = attrgetter(f"{cause}_ms")
+    most = max(facts.files, key=costs_ms, default=None)
+    if most is None or facts.samples is None or costs_ms(most) < _MOST_OF_COST * facts.causes_ms[cause]:
+        return None
+    made = facts.samples * facts.batches
+    if _suffix(most.path) not in _OPENED or made < _MANY_SAMPLES or most.opens < _EACH * made:
+        return None
+    name, gone = name_of(most.path), "" if cause == "transform" else f"{FILES}:{most.path}"
+    text = f"{name} is opened {most.opens} times for {made:.0f} samples: open it once in each worker"
+    evidence = {"opens": float(most.opens)}
+    return Remedy(f"keep {name} open: each sample opens it", text, gone, evidence=evidence)
 
 
 def _spared(array: ChunkedArray) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from iotrace.analysis.file_advice import Remedy, decode, is_chunked, name_of, read
+from iotrace.analysis.file_advice import Remedy, decode, opened_again, read
 from iotrace.analysis.loader_facts import LoaderFacts
 from iotrace.units import percent, size
 
@@ -15,7 +15,6 @@ _MOSTLY = 0.5
 _TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
 _LARGE_BATCH = 1 << 20
 _MANY_SAMPLES = 16
-_EACH = 0.9  # of the samples: a worker that left took some along
 _ABOUT = 1.5  # as long: making is slower beside the loop than in its place
 
 
@@ -46,7 +45,7 @@ def _transform(facts: LoaderFacts) -> Remedy | None:
             "run again with a free CPU for each worker (fewer workers, or no other programs)",
             gains=False,
         )
-    opened = _opened_again(facts)
+    opened = opened_again(facts, "transform")
     if opened is not None:
         return opened
     on_device = ", or run it on the accelerator" if facts.accelerated else ""
@@ -54,19 +53,6 @@ def _transform(facts: LoaderFacts) -> Remedy | None:
         f"precompute or vectorise {item or 'the transform'}",
         f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}",
     )
-
-
-def _opened_again(facts: LoaderFacts) -> Remedy | None:
-    """Of a file of chunks that is opened for every sample: its library reads the layout anew each time."""
-    most = max(facts.files, key=lambda file: file.transform_ms, default=None)
-    if most is None or facts.samples is None or most.transform_ms < _MOSTLY * facts.causes_ms["transform"]:
-        return None
-    made = facts.samples * facts.batches
-    if not is_chunked(most.path) or made < _MANY_SAMPLES or most.opens < _EACH * made:
-        return None
-    name = name_of(most.path)
-    text = f"{name} is opened {most.opens} times for {made:.0f} samples: open it once in each worker"
-    return Remedy(f"keep {name} open: each sample opens it", text, evidence={"opens": float(most.opens)})
 
 
 def _collate(facts: LoaderFacts) -> Remedy | None:

@@ -55,6 +55,7 @@ from iotrace.analysis.storage.by_mount import samples_of, with_storage
 from iotrace.analysis.storage.culprit import amplified, with_waste_first
 from iotrace.analysis.storage.file_groups import file_groups, used_files
 from iotrace.analysis.storage.io import io_of
+from iotrace.analysis.storage.whole_reads import with_whole_reads
 from iotrace.analysis.verdict.trust import trust_of
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.blocks import step_blocks
@@ -207,6 +208,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         groups, io = with_storage(groups, io, traced[1], analysis.session, rank, samples)
         groups = _with_chunks(groups, io, analysis)
         groups = with_amplification(groups, io, traced[1], rank, paths, _row_groups(analysis))
+    groups = with_whole_reads(groups, io, analysis, system)
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)
     return RankReport(

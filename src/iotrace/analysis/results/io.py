@@ -184,6 +184,21 @@ class Amplification(ReportPart, frozen=True, kw_only=True):
     mapped: MappedReads | None = None
 
 
+class WholeReads(ReportPart, frozen=True, kw_only=True):
+    """Calls that each read and decoded one of `files` whole, as most batches did, in `readers` processes.
+
+    In each pass of the rank's loaders each file was read `calls_per_pass` times. A process that kept them
+    would read each once, and hold `given_bytes` (null: calls do not say); `fits`: there is memory for that.
+    """
+
+    files: int
+    calls: int
+    calls_per_pass: float
+    readers: int
+    given_bytes: int | None
+    fits: bool
+
+
 class FileGroup(ReportPart, frozen=True, kw_only=True):
     """Files that are one thing to their user: a store, a dataset, a directory, an archive or one file.
 
@@ -204,6 +219,7 @@ class FileGroup(ReportPart, frozen=True, kw_only=True):
     chunks: Chunks | None = None
     pattern: ReadPattern | None = None
     amplification: Amplification | None = None
+    whole_reads: WholeReads | None = None
 
     @property
     def cost_ms(self) -> float:

@@ -1,8 +1,8 @@
-"""Name the file whose layout makes a loop wait: most of what is decoded or fetched of it is wasted."""
+"""Name the file that makes a loop wait as most of what is decoded or fetched of it is wasted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -12,15 +12,17 @@ from iotrace.analysis.results import (
     ChunkedArray,
     Culprit,
     Evidence,
+    FileGroup,
     RankReport,
     Recommendation,
     RowGroups,
+    WholeReads,
 )
 from iotrace.units import digits
 
 
 def amplified(report: RankReport) -> list[Culprit]:
-    """Name the array or the Parquet files whose chunks hold the loop up: most of what is decoded is wasted.
+    """Name the array or the files that hold the loop up, most of which is decoded in vain, or again.
 
     It has no remedy of its own: the advice on its file has.
     """
@@ -28,12 +30,7 @@ def amplified(report: RankReport) -> list[Culprit]:
     found = [
         each
         for group in report.file_groups
-        if group.amplification
-        for each in (
-            *((costs.get(array.path), _of_array(array)) for array in group.amplification.arrays),
-            _of_row_groups(group.amplification.row_groups, costs),
-            (group.ms, _of_map(group.amplification)),
-        )
+        for each in (*_of_layout(group, costs), (group.ms, _of_whole_reads(group.whole_reads)))
     ]
     told = [(cost_ms, culprit) for cost_ms, culprit in found if cost_ms is not None and culprit is not None]
     if not told:
@@ -51,9 +48,34 @@ def with_waste_first(advice: list[Recommendation], culprits: Sequence[Culprit]) 
     most_ms = max((item.gain_ms_per_step or 0.0 for item in advice), default=0.0)
 
     def comes_later(item: Recommendation) -> bool:
-        return "predicted_bytes" not in item.evidence or (item.gain_ms_per_step or 0.0) < most_ms
+        return (
+            not {"predicted_bytes", "predicted_reads"} & {*item.evidence}
+            or (item.gain_ms_per_step or 0.0) < most_ms
+        )
 
     return sorted(advice, key=comes_later)
+
+
+def _of_layout(
+    group: FileGroup, costs: Mapping[str, float | None]
+) -> Iterator[tuple[float | None, Culprit | None]]:
+    if group.amplification is None:
+        return
+    for array in group.amplification.arrays:
+        yield costs.get(array.path), _of_array(array)
+    yield _of_row_groups(group.amplification.row_groups, costs)
+    yield group.ms, _of_map(group.amplification)
+
+
+def _of_whole_reads(found: WholeReads | None) -> Culprit | None:
+    if found is None:
+        return None
+    what = "it is" if found.files == 1 else "each of its files is"
+    return _culprit(
+        f"{what} read and decoded whole {digits(found.calls_per_pass, 2)} times an epoch",
+        whole_reads=found.calls,
+        predicted_reads=found.files * found.readers,
+    )
 
 
 def _of_array(array: ChunkedArray) -> Culprit | None:
