@@ -31,7 +31,7 @@ def named(
     memory = [] if limit is None else [MemoryRecord(mono_ns=0, group=(1, limit))]
     telemetry = SimpleNamespace(host=SimpleNamespace(figures=figures), memory=memory)
     analysis: Any = SimpleNamespace(
-        session=SimpleNamespace(telemetry_of=lambda _: telemetry),
+        telemetry=telemetry,
         rank=SimpleNamespace(main=None),
         kept=steps((0, 10 * SECOND)),
     )

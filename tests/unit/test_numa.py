@@ -129,7 +129,7 @@ def test_nodes_of_the_middle_of_the_steps_count() -> None:
         devices=[SimpleNamespace(about=SimpleNamespace(numa_node=1), users=None)],
     )
     analysis: Any = SimpleNamespace(
-        session=SimpleNamespace(telemetry_of=lambda _: telemetry),
+        telemetry=telemetry,
         rank=SimpleNamespace(main=None, processes=[sampled, other]),
         kept=steps((0, 5 * SECOND), (5 * SECOND, 10 * SECOND)),
     )

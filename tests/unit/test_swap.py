@@ -88,7 +88,7 @@ class Case:
             for pid in range(len(rows))
         ]
         self.analysis: Any = SimpleNamespace(
-            session=SimpleNamespace(telemetry_of=lambda _: telemetry),
+            telemetry=telemetry,
             rank=SimpleNamespace(main=processes[0], processes=processes),
             kept=steps((0, 10 * SECOND)),
         )

@@ -178,7 +178,7 @@ def _named(cpus: list[int]) -> str:
 
 def _elsewhere_busy(analysis: RankAnalysis, system: System) -> bool:
     """Whether the CPUs that the bound processes may not use were busy, as far as they were sampled."""
-    found, telemetry = bound_together(system.processes), analysis.session.telemetry_of(analysis.rank.main)
+    found, telemetry = bound_together(system.processes), analysis.telemetry
     if found is None or telemetry is None:
         return False
     host = telemetry.host

@@ -30,6 +30,7 @@ from iotrace.analysis.wait.waits import Waits
 from iotrace.session.hangs import Hang, hangs_told
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.session import Rank, Session
+from iotrace.sources.telemetry import SampledProcess, Telemetry
 
 
 class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
@@ -57,6 +58,16 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     def loop(self) -> Loop:
         """The training loop: its primary loader and its closed steps."""
         return loop_of(self.rank, self.loaders)
+
+    @cached_property
+    def telemetry(self) -> Telemetry | None:
+        """What was sampled on the host of the training process."""
+        return self.session.telemetry_of(self.rank.main)
+
+    @cached_property
+    def sampled(self) -> SampledProcess | None:
+        """What was sampled of the training process."""
+        return None if self.telemetry is None else self.telemetry.process_of(self.rank.main)
 
     @cached_property
     def startup(self) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ _LATE_NS = 5_000_000_000  # without a sample for so long, a process has gone
 
 def processes_now(window: Window) -> list[TopProcess]:
     """The rank's processes that live."""
-    telemetry = window.session.telemetry_of(window.rank.main)
+    telemetry = window.telemetry
     found = []
     for process in window.rank.processes:
         sampled = telemetry.process_of(process) if telemetry is not None else None
@@ -70,7 +70,7 @@ def _busy(process: Process, kept: StepTable) -> float | None:
 
 def gpus_now(window: Window) -> list[TopGpu]:
     """The devices that the rank uses."""
-    telemetry = window.session.telemetry_of(window.rank.main)
+    telemetry = window.telemetry
     return [_gpu(device) for device in devices_of(telemetry, window.rank)] if telemetry is not None else []
 
 

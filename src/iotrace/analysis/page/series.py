@@ -30,7 +30,7 @@ def sampled_series(analysis: RankAnalysis) -> list[SampledSeries]:
 
     Rates that were next to 0 throughout are left out.
     """
-    telemetry = analysis.session.telemetry_of(analysis.rank.main)
+    telemetry = analysis.telemetry
     if telemetry is None:
         return []
     start_ns = telemetry.first_ns

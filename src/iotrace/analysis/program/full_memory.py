@@ -45,7 +45,7 @@ _PARTS = ("read", "decode", "transform")  # in which a sample's page faults lie
 
 def full_memory(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
     """Name memory where most of what is read from storage had been there, and was dropped for lack of it."""
-    telemetry = analysis.session.telemetry_of(analysis.rank.main)
+    telemetry = analysis.telemetry
     read_ms = report.data_wait.causes_ms.get("read", 0.0)
     if telemetry is None or not worth_telling(read_ms, report):
         return []
@@ -101,7 +101,7 @@ def _limit(telemetry: Telemetry) -> int | None:
 
 def with_swap(system: System, analysis: RankAnalysis) -> System:
     """Add what came back from swap in the measured time: of the control group, and of each process."""
-    telemetry = analysis.session.telemetry_of(analysis.rank.main)
+    telemetry = analysis.telemetry
     if telemetry is None or system.host is None:
         return system
     time = MeasuredTime(analysis.kept)
@@ -150,7 +150,7 @@ def _shares(
 
 def swapped(analysis: RankAnalysis, report: RankReport) -> list[Culprit]:
     """Name memory in swap where the makers of samples sleep until it is read back."""
-    telemetry = analysis.session.telemetry_of(analysis.rank.main)
+    telemetry = analysis.telemetry
     wait, host = report.data_wait, report.system.host
     back = [each.swap_in_bytes or 0 for each in report.system.processes]
     if telemetry is None or host is None or not report.steps.mean_ms or sum(back) < _LEAST_BYTES:
@@ -189,7 +189,7 @@ def swapping_advice(analysis: RankAnalysis, report: RankReport) -> list[Recommen
 
     How long its steps sleep for it is not recorded: the faults are counted, or tasks waited for memory (PSI).
     """
-    telemetry = analysis.session.telemetry_of(analysis.rank.main)
+    telemetry = analysis.telemetry
     main = next((each for each in report.system.processes if each.role == "main"), None)
     steps, step_ms = report.steps.count, report.steps.mean_ms
     if main is None or telemetry is None or not step_ms or (main.swap_in_bytes or 0) < _LEAST_BYTES:

@@ -22,8 +22,7 @@ _FAR = 20  # of another socket; nodes of one socket are nearer (10: the node its
 
 def with_nodes(system: System, analysis: RankAnalysis) -> System:
     """Add the host's nodes, those of the accelerators, and those that each process may have memory of."""
-    rank = analysis.rank
-    telemetry = analysis.session.telemetry_of(rank.main)
+    rank, telemetry = analysis.rank, analysis.telemetry
     if telemetry is None:
         return system
     nodes = [

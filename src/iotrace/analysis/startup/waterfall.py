@@ -157,9 +157,7 @@ def _waiting_seconds(analysis: RankAnalysis, imports: ImportTable, end_ns: int) 
     """
     main = analysis.rank.main
     rows = outer_imports(imports, main.pid, end_ns)
-    telemetry = analysis.session.telemetry_of(main)
-    sampled = None if telemetry is None else telemetry.process_of(main)
-    delays = None if sampled is None else sampled.run_delay_ns
+    delays = None if analysis.sampled is None else analysis.sampled.run_delay_ns
     if delays is None or not len(delays.time_ns) or not len(rows):
         return None
     last_ns = int((rows["start_ns"] + rows["duration_ns"]).max())
@@ -186,10 +184,8 @@ def _waits(analysis: RankAnalysis, end_ns: int) -> Iterator[Range]:
 
 def _began_ns(analysis: RankAnalysis, launched_ns: int, begun_ns: int) -> int:
     """Return when the main process was started: as the kernel says, in ticks of 10 ms, else by its agent."""
-    main = analysis.rank.main
-    telemetry = analysis.session.telemetry_of(main)
-    sampled = None if telemetry is None else telemetry.process_of(main)
-    known_ns = main.began_ns if sampled is None else sampled.start_ns
+    sampled = analysis.sampled
+    known_ns = analysis.rank.main.began_ns if sampled is None else sampled.start_ns
     return min(max(launched_ns, known_ns), begun_ns)
 
 

@@ -68,7 +68,7 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
         }
         for part in [*_of_samples(process, spans, items, posix, numbers), *_of_batches(spans)]:
             parts[part.stage, part.clock].append(part)
-    names, telemetry = list(files), analysis.session.telemetry_of(analysis.rank.main)
+    names, telemetry = list(files), analysis.telemetry
     quiet = None
     if telemetry is not None:
         quiet = quiet_seconds(analysis.session, analysis.rank.main, telemetry)
