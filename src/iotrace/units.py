@@ -5,6 +5,10 @@ Sizes are binary (1 KiB is 1024 bytes), as memory and file systems report them; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+_Value = TypeVar("_Value")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 _TIMES = (("s", 10**9), ("ms", 10**6), ("µs", 10**3))
 
@@ -79,6 +83,11 @@ def digits(value: float, count: int = 3) -> str:
     return f"{value:.0f}" if "e+" in text else text
 
 
+def three_digits(value: float) -> str:
+    """Format a figure with three digits, whole from 100 on, in groups: ``2.5``, ``213``, ``21,300``."""
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
+
+
 def one_decimal(value: float) -> str:
     """Format a figure with one decimal, without its unit."""
     return f"{value:.1f}"
@@ -95,6 +104,11 @@ def bounds(least_pct: float | None, most_pct: float) -> str:
     if least == most:
         return f"about {most} %"
     return f"up to {most} %" if least == "0" else f"{least} to {most} %"
+
+
+def if_known(value: _Value | None, form: Callable[[_Value], str] = str, absent: str = "") -> str:
+    """Format a value with `form`; `absent` where it is unknown."""
+    return absent if value is None else form(value)
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -10,7 +10,7 @@ from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.report import terminal
 from iotrace.report.page import definitions, palette
-from iotrace.report.views.slow_words import part_name
+from iotrace.report.words import part_name
 
 
 @pytest.mark.parametrize("cause", CAUSES)

@@ -24,7 +24,7 @@ from iotrace.analysis.wait import slow_loop_steps
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.report.views.slow import slow_steps as slow_steps_view
-from iotrace.report.views.slow_words import slow_facts, slow_text
+from iotrace.report.words import slow_facts, slow_text
 from iotrace.report.views.table import cells_of
 from iotrace.session import names
 from iotrace.sources.dftracer.calls import COLUMNS, PosixCalls

@@ -13,7 +13,7 @@ import pytest
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.top import Watch
 from iotrace.report.layout import make_console
-from iotrace.report.top import lines_of
+from iotrace.report.top import print_top
 from iotrace.session import names
 from iotrace.sources.live import posix as live_posix, process as live_process
 from iotrace.sources.live.session import LiveSession
@@ -146,10 +146,11 @@ def test_no_line_is_too_long_or_ends_in_a_space(tmp_path: Path, monkeypatch: pyt
     found = Watch(LiveSession(tmp_path / "s")).look()
     for width in (60, 80, 120, 200):
         monkeypatch.setenv("COLUMNS", str(width))
-        for line in lines_of(found, make_console(stderr=False)):
-            assert len(line.plain) <= width
-            assert line.plain == line.plain.rstrip()
-    text = "\n".join(line.plain for line in lines_of(found, make_console(stderr=False)))
+        console = make_console(stderr=False)
+        with console.capture() as capture:
+            print_top(found, console)
+        text = capture.get()
+        assert all(len(line) <= width and line == line.rstrip() for line in text.splitlines())
     assert "17 other ranks: median step" in text
 
 

@@ -89,15 +89,14 @@ def _screen(as_json: bool) -> Iterator[_Show]:
         return
 
     from iotrace.report.layout import make_console
-    from iotrace.report.top import lines_of
+    from iotrace.report.top import print_top
 
     console = make_console(stderr=False)
 
     def text_of(found: Top, most: int | None = None) -> str:
         with console.capture() as capture:
-            for line in lines_of(found, console)[:most]:
-                console.print(line, no_wrap=True, crop=False)
-        return capture.get()
+            print_top(found, console)
+        return "".join(capture.get().splitlines(keepends=True)[:most])
 
     if not console.is_terminal or console.is_dumb_terminal:
         yield lambda found: _write(text_of(found) + "\n")

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from iotrace.analysis.compare.check_words import figure_text
 from iotrace.analysis.compare.results import Check
-from iotrace.report.comparison import print_stages, say, say_each, speed_of, trust_of
-from iotrace.report.layout import line
+from iotrace.report.comparison import print_stages, speed_of, trust_of
+from iotrace.report.layout import line, say, say_each
 
 _MOST_STAGES = 8
 _NAMES = ("before", "now")

@@ -9,16 +9,16 @@ from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.compare.results import Comparison, StageChange
-from iotrace.report.layout import line
-from iotrace.report.printing import visible
+from iotrace.report.layout import line, middle_cut, say, say_each
+from iotrace.report.printing import aligned_within, visible
 from iotrace.units import digits, signed
 
-_LABEL = 6
 NAMES = ("A", "B")
 _LEAST_MS = 0.05  # a cause below it is not listed
 _MOST_STAGES = 8
 _MOST_REASONS = 5
 _WORTH_TELLING_PCT = 1.0
+_NARROWEST = 10  # columns of a name
 _COLORS = {"slower": "bold red", "faster": "bold green"}
 
 
@@ -122,29 +122,9 @@ def _interval(interval: list[float] | None) -> str:
 def print_rows(console: Console, heading: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Print a table: names to the left, figures to the right, nothing behind the last column."""
     table = [heading, *(tuple(map(visible, row)) for row in rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(heading))]
-    room = console.width - sum(widths[1:]) - 2 * (len(heading) - 1)
-    widths[0] = max(10, min(widths[0], room))
-    for number, row in enumerate(table):
-        cells = [_cut(row[0], widths[0]).ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        console.print(Text("  ".join(cells).rstrip(), style="bold" if number == 0 else ""), soft_wrap=True)
+    for number, row in enumerate(aligned_within(console.width, _NARROWEST, _cut, table)):
+        console.print(Text(row, style="" if number else "bold"), soft_wrap=True)
 
 
 def _cut(name: str, width: int) -> str:
-    """Cut a long name in its middle: its stage and its file's name tell it."""
-    if len(name) <= width:
-        return name
-    end = (width - 1) * 2 // 3
-    return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"
-
-
-def say_each(console: Console, label: str, texts: Iterable[str]) -> None:
-    """Print paragraphs under one label."""
-    for number, text in enumerate(texts):
-        say(console, label if number == 0 else "", text)
-
-
-def say(console: Console, label: str, text: str) -> None:
-    """Print one labelled paragraph, wrapped beside its label."""
-    line(console, label, text, _LABEL)
+    return middle_cut(name, width, parts=3)  # a stage and its file's name tell it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -15,20 +15,26 @@ from rich.text import Text
 from iotrace.report.printing import visible
 
 LABEL_WIDTH = 12
+SHORT_LABEL = 6  # of a first screen, and of what reads like one
 _NARROWEST = 20  # columns for text, however narrow the terminal
 _WIDEST = 93  # where what belongs to the edge stands on a wide one
 _GAP = "   "
-_ELLIPSIS = " … "
 
 
 def command(argv: list[str], width: int) -> str:
     """A command in one line of at most `width` columns: what is too long is cut in its middle."""
     text = visible(" ".join(shlex.join(argv).split()))  # a program may stand in it (``python -c``)
+    # The end of a command tells runs apart, its beginning the program.
+    return middle_cut(text, width, " … ")
+
+
+def middle_cut(text: str, width: int, sign: str = "…", parts: int = 2) -> str:
+    """Cut a long text in its middle: beginning, one of `parts`, and end tell names apart."""
     if len(text) <= width:
         return text
-    kept = max(0, width - len(_ELLIPSIS))
-    # The end of a command tells runs apart, its beginning the program.
-    return text[: kept - kept // 2] + _ELLIPSIS + text[len(text) - kept // 2 :]
+    kept = max(0, width - len(sign))
+    end = kept * (parts - 1) // parts
+    return f"{text[: kept - end]}{sign}{text[len(text) - end :]}"
 
 
 def plain(text: str | Text, style: str = "", lines: bool = False) -> Text:
@@ -49,6 +55,17 @@ def line(console: Console, label: str, text: str | Text, width: int = LABEL_WIDT
     _print_beside(console, label, width, body.wrap(console, _room(console, width)))
 
 
+def say(console: Console, label: str, text: str | Text) -> None:
+    """Print a paragraph beside a short label."""
+    line(console, label, text, SHORT_LABEL)
+
+
+def say_each(console: Console, label: str, texts: Iterable[str | Text]) -> None:
+    """Print paragraphs beside one short label."""
+    for number, text in enumerate(texts):
+        say(console, "" if number else label, text)
+
+
 def _room(console: Console, width: int) -> int:
     return max(_NARROWEST, console.width - len(_start("", width)))
 
@@ -64,27 +81,26 @@ def _print_beside(console: Console, label: str, width: int, rows: Iterable[Text]
         console.print(Text.assemble(start, row), soft_wrap=True)
 
 
-def facts(console: Console, label: str, parts: Sequence[str | Text], width: int = LABEL_WIDTH) -> None:
-    """Print `parts` beside a label: on one line as long as they fit, each on a line of its own where not."""
-    room, rows = _room(console, width), [Text()]
+def facts(console: Console, label: str, parts: Iterable[str | Text]) -> None:
+    """Print `parts` beside a short label: on one line as long as they fit, each on its own where not."""
+    room, rows = _room(console, SHORT_LABEL), [Text()]
     for part in parts:
         body = plain(part)
         if rows[-1] and cell_len(rows[-1].plain) + len(_GAP) + cell_len(body.plain) > room:
             rows.append(Text())
         rows[-1] = Text.assemble(rows[-1], _GAP, body) if rows[-1] else body
-    for number, row in enumerate(rows):
-        line(console, label if number == 0 else "", row, width)
+    say_each(console, label, rows)
 
 
 def two_columns(
-    console: Console, label: str, left: str | Text, right: str | Text, width: int, whole: bool = False
+    console: Console, label: str, left: str | Text, right: str | Text, whole: bool = False
 ) -> None:
-    """Print `left` beside a label, and `right` at the edge of the screen; below it where both do not fit.
+    """Print `left` beside a short label, `right` at the edge of the screen; below it where both do not fit.
 
     `whole`: `left` is something to copy, and is never wrapped.
     """
     body, side = plain(left), plain(right)
-    room = min(_room(console, width), _WIDEST)
+    room = min(_room(console, SHORT_LABEL), _WIDEST)
     rows = [body] if whole else list(body.wrap(console, room))
     rows[-1].rstrip()
     if side:
@@ -92,16 +108,14 @@ def two_columns(
             rows.append(Text())
         rows[-1].append(" " * max(0, room - cell_len(rows[-1].plain) - cell_len(side.plain)))
         rows[-1].append_text(side)
-    _print_beside(console, label, width, rows)
+    _print_beside(console, label, SHORT_LABEL, rows)
 
 
-def figures_table(titles: list[str], headings: list[str]) -> Table:
-    """Make a table without lines: columns of text below `titles`, then figures below `headings`."""
+def table_of(headings: Iterable[str], texts: Container[str]) -> Table:
+    """Make a table without lines: a column for each heading, of text below those in `texts`, else figures."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
-    for title in titles:
-        table.add_column(title, overflow="ellipsis", no_wrap=True)
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="left" if heading in texts else "right", no_wrap=True)
     return table
 
 

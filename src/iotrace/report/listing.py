@@ -7,7 +7,7 @@ import shutil
 from datetime import datetime
 from pathlib import PurePath
 
-from iotrace.report.printing import echo, visible
+from iotrace.report.printing import aligned_within, echo, visible
 from iotrace.session.listing import ListedSession, Listing
 from iotrace.units import size, time_span
 
@@ -20,12 +20,10 @@ def print_sessions(listing: Listing) -> None:
     """Print two lines for each session: when it began, how it went and its size; its verdict and command."""
     width = shutil.get_terminal_size().columns
     rows = [_HEADINGS, *(_row(each) for each in listing.sessions)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    rest = sum(widths[1:]) + 2 * len(widths[1:])
-    widths[0] = max(_NARROWEST, min(widths[0], width - rest))
-    _print_row(_HEADINGS, widths)
-    for each, row in zip(listing.sessions, rows[1:], strict=True):
-        _print_row(row, widths)
+    heading, *lines = aligned_within(width, _NARROWEST, _cut, rows)
+    echo(heading)
+    for each, line in zip(listing.sessions, lines, strict=True):
+        echo(line)
         # Where the interpreter lies says little of a run.
         argv = [PurePath(word).name if place == 0 else word for place, word in enumerate(each.argv)]
         verdict = each.verdict or ("" if each.state == "running" else "no verdict")
@@ -35,12 +33,6 @@ def print_sessions(listing: Listing) -> None:
         echo("no verdict: none was kept for what is recorded; iotrace report SESSION shows it")
     if any(each.state == "unknown" for each in listing.sessions):
         echo("? : it ran on another host, which alone sees whether it still does")
-
-
-def _print_row(row: tuple[str, ...], widths: list[int]) -> None:
-    cells = [f"{_cut(row[0], widths[0]):{widths[0]}}"]
-    cells += [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-    echo("  ".join(cells).rstrip())
 
 
 def _row(session: ListedSession) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from iotrace.merge.input_files import SESSION
 from iotrace.merge.summary import SourceSummary, Summary
-from iotrace.report.printing import echo, visible
+from iotrace.report.printing import aligned, echo, visible
 from iotrace.session.listing import title_of
-from iotrace.units import counted, duration, rate, size
+from iotrace.units import counted, duration, if_known, rate, size
 
 _SHOWN = 12
 _LABEL_WIDTH = 13
@@ -82,21 +82,16 @@ def _print_clocks(sources: list[SourceSummary]) -> None:
         rows.append(
             [
                 visible(title_of(Path(source.path)) if source.kind == SESSION else Path(source.path).name),
-                "" if source.rank is None else str(source.rank),
+                if_known(source.rank),
                 str(source.events),
                 source.clock,
-                "unknown" if bound is None else f"± {duration(bound)}",
+                if_known(bound, lambda bound_ns: f"± {duration(bound_ns)}", "unknown"),
                 duration(source.clock_shift_ns) if source.clock_shift_ns else "",
                 f"{abs(drift) / 1e3:.3g} ppm" if drift else "",
             ]
         )
     if not any(source.clock_drift_ppb for source in shown):
         rows = [row[:-1] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            f"{cell:{'<' if column in (0, 3) else '>'}{widths[column]}}" for column, cell in enumerate(row)
-        ]
-        echo("  ".join(cells).rstrip())
+    echo(*aligned(rows, texts=(0, 3)))
     if len(sources) > _SHOWN:
         echo(f"{len(sources) - _SHOWN} more inputs: --json lists them")

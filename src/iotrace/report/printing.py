@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -67,6 +67,28 @@ def encode_json(document: Any) -> bytes:
         import json
 
         return json.dumps(msgspec.to_builtins(document), ensure_ascii=False).encode(errors="replace")
+
+
+def aligned(rows: Sequence[Sequence[str]], texts: Container[int] = (0,)) -> list[str]:
+    """Lay rows out below each other: columns of `texts` to the left, others, which hold figures, to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column in texts else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def aligned_within(
+    width: int, least: int, cut: Callable[[str, int], str], rows: Sequence[Sequence[str]]
+) -> list[str]:
+    """Lay rows out in `width` columns: `cut` shortens names, of `least` columns, to what figures leave."""
+    _, *figures = zip(*rows, strict=True)
+    room = max(least, width - sum(2 + max(map(len, column)) for column in figures))
+    return aligned([(cut(name, room).ljust(least), *others) for name, *others in rows])
 
 
 def echo(*lines: str, err: bool = False) -> None:

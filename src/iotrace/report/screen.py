@@ -11,24 +11,26 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, Trust
-from iotrace.report.layout import facts, line, two_columns
+from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, SessionInfo, Trust
+from iotrace.analysis.verdict.failed import last_hang
+from iotrace.report.layout import SHORT_LABEL, facts, line, say, say_each, two_columns
 from iotrace.report.screen_ranks import print_ranks
-from iotrace.report.views.hangs import last_hang_rows
-from iotrace.report.views.slow_words import slow_facts, soon
 from iotrace.report.words import (
-    accumulated,
     device_facts,
     file_facts,
     gain_text,
+    hang_text,
     other_wait_text,
+    pace_texts,
     run_facts,
+    slow_facts,
+    soon,
     start_facts,
+    step_parts_ms,
 )
 from iotrace.session.liveness import KILLED, UNKNOWN
 from iotrace.units import milliseconds
 
-WIDTH = 6  # of a label
 WANT_A_FIX = ("input-bound", "moderately-input-bound", "rank-late", "device-idle")
 _ELSE = "-v has loader, system and I/O"
 _MOST_FIXES = 3
@@ -56,13 +58,13 @@ def print_screen(report: Report, console: Console) -> None:
     style = _STYLES.get(found.kind, "bold")
     line(console, "", Text.assemble((banner, style), "   ", found.text.removeprefix(banner).lstrip()), 0)
     if found.why:
-        line(console, "Why", found.why, WIDTH)
+        say(console, "Why", found.why)
     for label, text in ending(report):
-        line(console, *beside(label, text), WIDTH)
+        say(console, *beside(label, text))
     _print_fixes(found.fixes, console)
     if not found.fixes and found.kind in WANT_A_FIX:
         where = "--view gaps has the longest idle times" if found.kind == "device-idle" else _ELSE
-        line(console, "Fix", no_fix_text(report, where), WIDTH)
+        say(console, "Fix", no_fix_text(report, where))
     print_trust(found.trust, console, silenced=silenced(report))
     console.print()
     if len(report.ranks) > 1:
@@ -73,9 +75,9 @@ def print_screen(report: Report, console: Console) -> None:
             restart = f", restart {rank.incarnation}" if rank.incarnation else ""
             line(console, "", f"Of {rank.called}{restart}:", 0)
         for label, parts in fact_rows(rank):
-            facts(console, label, parts, WIDTH)
+            facts(console, label, parts)
     for text in soon(report.forecasts):
-        line(console, "Soon", text, WIDTH)
+        say(console, "Soon", text)
     missing = [item.what for item in report.not_captured if item.what != MEMORY_BY_OPERATOR]
     if missing:
         what = ", ".join(_summed(dict.fromkeys(missing)))
@@ -85,7 +87,7 @@ def print_screen(report: Report, console: Console) -> None:
 def ending(report: Report) -> list[tuple[str, str]]:
     """What held before a run failed, or why nobody knows how it ended; nothing of other runs."""
     session = report.session
-    rows = last_hang_rows(session, shown_path)
+    rows = _last_hang_rows(session)
     if report.verdict.until:
         return [*rows, ("Until then", report.verdict.until)]
     if session.state == KILLED:
@@ -95,9 +97,20 @@ def ending(report: Report) -> list[tuple[str, str]]:
     return rows
 
 
+def _last_hang_rows(session: SessionInfo) -> list[tuple[str, str]]:
+    """Say the hang that the run was in last, and where stacks of it lie; nothing where it went on."""
+    hang = last_hang(session)
+    if hang is None:
+        return []
+    found = [each.stacks for each in hang.processes if each.stacks]
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    stacks = [("", f"Python stacks: {shown_path(found[0])}{more}")] if found else []
+    return [("Hang", hang_text(hang)), *stacks]
+
+
 def beside(label: str, text: str) -> tuple[str, str]:
     """Put a label that is too long for its column before the text."""
-    return (label, text) if len(label) <= WIDTH else ("", f"{label} {text}")
+    return (label, text) if len(label) <= SHORT_LABEL else ("", f"{label} {text}")
 
 
 def no_fix_text(report: Report, more: str) -> str:
@@ -130,7 +143,7 @@ def print_trust(trust: Trust, console: Console, silenced: str = "") -> None:
         reasons.append(f"{len(trust.reasons) - len(reasons)} more with -v")
     text = trust_text(trust.level, reasons, silenced)
     level = (trust.level, _TRUST_STYLES.get(trust.level, ""))
-    line(console, "Trust", Text.assemble(level, f": {text}"), WIDTH)
+    say(console, "Trust", Text.assemble(level, f": {text}"))
 
 
 def trust_text(level: str, reasons: Sequence[str], silenced: str = "") -> str:
@@ -159,11 +172,14 @@ def silenced(report: Report) -> str:
 
 def print_next(report: Report, timeline: Path | None, console: Console, verbose: bool = False) -> None:
     """Print what to type and open next."""
+    print_commands([*([] if timeline is None else opened(report)), *following(report, verbose)], console)
+
+
+def print_commands(commands: Iterable[tuple[str, str]], console: Console) -> None:
+    """Print commands to type next, and what each shows, below an empty line."""
     console.print()
-    first = [] if timeline is None else opened(report)
-    for number, (command, what) in enumerate([*first, *following(report, verbose)]):
-        label = "" if number else "Next"
-        two_columns(console, label, command, Text(what, style="dim"), WIDTH, whole=True)
+    for number, (command, what) in enumerate(commands):
+        two_columns(console, "" if number else "Next", command, Text(what, style="dim"), whole=True)
 
 
 def opened(report: Report) -> list[tuple[str, str]]:
@@ -206,11 +222,11 @@ def shown_path(path: str) -> str:
 def _print_fixes(fixes: Sequence[Fix], console: Console) -> None:
     for number, fix in enumerate(fixes[:_MOST_FIXES]):
         text = fix.text if number == 0 else f"or {fix.text}"
-        two_columns(console, "" if number else "Fix", text, gain_text(fix), WIDTH)
+        two_columns(console, "" if number else "Fix", text, gain_text(fix))
         if other_wait_text(fix):
-            line(console, "", Text(f"({other_wait_text(fix)})", style="dim"), WIDTH)
+            say(console, "", Text(f"({other_wait_text(fix)})", style="dim"))
     if len(fixes) > _MOST_FIXES:
-        line(console, "", f"{len(fixes) - _MOST_FIXES} more: -v", WIDTH)
+        say(console, "", f"{len(fixes) - _MOST_FIXES} more: -v")
 
 
 Row = tuple[str, Sequence[str]]  # a label, and what stands beside it
@@ -222,15 +238,10 @@ def fact_rows(rank: RankReport) -> list[Row]:
     rows: list[Row] = []
     if steps.mean_ms is not None:
         long = f" (p95 {steps.p95_ms:.1f})" if steps.count > 1 else ""
-        pace = [f"{milliseconds(steps.mean_ms)}{long}"]
-        if steps.per_second is not None:
-            pace.append(f"{steps.per_second:.1f} steps/s")
-        if steps.samples_per_second is not None:
-            pace.append(f"{steps.samples_per_second:.1f} samples/s")
-        pace += accumulated(steps)
-        split = _split(rank, steps.mean_ms)
+        pace = " · ".join([f"{milliseconds(steps.mean_ms)}{long}", *pace_texts(steps)])
         label = "Trace" if steps.count == 1 and steps.per_second is None else "Step"
-        rows.append((label, [" · ".join(pace), " · ".join(split)] if split else [" · ".join(pace)]))
+        split = " · ".join(_split(rank, steps.mean_ms))
+        rows.append((label, [pace, split] if split else [pace]))
     if rank.data_wait.raw_ms:
         rows += _cause_rows(rank)
     rows += [("Device", device_facts(rank)), ("Slow", slow_facts(rank))]
@@ -240,18 +251,10 @@ def fact_rows(rank: RankReport) -> list[Row]:
 
 def _split(rank: RankReport, whole_ms: float) -> list[str]:
     """What a step is made of, as far as that is known: the data wait, and what the host did in the rest."""
-    phases, wait_ms = rank.phases_ms, rank.data_wait.raw_ms
-    named = {
-        "data wait": wait_ms,
-        "forward": phases.forward,
-        "backward": phases.backward,
-        "optimizer": phases.optimizer,
-        "other": phases.other,
-    }
-    if wait_ms is not None and phases.other is None:
-        known = [each for each in (phases.forward, phases.backward, phases.optimizer) if each is not None]
-        named["rest"] = whole_ms - wait_ms - sum(known)
-    return [f"{name} {ms:.1f}" for name, ms in named.items() if ms is not None]
+    parts = step_parts_ms(rank)
+    if rank.data_wait.raw_ms is not None and "other" not in parts:
+        parts["rest"] = whole_ms - sum(parts.values())
+    return [f"{name} {ms:.1f}" for name, ms in parts.items()]
 
 
 def _cause_rows(rank: RankReport) -> list[Row]:

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.results import Imbalance, RankReport, Recommendation, Report
-from iotrace.report.layout import figures_table, line, plain, print_table
-from iotrace.units import counted
+from iotrace.report.layout import line, plain, print_table, table_of
+from iotrace.units import counted, if_known, one_decimal, percent
 
 MOST_RANKS = 15  # of more only the latest are shown, how the others are distributed, and a line a host
 _LATEST = 10
@@ -52,44 +52,34 @@ def print_ranks(report: Report, console: Console) -> None:
     ranks = latest_first(report)
     several = len(ranks) > MOST_RANKS
     shown = ranks[: _LATEST if several else None]
-    unnumbered = any(rank.pid is not None for rank in ranks)
+    number = "process" if any(rank.pid is not None for rank in ranks) else "rank"
     wide = console.width >= _NARROW
-    table = figures_table([""], ["process" if unnumbered else "rank"])
-    hosts = wide and any(rank.host for rank in ranks)
-    if hosts:
-        table.add_column("host", no_wrap=True, overflow="ellipsis")
+    hosts = ["host"] if wide and any(rank.host for rank in ranks) else []
     headings = _OWN if imbalance is None else _OWN + _COMPARED
     shown_headings = [heading for heading in headings if wide or heading != _COMPUTE]
-    for heading in shown_headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = table_of(["", number, *hosts, *shown_headings], texts=("", "host"))
     for rank in shown:
         mark = "late" if report.verdict.kind == "rank-late" and rank.rank == late else ""
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
-        number = rank.rank if rank.pid is None else rank.pid
         figures = dict(zip(headings, _row(rank, imbalance), strict=True))
-        host = [rank.host or ""] if hosts else []
-        known = [figures[heading] for heading in shown_headings]
-        table.add_row(Text(mark, style="bold red"), f"{number}{restart}", *host, *known)
+        cells = [f"{_number(rank)}{restart}", *(rank.host or "" for _ in hosts)]
+        table.add_row(Text(mark, style="bold red"), *cells, *(figures[each] for each in shown_headings))
     if several:
         steps, waits = _known(ranks)
         for what, share in (("least", 0), (f"median of {len(ranks)}", 50), ("95 % below", 95), ("most", 100)):
             cells = [f"{np.percentile(each, share):.1f}" if each else "?" for each in (steps, waits)]
-            first = ["", what] if hosts else [what]
-            table.add_row("", *first, *cells, *[""] * (len(shown_headings) - 2))
+            table.add_row("", *("" for _ in hosts), what, *cells, *[""] * (len(shown_headings) - 2))
     print_table(console, table)
     legend = "data: own wait for data, of measured steps"
     if imbalance is not None:
-        steps_seen = max((each.steps for each in imbalance.ranks), default=0)
-        profiled = counted(steps_seen, "profiled step")
-        compared = (
-            f"waits in collectives, compute: both of {profiled}" if wide else f"in collectives, of {profiled}"
-        )
-        legend += f"; for others: {compared}; late in: last to arrive, of all collectives"
+        profiled = counted(max((each.steps for each in imbalance.ranks), default=0), "profiled step")
+        compared = "waits in collectives, compute: both of" if wide else "in collectives, of"
+        legend += f"; for others: {compared} {profiled}; late in: last to arrive, of all collectives"
         legend += "" if imbalance.withheld is None else "; ?: the clocks do not tell"
     line(console, "", Text(legend, style="dim"), 0)
     console.print()
     if several:
-        _print_hosts(report, ranks, console)
+        _print_hosts(ranks, console)
 
 
 def latest_first(report: Report) -> list[RankReport]:
@@ -112,39 +102,37 @@ def _known(ranks: Sequence[RankReport]) -> tuple[list[float], list[float]]:
     return steps, [rank.data_wait.raw_ms for rank in ranks if rank.data_wait.raw_ms is not None]
 
 
-def _print_hosts(report: Report, ranks: Sequence[RankReport], console: Console) -> None:
+def _print_hosts(ranks: Sequence[RankReport], console: Console) -> None:
     """Print a line a host, that of the latest rank first."""
     by_host: dict[str, list[RankReport]] = defaultdict(list)
     for rank in ranks:
         by_host[rank.host or "?"].append(rank)
     if len(by_host) < 2:
         return
-    table = figures_table(["host"], ["ranks", "step ms", "data ms", "most", "of rank"])
+    table = table_of(["host", "ranks", "step ms", "data ms", "most", "of rank"], texts=["host"])
     for host, own in list(by_host.items())[:_MOST_HOSTS]:
         steps, waits = _known(own)
         means = [f"{np.mean(each):.1f}" if each else "?" for each in (steps, waits)]
         worst = max(own, key=lambda rank: rank.data_wait.raw_ms or 0.0)
-        most = "?" if worst.data_wait.raw_ms is None else f"{worst.data_wait.raw_ms:.1f}"
-        number = worst.rank if worst.pid is None else worst.pid
-        table.add_row(plain(host), str(len(own)), *means, most, str(number))
+        most = if_known(worst.data_wait.raw_ms, one_decimal, "?")
+        table.add_row(plain(host), str(len(own)), *means, most, str(_number(worst)))
     print_table(console, table)
     if len(by_host) > _MOST_HOSTS:
         line(console, "", f"{len(by_host) - _MOST_HOSTS} more hosts; all ranks: --view ranks", 0)
-    line(
-        console,
-        "",
-        Text("step, data: means over the host's ranks; most: the longest data wait", style="dim"),
-        0,
-    )
+    legend = "step, data: means over the host's ranks; most: the longest data wait"
+    line(console, "", Text(legend, style="dim"), 0)
     console.print()
 
 
+def _number(rank: RankReport) -> int:
+    return rank.rank if rank.pid is None else rank.pid
+
+
 def _row(rank: RankReport, imbalance: Imbalance | None) -> Sequence[str]:
-    wait, steps = rank.data_wait, rank.steps
     row = [
-        "?" if steps.mean_ms is None else f"{steps.mean_ms:.1f}",
-        "?" if wait.raw_ms is None else f"{wait.raw_ms:.1f}",
-        "?" if wait.raw_wait_fraction is None else f"{100 * wait.raw_wait_fraction:.0f} %",
+        if_known(rank.steps.mean_ms, one_decimal, "?"),
+        if_known(rank.data_wait.raw_ms, one_decimal, "?"),
+        if_known(rank.data_wait.raw_wait_fraction, percent, "?"),
     ]
     if imbalance is None:
         return row
@@ -155,7 +143,7 @@ def _row(rank: RankReport, imbalance: Imbalance | None) -> Sequence[str]:
     waited_ms = own.communication_wait_ms
     return [
         *row,
-        "?" if waited_ms is None else f"{100 * waited_ms / own.step_ms:.0f} %",
-        f"{100 * own.compute_ms / own.step_ms:.0f} %",
-        "?" if imbalance.withheld or not matched else f"{100 * last_in / matched:.0f} %",
+        "?" if waited_ms is None else percent(waited_ms / own.step_ms),
+        percent(own.compute_ms / own.step_ms),
+        "?" if imbalance.withheld or not matched else percent(last_in / matched),
     ]

@@ -18,16 +18,14 @@ from iotrace.analysis.results import (
     RegionResult,
     Report,
 )
-from iotrace.report.layout import LABEL_WIDTH, command, figures_table, line, plain, print_table
+from iotrace.report.layout import LABEL_WIDTH, command, line, plain, print_table, table_of
 from iotrace.report.screen import print_next, print_screen
 from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, latest_first
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
-from iotrace.report.views.hangs import hang_rows
-from iotrace.report.views.slow_words import slow_text
-from iotrace.report.words import accumulated, who_failed
+from iotrace.report.words import hang_rows, pace_texts, slow_text, who_failed
 from iotrace.sources.clocks.session_clock import step_text
-from iotrace.units import bounds, counted, milliseconds, percent
+from iotrace.units import bounds, counted, if_known, milliseconds, percent
 
 _MOST_CAUSES = 5
 _MOST_REGIONS = 6
@@ -85,8 +83,9 @@ def _print_details(report: Report, console: Console) -> None:
         _print_rank(rank, console, len(report.ranks) > 1)
     if len(shown) < len(report.ranks):
         line(console, "", f"{len(report.ranks) - len(shown)} more ranks: choose them with --ranks LIST", 0)
-    for text in [each.text for each in report.forecasts if each.seconds is None]:
-        line(console, "memory", text)
+    for forecast in report.forecasts:
+        if forecast.seconds is None:
+            line(console, "memory", forecast.text)
     if report.imbalance is not None:
         print_imbalance(report.imbalance, console)
     numbers = {None, *(rank.rank for rank in shown)}
@@ -134,14 +133,8 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
         if steps.excluded.profiled:
             excluded.append(f"{steps.excluded.profiled} profiled")
         without = f" (without {' and '.join(excluded)})" if excluded else ""
-        samples = "" if steps.samples_per_second is None else f" · {steps.samples_per_second:.1f} samples/s"
-        pace = "" if steps.per_second is None else f" · {steps.per_second:.1f} steps/s"
-        line(
-            console,
-            "steps",
-            f"{steps.count} measured{without}: {milliseconds(steps.mean_ms)} each "
-            f"(p95 {steps.p95_ms:.1f}){pace}{samples}{''.join(f' · {text}' for text in accumulated(steps))}",
-        )
+        each = f"{milliseconds(steps.mean_ms)} each (p95 {steps.p95_ms:.1f})"
+        line(console, "steps", " · ".join([f"{steps.count} measured{without}: {each}", *pace_texts(steps)]))
         if rank.loop_slow_steps is not None and rank.loop_slow_steps.count:
             line(console, "slow steps", slow_text(rank.loop_slow_steps))
         _print_wait(rank, steps.mean_ms, console)
@@ -153,23 +146,23 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
     if rank.regions:
         _print_regions(rank.regions, console)
     print_system(rank.system, console)
-    for each in rank.culprits:
-        if each.id.startswith("numa-"):
-            line(console, "NUMA", each.text)
+    for culprit in rank.culprits:
+        if culprit.id.startswith("numa-"):
+            line(console, "NUMA", culprit.text)
     if rank.io is not None:
         print_io(rank.io, console, rank.file_groups)
 
 
 def _print_regions(regions: list[RegionResult], console: Console) -> None:
     console.print()
-    table = figures_table(["Regions"], ["count", "total", "CPU", "wait a step"])
+    table = table_of(["Regions", "count", "total", "CPU", "wait a step"], texts=["Regions"])
     for region in regions[:_MOST_REGIONS]:
         table.add_row(
             region.name,
             str(region.count),
             milliseconds(region.ms_total),
             milliseconds(region.cpu_ms_total),
-            "" if region.wait_ms is None else milliseconds(region.wait_ms),
+            if_known(region.wait_ms, milliseconds),
         )
     print_table(console, table)
     if len(regions) > _MOST_REGIONS:
@@ -288,15 +281,13 @@ def loader_text(loader: LoaderResult) -> str:
         made = f"{loader.library}'s loader{f', {workers}' if loader.workers else ''}"
     else:
         made = "wrapped by iotrace.batches" if loader.wrapped else workers
-    parts.append(f"{made}, {loader.batches} batches")
-    if len(loader.phases) > 1:
-        parts.append(", ".join(f"{count} in {phase}" for phase, count in loader.phases.items()))
-    if loader.production_ms is not None:
-        parts.append(f"{milliseconds(loader.production_ms)} to prepare one")
-    if loader.queue_depth_mean is not None:
-        parts.append(f"the loop finds {loader.queue_depth_mean:.1f} ready")
-    if loader.first_batch_ms is not None:
-        parts.append(f"first batch after {loader.first_batch_ms:.0f} ms")
-    if loader.failures:
-        parts.append(f"ended by {', '.join(loader.failures)}")
-    return " · ".join(parts)
+    phases = [f"{count} in {phase}" for phase, count in loader.phases.items()]
+    parts += [
+        f"{made}, {loader.batches} batches",
+        ", ".join(phases) if len(phases) > 1 else "",
+        if_known(loader.production_ms, "{:.1f} ms to prepare one".format),
+        if_known(loader.queue_depth_mean, "the loop finds {:.1f} ready".format),
+        if_known(loader.first_batch_ms, "first batch after {:.0f} ms".format),
+        f"ended by {', '.join(loader.failures)}" if loader.failures else "",
+    ]
+    return " · ".join(filter(None, parts))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.results import Chunks, FileGroup, FileIo, Gpu, Io, ProcessUse, System, total
-from iotrace.report.layout import figures_table, line, print_table
-from iotrace.units import counted, digits, milliseconds, percent, size
+from iotrace.report.layout import line, print_table, table_of
+from iotrace.units import counted, digits, if_known, milliseconds, percent, size
 
 _MOST_FILES = 6
 _MOST_GPUS = 8
@@ -27,41 +27,40 @@ _MOST_GROWN = 4
 
 def print_system(system: System, console: Console) -> None:
     """Print CPU, memory and GPUs."""
-    parts = []
-    if system.cpu_pct_mean is not None:
-        of = f" of {100 * system.cpus}" if system.cpus else ""
-        parts.append(f"CPU {system.cpu_pct_mean:.0f} %{of}")
-    if system.rss_peak_bytes is not None:
-        parts.append(f"RSS of its processes {size(system.rss_peak_bytes)} at most{_unsampled(system)}")
-    host = system.host
-    if host is not None:
-        if host.cpu_busy_fraction is not None and host.cpu_saturated_fraction is not None:
-            busy, full = percent(host.cpu_busy_fraction), percent(host.cpu_saturated_fraction)
-            parts.append(f"host {busy} busy, all cores {full} of the time")
-        if host.iowait_fraction is not None and host.iowait_fraction >= _WORTH_NAMING:
-            parts.append(f"iowait {percent(host.iowait_fraction)}")
-        pressures = [
-            f"{name} {percent(fraction)}"
-            for name, fraction in host.pressure_fraction.items()
-            if fraction >= _WORTH_NAMING
-        ]
-        if pressures:
-            parts.append(f"pressure: {', '.join(pressures)}")
-        if host.cpu_throttled_fraction is not None and host.cpu_throttled_fraction >= _WORTH_NAMING:
-            held_back = percent(host.cpu_throttled_fraction)
-            parts.append(f"throttled by its CPU quota in {held_back} of the periods")
-    if parts:
-        line(console, "system", " · ".join(parts))
-    growing = _growing(system.processes)
-    if growing:
-        line(console, "memory", growing)
-    if in_swap := _in_swap(system):
-        line(console, "swap", in_swap)
+    told = {
+        "system": " · ".join(_parts(system)),
+        "memory": _growing(system.processes),
+        "swap": _in_swap(system),
+    }
+    for label, text in told.items():
+        if text:
+            line(console, label, text)
     rows = _gpu_rows(system.gpus)
     for label, text in rows[:_MOST_GPUS]:
         line(console, label, text)
     if len(rows) > _MOST_GPUS:
         line(console, "", f"{len(rows) - _MOST_GPUS} more devices: --json")
+
+
+def _parts(system: System) -> Iterator[str]:
+    if system.cpu_pct_mean is not None:
+        of = f" of {100 * system.cpus}" if system.cpus else ""
+        yield f"CPU {system.cpu_pct_mean:.0f} %{of}"
+    if system.rss_peak_bytes is not None:
+        yield f"RSS of its processes {size(system.rss_peak_bytes)} at most{_unsampled(system)}"
+    host = system.host
+    if host is None:
+        return
+    if host.cpu_busy_fraction is not None and host.cpu_saturated_fraction is not None:
+        busy, full = percent(host.cpu_busy_fraction), percent(host.cpu_saturated_fraction)
+        yield f"host {busy} busy, all cores {full} of the time"
+    if (waits := host.iowait_fraction or 0.0) >= _WORTH_NAMING:
+        yield f"iowait {percent(waits)}"
+    pressures = {name: share for name, share in host.pressure_fraction.items() if share >= _WORTH_NAMING}
+    if pressures:
+        yield f"pressure: {', '.join(f'{name} {percent(share)}' for name, share in pressures.items())}"
+    if (held_back := host.cpu_throttled_fraction or 0.0) >= _WORTH_NAMING:
+        yield f"throttled by its CPU quota in {percent(held_back)} of the periods"
 
 
 def _unsampled(system: System) -> str:
@@ -93,12 +92,11 @@ def _in_swap(system: System) -> str:
     held = [(each.swap_bytes_peak or 0, each) for each in system.processes]
     if max(back or 0, sum(size_bytes for size_bytes, _ in held)) < _GROWN_BYTES:
         return ""
-    parts = [
-        "how much came back is unknown" if back is None else f"{size(back)} came back over the measured steps"
-    ]
+    came_back = if_known(back, lambda count: f"{size(count)} came back over the measured steps")
+    parts = [came_back or "how much came back is unknown"]
     for size_bytes, each in sorted(held, key=lambda pair: -pair[0])[:_MOST_GROWN]:
         if size_bytes:
-            own = "?" if each.swap_in_bytes is None else size(each.swap_in_bytes)
+            own = if_known(each.swap_in_bytes, size, "?")
             parts.append(f"{each.role} {size(size_bytes)} in swap at most, {own} back")
     return " · ".join(parts)
 
@@ -123,25 +121,21 @@ def gpu_label(gpu: Gpu) -> str:
 
 def gpu_text(gpu: Gpu) -> str:
     """What a device is, and what it did over the measured steps."""
-    parts = []
-    if gpu.util_pct_mean is not None:
-        parts.append(f"{gpu.util_pct_mean:.0f} % busy{_peak(gpu.util_pct_mean, gpu.util_pct_peak)}")
-    if gpu.power_w_mean is not None:
-        energy = f"{gpu.power_w_mean:.0f} W{_peak(gpu.power_w_mean, gpu.power_w_peak)}"
-        if gpu.energy_j_per_step is not None:
-            energy += f", {_joules(gpu.energy_j_per_step)} J a step"
-        if gpu.energy_j_per_sample is not None:
-            energy += f", {_joules(gpu.energy_j_per_sample)} J a sample"
-        parts.append(energy)
-    if gpu.memory_bytes_peak is not None:
-        parts.append(f"{size(gpu.memory_bytes_peak)} at most")
-    if gpu.sm_clock_mhz_mean is not None:
-        parts.append(f"{gpu.sm_clock_mhz_mean:.0f} MHz")
-    if gpu.temperature_c_max is not None:
-        parts.append(f"{gpu.temperature_c_max:.0f} °C at most")
+    power = [
+        if_known(gpu.power_w_mean, lambda mean: f"{mean:.0f} W{_peak(mean, gpu.power_w_peak)}"),
+        if_known(gpu.energy_j_per_step, lambda each: f"{_joules(each)} J a step"),
+        if_known(gpu.energy_j_per_sample, lambda each: f"{_joules(each)} J a sample"),
+    ]
+    parts = [
+        if_known(gpu.util_pct_mean, lambda mean: f"{mean:.0f} % busy{_peak(mean, gpu.util_pct_peak)}"),
+        ", ".join(filter(None, power)) if gpu.power_w_mean is not None else "",
+        if_known(gpu.memory_bytes_peak, lambda peak: f"{size(peak)} at most"),
+        if_known(gpu.sm_clock_mhz_mean, "{:.0f} MHz".format),
+        if_known(gpu.temperature_c_max, "{:.0f} °C at most".format),
+    ]
     if gpu.throttled_fraction:
         parts.append(f"throttled {percent(gpu.throttled_fraction)}: {', '.join(gpu.throttle_reasons)}")
-    return f"{gpu.name}: {' · '.join(parts) if parts else 'unknown'}"
+    return f"{gpu.name}: {' · '.join(filter(None, parts)) or 'unknown'}"
 
 
 def _joules(energy_j: float) -> str:
@@ -159,19 +153,19 @@ def print_io(io: Io, console: Console, groups: Sequence[FileGroup] = ()) -> None
     coverage, partly = io.seen_fraction, io.seen_in_part
     at_least = _AT_LEAST if partly else ""
     path_width = max(_NARROWEST_PATH, console.width - _FIGURES_WIDTH - len(at_least))
-    table = figures_table(["I/O by file"], ["opens", "reads", "read", "read time", "metadata", "written"])
+    headings = ("I/O by file", "opens", "reads", "read", "read time", "metadata", "written")
+    table = table_of(headings, texts=headings[:1])
     rows: dict[str, list[FileIo]] = defaultdict(list)
     for file in io.files:
         if file.group is not None:  # without temporary files and libraries'
             rows[file.group].append(file)
     for path, files in list(rows.items())[:_MOST_FILES]:
-        read_ms = total(file.read_ms_total for file in files)
         table.add_row(
             _shorten(path, path_width),
             str(sum(file.opens for file in files)),
             str(sum(file.reads for file in files)),
             _bytes_read(files, at_least),
-            "?" if read_ms is None else milliseconds(read_ms),
+            if_known(total(file.read_ms_total for file in files), milliseconds, "?"),
             milliseconds(sum(file.metadata_ms_total for file in files)),
             size(sum(file.write_bytes for file in files)),
         )
@@ -182,34 +176,23 @@ def print_io(io: Io, console: Console, groups: Sequence[FileGroup] = ()) -> None
             line(console, "chunks", f"{group.path}: {chunks_text(group.chunks)}")
     more = len(rows) - _MOST_FILES
     rest = f"{counted(more, 'more row')}; " if more > 0 else ""
-    if partly or io.unseen_because is None:
-        line(console, "", Text(f"{rest}{io.calls} calls", style="dim"), 0)
-    else:
-        seen = "unknown" if coverage is None else percent(coverage)
+    told, when = f"{rest}{io.calls} calls", " in the measured steps" if io.data_coverage_of_steps else ""
+    if not partly and io.unseen_because is not None:
         of = ", of what makes batches" if io.data_coverage is not None else ""
-        of += " in the measured steps" if io.data_coverage_of_steps else ""
-        told = f"{rest}{io.calls} calls, coverage of the kernel's own account: {seen}{of}"
-        line(console, "", Text(told, style="dim"), 0)
+        seen = if_known(coverage, percent, "unknown")
+        told += f", coverage of the kernel's own account: {seen}{of}{when}"
+    line(console, "", Text(told, style="dim"), 0)
+    workers = [process for process in io.processes if process.is_worker]
     if partly:
         whose = "the bytes that the kernel counted as read"
-        if io.data_coverage is not None and any(process.is_worker for process in io.processes):
-            workers = [process for process in io.processes if process.is_worker]
-            read = sum(process.kernel_bytes or 0 for process in workers)
-            if io.data_coverage_of_steps:
-                read = sum(process.steps_kernel_bytes or 0 for process in workers)
-            when = " in the measured steps" if io.data_coverage_of_steps else ""
-            whose += f" by workers{when}, {size(read)}"
+        if io.data_coverage is not None and workers:
+            counted_bytes = [each.steps_kernel_bytes if when else each.kernel_bytes for each in workers]
+            whose += f" by workers{when}, {size(sum(filter(None, counted_bytes)))}"
         line(console, "not seen", f"{percent(1 - (coverage or 0.0))} of {whose}: {io.unseen_because}")
-    _print_unseen(io, console)
-
-
-def _print_unseen(io: Io, console: Console) -> None:
-    """Say what the kernel counted beside the data: code, and what the training process takes from workers."""
-    if not any(process.is_worker for process in io.processes):
-        return
+    # What the kernel counted beside the data: code, and what the training process takes from workers.
     others = [process for process in io.processes if not process.is_worker and process.kernel_bytes]
     unseen = sum((process.kernel_bytes or 0) - (process.traced_bytes or 0) for process in others)
-    if unseen >= _UNSEEN_BYTES:
+    if workers and unseen >= _UNSEEN_BYTES:
         line(console, "not data", f"{size(unseen)} read by the training process: code, pipes of its workers")
 
 

@@ -12,11 +12,11 @@ from rich.text import Text
 from iotrace.analysis.results.base import total
 from iotrace.analysis.results.top import Top, TopProcess, TopRank
 from iotrace.analysis.verdict.verdict import BANNERS
-from iotrace.report.layout import command, plain
-from iotrace.report.views.slow_words import soon
-from iotrace.units import counted, percent, size
+from iotrace.report.layout import command, line, plain
+from iotrace.report.words import soon
+from iotrace.units import counted, if_known, one_decimal, percent, size
 
-_LABEL = 9
+_LABEL = 8
 _MOST_ROWS = 16  # ranks; of more the worst ones, a median and a sum of the rest
 _WORST_ROWS = 3
 _MOST_FILES = 3
@@ -26,49 +26,31 @@ _WORTH_NAMING = 0.01  # of the wait
 _OVER = ("ended", "killed")
 
 
-def lines_of(top: Top, console: Console) -> list[Text]:
-    """Set `top` in lines of at most the console's width."""
-    screen = _Screen(console)
+def print_top(top: Top, console: Console) -> None:
+    """Print `top` in lines of at most the console's width."""
     worst = _worst(top)
-    _print_state(top, worst, screen)
+    _print_state(top, worst, console)
     if len(top.ranks) > 1 and any(rank.steps.count for rank in top.ranks):
-        _print_ranks(top.ranks, worst, top.state not in _OVER, screen)
+        _print_ranks(top.ranks, worst, top.state not in _OVER, console)
     if worst is not None:
-        _print_rank(worst, screen)
+        _print_rank(worst, console)
     for host in () if top.state in _OVER else top.hosts:
-        free = "unknown" if host.memory_available_bytes is None else size(host.memory_available_bytes)
+        free = if_known(host.memory_available_bytes, size, "unknown")
         busy = "" if host.cpu_busy_fraction is None else f"CPUs {percent(host.cpu_busy_fraction)} busy · "
-        screen.line("Host", f"{busy}{free} memory free{f' on {host.host}' if len(top.hosts) > 1 else ''}")
+        _line(console, "Host", f"{busy}{free} memory free{f' on {host.host}' if len(top.hosts) > 1 else ''}")
     for text in soon(top.forecasts):
-        screen.line("Forecast", text, "bold")
+        _line(console, "Forecast", text, "bold")
     for note in top.notes:
-        screen.line("Note", note)
-    _print_window(top, worst, screen)
-    return screen.lines
+        _line(console, "Note", note)
+    _print_window(top, worst, console)
 
 
-class _Screen:
-    """Lines with a label in front, wrapped beside it."""
+def _line(console: Console, label: str, text: str | Text, style: str = "") -> None:
+    line(console, label, plain(text, style), _LABEL)
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self.width = console.width
-        self.lines: list[Text] = []
 
-    def line(self, label: str, text: str | Text, style: str = "") -> None:
-        body = plain(text, style)
-        for number, part in enumerate(body.wrap(self._console, max(20, self.width - _LABEL))):
-            part.rstrip()
-            front = label if number == 0 else ""
-            self.lines.append(Text.assemble((front.ljust(_LABEL), "bold"), part))
-
-    def banner(self, text: str, style: str = "bold") -> None:
-        for part in plain(text, style).wrap(self._console, self.width):
-            part.rstrip()
-            self.lines.append(part)
-
-    def blank(self) -> None:
-        self.lines.append(Text())
+def _banner(console: Console, text: str, style: str = "bold") -> None:
+    line(console, "", plain(text, style), 0)
 
 
 def _worst(top: Top) -> TopRank | None:
@@ -77,25 +59,25 @@ def _worst(top: Top) -> TopRank | None:
     return next((rank for rank in top.ranks if rank.rank == told), next(iter(top.ranks), None))
 
 
-def _print_state(top: Top, worst: TopRank | None, screen: _Screen) -> None:
+def _print_state(top: Top, worst: TopRank | None, console: Console) -> None:
     if top.state in _OVER:
         how = "" if top.exit_code is None else f"exit code {top.exit_code}"
         if top.state == "killed":
             how = "nothing of it lives, and no end was written"
         ago = "" if top.news_s is None else f"{_ago(top.news_s)} ago"
         what = "no step was measured" if top.awaited else "below: its last steps"
-        told = ", ".join(part for part in (how, ago) if part)
-        screen.banner(f"{'FAILED' if top.exit_code else top.state.upper()} {told}; {what}")
+        told = ", ".join(filter(None, (how, ago)))
+        _banner(console, f"{'FAILED' if top.exit_code else top.state.upper()} {told}; {what}")
     elif top.awaited is not None:
-        screen.banner(f"RUNNING no figures yet: awaits {top.awaited}")
+        _banner(console, f"RUNNING no figures yet: awaits {top.awaited}")
     if top.verdict is not None:
         high = top.verdict.text.startswith(BANNERS["input-bound"])
-        screen.banner(top.verdict.text, "bold red" if high else "bold")
+        _banner(console, top.verdict.text, "bold red" if high else "bold")
         if top.verdict.why:
-            screen.line("Why", top.verdict.why)
+            _line(console, "Why", top.verdict.why)
     if worst is not None and top.state not in _OVER and _is_late(worst):
         since = f"; since then {worst.since}" if worst.since else ""
-        screen.line("Late", f"the last step ended {_ago(worst.idle_s or 0.0)} ago{since}", "yellow")
+        _line(console, "Late", f"the last step ended {_ago(worst.idle_s or 0.0)} ago{since}", "yellow")
 
 
 def _is_late(rank: TopRank) -> bool:
@@ -103,7 +85,7 @@ def _is_late(rank: TopRank) -> bool:
     return rank.idle_s is not None and rank.idle_s > max(_LONG_S, _LONG_STEPS * usual_s)
 
 
-def _print_ranks(ranks: Sequence[TopRank], worst: TopRank | None, living: bool, screen: _Screen) -> None:
+def _print_ranks(ranks: Sequence[TopRank], worst: TopRank | None, living: bool, console: Console) -> None:
     """Print a row a rank, that with the longest wait first."""
     ordered = sorted(ranks, key=lambda rank: -_share(rank))
     columns: list[tuple[str, Callable[[TopRank], str]]] = [
@@ -117,99 +99,103 @@ def _print_ranks(ranks: Sequence[TopRank], worst: TopRank | None, living: bool, 
         columns += [
             ("workers busy", _busy_text),
             ("memory", lambda rank: _memory_text(rank.processes)),
-            ("age", lambda rank: "" if rank.age_s is None else _ago(rank.age_s)),
+            ("age", lambda rank: if_known(rank.age_s, _ago)),
         ]
     shown = ordered if len(ordered) < _MOST_ROWS else ordered[:_WORST_ROWS]
     if len({rank.host for rank in ranks}) > 1:
         columns.append(("host", lambda rank: rank.host or ""))
     table = [[name, *(cell(rank) for rank in shown)] for name, cell in columns]
     widths = [max(map(len, column)) for column in table]
-    while sum(widths) + 2 * (len(widths) - 1) > screen.width - len("  < worst"):
+    while sum(widths) + 2 * (len(widths) - 1) > console.width - len("  < worst"):
         widths.pop()
-    screen.blank()
+    console.print()
     for row in range(len(shown) + 1):
         cells = [column[row].rjust(width) for column, width in zip(table, widths, strict=False)]
         mark = "  < worst" if row and shown[row - 1] is worst else ""
-        screen.lines.append(Text("  ".join(cells) + mark, style="" if row else "bold"))
+        console.print(Text("  ".join(cells) + mark, style="" if row else "bold"), soft_wrap=True)
     rest = ordered[len(shown) :]
     if rest:
         known = [rank.steps.mean_ms for rank in rest if rank.steps.mean_ms is not None]
         waits = [_share(rank) for rank in rest if _share(rank) >= 0]
         medians = f": median step {median(known):.1f} ms" if known else ""
         medians += f", {percent(median(waits))} of it wait" if waits else ""
-        screen.lines.append(Text(f"{len(rest)} other ranks{medians}"))
-    screen.blank()
+        console.print(Text(f"{len(rest)} other ranks{medians}"), soft_wrap=True)
+    console.print()
 
 
-def _print_rank(rank: TopRank, screen: _Screen) -> None:
+def _print_rank(rank: TopRank, console: Console) -> None:
     steps, wait = rank.steps, rank.data_wait
     if steps.mean_ms is not None:
         samples = "" if steps.samples_per_second is None else f" · {steps.samples_per_second:.1f} samples/s"
         rate = f"{_number(steps.per_second)} steps/s{samples}"
-        screen.line("Step", f"{steps.mean_ms:.1f} ms (p95 {steps.p95_ms:.1f}) · {rate}")
+        _line(console, "Step", f"{steps.mean_ms:.1f} ms (p95 {steps.p95_ms:.1f}) · {rate}")
         if wait.raw_ms is not None:
-            _print_wait(rank, screen)
+            _print_wait(rank, console)
     if rank.processes:
-        _print_processes(rank.processes, screen)
+        _print_processes(rank.processes, console)
     for gpu in rank.gpus:
-        util = "unknown" if gpu.util_pct is None else f"{gpu.util_pct:.0f} %"
+        util = if_known(gpu.util_pct, "{:.0f} %".format, "unknown")
         memory = "" if gpu.memory_bytes is None else f" · {size(gpu.memory_bytes)}"
         total = "" if gpu.memory_total_bytes is None else f" of {size(gpu.memory_total_bytes)}"
-        screen.line(f"GPU {gpu.index}", f"{util} busy{memory}{total if memory else ''} · {gpu.name}")
+        _line(console, f"GPU {gpu.index}", f"{util} busy{memory}{total if memory else ''} · {gpu.name}")
 
 
-def _print_wait(rank: TopRank, screen: _Screen) -> None:
+def _print_wait(rank: TopRank, console: Console) -> None:
     wait = rank.data_wait
     raw_ms = wait.raw_ms or 0.0
     causes = sorted(wait.causes_ms.items(), key=lambda pair: -pair[1])
     parts = [f"{cause} {cost_ms:.1f}" for cause, cost_ms in causes if cost_ms >= 0.05]
-    screen.line("Wait", f"{raw_ms:.1f} ms a step{': ' if parts else ''}{' · '.join(parts)}")
+    _line(console, "Wait", f"{raw_ms:.1f} ms a step{': ' if parts else ''}{' · '.join(parts)}")
     files = [file for file in rank.file_groups if (file.ms or 0.0) >= max(0.05, _WORTH_NAMING * raw_ms)]
     for number, file in enumerate(files[:_MOST_FILES]):
         text = f"{file.ms:.1f} ms (decode {file.decode_ms or 0.0:.1f}, read {file.read_ms or 0.0:.1f})  "
         members = f": {file.members} files" if file.members is not None else ""
-        room = screen.width - _LABEL - len(text) - len(members)
+        room = console.width - _LABEL - 1 - len(text) - len(members)
         path = file.path if len(file.path) <= room else "…" + file.path[-max(8, room - 1) :]
-        screen.line("" if number else "Files", Text.assemble(text, (path, "bold"), members))
+        _line(console, "" if number else "Files", Text.assemble(text, (path, "bold"), members))
     others = rank.file_groups[len(files[:_MOST_FILES]) :]
     if files and others:
         total_ms = sum(file.ms or 0.0 for file in others)
-        screen.line("", f"{total_ms:.1f} ms {counted(len(others), 'other')}")
+        _line(console, "", f"{total_ms:.1f} ms {counted(len(others), 'other')}")
 
 
-def _print_processes(processes: Sequence[TopProcess], screen: _Screen) -> None:
+def _print_processes(processes: Sequence[TopProcess], console: Console) -> None:
     workers = [process for process in processes if process.role != "main"]
     if workers:
         busy = _range([None if each.busy_fraction is None else 100 * each.busy_fraction for each in workers])
         cpu = _range([each.cpu_pct for each in workers])
-        screen.line("Workers", f"{len(workers)}: make batches {busy} of the time · CPU {cpu}")
+        _line(console, "Workers", f"{len(workers)}: make batches {busy} of the time · CPU {cpu}")
     main = next((each for each in processes if each.role == "main"), None)
     own = "" if main is None or main.cpu_pct is None else f" · CPU of the main process {main.cpu_pct:.0f} %"
-    screen.line(
-        "Memory", f"{_memory_text(processes)} in {counted(len(processes), 'process', 'processes')}{own}"
+    _line(
+        console,
+        "Memory",
+        f"{_memory_text(processes)} in {counted(len(processes), 'process', 'processes')}{own}",
     )
     read = total(each.read_bytes_per_s for each in processes)
     stored = total(each.storage_read_bytes_per_s for each in processes)
     if read is not None:
         storage = "" if stored is None else f" · {size(stored)}/s of it from storage"
-        screen.line("Reads", f"{size(read)}/s{storage}")
+        _line(console, "Reads", f"{size(read)}/s{storage}")
 
 
-def _print_window(top: Top, worst: TopRank | None, screen: _Screen) -> None:
+def _print_window(top: Top, worst: TopRank | None, console: Console) -> None:
     over = top.state in _OVER
     if worst is not None and worst.seconds is not None:
         last = f"the last {counted(worst.steps.count, 'step')} ({_ago(worst.seconds)})"
         profiled = worst.steps.excluded.profiled
         without = f", without {profiled} profiled" if profiled else ""
         newest = "" if over or worst.age_s is None else f" · newest figure {_ago(worst.age_s)} old"
-        screen.line("Window", f"{last}{without}{newest}")
+        _line(console, "Window", f"{last}{without}{newest}")
     if not over and top.news_s is not None and top.news_s > _QUIET_S:
-        screen.line("Quiet", f"nothing was written for {_ago(top.news_s)}: is the program stopped?", "yellow")
+        _line(
+            console, "Quiet", f"nothing was written for {_ago(top.news_s)}: is the program stopped?", "yellow"
+        )
     since = "" if over or top.running_s is None else f" · runs for {_ago(top.running_s)}"
-    screen.line("Session", f"{top.path}{since}")
-    screen.line("", command(top.argv, screen.width - _LABEL))
+    _line(console, "Session", f"{top.path}{since}")
+    _line(console, "", command(top.argv, console.width - _LABEL - 1))
     rest = "" if over else "  (Ctrl-C ends this screen alone)"
-    screen.line("Next", f"iotrace report {shlex.quote(top.path)}{rest}")
+    _line(console, "Next", f"iotrace report {shlex.quote(top.path)}{rest}")
 
 
 def _share(rank: TopRank) -> float:
@@ -218,7 +204,7 @@ def _share(rank: TopRank) -> float:
 
 
 def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.1f}"
+    return if_known(value, one_decimal, "unknown")
 
 
 def _busy_text(rank: TopRank) -> str:
@@ -229,7 +215,7 @@ def _busy_text(rank: TopRank) -> str:
 
 def _memory_text(processes: Sequence[TopProcess]) -> str:
     rss_bytes = total(process.rss_bytes for process in processes) if processes else None
-    return "unknown" if rss_bytes is None else size(rss_bytes)
+    return if_known(rss_bytes, size, "unknown")
 
 
 def _range(values: Sequence[float | None]) -> str:

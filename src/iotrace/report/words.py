@@ -1,12 +1,21 @@
-"""In words: what a fix gains, what a step is besides an update, what a device was busy for, who failed."""
+"""In words: what a fix gains, how fast steps go, slow steps, what a device was busy for, who failed, hangs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from iotrace.analysis.results import Failure, Fix, RankReport, Steps
+from iotrace.analysis.results import (
+    Failure,
+    Fix,
+    Forecast,
+    HangInfo,
+    RankReport,
+    SessionInfo,
+    SlowLoopSteps,
+    Steps,
+)
 from iotrace.analysis.startup.imports import SLOW_IMPORTS
-from iotrace.units import counted, milliseconds, size
+from iotrace.units import counted, milliseconds, percent, size
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
 _ACCUMULATED = 1.5  # micro-batches: less is an update that is left out now and then
@@ -15,6 +24,19 @@ _MOST_GROUPS = 2
 _WORTH_NAMING = 0.01  # of the wait
 _LONG_START = 0.05  # of the run
 _WORTH_TELLING = 0.1  # of a gain: what is beyond the cost of the fix's own cause
+_MOST_PARTS = 3  # of slow steps
+_WORTH_A_LINE = 0.05  # of the time of the measured steps
+_WAITS = frozenset(("read", "decode", "transform", "collate", "transport"))
+_PART_NAMES = {
+    "garbage_collection": "garbage collection",
+    "startup": "workers start",
+    "restart": "workers end and start",
+    "queued": "batches queued",
+    "neighbours": "no CPU: others",
+    "throttling": "no CPU: quota",
+    "no_cpu": "no CPU",
+    "unnamed": "not explained",
+}
 
 
 def gain_text(fix: Fix) -> str:
@@ -70,6 +92,23 @@ def who_failed(failure: Failure, several: bool) -> str:
     return f"thread {failure.thread} of {who}" if failure.thread is not None else who
 
 
+def hang_text(hang: HangInfo) -> str:
+    """Say a hang in one sentence: its first line, then who is in what; not who only waits for work."""
+    first, *others = hang.text or [f"no batch for {hang.waited_seconds:.0f} s"]
+    told = [line for line in others if not line.endswith("waits for work")]
+    return f"{first}: {'; '.join(told)}" if told else first
+
+
+def hang_rows(session: SessionInfo) -> list[tuple[str, str]]:
+    """Say each hang of the run: its lines, and the file of each stack."""
+    rows = []
+    for hang in session.hangs:
+        lines = [*hang.text, *["batches came again"] * hang.resumed]
+        lines += [f"Python stacks of pid {each.pid}: {each.stacks}" for each in hang.processes if each.stacks]
+        rows += [("" if number else "hang", text) for number, text in enumerate(lines)]
+    return rows
+
+
 def device_facts(rank: RankReport) -> list[str]:
     """Say how long the device was busy, and for which phases, where launches tell; they sum to that."""
     found = rank.accelerator
@@ -86,14 +125,65 @@ def device_facts(rank: RankReport) -> list[str]:
     return [busy, " · ".join(parts)]
 
 
-def accumulated(steps: Steps) -> list[str]:
-    """Say that a step is less than an update of the weights, or takes several batches; else nothing."""
+def step_parts_ms(rank: RankReport) -> dict[str, float]:
+    """What is known of a step: its data wait, and what the host did in the rest."""
+    phases = rank.phases_ms
+    parts = {
+        "data wait": rank.data_wait.raw_ms,
+        "forward": phases.forward,
+        "backward": phases.backward,
+        "optimizer": phases.optimizer,
+        "other": phases.other,
+    }
+    return {name: ms for name, ms in parts.items() if ms is not None}
+
+
+def pace_texts(steps: Steps) -> list[str]:
+    """Say how many steps and samples pass a second, and where a step is no update or takes several batches."""
     found = []
+    if steps.per_second is not None:
+        found.append(f"{steps.per_second:.1f} steps/s")
+    if steps.samples_per_second is not None:
+        found.append(f"{steps.samples_per_second:.1f} samples/s")
     if (steps.per_update or 0.0) >= _ACCUMULATED:
         found.append(f"{steps.per_update:.3g} steps an update")
     if (steps.batches or 0.0) >= _ACCUMULATED:
         found.append(f"{steps.batches:.3g} batches a step")
     return found
+
+
+def part_name(part: str) -> str:
+    """Name a part of a slow step as people read it."""
+    return f"wait for {part}" if part in _WAITS else _PART_NAMES.get(part, part)
+
+
+def slow_text(found: SlowLoopSteps) -> str:
+    """Sum up the slow steps and their causes in one line."""
+    parts = sorted(found.parts_ms.items(), key=lambda pair: -pair[1])[:_MOST_PARTS]
+    named = [
+        f"{part_name(part)} {percent(min(1.0, ms / found.over_ms))}"
+        for part, ms in parts
+        if ms >= 0.01 * found.over_ms
+    ]
+    if found.unnamed_ms >= 0.01 * found.over_ms:
+        named.append(f"not explained {percent(found.unnamed_ms / found.over_ms)}")
+    return (
+        f"{found.count} of {found.measured} steps took {milliseconds(found.over_ms)} more than usual in all: "
+        + ", ".join(named)
+    )
+
+
+def slow_facts(rank: RankReport) -> list[str]:
+    """What a first screen says of slow steps: nothing where they hardly matter."""
+    found, steps = rank.loop_slow_steps, rank.steps
+    if found is None or not found.count or steps.mean_ms is None:
+        return []
+    return [slow_text(found)] if found.over_ms >= _WORTH_A_LINE * steps.mean_ms * steps.count else []
+
+
+def soon(forecasts: Iterable[Forecast]) -> list[str]:
+    """What a first screen says of what runs out: nothing of what ends before."""
+    return [each.text for each in forecasts if each.seconds is not None]
 
 
 def file_facts(rank: RankReport) -> list[str]:

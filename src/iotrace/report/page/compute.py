@@ -6,6 +6,7 @@ from typing import Any
 
 from iotrace.analysis.results import IdleByModule, RankReport
 from iotrace.report.views.device import CLASSES
+from iotrace.report.words import step_parts_ms
 from iotrace.units import fixed, milliseconds, percent
 
 _ROLE_NAMES = {"cpu_op": "CPU operators", "dataloader": "data loader"}
@@ -14,10 +15,7 @@ _ROLE_NAMES = {"cpu_op": "CPU operators", "dataloader": "data loader"}
 def step_parts(rank: RankReport) -> list[dict[str, Any]]:
     """What a step is made of, in tables of bars: by phase, as profiled, what idled the device and where."""
     tables = []
-    phases = {"data wait": rank.data_wait.raw_ms} | {
-        name: getattr(rank.phases_ms, name) for name in ("forward", "backward", "optimizer", "other")
-    }
-    known = {name: ms for name, ms in phases.items() if ms is not None}
+    known = step_parts_ms(rank)
     if len(known) > 1:
         source = "by events of the device" if rank.phases_source == "device_events" else "by the host's clock"
         tables.append(

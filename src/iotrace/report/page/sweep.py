@@ -12,7 +12,7 @@ from iotrace.report.page.render import render
 from iotrace.report.screen import trust_text
 from iotrace.report.sweeps import tune
 from iotrace.report.sweeps.head import banner_of, figures_of, saved
-from iotrace.report.sweeps.sweep import following, is_advised, point_rows
+from iotrace.report.sweeps.sweep import following, is_advised, params_of, point_rows
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import Ceiling, PointResult, SweepResult
 from iotrace.sweeps.tune.results import TuneResult
@@ -28,7 +28,7 @@ def sweep_page(result: SweepResult, columns: Mapping[str, RankColumns]) -> str:
         result.points,
         columns,
         headings=headings,
-        params=len(result.points[0].params) if result.points else 0,
+        params=len(params_of(result.points)),
         cells=cells,
         advised=[is_advised(row, result) for row in result.points],
         following=following(result),

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.results import Fix
-from iotrace.report.layout import line, two_columns
-from iotrace.report.screen import WIDTH, print_trust
+from iotrace.report.layout import line, say, say_each, two_columns
+from iotrace.report.screen import print_trust
 from iotrace.sweeps.results import PointResult, SweepRun, SweepVerdict
-from iotrace.units import digits, milliseconds, percent
+from iotrace.units import digits, if_known, milliseconds, percent
 
 _BANNERS = {
     "best": ("BEST", "bold green"),
@@ -34,9 +34,9 @@ def saved(fix: Fix) -> str:
 def figures_of(row: PointResult) -> list[str]:
     """Write a point's steps per second, their interval, and the share of a step that waits."""
     return [
-        "-" if row.per_second is None else rate(row.per_second),
+        if_known(row.per_second, rate, "-"),
         f"{rate(row.ci95[0])} - {rate(row.ci95[1])}" if row.ci95 else "",
-        "" if row.raw_wait_fraction is None else percent(row.raw_wait_fraction),
+        if_known(row.raw_wait_fraction, percent),
     ]
 
 
@@ -64,9 +64,8 @@ def print_head(found: SweepVerdict, console: Console, more: Sequence[str] = ()) 
     label, text = banner_of(found)
     line(console, "", Text.assemble((label, _BANNERS[found.kind][1]), "   ", text), 0)
     if found.why:
-        line(console, "Why", found.why, WIDTH)
+        say(console, "Why", found.why)
     for fix in found.fixes:
-        two_columns(console, "Fix", fix.text, saved(fix), WIDTH)
-    for one in more:
-        line(console, "", one, WIDTH)
+        two_columns(console, "Fix", fix.text, saved(fix))
+    say_each(console, "", more)
     print_trust(found.trust, console)

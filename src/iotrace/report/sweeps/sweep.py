@@ -14,14 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from iotrace.errors import writing
-from iotrace.report.layout import figures_table, line, print_table, two_columns
-from iotrace.report.screen import WIDTH, shown_path
+from iotrace.report.layout import line, print_table, table_of
+from iotrace.report.screen import print_commands, shown_path
 from iotrace.report.sweeps.head import figures_of, print_head, print_run, print_warnings, rate
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import fill, named
 from iotrace.sweeps.results import PointResult, SweepResult, SweepRun
 from iotrace.sweeps.schedule import Sweep
-from iotrace.units import digits, milliseconds, size
+from iotrace.units import digits, if_known, milliseconds, one_decimal, size
 
 _DETAILS = ("steps/s", "compute ms", "make ms", "CPU", "stopped by")
 _NARROW = 72  # columns below which a table shows less
@@ -57,41 +57,39 @@ def print_sweep(result: SweepResult, console: Console, verbose: bool = False) ->
         if row.status not in ("ok", "not run"):
             line(console, "", f"{named(row.params)}: {row.status}: {row.reason}; its output: {_log(row)}", 0)
     print_warnings(result.warnings, console)
-    _print_next(result, console)
+    print_commands(following(result), console)
 
 
 def sweep_table(result: SweepResult, width: int) -> Table:
     """One row a point, the last column with marks; a narrow terminal shows no model and no memory."""
-    params = result.points[0].params if result.points else {}
-    wide = ["model", "memory"] if width >= _NARROW else []
-    table = figures_table([], [*params, "steps/s"])
-    table.add_column("95 %", no_wrap=True)
-    for heading in ("wait", *wide):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for row in result.points:
-        advised = is_advised(row, result)
-        style = "bold" if advised else "" if row.status == "ok" else "dim"
-        table.add_row(*row.params.values(), *_cells(row, bool(wide)), _marks(row, advised), style=style)
+    headings, rows = point_rows(result, wide=width >= _NARROW)
+    table = table_of(headings, texts=("95 %", ""))
+    for row, cells in zip(result.points, rows, strict=True):
+        style = "bold" if is_advised(row, result) else "" if row.status == "ok" else "dim"
+        table.add_row(*cells, style=style)
     return table
 
 
-def _cells(row: PointResult, wide: bool) -> list[str]:
-    cells = figures_of(row)
-    predicted, memory = row.predicted_per_second, row.rss_peak_bytes
-    if wide:
-        cells += ["" if predicted is None else rate(predicted), "" if memory is None else size(memory)]
-    return cells
-
-
-def point_rows(result: SweepResult) -> tuple[list[str], list[list[str]]]:
-    """The table's headings and, for each point, its cells."""
-    params = list(result.points[0].params) if result.points else []
-    headings = [*params, "steps/s", "95 %", "wait", "model", "memory", ""]
-    return headings, [
-        [*row.params.values(), *_cells(row, True), _marks(row, is_advised(row, result))]
-        for row in result.points
+def point_rows(result: SweepResult, wide: bool = True) -> tuple[list[str], list[list[str]]]:
+    """The table's headings and, for each point, its cells; `wide`: with model and memory."""
+    headings = [
+        *params_of(result.points),
+        "steps/s",
+        "95 %",
+        "wait",
+        *(("model", "memory") if wide else ()),
+        "",
     ]
+    rows = []
+    for row in result.points:
+        more = [if_known(row.predicted_per_second, rate), if_known(row.rss_peak_bytes, size)] if wide else []
+        rows.append([*row.params.values(), *figures_of(row), *more, _marks(row, is_advised(row, result))])
+    return headings, rows
+
+
+def params_of(points: Sequence[PointResult]) -> list[str]:
+    """Name what the points set: all of them the same."""
+    return list(points[0].params) if points else []
 
 
 def is_advised(row: PointResult, result: SweepResult) -> bool:
@@ -108,43 +106,28 @@ def _marks(row: PointResult, advised: bool) -> str:
 
 def _print_legend(result: SweepResult, console: Console) -> None:
     """Explain what the table shows, and only that."""
-    ok = [row for row in result.points if row.status == "ok"]
-    advised = [row for row in ok if is_advised(row, result)]
-    shown = {
-        "95 %": any(row.ci95 for row in ok),
-        "wait": any(row.raw_wait_fraction is not None for row in ok),
-        "model": console.width >= _NARROW and any(row.predicted_per_second is not None for row in ok),
-        "memory": console.width >= _NARROW and any(row.rss_peak_bytes is not None for row in ok),
-        "yours": any(row.yours for row in ok),
-        "best": bool(advised),
-        "busy": any(row.disturbed for row in ok),
-    }
-    parts = [f"{sign}: {_LEGEND[sign]}" for sign, there in shown.items() if there]
+    headings, rows = point_rows(result, wide=console.width >= _NARROW)
+    figures = zip(headings, *rows, strict=True) if rows else ()
+    shown = {heading for heading, *cells in list(figures)[len(params_of(result.points)) :] if any(cells)}
+    shown.update(mark for row in rows for mark in row[-1].split())
+    parts = [f"{sign}: {meaning}" for sign, meaning in _LEGEND.items() if sign in shown]
     if parts:
         line(console, "", Text(" · ".join(parts), style="dim"), 0)
 
 
 def _details_table(result: SweepResult) -> Table:
     """What each point's step is made of."""
-    params = result.points[0].params if result.points else {}
-    table = figures_table([], [*params, *_DETAILS])
+    table = table_of([*params_of(result.points), *_DETAILS], texts=())
     for row in result.points:
-        contention = f" ({row.contention_ms:+.1f})" if row.contention_ms is not None else ""
         table.add_row(
             *row.params.values(),
-            "-" if row.per_second is None else rate(row.per_second),
-            _ms(row.compute_ms) + contention,
-            _ms(row.production_ms),
-            "" if row.cpu_pct_mean is None else f"{row.cpu_pct_mean:.0f} %",
+            if_known(row.per_second, rate, "-"),
+            if_known(row.compute_ms, one_decimal) + if_known(row.contention_ms, " ({:+.1f})".format),
+            if_known(row.production_ms, one_decimal),
+            if_known(row.cpu_pct_mean, "{:.0f} %".format),
             row.stopped_by or "",
         )
     return table
-
-
-def _print_next(result: SweepResult, console: Console) -> None:
-    console.print()
-    for number, (text, what) in enumerate(following(result)):
-        two_columns(console, "" if number else "Next", text, Text(what, style="dim"), WIDTH, whole=True)
 
 
 def following(result: SweepResult) -> list[tuple[str, str]]:
@@ -173,10 +156,6 @@ def following(result: SweepResult) -> list[tuple[str, str]]:
         more = f"iotrace sweep --resume -o {shown_path(result.path)} --repeat 5 …"
         found.append((more, "the same command, run more often"))
     return found
-
-
-def _ms(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
 
 
 def _log(row: PointResult) -> str:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from iotrace.report.layout import figures_table, line, print_table, two_columns
-from iotrace.report.screen import WIDTH, shown_path
+from iotrace.report.layout import line, print_table, say, table_of
+from iotrace.report.screen import print_commands, shown_path
 from iotrace.report.sweeps.head import figures_of, print_head, print_run, print_warnings
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import named
@@ -27,8 +26,7 @@ def print_tune(result: TuneResult, console: Console) -> None:
     print_head(result.verdict, console, change_of(result)[1:])
     for number, item in enumerate(result.no_effect):
         low, high = item.interval_pct
-        text = f"{item.knob}: {low:+.1f} … {high:+.1f} % ({item.source})"
-        line(console, "" if number else "Not", text, WIDTH)
+        say(console, "" if number else "Not", f"{item.knob}: {low:+.1f} … {high:+.1f} % ({item.source})")
     console.print()
     print_table(console, _table(result))
     if result.ceiling is not None:
@@ -36,9 +34,7 @@ def print_tune(result: TuneResult, console: Console) -> None:
     for setting in result.refused[:1]:
         line(console, "", f"not tried: {named(setting.params)}: {setting.why}", 0)
     print_warnings(result.warnings, console)
-    console.print()
-    for text, what in following(result)[:1]:
-        two_columns(console, "Next", text, Text(what, style="dim"), WIDTH, whole=True)
+    print_commands(following(result)[:1], console)
 
 
 def change_of(result: TuneResult) -> list[str]:
@@ -63,10 +59,8 @@ def following(result: TuneResult) -> list[tuple[str, str]]:
 
 
 def _table(result: TuneResult) -> Table:
-    table = figures_table([], [])
-    for heading in ("setting", "steps/s", "95 %", "wait", "runs", ""):
-        is_figure = heading in ("steps/s", "wait", "runs")
-        table.add_column(heading, justify="right" if is_figure else "left", no_wrap=True)
+    headings = ("setting", "steps/s", "95 %", "wait", "runs", "")
+    table = table_of(headings, texts=("setting", "95 %", ""))
     for row in result.runs:
         name = name_of(row)
         table.add_row(

@@ -6,8 +6,8 @@ import msgspec
 
 from iotrace.analysis.results import RankReport, Report, SlowLoopSteps
 from iotrace.report.screen import shown_path
-from iotrace.report.views.slow_words import part_name, slow_text
 from iotrace.report.views.table import Field, Table, of_ranks
+from iotrace.report.words import part_name, slow_text
 from iotrace.units import milliseconds, one_decimal, percent, size
 
 _LEAST_SHARE = 0.01  # of what a step took beyond the usual

@@ -13,7 +13,7 @@ from rich.table import Table as Grid
 
 from iotrace.analysis.results import SCHEMA_VERSION, RankReport
 from iotrace.errors import writing
-from iotrace.report.layout import line, plain, print_table
+from iotrace.report.layout import line, middle_cut, plain, print_table
 from iotrace.report.printing import encode_json, visible
 
 _GAP = 2  # columns between two of the table
@@ -116,14 +116,6 @@ def _cell(field: Field, row: msgspec.Struct) -> str:
     if entry and value is not None:
         value = value.get(entry)
     return field.absent if value is None else visible(field.form(value))
-
-
-def middle_cut(text: str, width: int) -> str:
-    """Cut a long text in its middle: beginning and end tell names apart."""
-    if len(text) <= width:
-        return text
-    kept = width - 1
-    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
 
 
 def as_json(name: str, tables: Sequence[Table]) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from iotrace.analysis.compare.traces import NamedChange, TraceComparison
-from iotrace.report.layout import line
+from iotrace.report.layout import line, say
 from iotrace.report.views.device import kernel_name
 from iotrace.report.views.table import Field, Table, print_tables
 from iotrace.units import counted, milliseconds
 
-_LABEL = 6
 _MOST_ROWS = 10
 _LEAST_MS = 0.05
 _LEAST_US = 5.0  # of a row: less is printed as 0.00 ms; CSV and JSON have all
@@ -32,7 +31,7 @@ def print_trace_comparison(found: TraceComparison, console: Console) -> None:
     """Print what changed of a step, then kernels and operators by what they changed."""
     line(console, "", headline(found), 0)
     for label, text in facts_of(found):
-        line(console, label, text, _LABEL)
+        say(console, label, text)
     console.print()
     print_tables(tables_of(found, _MOST_ROWS), console)
 
