@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from typing import Any
 
 from rich.cells import cell_len

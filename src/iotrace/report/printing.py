@@ -70,7 +70,7 @@ def encode_json(document: Any) -> bytes:
 
 
 def aligned(rows: Sequence[Sequence[str]], texts: Container[int] = (0,)) -> list[str]:
-    """Lay rows out below each other: columns of `texts` to the left, others, which hold figures, to the right."""
+    """Lay rows out below each other: columns of `texts` to the left, of figures to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

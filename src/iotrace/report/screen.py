@@ -13,7 +13,7 @@ from rich.text import Text
 
 from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, SessionInfo, Trust
 from iotrace.analysis.verdict.failed import last_hang
-from iotrace.report.layout import SHORT_LABEL, facts, line, say, say_each, two_columns
+from iotrace.report.layout import SHORT_LABEL, facts, line, say, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.words import (
     device_facts,

@@ -1,4 +1,4 @@
-"""In words: what a fix gains, how fast steps go, slow steps, what a device was busy for, who failed, hangs."""
+"""In words: what a fix gains, how fast steps go, why some are slow, device, files, failures, hangs."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def step_parts_ms(rank: RankReport) -> dict[str, float]:
 
 
 def pace_texts(steps: Steps) -> list[str]:
-    """Say how many steps and samples pass a second, and where a step is no update or takes several batches."""
+    """Say how many steps and samples a second; where a step is no update, or takes several batches, too."""
     found = []
     if steps.per_second is not None:
         found.append(f"{steps.per_second:.1f} steps/s")

@@ -10,7 +10,7 @@ import msgspec
 from iotrace.analysis.results import Accelerator, RankReport, Report
 from iotrace.report.views.ranks import late_in_groups
 from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import counted, one_decimal, size
+from iotrace.units import counted, one_decimal, size, three_digits
 
 NO_TRACE = "no trace of torch.profiler shows a device"
 CLASSES = {"data_wait": "data wait", "host_wait": "host late", "kernel_wait": "short gap", "other": "other"}
@@ -50,10 +50,6 @@ def of_device(
     return of_ranks(report.ranks, make)
 
 
-def _three(number: float) -> str:
-    return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
-
-
 def kernel_name(kernel: str) -> str:
     """Leave out of a kernel's name what all kernels share, and its parameters."""
     name = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
@@ -66,8 +62,8 @@ def kernels(report: Report) -> list[Table]:
         Field("total_us", "ms", _ms),
         Field("calls", "calls"),
         Field("mean_us", "mean us", one_decimal),
-        Field("blocks_per_sm", "blocks/SM", _three, absent="-"),
-        Field("occupancy_pct", "occup. %", _three, absent="-"),
+        Field("blocks_per_sm", "blocks/SM", three_digits, absent="-"),
+        Field("occupancy_pct", "occup. %", three_digits, absent="-"),
         Field("op", "launched by", is_text=True),
         Field("name", "kernel", kernel_name, is_text=True),
     )
@@ -110,8 +106,8 @@ def shapes(report: Report) -> list[Table]:
     fields = (
         Field("device_total_us", "device ms", _ms),
         Field("calls", "calls"),
-        Field("tflop_per_s", "TFLOP/s", _three, absent="-"),
-        Field("roofline_pct", "roofline %", _three, absent="-"),
+        Field("tflop_per_s", "TFLOP/s", three_digits, absent="-"),
+        Field("roofline_pct", "roofline %", three_digits, absent="-"),
         Field("bound", "bound by", is_text=True, absent="-"),
         Field("name", "operator", is_text=True),
         Field("shapes", "input shapes", _dims, is_text=True),
@@ -147,8 +143,8 @@ def collectives(report: Report) -> list[Table]:
         Field("exposed_us", "exposed ms", _ms),
         Field("calls", "calls"),
         Field("bytes", "bytes", size),
-        Field("algorithm_gb_per_s", "alg. GB/s", _three),
-        Field("bus_gb_per_s", "bus GB/s", _three),
+        Field("algorithm_gb_per_s", "alg. GB/s", three_digits),
+        Field("bus_gb_per_s", "bus GB/s", three_digits),
         Field("group_size", "ranks"),
         Field("group", "group", is_text=True),
         Field("kind", "kind", is_text=True),
@@ -168,7 +164,7 @@ def memory_operations(report: Report) -> list[Table]:
         Field("overlapped_us", "overlapped ms", _ms),
         Field("calls", "calls"),
         Field("bytes", "bytes", size),
-        Field("gb_per_s", "GB/s", _three),
+        Field("gb_per_s", "GB/s", three_digits),
         Field("name", "operation", is_text=True),
     )
     return of_device(report, "Memory operations", fields, lambda found: found.memory_operations)

@@ -18,7 +18,7 @@ from iotrace.analysis.results import (
     total,
 )
 from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import one_decimal, percent, size
+from iotrace.units import one_decimal, percent, size, three_digits
 
 _NO_BATCH = "no loader delivered a batch"
 _NO_TRAINER = "no range of Lightning's trainer was seen"
@@ -28,10 +28,6 @@ _TRAINS = "iotrace run -- CMD, with a program that trains by torch, records its 
 _MOST_HOOKS = 30
 _MOST_LAYERS = 60
 _DEEPEST = 3
-
-
-def _three(value: float) -> str:
-    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def _count(value: int) -> str:
@@ -47,16 +43,16 @@ def speed(report: Report) -> list[Table]:
     fields = (
         Field("phase", "phase", is_text=True),
         Field("batches", "batches"),
-        Field("batches_per_second", "batches/s", _three),
-        Field("samples_per_second", "samples/s", _three),
+        Field("batches_per_second", "batches/s", three_digits),
+        Field("samples_per_second", "samples/s", three_digits),
         Field("wait_ms", "wait ms", one_decimal),
-        Field("production_per_second", "loader makes/s", _three),
+        Field("production_per_second", "loader makes/s", three_digits),
     )
     points = (
         Field("first_step", "from step"),
         Field("steps", "steps"),
         Field("at_seconds", "at s", one_decimal),
-        Field("steps_per_second", "steps/s", _three),
+        Field("steps_per_second", "steps/s", three_digits),
         Field("wait_fraction", "data wait", percent),
     )
 
@@ -78,13 +74,13 @@ def _totals(rank: RankReport) -> list[str]:
     notes = []
     if rank.steps.per_second is not None:
         samples = rank.steps.samples_per_second
-        of_samples = "" if samples is None else f", {_three(samples)} samples/s"
-        notes.append(f"measured steps: {_three(rank.steps.per_second)} steps/s{of_samples}")
+        of_samples = "" if samples is None else f", {three_digits(samples)} samples/s"
+        notes.append(f"measured steps: {three_digits(rank.steps.per_second)} steps/s{of_samples}")
     parts = []
     if rank.speed.cpu_seconds is not None:
         parts.append(f"CPU {one_decimal(rank.speed.cpu_seconds)} s, of the program and its workers")
     if rank.speed.device_seconds is not None:
-        parts.append(f"device busy {rank.speed.device_seconds:.3g} s in the profiled steps")
+        parts.append(f"device busy {three_digits(rank.speed.device_seconds)} s in the profiled steps")
     if parts:
         notes.append("totals: " + " · ".join(parts))
     return notes
@@ -231,8 +227,8 @@ def system(report: Report) -> list[Table]:
     """Show the mean and the peak of what the rank's processes, its host and its devices used."""
     fields = (
         Field("what", "what", is_text=True),
-        Field("mean", "mean", _three, absent="-"),
-        Field("peak", "peak", _three, absent="-"),
+        Field("mean", "mean", three_digits, absent="-"),
+        Field("peak", "peak", three_digits, absent="-"),
         Field("unit", "unit", is_text=True),
     )
 

@@ -8,7 +8,7 @@ import msgspec
 
 from iotrace.analysis.results import Amplification, RankReport, ReadPattern, Report, RowGroups
 from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import one_decimal, percent, size
+from iotrace.units import one_decimal, percent, size, three_digits
 
 _NO_CALLS = "POSIX calls were not traced"
 _NO_MOUNTS = "this session does not say what was mounted where"
@@ -28,19 +28,15 @@ class _Row(ReadPattern, frozen=True, kw_only=True):
     plain_bytes_per_s: float | None = None
 
 
-def _ms(value: float) -> str:
-    return f"{value:.3g}"
-
-
 def _mib(value: float) -> str:
     return f"{value / (1 << 20):,.0f}"
 
 
 _PATTERN = (
     Field("reads", "reads"),
-    Field("p50_ms", "p50 ms", _ms),
-    Field("p95_ms", "p95", _ms),
-    Field("p99_ms", "p99", _ms),
+    Field("p50_ms", "p50 ms", three_digits),
+    Field("p95_ms", "p95", three_digits),
+    Field("p99_ms", "p99", three_digits),
     Field("bytes_per_s", "MiB/s", _mib),
     Field("small_fraction", "small", percent),
     Field("random_fraction", "random", percent, absent="-"),
