@@ -216,6 +216,11 @@ def _of(rank: int, world_size: int) -> dict[str, Any]:
     return {"distributedInfo": {"rank": rank, "world_size": world_size}}
 
 
+def test_a_trace_that_names_its_rank_keeps_it_beside_one_that_names_none() -> None:
+    assert [(rank.rank, rank.world_size) for rank in _ranks(_of(3, 8), {}).ranks] == [(0, None), (3, 8)]
+    assert [(rank.rank, rank.world_size) for rank in _ranks({}, _of(0, 2)).ranks] == [(0, 2), (1, None)]
+
+
 @pytest.mark.parametrize(
     ("one", "other", "apart_s", "why"),
     [

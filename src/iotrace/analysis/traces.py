@@ -53,11 +53,6 @@ class _Trace(msgspec.Struct, frozen=True):
     starts: Column
     ends: Column
 
-    @property
-    def host(self) -> str | None:
-        name = self.trace.document.get("host_name")
-        return name if isinstance(name, str) and name else None
-
 
 class TracePart(msgspec.Struct, frozen=True):
     """A trace's part of a report, which is made by itself: the trace is needed no more.
@@ -167,9 +162,12 @@ def _shared_path(paths: Sequence[str]) -> str:
 
 
 def _numbers(found: Sequence[TracePart]) -> list[int]:
-    """Take the ranks that the traces name, where each names one of its own; else their order."""
+    """Take the ranks that the traces name, free numbers for the others; where two name one, their order."""
     known = [part.of_job.rank for part in found if part.of_job.rank is not None]
-    return known if len(set(known)) == len(found) else list(range(len(found)))
+    if len({*known}) < len(known):
+        return list(range(len(found)))
+    free = iter(sorted({*range(len(found))} - {*known}))
+    return [next(free) if part.of_job.rank is None else part.of_job.rank for part in found]
 
 
 def _clock(number: int, part: TracePart) -> ClockInfo:
@@ -184,11 +182,11 @@ def _clock(number: int, part: TracePart) -> ClockInfo:
 
 
 def _rank(rank: _Trace) -> RankReport:
-    compute = rank.compute
+    compute, host = rank.compute, rank.trace.document.get("host_name")
     return unknown(
         RankReport,
         rank=0,
-        host=rank.host,
+        host=host if isinstance(host, str) and host else None,
         world_size=rank.trace.world_size,
         incarnation=0,
         steps=_steps(rank),

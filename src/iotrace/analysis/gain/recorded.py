@@ -32,9 +32,9 @@ class Withheld(Exception):  # noqa: N818 - no error: the reason why nothing is p
 class Recorded(msgspec.Struct, frozen=True):
     """A pipeline with what was measured of it; rows are the batches that are replayed.
 
-    `measured` marks those that measured steps await, `wait_ns` is what the consumer waited for each, and
-    `cycle_ns` the time from the delivery before to its own. `parts_ns` splits ``made_ns``, each batch's
-    production, as `PARTS` does; `delay_ns` of it is a wait for a CPU; `held_ns` is `Transport`'s.
+    `measured` marks those that measured steps await, `wait_ns` is what the consumer waited for each.
+    `parts_ns` splits ``made_ns``, each batch's production, as `PARTS` does; `delay_ns` of it is a wait for a
+    CPU; `held_ns` is `Transport`'s.
     """
 
     pipeline: Pipeline
