@@ -38,7 +38,7 @@ from iotrace.report.page.render import as_columns, at_slashes, unbroken, write_p
 from iotrace.report.page.report import report_page
 from iotrace.report.page.sections import files_table, view_table
 from iotrace.report.page.sweep import sweep_page, tune_page
-from iotrace.report.page.treemap import squarify
+from iotrace.report.page.tiles import squarify
 from iotrace.report.screen_ranks import advice_rows
 from iotrace.report.views.table import Field, Table
 from iotrace.session.manifest import NotCaptured

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from iotrace.cli.parameters import SOURCE, format_option, import_numpy, json_option, print_result
+from iotrace.cli.parameters import SOURCE, form_options, import_numpy, print_result
 
 _WORSE = 4
 
@@ -52,8 +52,7 @@ def _complete_field(context: click.Context, option: click.Parameter, incomplete:
     type=click.Path(),  # a slash at its end counts
     help="Keep the session's report as JSON, if it passes.",
 )
-@format_option()
-@json_option("the result")
+@form_options("the result")
 def check(
     sessions: tuple[Path, ...],
     baselines: tuple[Path, ...],
@@ -63,7 +62,6 @@ def check(
     anyway: bool,
     save_baseline: str | None,
     form: str,
-    as_json: bool,
 ) -> int:
     """Say whether SESSION got worse than its baseline.
 
@@ -94,5 +92,5 @@ def check(
     failed = not result.ok or (strict and bool(result.untold))
     if save_baseline is not None and not failed:
         save(reports, save_baseline)
-    print_result(result, "json" if as_json else form, "check_markdown", print_check)
+    print_result(result, form, "check_markdown", print_check)
     return _WORSE if failed else 0

@@ -11,12 +11,12 @@ import click
 from iotrace.cli.parameters import (
     SOURCE,
     TARGET,
-    format_option,
+    form_options,
     html_option,
     import_numpy,
-    json_option,
     print_result,
     save_page,
+    save_tables,
 )
 from iotrace.report.printing import echo
 
@@ -27,8 +27,7 @@ _LOOK_BYTES = 4096
 @click.argument("before", metavar="A", type=SOURCE)
 @click.argument("after", metavar="B", type=SOURCE)
 @click.option("--anyway", is_flag=True, help="Compare also what did different work; say what differs.")
-@format_option()
-@json_option("the result")
+@form_options("the result")
 @html_option("the comparison")
 @click.option("--csv", metavar="FILE", type=TARGET, help="Of two traces, also write the tables as CSV.")
 def compare(
@@ -36,7 +35,6 @@ def compare(
     after: Path,
     anyway: bool,
     form: str,
-    as_json: bool,
     html: Path | None,
     csv: Path | None,
 ) -> int:
@@ -60,7 +58,7 @@ def compare(
             f"{before} is both A and B", "give the session before a change, and the one after it"
         )
     if are_traces((before, after)):
-        _compare_traces(before, after, "json" if as_json else form, html, csv)
+        _compare_traces(before, after, form, html, csv)
         return 0
     if csv is not None:
         raise UsageError("--csv writes the tables of two traces", "iotrace compare A B --json")
@@ -70,7 +68,6 @@ def compare(
         from iotrace.report.page.comparison import comparison_page
 
         save_page(comparison_page(result), html)
-    form = "json" if as_json else form
     if form == "json" or not refused:
         print_result(result, form, "comparison_markdown", print_comparison)
     if refused:
@@ -105,10 +102,7 @@ def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv
 
         save_page(trace_comparison_page(found), html)
     if csv is not None:
-        from iotrace.report.views.table import write_csv
-
-        write_csv(changes_of(found), csv)
-        echo(f"iotrace: wrote {csv}", err=True)
+        save_tables(changes_of(found), csv)
     print_result(found, form, "trace_comparison_markdown", print_trace_comparison)
 
 

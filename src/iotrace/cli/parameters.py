@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from iotrace.cluster import Cluster
+    from iotrace.report.views.table import Table
     from iotrace.stores import Copies
 
 _THREADS = "OPENBLAS_NUM_THREADS"
@@ -144,9 +146,9 @@ def json_option(what: str) -> Callable[[Any], Any]:
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
 
 
-def format_option() -> Callable[[Any], Any]:
-    """``--format``, which chooses how the result is printed."""
-    return click.option(
+def form_options(what: str) -> Callable[[Any], Any]:
+    """``--format`` and ``--json``: how `what` is printed; the command takes both as `form`."""
+    form = click.option(
         "--format",
         "form",
         type=click.Choice(["text", "md", "json"]),
@@ -154,6 +156,15 @@ def format_option() -> Callable[[Any], Any]:
         show_default=True,
         help="md is for mail, or a comment on a pull request.",
     )
+
+    def add(command: Callable[..., int]) -> Any:
+        @wraps(command)
+        def call(form: str, as_json: bool, **given: Any) -> int:
+            return command(form="json" if as_json else form, **given)
+
+        return form(json_option(what)(call))
+
+    return add
 
 
 def html_option(what: str) -> Callable[[Any], Any]:
@@ -193,6 +204,14 @@ def save_page(page: str, path: Path) -> None:
     from iotrace.report.page.render import write_page
 
     write_page(page, path)
+    echo(f"iotrace: wrote {path}", err=True)
+
+
+def save_tables(tables: Sequence[Table], path: Path) -> None:
+    """Write the tables of a view as CSV, and say where they lie."""
+    from iotrace.report.views.table import write_csv
+
+    write_csv(tables, path)
     echo(f"iotrace: wrote {path}", err=True)
 
 

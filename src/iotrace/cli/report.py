@@ -14,15 +14,15 @@ from iotrace.cli.parameters import (
     TARGET,
     dask_cluster,
     dask_option,
-    format_option,
+    form_options,
     html_option,
     import_numpy,
-    json_option,
     log_option,
     print_json,
     print_result,
     ranks_option,
     save_page,
+    save_tables,
 )
 from iotrace.errors import SessionError, UsageError
 from iotrace.report.printing import echo, watched
@@ -46,8 +46,7 @@ _VIEWS = "; ".join(f"{name} ({view.shows})" for name, view in VIEWS.items())
 
 @click.command()
 @click.argument("sources", metavar="[SESSION | TRACE...]", type=SOURCE, nargs=-1)
-@format_option()
-@json_option("the figures")
+@form_options("the figures")
 @html_option("the report")
 @click.option("-v", "--verbose", is_flag=True, help="Print all: each rank, its loaders, system, I/O, advice.")
 @click.option("--view", metavar="NAME", type=click.Choice(list(VIEWS)), help=f"Print one view: {_VIEWS}.")
@@ -73,7 +72,6 @@ _VIEWS = "; ".join(f"{name} ({view.shows})" for name, view in VIEWS.items())
 def report(
     sources: tuple[Path, ...],
     form: str,
-    as_json: bool,
     html: Path | None,
     verbose: bool,
     view: str | None,
@@ -110,13 +108,13 @@ def report(
         if compat is not None or view is not None or log or chosen is not None:
             lists = f"iotrace ls {sources[0]} lists its sessions"
             raise UsageError("a sweep has no --view, --compat, --ranks and --log", lists)
-        show(settings, "json" if as_json else form, html, None, verbose)
+        show(settings, form, html, None, verbose)
         return 0
     if dask is not None:  # workers have directories of their own
         sources = tuple(path.absolute() for path in sources)
     bare = _are_traces(sources, compat)
     if compat is not None:
-        _compat(sources, compat, as_json)
+        _compat(sources, compat, form == "json")
         return 0
     analysis: SessionAnalysis | None = None
     with dask_cluster(dask) as cluster:
@@ -129,11 +127,11 @@ def report(
     if chosen is not None:
         result = _of_ranks(result, chosen)
     if view is not None:
-        _print_view(result, view, "json" if as_json else form, csv)
+        _print_view(result, view, form, csv)
     else:
         timeline = sources[0] / names.OUT / names.TIMELINE
         shown = timeline if not bare and timeline.exists() else None
-        _print(result, "json" if as_json else form, verbose, shown)
+        _print(result, form, verbose, shown)
     if log:
         from iotrace.sinks.delivery import log_report
 
@@ -178,12 +176,11 @@ def _of_ranks(report: Report, chosen: frozenset[int]) -> Report:
 def _print_view(result: Report, name: str, form: str, csv: Path | None) -> None:
     """Print the view `name` of a report as JSON, Markdown or text, and write it to `csv`."""
     from iotrace.report.views import tables_of
-    from iotrace.report.views.table import as_json, print_tables, write_csv
+    from iotrace.report.views.table import as_json, print_tables
 
     tables = tables_of(name, result)
     if csv is not None:
-        write_csv(tables, csv)
-        echo(f"iotrace: wrote {csv}", err=True)
+        save_tables(tables, csv)
     if form == "json":
         print_json(as_json(name, tables))
     else:

@@ -11,11 +11,10 @@ import click
 from iotrace.cli.parameters import (
     BEFORE_A_COMMAND,
     PATH,
-    format_option,
+    form_options,
     html_option,
     import_numpy,
     io_option,
-    json_option,
     log_option,
     output_option,
     print_result,
@@ -62,8 +61,7 @@ if TYPE_CHECKING:
 )
 @output_option("DIR", "The directory of the sweep; default: iotrace-sweep-<date>-<time>.")
 @click.option("--resume", is_flag=True, help="Continue the sweep in DIR: run only what is missing.")
-@format_option()
-@json_option("the result")
+@form_options("the result")
 @html_option("the result")
 @click.option("--csv", metavar="FILE", type=PATH, help="Also write the table as CSV.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print what each point's step is made of.")
@@ -81,7 +79,6 @@ def sweep(
     output: Path | None,
     resume: bool,
     form: str,
-    as_json: bool,
     html: Path | None,
     csv: Path | None,
     verbose: bool,
@@ -127,7 +124,7 @@ def sweep(
             interrupted = True
     result = running.result()
     keep(result)
-    show(result, "json" if as_json else form, html, csv, verbose)
+    show(result, form, html, csv, verbose)
     if log:
         from iotrace.sinks.delivery import log_sweep
 

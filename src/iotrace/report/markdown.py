@@ -17,7 +17,7 @@ from iotrace.report.views.table import Table, cells_of, whose
 from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
 from iotrace.report.words import gain_words
 from iotrace.sweeps.results import SweepResult
-from iotrace.units import percent
+from iotrace.units import if_known, one_decimal, percent
 
 _MOST_STAGES = 8
 _MOST_CHANGES = 10
@@ -46,10 +46,8 @@ def report_markdown(report: Report) -> str:
     if len(report.ranks) > 1:
         lines += ["", *_table(("rank", "host", "step ms", "data wait ms", "data wait"), _ranks(report), 2)]
     if report.not_captured:
-        lines += [
-            "",
-            f"Not captured: {escape(', '.join(dict.fromkeys(item.what for item in report.not_captured)))}",
-        ]
+        missing = dict.fromkeys(item.what for item in report.not_captured)
+        lines += ["", f"Not captured: {escape(', '.join(missing))}"]
     return "\n".join([*lines, "", *_commands(following(report, verbose=False))])
 
 
@@ -72,22 +70,15 @@ def tables_markdown(tables: Sequence[Table]) -> str:
 
 
 def _fixes(fixes: Sequence[Fix]) -> list[str]:
-    gains = [f" ({gain_words(fix)})" if gain_words(fix) else "" for fix in fixes]
     return [
-        f"- **{'or' if number else 'Fix'}** {escape(fix.text)}{gain}"
-        for number, (fix, gain) in enumerate(zip(fixes, gains, strict=True))
+        f"- **{'or' if number else 'Fix'}** {escape(fix.text)}{f' ({gain})' if gain else ''}"
+        for number, (fix, gain) in enumerate((fix, gain_words(fix)) for fix in fixes)
     ]
 
 
 def _worst(rank: RankReport) -> list[str]:
     rows = [
-        (
-            str(worst.batch),
-            f"{worst.wait_ms:.1f}",
-            worst.cause,
-            worst.made_by,
-            worst.files[0] if worst.files else "",
-        )
+        (str(worst.batch), f"{worst.wait_ms:.1f}", worst.cause, worst.made_by, "".join(worst.files[:1]))
         for worst in rank.data_wait.worst_batches[:_MOST_BATCHES]
     ]
     return ["", *_table(("worst batch", "waited ms", "mostly", "made by", "file"), rows, 0)] if rows else []
@@ -99,11 +90,9 @@ def _ranks(report: Report) -> list[tuple[str, ...]]:
         (
             f"{rank.rank}",
             rank.host or "",
-            "unknown" if rank.steps.mean_ms is None else f"{rank.steps.mean_ms:.1f}",
-            "unknown" if rank.data_wait.raw_ms is None else f"{rank.data_wait.raw_ms:.1f}",
-            "unknown"
-            if rank.data_wait.raw_wait_fraction is None
-            else percent(rank.data_wait.raw_wait_fraction),
+            if_known(rank.steps.mean_ms, one_decimal, "unknown"),
+            if_known(rank.data_wait.raw_ms, one_decimal, "unknown"),
+            if_known(rank.data_wait.raw_wait_fraction, percent, "unknown"),
         )
         for rank in ranks[:_MOST_RANKS]
     ]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from iotrace.sweeps.call import Source, chain_of, diff
-from iotrace.sweeps.grid import ARGUMENTS, CV2_THREADS, SHARING, THREADS
+from iotrace.sweeps.grid import CV2_THREADS, LOADER_ARGUMENTS, SHARING, THREADS
 from iotrace.sweeps.results import TRANSFORMERS, Origin
 
 _OF_OTHERS = re.compile(r"(?i)(?<![a-z])(val|valid|validation|test|eval|evaluation|predict)(?![a-z])")
@@ -17,7 +17,7 @@ def changes(params: Mapping[str, str], command: Sequence[str], origin: Origin | 
     """Return the lines to type for `params`, shortest first; `origin` is that of the program's own loader."""
     found = []
     builder = None if origin is None else origin.builder
-    arguments = {ARGUMENTS[name]: value for name, value in params.items() if name in ARGUMENTS}
+    arguments = {LOADER_ARGUMENTS[name]: value for name, value in params.items() if name in LOADER_ARGUMENTS}
     if arguments:
         found += _of_loader(arguments, command, origin, builder)
     others = []
@@ -40,7 +40,11 @@ def _of_loader(
     others = [_shortened(other) or "" for other in origin.others] if origin is not None else []
     sites = " and ".join(filter(None, [site, *others]))
     found = [f"{called}({listed})" + (f" at {sites}" if sites and builder is None else "")]
-    own = {ARGUMENTS[name]: value for name, value in origin.settings.items()} if origin is not None else {}
+    own = (
+        {LOADER_ARGUMENTS[name]: value for name, value in origin.settings.items()}
+        if origin is not None
+        else {}
+    )
     words = _words(command, arguments, own)
     file, _, number = (site or "").rpartition(":")
     line = int(number) if number.isdigit() else 0

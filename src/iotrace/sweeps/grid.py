@@ -14,14 +14,14 @@ IN_ORDER, PERSISTENT, PIN_MEMORY = "in_order", "persistent_workers", "pin_memory
 SHARING = "sharing"  # torch.multiprocessing's sharing strategy
 THREADS = "threads"  # of operators, by the environment
 CV2_THREADS = "cv2_threads"  # of cv2, by the environment
-ARGUMENTS = {  # of DataLoader, by the setting
+LOADER_ARGUMENTS = {  # of DataLoader, by the setting
     WORKERS: "num_workers",
     PREFETCH: "prefetch_factor",
     IN_ORDER: "in_order",
     PERSISTENT: "persistent_workers",
     PIN_MEMORY: "pin_memory",
 }
-_OF_AGENT = (*ARGUMENTS, SHARING)
+_OF_AGENT = (*LOADER_ARGUMENTS, SHARING)
 THREAD_VARIABLES = {THREADS: ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), CV2_THREADS: ("OPENCV_FOR_THREADS_NUM",)}
 
 

@@ -20,9 +20,9 @@ from iotrace.errors import IotraceError
 from iotrace.sources.records import Ended, Override, Replayed, Threads
 from iotrace.sources.session import open_session
 from iotrace.sweeps.grid import (
-    ARGUMENTS,
     CV2_THREADS,
     IN_ORDER,
+    LOADER_ARGUMENTS,
     PERSISTENT,
     PIN_MEMORY,
     PREFETCH,
@@ -150,7 +150,7 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
 
 def _other_setting(run: SweepRun, loader: LoaderResult) -> str:
     """Name a setting of the loop's loader, beside its workers, that is known and not as asked; else empty."""
-    for name, field in ARGUMENTS.items():
+    for name, field in LOADER_ARGUMENTS.items():
         if name == WORKERS:
             continue
         asked, had = run.params.get(name), getattr(loader, field)

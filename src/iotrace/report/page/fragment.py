@@ -9,7 +9,7 @@ from iotrace.analysis.results import RankReport, Report
 from iotrace.analysis.verdict.verdict import BANNERS
 from iotrace.report.screen import ending
 from iotrace.report.words import gain_words
-from iotrace.units import milliseconds, percent
+from iotrace.units import if_known, milliseconds, percent
 
 _MOST_FIXES = 3
 _MOST_RANKS = 16
@@ -65,16 +65,15 @@ def _ranks(ranks: Sequence[RankReport]) -> str:
 
 def _cells(rank: RankReport) -> list[str]:
     steps, wait = rank.steps, rank.data_wait
-    causes = wait.causes_ms
-    most = max(causes, key=lambda name: causes[name], default=None)
+    most, most_ms = max(wait.causes_ms.items(), key=lambda pair: pair[1], default=("", 0.0))
     file = wait.files[0].path if wait.files and wait.files[0].ms > 0 else ""
     return [
         str(rank.rank),
         str(steps.count),
-        "unknown" if steps.mean_ms is None else milliseconds(steps.mean_ms),
-        "unknown" if wait.raw_ms is None else milliseconds(wait.raw_ms),
-        "unknown" if wait.raw_wait_fraction is None else percent(wait.raw_wait_fraction),
-        most if most is not None and causes[most] > 0 else "",
+        if_known(steps.mean_ms, milliseconds, "unknown"),
+        if_known(wait.raw_ms, milliseconds, "unknown"),
+        if_known(wait.raw_wait_fraction, percent, "unknown"),
+        most if most_ms > 0 else "",
         file,
     ]
 

@@ -15,7 +15,7 @@ from iotrace.report.screen import shown_path
 from iotrace.report.terminal import loader_text
 from iotrace.report.terminal_system import gpu_label, gpu_text
 from iotrace.report.views.table import Table, cells_of
-from iotrace.units import milliseconds, percent, size
+from iotrace.units import if_known, milliseconds, percent, size
 
 _MOST_FILES = 100
 _MOST_RANKS = 64
@@ -155,18 +155,14 @@ def _over_time(rank: RankReport) -> dict[str, Any] | None:
     blocks = rank.blocks
     if blocks is None or not blocks.wait_ms:
         return None
-    shades = [
-        _shade(wait / step) if step else 0 for wait, step in zip(blocks.wait_ms, blocks.step_ms, strict=True)
-    ]
-    paths = [
-        (shade, "".join(f"M{number} 0h1v1h-1z" for number, own in enumerate(shades) if own == shade))
-        for shade in range(1, _SHADES + 1)
-    ]
-    worst = max(
-        (wait / step for wait, step in zip(blocks.wait_ms, blocks.step_ms, strict=True) if step), default=0.0
-    )
-    text = f"share of data wait over the run, {len(shades)} blocks of steps; at most {percent(worst)}"
-    return {"count": len(shades), "paths": [(shade, path) for shade, path in paths if path], "text": text}
+    pairs = zip(blocks.wait_ms, blocks.step_ms, strict=True)
+    shares = [wait / step if step else 0.0 for wait, step in pairs]
+    paths: dict[int, str] = dict.fromkeys(range(1, _SHADES + 1), "")
+    for number, share in enumerate(shares):
+        if shade := _shade(share):
+            paths[shade] += f"M{number} 0h1v1h-1z"
+    text = f"share of data wait over the run, {len(shares)} blocks of steps; at most {percent(max(shares))}"
+    return {"count": len(shares), "paths": [pair for pair in paths.items() if pair[1]], "text": text}
 
 
 def processes_table(report: Report) -> list[dict[str, Any]]:
@@ -176,12 +172,11 @@ def processes_table(report: Report) -> list[dict[str, Any]]:
             "rank": rank.rank,
             "role": process.role,
             "pid": process.pid,
-            "cpu": None if process.cpu_pct_mean is None else f"{process.cpu_pct_mean:.0f} %",
-            "cpu_value": process.cpu_pct_mean,
-            "peak": None if process.rss_peak_bytes is None else size(process.rss_peak_bytes),
-            "peak_value": process.rss_peak_bytes,
-            "growth": None if process.rss_growth_bytes is None else size(process.rss_growth_bytes),
-            "growth_value": process.rss_growth_bytes,
+            "figures": [
+                (if_known(process.cpu_pct_mean, "{:.0f} %".format), process.cpu_pct_mean),
+                (if_known(process.rss_peak_bytes, size), process.rss_peak_bytes),
+                (if_known(process.rss_growth_bytes, size), process.rss_growth_bytes),
+            ],
         }
         for rank in report.ranks
         for process in rank.system.processes

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from iotrace.analysis.page.costs import OUTSIDE, Cost, costs_of
 from iotrace.analysis.results import RankReport
 from iotrace.report.page.charts import WIDTHS, fits
-from iotrace.report.page.treemap import squarify
 from iotrace.units import fixed, percent
 
+Rectangle = tuple[float, float, float, float]  # x, y, width, height
 _MOST_TILES = 60
 _TREEMAP = (1000.0, 320.0)  # of its width, px of its height
 _MARGIN, _LINE, _UPRIGHT = 14, 18, 22  # px: beside a text, a line's height, the least width of upright text
@@ -23,9 +25,9 @@ def treemap(rank: RankReport) -> list[dict[str, Any]]:
     if len(costs) > _MOST_TILES:
         rest = costs[_MOST_TILES:]
         costs = costs[:_MOST_TILES]
-        by_cause: dict[str, float] = {}
+        by_cause: dict[str, float] = defaultdict(float)
         for cost in rest:
-            by_cause[cost.cause] = by_cause.get(cost.cause, 0.0) + cost.ms
+            by_cause[cost.cause] += cost.ms
         costs += [Cost("more files", f"{len(rest)} more", cause, ms) for cause, ms in by_cause.items()]
     groups: dict[str, list[Cost]] = {}
     for cost in costs:
@@ -46,9 +48,7 @@ def treemap_height(tiles: list[dict[str, Any]]) -> int:
     return round(_TREEMAP[1]) if len(tiles) > 2 else 96
 
 
-def _tile(
-    cost: Cost, place: tuple[float, float, float, float], whole_ms: float, shown: str
-) -> dict[str, Any]:
+def _tile(cost: Cost, place: Rectangle, whole_ms: float, shown: str) -> dict[str, Any]:
     x, y, width, height = place
     about = f"{cost.cause}, {OUTSIDE}" if cost.path is None else f"{cost.cause} of {cost.path}"
     return {
@@ -88,3 +88,39 @@ def _lines_at(cost: Cost, width: float, height: float, ms: str, of_wait: str) ->
         if width >= _UPRIGHT and fits(upright, height, _MARGIN):
             return [upright], True
     return [], False
+
+
+def squarify(areas: Sequence[float], within: Rectangle) -> list[Rectangle]:
+    """Lay out `areas`, largest first and all above 0, close to squares that fill `within` in proportion.
+
+    Bruls, Huizing, van Wijk: Squarified Treemaps (2000).
+    """
+    x, y, width, height = within
+    whole = sum(areas)
+    if not areas or whole <= 0:
+        return []
+    scaled = [area * width * height / whole for area in areas]
+    found: list[Rectangle] = []
+    while scaled:
+        side = min(width, height)
+        count = 1
+        while count < len(scaled) and _longest(scaled[: count + 1], side) <= _longest(scaled[:count], side):
+            count += 1
+        row, scaled = scaled[:count], scaled[count:]
+        thick = sum(row) / side if side > 0 else 0.0
+        along = 0.0
+        for area in row:
+            length = area / thick if thick > 0 else 0.0
+            found.append((x, y + along, thick, length) if width >= height else (x + along, y, length, thick))
+            along += length
+        if width >= height:
+            x, width = x + thick, max(0.0, width - thick)
+        else:
+            y, height = y + thick, max(0.0, height - thick)
+    return found
+
+
+def _longest(row: Sequence[float], side: float) -> float:
+    """The largest ratio of a rectangle's sides, where `row` fills a strip along `side`."""
+    whole = sum(row)
+    return max(side * side * max(row) / (whole * whole), whole * whole / (side * side * min(row)))

@@ -45,7 +45,7 @@ VIEWS = {
     "memory": View("what operators were given of each device's memory", "memory"),
     "snapshot": View("the files of device memory for pytorch.org/memory_viz", "memory"),
     "storage": View("reads: latency, small, random, amplified; device bytes", "storage"),
-    "system": View("means and peaks of processes, host, devices", "program"),
+    "system": View("means and peaks of processes, host, devices", "system"),
 }
 
 
