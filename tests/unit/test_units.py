@@ -78,3 +78,17 @@ def test_figures_are_never_written_with_powers() -> None:
         "2500000",
     ]
     assert units.digits(213.2, 2) == "213"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0123, "0.0123"), (99.94, "99.9"), (999.7, "1,000"), (1234.5, "1,234"), (-2e6, "-2,000,000")],
+)
+def test_three_digits_never_have_an_exponent(value: float, text: str) -> None:
+    assert units.three_digits(value) == text
+
+
+def test_what_is_unknown_is_named_so() -> None:
+    assert units.if_known(2.0, "{:.1f} ms".format) == "2.0 ms"
+    assert units.if_known(None, str, "?") == "?"
+    assert units.if_known(None) == ""

@@ -95,3 +95,9 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert (code, found["view"], found["tables"][0]["rows"]) == (0, name, [])
     assert found["tables"][0]["unknown"]
     assert call("--view", name, "--csv", str(tmp_path / "none" / "out.csv"))[0] == 1
+
+
+@pytest.mark.parametrize("form", [("--json",), ("--format", "json")])
+def test_figures_of_other_tools_as_json(form: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, ["report", "--compat", "tb", str(GLOO), *form])
+    assert (done.exit_code, list(json.loads(done.output))) == (0, [str(GLOO)])
