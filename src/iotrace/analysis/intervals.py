@@ -27,8 +27,7 @@ def union(starts: Times, ends: Times) -> Intervals:
 
 def intersect(first: Intervals, second: Intervals) -> Intervals:
     """What two sets of sorted, disjoint intervals both cover."""
-    starts, ends, _, _ = pieces(*first, *second)
-    return starts, ends
+    return pieces(*first, *second)[:2]
 
 
 def subtract(first: Intervals, second: Intervals) -> Intervals:

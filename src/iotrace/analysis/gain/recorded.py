@@ -80,7 +80,8 @@ def recorded(analysis: RankAnalysis, system: System) -> Recorded:
     if (~known).mean() > _UNKNOWN:
         raise Withheld(f"of {(~known).sum()} of {count} batches it is not known when they were made")
     waits = analysis.explained(run).between(0, count)
-    made_ns = _filled(np.where(known, own["prepared_ns"] - own["taken_ns"], 0).astype(np.float64), known)
+    made_ns = (own["prepared_ns"] - own["taken_ns"]).astype(np.float64)
+    made_ns[~known] = np.median(made_ns[known])
     cpu_ns, delay_ns = _computed(analysis, own, made_ns)
     if about.workers:
         cpu_ns = np.minimum(cpu_ns * _of_other_threads(analysis, own, cpu_ns), made_ns - delay_ns)
@@ -109,11 +110,6 @@ def recorded(analysis: RankAnalysis, system: System) -> Recorded:
     )
     wait_ns = own.wait_ns.astype(np.float64)
     return Recorded(pipeline, waits, measured, wait_ns, made_ns, parts, delay_ns, way.held_ns)
-
-
-def _filled(values: Floats, known: npt.NDArray[np.bool_]) -> Floats:
-    """Put the median of the known values where none is known."""
-    return np.where(known, values, np.median(values[known]) if known.any() else 0.0)
 
 
 def _foreign(system: System) -> float:

@@ -33,7 +33,8 @@ def trainer_times(analysis: RankAnalysis) -> TrainerTimes:
     seconds = sum(run.end_ns - run.start_ns for run in runs) / 1e9 if runs else None
     spans = main.spans[main.spans["kind"] == KIND_TRAINER]
     lengths_ns, own_ns = spans["duration_ns"], _self_ns(spans)
-    inside_ns = np.where(_in_steps(spans, analysis), lengths_ns, 0)
+    starts, ends, _ = analysis.kept.pieces  # ranges count that begin in a measured step, outside evaluations
+    inside_ns = np.where(holding(starts, ends, spans["start_ns"]) >= 0, lengths_ns, 0)
     rows: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for row, number in enumerate(spans["name"].tolist()):
         rows[parts_of(main.texts.get(number, "?"))].append(row)
@@ -63,13 +64,6 @@ def parts_of(name: str) -> tuple[str, str, str]:
     if kind not in _KINDS:  # "[_EvaluationLoop].val_next"
         return "loop", kind.strip("_"), hook
     return _KINDS[kind], _STATE.sub("", owner), hook
-
-
-def _in_steps(spans: npt.NDArray[Any], analysis: RankAnalysis) -> npt.NDArray[np.bool_]:
-    """Mark the ranges that begin in a measured step, outside its evaluation passes."""
-    starts, ends, _ = analysis.kept.pieces
-    found: npt.NDArray[np.bool_] = holding(starts, ends, spans["start_ns"]) >= 0
-    return found
 
 
 def _self_ns(spans: npt.NDArray[Any]) -> Times:
