@@ -11,12 +11,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
+UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _CACHESTAT = 451  # on every architecture
 
 _answering: set[int] = set()  # the file systems on which cachestat has found a page
@@ -29,28 +29,22 @@ class Found(NamedTuple):
     exact: bool
 
 
-def find_pages(descriptor: int, pages: Iterable[int]) -> Found:
+def find_pages(descriptor: int, pages: list[int]) -> Found:
     """Count which of `pages`, numbers of pages in the open file, are in memory.
 
     Raises:
-        OSError: neither way works for this file, or the file cannot be read.
+        OSError: neither way works for this file (its number is of `UNSUPPORTED`), or it cannot be read.
     """
-    wanted = list(pages)
-    # Whoever reads a page here reads no other: what is asked for must not change by being asked for.
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-    found = _by_cachestat(descriptor, wanted)
-    return (
-        Found(_without_waiting(descriptor, wanted), exact=False)
-        if found is None
-        else Found(found, exact=True)
-    )
+    found = _by_cachestat(descriptor, pages)
+    if found is not None:
+        return Found(found, exact=True)
+    return Found(_without_waiting(descriptor, pages), exact=False)
 
 
-def cached_pages(descriptor: int, pages: Iterable[int]) -> tuple[int | None, str]:
+def cached_pages(descriptor: int, pages: list[int]) -> tuple[int | None, str]:
     """Count which of `pages` are in memory by cachestat alone; None, with why, where it does not tell."""
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     ctypes.set_errno(0)
-    found = _by_cachestat(descriptor, list(pages))
+    found = _by_cachestat(descriptor, pages)
     if found is not None:
         return found, ""
     error = ctypes.get_errno()
@@ -63,6 +57,8 @@ def cached_pages(descriptor: int, pages: Iterable[int]) -> tuple[int | None, str
 
 def _by_cachestat(descriptor: int, pages: list[int]) -> int | None:
     """Count the pages in memory; None where the kernel does not say."""
+    # Whoever reads a page here reads no other: what is asked for must not change by being asked for.
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     found = 0
     for page in pages:
         count = _cachestat(descriptor, page)

@@ -21,7 +21,7 @@ from iotrace.report.printing import Progress, echo, watched
 from iotrace.report.terminal import print_report
 from iotrace.session import names
 from iotrace.session.listing import store_verdict
-from iotrace.session.manifest import read_manifest, write_document
+from iotrace.session.manifest import read_manifest
 from iotrace.sinks.delivery import log_report
 from iotrace.sources.session import Session, open_session
 
@@ -60,7 +60,9 @@ def _report(directory: Path, log: tuple[str, ...], quiet: bool) -> None:
         return
     console = make_console(stderr=True)
     console.print()
-    measurement = _begin_measurement(directory)
+    measurement = None
+    with suppress(OSError, IotraceError):  # what cannot be measured is no error
+        measurement = CostMeasurement(directory)
     with watched() as progress:
         running = _await_job(directory, progress)
     if running:
@@ -86,21 +88,10 @@ def _await_job(directory: Path, progress: Progress) -> int:
 
 
 def _open(directory: Path, measurement: CostMeasurement | None, progress: Progress) -> Session:
-    """Open the session, and keep in it what `measurement` measured meanwhile."""
+    """Open the session, with what `measurement` measured meanwhile."""
     session = open_session(directory, progress)
-    costs = measurement.finish(session.manifest.host) if measurement is not None else None
-    if costs is None:
-        return session
-    write_document(directory / names.COSTS, costs)
-    return replace(session, costs=costs)
-
-
-def _begin_measurement(directory: Path) -> CostMeasurement | None:
-    """Begin to measure what tracing costs; None where that cannot be done, which is no error."""
-    try:
-        return CostMeasurement(read_manifest(directory).posix.on)
-    except (OSError, IotraceError):
-        return None
+    costs = measurement.finish() if measurement is not None else None
+    return session if costs is None else replace(session, costs=costs)
 
 
 def _write_timeline(analysis: SessionAnalysis, progress: Progress) -> Path | None:

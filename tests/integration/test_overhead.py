@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from iotrace.launch import tracing_costs
+from iotrace.launch.traced_run import describe
 from iotrace.session import names
-from iotrace.session.manifest import Costs, write_document
+from iotrace.session.manifest import Costs, PosixState, claim, read_document, write_document
 from tests.support import counting
 from tests.support.runs import Run, report_of, run_script
 
@@ -74,10 +75,13 @@ def with_costs(run: Run) -> Run:
     return run
 
 
-def test_what_tracing_costs_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_tracing_costs_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing_costs, "_SECONDS", 250)
-    costs = tracing_costs.CostMeasurement(posix_on=True).finish("here")
+    monkeypatch.setenv(names.HOST_VARIABLE, "here")
+    claim(tmp_path, describe(["python"], PosixState(on=True), [], {}))
+    costs = tracing_costs.CostMeasurement(tmp_path).finish()
     assert costs is not None
+    assert costs == read_document(tmp_path / names.COSTS, Costs)
     assert costs.host == "here"
     measured = (costs.posix_call_ns, costs.next_posix_call_ns, costs.span_ns, costs.process_start_ns)
     assert all(cost is not None and cost >= 0 for cost in measured)

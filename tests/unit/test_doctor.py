@@ -89,13 +89,14 @@ def test_a_kernel_without_control_groups_limits_nothing(
 
 
 def test_page_cache_that_is_given_up_when_wanted_is_not_used_memory(tmp_path: Path) -> None:
-    for path, limit, usage, cache in (
-        ("v2", "memory.max", "memory.current", "inactive_file"),
-        ("v1/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    """Those read twice, which are active, are given up as well; what lies in /dev/shm is not."""
+    for path, limit, usage, stat in (
+        ("v2", "memory.max", "memory.current", "file 700\nshmem 100\ninactive_file 50\n"),
+        ("v1/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache 700\ntotal_shmem 100\n"),
     ):
         write(tmp_path / path / limit, "1000\n")
         write(tmp_path / path / usage, "900\n")
-        write(tmp_path / path / "memory.stat", f"cache 700\n{cache} 600\n")
+        write(tmp_path / path / "memory.stat", stat)
     assert memory_limit(groups(tmp_path / "v2", "0::/\n")) == Limited(1000, 700)
     assert memory_limit(groups(tmp_path / "v1", "1:memory:/\n")) == Limited(1000, 700)
 
@@ -137,14 +138,14 @@ def test_no_remedy_asks_for_what_is_so_or_cannot_be() -> None:
 
 def test_memory() -> None:
     total, available = 16 << 30, 12 << 30
-    assert check_memory(None, total, available).what == "12.0 GiB available of 16.0 GiB"
+    assert check_memory(None, total, available, Demand()).what == "12.0 GiB available of 16.0 GiB"
     free = Limited(4 << 30, 3 << 30)
     allowed = "the control group allows 4.0 GiB of 16.0 GiB"
-    assert check_memory(free, total, available).what == f"{allowed}, of which 3.0 GiB are available"
-    assert check_memory(Limited(4 << 30, None), total, available).what == allowed
-    used_up = check_memory(Limited(4 << 30, 300 << 20), total, available)
+    assert check_memory(free, total, available, Demand()).what == f"{allowed}, of which 3.0 GiB are available"
+    assert check_memory(Limited(4 << 30, None), total, available, Demand()).what == allowed
+    used_up = check_memory(Limited(4 << 30, 300 << 20), total, available, Demand())
     assert (used_up.status, used_up.what) == ("warning", f"{allowed}, of which 300.0 MiB are available")
-    assert check_memory(None, total, 1000 << 10).status == "warning"
+    assert check_memory(None, total, 1000 << 10, Demand()).status == "warning"
 
 
 def test_memory_of_each_process_and_copies_of_the_data() -> None:
@@ -183,12 +184,12 @@ def test_shared_memory_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "--shm-size" in check_shm("/dev/shm", Demand()).remedy
     assert check_shm("/dev/shm", Demand(0)).status == "ok"  # no worker passes a batch
     limits = {"open files": 256, "processes": -1, "file size": -1}
-    check = check_limits(limits)
+    check = check_limits(limits, Demand())
     assert (check.status, check.remedy) == ("warning", "ulimit -n 1024")
     assert check.what == "open files 256, processes unlimited, file size unlimited"
-    assert check_limits({**limits, "open files": 1024}).status == "ok"
-    assert "cut" in check_limits({**limits, "file size": 1 << 20}).why
-    assert "max_map_count" in check_limits({**limits, "open files": 1024, "mappings": 4096}).remedy
+    assert check_limits({**limits, "open files": 1024}, Demand()).status == "ok"
+    assert "cut" in check_limits({**limits, "file size": 1 << 20}, Demand()).why
+    assert "max_map_count" in check_limits({**limits, "open files": 1024, "mappings": 4096}, Demand()).remedy
 
 
 def test_a_control_group_limits_processes(tmp_path: Path) -> None:

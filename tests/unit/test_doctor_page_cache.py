@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from iotrace import page_cache
-from iotrace.doctor.checks.page_cache import Found, check_page_cache, find
+from iotrace.doctor.checks.page_cache import Files, check_page_cache, find
 from iotrace.report.doctor import _print_check
 from tests.support.pagecache import drop, resident_pages, write
 
@@ -62,15 +62,15 @@ def test_a_size_is_a_lower_bound_where_not_all_was_looked_at(tmp_path: Path) -> 
         (tmp_path / str(number)).write_bytes(b"x" * (number % 2))
     found = find(tmp_path, time.monotonic() + 60)
     assert not found.all
-    assert 1900 <= sum(found.files.values()) <= 2001
+    assert 1900 <= sum(found.sizes.values()) <= 2001
     assert "at least " in check_page_cache(tmp_path).what or check_page_cache(tmp_path).status == "unknown"
     folders = tmp_path / "folders"
     for number in range(4001):
         (folders / str(number)).mkdir(parents=True)
     (folders / "0" / "x").write_bytes(b"x")
-    assert find(folders, time.monotonic() + 60) == Found({folders / "0" / "x": 1}, all=True)
+    assert find(folders, time.monotonic() + 60) == Files({folders / "0" / "x": 1}, all=True)
     late = find(tmp_path, time.monotonic())
-    assert (late.files, late.all) == ({}, False)
+    assert (late.sizes, late.all) == ({}, False)
     assert find(tmp_path / "1", 0).all
 
 

@@ -222,6 +222,7 @@ def test_the_kernels_sums_are_without_pages_of_files() -> None:
             },
             (410, 900),
         ),
+        ({"memory.current": "500", "memory.max": "900"}, (None, 900)),
         ({"memory.usage_in_bytes": "5", "memory.limit_in_bytes": "9223372036854771712"}, None),
         ({}, None),
     ],

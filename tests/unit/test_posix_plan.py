@@ -361,7 +361,7 @@ def test_a_missing_library_is_told_with_a_remedy(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(posix.platform, "system", lambda: "Linux")
     monkeypatch.setattr(posix.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(posix.importlib.util, "find_spec", lambda name: None)
-    capture = posix.plan([], [])
+    capture = posix.plan("python", [])
     assert capture.why_not == "dftracer is not installed"
     assert "pip install dftracer" in capture.remedy
     assert capture.prefixes == ()
@@ -369,7 +369,7 @@ def test_a_missing_library_is_told_with_a_remedy(monkeypatch: pytest.MonkeyPatch
 
 def test_another_machine_is_told_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posix.platform, "machine", lambda: "aarch64")
-    capture = posix.plan([], [])
+    capture = posix.plan("python", [])
     assert "aarch64" in capture.why_not
     assert capture.remedy
 
@@ -403,5 +403,5 @@ def test_pieces_without_a_value_are_ignored() -> None:
 
 
 def test_the_word_off_alone_traces_nothing() -> None:
-    assert posix.plan([], ["off"]).why_not == "switched off by --io off"
-    assert posix.plan([], ["./off"]).why_not == posix.plan([], []).why_not != "switched off by --io off"
+    assert posix.plan("python", ["off"]).why_not == "switched off by --io off"
+    assert posix.plan("python", ["./off"]).why_not == posix.plan("python", []).why_not != "switched off by --io off"

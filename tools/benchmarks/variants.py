@@ -17,7 +17,7 @@ from tools.benchmarks.steps import Printed, step_seconds
 
 from iotrace.launch import posix, torch_settings
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, Telemetry, start
-from iotrace.launch.traced_run import own_python, traced_environment
+from iotrace.launch.traced_run import traced_environment
 from iotrace.session import names
 
 BARE, AGAIN, AGENT, POSIX, BOTH = "bare", "again", "agent", "posix", "both"
@@ -62,7 +62,7 @@ def environment_of(variant: str, session: Path) -> dict[str, str]:
         return {**bare, names.SETTINGS_VARIABLE: names.encode_settings({"session": str(session)})}
     for part in (names.PROCESSES, names.POSIX):
         (session / part).mkdir(parents=True, exist_ok=True)
-    capture = posix.plan([*posix.python_directories(sys.executable), *own_python()], [])
+    capture = posix.plan(sys.executable, [])
     if capture.why_not and variant in (POSIX, BOTH):
         raise SystemExit(f"tools/bench: {capture.why_not}: {capture.remedy}")
     torch = torch_settings.settings(torch_settings.DEFAULT_STEPS, "", "all") if variant == WINDOW else {}

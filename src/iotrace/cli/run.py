@@ -133,7 +133,7 @@ def _measure_costs(directory: Path) -> None:
     """Measure what tracing cost, for a later report; without these figures it says so."""
     with suppress(Exception, KeyboardInterrupt):
         _leave_deleted_directory()
-        tracing_costs.measure_into(directory)
+        tracing_costs.CostMeasurement(directory).finish()
 
 
 def _report(directory: Path, log: tuple[str, ...], quiet: bool) -> None:

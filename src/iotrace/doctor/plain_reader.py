@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import random
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,13 +10,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from iotrace.doctor.checks.page_cache import find
+from iotrace.doctor.checks.page_cache import ask_by_chance, find
 from iotrace.doctor.checks.storage import mount_of, mounts
 from iotrace.doctor.results import Check, ok
 from iotrace.doctor.run import BadDataError, run_checks
 from iotrace.errors import IotraceError
 from iotrace.launch.traced_run import readable
-from iotrace.page_cache import PAGE, find_pages
+from iotrace.page_cache import UNSUPPORTED, find_pages
 from iotrace.session.plain_reads import PlainReads, save
 
 MOST_BYTES = 256 << 20
@@ -61,7 +59,7 @@ def _read(path: Path) -> PlainReads:
         )
     real = os.path.realpath(path)
     mount = mount_of(real, mounts())
-    sizes = find(path, time.monotonic() + _WALK_SECONDS).files
+    sizes = find(path, time.monotonic() + _WALK_SECONDS).sizes
     if not sizes:
         raise BadDataError(
             f"{path} has no file that holds something", remedy="name a file, or a directory with data"
@@ -128,14 +126,10 @@ def _pieces(descriptor: int, most_bytes: int, until: float) -> Iterator[tuple[in
 
 def _is_cold(file: Path, read_bytes: int) -> bool | None:
     """Whether none of some pages, chosen by chance, is in memory; None where the kernel does not tell."""
-    pages = -(-read_bytes // PAGE)
-    chosen = random.Random().sample(range(pages), min(_PAGES, pages))
     try:
-        # A descriptor of its own: the look turns read-ahead off.
-        with file.open("rb", buffering=0) as opened:
-            found = find_pages(opened.fileno(), chosen)
+        found, _ = ask_by_chance(file, read_bytes, _PAGES, find_pages)
     except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+        if error.errno in UNSUPPORTED:
             return None
         raise
     return True if not found.pages else False if found.exact else None

@@ -13,7 +13,7 @@ import msgspec
 from iotrace.doctor.command import Interpreter
 from iotrace.doctor.sandbox import Sandbox
 from iotrace.launch import posix
-from iotrace.launch.traced_run import own_python, traced_environment
+from iotrace.launch.traced_run import traced_environment
 from iotrace.session import names
 from iotrace.sources.dftracer.call_reader import read_posix
 
@@ -114,7 +114,7 @@ def probe(interpreter: Interpreter, environment: dict[str, str], sandbox: Sandbo
         (directory / names.PROCESSES).mkdir()
         (directory / names.POSIX).mkdir()
         (directory / "data.bin").write_bytes(bytes(READS * READ_BYTES))
-        capture = posix.plan([*posix.python_directories(interpreter.program), *own_python()], ["data.bin"])
+        capture = posix.plan(interpreter.program, ["data.bin"])
         traced = traced_environment(environment, capture, directory, {})
         done, failure = attempt(traced)
         facts = _facts_in(done)

@@ -41,16 +41,9 @@ def find(command: list[str], path: str | None) -> str:
         return found
     if "/" in name and os.path.isdir(name):
         raise LaunchError(f"{name} is a directory", "name a program", NOT_EXECUTABLE)
-    if "/" in name:
-        forbidden = name if os.path.exists(name) else ""
-    else:
-        forbidden = shutil.which(name, mode=os.F_OK, path=path) or ""
-    if forbidden:
-        raise LaunchError(
-            f"{name} is not executable",
-            f"chmod +x {forbidden}, or put its interpreter before it",
-            NOT_EXECUTABLE,
-        )
+    if forbidden := shutil.which(name, mode=os.F_OK, path=path):
+        remedy = f"chmod +x {forbidden}, or put its interpreter before it"
+        raise LaunchError(f"{name} is not executable", remedy, NOT_EXECUTABLE)
     hint = f"did you mean ./{name} or python {name}?" if os.path.exists(name) else "check its name and PATH"
     raise LaunchError(f"{name}: command not found", hint, NOT_FOUND)
 

@@ -46,8 +46,8 @@ class PosixCapture:
     guard: str = ""
 
 
-def plan(excluded: list[str], only: list[str]) -> PosixCapture:
-    """Decide what to trace: all but the system and the `excluded` directories, or the paths in `only`.
+def plan(program: str, only: list[str]) -> PosixCapture:
+    """Decide what to trace of `program`: all but the system and Python, or the paths in `only`.
 
     The word `OFF` alone stands for no path: nothing is traced.
     """
@@ -56,7 +56,7 @@ def plan(excluded: list[str], only: list[str]) -> PosixCapture:
     library, why_not, remedy = _find_library()
     if why_not:
         return PosixCapture("", (), why_not, remedy)
-    prefixes = spellings(only) if only else everything_but(excluded)
+    prefixes = spellings(only) if only else everything_but([*python_directories(program), *_own_python()])
     guard = str(Path(__file__).parents[1] / "_posix_guard.so")
     return PosixCapture(library, tuple(prefixes), guard=guard if _preloads(guard) else "")
 
@@ -77,13 +77,10 @@ def _find_library() -> tuple[str, str, str]:
     for directory in (found.submodule_search_locations or []) if found else []:
         library = Path(directory) / "lib64" / "libdftracer_preload.so"
         if library.exists():
-            if not _preloads(str(library)):
-                return (
-                    "",
-                    f"the path of dftracer's library has a blank or a colon: {library}",
-                    ("install iotrace-agent into an environment whose path has none"),
-                )
-            return str(library), "", ""
+            if _preloads(str(library)):
+                return str(library), "", ""
+            why = f"the path of dftracer's library has a blank or a colon: {library}"
+            return "", why, "install iotrace-agent into an environment whose path has none"
     return "", "dftracer is not installed", "pip install dftracer==2.2.0"
 
 
@@ -144,16 +141,15 @@ def everything_but(excluded: list[str]) -> list[str]:
 
 
 def _prefixes_but(excluded: list[str]) -> list[str]:
+    whole = {os.path.abspath(path) for path in excluded} | {os.path.realpath(path) for path in excluded}
     left_out: dict[str, set[str]] = {"/": set(_SYSTEM)}
-    for path in excluded:
-        for spelling in {os.path.abspath(path), os.path.realpath(path)}:
-            parent, name = os.path.split(spelling)
-            while name:
-                left_out.setdefault(parent, set()).add(name)
-                parent, name = os.path.split(parent)
+    for path in whole:
+        parent, name = os.path.split(path)
+        while name:
+            left_out.setdefault(parent, set()).add(name)
+            parent, name = os.path.split(parent)
     prefixes = list(_FIRST_CHARACTERS)
     # An excluded directory's own neighbours are listed where nothing above it is excluded whole.
-    whole = {os.path.abspath(path) for path in excluded} | {os.path.realpath(path) for path in excluded}
     whole |= {f"/{name}" for name in _SYSTEM}
     for directory, names in sorted(left_out.items()):
         if any(directory == root or directory.startswith(f"{root}/") for root in whole):
@@ -183,6 +179,12 @@ def _neighbours(directory: str, names: set[str], first: set[str]) -> list[str]:
         if shared < len(spelling):
             found.add(spelling[: shared + 1])
     return sorted(found)
+
+
+def _own_python() -> list[str]:
+    """Return the directories that iotrace runs from: their files are no data."""
+    roots = {sys.prefix, sys.base_prefix, str(Path(__file__).parents[1])}
+    return sorted(root for root in roots if root not in ("/", "/usr"))
 
 
 def python_directories(program: str) -> list[str]:

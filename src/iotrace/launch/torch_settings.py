@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from iotrace.errors import LaunchError
 from iotrace.session import names
 
@@ -23,13 +25,11 @@ def settings(steps: str, options: str, activities: str, snapshot: str | None = N
     chosen = [option for option in options.split(",") if option]
     for option in chosen:
         if option not in OPTIONS:
-            raise LaunchError(
-                f"--torch-options does not know {option!r}", f"choose from {','.join(OPTIONS)}, or none"
-            )
+            remedy = f"choose from {','.join(OPTIONS)}, or none"
+            raise LaunchError(f"--torch-options does not know {option!r}", remedy)
     if activities not in ACTIVITIES:
-        raise LaunchError(
-            f"--torch-activities does not know {activities!r}", f"choose one of {', '.join(ACTIVITIES)}"
-        )
+        remedy = f"choose one of {', '.join(ACTIVITIES)}"
+        raise LaunchError(f"--torch-activities does not know {activities!r}", remedy)
     return {
         names.TORCH_STEPS: _steps(steps),
         names.TORCH_OPTIONS: ",".join(chosen),
@@ -40,8 +40,7 @@ def settings(steps: str, options: str, activities: str, snapshot: str | None = N
 
 def _snapshot(text: str) -> str:
     """Return `text`, checked: training steps to wait, and steps to record."""
-    words = text.split(":")
-    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words) or not int(words[1]):
+    if not re.fullmatch(r"[0-9]+:0*[1-9][0-9]*", text):
         raise LaunchError(
             f"--cuda-snapshot {text!r} is not WARMUP:STEPS in whole training steps, one or more to record",
             "as in --cuda-snapshot 5:3",
@@ -53,11 +52,10 @@ def _steps(text: str) -> str:
     """Return `text` with all four numbers, or ``off``."""
     if text == names.OFF:
         return text
-    words = text.split(":")
     remedy = f"as in --torch-steps {DEFAULT_STEPS}, or --torch-steps {names.OFF}"
-    if len(words) not in (3, 4) or not all(word.isascii() and word.isdigit() for word in words):
+    if not re.fullmatch(r"[0-9]+(:[0-9]+){2,3}", text):
         raise LaunchError(f"--torch-steps {text!r} is not WAIT:WARMUP:ACTIVE[:REPEAT] in whole steps", remedy)
-    numbers = [int(word) for word in words] + [1] * (4 - len(words))
+    numbers = [*map(int, text.split(":")), 1][:4]
     for (name, least), number in zip(_LEAST.items(), numbers, strict=True):
         if number < least:
             raise LaunchError(f"--torch-steps {text!r}: {name} has to be {least} or more", remedy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -81,7 +80,7 @@ def run(
         raise LaunchError("no command was given", "iotrace run -- python train.py")
     environment = dict(os.environ)
     program = child.find(command, environment.get("PATH"))
-    capture = posix.plan([*posix.python_directories(program), *own_python()], only)
+    capture = posix.plan(program, only)
     read_paths, not_captured = added_read_paths()
     # Before dftracer is switched on for iotrace: a program that uses it sees what the user set.
     own_dftracer = "on" if environment.get("DFTRACER_ENABLE") == "1" else "off"
@@ -146,12 +145,6 @@ def traced_environment(
         traced.update(posix.environment(capture, launch / names.POSIX, inherited))
     traced.update(agent_environment(launch, environment.get("PYTHONPATH", ""), settings))
     return traced
-
-
-def own_python() -> list[str]:
-    """Return the directories that iotrace runs from: their files are no data."""
-    roots = {sys.prefix, sys.base_prefix, str(Path(__file__).parent.parent)}
-    return sorted(root for root in roots if root not in ("/", "/usr"))
 
 
 def agent_environment(launch: Path, python_path: str, settings: dict[str, str]) -> dict[str, str]:

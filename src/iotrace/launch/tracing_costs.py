@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from iotrace.launch import posix
-from iotrace.launch.traced_run import own_python, traced_environment
+from iotrace.launch.traced_run import traced_environment
 from iotrace.session import names
 from iotrace.session.manifest import Costs, read_manifest, write_document
 
@@ -24,6 +24,7 @@ _SECONDS = 2.0
 _START = """
 import time
 start_ns = time.process_time_ns()
+call = next_call = span = "null"
 """
 
 # Between two calls a program decodes and computes, and the caches hold something else: a call then costs
@@ -49,7 +50,6 @@ def added_ns(clock, call, bare):
 one, two = (os.open(name, os.O_RDONLY) for name in ("traced.bin", "other.bin"))
 traced, other_file = lambda: os.pread(one, 4096, 0), lambda: os.pread(two, 4096, 0)
 call, next_call = added_ns(cold_ns, traced, other_file), added_ns(next_ns, traced, other_file)
-span = "null"
 recorder = getattr(sys.modules.get("iotrace.agent.bootstrap"), "_recorder", None)
 if recorder is not None:
     from iotrace.agent.recording.spans import timed
@@ -59,20 +59,22 @@ if recorder is not None:
     recorder.spans.clear()
 """
 
-_MEASURE_NOTHING = """
-call = next_call = span = "null"
-"""
-
 _PRINT = """
 print('{"start": %d, "call": %s, "next_call": %s, "span": %s}' % (start_ns, call, next_call, span))
 """
 
 
 class CostMeasurement:
-    """Two child processes that measure."""
+    """Two child processes that measure, for a session that ended.
 
-    def __init__(self, posix_on: bool) -> None:
-        self._posix_on = posix_on
+    Raises:
+        SessionError: it cannot be read.
+        OSError: a process or a directory cannot be made.
+    """
+
+    def __init__(self, session: Path) -> None:
+        self._session, self._manifest = session, read_manifest(session)
+        posix_on = self._manifest.posix.on
         self._directory = tempfile.TemporaryDirectory(prefix="iotrace-costs-", ignore_cleanup_errors=True)
         directory = Path(self._directory.name)
         for part in (names.PROCESSES, names.POSIX):
@@ -80,36 +82,27 @@ class CostMeasurement:
         for name in ("traced.bin", "other.bin"):
             (directory / name).write_bytes(bytes(4096))
         bare = {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
-        capture = posix.plan([*posix.python_directories(sys.executable), *own_python()], ["traced.bin"])
-        if not posix_on:
-            capture = posix.PosixCapture("", why_not="not traced in this run")
-        self._traced = _start(
-            _START + _MEASURE + _PRINT, traced_environment(bare, capture, directory, {}), directory
-        )
-        self._bare = _start(_START + _MEASURE_NOTHING + _PRINT, bare, directory)
+        capture = posix.plan(sys.executable, ["traced.bin"] if posix_on else [names.OFF])
+        traced = traced_environment(bare, capture, directory, {})
+        self._traced = _start(_START + _MEASURE + _PRINT, traced, directory)
+        self._bare = _start(_START + _PRINT, bare, directory)
 
-    def finish(self, host: str) -> Costs | None:
-        """Wait for the children, and return the costs; None where one of them failed."""
+    def finish(self) -> Costs | None:
+        """Wait for the children; keep the costs in the session and return them, None where one failed."""
         traced, bare = _answer(self._traced), _answer(self._bare)
         self._directory.cleanup()
         if traced is None or bare is None:
             return None
-        span = traced["span"]
-        return Costs(
-            host=host,
-            posix_call_ns=max(0, round(traced["call"] or 0)) if self._posix_on else None,
-            next_posix_call_ns=max(0, round(traced["next_call"] or 0)) if self._posix_on else None,
+        posix_on, span = self._manifest.posix.on, traced["span"]
+        costs = Costs(
+            host=self._manifest.host,
+            posix_call_ns=max(0, round(traced["call"] or 0)) if posix_on else None,
+            next_posix_call_ns=max(0, round(traced["next_call"] or 0)) if posix_on else None,
             span_ns=None if span is None else max(0, round(span)),
             process_start_ns=max(0, round((traced["start"] or 0) - (bare["start"] or 0))),
         )
-
-
-def measure_into(session: Path) -> None:
-    """Measure, and keep the costs in a session that ended; nothing is kept where that fails."""
-    manifest = read_manifest(session)
-    costs = CostMeasurement(manifest.posix.on).finish(manifest.host)
-    if costs is not None:
-        write_document(session / names.COSTS, costs)
+        write_document(self._session / names.COSTS, costs)
+        return costs
 
 
 def _start(program: str, environment: dict[str, str], directory: Path) -> subprocess.Popen[str]:

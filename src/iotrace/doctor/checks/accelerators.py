@@ -60,17 +60,15 @@ def judge_amd(devices: list[str] | None, error: str, failing: dict[str, str]) ->
     if devices:
         return _seen("amd", "amdsmi", devices, error, failing)
     what = f"an AMD device, but amdsmi sees none{f': {error}' if error else ''}"
-    return warning(
-        "amd", what, "no GPU telemetry", "pip install amdsmi, of the version of this host's ROCm (/opt/rocm)"
-    )
+    remedy = "pip install amdsmi, of the version of this host's ROCm (/opt/rocm)"
+    return warning("amd", what, "no GPU telemetry", remedy)
 
 
 def _seen(identity: str, library: str, devices: list[str], error: str, failing: dict[str, str]) -> Check:
     names = ", ".join(f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices))
+    by_reason: dict[str, list[str]] = {}
+    for figure, why in failing.items():
+        by_reason.setdefault(why, []).append(figure)
     unread = [error] if error else []
-    if failing:
-        by_reason: dict[str, list[str]] = {}
-        for figure, why in failing.items():
-            by_reason.setdefault(why, []).append(figure)
-        unread += [f"{', '.join(figures)}: {why}" for why, figures in by_reason.items()]
+    unread += [f"{', '.join(figures)}: {why}" for why, figures in by_reason.items()]
     return ok(identity, f"{library} sees {names}", f"not available: {'; '.join(unread)}" if unread else "")

@@ -113,7 +113,7 @@ class Catalog:
         if self._data is None or not demand.workers:
             return []
         found = page_cache.find(self._data, time.monotonic() + _LOOK_SECONDS)
-        return cpus_and_memory.copies(demand, sum(found.files.values()))
+        return cpus_and_memory.copies(demand, sum(found.sizes.values()))
 
     def _storage(self) -> Check:
         if self._data is None:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import psutil
 
 from iotrace.doctor.results import Check, ok, warning
-from iotrace.launch.telemetry.cgroups import NO_LIMIT, groups_of, read_own, read_text
+from iotrace.launch.telemetry.cgroups import groups_of, memory_use, read_own, read_text
 from iotrace.units import counted, size
 
-# Limit, usage, and the field of memory.stat with the page cache in the usage that the kernel can free.
-_MEMORY_FILES = (
-    ("memory.max", "memory.current", "inactive_file"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
 _LOW_MEMORY_FRACTION = 0.1
 _PREFETCH = 2  # batches that torch lets each worker make ahead, unless told otherwise
 
@@ -35,7 +29,7 @@ def cpu_limit(texts: tuple[str, str]) -> float | None:
 
 @dataclass(frozen=True)
 class Limited:
-    """A control group's memory: its limit, and what is left once unused file pages are dropped.
+    """A control group's memory: its limit, and what is left once cached pages of files are dropped.
 
     `available_bytes` is None where the group does not show what it uses.
     """
@@ -46,24 +40,11 @@ class Limited:
 
 def memory_limit(texts: tuple[str, str]) -> Limited | None:
     """Return the tightest memory limit, and the least that is left; None without a limit."""
-    found = []
-    for directory in groups_of(texts, "memory"):
-        for limit_name, usage_name, cache_name in _MEMORY_FILES:
-            limit, usage = read_text(f"{directory}/{limit_name}"), read_text(f"{directory}/{usage_name}")
-            if not limit.isdigit() or int(limit) >= NO_LIMIT:
-                continue
-            available = None
-            if usage:
-                cache = re.search(
-                    rf"^{cache_name} (\d+)$", read_text(f"{directory}/memory.stat"), re.MULTILINE
-                )
-                kept = max(0, int(usage) - (int(cache[1]) if cache else 0))
-                available = max(0, int(limit) - kept)
-            found.append(Limited(int(limit), available))
+    found = [use for use in map(memory_use, groups_of(texts, "memory")) if use is not None]
     if not found:
         return None
-    left = [group.available_bytes for group in found if group.available_bytes is not None]
-    return Limited(min(group.bytes for group in found), min(left, default=None))
+    left = [max(0, limit - used) for used, limit in found if used is not None]
+    return Limited(min(limit for _, limit in found), min(left, default=None))
 
 
 def available_memory(texts: tuple[str, str]) -> int:
@@ -154,12 +135,7 @@ def _fewer(usable: float, demand: Demand) -> str:
     )
 
 
-def check_memory(
-    limited: Limited | None,
-    total: int,
-    available: int,
-    demand: Demand | None = None,
-) -> Check:
+def check_memory(limited: Limited | None, total: int, available: int, demand: Demand) -> Check:
     """Judge the host's memory, `available` of `total` bytes, and the control group's."""
     what, usable = f"{size(available)} available of {size(total)}", total
     if limited is not None and limited.bytes < total:
@@ -168,7 +144,7 @@ def check_memory(
         if limited.available_bytes is not None:
             available = min(available, limited.available_bytes)
             what += f", of which {size(available)} are available"
-    if demand is not None and demand.workers:
+    if demand.workers:
         what += f", {size(available / demand.processes)} for each of {demand.processes} processes"
     if available < _LOW_MEMORY_FRACTION * usable:
         return warning(

@@ -19,8 +19,6 @@ _SMALL_SHM_BYTES = 1 << 30
 _OWN_DESCRIPTORS = 256  # of a training process: its libraries', and the agent's
 _FEW_TENSORS = 8  # of a batch
 _FULL_SHM_FRACTION = 0.1
-
-
 _MOST_MAPPINGS = "/proc/sys/vm/max_map_count"
 
 
@@ -51,40 +49,33 @@ _LIMITS = {
 
 def check_shm(path: str, demand: Demand) -> Check:
     """Check size and free space of the shared memory at `path`, for the batches that workers make ahead."""
-    workers = demand.workers
     try:
         usage = psutil.disk_usage(path)
     except FileNotFoundError:
-        return warning(
-            "shm", f"there is no {path}", "DataLoader workers cannot pass batches", "mount a tmpfs there"
-        )
+        why = "DataLoader workers cannot pass batches"
+        return warning("shm", f"there is no {path}", why, "mount a tmpfs there")
     total, free = usage.total, usage.free
     what = f"{size(free)} free of {size(total)} in {path}"
-    for_each = ""
-    if workers and demand.in_flight:
-        count = demand.in_flight
-        for_each = f", {size(free / count)} for each of {counted(count, 'batch', 'batches')} in flight"
+    if count := demand.in_flight:
+        what += f", {size(free / count)} for each of {counted(count, 'batch', 'batches')} in flight"
         if demand.batch_size:
-            for_each += f" ({size(free / count / demand.batch_size)} a sample)"
-    if workers != 0 and (total < _SMALL_SHM_BYTES or free < _FULL_SHM_FRACTION * total):
+            what += f" ({size(free / count / demand.batch_size)} a sample)"
+    if demand.workers != 0 and (total < _SMALL_SHM_BYTES or free < _FULL_SHM_FRACTION * total):
         larger = f"mount -o remount,size=8G {path}; of a container docker run --shm-size=8g, or --ipc=host"
         return warning(
             "shm",
-            what + for_each,
+            what,
             "workers' batches lie there (prefetch_factor of each, 2 by default): when it is full, a worker "
             "dies by SIGBUS",
             larger if total < _SMALL_SHM_BYTES else f"empty {path}",
         )
-    return ok("shm", what + for_each)
+    return ok("shm", what)
 
 
 def limits(demand: Demand) -> Check:
     """Check this process's soft limits, those of its control groups and of the kernel, for this demand."""
-    found = {
-        name: resource.getrlimit(limit.number)[0]
-        for name, limit in _LIMITS.items()
-        if limit.number is not None
-    }
+    own = {name: limit.number for name, limit in _LIMITS.items() if limit.number is not None}
+    found = {name: resource.getrlimit(number)[0] for name, number in own.items()}
     groups = most_processes(read_own())
     if groups is not None:
         found["processes"] = groups if found["processes"] < 0 else min(groups, found["processes"])
@@ -102,22 +93,18 @@ def most_processes(texts: tuple[str, str]) -> int | None:
     return None if not left else max(0, min(left))
 
 
-def _power(least: int) -> int:
-    return 1 << (least - 1).bit_length()
-
-
-def check_limits(limits: dict[str, int], demand: Demand | None = None) -> Check:
+def check_limits(limits: dict[str, int], demand: Demand) -> Check:
     """Judge the soft limits by name, -1 (RLIM_INFINITY) for none; of files for a rank's batches in flight."""
     what = ", ".join(f"{name} {'unlimited' if value < 0 else value}" for name, value in limits.items())
     low = {name: _LIMITS[name] for name, value in limits.items() if 0 <= value < _LIMITS[name].too_low_below}
-    batches = 0 if demand is None else demand.in_flight // demand.ranks
+    batches = demand.in_flight // demand.ranks
     files = limits.get("open files", -1)
     if batches and files >= 0:
         left = max(0, files - _OWN_DESCRIPTORS) // batches
         of = f"{counted(batches, 'batch', 'batches')} in flight of a rank"
         what += f"; {counted(left, 'tensor')} in each of {of}"
         if left < _FEW_TENSORS:
-            enough = _power(_OWN_DESCRIPTORS + _FEW_TENSORS * batches)
+            enough = 1 << (_OWN_DESCRIPTORS + _FEW_TENSORS * batches - 1).bit_length()
             low["open files"] = _LIMITS["open files"]._replace(remedy=f"ulimit -n {enough}")
     if not low:
         return ok("limits", what)

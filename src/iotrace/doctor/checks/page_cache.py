@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from iotrace.doctor.results import CachedFile, Check, ok, unknown
-from iotrace.page_cache import PAGE, cached_pages, find_pages
+from iotrace.page_cache import PAGE, UNSUPPORTED, cached_pages, find_pages
 from iotrace.units import size
 
 _MOST_FILES = 4000
@@ -28,11 +29,14 @@ _WALK_SECONDS, _ASK_SECONDS = 1.0, 1.0
 _TOLD_FILES, _SAMPLED_PAGES = 16, 256
 
 
+_Answer = TypeVar("_Answer")
+
+
 @dataclass(frozen=True)
-class Found:
+class Files:
     """Regular files that hold something, with their sizes; `all` where none was left out."""
 
-    files: dict[Path, int]
+    sizes: dict[Path, int]
     all: bool
 
 
@@ -45,12 +49,12 @@ def check_page_cache(path: Path, kind: str = "") -> Check:
         why = "a run reads from memory, always: it says nothing of the storage"
         return ok("page-cache", f"all of {path} is in memory, on {kind}", why)
     found = find(path, time.monotonic() + _WALK_SECONDS)
-    return replace(_judged(path, kind, found), files=largest(found.files, time.monotonic() + _ASK_SECONDS))
+    return replace(_judged(path, kind, found), files=largest(found.sizes, time.monotonic() + _ASK_SECONDS))
 
 
-def _judged(path: Path, kind: str, found: Found) -> Check:
+def _judged(path: Path, kind: str, found: Files) -> Check:
     try:
-        resident = _resident_share(found.files, time.monotonic() + _ASK_SECONDS)
+        resident = _resident_share(found.sizes, time.monotonic() + _ASK_SECONDS)
     except OSError:
         why = f"{kind or 'its file system'} or this kernel supports neither cachestat nor RWF_NOWAIT"
         remedy = "compare a first run with a second one"
@@ -62,7 +66,7 @@ def _judged(path: Path, kind: str, found: Found) -> Check:
     percent = 100 * share
     about = "about" if exact or percent < 1 else "at most"
     least = "" if found.all else "at least "
-    total = size(sum(found.files.values()))
+    total = size(sum(found.sizes.values()))
     what = f"{about} {percent:.0f} % of {least}{total} in {path} are in memory"
     if percent >= 90:
         return ok("page-cache", what, "a run now reads from memory: it says nothing of the storage")
@@ -73,16 +77,12 @@ def _judged(path: Path, kind: str, found: Found) -> Check:
 
 def largest(sizes: dict[Path, int], deadline: float) -> list[CachedFile]:
     """Sample the pages of each of the largest files, by cachestat, until `deadline`."""
-    chosen = random.Random()
     told = []
     for file in sorted(sizes, key=lambda file: -sizes[file])[:_TOLD_FILES]:
-        pages = -(-sizes[file] // PAGE)
-        count = min(pages, _SAMPLED_PAGES)
-        found, why = None, "not looked at in time"
+        found, count, why = None, 0, "not looked at in time"
         if time.monotonic() < deadline:
             try:
-                with file.open("rb", buffering=0) as opened:
-                    found, why = cached_pages(opened.fileno(), chosen.sample(range(pages), count))
+                (found, why), count = ask_by_chance(file, sizes[file], _SAMPLED_PAGES, cached_pages)
             except OSError as error:
                 why = str(error.strerror)
         sampled = 0 if found is None else count
@@ -91,11 +91,24 @@ def largest(sizes: dict[Path, int], deadline: float) -> list[CachedFile]:
     return told
 
 
-def find(path: Path, deadline: float) -> Found:
+def ask_by_chance(
+    file: Path, file_bytes: int, most: int, ask: Callable[[int, list[int]], _Answer]
+) -> tuple[_Answer, int]:
+    """Ask of up to `most` pages of a file, others each time; return the answer, and of how many it is.
+
+    Those asked for last time may have come in. The descriptor is its own: the question turns read-ahead off.
+    """
+    pages = -(-file_bytes // PAGE)
+    chosen = random.Random().sample(range(pages), min(most, pages))
+    with file.open("rb", buffering=0) as opened:
+        return ask(opened.fileno(), chosen), len(chosen)
+
+
+def find(path: Path, deadline: float) -> Files:
     """Find files, `path` itself or below it: the first thousands, until `deadline`."""
     if path.is_file():
         file_bytes = path.stat().st_size
-        return Found({path: file_bytes} if file_bytes else {}, all=True)
+        return Files({path: file_bytes} if file_bytes else {}, all=True)
     files: dict[Path, int] = {}
     count = 0
     waiting: list[Path | str] = [path]
@@ -104,7 +117,7 @@ def find(path: Path, deadline: float) -> Found:
             for entry in entries:
                 # The time is looked at for directories, too: there may be no end of empty ones.
                 if count >= _MOST_FILES or time.monotonic() > deadline:
-                    return Found(files, all=False)
+                    return Files(files, all=False)
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
                     continue
@@ -113,7 +126,7 @@ def find(path: Path, deadline: float) -> Found:
                     status = entry.stat()
                     if S_ISREG(status.st_mode) and status.st_size:
                         files[Path(entry.path)] = status.st_size
-    return Found(files, all=True)
+    return Files(files, all=True)
 
 
 def _resident_share(sizes: dict[Path, int], deadline: float) -> tuple[float, bool] | None:
@@ -126,19 +139,16 @@ def _resident_share(sizes: dict[Path, int], deadline: float) -> tuple[float, boo
     """
     if not sizes:
         return None
-    chosen = random.Random()  # other pages each time: those asked for last time may have come in
-    shares = Counter(chosen.choices(list(sizes), list(sizes.values()), k=_MOST_PAGES))
+    shares = Counter(random.Random().choices(list(sizes), list(sizes.values()), k=_MOST_PAGES))
     resident, looked_at, exact = 0.0, 0, True
     for file, share in shares.items():
         if time.monotonic() > deadline:
             break
-        pages = -(-sizes[file] // PAGE)
-        count = min(share, pages, max(_PAGES_OF_A_FILE, pages // _PART_OF_A_FILE))
+        most = max(_PAGES_OF_A_FILE, sizes[file] // PAGE // _PART_OF_A_FILE)
         try:
-            with file.open("rb", buffering=0) as opened:
-                found = find_pages(opened.fileno(), chosen.sample(range(pages), count))
+            found, count = ask_by_chance(file, sizes[file], min(share, most), find_pages)
         except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            if error.errno in UNSUPPORTED:
                 raise
             continue
         resident += found.pages * share / count

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from iotrace.doctor.results import Check, missing, ok, warning
 from iotrace.launch.telemetry.procfs import read_stat
 from iotrace.launch.telemetry.system import System
 from iotrace.launch.telemetry.tree import Member
 
-# The sidecar's figures, and the names that people use.
-_FIGURES = {
-    "cpus": "CPUs",
-    "memory": "memory",
-    "disks": "disks",
-    "net": "network",
-    "cpu_pressure_us": "pressure (PSI)",
-}
 _PRESSURE = "pressure (PSI)"
+# The sidecar's figures, and the names that people use.
+_FIGURES = {"cpus": "CPUs", "memory": "memory", "disks": "disks", "net": "network"}
+_FIGURES["cpu_pressure_us"] = _PRESSURE
 _ENERGY = "energy is that of GPUs; the CPUs' (RAPL) is not read"
 
 
@@ -30,11 +25,8 @@ def telemetry() -> Check:
 
 
 def _samples_itself() -> bool:
-    with suppress(OSError):
-        member = Member(0, os.getpid(), read_stat("self"), "")
-        sampled = member.sample() is not None
-        member.close()
-        return sampled
+    with suppress(OSError), closing(Member(0, os.getpid(), read_stat("self"), "")) as member:
+        return member.sample() is not None
     return False
 
 
@@ -47,9 +39,7 @@ def check_telemetry(processes: bool, figures: set[str]) -> Check:
     what = ", ".join(["processes", *found])
     if not lacking:
         return ok("telemetry", what, _ENERGY)
-    remedy = (
-        "boot with psi=1, where the kernel has it"
-        if lacking == [_PRESSURE]
-        else "a container may show /proc and /sys in part"
-    )
+    remedy = "a container may show /proc and /sys in part"
+    if lacking == [_PRESSURE]:
+        remedy = "boot with psi=1, where the kernel has it"
     return warning("telemetry", what, f"not available here: {', '.join(lacking)}; {_ENERGY}", remedy)

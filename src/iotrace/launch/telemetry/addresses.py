@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from fcntl import ioctl
 from pathlib import Path
 
@@ -55,39 +55,32 @@ def _of_ipv6() -> Iterator[tuple[str, str]]:
 
 def bound_to(address: str) -> socket.socket | None:
     """Make a socket for datagrams at `address`, at a free port; None where that cannot be."""
-    kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-    try:
-        bound = socket.socket(_family_of(address), kind)
-    except OSError:  # a kernel without IPv6
-        return None
-    try:
+    with suppress(OSError), ExitStack() as failed:
+        bound = failed.enter_context(_socket_to(address))
+        bound.setblocking(False)
         bound.bind((address, 0))
-    except OSError:
-        bound.close()
-        return None
-    return bound
+        failed.pop_all()
+        return bound
+    return None
 
 
 def connected_to(address: Address, routed: bool) -> socket.socket | None:
     """Connect to `address`, so that only its datagrams come in; through no gateway unless `routed`."""
-    try:
-        found = socket.socket(_family_of(address[0]), socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-    except OSError:  # a kernel without IPv6
-        return None
-    try:
+    with suppress(OSError), ExitStack() as failed:
+        found = failed.enter_context(_socket_to(address[0]))
         if not routed:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
             if found.family == socket.AF_INET6:  # there a gateway is passed all the same: one hop does not
                 found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 1)
         found.connect(address)
-    except OSError:
-        found.close()
-        return None
-    return found
+        failed.pop_all()
+        return found
+    return None
 
 
-def _family_of(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
+def _socket_to(address: str) -> socket.socket:
+    """Make a socket for datagrams; OSError where the kernel has no IPv6."""
+    return socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
 
 
 def addresses_of(node: str) -> set[str]:

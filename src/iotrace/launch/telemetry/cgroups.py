@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 
+from iotrace.launch.telemetry.procfs import read_file
+
 # File systems of the kernel's own, in which no data lies.
-_NO_FILES = {
-    "proc",
-    "sysfs",
-    "devpts",
-    "cgroup",
-    "cgroup2",
-    "mqueue",
-    "debugfs",
-    "tracefs",
-    "securityfs",
-    "bpf",
-}
-_NO_FILES |= {"pstore", "configfs", "fusectl", "binfmt_misc", "autofs", "efivarfs", "nsfs", "rpc_pipefs"}
+_NO_FILES = frozenset(
+    {"proc", "sysfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs", "securityfs", "bpf"}
+    | {"pstore", "configfs", "fusectl", "binfmt_misc", "autofs", "efivarfs", "nsfs", "rpc_pipefs"}
+)
 _MOST_MOUNTS = 256
 _MEMORY_OF_VERSION_1 = "memory.usage_in_bytes", "memory.limit_in_bytes"
-NO_LIMIT = 1 << 60  # bytes: version 1 writes the largest multiple of a page that fits 63 bits
+_COUNT = re.compile(rb"^(\S+) (\d+)$", re.MULTILINE)
+_NO_LIMIT = 1 << 60  # bytes: version 1 writes the largest multiple of a page that fits 63 bits
 
 MEMBERSHIP, MOUNTS = "/proc/self/cgroup", "/proc/self/mounts"
 
@@ -89,16 +84,21 @@ def _unescaped(point: str) -> str:
     return point
 
 
+def parse_counts(data: bytes) -> dict[bytes, int]:
+    """Parse the lines of a name and a number that a group's accounts consist of."""
+    return {name: int(number) for name, number in _COUNT.findall(data)}
+
+
 def parse_quota(data: bytes) -> tuple[int, int] | None:
     """Parse cpu.stat of a group: periods of its quota in which it ran, and those in which it was throttled.
 
     None without that account; both are 0 without a quota. The throttled time beside them is summed over the
     CPUs' run queues, so it is no share of anything.
     """
-    values = dict(line.split(b" ", 1) for line in data.splitlines() if b" " in line)
-    if b"nr_periods" not in values or b"nr_throttled" not in values:
+    counts = parse_counts(data)
+    if b"nr_periods" not in counts or b"nr_throttled" not in counts:
         return None
-    return int(values[b"nr_periods"]), int(values[b"nr_throttled"])
+    return counts[b"nr_periods"], counts[b"nr_throttled"]
 
 
 def parse_refaults(data: bytes) -> tuple[int, int] | None:
@@ -106,33 +106,33 @@ def parse_refaults(data: bytes) -> tuple[int, int] | None:
 
     Those of the groups below are in it, as version 2 has it. None where the kernel does not count them.
     """
-    values = dict(line.split(b" ", 1) for line in data.splitlines() if b" " in line)
+    counts = parse_counts(data)
     for prefix in (b"total_workingset_refault_", b"workingset_refault_"):
-        if prefix + b"file" in values:
-            return int(values[prefix + b"file"]), int(values.get(prefix + b"anon", b"0"))
+        if prefix + b"file" in counts:
+            return counts[prefix + b"file"], counts.get(prefix + b"anon", 0)
     return None
 
 
-def memory_use(directory: str) -> tuple[int, int] | None:
+def memory_use(directory: str) -> tuple[int | None, int] | None:
     """Return what a group uses that the kernel cannot take back, and its limit, in bytes; None without one.
 
-    Pages of files that are cached count as used in the kernel's own figure: it drops them first.
+    Pages of files that are cached count as used in the kernel's own figure: it drops them first. The use is
+    None where the group does not show it.
     """
-    version_2 = os.path.exists(f"{directory}/memory.current")
+    version_2 = os.path.exists(f"{directory}/memory.max")
     current, most = ("memory.current", "memory.max") if version_2 else _MEMORY_OF_VERSION_1
     limit = read_text(f"{directory}/{most}")
-    if not limit.isdecimal() or int(limit) >= NO_LIMIT:
+    if not limit.isdecimal() or int(limit) >= _NO_LIMIT:
         return None
     try:
-        rows = [row.split() for row in read_text(f"{directory}/memory.stat").splitlines()]
-        stat = {name: int(text) for name, text in rows}
+        stat = parse_counts(read_file(f"{directory}/memory.stat"))
         if version_2:
-            cached = stat["file"] - stat["shmem"] + stat.get("slab_reclaimable", 0)
+            cached = stat[b"file"] - stat[b"shmem"] + stat.get(b"slab_reclaimable", 0)
         else:
-            cached = stat["total_cache"] - stat.get("total_shmem", 0)
-        return max(0, int(read_text(f"{directory}/{current}")) - cached), int(limit)
-    except (ValueError, KeyError):
-        return None
+            cached = stat[b"total_cache"] - stat.get(b"total_shmem", 0)
+        return max(0, int(read_file(f"{directory}/{current}")) - cached), int(limit)
+    except (OSError, ValueError, KeyError):
+        return None, int(limit)
 
 
 def read_text(path: str) -> str:
@@ -147,10 +147,9 @@ def read_text(path: str) -> str:
 def count_oom_kills() -> int | None:
     """Count the processes of this control group that the kernel ended for lack of memory; None: unknown."""
     texts = read_own()
-    own = groups_v2(*texts)[:1], groups_v1(*texts, "memory")[:1]
-    for groups, name in zip(own, ("memory.events", "memory.oom_control"), strict=True):
-        for group in groups:
-            with suppress(ValueError, KeyError):
-                counts = dict(line.split() for line in read_text(f"{group}/{name}").splitlines())
-                return int(counts["oom_kill"])
+    accounts = [f"{group}/memory.events" for group in groups_v2(*texts)[:1]]
+    accounts += [f"{group}/memory.oom_control" for group in groups_v1(*texts, "memory")[:1]]
+    for path in accounts:
+        with suppress(OSError, ValueError, KeyError):
+            return parse_counts(read_file(path))[b"oom_kill"]
     return None

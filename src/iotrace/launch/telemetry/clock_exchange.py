@@ -113,17 +113,16 @@ class ClockExchange:
             own.chmod(names.FILE_MODE)
             if held is not None:
                 own.replace(self._path)
-                return served
-            try:
+            else:
                 os.link(own, self._path)  # whole or not at all, and for one alone
-            except FileExistsError:
-                for bound in served:
-                    bound.close()
-                self._key = b""
-                return []
+            return served
+        except FileExistsError:
+            for bound in served:
+                bound.close()
+            self._key = b""
+            return []
         finally:
             own.unlink(missing_ok=True)
-        return served
 
     def _answer(self, served: list[socket.socket]) -> None:
         by_number = {bound.fileno(): bound for bound in served}

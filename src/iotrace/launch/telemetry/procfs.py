@@ -53,7 +53,7 @@ def parse_stat(data: bytes) -> Stat:
 
 
 def read_stat(pid: int | str) -> Stat:
-    """Read and parse /proc/PID/stat; raises OSError where the process has ended."""
+    """Read and parse /proc/PID/stat, or a thread's (``PID/task/TID``); raises OSError where it has ended."""
     return parse_stat(read_file(f"/proc/{pid}/stat"))
 
 
@@ -61,6 +61,11 @@ def read_file(path: str) -> bytes:
     """Read a file of /proc whole."""
     with open(path, "rb", buffering=0) as file:
         return file.readall()
+
+
+def fields_of(data: bytes) -> dict[bytes, bytes]:
+    """The lines ``Name: value`` that many files of /proc consist of."""
+    return dict(line.split(b":", 1) for line in data.splitlines() if b":" in line)
 
 
 def parse_io(data: bytes) -> tuple[int, ...]:
@@ -81,12 +86,12 @@ class Status(NamedTuple):
 
 def parse_status(data: bytes) -> Status:
     """/proc/PID/status; what an older kernel does not tell is empty or 0."""
-    values = dict(line.split(b":", 1) for line in data.splitlines() if b":" in line)
+    values = fields_of(data)
     return Status(
         voluntary=int(values[b"voluntary_ctxt_switches"]),
         involuntary=int(values[b"nonvoluntary_ctxt_switches"]),
         cpus=values.get(b"Cpus_allowed_list", b"").decode().strip(),
-        swap_bytes=int(values.get(b"VmSwap", b"0 kB").split()[0]) * 1024,
+        swap_bytes=_bytes(values.get(b"VmSwap", b"0 kB")),
         memory_nodes=values.get(b"Mems_allowed_list", b"").decode().strip(),
     )
 
@@ -96,10 +101,8 @@ def parse_rollup(data: bytes) -> tuple[int, int, int, int]:
 
     The proportional ones are without pages of files, which the kernel may drop; older kernels do not say.
     """
-    found: dict[bytes, int] = {}
-    for line in data.splitlines()[1:]:
-        name, _, rest = line.partition(b":")
-        found[name] = int(rest.split()[0]) * 1024
+    _, _, sums = data.partition(b"\n")
+    found = {name: _bytes(text) for name, text in fields_of(sums).items()}
     shared = found[b"Shared_Clean"] + found[b"Shared_Dirty"]
     proportional = found.get(b"Pss_Anon", found[b"Pss"]) + found.get(b"Pss_Shmem", 0)
     return found[b"Anonymous"], proportional, found[b"Private_Dirty"], shared
@@ -121,9 +124,8 @@ def parse_ids(data: bytes) -> tuple[int, int]:
 
     The latter is another one in a PID namespace of its own (NSpid, since Linux 4.1).
     """
-    values = dict(line.split(b":", 1) for line in data.splitlines() if line.startswith((b"Tgid:", b"NSpid:")))
-    group = int(values[b"Tgid"])
-    return group, int(values[b"NSpid"].split()[-1]) if b"NSpid" in values else group
+    values = fields_of(data)
+    return int(values[b"Tgid"]), int(values.get(b"NSpid", values[b"Tgid"]).split()[-1])
 
 
 def parse_cpus(data: bytes) -> dict[int, tuple[int, int, int, int]]:
@@ -141,12 +143,12 @@ def parse_cpus(data: bytes) -> dict[int, tuple[int, int, int, int]]:
 
 def parse_memory(data: bytes) -> dict[str, int]:
     """/proc/meminfo, the fields that reports use, in bytes."""
-    found = {}
-    for line in data.splitlines():
-        name, _, rest = line.partition(b":")
-        if name in _MEMORY_FIELDS:
-            found[_MEMORY_FIELDS[name]] = int(rest.split()[0]) * 1024
-    return found
+    values = fields_of(data)
+    return {name: _bytes(values[field]) for field, name in _MEMORY_FIELDS.items() if field in values}
+
+
+def _bytes(kib: bytes) -> int:
+    return int(kib.split()[0]) * 1024
 
 
 def parse_pressure(data: bytes) -> dict[str, int]:

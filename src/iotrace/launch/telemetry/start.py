@@ -28,9 +28,8 @@ _CODE = (
     "import sys; sys.path[:] = sys.argv.pop(1).split(':');"
     "from iotrace.launch.telemetry.sidecar import main; main(sys.argv[1:])"
 )
-# What a launcher that is itself traced has from the outer one.
-_OUTER = ("LD_PRELOAD", names.SETTINGS_VARIABLE)
-_OUTER_PREFIX = "DFTRACER_"
+# How the names of variables begin that a launcher which is itself traced has from the outer one.
+_OUTER = ("LD_PRELOAD", names.SETTINGS_VARIABLE, "DFTRACER_")
 
 
 class Telemetry:
@@ -113,20 +112,12 @@ def _lives(directory: Path) -> bool:
 
 
 def _spawn(session: Path, directory: Path, interval_ms: int, most_bytes: int) -> subprocess.Popen[bytes]:
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _OUTER and not name.startswith(_OUTER_PREFIX)
-    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_OUTER)}
     if preloaded := os.environ.get(names.SIDECAR_PRELOAD_VARIABLE):
-        environment["LD_PRELOAD"] = (
-            preloaded  # such as one that shifts the program's time, and so the sidecar's
-        )
+        environment["LD_PRELOAD"] = preloaded  # one may shift the program's time, and so the sidecar's
+    arguments = map(str, (session, directory, interval_ms, most_bytes))
     return subprocess.Popen(
-        [
-            *(sys.executable, "-IS", "-c", _CODE, _import_path()),
-            *map(str, (session, directory, interval_ms, most_bytes)),
-        ],
+        [sys.executable, "-IS", "-c", _CODE, _import_path(), *arguments],
         env=environment,
         cwd="/",
         stdin=subprocess.PIPE,

@@ -130,7 +130,8 @@ class Memory:
         if now_ns < self._next_ns:
             return None
         cpu_ns = time.thread_time_ns()
-        uses = [use for use in map(memory_use, self._groups) if use is not None]
+        limited = [use for use in map(memory_use, self._groups) if use is not None]
+        uses = [(used, limit) for used, limit in limited if used is not None]
         record: Record = {
             "type": "memory",
             "mono_ns": now_ns,

@@ -81,16 +81,9 @@ class Member:
             try:
                 counts = parse_io(io.read())
             except (OSError, KeyError, ValueError):
-                counts = UNKNOWN_IO
-        return _pack(
-            time.monotonic_ns(),
-            self.number,
-            stat.threads,
-            stat.cpu_ns,
-            self._rss_bytes,
-            stat.major_faults,
-            *counts,
-        )
+                pass
+        figures = self.number, stat.threads, stat.cpu_ns, self._rss_bytes, stat.major_faults
+        return _pack(time.monotonic_ns(), *figures, *counts)
 
     def is_the_same(self) -> bool:
         """Say whether its pid still is this process."""
@@ -106,23 +99,17 @@ class Member:
         and the nodes that it may have memory of.
         """
         try:
-            status = parse_status(self._others[1].read(8192)) if self._others[1] is not None else None
-            if status is not None:
+            if self._others[1] is not None:
+                status = parse_status(self._others[1].read(8192))
                 record["switches"].append((self.number, status.voluntary, status.involuntary))
                 for name, text in zip(names.LISTED, (status.cpus, status.memory_nodes), strict=True):
                     if text and text != self._listed.get(name):
                         record[name].append((self.number, text))
                         self._listed[name] = text
                 record["swap_bytes"].append((self.number, status.swap_bytes))
-            record["run_delay_ns"].append(
-                (self.number, parse_run_delay(read_file(f"/proc/{self.pid}/schedstat")))
-            )
-        except (
-            OSError,
-            IndexError,
-            KeyError,
-            ValueError,
-        ):  # it has ended, or the kernel keeps no such account
+            delay_ns = parse_run_delay(read_file(f"/proc/{self.pid}/schedstat"))
+            record["run_delay_ns"].append((self.number, delay_ns))
+        except (OSError, LookupError, ValueError):  # it has ended, or the kernel keeps no such account
             return
 
     def pool(self) -> tuple[int, int]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from contextlib import suppress
 from typing import Any
 
-from iotrace.launch.telemetry.procfs import parse_io, parse_stat, parse_status, read_file, read_stat
+from iotrace.launch.telemetry.procfs import fields_of, parse_io, parse_status, read_file, read_stat
 from iotrace.session import names
 
 About = dict[str, Any]  # a record of a hang, or of one of its processes
@@ -93,10 +92,7 @@ def parent_of(pid: int) -> int:
 def is_traced(pid: int) -> bool:
     """Say whether a debugger holds the process."""
     with suppress(OSError):
-        return any(
-            line.startswith(b"TracerPid:") and int(line.split()[1]) != 0
-            for line in read_file(f"/proc/{pid}/status").splitlines()
-        )
+        return int(fields_of(read_file(f"/proc/{pid}/status")).get(b"TracerPid", 0)) != 0
     return False
 
 
@@ -114,7 +110,7 @@ def activity(pid: int, writer: int) -> dict[tuple[int, int], tuple[int, int, int
             continue
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             task = f"/proc/{pid}/task/{name}"
-            cpu_ns = parse_stat(read_file(f"{task}/stat")).cpu_ns
+            cpu_ns = read_stat(f"{pid}/task/{name}").cpu_ns
             read_bytes, written_bytes, *_ = parse_io(read_file(f"{task}/io"))
             aside = read_file(f"{task}/comm").startswith(_ASIDE)
             switches = 0 if aside else parse_status(read_file(f"{task}/status")).voluntary
@@ -148,13 +144,11 @@ def ask_for_stacks(pid: int, directory: str, stacks: tuple[int, int], written: i
     try:
         if not os.path.samefile(f"/proc/{pid}/fd/{descriptor}", path) or os.path.getsize(path) != written:
             return False
-        caught = [
-            line for line in read_file(f"/proc/{pid}/status").splitlines() if line.startswith(b"SigCgt:")
-        ]
-        if not caught or not int(caught[0].split()[1], 16) >> (number - 1) & 1:
+        caught = fields_of(read_file(f"/proc/{pid}/status"))[b"SigCgt"]
+        if not int(caught, 16) >> (number - 1) & 1:
             return False
-        os.kill(pid, signal.Signals(number) if number in set(signal.Signals) else number)
-    except (OSError, ValueError, IndexError):
+        os.kill(pid, number)
+    except (OSError, ValueError, KeyError):
         return False
     return True
 

@@ -13,8 +13,6 @@ from iotrace.session import names
 from iotrace.session.append_file import append_line
 from iotrace.session.hang_words import banner, differing
 
-_APPENDS = os.O_APPEND
-
 
 def record_of(waited_ns: int, processes: list[About], kind: str) -> About:
     """Make the record of a hang of a `kind`: its processes as they are shown, and in words."""
@@ -47,7 +45,7 @@ def tell_launcher(lines: list[str]) -> None:
     with suppress(OSError, ValueError, IndexError):
         with open(f"/proc/{os.getppid()}/fdinfo/2") as file:
             flags = next(int(line.split()[1], 8) for line in file if line.startswith("flags:"))
-        if S_ISREG(os.stat(path).st_mode) and not flags & _APPENDS:
+        if S_ISREG(os.stat(path).st_mode) and not flags & os.O_APPEND:
             return
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:

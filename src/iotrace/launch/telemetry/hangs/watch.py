@@ -14,12 +14,7 @@ from iotrace.launch.telemetry.hangs.blocked import About
 from iotrace.launch.telemetry.hangs.computing import DUMPS, LEAST_NS, MOST_DUMPS, Computing, dump, place
 from iotrace.launch.telemetry.hangs.progress import Progress, find
 from iotrace.launch.telemetry.hangs.telling import record_of
-from iotrace.launch.telemetry.hangs.words import (
-    collective_of,
-    sentence,
-    sentence_of_busy,
-    waits_for_others,
-)
+from iotrace.launch.telemetry.hangs.words import collective_of, sentence, sentence_of_busy, waits_for_others
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
 
@@ -130,8 +125,7 @@ class HangWatch:
         return self._computes(found, late, now_ns)
 
     def _computes(self, found: _Suspicion, late: list[Progress], now_ns: int) -> bool:
-        by_pid = {each.pid: each for each in self._known.values()}
-        own = {pid: each for pid, each in by_pid.items() if pid in found.busy}
+        own = {each.pid: each for each in self._known.values() if each.pid in found.busy}
         if any(each.evaluates or not self._is_late(each, now_ns, self._computing_ns) for each in late):
             return False
         if not all(self._tree.members[pid].is_the_same() for pid in own):
@@ -173,9 +167,8 @@ class HangWatch:
                 return True
             if about["call"] is None and about["wchan"] is None and about["state"] != "T":
                 return True  # nothing is known of it
-            if pid in training and (
-                about["state"] in ("T", "t", "R", "Z") or about["call"] in blocked.WRITES
-            ):
+            goes_on = about["state"] in ("T", "t", "R", "Z") or about["call"] in blocked.WRITES
+            if pid in training and goes_on:
                 return True
         if busy & training and any(self._has_ranks_elsewhere(each, group) for each in group):
             return True  # it may ask again and again whether another host's rank has come
@@ -225,10 +218,8 @@ class HangWatch:
                 if pid == main.pid and role != "training":
                     about["rank"] = main.rank
                 if pid in shared:
-                    about["stack"] = shared[pid][-1]
-                    about["text"] = sentence_of_busy(
-                        about, place(shared[pid][-DUMPS:]), blocked.uses_device(pid)
-                    )
+                    about["stack"], frames = shared[pid][-1], place(shared[pid][-DUMPS:])
+                    about["text"] = sentence_of_busy(about, frames, blocked.uses_device(pid))
                 else:
                     can_answer = about["state"] not in ("D", "T", "t")
                     if own is not None and can_answer and self._tree.members[pid].is_the_same():
@@ -238,12 +229,10 @@ class HangWatch:
                     about["stacks"] = f"{own.directory}/{names.STACKS}"
                 processes.append(about)
         waited_ns = max(now_ns - main.last_ns for main in late)
-        first = shared or None
-        processes.sort(
-            key=lambda about: (
-                about["pid"] not in first if first else waits_for_others(about) or bool(collective_of(about))
-            )
-        )
+        if shared:
+            processes.sort(key=lambda about: about["pid"] not in shared)
+        else:
+            processes.sort(key=lambda about: waits_for_others(about) or bool(collective_of(about)))
         return {
             **record_of(waited_ns, processes, kind),
             "mono_ns": now_ns,
