@@ -79,10 +79,12 @@ def largest(sizes: dict[Path, int], deadline: float) -> list[CachedFile]:
     """Sample the pages of each of the largest files, by cachestat, until `deadline`."""
     told = []
     for file in sorted(sizes, key=lambda file: -sizes[file])[:_TOLD_FILES]:
-        found, count, why = None, 0, "not looked at in time"
+        found: int | None = None
+        count, why = 0, "not looked at in time"
         if time.monotonic() < deadline:
             try:
-                (found, why), count = ask_by_chance(file, sizes[file], _SAMPLED_PAGES, cached_pages)
+                answer, count = ask_by_chance(file, sizes[file], _SAMPLED_PAGES, cached_pages)
+                found, why = answer
             except OSError as error:
                 why = str(error.strerror)
         sampled = 0 if found is None else count
