@@ -81,7 +81,7 @@ def check(
     from iotrace.analysis.compare.conditions import parse
     from iotrace.cli.compare import report_at
     from iotrace.errors import UsageError
-    from iotrace.report.check import print_check
+    from iotrace.report.comparison import print_check
 
     limits = [parse(condition) for condition in conditions]
     if not baselines and not limits and save_baseline is None:

@@ -11,7 +11,7 @@ from iotrace.doctor.results import CachedFile, Check, Diagnosis
 from iotrace.report.layout import plain
 from iotrace.report.printing import visible
 from iotrace.session.plain_reads import PlainReads
-from iotrace.units import counted, percent, rate, size
+from iotrace.units import counted, if_known, percent, rate, size
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "magenta"}
 _STATUS_WIDTH, _ID_WIDTH = 7, 14
@@ -33,26 +33,23 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, output: str | None) 
     console.print()
     for label, parts in (("captured", diagnosis.captured), ("not captured", diagnosis.not_captured)):
         if parts:
-            _print_labelled(console, Text(label, style="bold"), Text(" · ".join(parts)))
+            _print_labelled(console, label, " · ".join(parts))
     reasons: dict[str, list[str]] = {}
     for unknown in diagnosis.unknown:
         reasons.setdefault(unknown.why, []).append(unknown.part)
     for why, parts in reasons.items():
-        text = Text(" · ".join(parts)).append(f"\n{why}", style="dim")
-        _print_labelled(console, Text("not known", style="bold"), text)
-    _print_labelled(console, Text("next", style="bold"), Text(_next(diagnosis, output)))
+        _print_labelled(console, "not known", Text(" · ".join(parts)).append(f"\n{why}", style="dim"))
+    _print_labelled(console, "next", _next(diagnosis, output))
 
 
 def print_storage(found: PlainReads, console: Console) -> None:
     """Print what a plain reader got, from where, and what to do with it."""
     where = {True: "from storage", False: "NOT from storage", None: "from storage or memory, not known"}
     speed = rate(found.bytes, found.seconds)
+    files = counted(found.files, "file")
     rows = [
         ("storage", f"{visible(found.point)} ({found.type}): {speed} to one sequential reader"),
-        (
-            "read",
-            f"{size(found.bytes)} of {counted(found.files, 'file')} in {found.seconds:.2f} s, 1 MiB a read",
-        ),
+        ("read", f"{size(found.bytes)} of {files} in {found.seconds:.2f} s, 1 MiB a read"),
         ("from", where[found.cold] + (f": {found.why}" if found.why else "")),
     ]
     if found.cold:
@@ -61,7 +58,7 @@ def print_storage(found: PlainReads, console: Console) -> None:
         rows.append(("", "so little says little of bandwidth: name larger files"))
     rows.append(("next", "iotrace report SESSION --view storage" if found.saved else "it could not be kept"))
     for label, text in rows:
-        _print_labelled(console, Text(label, style="bold"), Text(text))
+        _print_labelled(console, label, text)
 
 
 def _next(diagnosis: Diagnosis, output: str | None) -> str:
@@ -87,16 +84,17 @@ def _print_check(check: Check, console: Console) -> None:
 
 
 def _cached(file: CachedFile) -> str:
-    share = "?" if file.resident_fraction is None else percent(file.resident_fraction)
-    of = f"of {size(file.bytes)}: {visible(file.path)}"
-    return f"{share} {of} " + (f"({file.why})" if file.why else f"({file.sampled_pages} pages sampled)")
+    share = if_known(file.resident_fraction, percent, "?")
+    how = file.why or f"{file.sampled_pages} pages sampled"
+    return f"{share} of {size(file.bytes)}: {visible(file.path)} ({how})"
 
 
-def _print_labelled(console: Console, label: Text, text: Text) -> None:
+def _print_labelled(console: Console, label: str | Text, text: str | Text) -> None:
     """Print `text` folded right of `label`. No table: rich pads its lines with blanks."""
+    first = Text(label, style="bold") if isinstance(label, str) else label
     width = max(1, console.width - _LABEL_WIDTH)
     for number, line in enumerate(plain(text, lines=True).wrap(console, width, overflow="fold")):
         line.rstrip()
-        start = Text().append_text(label if number == 0 else Text())
+        start = Text().append_text(Text() if number else first)
         start.pad_right(_LABEL_WIDTH - start.cell_len)
         console.print(start.append_text(line), soft_wrap=True)

@@ -7,8 +7,15 @@ from collections.abc import Iterable, Sequence
 from iotrace.analysis.compare.results import Check, Comparison
 from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.analysis.results import Fix, RankReport, Report
-from iotrace.report.check import seen_by
-from iotrace.report.comparison import part_texts, reasons_label, reasons_of, stage_rows, trust_of
+from iotrace.report.comparison import (
+    FROM_TO,
+    part_texts,
+    reasons_label,
+    reasons_of,
+    seen_by,
+    stage_rows,
+    trust_of,
+)
 from iotrace.report.printing import visible
 from iotrace.report.screen import ending, fact_rows, following, silenced, trust_text
 from iotrace.report.sweeps.head import banner_of, saved
@@ -24,7 +31,6 @@ _MOST_CHANGES = 10
 _MOST_RANKS = 16
 _MOST_BATCHES = 5
 _SIGNS = {"not-input-bound": "✅", "moderately-input-bound": "⚠️", "wait-unknown": "⚠️", "running": "⚠️"}
-_FROM_TO = ("before", "now")
 
 
 def report_markdown(report: Report) -> str:
@@ -156,9 +162,9 @@ def check_markdown(result: Check) -> str:
             for item in [*comparison.settings, *comparison.environment]
         ]
         lines += [f"- sees {escape(text)}" for text in seen_by(result)]
-        headings = ("ms a sample", *_FROM_TO, "change", "95 %")
+        headings = ("ms a sample", *FROM_TO, "change", "95 %")
         lines += ["", *_table(headings, stage_rows(comparison.stages[:_MOST_STAGES]), 1)]
-        lines += ["", f"<sub>Trust {escape('; '.join(trust_of(comparison, _FROM_TO)))}</sub>"]
+        lines += ["", f"<sub>Trust {escape('; '.join(trust_of(comparison, FROM_TO)))}</sub>"]
     return "\n".join(lines)
 
 

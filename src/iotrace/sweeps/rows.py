@@ -16,6 +16,7 @@ _NOISY_SPREAD_PERCENT = 10.0  # of the repeats' mean
 _NOT_INPUT_BOUND = 0.05  # XProf's bound, as a share of the step
 _CORES_BUSY = 0.9
 _PRODUCTION_GREW = 1.25
+_MEANS = ("samples_per_second", "production_ms", "raw_wait_fraction", "stall_fraction", "cpu_pct_mean")
 _REPLAYED = {WORKERS, PREFETCH, IN_ORDER, PERSISTENT}  # settings of which the model knows the effect
 
 
@@ -114,15 +115,11 @@ def _row(
         per_second=1e3 / step_ms if step_ms else None,
         ci95=rate_interval(good, shared.spread),
         spread_pct=spread_percent,
-        samples_per_second=_mean([run.samples_per_second for run in good]),
         step_ms=step_ms,
         compute_ms=compute_ms,
         contention_ms=compute_ms - t1_ms if compute_ms is not None and t1_ms is not None else None,
-        production_ms=_mean([run.production_ms for run in good]),
-        raw_wait_fraction=_mean([run.raw_wait_fraction for run in good]),
-        stall_fraction=_mean([run.stall_fraction for run in good]),
         causes_ms=_mean_causes(good),
-        cpu_pct_mean=_mean([run.cpu_pct_mean for run in good]),
+        **{name: _mean([getattr(run, name) for run in good]) for name in _MEANS},
         rss_peak_bytes=max((run.rss_peak_bytes for run in good if run.rss_peak_bytes), default=None),
         predicted_per_second=_predicted(params, workers, shared),
         stopped_by=_stopped_by(good[0], shared) if good else None,

@@ -37,6 +37,15 @@ _TONES = {
     "wait-unknown": "warn",
     "running": "warn",
 }
+# What the page shows of its rank, by the names in its template.
+_OF_RANK = {
+    "where": sections.causes_table,
+    "tiles": tiles.treemap,
+    "files": sections.files_table,
+    "parts": step_parts,
+    "loaders": sections.loaders,
+    "io": sections.io_section,
+}
 _SECTIONS = (
     ("failures", "What failed"),
     ("ranks", "Ranks"),
@@ -73,25 +82,19 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "ready": charts.ready_area(window) if window is not None else None,
         "waterfall": charts.waterfall(window) if window is not None else None,
         "fetched": charts.fetched([window]) if window is not None else [],
-        "where": sections.causes_table(rank) if rank is not None else None,
-        "tiles": tiles.treemap(rank) if rank is not None else None,
-        "tiles_height": 0,
-        "files": sections.files_table(rank) if rank is not None else None,
         "worst": sections.worst_batches(rank, report.session) if rank is not None else None,
         "ranks": sections.ranks_table(report),
         "sparks": [charts.sparkline(one) for one in columns.series] if columns is not None else [],
         "processes": sections.processes_table(report),
         "gpus": sections.devices(rank),
-        "parts": step_parts(rank) if rank is not None else None,
         "device": _views(report, rank, of_device=True),
         "tables": _views(report, rank, of_device=False),
-        "loaders": [] if rank is None else sections.loaders(rank),
         "regions": [] if rank is None else rank.regions,
-        "io": sections.io_section(rank) if rank is not None else None,
         "advice": advice_rows(report.recommendations, several=len(report.ranks) > 1),
         "missing": report.not_captured,
         "about": about(report),
     }
+    shown |= {name: make(rank) if rank is not None else None for name, make in _OF_RANK.items()}
     shown["tiles_height"] = tiles.treemap_height(shown["tiles"] or [])
     shown["machine"] = bool(shown["sparks"] or shown["processes"] or shown["gpus"])
     return render(

@@ -92,7 +92,7 @@ def _page(
         {"label": "" if number else "Fix", "text": fix.text, "side": saved(fix)}
         for number, fix in enumerate(found.fixes)
     ]
-    falls = _waterfalls(points, columns)
+    falls, most = _waterfalls(points, columns), _most(points, result.ceiling)
     one, several = ("point", "Points") if kind == "sweep" else ("setting", "Settings")
     shown = {"change": [], "no_effect": [], "refused": [], "predicted": 0, **shown}
     sections = {
@@ -120,10 +120,10 @@ def _page(
         nav=[(name, title) for name, title in sections.items() if title],
         result=result,
         rows=[
-            {"cells": own, "bar": _bar(row, points, result.ceiling), "advised": is_best}
+            {"cells": own, "bar": _bar(row, most), "advised": is_best}
             for row, own, is_best in zip(points, cells, advised, strict=True)
         ],
-        ceiling=_ceiling(points, result.ceiling),
+        ceiling=_ceiling(result.ceiling, most),
         falls=falls,
         fetched=charts.fetched([one.window for one in columns.values() if one.window is not None]),
         failed=[(named(row.params), row) for row in points if row.status not in ("ok", "not run")],
@@ -153,33 +153,29 @@ def _most(points: Sequence[PointResult], ceiling: Ceiling | None) -> float:
     return 1.03 * max(rates, default=1.0)
 
 
-def _bar(row: PointResult, points: Sequence[PointResult], ceiling: Ceiling | None) -> dict[str, str] | None:
+def _bar(row: PointResult, most: float) -> dict[str, str] | None:
     """The rate as a bar with its interval, and the model's as a mark, in per cent of the width."""
     if row.per_second is None:
         return None
-    most = _most(points, ceiling)
     places = {"value": row.per_second, "model": row.predicted_per_second}
     if row.ci95:
         places |= {"low": row.ci95[0], "high": row.ci95[1]}
     return {name: f"{100 * rate / most:.2f}" for name, rate in places.items() if rate is not None}
 
 
-def _ceiling(points: Sequence[PointResult], found: Ceiling | None) -> dict[str, str] | None:
+def _ceiling(found: Ceiling | None, most: float) -> dict[str, str] | None:
     if found is None:
         return None
     rate = digits(found.per_second)
     text = f"{rate} steps/s ({milliseconds(found.step_ms)} a step), on batches from memory"
-    return {"x": f"{100 * found.per_second / _most(points, found):.2f}", "text": text}
+    return {"x": f"{100 * found.per_second / most:.2f}", "text": text}
 
 
 def _waterfalls(points: Sequence[PointResult], columns: Mapping[str, RankColumns]) -> list[dict[str, Any]]:
     """The batches of each point around its longest wait, all drawn to one scale."""
-    windows = [
-        (row, columns[row.sessions[-1]].window)
-        for row in points
-        if row.sessions and row.sessions[-1] in columns
-    ]
-    whole = max((window.length_ms for _, window in windows if window is not None), default=0.0)
+    latest = [(row, columns.get(row.sessions[-1])) for row in points if row.sessions]
+    windows = [(row, found.window) for row, found in latest if found is not None and found.window is not None]
+    whole = max((window.length_ms for _, window in windows), default=0.0)
     return [
         {
             "name": named(row.params) or "as it is",
@@ -188,5 +184,4 @@ def _waterfalls(points: Sequence[PointResult], columns: Mapping[str, RankColumns
             "rows": charts.waterfall(window, whole),
         }
         for row, window in windows
-        if window is not None
     ]

@@ -13,7 +13,6 @@ from iotrace.sweeps.model import Look, Predictor, Seen
 from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.rows import ceiling_of
 from iotrace.sweeps.schedule import Sweep
-from iotrace.sweeps.tune.budget import Budget, NoRoomError
 from iotrace.sweeps.tune.candidates import (
     Params,
     candidates,
@@ -26,7 +25,7 @@ from iotrace.sweeps.tune.candidates import (
     switches,
 )
 from iotrace.sweeps.tune.evidence import AS_GOOD, gained, measured, predicted, proven
-from iotrace.sweeps.tune.limits import Place, refused
+from iotrace.sweeps.tune.limits import Budget, NoRoomError, Place, refused
 from iotrace.sweeps.tune.results import NoEffect, Refused
 
 CEILING = 0.02  # of the ceiling's step: what is closer is at it
