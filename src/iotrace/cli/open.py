@@ -170,10 +170,8 @@ def _verdict(analysis: SessionAnalysis) -> list[tuple[str, str]]:
     with watched() as progress:
         progress("finding why it waits")
         found = banner(analyse(analysis), "iotrace report -v has loader, system and I/O")
-    rows = [(found["label"], found["text"])]
-    for row in found["rows"]:
-        rows.append((row["label"], f"{row['text']} ({row['side']})" if row.get("side") else row["text"]))
-    return [*rows, ("Trust", f"{found['level']}: {found['trust']}")]
+    rows = [(row.label, f"{row.text} ({row.side})" if row.side else row.text) for row in found.rows]
+    return [(found.label, found.text), *rows, ("Trust", f"{found.level}: {found.trust}")]
 
 
 def _timeline(analysis: SessionAnalysis, directory: Path) -> Path:

@@ -8,7 +8,7 @@ from iotrace.analysis.compare.results import Comparison
 from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.report.comparison import part_rows, reasons_label, reasons_of, speed_of, stage_rows, trust_of
 from iotrace.report.page.definitions import CAUSES, WORDS
-from iotrace.report.page.render import render
+from iotrace.report.page.render import Banner, Row, render
 from iotrace.report.page.sections import view_table
 from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
 
@@ -34,13 +34,7 @@ def comparison_page(result: Comparison) -> str:
         "compare.html",
         result,
         title=f"{label} · {result.sessions[1].path}",
-        banner={
-            "tone": tone,
-            "label": label,
-            "text": result.text.removeprefix(label).lstrip(": "),
-            "rows": [{"label": label, "text": text} for label, text in rows],
-            "level": None,
-        },
+        banner=Banner(tone, label, result.text.removeprefix(label).lstrip(": "), [Row(*row) for row in rows]),
         nav=[
             ("parts", "A step"),
             *([("stages", "Samples")] if stages else []),
@@ -64,13 +58,7 @@ def trace_comparison_page(result: TraceComparison) -> str:
         "compare_traces.html",
         result,
         title=f"{label} · {result.traces[1]}",
-        banner={
-            "tone": "warn",
-            "label": label,
-            "text": text,
-            "rows": [{"label": label, "text": text} for label, text in facts_of(result)],
-            "level": None,
-        },
+        banner=Banner("warn", label, text, [Row(*row) for row in facts_of(result)]),
         nav=[("kernels", "Kernels"), ("operators", "Operators"), ("about", "About")],
         result=result,
         tables=[

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import msgspec
@@ -27,6 +27,26 @@ _WITH_UNIT = re.compile(
     r"(?<=\d) (?=(?:%|[KMGT]iB|B|ms|µs|ns|s|min|h|d|steps?(?:/s)?|samples/s|workers?|files?)(?![\w/-]))"
     r"|(?<=±) (?=\d)| (?=±)"
 )
+
+
+class Row(NamedTuple):
+    """A line of a banner; `side` is a fix's gain, `note` why that is more than its cause costs."""
+
+    label: str
+    text: str
+    side: str = ""
+    note: str = ""
+
+
+class Banner(NamedTuple):
+    """What a page says first, with how far to trust it where that is told."""
+
+    tone: str
+    label: str
+    text: str
+    rows: list[Row]
+    level: str | None = None
+    trust: str = ""
 
 
 def render(template: str, document: Any, **shown: Any) -> str:

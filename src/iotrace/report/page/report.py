@@ -7,12 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Fix, RankReport, Report
+from iotrace.analysis.results import RankReport, Report
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.page import charts, sections, tiles
 from iotrace.report.page.compute import step_parts
 from iotrace.report.page.definitions import CAUSES, WORDS
-from iotrace.report.page.render import render
+from iotrace.report.page.render import Banner, Row, render
 from iotrace.report.screen import (
     WANT_A_FIX,
     beside,
@@ -140,37 +140,19 @@ def _views(report: Report, rank: RankReport | None, of_device: bool) -> list[dic
     ]
 
 
-def banner(report: Report, more: str = "the charts below show more") -> dict[str, Any]:
+def banner(report: Report, more: str = "the charts below show more") -> Banner:
     """The first screen's verdict, why, fixes and trust, in its words; `more` to see where no fix is known."""
     found = report.verdict
-    rows = [{"label": "Why", "text": found.why}] if found.why else []
-    for label, text in ending(report):
-        label, text = beside(label, text)
-        rows.append({"label": label, "text": text})
-    trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
+    rows = [Row("Why", found.why)] if found.why else []
+    rows += [Row(*beside(label, text)) for label, text in ending(report)]
     if not found.fixes and found.kind in WANT_A_FIX:
-        rows.append({"label": "Fix", "text": no_fix_text(report, more)})
-    return {
-        "tone": _TONES.get(found.kind, "bad"),
-        "label": found.banner,
-        "text": found.text.removeprefix(found.banner).lstrip(),
-        "rows": [*rows, *fix_rows(found.fixes)],
-        "level": found.trust.level,
-        "trust": trust,
-    }
-
-
-def fix_rows(fixes: list[Fix]) -> list[dict[str, Any]]:
-    """A row for each fix, with its gain."""
-    return [
-        {
-            "label": "" if number else "Fix",
-            "text": f"or {fix.text}" if number else fix.text,
-            "side": gain_text(fix),
-            "note": other_wait_text(fix),
-        }
-        for number, fix in enumerate(fixes)
-    ]
+        rows.append(Row("Fix", no_fix_text(report, more)))
+    for number, fix in enumerate(found.fixes):
+        label, text = ("", f"or {fix.text}") if number else ("Fix", fix.text)
+        rows.append(Row(label, text, gain_text(fix), other_wait_text(fix)))
+    trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
+    text = found.text.removeprefix(found.banner).lstrip()
+    return Banner(_TONES.get(found.kind, "bad"), found.banner, text, rows, found.trust.level, trust)
 
 
 def about(report: Report) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.page import charts
 from iotrace.report.page.definitions import SWEEP, TUNE, WORDS
-from iotrace.report.page.render import render
+from iotrace.report.page.render import Banner, Row, render
 from iotrace.report.screen import trust_text
 from iotrace.report.sweeps import tune
 from iotrace.report.sweeps.head import banner_of, figures_of, saved
@@ -87,11 +87,10 @@ def _page(
     """Fill the page of all that runs a command with several settings."""
     found = result.verdict
     label, text = banner_of(found)
-    why = [{"label": "Why", "text": found.why}] if found.why else []
-    fixes = [
-        {"label": "" if number else "Fix", "text": fix.text, "side": saved(fix)}
-        for number, fix in enumerate(found.fixes)
-    ]
+    said = [Row("Why", found.why)] if found.why else []
+    said += [Row("" if number else "Fix", fix.text, saved(fix)) for number, fix in enumerate(found.fixes)]
+    tone = "warn" if found.kind == "no-advice" else "good"
+    trust = trust_text(found.trust.level, found.trust.reasons)
     falls, most = _waterfalls(points, columns), _most(points, result.ceiling)
     one, several = ("point", "Points") if kind == "sweep" else ("setting", "Settings")
     shown = {"change": [], "no_effect": [], "refused": [], "predicted": 0, **shown}
@@ -109,14 +108,7 @@ def _page(
         kind=kind,
         one=one,
         several=several,
-        banner={
-            "tone": "warn" if found.kind == "no-advice" else "good",
-            "label": label,
-            "text": text,
-            "rows": [*why, *fixes],
-            "level": found.trust.level,
-            "trust": trust_text(found.trust.level, found.trust.reasons),
-        },
+        banner=Banner(tone, label, text, said, found.trust.level, trust),
         nav=[(name, title) for name, title in sections.items() if title],
         result=result,
         rows=[
