@@ -48,7 +48,12 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def device(self) -> Mask:
         """What occupied the device: kernels and memory operations."""
-        return _mask(np.isin(self.kinds, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
+        return _mask((self.kinds == Kind.KERNEL) | self.memory_operations)
+
+    @cached_property
+    def memory_operations(self) -> Mask:
+        """Copies and sets of memory."""
+        return _mask(np.isin(self.kinds, (Kind.MEMCPY, Kind.MEMSET)))
 
     @cached_property
     def collective_kernels(self) -> Mask:
@@ -62,6 +67,11 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
     def _host_ranges(self) -> Mask:
         # Before torch 1.12 ranges had the category of operators.
         return _mask((self.kinds == Kind.ANNOTATION) | (self.kinds == Kind.CPU_OP))
+
+    @cached_property
+    def ranges(self) -> Mask:
+        """Ranges and operators on the host, and functions where stacks were recorded."""
+        return _mask(self._host_ranges | (self.kinds == Kind.PYTHON))
 
     @cached_property
     def collective_ranges(self) -> Mask:
@@ -85,8 +95,7 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def modules(self) -> Mask:
         """The forwards of modules."""
-        ranges = self._host_ranges | (self.kinds == Kind.PYTHON)
-        return _mask(ranges & self.trace.named(lambda name: module_of(name) is not None))
+        return _mask(self.ranges & self.trace.named(lambda name: module_of(name) is not None))
 
     @cached_property
     def operators(self) -> Mask:
@@ -116,6 +125,11 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
         if not len(starts):
             return starts, ends
         return starts.min(keepdims=True), ends.max(keepdims=True)
+
+    def launched_ns(self, rows: Column, unknown_is: npt.ArrayLike) -> Column:
+        """When the events in `rows` were launched; `unknown_is` where that is not known."""
+        call = self.launch[rows]
+        return np.where(call >= 0, self.trace.events.start_ns[np.maximum(call, 0)], unknown_is)
 
     @cached_property
     def launch(self) -> Column:

@@ -124,8 +124,7 @@ def _called(activity: Activity, starts: Column, ends: Column, numbers: list[int]
     on_host = activity.collective_ranges & trace.matching(_HOST_BACKEND)
     rows = np.flatnonzero(activity.collective_kernels | on_host)
     rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
-    call = activity.launch[rows]
-    begun = np.where(call >= 0, events.start_ns[np.maximum(call, 0)], events.start_ns[rows])
+    begun = activity.launched_ns(rows, events.start_ns[rows])
     index = np.searchsorted(starts, begun, side="right") - 1
     steps = np.where((index >= 0) & (begun < ends[index]), np.array(numbers)[index], _NO_STEP)
     keys: dict[Hashable, int] = {}

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.stream_waits import NONE, Queues
+from iotrace.analysis.device.stream_waits import EARLIEST, NONE, Queues
 from iotrace.analysis.intervals import Coverage, Intervals, innermost, pieces
 from iotrace.analysis.results import CriticalPart, CriticalPath
 from iotrace.sources.kineto.kinds import Kind
@@ -30,7 +30,6 @@ _BLOCKS = re.compile(
 )
 _CLOCKS_NS = 20_000  # by which a device's end may lie behind the return of the call that waited for it
 _ROUNDING_NS = 1_000  # by which a call may end behind what it lies in: times are rounded to a us at most
-_EARLIEST = np.iinfo(np.int64).min
 _PREVIOUS, _LAUNCH, _WAIT, _UNKNOWN = range(4)
 
 
@@ -52,9 +51,8 @@ class _Walk(msgspec.Struct, frozen=True, dict=True):
     def binding(self) -> Column:
         """What each event of the device awaited last."""
         queues = self.queues
-        before = np.where(queues.has_previous, np.roll(queues.end_ns, 1), _EARLIEST)
-        known = queues.launched_ns != _EARLIEST
-        found = np.where(known & (queues.launched_ns > before), _LAUNCH, _PREVIOUS)
+        known = queues.launched_ns != EARLIEST
+        found = np.where(known & (queues.launched_ns > queues.previous_ns), _LAUNCH, _PREVIOUS)
         found[~known & ~queues.has_previous] = _UNKNOWN
         found[queues.waits[0] != NONE] = _WAIT
         return np.asarray(found, dtype=np.int64)
@@ -112,49 +110,48 @@ class _Walk(msgspec.Struct, frozen=True, dict=True):
 
         The index is that of an event of the device, or -1. The parts are next to each other, and fill it.
         """
-        queues, time = self.queues, end
+        time = end
+        for kind, since, index in self._back_from(end):
+            start = max(min(since, time), begin)
+            if start < time:
+                yield kind, start, time, index
+            time = start
+            if time <= begin:
+                return
+
+    def _back_from(self, time: int) -> Iterator[tuple[str, int, int]]:
+        """Yield what lies before a time, backwards: kind, since when, index of an event.
+
+        What begins no earlier than the part behind it has no time of its own.
+        """
+        queues = self.queues
         returned, until, rows = self.blocked
         call = len(returned)
-        while time > begin:
+        while True:
             call = min(call, int(np.searchsorted(returned, time + _ROUNDING_NS, side="right"))) - 1
-            if call < 0 or until[call] <= begin:
-                yield "host", begin, time, NONE
+            if call < 0:
+                yield "host", EARLIEST, NONE
                 return
-            before, at = min(int(until[call]), time), int(rows[call])
-            yield "host", before, time, NONE
-            time = before
-            while time > begin:
+            time, at, kind = min(int(until[call]), time), int(rows[call]), _PREVIOUS
+            yield "host", time, NONE
+            while kind != _LAUNCH:
                 first = int(self.run_start[at])
                 for each in range(at, first - 1, -1):
-                    start = int(queues.start_ns[each])
-                    if start < time:
-                        yield "device", max(start, begin), time, each
-                        time = max(start, begin)
-                    if time <= begin:
-                        return
+                    yield "device", int(queues.start_ns[each]), each
                     if each > first:
-                        before = int(queues.end_ns[each - 1])
-                        if before < time:
-                            yield "kernel_gap", max(before, begin), time, each
-                            time = max(before, begin)
-                    if time <= begin:
-                        return
-                kind = int(self.binding[first])
+                        yield "kernel_gap", int(queues.end_ns[each - 1]), each
+                time, kind = min(time, int(queues.start_ns[first])), int(self.binding[first])
                 if kind == _WAIT:
                     at = int(queues.waits[0][first])
-                    awaited = min(int(queues.end_ns[at]), time)
-                    if awaited < time:
-                        yield "stream_wait", max(awaited, begin), time, first
-                    time = max(awaited, begin)
-                    continue
-                if kind == _UNKNOWN:
-                    yield "unknown", begin, time, first
+                    since = int(queues.end_ns[at])
+                    yield "stream_wait", since, first
+                elif kind == _LAUNCH:
+                    since = int(queues.launched_ns[first])
+                    yield "launch_delay", since, first
+                else:
+                    yield "unknown", EARLIEST, first
                     return
-                launched = min(int(queues.launched_ns[first]), time)
-                if launched < time:
-                    yield "launch_delay", max(launched, begin), time, first
-                time = max(launched, begin)
-                break
+                time = min(time, since)
 
 
 def critical_path_of(windows: Sequence[Queues]) -> CriticalPath | None:

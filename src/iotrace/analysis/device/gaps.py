@@ -50,11 +50,8 @@ def classify(activity: Activity, gaps: Gaps, waits: Coverage, kernel_gap_ns: int
     `host_wait`: the kernel was launched after the gap had begun; `data_wait` is its part inside the raw data
     waits. Else `kernel_wait` where the gap is shorter than `kernel_gap_ns`, or `other`.
     """
-    call = activity.launch[gaps.ended_by]
-    starts = activity.trace.events.start_ns
-    launched_ns = np.where(call >= 0, starts[np.maximum(call, 0)], _UNKNOWN_LAUNCH)
     lengths = gaps.end_ns - gaps.start_ns
-    host = launched_ns > gaps.start_ns
+    host = activity.launched_ns(gaps.ended_by, _UNKNOWN_LAUNCH) > gaps.start_ns
     short = ~host & (lengths < kernel_gap_ns)
     table = np.zeros((len(gaps), len(CLASSES)), dtype=np.int64)
     table[:, _DATA_WAIT] = np.where(host, waits.within(gaps.start_ns, gaps.end_ns), 0)

@@ -179,9 +179,8 @@ def memory_operations_of(windows: Sequence[Window]) -> list[MemoryOperation]:
     for window in windows:
         activity, events = window.activity, window.activity.trace.events
         compute = union(*activity.intervals(activity.compute_kernels))
-        memory = np.isin(activity.kinds, (Kind.MEMCPY, Kind.MEMSET))
-        for name in np.unique(events.name[memory]).tolist():
-            own: Mask = memory & (events.name == name)
+        for name in np.unique(events.name[activity.memory_operations]).tolist():
+            own: Mask = activity.memory_operations & (events.name == name)
             one = sums.setdefault(activity.trace.names[name], _Copies())
             one.calls += int(own.sum())
             one.total += int(events.duration_ns[own].sum())

@@ -65,28 +65,20 @@ def origins_at(activity: Activity, calls: Column) -> Origins:
     """
     trace, events = activity.trace, activity.trace.events
     phase = np.full(len(calls), _OTHER, dtype=np.int64)
-    ranges = np.isin(activity.kinds, (Kind.ANNOTATION, Kind.PYTHON, Kind.CPU_OP))
     in_module = Enclosing(activity, activity.modules)
-    forwards = ranges & trace.matching(_FORWARD_RANGE)
-    optimizers = ranges & trace.named(lambda name: name.startswith("Optimizer."))
-    in_forward, in_optimizer = Enclosing(activity, forwards), Enclosing(activity, optimizers)
-    operators = activity.operators
-    backward = operators & ((events.forward_thread > 0) | trace.matching(_BACKWARD_NAME))
+    optimizers = activity.ranges & trace.named(lambda name: name.startswith("Optimizer."))
+    backward = activity.operators & ((events.forward_thread > 0) | trace.matching(_BACKWARD_NAME))
+    counted = activity.operators & ~backward & (events.sequence >= 0)
+    forwards = counted | activity.modules | (activity.ranges & trace.matching(_FORWARD_RANGE))
+    masks = {_FORWARD: forwards, _OPTIMIZER: optimizers, _BACKWARD: backward}
+    for number, mask in masks.items():  # of several around a call the last one counts
+        phase[Enclosing(activity, mask).rows(calls) >= 0] = number
+
     in_backward = Enclosing(activity, backward)
-    counted = operators & ~backward & (events.sequence >= 0)
-    in_counted = Enclosing(activity, counted)
-
-    around_module = in_module.rows(calls)
-    around_backward = in_backward.rows(calls)
-    phase[in_counted.rows(calls) >= 0] = _FORWARD
-    phase[in_forward.rows(calls) >= 0] = _FORWARD
-    phase[around_module >= 0] = _FORWARD
-    phase[in_optimizer.rows(calls) >= 0] = _OPTIMIZER
-    phase[around_backward >= 0] = _BACKWARD
-
     forward = _forward_operators(activity, in_backward.rows(calls, events.sequence >= 0), counted)
     from_forward = np.where(forward >= 0, in_module.rows(np.maximum(forward, 0)), _UNKNOWN)
-    around = np.where((around_backward >= 0) & (from_forward >= 0), from_forward, around_module)
+    is_known = (phase == _BACKWARD) & (from_forward >= 0)
+    around = np.where(is_known, from_forward, in_module.rows(calls))
     names: dict[str, int] = {}
     paths = [module_of(name) for name in trace.names]
     numbers = np.array(
@@ -94,8 +86,7 @@ def origins_at(activity: Activity, calls: Column) -> Origins:
         dtype=np.int64,
     )
     module = np.where(around >= 0, numbers[events.name[np.maximum(around, 0)]], _UNKNOWN)
-    masks = (forwards | counted | activity.modules, backward, optimizers)
-    seen = frozenset(name for name, mask in zip(PHASES, masks, strict=False) if mask.any())
+    seen = frozenset(PHASES[number] for number, mask in masks.items() if mask.any())
     return Origins(list(names), module, phase, seen)
 
 

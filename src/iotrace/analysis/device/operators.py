@@ -13,7 +13,7 @@ from iotrace.analysis.device.modules import Enclosing
 from iotrace.analysis.intervals import outer_first
 from iotrace.analysis.results import Operator
 from iotrace.sources.kineto.kinds import Kind
-from iotrace.sources.kineto.trace import Column, Numbers
+from iotrace.sources.kineto.trace import Column
 
 _NONE = -1
 _ROUNDED_NS = 2  # by which ranges beside each other may overlap, as times are rounded
@@ -82,7 +82,16 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def outermost(self) -> Mask:
         """Which operators lie in no other one of their name."""
-        return _outermost(self, self.activity.trace.events.name[self.rows])
+        names, above = self.activity.trace.events.name[self.rows], self.parent.copy()
+        found = np.ones(len(names), dtype=np.bool_)
+        left = np.flatnonzero(above >= 0)
+        while len(left):
+            same = names[above[left]] == names[left]
+            found[left[same]] = False
+            left = left[~same]
+            above[left] = self.parent[above[left]]
+            left = left[above[left] >= 0]
+        return found
 
     @cached_property
     def levels(self) -> list[Column]:
@@ -204,17 +213,3 @@ def _add(sums: dict[str, _Sums], tree: OperatorTree) -> None:
 def _summed(keys: Column, values: Column, count: int) -> Column:
     """Sum `values` by key; a float64 holds 104 days in ns exactly."""
     return np.bincount(keys, weights=values, minlength=count).astype(np.int64)
-
-
-def _outermost(tree: OperatorTree, numbers: Numbers) -> Mask:
-    """Tell which operators lie in no other one of their name."""
-    found = np.ones(len(numbers), dtype=np.bool_)
-    above = tree.parent.copy()
-    left = np.flatnonzero(above >= 0)
-    while len(left):
-        same = numbers[above[left]] == numbers[left]
-        found[left[same]] = False
-        left = left[~same]
-        above[left] = tree.parent[above[left]]
-        left = left[above[left] >= 0]
-    return found

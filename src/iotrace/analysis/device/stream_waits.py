@@ -17,6 +17,7 @@ from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 
 NONE = -1
+EARLIEST = np.iinfo(np.int64).min
 _WAIT_CALL = re.compile(r"(?:cuda|hip)StreamWaitEvent|cuStreamWaitEvent")
 _AT_ONCE_NS = 20_000  # after what it waited for ended, a stream goes on within that
 _LEAST_NS = 2_000  # of a wait that is told: shorter ones are the rounding of times
@@ -44,8 +45,7 @@ class Queues(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def start_ns(self) -> Column:
         """When each began; not before the one before it on its stream ended."""
-        starts = self.activity.trace.events.start_ns[self.rows]
-        return np.where(self.has_previous, np.maximum(starts, np.roll(self.end_ns, 1)), starts)
+        return np.maximum(self.activity.trace.events.start_ns[self.rows], self.previous_ns)
 
     @cached_property
     def end_ns(self) -> Column:
@@ -58,22 +58,23 @@ class Queues(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def has_previous(self) -> Mask:
         """Whether another one was before it on its stream."""
-        same = np.zeros(len(self.rows), dtype=np.bool_)
-        same[1:] = self.queue[1:] == self.queue[:-1]
+        same: Mask = np.diff(self.queue, prepend=-1) == 0
         return same
+
+    @cached_property
+    def previous_ns(self) -> Column:
+        """When the one before each on its stream ended; the least number without one."""
+        return np.where(self.has_previous, np.roll(self.end_ns, 1), EARLIEST)
 
     @cached_property
     def launched_ns(self) -> Column:
         """When each was launched; the least number where that is not known."""
-        call = self.activity.launch[self.rows]
-        starts = self.activity.trace.events.start_ns
-        return np.where(call >= 0, starts[np.maximum(call, 0)], np.iinfo(np.int64).min)
+        return self.activity.launched_ns(self.rows, EARLIEST)
 
     @cached_property
     def ready_ns(self) -> Column:
         """When nothing of its own stream, nor its launch, kept each any longer."""
-        before = np.where(self.has_previous, np.roll(self.end_ns, 1), np.iinfo(np.int64).min)
-        return np.maximum(before, self.launched_ns)
+        return np.maximum(self.previous_ns, self.launched_ns)
 
     @cached_property
     def waits(self) -> tuple[Column, Mask]:
@@ -81,10 +82,8 @@ class Queues(msgspec.Struct, frozen=True, dict=True):
 
         Only waits that kept it longer than its own stream and its launch did.
         """
-        producer, is_measured = self._measured()
-        inferred = self._inferred()
-        use = (producer == NONE) & (inferred != NONE)
-        return np.where(use, inferred, producer), is_measured
+        measured = (self._named != NONE) & self._kept(self._named)
+        return np.where(measured, self._named, self._inferred()), measured
 
     @cached_property
     def told(self) -> Mask:
@@ -92,11 +91,6 @@ class Queues(msgspec.Struct, frozen=True, dict=True):
         found: Mask = self._named != NONE
         found[self._next_launches] = True
         return found
-
-    def _measured(self) -> tuple[Column, Mask]:
-        """Take the waits of ``Stream Wait Event`` that kept something."""
-        kept = (self._named != NONE) & self._kept(self._named)
-        return np.where(kept, self._named, NONE), kept
 
     @cached_property
     def _named(self) -> Column:
@@ -129,9 +123,8 @@ class Queues(msgspec.Struct, frozen=True, dict=True):
     def _called_ns(self) -> dict[int | None, int]:
         """When each runtime call that launched nothing began, by its correlation."""
         events = self.activity.trace.events
-        calls = np.flatnonzero((self.activity.kinds == Kind.RUNTIME) & (events.correlation >= 0))
-        is_event = self.activity.trace.named(lambda name: "Event" in name)[calls]
-        calls = calls[is_event]
+        is_event = self.activity.trace.named(lambda name: "Event" in name)
+        calls = np.flatnonzero((self.activity.kinds == Kind.RUNTIME) & (events.correlation >= 0) & is_event)
         return dict(zip(events.correlation[calls].tolist(), events.start_ns[calls].tolist(), strict=True))
 
     def _kept(self, producer: Column) -> Mask:
@@ -153,10 +146,7 @@ class Queues(msgspec.Struct, frozen=True, dict=True):
         threads = events.thread[call[launched]]
         found = []
         for row in calls.tolist():
-            first, behind = (
-                np.searchsorted(threads, events.thread[row], side="left"),
-                np.searchsorted(threads, events.thread[row], side="right"),
-            )
+            first, behind = np.searchsorted(threads, [events.thread[row], events.thread[row] + 1])
             at = first + np.searchsorted(self.launched_ns[launched[first:behind]], events.start_ns[row])
             if at < behind:
                 found.append(int(launched[at]))

@@ -35,8 +35,7 @@ class PhaseTimes(msgspec.Struct):
         self.seen |= window.origins.seen
         if activity.data_waits.any():
             self.seen.add("loader")
-        kernels = activity.compute_kernels | activity.collective_kernels
-        kinds = (activity.compute_kernels, activity.collective_kernels, activity.device & ~kernels)
+        kinds = (activity.compute_kernels, activity.collective_kernels, activity.memory_operations)
         roles = [
             activity.intervals(mask & (phases == phase)) for mask in kinds for phase in range(len(NAMES))
         ]

@@ -12,47 +12,24 @@ from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.results import DevicePeaks
 
 _LOOKED_UP = "2026-11-23"
+_A100 = {"bfloat16": 312.0, "float16": 312.0, "tf32": 156.0, "float32": 19.5}
+_HOPPER_SXM = {"bfloat16": 989.4, "float16": 989.4, "tf32": 494.7, "float32": 66.9, "float8": 1978.9}
 # Name in a trace, GB/s of memory, TFLOP/s by type, where they stand.
 _PEAKS: tuple[tuple[str, float, dict[str, float], str], ...] = (
     # Of the DGX Station's V100 (V100-DGXS) no data sheet tells the peak.
     (r"V100-SXM2", 900.0, {"float16": 125.0, "float32": 15.7}, "NVIDIA V100 data sheet"),
     (r"V100-PCIE", 900.0, {"float16": 112.0, "float32": 14.0}, "NVIDIA V100 data sheet, PCIe"),
-    (
-        r"A100-SXM4-80GB",
-        2039.0,
-        {"bfloat16": 312.0, "float16": 312.0, "tf32": 156.0, "float32": 19.5},
-        "NVIDIA A100 80GB data sheet",
-    ),
-    (
-        r"A100 80GB PCIe",
-        1935.0,
-        {"bfloat16": 312.0, "float16": 312.0, "tf32": 156.0, "float32": 19.5},
-        "NVIDIA A100 80GB data sheet",
-    ),
-    (
-        r"A100-(?:SXM4|PCIE)-40GB",
-        1555.0,
-        {"bfloat16": 312.0, "float16": 312.0, "tf32": 156.0, "float32": 19.5},
-        "NVIDIA A100 data sheet",
-    ),
-    (
-        r"H100 80GB HBM3",
-        3350.0,
-        {"bfloat16": 989.4, "float16": 989.4, "tf32": 494.7, "float32": 66.9, "float8": 1978.9},
-        "NVIDIA H100 data sheet and Hopper white paper, SXM5",
-    ),
+    (r"A100-SXM4-80GB", 2039.0, _A100, "NVIDIA A100 80GB data sheet"),
+    (r"A100 80GB PCIe", 1935.0, _A100, "NVIDIA A100 80GB data sheet"),
+    (r"A100-(?:SXM4|PCIE)-40GB", 1555.0, _A100, "NVIDIA A100 data sheet"),
+    (r"H100 80GB HBM3", 3350.0, _HOPPER_SXM, "NVIDIA H100 data sheet and Hopper white paper, SXM5"),
     (
         r"H100 PCIe",
         2000.0,
         {"bfloat16": 756.0, "float16": 756.0, "tf32": 378.0, "float32": 51.2, "float8": 1513.0},
         "NVIDIA H100 data sheet, PCIe",
     ),
-    (
-        r"H200(?! NVL)",
-        4800.0,
-        {"bfloat16": 989.4, "float16": 989.4, "tf32": 494.7, "float32": 66.9, "float8": 1978.9},
-        "NVIDIA H200 data sheet, SXM",
-    ),
+    (r"H200(?! NVL)", 4800.0, _HOPPER_SXM, "NVIDIA H200 data sheet, SXM"),
     (
         r"NVIDIA B200",
         7700.0,

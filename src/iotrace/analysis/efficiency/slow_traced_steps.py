@@ -110,18 +110,16 @@ def _table(activity: Activity, parts: dict[str, Mask], starts: Column, ends: Col
 
 def _parts(activity: Activity) -> dict[str, Mask]:
     """Find the events of each part, in the order in which they claim time."""
-    trace, kinds = activity.trace, activity.kinds
-    calls = kinds == Kind.RUNTIME
-    ranges = np.isin(kinds, (Kind.ANNOTATION, Kind.CPU_OP, Kind.PYTHON))
+    trace, calls = activity.trace, activity.kinds == Kind.RUNTIME
     parts: dict[str, Mask] = {
         "data_wait": activity.data_waits,
         "module_loading": trace.matching(_LOADS),
-        "autotune": _tunes(activity, calls) | (ranges & trace.matching(_TUNES)),
-        "compile": ranges & trace.matching(_COMPILES),
+        "autotune": _tunes(activity, calls) | (activity.ranges & trace.matching(_TUNES)),
+        "compile": activity.ranges & trace.matching(_COMPILES),
         "allocation": calls & trace.matching(_ALLOCATES),
     }
     if activity.device.any():
-        parts["communicator"] = ranges & trace.matching(_COMMUNICATES)
+        parts["communicator"] = activity.ranges & trace.matching(_COMMUNICATES)
     return parts
 
 
