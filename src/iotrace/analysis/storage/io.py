@@ -19,7 +19,7 @@ WRITES = stdio.WRITES | {"write", "pwrite", "pwrite64", "writev", "pwritev", "pw
 _OPENS = frozenset({"open", "open64", "openat", "openat64", "creat", "creat64"})
 _OPENS |= {"fopen", "fopen64", "freopen", "freopen64"}
 _SEEKS = stdio.SEEKS | {"lseek", "lseek64", "ftell", "ftello", "ftello64"}
-_MAPS = frozenset({"mmap", "mmap64"})
+MAPS = frozenset({"mmap", "mmap64"})
 
 
 def io_of(
@@ -112,7 +112,7 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, FileCalls]:
             if name in _OPENS:
                 file.opens += 1
                 position[at] = 0
-            elif name in _MAPS:
+            elif name in MAPS:
                 file.maps += 1
             elif name in _SEEKS and result >= 0:
                 position[at] = result

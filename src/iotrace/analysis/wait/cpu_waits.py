@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, holding
 from iotrace.analysis.loop.deliveries import Deliveries
-from iotrace.analysis.table import taken
 from iotrace.analysis.wait.page_faults import Spans
-from iotrace.analysis.wait.production import PARTS, outermost
+from iotrace.analysis.wait.production import PARTS, READING, outermost_of
 from iotrace.analysis.wait.waits import CAUSES, Waits
-from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
+from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 from iotrace.sources.processes import Process
 from iotrace.sources.run_delays import run_delays
 from iotrace.sources.session import Rank
@@ -44,14 +43,11 @@ def cpu_waits(rank: Rank, waits: Waits) -> Floats:
 def _delays(process: Process, windows: Deliveries, made: Floats) -> Floats:
     """Sum up the run delay of the spans that begin in each window; no part waits longer than it lasts."""
     found, spans = np.zeros(made.shape), process.spans
-    kinds = spans["kind"]
     items, collates = (
         _by_window(own["run_delay_ns"], own, windows)
-        for kind in (KIND_ITEM, KIND_COLLATE)
-        for own in [taken(spans, outermost(spans, kinds == kind))]
+        for own in (outermost_of(spans, KIND_ITEM), outermost_of(spans, KIND_COLLATE))
     )
-    in_files = (kinds == KIND_READ_PATH) | (kinds == KIND_MAPPED)
-    in_reads = taken(spans, outermost(spans, in_files))
+    in_reads = outermost_of(spans, *READING)
     within = _by_window(in_reads["run_delay_ns"], in_reads, windows, unknown_is=0.0)
     reads = _by_window(run_delays(process, in_reads), in_reads, windows, unknown_is=0.0)
     found[:, _DECODE] = np.minimum(reads, made[:, _DECODE])

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Times, distinct, grouped, split_exactly
 from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.storage.io import MAPS
 from iotrace.analysis.table import NONE, key_of
 from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
+from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import PARTS, compose, compose_inline
 from iotrace.analysis.wait.waits import CAUSES, Floats, Waits, split_waits
 from iotrace.sources.processes import Process
@@ -24,7 +26,6 @@ _STARTUP, _QUEUED, _TRANSPORT, _UNKNOWN = (
 _OF_PARTS = [CAUSES.index(part) for part in PARTS]
 _NEVER_IDLE = 0.9  # of a batch's way to the loop: so long its worker makes others
 _MOST_LATER = 64  # batches that a worker makes while one of its own is under way
-_MAPS = frozenset({"mmap", "mmap64"})
 
 
 class Within(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ def explain(
         spans = process.spans_between(near_start_ns, near_end_ns)
         if len(spans):  # what a span holds counts, also where the span is longer than the windows
             near_start_ns = min(near_start_ns, int(spans["start_ns"].min()))
-            near_end_ns = max(near_end_ns, int((spans["start_ns"] + spans["duration_ns"]).max()))
+            near_end_ns = max(near_end_ns, int(bounds(spans)[1].max()))
         calls = session.calls_of(process).between(near_start_ns, near_end_ns)
         near = replace(process, spans=spans)
         if tid == NONE:
@@ -210,5 +211,5 @@ def _mapped_files(session: Session, process: Process) -> list[str]:
     files: set[str] = set()
     for mapper in mappers:
         calls = session.calls_of(mapper)
-        files.update(calls.files[number] for number in distinct(calls.file[calls.named(_MAPS)]).tolist())
+        files.update(calls.files[number] for number in distinct(calls.file[calls.named(MAPS)]).tolist())
     return sorted(files)

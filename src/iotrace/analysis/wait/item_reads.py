@@ -10,12 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, distinct, grouped
-from iotrace.analysis.wait.page_faults import Spans, holder
+from iotrace.analysis.storage.kernel_account import READS
+from iotrace.analysis.wait.page_faults import Spans, bounds, holder
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
-from iotrace.sources.dftracer import stdio
 from iotrace.sources.dftracer.calls import PosixCalls
-
-_READ_CALLS = stdio.READS | {"read", "pread", "pread64", "readv", "preadv", "preadv64"}
 
 
 class ItemReads(msgspec.Struct, frozen=True):
@@ -34,7 +32,7 @@ class ItemReads(msgspec.Struct, frozen=True):
 
 def read_calls(calls: PosixCalls) -> npt.NDArray[np.bool_]:
     """Mark the calls that read; opening a file or asking for its size is no read."""
-    return calls.named(_READ_CALLS)
+    return calls.named(READS)
 
 
 def item_reads(
@@ -51,13 +49,13 @@ def item_reads(
     """
     number: dict[str, int] = {}
     span_number = _numbers(spans["file"], span_files, number)
-    known = ((spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)) & (span_number >= 0)
+    known = np.isin(spans["kind"], (KIND_READ_PATH, KIND_MAPPED)) & (span_number >= 0)
     reading = read_calls(calls)
     of_calls = {file: call_files[file] for file in distinct(calls.file[reading]).tolist()}
     of_calls = _within_stores(of_calls, number)
     call_number = _numbers(calls.file[reading], of_calls, number)
     starts = np.concatenate((spans["start_ns"][known], calls.start_ns[reading]))
-    ends = np.concatenate(((spans["start_ns"] + spans["duration_ns"])[known], calls.end_ns[reading]))
+    ends = np.concatenate((bounds(spans)[1][known], calls.end_ns[reading]))
     tids = _threads_of_items(items, np.concatenate((spans["tid"][known], calls.tid[reading])))
     file = np.concatenate((span_number[known], call_number))
     item = holder(items, starts, tids)

@@ -17,8 +17,7 @@ from iotrace.analysis.results import FileCost, LoopReads, RankReport, Recommenda
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.analysis.wait.item_reads import read_calls
-from iotrace.analysis.wait.production import compose
-from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
+from iotrace.analysis.wait.production import READING, compose
 
 _WORTH_TELLING = 0.01  # of a step, where the data wait is known
 _SYNCS = frozenset({"fsync", "fdatasync"})
@@ -39,7 +38,7 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
     calls = calls.where((calls.tid == thread.tid) & read_calls(calls))
     spans = main.spans[main.spans["tid"] == thread.tid]
     starts, ends = (kept["start_ns"], kept["end_ns"]) if unknown else _beside_asks(kept)
-    read = np.isin(spans["kind"], (KIND_READ_PATH, KIND_MAPPED))
+    read = np.isin(spans["kind"], READING)
     if not unknown:  # most of many steps hold no read
         at = np.concatenate((spans["start_ns"][read], calls.start_ns))
         held = np.unique(np.searchsorted(starts, at, side="right") - 1)

@@ -11,11 +11,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Coverage, Times, distinct, holding
+from iotrace.analysis.intervals import Coverage, Intervals, Times, distinct, holding
 from iotrace.session.names import KIND_MAPPED
 
 Spans = npt.NDArray[np.void]  # of `SPAN_DTYPE`
 Fractions = npt.NDArray[np.float64]
+
+
+def bounds(spans: Spans) -> Intervals:
+    """When each began and ended."""
+    return spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
 
 
 def page_faults(items: Spans, read_paths: Spans, posix: Coverage) -> Fractions:
@@ -31,7 +36,8 @@ def page_faults(items: Spans, read_paths: Spans, posix: Coverage) -> Fractions:
     }
     delay = np.maximum(items["run_delay_ns"], 0)
     own_delay = delay - _sums(inside, np.maximum(read_paths["run_delay_ns"], 0), len(items))
-    calls = _in_calls(items, posix) - _sums(inside, _in_calls(read_paths, posix), len(items))
+    in_calls = posix.within(*bounds(read_paths))
+    calls = posix.within(*bounds(items)) - _sums(inside, in_calls, len(items))
     outside = np.maximum(own["duration_ns"] - calls, 0)
     blocked = np.clip(own["duration_ns"] - own["cpu_ns"] - own_delay - calls, 0, outside)
     switches = own["voluntary_switches"]
@@ -40,10 +46,6 @@ def page_faults(items: Spans, read_paths: Spans, posix: Coverage) -> Fractions:
     )
     found: Fractions = np.divide(blocked * by_faults, outside, out=np.zeros(len(items)), where=outside > 0)
     return found
-
-
-def _in_calls(spans: Spans, posix: Coverage) -> Times:
-    return posix.within(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
 
 
 def _sums(holder: Times, values: Times, count: int) -> Times:

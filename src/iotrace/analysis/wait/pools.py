@@ -12,7 +12,7 @@ import msgspec
 
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport, System
-from iotrace.analysis.wait.production import outermost
+from iotrace.analysis.wait.production import outermost_of
 from iotrace.analysis.wait.samples_made import samples_made
 from iotrace.session.names import KIND_ITEM
 
@@ -94,7 +94,7 @@ def _making(analysis: RankAnalysis) -> float:
     start_ns, end_ns = int(analysis.kept["start_ns"][0]), int(analysis.kept["end_ns"][-1])
     total = 0
     for process in analysis.rank.workers:
-        items = process.spans[outermost(process.spans, process.spans["kind"] == KIND_ITEM)]
+        items = outermost_of(process.spans, KIND_ITEM)
         inside = (items["start_ns"] >= start_ns) & (items["start_ns"] < end_ns)
         total += int(items["duration_ns"][inside].sum())
     return total / max(1, end_ns - start_ns) / max(1, len(analysis.rank.workers))

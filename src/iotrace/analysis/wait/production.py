@@ -21,7 +21,7 @@ from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, disti
 from iotrace.analysis.table import taken
 from iotrace.analysis.wait.file_costs import FILE_PARTS, Charges, FileCosts, FileNames
 from iotrace.analysis.wait.item_reads import item_reads
-from iotrace.analysis.wait.page_faults import Fractions, Spans, page_faults, touched
+from iotrace.analysis.wait.page_faults import Fractions, Spans, bounds, page_faults, touched
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.dftracer.calls import PosixCalls
@@ -31,6 +31,7 @@ from iotrace.sources.run_delays import run_delays
 
 PARTS = ("read", "decode", "transform", "collate", "unknown")
 _READ, _DECODE, _TRANSFORM, _COLLATE, _UNKNOWN = range(len(PARTS))
+READING = (KIND_READ_PATH, KIND_MAPPED)  # kinds of spans that read files
 _MOST_NS = 2**62
 
 
@@ -74,13 +75,12 @@ def compose(
         spans = taken(spans, ~_holds_a_window(spans, starts, ends))
     posix = Coverage(calls.start_ns, calls.end_ns)
     # A copy out of a memory map (by a list of indices) reads inside the access: a read path of its own.
-    is_read_path = (spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)
-    read_paths = taken(spans, outermost(spans, is_read_path))
+    read_paths = outermost_of(spans, *READING)
     layers = [posix]
     for layer in (
-        _bounds(read_paths),
-        _first_to_last(*_bounds(spans[spans["kind"] == KIND_ITEM]), starts, ends),
-        _bounds(spans[spans["kind"] == KIND_COLLATE]),
+        bounds(read_paths),
+        _first_to_last(*bounds(spans[spans["kind"] == KIND_ITEM]), starts, ends),
+        bounds(spans[spans["kind"] == KIND_COLLATE]),
     ):
         covered = layers[-1]
         layers.append(
@@ -90,7 +90,7 @@ def compose(
     parts = np.diff(cumulative, axis=1, prepend=0, append=(ends - starts)[:, None]).astype(np.float64)
     shown = {number: paths.shown(file) for number, file in process.span_files.items()}
     shown_calls = {number: paths.shown(calls.files[number]) for number in distinct(calls.file).tolist()}
-    items = taken(spans, outermost(spans, spans["kind"] == KIND_ITEM))
+    items = outermost_of(spans, KIND_ITEM)
     reads = item_reads(items, spans, read_paths, calls, shown, shown_calls)
     files = np.where(reads.latest >= 0, reads.latest, -1)
     known = names.numbers(reads.names)
@@ -128,8 +128,8 @@ def compose_inline(
     spans = process.spans[process.spans["tid"] == tid]
     own = calls.where(calls.tid == tid)
     made = compose(replace(process, spans=spans), own, paths, starts, ends, inline=True, names=names)
-    items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
-    piece_starts, piece_ends, item, window = pieces(*_bounds(items), starts, ends)
+    items = outermost_of(spans, KIND_ITEM)
+    piece_starts, piece_ends, item, window = pieces(*bounds(items), starts, ends)
     on_cpu = items["cpu_ns"] + np.maximum(items["run_delay_ns"], 0)
     off_cpu = np.where(items["voluntary_switches"] > 0, items["duration_ns"] - on_cpu, 0)
     share = (piece_ends - piece_starts) / np.maximum(items["duration_ns"][item], 1)
@@ -146,15 +146,11 @@ def compose_inline(
 
 def _holds_a_window(spans: Spans, starts: Times, ends: Times) -> npt.NDArray[np.bool_]:
     """Mark the items that hold a whole window: of a source that wraps the loader whose windows these are."""
-    begin, end = _bounds(spans)
+    begin, end = bounds(spans)
     first = np.searchsorted(starts, begin)
     until = np.append(ends, np.iinfo(np.int64).max)[first]
     holds = (begin < np.append(starts, 0)[first]) & (until < end)
     return np.asarray(holds & (spans["kind"] == KIND_ITEM), np.bool_)
-
-
-def _bounds(spans: Spans) -> Intervals:
-    return spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
 
 
 def _first_to_last(item_starts: Times, item_ends: Times, starts: Times, ends: Times) -> Intervals:
@@ -169,6 +165,11 @@ def _first_to_last(item_starts: Times, item_ends: Times, starts: Times, ends: Ti
     np.maximum.at(last, window, piece_ends)
     made = first < last
     return first[made], last[made]
+
+
+def outermost_of(spans: Spans, *kinds: int) -> Spans:
+    """Take the spans of some kinds that are not inside another one of these on the same thread."""
+    return taken(spans, outermost(spans, np.isin(spans["kind"], kinds)))
 
 
 def outermost(spans: Spans, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -205,7 +206,7 @@ def outermost(spans: Spans, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.boo
 
 def _inside_others(spans: Spans, has_file: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Mark the spans without a file that lie, in time, inside one that has a file."""
-    starts, ends = _bounds(spans)
+    starts, ends = bounds(spans)
     order = np.argsort(starts[has_file], kind="stable")
     until = np.maximum.accumulate(np.append(-1, ends[has_file][order]))
     begun = np.searchsorted(starts[has_file][order], starts, side="right")
@@ -222,10 +223,10 @@ def _of_decoding(
     made: Composition, read_paths: Spans, posix: Coverage, file: Times, delays: Times
 ) -> Charges:
     """Divide what is in read paths but in no POSIX call; move its blocked part from decode to read."""
-    bounds = _bounds(read_paths)
-    blocked = blocked_fraction(read_paths, posix.within(*bounds), delays)
-    piece_starts, piece_ends, span, window = pieces(*bounds, made.starts, made.ends)
-    shares = Shares(*bounds, mask=posix).of(piece_starts, piece_ends)
+    starts, ends = bounds(read_paths)
+    blocked = blocked_fraction(read_paths, posix.within(starts, ends), delays)
+    piece_starts, piece_ends, span, window = pieces(starts, ends, made.starts, made.ends)
+    shares = Shares(starts, ends, mask=posix).of(piece_starts, piece_ends)
     read = shares * blocked[span]
     made.move_to_read(_DECODE, window, read)
     return Charges.of(window, file[span], read, shares - read)
@@ -250,7 +251,7 @@ def _of_faults(
     reading = np.flatnonzero(fraction > 0)
     if not len(reading):
         return fraction, []
-    starts, ends = _bounds(items)
+    starts, ends = bounds(items)
     piece_starts, piece_ends, item, window = pieces(starts[reading], ends[reading], made.starts, made.ends)
     item = reading[item]
     read = Shares(starts, ends, mask=layers[1]).of(piece_starts, piece_ends) * fraction[item]
@@ -274,7 +275,7 @@ def _of_what_follows(
     `kept` is the fraction of each item's own time that is `transform`.
     """
     rows = np.flatnonzero(only >= 0)
-    starts, ends = _bounds(items)
+    starts, ends = bounds(items)
     after = np.minimum(first_end_ns[rows], ends[rows])
     piece_starts, piece_ends, piece, window = pieces(after, ends[rows], made.starts, made.ends)
     item = rows[piece]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.results import RegionResult
+from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import outermost
 from iotrace.analysis.wait.waits import Waits
 from iotrace.session.names import KIND_REGION
@@ -70,7 +71,7 @@ def _add(process: Process, waits: Waits, found: dict[str, _Region]) -> None:
 def _shares(spans: npt.NDArray[np.void], made: Deliveries) -> npt.NDArray[np.float64]:
     """Find the share of each batch's production that lies inside any of the spans."""
     starts, ends = made["taken_ns"], made["prepared_ns"]
-    covered = Coverage(spans["start_ns"], spans["start_ns"] + spans["duration_ns"]).within(starts, ends)
+    covered = Coverage(*bounds(spans)).within(starts, ends)
     shares: npt.NDArray[np.float64] = np.zeros(len(made))
     np.divide(covered, ends - starts, out=shares, where=ends > starts)
     return shares

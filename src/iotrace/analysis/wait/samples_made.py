@@ -9,7 +9,7 @@ from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.table import taken
 from iotrace.analysis.wait.page_faults import holder
-from iotrace.analysis.wait.production import outermost
+from iotrace.analysis.wait.production import outermost, outermost_of
 from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.run_delays import run_delays
 
@@ -27,7 +27,7 @@ def samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None, 
         windows = made[makers == process.pid]
         windows = windows[np.lexsort((windows["prepared_ns"], windows["taken_ns"]))]
         spans = process.spans
-        items = taken(spans, outermost(spans, spans["kind"] == KIND_ITEM))
+        items = outermost_of(spans, KIND_ITEM)
         items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
         if not len(windows) or not len(items):
             continue

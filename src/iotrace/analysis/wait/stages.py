@@ -21,9 +21,9 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import StageCost
 from iotrace.analysis.table import NONE, taken
-from iotrace.analysis.wait.page_faults import Spans, holder
-from iotrace.analysis.wait.production import blocked_fraction, outermost
-from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
+from iotrace.analysis.wait.page_faults import Spans, bounds, holder
+from iotrace.analysis.wait.production import READING, blocked_fraction, outermost_of
+from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 from iotrace.sources.processes import Process
 from iotrace.sources.run_delays import run_delays
 
@@ -56,7 +56,7 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
     samples = 0
     for process in analysis.rank.processes:
         spans = _in_productions(analysis, process)
-        items = taken(spans, outermost(spans, spans["kind"] == KIND_ITEM))
+        items = outermost_of(spans, KIND_ITEM)
         if not len(items):
             continue
         samples += len(items)
@@ -88,12 +88,11 @@ def _of_samples(
     process: Process, spans: Spans, items: Spans, posix: Coverage, numbers: dict[int, int]
 ) -> Iterator[_Part]:
     """Yield what each of `items` took to read and decode each file, and the rest of it."""
-    reads_files = (spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)
-    reading = taken(spans, outermost(spans, reads_files))
+    reading = outermost_of(spans, *READING)
     item = holder(items, reading["start_ns"], reading["tid"])
     known, _, of = grouped(reading["file"])
     file = np.array([numbers.get(number, -1) for number in known.tolist()], dtype=np.int64)[of]
-    in_calls = _within(posix, reading)
+    in_calls = posix.within(*bounds(reading))
     blocked = blocked_fraction(reading, in_calls, run_delays(process, reading))
     read_ns = in_calls + blocked * (reading["duration_ns"] - in_calls)
     yield _each_sample("read", "wall", reading["start_ns"], read_ns, file, item)
@@ -104,22 +103,18 @@ def _of_samples(
     else:
         clock, decode_ns = "wall", reading["duration_ns"] - read_ns
         outside = reading["duration_ns"] - in_calls
-        rest_ns = items["duration_ns"] - _within(posix, items)
+        rest_ns = items["duration_ns"] - posix.within(*bounds(items))
         rest_ns = rest_ns - np.bincount(item[held], outside[held], len(items))
     yield _each_sample("decode", clock, reading["start_ns"], decode_ns, file, item, reading["bytes"])
     yield _alone("transform", clock, items, np.maximum(rest_ns, 0.0))
 
 
 def _of_batches(spans: Spans) -> Iterator[_Part]:
-    collating = taken(spans, outermost(spans, spans["kind"] == KIND_COLLATE))
+    collating = outermost_of(spans, KIND_COLLATE)
     if len(collating):
         timed = bool((collating["cpu_ns"] >= 0).all())
         cost_ns = collating["cpu_ns" if timed else "duration_ns"].astype(np.float64)
         yield _alone("collate", "cpu" if timed else "wall", collating, cost_ns)
-
-
-def _within(posix: Coverage, spans: Spans) -> Times:
-    return posix.within(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
 
 
 def _on_cpu_outside(spans: Spans, in_calls: Times) -> Costs:
