@@ -6,7 +6,8 @@ import os
 import sys
 from typing import Any
 
-from iotrace.agent.lightning import NAMESPACES, attach, detach
+from iotrace.agent import bootstrap
+from iotrace.agent.lightning import attach, detach
 from iotrace.profiling import Profile
 
 
@@ -34,8 +35,6 @@ class IotraceCallback:
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin the session."""
-        from iotrace.agent import bootstrap
-
         if self._profile is not None or bootstrap.recording():
             return
         rank = trainer.global_rank if trainer.world_size > 1 else None
@@ -64,7 +63,7 @@ _classes: dict[tuple[type, ...], type] = {}
 
 def _callback_class(cls: type) -> type:
     """A subclass of `cls` and of the program's ``Callback`` classes."""
-    modules = [sys.modules[name] for name in NAMESPACES if name in sys.modules]
+    modules = [sys.modules[name] for name in bootstrap.LIGHTNING if name in sys.modules]
     bases = tuple(module.Callback for module in modules if not issubclass(cls, module.Callback))
     if not modules:
         raise ImportError(

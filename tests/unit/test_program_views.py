@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iotrace.agent import lightning_ranges, patching, training
+from iotrace.agent import lightning, patching, training
 from iotrace.agent.phases.model_table import ModelTable
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.torch_profiler import cuda_snapshot, foreign_profilers, window
@@ -111,7 +111,7 @@ def test_ranges_are_recorded_and_the_programs_profiler_stays(recorder: Recorder)
         pass
 
     original = _Base.profile
-    lightning_ranges.hook_profiler(SimpleNamespace(Profiler=_Base), recorder)
+    lightning.hook_profiler(SimpleNamespace(Profiler=_Base), recorder)
     theirs = Theirs()
     with theirs.profile("[Strategy]S.training_step") as entered, theirs.profile("inner"):
         assert entered == "[Strategy]S.training_step"

@@ -54,9 +54,7 @@ LOADER_MODULES = (
     *("torchdata.nodes.loader", "ultralytics.data.build", "webdataset.pipeline"),
 )
 STATEFUL_LOADER = "torchdata.stateful_dataloader"
-LIGHTNING_PROFILERS = ("pytorch_lightning.profilers.pytorch", "lightning.pytorch.profilers.pytorch")
-PROFILER_MODULES = ("pytorch_lightning.profilers.profiler", "lightning.pytorch.profilers.profiler")
-TRAINER_MODULES = ("pytorch_lightning.trainer.trainer", "lightning.pytorch.trainer.trainer")
+LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
 SPAWNING_MODULES = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
 _FOREIGN_PROFILERS = "torch_profiler.foreign_profilers"
 _PROGRAM_DFTRACER = "dftracer_compat.program_dftracer"
@@ -155,14 +153,15 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "torch.profiler": _hook(_FOREIGN_PROFILERS, "hook_torch", recorder),
         "dftracer.python.env": _hook(_PROGRAM_DFTRACER, "hook_settings", settings.get("dftracer") == "on"),
         "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),
-        **dict.fromkeys(LIGHTNING_PROFILERS, _hook(_FOREIGN_PROFILERS, "hook_lightning", recorder)),
-        **dict.fromkeys(PROFILER_MODULES, _hook("lightning_ranges", "hook_profiler", recorder)),
-        **dict.fromkeys(TRAINER_MODULES, _hook("lightning", "hook_trainer", recorder)),
         **_read_path_hooks(recorder, settings),
-        "grain._src.python.dataset.dataset": _hook("loaders.grain", "hook_datasets", recorder),
+        "grain._src.python.dataset.dataset": _hook("loaders.record", "hook_grain", recorder),
         f"{STATEFUL_LOADER}.worker": _hook("dataloader.worker", "hook_worker_loop", recorder),
         f"{STATEFUL_LOADER}.stateful_dataloader": _hook("loaders.stateful", "hook_stateful", recorder),
     }
+    for package in LIGHTNING:
+        hooks[f"{package}.profilers.pytorch"] = _hook(_FOREIGN_PROFILERS, "hook_lightning", recorder)
+        hooks[f"{package}.profilers.profiler"] = _hook("lightning", "hook_profiler", recorder)
+        hooks[f"{package}.trainer.trainer"] = _hook("lightning", "hook_trainer", recorder)
     for name in LOADER_MODULES:
         _add(hooks, name, _hook("loaders.record", "hook_loaders", recorder, name))
     if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:
@@ -215,11 +214,11 @@ def _add(hooks: dict[str, imports.Hook], name: str, hook: imports.Hook) -> None:
     hooks[name] = hook if before is None else both
 
 
-def _hook(ours: str, function: str, *arguments: Any) -> imports.Hook:
-    """Make a hook of a function in the module `ours` of the agent, which the hook imports when it runs."""
+def _hook(name: str, function: str, *arguments: Any) -> imports.Hook:
+    """Make a hook of a function in the agent's module `name`, which the hook imports when it runs."""
 
     def imported(module: Any) -> None:
-        getattr(imports.load(ours), function)(module, *arguments)
+        getattr(imports.load(name), function)(module, *arguments)
 
     return imported
 

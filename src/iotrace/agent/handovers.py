@@ -14,7 +14,7 @@ from _functools import partial  # type: ignore[import-not-found]  # `functools` 
 from time import monotonic_ns
 from typing import Any
 
-from iotrace.agent.patching import hide_frame, patch
+from iotrace.agent.patching import hide_frame, pass_for, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import thread_id
 from iotrace.agent.unpatched import get_ident
@@ -58,6 +58,8 @@ def install(recorder: Recorder) -> None:
                     else:
                         record(start_ns, by)
 
+        # In profiles with stacks, threads that wait as long as the program runs are in `threading`.
+        pass_for(wait, original)
         return wait
 
     def make_notify(original: Any) -> Any:
@@ -96,18 +98,8 @@ def install(recorder: Recorder) -> None:
 
         return called
 
-    def make_own_wait(original: Any) -> Any:
-        """In profiles with stacks, threads that wait as long as the program runs are in `threading`."""
-        wait = make_wait(original)
-        code = getattr(original, "__code__", None)
-        if code is not None:
-            wait.__code__ = wait.__code__.replace(
-                co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
-            )
-        return wait
-
     patch(threading, "_make_invoke_excepthook", partial(_noting_failures, recorder))
-    patch(threading.Condition, "wait", make_own_wait)
+    patch(threading.Condition, "wait", make_wait)
     patch(threading.Condition, "notify", make_notify)
     patch(queue.Queue, "get", make_call)
     patch(queue.Queue, "put", make_call)

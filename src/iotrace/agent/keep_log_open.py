@@ -92,15 +92,11 @@ def flush_if_interrupted(log_directory: str, recorder: Recorder) -> None:
     """Have dftracer write its buffer where Python will end itself by SIGINT, past C's exit handlers."""
     if getattr(sys, "last_type", None) is KeyboardInterrupt:
         try:
-            _flush(log_directory)
+            from iotrace.agent.dftracer_compat.flush import flush  # few programs need it
+
+            flush(log_directory)
         except ours(Exception) as error:
             recorder.absorb(error, "writing after an interrupt")
-
-
-def _flush(log_directory: str) -> None:
-    from iotrace.agent.dftracer_compat.flush import flush  # few programs need it
-
-    flush(log_directory)
 
 
 def _set_aside(log_directory: str) -> None:

@@ -1,4 +1,10 @@
-"""Record which stage of Lightning's trainer each batch belongs to. No Callback is added to the trainer."""
+"""Record which stage of Lightning's trainer each batch belongs to, and time what the trainer times.
+
+No Callback is added to the trainer. It does its work (each hook of a callback, the strategy, the module, the
+data module) within ranges of its profiler, also where the program asked for none: then they do nothing.
+``Profiler.profile`` of the base class makes all of them, so the user's profiler stays what it is. A range is
+a span of the kind `trainer`, less what the program's own profiler does at its begin and end.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +14,11 @@ from typing import Any
 from weakref import ref
 
 from iotrace.agent import training
-from iotrace.agent.patching import observe
+from iotrace.agent.patching import StandIn, hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
-
-NAMESPACES = ("pytorch_lightning", "lightning.pytorch")
+from iotrace.agent.recording.thread_clocks import thread_id
+from iotrace.session.guard import ours
+from iotrace.session.names import KIND_TRAINER
 
 # The trainer that runs. Weak: a trainer holds the model, which must not live on through us.
 _trainer: ref[Any] | None = None
@@ -31,14 +38,15 @@ def hook_trainer(module: Any, recorder: Recorder) -> None:
 
     def ended(seen: tuple[ref[Any] | None, int], args: Sequence[Any], _: dict[str, Any]) -> None:
         outer, start_ns = seen
-        try:
-            _record_run(args[0], start_ns, recorder)
-        finally:
-            trainer = outer() if outer is not None else None
-            if trainer is not None:
-                attach(trainer)
-            else:
-                detach()
+        trainer = outer() if outer is not None else None
+        if trainer is not None:
+            attach(trainer)
+        else:
+            detach()
+        function = str(getattr(args[0].state.fn, "value", None))
+        recorder.records.append(
+            {"type": "trainer", "function": function, "start_ns": start_ns, "end_ns": monotonic_ns()}
+        )
 
     observe(module.Trainer, "_run", recorder, "recording the trainer's run", before=starting, ended=ended)
 
@@ -70,8 +78,46 @@ def _phase() -> tuple[str | None, int]:
     return value, ahead
 
 
-def _record_run(trainer: Any, start_ns: int, recorder: Recorder) -> None:
-    function = getattr(trainer.state.fn, "value", None)
-    recorder.records.append(
-        {"type": "trainer", "function": str(function), "start_ns": start_ns, "end_ns": monotonic_ns()}
-    )
+def hook_profiler(module: Any, recorder: Recorder) -> None:
+    """Patch ``Profiler.profile`` of ``<namespace>.profilers.profiler``."""
+
+    def make(original: Any) -> Any:
+        def profile(self: Any, action_name: Any) -> Any:
+            try:
+                inner = original(self, action_name)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            if recorder.over or type(action_name) is not str:
+                return inner
+            return _Range(inner, recorder, action_name)
+
+        return profile
+
+    patch(module.Profiler, "profile", make)
+
+
+class _Range(StandIn):
+    """Stands for a range of the program's profiler, and records it."""
+
+    def __init__(self, inner: Any, recorder: Recorder, name: str) -> None:
+        super().__init__(inner)
+        self._recorder = recorder
+        self._name = name
+        self._start_ns = 0
+
+    def __enter__(self) -> Any:
+        entered = self._of.__enter__()
+        self._start_ns = monotonic_ns()
+        return entered
+
+    def __exit__(self, *error: Any) -> Any:
+        end_ns = monotonic_ns()
+        recorder, start_ns = self._recorder, self._start_ns
+        try:
+            if start_ns and not recorder.over:
+                what = (-1, -1, thread_id(), recorder.text(self._name), -1, KIND_TRAINER)
+                recorder.spans.append((start_ns, end_ns - start_ns, *what, -1, -1, -1, -1, -1))
+        except ours(Exception) as problem:
+            recorder.absorb(problem, "recording a range of the trainer")
+        return self._of.__exit__(*error)

@@ -31,9 +31,8 @@ MARKER = "__iotrace_original__"
 _LAYER = "__iotrace_layer__"
 
 _undo: list[Callable[[], None]] = []
-_kept: list[
-    Any
-] = []  # replacements in compiled classes: the interpreter's cache holds no reference of its own
+# Replacements in compiled classes: the interpreter's cache holds no reference of its own.
+_kept: list[Any] = []
 
 
 class _Builtin(staticmethod):  # type: ignore[type-arg]
@@ -56,17 +55,20 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "recor
     original = owner.__dict__.get(name) if closed else getattr(owner, name, None)
     if original is None or has_layer(original, layer):
         return lambda: None
-    if closed:
-        return _patch_closed(owner, name, original, make(original), layer)
     inherited = isinstance(owner, type) and name not in owner.__dict__
     replacement = make(original)
-    _name_alike(replacement, original)
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        if hasattr(original, attribute):
+            setattr(replacement, attribute, getattr(original, attribute))
+    replacement.__wrapped__ = original
     if type(original) is type(len) and not isinstance(owner, type):
         replacement = _Builtin(replacement)
         # os.close calls itself posix.close, which stays what it was.
         replacement.__module__ = getattr(owner, "__name__", replacement.__module__)
     setattr(replacement, MARKER, original)
     setattr(replacement, _LAYER, layer)
+    if closed:
+        return _patch_closed(owner, name, original, replacement)
     setattr(owner, name, replacement)
 
     def undo() -> None:
@@ -77,18 +79,10 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "recor
             else:
                 setattr(owner, name, original)
 
-    _undo.append(undo)
-    return undo
+    return on_undo(undo)
 
 
-def _name_alike(replacement: Any, original: Any) -> None:
-    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
-        if hasattr(original, attribute):
-            setattr(replacement, attribute, getattr(original, attribute))
-    replacement.__wrapped__ = original
-
-
-def _patch_closed(owner: Any, name: str, original: Any, replacement: Any, layer: str) -> Callable[[], None]:
+def _patch_closed(owner: Any, name: str, original: Any, replacement: Any) -> Callable[[], None]:
     """Replace a method of a compiled class that refuses new attributes, in its dictionary of them.
 
     Objects and class stay what they are. Methods that the interpreter calls by a slot (``__getitem__``)
@@ -100,9 +94,6 @@ def _patch_closed(owner: Any, name: str, original: Any, replacement: Any, layer:
     (attributes,) = gc.get_referents(owner.__dict__)
     if name.startswith("__") or type(attributes) is not dict or attributes.get(name) is not original:
         return lambda: None
-    _name_alike(replacement, original)
-    setattr(replacement, MARKER, original)
-    setattr(replacement, _LAYER, layer)
     _kept.append(replacement)
     attributes[name] = replacement
 
@@ -110,8 +101,7 @@ def _patch_closed(owner: Any, name: str, original: Any, replacement: Any, layer:
         if attributes.get(name) is replacement:
             attributes[name] = original
 
-    _undo.append(undo)
-    return undo
+    return on_undo(undo)
 
 
 def observe(
@@ -237,9 +227,19 @@ def has_layer(function: Any, layer: str) -> bool:
     return False
 
 
-def on_undo(action: Callable[[], None]) -> None:
-    """Have `undo_all` run `action` too."""
+def on_undo(action: Callable[[], None]) -> Callable[[], None]:
+    """Have `undo_all` run `action` too; return it."""
     _undo.append(action)
+    return action
+
+
+def pass_for(replacement: Any, original: Any) -> None:
+    """Have the frames of `replacement` pass for those of `original`, where that is written in Python."""
+    code = getattr(original, "__code__", None)
+    if code is not None:
+        replacement.__code__ = replacement.__code__.replace(
+            co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
+        )
 
 
 def undo_all() -> None:

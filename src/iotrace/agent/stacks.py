@@ -11,13 +11,10 @@ from fcntl import F_DUPFD_CLOEXEC, fcntl
 from posix import O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, close, fstat, open
 
 from iotrace.agent.patching import on_undo
+from iotrace.agent.recording.recorder import Recorder
 from iotrace.session.guard import ours
 from iotrace.session.identity import read_proc
 from iotrace.session.names import FILE_MODE, STACKS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from iotrace.agent.recording.recorder import Recorder
 
 _SIGNALS = 4  # from the last but one real-time signal downwards
 _HIGH = 900  # descriptors count from 0 for the program: ours shifts none of its numbers

@@ -111,18 +111,11 @@ class _Overriding:
         self._states[kind].in_this_iteration = 0
 
 
-# What a sweep asked for, once torch's loaders are patched; None without a sweep.
-in_force: _Overriding | None = None
-
-
 def hook_override(module: Any, recorder: Recorder, override: Override) -> None:
     """Patch ``DataLoader.__iter__`` and, below the recording, the iterator's ``__next__``."""
-    global in_force
-    in_force = _Overriding(recorder, override, module.torch.is_grad_enabled)
+    training.override = in_force = _Overriding(recorder, override, module.torch.is_grad_enabled)
     in_force.hook_iteration(module.DataLoader, "__iter__")
-    in_force.hook_iteration(
-        module.DataLoader, "_get_iterator"
-    )  # of subclasses with an `__iter__` of their own
+    in_force.hook_iteration(module.DataLoader, "_get_iterator")  # of subclasses with their own `__iter__`
     in_force.hook_making(module._BaseDataLoaderIter)
     if override.sharing:
         try:

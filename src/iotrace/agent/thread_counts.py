@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from time import monotonic_ns
 from typing import Any
 
 from iotrace.session.guard import ours
 
-# The module, and what in it gives the number: a function or a value.
-_LIBRARIES = {
-    "torch": ("torch", "get_num_threads"),
-    "cv2": ("cv2", "getNumThreads"),
-    "blosc2": ("blosc2", "nthreads"),
-    "numexpr": ("numexpr.utils", "get_num_threads"),
-}
 _VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS"),
     *("BLOSC_NTHREADS", "OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY"),
@@ -34,13 +29,13 @@ def _blosc() -> int | None:
     return module["get_nthreads"]() if own is not None and own() else None
 
 
-def _zarr() -> int | None:
-    """Return how many threads that zarr 3 has started may work at once; None where it has none."""
+def _zarr() -> Any:
+    """Return how many threads that zarr 3 has started may work at once; an error where it is not there."""
     module = getattr(sys.modules.get("zarr.core.sync"), "__dict__", {})
     pools = [module.get("_executor"), *(getattr(each, "_default_executor", None) for each in module["loop"])]
     started = {id(pool): len(pool._threads) for pool in pools if pool is not None}  # both may be one
     together = sys.modules["zarr"].config.get("async.concurrency")
-    return min(sum(started.values()), together) or None
+    return min(sum(started.values()), together)
 
 
 # The names of its function, by how the library was built: numpy's wheels, scipy's, distributions'.
@@ -51,38 +46,41 @@ _OPENBLAS = (
 
 
 def _openblas() -> int | None:
-    """Return how many threads numpy's OpenBLAS may use; None where numpy's wheel brings none."""
+    """Return how many threads numpy's OpenBLAS may use; an error where numpy's wheel brings none."""
     numpy, ctypes = (getattr(sys.modules.get(name), "__dict__", {}) for name in ("numpy", "ctypes"))
-    try:
-        directory = f"{os.path.dirname(numpy['__file__'])}.libs"
-        (name,) = [name for name in os.listdir(directory) if "openblas" in name]
-        library = ctypes["CDLL"](f"{directory}/{name}", os.RTLD_NOLOAD | os.RTLD_LAZY)
-        for function in _OPENBLAS:
-            if hasattr(library, function):
-                count = getattr(library, function)()
-                return count if type(count) is int and count > 0 else None
-    except ours(Exception):
-        return None
-    return None
+    directory = f"{os.path.dirname(numpy['__file__'])}.libs"
+    (name,) = [name for name in os.listdir(directory) if "openblas" in name]
+    library = ctypes["CDLL"](f"{directory}/{name}", os.RTLD_NOLOAD | os.RTLD_LAZY)
+    counts = (getattr(library, function)() for function in _OPENBLAS if hasattr(library, function))
+    return next(counts, None)
+
+
+def _own(module: str, attribute: str) -> Any:
+    """Return what a function or a value of `module` says; None where it is not imported, or has none."""
+    found = getattr(sys.modules.get(module), "__dict__", {}).get(attribute)
+    return found() if callable(found) else found
+
+
+_COUNTS: dict[str, Callable[[], Any]] = {
+    "torch": partial(_own, "torch", "get_num_threads"),
+    "cv2": partial(_own, "cv2", "getNumThreads"),
+    "blosc2": partial(_own, "blosc2", "nthreads"),
+    "numexpr": partial(_own, "numexpr.utils", "get_num_threads"),
+    "blosc": _blosc,
+    "zarr": _zarr,
+    "openblas": _openblas,
+}
 
 
 def thread_counts() -> dict[str, Any]:
     """Return a record of this process's settings as they are now."""
     threads = {}
-    for name, (module, attribute) in _LIBRARIES.items():
-        try:
-            found = getattr(sys.modules.get(module), "__dict__", {}).get(attribute)
-            count = found() if callable(found) else found
-            if type(count) is int and count > 0:
-                threads[name] = count
-        except ours(Exception):
-            continue  # of a library that is not what its name says
-    for name, find in (("blosc", _blosc), ("zarr", _zarr), ("openblas", _openblas)):
+    for name, find in _COUNTS.items():
         try:
             count = find()
         except ours(Exception):
-            continue
-        if count is not None:
+            continue  # it is not there, or not what its name says
+        if type(count) is int and count > 0:
             threads[name] = count
     affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}

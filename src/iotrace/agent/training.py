@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from itertools import count
 from time import monotonic_ns
+from typing import Any
 
 from iotrace.agent import handovers, stacks
 from iotrace.agent.patching import observe, on_undo
 from iotrace.agent.phases import roots, step_phases
 from iotrace.agent.recording import startup_stacks
 from iotrace.agent.recording.pauses import watch_collections, watching
+from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.thread_clocks import thread_id, thread_times
 from iotrace.agent.thread_counts import thread_counts
@@ -19,15 +22,8 @@ from iotrace.session.guard import ours
 from iotrace.session.identity import role
 from iotrace.session.names import ROUND_ROW, ROUNDS
 
-TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from iotrace.agent.recording.recorder import Recorder
-
-    # Returns the phase, and how many batches the loop takes ahead of the one that it works on.
-    AskPhase = Callable[[], tuple[str | None, int]]
+# Returns the phase, and how many batches the loop takes ahead of the one that it works on.
+AskPhase = Callable[[], tuple[str | None, int]]
 
 # Loaders and passes over them are numbered together, whether torch or the program made them.
 _next_loader = count().__next__
@@ -55,9 +51,9 @@ backward_count = 0
 threads: set[int] = set()  # those that trained, by `get_ident`
 
 ask_phase: AskPhase | None = None
+override: Any = None  # what a sweep asked for, once torch's loaders are patched
 
 _BACKWARD, _OPTIMIZER = map(ROUNDS.index, ("backward", "optimizer"))
-_OPTIMIZING = "recording an optimizer's step"
 
 
 def number_iterator(recorder: Recorder) -> int:
@@ -147,25 +143,23 @@ def hook_optimizers(module: Any, recorder: Recorder) -> None:
         return
     numbers: dict[int, int] = {}
 
-    def begins(optimizer: Any, *_: Any) -> None:
-        if compiling():
-            return
-        try:
-            step_phases.begin_optimizer(optimizer)
-        except ours(Exception) as error:
-            recorder.absorb(error, _OPTIMIZING)
+    def guarded(act: Callable[[Any], None]) -> Callable[..., None]:
+        def hook(optimizer: Any, *_: Any) -> None:
+            if compiling():
+                return
+            try:
+                act(optimizer)
+            except ours(Exception) as error:
+                recorder.absorb(error, "recording an optimizer's step")
 
-    def ended(optimizer: Any, *_: Any) -> None:
-        if compiling():
-            return
-        try:
-            step_phases.end_optimizer(recorder, optimizer)
-            _record_round(recorder, _OPTIMIZER, numbers.setdefault(id(optimizer), len(numbers)))
-        except ours(Exception) as error:
-            recorder.absorb(error, _OPTIMIZING)
+        return hook
 
-    on_undo(module.register_optimizer_step_pre_hook(begins).remove)
-    on_undo(module.register_optimizer_step_post_hook(ended).remove)
+    def ended(optimizer: Any) -> None:
+        step_phases.end_optimizer(recorder, optimizer)
+        _record_round(recorder, _OPTIMIZER, numbers.setdefault(id(optimizer), len(numbers)))
+
+    on_undo(module.register_optimizer_step_pre_hook(guarded(step_phases.begin_optimizer)).remove)
+    on_undo(module.register_optimizer_step_post_hook(guarded(ended)).remove)
 
 
 def _record_round(recorder: Recorder, what: int, number: int) -> None:

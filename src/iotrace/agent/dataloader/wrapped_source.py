@@ -15,9 +15,9 @@ from iotrace.agent.patching import StandIn, WeakTable, hide_frame
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
 from iotrace.agent.recording.thread_clocks import current, thread_id
+from iotrace.agent.torch_profiler import window
 from iotrace.session.names import BATCH_ROW, KIND_ITEM
 
-_WINDOW = "iotrace.agent.torch_profiler.window"
 Caller = tuple[str, int, str]  # a file, a line of it, the source's name
 
 _by_object = WeakTable()
@@ -92,17 +92,13 @@ class Pass:
             )
         )
         self._delivered += 1
-        window = sys.modules.get(_WINDOW)  # there with torch's DataLoader
-        if window is not None:
-            window.delivered(self, grad)
+        window.delivered(self, grad)
 
     def end(self, error: BaseException, wait_start_ns: int) -> None:
         """Record that the source raised `error` and returned no batch."""
         self.over = True
         self._append(training.end_record(self.number, self._epoch, error, wait_start_ns))
-        window = sys.modules.get(_WINDOW)
-        if window is not None:
-            window.epoch_ended(self)
+        window.epoch_ended(self)
 
 
 def _source_of(iterable: Any, iterator: Any, caller: Caller) -> training.Loader:

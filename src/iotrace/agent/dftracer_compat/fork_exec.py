@@ -24,7 +24,7 @@ from stat import S_ISDIR
 from time import monotonic_ns
 
 from iotrace.agent.dftracer_compat.flush import find_log, flush
-from iotrace.agent.patching import observe, patch
+from iotrace.agent.patching import observe
 from iotrace.session.guard import ours
 
 TYPE_CHECKING = False
@@ -64,7 +64,7 @@ def write_names() -> None:
 
 
 def hook_fork_exec(module: Any, recorder: Recorder, log_directory: str) -> None:
-    """Patch ``_posixsubprocess.fork_exec``, and what an earlier import of subprocess took over from it."""
+    """Patch ``_posixsubprocess.fork_exec``, on top of `forks`, through which subprocess calls it."""
     global _log_directory
     _log_directory = log_directory
 
@@ -80,11 +80,7 @@ def hook_fork_exec(module: Any, recorder: Recorder, log_directory: str) -> None:
             recorder.records.append({"type": "posix_ended", "mono_ns": monotonic_ns()})
             recorder.start()
 
-    original = module.fork_exec
     observe(module, "fork_exec", recorder, "preparing dftracer for a start", before=starting, after=started)
-    subprocess = sys.modules.get("subprocess")
-    if subprocess is not None and getattr(subprocess, "_fork_exec", None) is original:
-        patch(subprocess, "_fork_exec", lambda _: module.fork_exec)
 
 
 def _prepare(args: list[Any]) -> int:

@@ -17,7 +17,6 @@ from iotrace.agent.patching import observe, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
 from iotrace.agent.recording.thread_clocks import thread_id
-from iotrace.session.guard import ours
 from iotrace.session.names import KIND_DFTRACER, POSIX
 
 _UNIT_NS = {"NS": 1, "US": 1_000, "MS": 1_000_000, "SEC": 1_000_000_000}
@@ -65,8 +64,8 @@ def _hook_program_log(module: Any, recorder: Recorder, session: str) -> None:
             del args[0]
         logfile = args[0] if args else kwargs.get("logfile")
         if logfile:
-            _flush(session, recorder)
             _record_log(recorder, os.path.abspath(os.fsdecode(logfile)), ended=False)
+            flush(f"{session}/{POSIX}")  # what the preloaded dftracer drops as this log begins
 
     def finalized(*_: Any) -> None:
         _record_log(recorder, "", ended=True)
@@ -79,14 +78,6 @@ def _hook_program_log(module: Any, recorder: Recorder, session: str) -> None:
 def _record_log(recorder: Recorder, prefix: str, ended: bool) -> None:
     recorder.records.append({"type": "own_log", "prefix": prefix, "mono_ns": monotonic_ns(), "ended": ended})
     recorder.start()
-
-
-def _flush(session: str, recorder: Recorder) -> None:
-    """Have the preloaded dftracer write its buffer, which it drops when the program's log begins."""
-    try:
-        flush(f"{session}/{POSIX}")
-    except ours(OSError) as error:
-        recorder.absorb(error, "writing dftracer's buffer")
 
 
 def _hook_decorators(module: Any, recorder: Recorder) -> None:

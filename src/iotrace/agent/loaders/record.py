@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 from iotrace.agent import training
 from iotrace.agent.dataloader.fetch import dataset_name
 from iotrace.agent.dataloader.wrapped_source import Pass, Recorded, ask
-from iotrace.agent.loaders.table import ROWS, Row
+from iotrace.agent.loaders.table import GRAIN_DATASET, ROWS, Row
 from iotrace.agent.patching import WeakTable, hide_frame, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
-from iotrace.session import names
 from iotrace.session.guard import ours
 
 _HEAP_TYPE = 1 << 9  # a class made by a `class` statement, which may be patched
@@ -27,27 +25,42 @@ _given = WeakTable()
 def hook_loaders(module: Any, recorder: Recorder, name: str) -> None:
     """Patch the rows of the module called `name`."""
     for row in ROWS[name]:
-        owner, method = module, row.method
-        if "." in method:
-            class_name, _, method = row.method.rpartition(".")
-            owner = getattr(module, class_name, None)
+        class_name, _, method = row.method.rpartition(".")
+        owner = getattr(module, class_name, None)
         if owner is None:
             continue
-        hook_passes(owner, method, row, recorder)
-        if row.sweep and os.environ.get(names.OVERRIDE_VARIABLE, ""):
-            from iotrace.agent.sweep_override import in_force
-
-            if in_force is not None:
-                in_force.hook_iteration(owner, method, "" if row.sweep == "self" else row.sweep)
+        patch(owner, method, _passes_recorded(row, recorder))
+        override = training.override
+        if row.sweep and override is not None:
+            override.hook_iteration(owner, method, "" if row.sweep == "self" else row.sweep)
 
 
-def hook_passes(owner: Any, method: str, row: Row, recorder: Recorder) -> None:
-    """Patch a method that returns the iterator of a pass."""
-    patch(owner, method, passes_recorded(row, recorder))
+def hook_grain(module: Any, recorder: Recorder) -> None:
+    """Patch grain's datasets, of which each kind has an ``__iter__`` of its own.
+
+    `module` is ``grain._src.python.dataset.dataset``: it defines kinds, and meets those that others define.
+    """
+
+    recorded = _passes_recorded(GRAIN_DATASET, recorder)
+
+    def hook_kinds(kind: Any) -> None:
+        for each in kind.__subclasses__():
+            if "__iter__" in vars(each):
+                patch(each, "__iter__", recorded)
+            hook_kinds(each)
+
+    def make(original: Any) -> Any:
+        def output_dataset_injector(iterate: Any) -> Any:  # grain calls it for each new kind
+            return recorded(original(iterate))
+
+        return output_dataset_injector
+
+    hook_kinds(module.IterDataset)
+    patch(module, "output_dataset_injector", make)
 
 
-def passes_recorded(row: Row, recorder: Recorder) -> Callable[[Any], Any]:
-    """Return what wraps a method so that the passes that it returns are recorded."""
+def _passes_recorded(row: Row, recorder: Recorder) -> Callable[[Any], Any]:
+    """Return what wraps a method that returns the iterator of a pass, so that passes are recorded."""
 
     def make(original: Any) -> Any:
         def iterate(*args: Any, **kwargs: Any) -> Any:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from iotrace.agent import training
 from iotrace.agent.dataloader import fetch
 from iotrace.agent.dataloader.consumer import hook_multiprocessing, state_of
 from iotrace.agent.patching import observe, patch
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.session import names
 
 _WHAT = "recording a StatefulDataLoader"
 _LAYER = "rewind"
@@ -24,13 +23,9 @@ def hook_stateful(module: Any, recorder: Recorder) -> None:
     worker = sys.modules[f"{module.__package__}.worker"]
     if module._worker_loop is not worker._worker_loop:
         patch(module, "_worker_loop", lambda _: worker._worker_loop)
-    asked = os.environ.get(names.OVERRIDE_VARIABLE, "")
-    if asked:
-        from iotrace.agent.sweep_override import in_force
-
-        if in_force is not None:  # its iterator may be made by `state_dict`, before it is iterated
-            in_force.hook_iteration(module.StatefulDataLoader, "__iter__")
-            in_force.hook_iteration(module.StatefulDataLoader, "_get_iterator")
+    if training.override is not None:  # its iterator may be made by `state_dict`, before it is iterated
+        training.override.hook_iteration(module.StatefulDataLoader, "__iter__")
+        training.override.hook_iteration(module.StatefulDataLoader, "_get_iterator")
     hook_multiprocessing(module._StatefulMultiProcessingDataLoaderIter, recorder)
     _hook_rewinding(module, recorder)
 

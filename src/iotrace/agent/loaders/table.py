@@ -25,6 +25,8 @@ class Row(NamedTuple):
     name: str = ""  # what its user calls it, where no object says that
 
 
+# Of grain's kinds of datasets, which it defines one by one.
+GRAIN_DATASET = Row("grain", "IterDataset.__iter__", ("_parent*._source",))
 _FABRIC = (Row("lightning", "_FabricDataLoader.__iter__"),)  # of Fabric.setup_dataloaders
 
 ROWS: dict[str, tuple[Row, ...]] = {

@@ -6,13 +6,11 @@ statistics of BatchNorm. Nothing of the program's is kept: neither module nor te
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session.guard import ours
-
-TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
 
 _MOST_MODULES = 4096
 _MOST_SHAPES = 3  # of the tensors that a call is given, or returns

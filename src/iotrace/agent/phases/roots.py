@@ -12,26 +12,20 @@ frames, as their code carries the name of torch's file.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import ref
 
 from iotrace.agent import patching
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.phases.model_table import ModelTable
-from iotrace.agent.phases.step_phases import begin, record, thread_state
+from iotrace.agent.phases.step_phases import Begun, begin, record, thread_state
 from iotrace.agent.recording.pauses import compilation_begins, compilation_ended
+from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.guard import ours
 from iotrace.session.names import FORWARD, FORWARD_NO_GRAD
-
-TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from iotrace.agent.patching import Keywords
-    from iotrace.agent.phases.step_phases import Begun
-    from iotrace.agent.recording.recorder import Recorder
 
 _ATTRIBUTE = "_compiled_call_impl"
 _LAYER = "root"
@@ -48,14 +42,14 @@ def hook_roots(module: Any, recorder: Recorder) -> None:
     global search
     if not hasattr(module.Module, _ATTRIBUTE):  # torch before 2.1
         return
-    _hide(_Root.__call__, module)
+    patching.pass_for(_Root.__call__, module.Module._wrapped_call_impl)
     search = _Search(recorder, module)
     patching.on_undo(leave)
     patching.observe(module.Module, "compile", recorder, "timing a compiled module", after=_compiled)
     search.begin()
 
 
-def _compiled(_: Any, __: Any, args: Sequence[Any], ___: Keywords) -> None:
+def _compiled(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
     if search is not None:
         search.adopt(args[0])
 
@@ -199,7 +193,7 @@ class _Search:
                 table.note(module, args, kwargs, result)
             return result
 
-        _hide(_call_impl, self._module)
+        patching.pass_for(_call_impl, self._module.Module._wrapped_call_impl)
         return _call_impl
 
     def adopt(self, module: Any) -> _Root | None:
@@ -258,11 +252,3 @@ class _Search:
                 del module.__dict__[_ATTRIBUTE]
                 if root.inner is not None:
                     module.__dict__[_ATTRIBUTE] = root.inner
-
-
-def _hide(function: Any, module: Any) -> None:
-    """Have the frames of `function` pass for torch's own, in traces of calls as for the compiler."""
-    code = module.Module._wrapped_call_impl.__code__
-    function.__code__ = function.__code__.replace(
-        co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
-    )

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import sys
 from time import monotonic_ns
+from typing import Any
 
 from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.phases.model_table import ModelTable
+from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import thread_id
 from iotrace.agent.unpatched import _local, get_ident
 from iotrace.session.names import BACKWARD, DEVICE_PHASE_ROW, KIND_PHASE, OPTIMIZER
 
-TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
-if TYPE_CHECKING:
-    from typing import Any
-
-    from iotrace.agent.recording.recorder import Recorder
-
-    Begun = tuple[Any, int]  # an event on the device, where one is in use; CLOCK_MONOTONIC
+Begun = tuple[Any, int]  # an event on the device, where one is in use; CLOCK_MONOTONIC
 
 _MOST_PENDING = 1024  # phases that a device has not come to
 

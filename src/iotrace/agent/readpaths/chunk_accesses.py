@@ -1,13 +1,11 @@
-"""Count what accesses ask of arrays that are stored in chunks (HDF5, zarr): how many chunks each touches.
-
-Sums for each process and array, in a record that replaces the one before: an access leaves none of its own.
-"""
+"""Count what accesses ask of arrays that are stored in chunks (HDF5, zarr): how many chunks each touches."""
 
 from __future__ import annotations
 
 import sys
 from _operator import index
 
+from iotrace.agent.readpaths.sums import Sums
 from iotrace.session.guard import ours
 
 TYPE_CHECKING = False
@@ -18,21 +16,22 @@ if TYPE_CHECKING:
 
 _MOST_ARRAYS = 64  # of a process; of more, nothing is known
 _MOST_EXTENTS = 8  # of an array: shapes of what was asked for
+_MORE = 1.1  # sums are written anew where so many times as many accesses are known
 
 
 class _Array:
     """An array, and the sums of the accesses to it."""
 
-    __slots__ = ("about", "accesses", "chunk", "extents", "odd", "row", "shape", "told", "touched")
+    __slots__ = ("about", "chunk", "count", "extents", "odd", "row", "shape", "told", "touched")
 
     def __init__(self, shape: tuple[int, ...], chunk: tuple[int, ...], about: dict[str, Any]) -> None:
         self.shape, self.chunk, self.about = shape, chunk, about
-        self.accesses = self.touched = self.odd = self.told = 0
+        self.count = self.touched = self.odd = self.told = 0
         self.extents: dict[tuple[int, ...], int] = {}
         self.row = touch(0, shape, chunk)  # as most ask for it: one of the first axis
 
     def add(self, selection: Any) -> None:
-        self.accesses += 1
+        self.count += 1
         found = self.row if type(selection) is int else touch(selection, self.shape, self.chunk)
         if found is None:
             self.odd += 1
@@ -44,46 +43,34 @@ class _Array:
             extents[extent] = extents.get(extent, 0) + 1
 
 
-class ChunkAccesses:
+class ChunkAccesses(Sums):
     """The arrays of a process."""
 
     def __init__(self, recorder: Recorder, library: str) -> None:
-        self._recorder, self._library = recorder, library
-        self._directory = ""
-        self._arrays: dict[tuple[str, Any], _Array | None] = {}
+        super().__init__(recorder, "telling accesses to chunks", _MORE)
+        self._library = library
 
     def note(self, path: str, args: tuple[Any, ...]) -> None:
         """Add the access ``args[0][args[1]]`` to an array of the file or store `path`."""
-        if self._directory is not self._recorder.directory:  # a forked child starts anew
-            self._directory = self._recorder.directory
-            self._arrays = {}
-            self._recorder.before_flush.append(self._tell)
+        if self._directory is not self._recorder.directory:
+            self._begin()
         array = args[0]
         name = sys.modules["h5py"].h5i.get_name(array.id) if self._library == "h5py" else ""
         key = path, name
         try:
-            known = self._arrays[key]
+            known = self._known[key]
         except ours(KeyError):
-            if len(self._arrays) >= _MOST_ARRAYS:
+            if len(self._known) >= _MOST_ARRAYS:
                 return
-            known = self._arrays[key] = _describe(array, path, name)
+            known = self._known[key] = _describe(array, path, name)
         if known is not None and len(args) > 1:
             known.add(args[1])
 
-    def _tell(self) -> None:
-        try:
-            self._tell_sums()
-        except ours(Exception) as error:
-            self._recorder.absorb(error, "telling accesses to chunks")
-
-    def _tell_sums(self) -> None:
-        for known in list(self._arrays.values()):
-            # Rarely where there are many: a process that ends tells the rest.
-            if known is not None and known.accesses > known.told * (1.0 if self._recorder.closed else 1.1):
-                known.told = known.accesses
-                extents = [[list(extent), count] for extent, count in list(known.extents.items())]
-                sums = {"accesses": known.accesses, "touched": known.touched, "odd": known.odd}
-                self._recorder.records.append({**known.about, **sums, "extents": extents})
+    def record(self, _: Any, known: _Array) -> dict[str, Any]:
+        """Tell the sums of an array."""
+        extents = [[list(extent), count] for extent, count in list(known.extents.items())]
+        sums = {"accesses": known.count, "touched": known.touched, "odd": known.odd}
+        return {**known.about, **sums, "extents": extents}
 
 
 def _describe(array: Any, path: str, name: Any) -> _Array | None:

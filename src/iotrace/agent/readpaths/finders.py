@@ -55,14 +55,15 @@ def compiled(text: str) -> Find:
     return find
 
 
-def remember(thing: Any, file: str) -> None:
-    """Note the file of a `thing` that a library made: some of them cannot be asked for it."""
+def remember(thing: Any, file: str) -> str:
+    """Note the file of a `thing` that a library made, and return it: some of them cannot be asked for it."""
     key = id(thing)
     try:
         forget = ref(thing, partial(made.pop, key))  # no Python code: see `patching.WeakTable`
     except ours(TypeError):
         forget = None
     made[key] = forget, file
+    return file
 
 
 def size_of(result: Any) -> int:
@@ -181,11 +182,9 @@ def hf_dataset(_: Any, args: Arguments, __: Keywords) -> str:
     """Find the mapped Arrow file of a Hugging Face dataset, or the directory of its files."""
     table = args[0]._data
     known = made.get(id(table))
-    if known is None:
-        files = [file["filename"] for file in args[0].cache_files]
-        remember(table, _common(files))
-        known = made[id(table)]
-    return known[1]
+    if known is not None:
+        return known[1]
+    return remember(table, _common([file["filename"] for file in args[0].cache_files]))
 
 
 def _common(files: list[str]) -> str:
@@ -198,11 +197,10 @@ def lmdb_data(_: Any, args: Arguments, __: Keywords) -> str:
     """Find the mapped file of an environment of lmdb."""
     environment = args[0]
     known = made.get(id(environment))
-    if known is None:
-        path = path_of(environment.path())
-        remember(environment, f"{path}/data.mdb" if S_ISDIR(stat(path).st_mode) else path)
-        known = made[id(environment)]
-    return known[1]
+    if known is not None:
+        return known[1]
+    path = path_of(environment.path())
+    return remember(environment, f"{path}/data.mdb" if S_ISDIR(stat(path).st_mode) else path)
 
 
 def fsspec_object(_: Any, args: Arguments, kwargs: Keywords) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from iotrace.agent.patching import hide_frame, observe, patch
+from iotrace.agent.patching import hide_frame, observe, pass_for, patch
 from iotrace.agent.readpaths import finders
 from iotrace.agent.readpaths.chunk_accesses import ChunkAccesses
 from iotrace.agent.readpaths.row_groups import RowGroupReads
@@ -71,14 +71,13 @@ def _record(owner: Any, name: str, shown: str, row: Row, recorder: Recorder) -> 
         kind = KIND_ITEM if row.item else KIND_READ_PATH
         # What reads or inflates bytes: its file, if it has one, is an argument's.
         part = not (row.threads or row.item) and isinstance(row.file, str) and row.file[:1] in ("", "0")
-        replacement = timed(recorder, original, shown, kind, describe, own_threads=row.threads, part=part)
+        skip = _smaller_than(row.least, int(isinstance(owner, type))) if row.least else None
+        replacement = timed(
+            recorder, original, shown, kind, describe, own_threads=row.threads, part=part, skip=skip
+        )
         # Libraries look for the first frame that is not theirs when they warn (pandas'
         # find_stack_level, skip_file_prefixes): ours passes for a frame of theirs.
-        code = getattr(original, "__code__", None)
-        if code is not None:
-            replacement.__code__ = replacement.__code__.replace(co_filename=code.co_filename)
-        if row.least:
-            return _unless_small(original, replacement, row.least, int(isinstance(owner, type)))
+        pass_for(replacement, original)
         return replacement
 
     original = None if isinstance(owner, type) else getattr(owner, name, None)
@@ -162,24 +161,16 @@ def _note(owner: Any, name: str, row: Row, recorder: Recorder) -> None:
         observe(owner, name, recorder, f"noting the file of {name}", after=made)
 
 
-def _unless_small(original: Any, recorded: Any, least: int, position: int) -> Any:
-    """Return a call that goes to `original` where its argument has less than `least` bytes."""
+def _smaller_than(least: int, position: int) -> Callable[[Arguments], bool]:
+    """Return what says whether the argument at `position` holds less than `least` bytes."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def is_small(args: Arguments) -> bool:
         try:
-            small = len(args) > position and len(args[position]) < least
+            return len(args) > position and len(args[position]) < least
         except ours(TypeError):
-            small = False
-        try:
-            return original(*args, **kwargs) if small else recorded(*args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
+            return False
 
-    code = getattr(original, "__code__", None)
-    if code is not None:
-        call.__code__ = call.__code__.replace(co_filename=code.co_filename)
-    return call
+    return is_small
 
 
 def _each(original: Any, shown: str, describe: Describe, threads: bool, recorder: Recorder) -> Any:

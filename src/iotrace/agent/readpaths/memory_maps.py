@@ -2,7 +2,7 @@
 
 No system call reads the pages of a map: they come by page faults when they are touched, which is often
 after ``__getitem__`` has returned a view. Hence the spans hold the file of each access and its bytes.
-All accesses are summed up by file, too, in a record that replaces the one before.
+All accesses are summed up by file, too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from iotrace.agent.patching import hide_frame, patch
 from iotrace.agent.readpaths.finders import path_of
+from iotrace.agent.readpaths.sums import Sums
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
 from iotrace.agent.recording.thread_clocks import thread_id
@@ -28,59 +29,75 @@ _PAGE = getpagesize()
 _ELEMENT = 16  # bytes of the largest: smaller results are summed up over all files
 _MOST_FILES = 256  # of a process; of more, nothing is summed up
 _MORE = 1.1  # sums are written anew where so many times as many accesses are known
-_ACCESSES, _BYTES, _PAGES, _ODD, _TOLD, _BY_ROWS = range(6)
 
 
-class MapAccesses:
+class _Map:
+    """The accesses to a mapped file, the bytes that they gave, and the pages of those of one piece."""
+
+    __slots__ = ("by_rows", "bytes", "count", "odd", "pages", "told")
+
+    def __init__(self, by_rows: bool) -> None:
+        self.by_rows = by_rows
+        self.count = self.bytes = self.pages = self.odd = self.told = 0
+
+
+class MapAccesses(Sums):
     """How often each mapped file was accessed in a process, for how many bytes, on how many pages at most."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+        super().__init__(recorder, "telling accesses to memory maps", _MORE)
         self._mmap: Any = None
-        self._directory = ""
-        self._sums: dict[Any, list[int]] = {}
         self.elements = 0  # single ones, of all files: to look up their file would cost more than the access
+        self._told_elements = 0
 
     def add(self, mapped: Any, index: Any, size: int) -> None:
         """Add an access that gave `size` bytes."""
-        recorder = self._recorder
-        if self._directory is not recorder.directory:  # a forked child starts anew
+        if self._directory is not self._recorder.directory:
             self.elements = 0 if self._directory else self.elements
-            self._directory, self._sums = recorder.directory, {}
+            self._told_elements = 0
             self._mmap = modules["mmap"].mmap  # who maps has imported it
-            recorder.start()
-            recorder.before_flush.append(self._tell)
+            self._recorder.start()
+            self._begin()
         try:
-            sums = self._sums[mapped.filename]
+            sums = self._known[mapped.filename]
         except ours(KeyError):
-            if len(self._sums) >= _MOST_FILES:
+            if len(self._known) >= _MOST_FILES:
                 return
-            sums = self._sums[mapped.filename] = [0, 0, 0, 0, 0, int(mapped.flags.c_contiguous)]
-        sums[_ACCESSES] += 1
-        sums[_BYTES] += size
+            sums = self._known[mapped.filename] = _Map(bool(mapped.flags.c_contiguous))
+        sums.count += 1
+        sums.bytes += size
         kind = type(index)
         # One piece of the file: of a map that is no view of another, whose rows lie one behind the other.
         if (
             (kind is int or (kind is slice and (index.step is None or index.step == 1)))
-            and sums[_BY_ROWS]
+            and sums.by_rows
             and type(mapped.base) is self._mmap
         ):
-            sums[_PAGES] += (size + 2 * _PAGE - 2) // _PAGE
+            sums.pages += (size + 2 * _PAGE - 2) // _PAGE
         else:
-            sums[_ODD] += 1
+            sums.odd += 1
 
     def _tell(self) -> None:
-        try:
-            for file, sums in list(self._sums.items()):
-                more = 1.0 if self._recorder.closed else _MORE
-                path = path_of(file)
-                if path and sums[_ACCESSES] > sums[_TOLD] * more:
-                    sums[_TOLD] = sums[_ACCESSES]
-                    known = dict(zip(("accesses", "bytes", "pages", "odd"), sums, strict=False))
-                    beside = {"page_bytes": _PAGE, "elements": self.elements}
-                    self._recorder.records.append({"type": "mapped", "path": path, **known, **beside})
-        except ours(Exception) as error:
-            self._recorder.absorb(error, "telling accesses to memory maps")
+        more = 1.0 if self._recorder.closed else _MORE
+        if self.elements > self._told_elements * more:
+            self._told_elements = self.elements
+            named = [sums for file, sums in list(self._known.items()) if path_of(file)]
+            for sums in named[:1]:  # the record of any of them tells it
+                sums.told = 0
+        super()._tell()
+
+    def record(self, file: Any, sums: _Map) -> dict[str, Any]:
+        """Tell the accesses to a file."""
+        return {
+            "type": "mapped",
+            "path": path_of(file),
+            "accesses": sums.count,
+            "bytes": sums.bytes,
+            "pages": sums.pages,
+            "odd": sums.odd,
+            "page_bytes": _PAGE,
+            "elements": self.elements,
+        }
 
 
 def hook_memory_maps(recorder: Recorder, numpy: Any) -> None:

@@ -1,12 +1,10 @@
-"""Count which row groups of a Parquet file a program reads (pyarrow), and how often: each is decoded whole.
-
-Sums for each process, file and columns, in a record that replaces the one before.
-"""
+"""Count how often a program reads the row groups of a Parquet file (pyarrow): each is decoded whole."""
 
 from __future__ import annotations
 
 from _operator import index
 
+from iotrace.agent.readpaths.sums import Sums
 from iotrace.session.guard import ours
 
 TYPE_CHECKING = False
@@ -42,12 +40,11 @@ class _File:
     that they gave. What was given of all row groups is in `rows` and `size_bytes` instead.
     """
 
-    __slots__ = ("about", "given", "read", "reads", "rows", "size_bytes", "told")
+    __slots__ = ("about", "count", "given", "read", "rows", "size_bytes", "told")
 
     def __init__(self, about: dict[str, Any], given: bool) -> None:
         self.about, self.given = about, given
-        self.reads = self.told = self.rows = 0
-        self.size_bytes = 0
+        self.count = self.told = self.rows = self.size_bytes = 0
         self.read: dict[int, list[int]] = {}
 
     def as_read(self) -> list[list[int]]:
@@ -65,14 +62,12 @@ class _File:
         return listed
 
 
-class RowGroupReads:
+class RowGroupReads(Sums):
     """The row groups that one call of pyarrow's ``ParquetFile`` or ``Dataset`` read in a process."""
 
     def __init__(self, recorder: Recorder, call: str) -> None:
-        self._recorder, self._call, self._columns = recorder, call, _COLUMNS[call]
-        self._directory = ""
-        self._files: dict[tuple[str, Any, Any], _File | None] = {}
-        self._groups = 0
+        super().__init__(recorder, "telling reads of row groups", _MORE)
+        self._call, self._columns = call, _COLUMNS[call]
 
     def note(self, result: Any, path: str, args: Arguments, kwargs: Keywords, size_bytes: int) -> int:
         """Add a call, or a batch, that gave `size_bytes` of a file; return what it decoded, or -1."""
@@ -91,19 +86,18 @@ class RowGroupReads:
     def _note(
         self, result: Any, path: str, columns: Any, args: Arguments, kwargs: Keywords, size_bytes: int
     ) -> None:
-        if self._directory is not self._recorder.directory:  # a forked child starts anew
-            self._directory = self._recorder.directory
-            self._files, self._groups = {}, 0
-            self._recorder.before_flush.append(self._tell)
+        if self._directory is not self._recorder.directory:
+            self._begin()
         call, groups = self._call, None
         if call == "iter_batches":
             groups = args[2] if len(args) > 2 else kwargs.get("row_groups")
         key = path, None if columns is None else tuple(columns), groups is None
         try:
-            known = self._files[key]
+            known = self._known[key]
         except ours(KeyError):
-            known = None if len(self._files) >= _MOST_FILES else self._describe(args[0], path, columns)
-            self._files[key] = known
+            if len(self._known) >= _MOST_FILES:
+                return
+            known = self._known[key] = self._describe(args[0], path, columns)
             if known is not None and known.given and groups is None:
                 self._learn(known, key, args[0], range(known.about["groups"]))
             elif known is not None and known.given:
@@ -117,13 +111,13 @@ class RowGroupReads:
                 self._add(known, key, args[0], [number], size_bytes)
             else:  # as most calls are
                 found[0] += 1
-            known.reads += 1
+            known.count += 1
         elif call == "read_row_groups":
             numbers = [index(each) for each in (args[1] if len(args) > 1 else kwargs["row_groups"])]
             self._add(known, key, args[0], numbers, size_bytes)
-            known.reads += len(numbers)
+            known.count += len(numbers)
         else:
-            known.reads += result.num_rows
+            known.count += result.num_rows
             if groups is None:
                 known.rows += result.num_rows
                 known.size_bytes += size_bytes
@@ -133,10 +127,10 @@ class RowGroupReads:
     def _learn(self, known: _File, key: Any, file: Any, numbers: Iterable[int]) -> None:
         """Note the rows of row groups that are new."""
         new = [number for number in dict.fromkeys(numbers) if number not in known.read]
-        if self._groups + len(new) > _MOST_GROUPS:
-            self._files[key] = None  # what is known of a part of it would be told for the whole
+        others = sum(len(each.read) for each in list(self._known.values()) if each) if new else 0
+        if others + len(new) > _MOST_GROUPS:
+            self._known[key] = None  # what is known of a part of it would be told for the whole
             return
-        self._groups += len(new)
         for number in new:
             known.read[number] = [0, int(_metadata(file).row_group(number).num_rows), 0]
 
@@ -146,8 +140,8 @@ class RowGroupReads:
         """Add a read of row groups, or a batch of them with `given` rows: to each its share by its rows."""
         self._learn(known, key, file, numbers)
         if not numbers:  # of an iterator, which pyarrow has used up
-            self._files[key] = None
-        if self._files[key] is None:
+            self._known[key] = None
+        if self._known[key] is None:
             return
         all_rows = sum(known.read[number][1] for number in numbers) or 1
         for number in numbers:
@@ -179,15 +173,9 @@ class RowGroupReads:
             self._call not in _BY_GROUP,
         )
 
-    def _tell(self) -> None:
-        try:
-            for known in list(self._files.values()):
-                more = 1.0 if self._recorder.closed else _MORE
-                if known is not None and known.reads > known.told * more:
-                    known.told = known.reads
-                    self._recorder.records.append({**known.about, "read": known.as_read()})
-        except ours(Exception) as error:
-            self._recorder.absorb(error, "telling reads of row groups")
+    def record(self, _: Any, known: _File) -> dict[str, Any]:
+        """Tell the row groups of a file."""
+        return {**known.about, "read": known.as_read()}
 
 
 def _metadata(file: Any) -> Any:

@@ -93,8 +93,8 @@ def _polars(call: str) -> tuple[Row, ...]:
     return (Row("polars", call, "0:source", finders.polars, threads=True),)
 
 
-def _xarray(wrapper: str, method: str = "_getitem") -> tuple[Row, ...]:
-    return (Row("xarray", f"{wrapper}.{method}", "0.datastore._filename"),)
+def _xarray(wrapper: str) -> tuple[Row, ...]:
+    return (Row("xarray", f"{wrapper}._getitem", "0.datastore._filename"),)
 
 
 _FRAMES = (

@@ -14,12 +14,9 @@ from _functools import partial  # type: ignore[import-not-found]
 from time import monotonic_ns
 
 from iotrace.agent.patching import on_undo
+from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import thread_id
 from iotrace.session.names import PAUSE_ROW, PAUSES
-
-TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
-if TYPE_CHECKING:
-    from iotrace.agent.recording.recorder import Recorder
 
 _LEAST_NS = 100_000  # shorter collections are as frequent as allocations, and explain no slow step
 _MOST_STAMPS = 4096  # between two writes: a program that collects more often loses the oldest

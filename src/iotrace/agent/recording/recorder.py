@@ -14,7 +14,7 @@ from posix import getpid, mkdir, stat, uname
 from time import monotonic_ns, process_time_ns, time
 
 from iotrace.agent import unpatched
-from iotrace.agent.recording.encode import encode
+from iotrace.agent.recording.encode import encode, lines_of
 from iotrace.session import names
 from iotrace.session.append_file import Stream, append_line
 from iotrace.session.clock_anchor import clock_anchor
@@ -37,8 +37,8 @@ FLUSH_SECONDS = 0.5
 # a second in all. It takes that long where many programs want the CPUs.
 _POLLS_FOR_END = 90
 _LATER = 1.1
-# No thread holds the lock as long. Where none is left that could release it, as in a child of a fork in C,
-# the process shall end all the same.
+# No thread holds a lock of ours as long, but one that writes a trace. Where none is left that could release
+# it, as in a child of a fork in C, the process shall end all the same.
 _LOCK_SECONDS = 2.0
 # A worker may be ended at any moment after its batch (SIGTERM as its program leaves): its records are
 # written sooner than the background writer would.
@@ -85,7 +85,8 @@ class Recorder:
         self._lock: Any = unpatched.RLock()
         self._stop: Any = None
         self._stopped: Any = None
-        self._closed = self._ended = False
+        self.closed = False  # the process is ending: what is drained now is the last
+        self._ended = False
         self._flushed_ns = 0
         self.directory = ""
         # Called first by `close`: what has to end while the process is still whole, and may record its end.
@@ -140,9 +141,10 @@ class Recorder:
 
     def start(self) -> None:
         """Start the background writer, unless it runs; called when there is something to write."""
-        if self._stop is not None or self._closed or self.over:
+        if self._stop is not None or self.closed or self.over:
             return
-        _import_rows()  # here, not in the writer's thread, which a fork may meet
+        import binascii  # noqa: F401  # for rows: here, not in the writer's thread, which a fork may meet
+
         stop, stopped = unpatched.allocate_lock(), unpatched.allocate_lock()
         stop.acquire()
         stopped.acquire()
@@ -156,11 +158,6 @@ class Recorder:
             self._stop = None
             self.log(f"no writer: {error!r}")
         self.tick()
-
-    @property
-    def closed(self) -> bool:
-        """Whether the process is ending: what is drained now is the last."""
-        return self._closed
 
     @property
     def running(self) -> bool:
@@ -278,15 +275,8 @@ class Recorder:
 
     def flush(self) -> None:
         """Write what has been collected."""
-        lock = self._lock
-        if lock._is_owned():  # a signal handler of the program calls this within this thread's own flush
-            return
-        try:
-            if lock.acquire(True, _LOCK_SECONDS):
-                self._write()
-        finally:
-            if lock._is_owned():
-                lock.release()
+        if not self._lock._is_owned():  # else a signal handler of the program calls this within our own flush
+            while_held(self._lock, self._write)
 
     def _write(self) -> None:
         self._flushed_ns = monotonic_ns()
@@ -296,7 +286,7 @@ class Recorder:
             lines = [encode(record) for record in records if type(record) is dict]
             rows = [record for record in records if type(record) is tuple]
             if rows:
-                lines += _import_rows()(rows, self.log)
+                lines += lines_of(rows, self.log)
             packed = b"".join(starmap(_pack, spans))
         except ours(Exception):  # one that cannot be written shall not stop those behind it
             del self.spans[: len(spans)], self.records[: len(records)]
@@ -322,7 +312,7 @@ class Recorder:
             return
         while self.before_close:
             self.before_close.pop(0)()
-        self._closed = True
+        self.closed = True
         self.pause()
         for drain in self.before_flush:
             drain()
@@ -362,14 +352,11 @@ class Recorder:
         self.close()
         self.spans.clear()
         self.records.clear()
-        lock = self._lock
-        try:
-            if lock.acquire(True, _LOCK_SECONDS):
-                self._records_stream.forget()
-                self._spans_stream.forget()
-        finally:
-            if lock._is_owned():
-                lock.release()
+        while_held(self._lock, self._forget_files)
+
+    def _forget_files(self) -> None:
+        self._records_stream.forget()
+        self._spans_stream.forget()
 
     def before_fork(self) -> None:
         """Stop the writer, which the next record starts again: no fork copies a thread of ours."""
@@ -384,18 +371,18 @@ class Recorder:
 
     def reopen(self) -> None:
         """Record again after `close`: the exec that it was closed for has failed."""
-        self._closed = self._ended = False
+        self.closed = self._ended = False
         self.start()
 
     def after_fork_in_child(self, identity: dict[str, Any]) -> None:
         """Become the child's recorder; what the parent had not written yet stays the parent's."""
         self._lock = unpatched.RLock()
         self._stop = self.startup = None
-        self._closed = self._ended = self.begun = False
+        self.closed = self._ended = self.begun = False
         self.asleep, self.unsettled = False, self.over
-        for stream in (self._records_stream, self._spans_stream):
-            stream.forget()
-            stream.broken = "the parent's"  # nothing is written to it, also where `open` fails below
+        self._forget_files()
+        # Nothing is written to the parent's, also where `open` fails below.
+        self._records_stream.broken = self._spans_stream.broken = "the parent's"
         self.spans.clear()
         self.records.clear()
         self.before_close.clear()
@@ -424,7 +411,11 @@ class Recorder:
             pass
 
 
-def _import_rows() -> Any:
-    from iotrace.agent.recording.rows import lines_of  # no process needs it that neither reads nor trains
-
-    return lines_of
+def while_held(lock: Any, act: Callable[[], None]) -> None:
+    """Call ``act()`` with the `RLock` held, or not at all where another thread keeps it for too long."""
+    try:
+        if lock.acquire(True, _LOCK_SECONDS):
+            act()
+    finally:
+        if lock._is_owned():
+            lock.release()

@@ -40,9 +40,10 @@ _counts_of: Callable[[struct_rusage], tuple[int, int, int, int]] = itemgetter(6,
 
 
 # The thread that is in a call of a library with threads of its own, as that call's context has it: asyncio
-# hands a context on to other threads, and so does zarr. Empty once the call has ended.
+# hands a context on to other threads, and so does zarr. No thread once the call has ended.
 _caller: ContextVar[list[int]] = ContextVar("iotrace_caller")
-_NOBODY: list[int] = []
+_NO_THREAD = 0
+_NOBODY = [_NO_THREAD]
 
 
 def begin() -> Begun:
@@ -88,22 +89,103 @@ def timed(
     own_threads: bool = False,
     samples: int = 0,
     part: bool = False,
+    skip: Callable[[tuple[Any, ...]], bool] | None = None,
 ) -> Callable[..., Any]:
     """Wrap `call` so that each call records a span, also one that raises; one that returns makes `samples`.
 
     `describe` runs after the span's end; what it raises is not passed on. With `own_threads` the call works
     on threads of its own: its CPU time is the process's, at most its length, and its run delay is unknown. A
     `part` is not recorded inside such a call, on another thread, where it has no file: that span holds it.
+    `skip` says by the arguments which calls are not recorded.
     """
+    name_id, append, text = recorder.text(name), recorder.spans.append, recorder.text
     if describe is None and not own_threads:
-        return _timed_plainly(recorder, call, recorder.text(name), kind, samples)
-    return _timed_described(recorder, call, recorder.text(name), kind, describe, own_threads, part)
+        return _timed_plainly(recorder, call, name_id, kind, samples)
+
+    def timed_call(*args: Any, **kwargs: Any) -> Any:
+        aside = skip is not None and skip(args)
+        if recorder.unsettled and not aside:
+            aside = recorder.over  # an object of the program may outlive the part that was recorded
+            recorder.wake()
+        thread = current.thread
+        if part and not aside:
+            is_inside = _caller.get(_NOBODY)[0] not in (_NO_THREAD, thread.tid)
+            aside = is_inside and not _describe_failed(describe, args, kwargs)[1]
+        if aside:
+            try:
+                return call(*args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+        if own_threads:
+            caller = [thread.tid]
+            outer = _caller.set(caller)
+        start_ns = monotonic_ns()
+        before = getrusage(RUSAGE_THREAD)
+        switches = before[14] + before[15]  # `cpu_ns_at`, without the call
+        same = switches == thread.switches
+        start_cpu_ns = start_ns + thread.offset_ns if same else after_switch(thread, switches)
+        start_delay_ns = thread.run_delay_ns
+        process_ns = process_time_ns() if own_threads else 0
+        returned = failed = False
+        try:
+            result = call(*args, **kwargs)
+            returned = True
+            return result
+        except BaseException as error:
+            failed = not isinstance(error, StopIteration)  # which is no failure, but an iterator's end
+            hide_frame(error)
+            raise
+        finally:
+            end_ns = monotonic_ns()
+            after = getrusage(RUSAGE_THREAD)
+            switches = after[14] + after[15]
+            same = switches == thread.switches
+            end_cpu_ns = end_ns + thread.offset_ns if same else after_switch(thread, switches)
+            cpu_ns = end_cpu_ns - start_cpu_ns
+            delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
+            if own_threads:
+                caller[0] = _NO_THREAD
+                try:
+                    _caller.reset(outer)
+                except ours(ValueError):  # the program has changed the context meanwhile
+                    pass
+                delay_ns = -1  # that of the other threads is unknown
+                cpu_ns = min(max(cpu_ns, process_time_ns() - process_ns), end_ns - start_ns)
+            known: tuple[int, str] | None = _UNKNOWN
+            if describe is not None and returned:
+                try:
+                    known = describe(result, args, kwargs)
+                except ours(Exception) as error:
+                    recorder.absorb(error, "describing a call")
+            elif describe is not None and failed:
+                known = _describe_failed(describe, args, kwargs)
+            if known is not None:
+                append(
+                    (
+                        start_ns,
+                        end_ns - start_ns,
+                        cpu_ns,
+                        known[0],
+                        thread.tid,
+                        name_id,
+                        text(known[1]) if known[1] else -1,
+                        kind,
+                        after[6] - before[6],
+                        after[7] - before[7],
+                        after[14] - before[14],
+                        after[15] - before[15],
+                        delay_ns,
+                    )
+                )
+
+    return timed_call
 
 
 def _timed_plainly(
     recorder: Recorder, call: Callable[..., Any], name_id: int, kind: int, samples: int
 ) -> Callable[..., Any]:
-    """Wrap what is called for each sample and batch, without keywords: `_timed_described` for less."""
+    """Wrap what is called for each sample and batch, without keywords: `timed` for less."""
     append = recorder.spans.append
 
     def timed_call(*args: Any) -> Any:
@@ -166,100 +248,5 @@ def _timed_plainly(
                     delay_ns,
                 )
             )
-
-    return timed_call
-
-
-def _timed_described(
-    recorder: Recorder,
-    call: Callable[..., Any],
-    name_id: int,
-    kind: int,
-    describe: Describe | None,
-    own_threads: bool,
-    part: bool,
-) -> Callable[..., Any]:
-    append = recorder.spans.append
-    text = recorder.text
-
-    def timed_call(*args: Any, **kwargs: Any) -> Any:
-        if recorder.unsettled:
-            if recorder.over:  # an object of the program may outlive the part that was recorded
-                try:
-                    return call(*args, **kwargs)
-                except BaseException as error:
-                    hide_frame(error)
-                    raise
-            recorder.wake()
-        thread = current.thread
-        if part:
-            caller = _caller.get(_NOBODY)
-            if caller and caller[0] != thread.tid and not _describe_failed(describe, args, kwargs)[1]:
-                try:
-                    return call(*args, **kwargs)
-                except BaseException as error:
-                    hide_frame(error)
-                    raise
-        if own_threads:
-            caller = [thread.tid]
-            outer = _caller.set(caller)
-        start_ns = monotonic_ns()
-        before = getrusage(RUSAGE_THREAD)
-        switches = before[14] + before[15]  # `cpu_ns_at`, without the call
-        same = switches == thread.switches
-        start_cpu_ns = start_ns + thread.offset_ns if same else after_switch(thread, switches)
-        start_delay_ns = thread.run_delay_ns
-        process_ns = process_time_ns() if own_threads else 0
-        returned = failed = False
-        try:
-            result = call(*args, **kwargs)
-            returned = True
-            return result
-        except BaseException as error:
-            failed = not isinstance(error, StopIteration)  # which is no failure, but an iterator's end
-            hide_frame(error)
-            raise
-        finally:
-            end_ns = monotonic_ns()
-            after = getrusage(RUSAGE_THREAD)
-            switches = after[14] + after[15]
-            same = switches == thread.switches
-            end_cpu_ns = end_ns + thread.offset_ns if same else after_switch(thread, switches)
-            cpu_ns = end_cpu_ns - start_cpu_ns
-            delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
-            if own_threads:
-                caller.clear()
-                try:
-                    _caller.reset(outer)
-                except ours(ValueError):  # the program has changed the context meanwhile
-                    pass
-                delay_ns = -1  # that of the other threads is unknown
-                cpu_ns = min(max(cpu_ns, process_time_ns() - process_ns), end_ns - start_ns)
-            known: tuple[int, str] | None = _UNKNOWN
-            if describe is not None and returned:
-                try:
-                    known = describe(result, args, kwargs)
-                except ours(Exception) as error:
-                    recorder.absorb(error, "describing a call")
-            elif describe is not None and failed:
-                known = _describe_failed(describe, args, kwargs)
-            if known is not None:
-                append(
-                    (
-                        start_ns,
-                        end_ns - start_ns,
-                        cpu_ns,
-                        known[0],
-                        thread.tid,
-                        name_id,
-                        text(known[1]) if known[1] else -1,
-                        kind,
-                        after[6] - before[6],
-                        after[7] - before[7],
-                        after[14] - before[14],
-                        after[15] - before[15],
-                        delay_ns,
-                    )
-                )
 
     return timed_call

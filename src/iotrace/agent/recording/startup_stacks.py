@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import sys
 from time import monotonic_ns
+from types import CodeType
+from typing import Any
 
+from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident, get_native_id
 from iotrace.session.guard import ours
-
-TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
-if TYPE_CHECKING:
-    from types import CodeType
-    from typing import Any
-
-    from iotrace.agent.recording.recorder import Recorder
 
 _SHORTEST_S = 0.05
 _RESOLUTION = 600  # samples at most until a time has doubled

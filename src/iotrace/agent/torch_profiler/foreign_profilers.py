@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from posix import close, open as posix_open, stat, unlink
+from posix import stat
 from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent.patching import observe
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.torch_profiler import window
-from iotrace.agent.torch_profiler.profiler import is_own_call
+from iotrace.agent.torch_profiler.profiler import is_own_call, private, remove
 from iotrace.agent.unpatched import _local
 from iotrace.session import names
 from iotrace.session.guard import ours
@@ -166,17 +166,12 @@ class _Keeper:
             self._number += 1
             hidden = f"{self._recorder.directory}/.{name}"
             try:
-                close(posix_open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, names.FILE_MODE))
                 # Not by shutil, which keeps some errors of the kind OSError.
-                with open(hidden, "wb") as copy:
+                with open(hidden, "wb", opener=private) as copy:
                     while start:
                         copy.write(start)
                         start = file.read(_CHUNK_BYTES)
                 os.rename(hidden, f"{self._recorder.directory}/{name}")
-            except BaseException:
-                try:
-                    unlink(hidden)
-                except ours(OSError):
-                    pass
-                raise
+            finally:
+                remove(hidden)
         return name

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import zlib
-from posix import close, open as posix_open
+from collections.abc import Callable
+from posix import close, open as posix_open, unlink
 from typing import Any
 
+from iotrace.agent.torch_profiler import module_ranges
 from iotrace.agent.unpatched import get_ident
 from iotrace.session import names
 from iotrace.session.guard import ours
@@ -51,6 +53,8 @@ class TorchProfiler:
         if "stacks" in options and "trace_only" in experimental:
             config.trace_only = False
         self._started = False
+        self._step: Any = None  # its range
+        self._remove_ranges: Callable[[], object] = bool  # does nothing: there are none so far
         self._autograd = torch.autograd
         self._profile: Any = torch.autograd.profiler.profile(
             use_kineto=True,
@@ -64,6 +68,7 @@ class TorchProfiler:
 
     def prepare(self) -> None:
         """Warm up: allocate buffers and switch the device's tracing on, without recording yet."""
+        self._remove_ranges = module_ranges.install()
         silenced = _LEVEL not in os.environ
         if silenced:  # read once, at the first use of Kineto
             os.environ[_LEVEL] = _SILENT
@@ -80,13 +85,26 @@ class TorchProfiler:
         for key, value in _metadata():
             self._autograd._add_metadata_json(key, value)
 
+    def mark_step(self, number: int) -> None:
+        """Begin a step's range, and end the one before."""
+        self._leave_step()
+        self._step = self._autograd.profiler.record_function(f"{names.STEP_RANGE}{number}")
+        self._step.__enter__()
+
+    def _leave_step(self) -> None:
+        left, self._step = self._step, None
+        if left is not None:
+            left.__exit__(None, None, None)
+
     def stop(self) -> None:
         """Record no more. Kineto has no other way to end a warm-up than to start and stop.
 
         Raises RuntimeError where another thread has to.
         """
+        self._remove_ranges()
         if self.thread not in (None, get_ident()):
             raise RuntimeError("with --torch-options memory another thread cannot end the profiler")
+        self._leave_step()
         if not self._started:
             self._call(self._profile._start_trace)
         self._call(self._profile.__exit__, None, None, None)
@@ -102,16 +120,13 @@ class TorchProfiler:
             raise OSError("too little space is left on the disk for a trace")
         plain, packed = f"{directory}/.{name}.plain", f"{directory}/.{name}"
         try:
-            close(_private(plain, os.O_WRONLY | os.O_CREAT))  # Kineto's own would be as the umask has it
+            close(private(plain, os.O_WRONLY | os.O_CREAT))  # Kineto's own would be as the umask has it
             self._profile.kineto_results.save(plain)
             size_bytes = _compress(plain, packed)
             os.rename(packed, path)
         finally:
-            for left in (plain, packed):
-                try:
-                    os.unlink(left)
-                except ours(OSError):
-                    pass
+            remove(plain)
+            remove(packed)
         return size_bytes
 
     def _call(self, call: Any, *args: Any) -> None:
@@ -142,15 +157,24 @@ def _metadata() -> list[tuple[str, str]]:
     return [("distributedInfo", f'{{"backend": "{backend}", "rank": {rank}, "world_size": {size}}}')]
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
+    """Open a file that is for its owner alone, whatever the umask; an `opener`."""
     return posix_open(path, flags | os.O_CLOEXEC, names.FILE_MODE)
+
+
+def remove(path: str) -> None:
+    """Remove a file, if it is there."""
+    try:
+        unlink(path)
+    except ours(OSError):
+        pass
 
 
 def _compress(source: str, target: str) -> int:
     """Compress `source`, which must be a whole trace; Kineto does not say when it could not write it."""
     packer = zlib.compressobj(1, zlib.DEFLATED, 31)
     size_bytes, last = 0, b""
-    with open(source, "rb") as reader, open(target, "wb", opener=_private) as writer:
+    with open(source, "rb") as reader, open(target, "wb", opener=private) as writer:
         while chunk := reader.read(_CHUNK_BYTES):
             last = chunk
             size_bytes += writer.write(packer.compress(chunk))

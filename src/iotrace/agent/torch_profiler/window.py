@@ -9,23 +9,18 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 from posix import stat
 from time import monotonic_ns
 from typing import Any
 from weakref import ref
 
 from iotrace.agent import training
-from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.torch_profiler import module_ranges
+from iotrace.agent.recording.recorder import Recorder, while_held
 from iotrace.agent.torch_profiler.cuda_snapshot import CudaSnapshot
 from iotrace.agent.torch_profiler.profiler import TorchProfiler
 from iotrace.agent.unpatched import RLock, get_ident
 from iotrace.session import names
 from iotrace.session.guard import ours
-
-# At exit, of a thread that holds the lock for longer: it may be writing a trace.
-_LOCK_SECONDS = 2.0
 
 WAITING, WARMUP, ACTIVE, OVER = "waiting", "warmup", "active", "over"
 
@@ -60,8 +55,6 @@ class Window:
         self._pass: ref[Any] | None = None
         self._step = 0
         self._profiler: TorchProfiler | None = None
-        self._remove_ranges: Any = None
-        self._step_range: Any = None
         self._registered = False
         self.snapshot: CudaSnapshot | None = None
         self._running: TorchProfiler | None = None  # another thread could not stop it
@@ -125,8 +118,8 @@ class Window:
             self._phase_step = step
             self._timed(ACTIVE, self._start)
             self.phase = ACTIVE
-        if self.phase is ACTIVE:
-            self._mark_step()
+        if self.phase is ACTIVE and self._profiler is not None:
+            self._profiler.mark_step(step)
 
     def _is_due(self, loader: Any, grad: bool, step: int) -> bool:
         if not grad or self.forks or step - self._cycle_step < self._schedule.wait:
@@ -153,16 +146,13 @@ class Window:
 
     def end_at_exit(self) -> None:
         """End the window, as `end` does, unless another thread is at work in it for long."""
-        lock = self._lock
-        try:
-            if lock.acquire(True, _LOCK_SECONDS):
-                self.end("exit")
-                if self._running is not None:  # one that runs when the process ends crashes it
-                    running, self._running = self._running, None
-                    self._guarded(running.stop)
-        finally:
-            if lock._is_owned():
-                lock.release()
+        while_held(self._lock, self._end_at_exit)
+
+    def _end_at_exit(self) -> None:
+        self.end("exit")
+        if self._running is not None:  # one that runs when the process ends crashes it
+            running, self._running = self._running, None
+            self._guarded(running.stop)
 
     def before_fork(self) -> None:
         """Stop, as a child must not inherit a running profiler; none starts until `forks` is as before."""
@@ -177,13 +167,12 @@ class Window:
         self._registered = False
         if self._profiler is not None or self._number or self._loader is not None:
             self.phase = OVER
-        self._profiler = self._remove_ranges = self._step_range = self._loader = None
+        self._profiler = self._loader = None
 
     def _interrupt(self, why: str) -> None:
         if self.phase is ACTIVE:
             self._finish(why)
         elif self.phase is WARMUP and self._profiler is not None:
-            self._remove_ranges()
             self._timed("end", self._profiler.stop, why=why)
             self._profiler = None
 
@@ -199,7 +188,6 @@ class Window:
             stat(self._recorder.directory)
         except ours(FileNotFoundError):
             raise OSError("the session is gone") from None
-        self._remove_ranges = module_ranges.install()
         self._profiler = TorchProfiler(self._schedule.options, self._schedule.activities)
         self._profiler.prepare()
 
@@ -209,17 +197,6 @@ class Window:
         assert self._profiler is not None
         self._profiler.start()
 
-    def _mark_step(self) -> None:
-        self._leave_step()
-        record_function: Any = sys.modules["torch"].autograd.profiler.record_function
-        self._step_range = record_function(f"{names.STEP_RANGE}{self._step}")
-        self._step_range.__enter__()
-
-    def _leave_step(self) -> None:
-        left, self._step_range = self._step_range, None
-        if left is not None:
-            left.__exit__(None, None, None)
-
     def _finish(self, why: str) -> None:
         """Stop, write the trace, and wait for the next cycle, if one is left."""
         profiler = self._profiler
@@ -228,10 +205,8 @@ class Window:
         path = f"{self._recorder.directory}/{name}"
 
         def stop() -> None:
-            self._leave_step()
             profiler.stop()
             self._profiler, self.phase = None, WAITING
-            self._remove_ranges()
 
         self._timed("end", stop, why=why)
         self._timed("exported", lambda: profiler.save(path), path=name, why=why)
@@ -270,8 +245,6 @@ class Window:
         self._recorder.absorb(error, "the window of the torch profiler")
         self._record("error", monotonic_ns(), why=str(error) or repr(error))
         try:
-            if self._remove_ranges is not None:
-                self._remove_ranges()
             if profiler is not None:
                 profiler.stop()
         except ours(Exception) as another:

@@ -6,6 +6,7 @@ its read calls may have had is taken off, so that what is left is a lower bound 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import msgspec
@@ -56,8 +57,11 @@ def fetched_by_faults(
     """Tell what was fetched of the mapped files `members`, which are one group."""
     own = [pair for path in members for pair in mapped.get(path, ())]
     accesses = sum(record.accesses for _, record in own)
-    # Of all maps of a process: the latest count of each, whatever file it stands by.
-    elements = sum({process.pid: record.elements for process, record in own}.values())
+    # Of all maps of a process: the latest count of each, whatever file it stands by, is its largest.
+    latest: Counter[int] = Counter()
+    for process, record in own:
+        latest[process.pid] = max(latest[process.pid], record.elements)
+    elements = latest.total()
     odd = sum(record.odd for _, record in own) + elements
     makers = {process.pid: process for process, record in own if record.accesses >= _OF_ACCESSES * accesses}
     faults = sum(_faults(process) for process in makers.values())
