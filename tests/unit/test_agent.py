@@ -12,8 +12,10 @@ import traceback
 import types
 from collections.abc import Callable
 from contextvars import Context, copy_context
+from mmap import mmap
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ import iotrace
 from iotrace.agent import imports, patching
 from iotrace.agent.dataloader import building_site
 from iotrace.agent.dataloader.fetch import item_source
+from iotrace.agent.readpaths.memory_maps import MapAccesses
+from iotrace.agent.readpaths.row_groups import RowGroupReads
 from iotrace.agent.recording import spans
 from iotrace.agent.recording.encode import encode
 from iotrace.agent.recording.recorder import Recorder
@@ -274,6 +278,51 @@ def test_parts_of_a_librarys_call_on_its_threads_are_not_recorded(tmp_path: Path
     assert [process.texts[number] for number in process.spans["name"].tolist()] == [
         *("part", "part", "part", "call", "part")
     ]
+
+
+def test_a_librarys_call_may_end_while_its_part_begins(tmp_path: Path) -> None:
+    class Ending(list):  # type: ignore[type-arg]
+        """The caller of a part: its call ends on another thread as soon as somebody has looked at it."""
+
+        def __len__(self) -> int:
+            length = super().__len__()
+            self.clear()
+            return length
+
+    recorder = make_recorder(tmp_path)
+    part = timed(recorder, lambda: "read", "part", KIND_ITEM, lambda *_: (1, ""), part=True)
+    context = copy_context()
+    context.run(spans._caller.set, Ending([1]))
+    assert context.run(part) == "read"
+
+
+def test_single_elements_of_a_map_are_told_at_the_end_though_no_further_access_was() -> None:
+    recorder: Any = SimpleNamespace(directory="d", closed=False, before_flush=[], records=[], start=bool)
+    mapped: Any = SimpleNamespace(
+        filename="a.bin", flags=SimpleNamespace(c_contiguous=True), base=mmap(-1, 1)
+    )
+    accesses = MapAccesses(recorder)
+    accesses.add(mapped, 0, 4096)
+    (tell,) = recorder.before_flush
+    tell()
+    accesses.elements += 1000
+    recorder.closed = True
+    for _ in range(2):
+        tell()
+    assert [(told["accesses"], told["elements"]) for told in recorder.records] == [(1, 0), (1, 1000)]
+
+
+def test_of_many_parquet_files_the_first_are_known_and_no_others_kept() -> None:
+    recorder: Any = SimpleNamespace(directory="d", closed=True, before_flush=[], records=[])
+    group = SimpleNamespace(num_rows=5, column=lambda _: SimpleNamespace(compression="ZSTD"))
+    metadata = SimpleNamespace(num_columns=1, num_rows=5, num_row_groups=1, row_group=lambda _: group)
+    reads = RowGroupReads(recorder, "read")
+    for number in range(100):
+        result = SimpleNamespace(num_rows=5)
+        assert reads.note(result, f"{number}.parquet", (SimpleNamespace(metadata=metadata),), {}, 40) == 40
+    assert len(reads._known) == 64
+    recorder.before_flush[0]()
+    assert [told["read"] for told in recorder.records] == [[[0, 1, 5, 40]]] * 64
 
 
 def test_a_span_of_a_call_that_raised_has_its_file(tmp_path: Path) -> None:

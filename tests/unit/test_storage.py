@@ -363,6 +363,12 @@ def test_pages_of_accesses_that_are_no_piece_of_the_file_are_unknown() -> None:
         assert (found.reads.touched_bytes, found.reads.predicted_bytes) == (None, None)
 
 
+def test_elements_of_all_maps_are_those_of_the_latest_record_of_any() -> None:
+    for own, other in ((3, 7), (7, 3)):
+        maps = _mapped(elements=own), _mapped("b.bin", elements=other)
+        assert _told(_maker([(0, 0), (9_000_000, 0)], *maps)).used_bytes == 1000 + 16 * 7
+
+
 def test_pages_that_were_read_around_are_blamed_where_the_map_has_the_wait() -> None:
     reads = unknown(MappedReads, predicted_bytes=40960)
     amplification = unknown(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from itertools import chain
 
 import msgspec
 
@@ -57,11 +58,11 @@ def fetched_by_faults(
     """Tell what was fetched of the mapped files `members`, which are one group."""
     own = [pair for path in members for pair in mapped.get(path, ())]
     accesses = sum(record.accesses for _, record in own)
-    # Of all maps of a process: the latest count of each, whatever file it stands by, is its largest.
+    # Of all maps of a process: the latest count, whatever file it stands by, is its largest.
     latest: Counter[int] = Counter()
-    for process, record in own:
+    for process, record in chain.from_iterable(mapped.values()):
         latest[process.pid] = max(latest[process.pid], record.elements)
-    elements = latest.total()
+    elements = sum(latest[pid] for pid in {process.pid for process, _ in own})
     odd = sum(record.odd for _, record in own) + elements
     makers = {process.pid: process for process, record in own if record.accesses >= _OF_ACCESSES * accesses}
     faults = sum(_faults(process) for process in makers.values())
