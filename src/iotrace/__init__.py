@@ -4,8 +4,7 @@ This module is imported in every traced process and by training code: what it im
 docs/api.md shows the names below in use.
 """
 
-from iotrace.agent.public_api import batches, step
-from iotrace.agent.recording.regions import region
+from iotrace.agent.recording.regions import batches, region, step
 
 TYPE_CHECKING = False  # `typing` costs more than the rest of this module
 if TYPE_CHECKING:

@@ -33,16 +33,14 @@ def hook_stateful(module: Any, recorder: Recorder) -> None:
 def _hook_rewinding(module: Any, recorder: Recorder) -> None:
     """Leave out what an iterator takes while it is made: the batches before its state."""
 
-    def begins(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
-        state = state_of(args[0], recorder)
-        if state is not None:
-            state.rewinding = True
+    def made(rewinding: bool) -> Any:
+        def note(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
+            state = state_of(args[0], recorder)
+            if state is not None:
+                state.rewinding = rewinding
 
-    def ended(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
-        state = state_of(args[0], recorder)
-        if state is not None:
-            state.rewinding = False
+        return note
 
-    observe(module._StatefulBaseDataLoaderIter, "__init__", recorder, _WHAT, after=begins, layer=_LAYER)
+    observe(module._StatefulBaseDataLoaderIter, "__init__", recorder, _WHAT, after=made(True), layer=_LAYER)
     for kind in (module._StatefulSingleProcessDataLoaderIter, module._StatefulMultiProcessingDataLoaderIter):
-        observe(kind, "__init__", recorder, _WHAT, after=ended, layer=_LAYER)
+        observe(kind, "__init__", recorder, _WHAT, after=made(False), layer=_LAYER)

@@ -107,14 +107,15 @@ def touch(
             unnamed += 1
     if unnamed < 0:
         return None
-    touched, axis = 1, 0
+    touched = 1
     extent: list[int] = []
-    for item in items:
+    for item in (*items, Ellipsis):  # what is not named is taken whole
+        axis = len(extent)
         if item is Ellipsis:
-            for axis in range(axis, axis + unnamed):  # noqa: B020
-                touched *= -(-shape[axis] // chunk[axis])
-            extent += shape[len(extent) : len(extent) + unnamed]
-            axis = len(extent)
+            for size, each in zip(shape[axis : axis + unnamed], chunk[axis:], strict=False):
+                touched *= -(-size // each)
+                extent.append(size)
+            unnamed = 0
             continue
         size, each = shape[axis], chunk[axis]
         kind = type(item)
@@ -135,7 +136,4 @@ def touch(
                 except ours(TypeError):
                     return None
             extent.append(1)
-        axis += 1
-    for axis in range(axis, len(shape)):  # noqa: B020
-        touched *= -(-shape[axis] // chunk[axis])
-    return touched, (*extent, *shape[len(extent) :])
+    return touched, tuple(extent)

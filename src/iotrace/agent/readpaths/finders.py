@@ -1,8 +1,9 @@
 """Find the file and the bytes of a call, after its end: from its result, its arguments, or what made it.
 
 Written as text: ``0:source`` is an argument by its place, or by its name (a method's object is 0), ``result``
-what was returned, ``0.store.path`` an attribute of it, ``0.name()`` what a method of it returns, and
-``made 0`` the file that the object was made with. `length` as a size is the length of the result.
+what was returned, ``0.store.path`` an attribute of it, ``0.name()`` what a method of it returns, ``result.1``
+the second of what was returned, and ``made 0`` the file that the object was made with. `length` as a size is
+the length of the result.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
+from _operator import attrgetter, itemgetter, methodcaller
 from _weakref import ref
 from posix import stat
 from stat import S_ISDIR
@@ -39,20 +41,24 @@ def compiled(text: str) -> Find:
     head, *steps = rest.split(".")
     place, _, name = head.partition(":")
     number = -1 if place in ("result", "length") else int(place)
-    path = tuple((step.removesuffix("()"), step.endswith("()")) for step in steps)
+    path = [*map(_step, steps)]
 
     def find(result: Any, args: Arguments, kwargs: Keywords) -> Any:
         try:
             found = result if number < 0 else args[number] if number < len(args) else kwargs[name]
-            for attribute, call in path:
-                found = getattr(found, attribute)
-                if call:
-                    found = found()
+            for step in path:
+                found = step(found)
         except ours(*_MISSING):
             return None
         return made.get(id(found), (None, None))[1] if kind else found
 
     return find
+
+
+def _step(text: str) -> Callable[[Any], Any]:
+    if text.isdigit():
+        return itemgetter(int(text))
+    return methodcaller(text[:-2]) if text.endswith("()") else attrgetter(text)
 
 
 def remember(thing: Any, file: str) -> str:
@@ -151,16 +157,6 @@ def about_anemoi(args: Arguments) -> dict[str, Any]:
 def unless_mapped(result: Any, _: Arguments, __: Keywords) -> int:
     """Return the bytes of an array; of a mapped file only the header has been read."""
     return -1 if isinstance(result, sys.modules["numpy"].memmap) else size_of(result)
-
-
-def first(result: Any, _: Arguments, __: Keywords) -> int:
-    """Return the bytes of the first of several results."""
-    return size_of(result[0])
-
-
-def second(result: Any, _: Arguments, __: Keywords) -> int:
-    """Return the bytes of the second of several results."""
-    return size_of(result[1])
 
 
 def polars(result: Any, _: Arguments, __: Keywords) -> int:

@@ -30,7 +30,7 @@ _COLUMNS = {
     "to_batches": 1,
 }
 _OF_DATASET = frozenset({"to_table", "to_batches"})
-_BY_GROUP = frozenset({"read_row_group", "read_row_groups"})
+_BY_GROUP = {"read_row_group": "i", "read_row_groups": "row_groups"}  # the parameter that names them
 
 
 class _File:
@@ -104,16 +104,9 @@ class RowGroupReads(Sums):
                 known.about["call"] = f"{call}(row_groups)"
         if known is None:
             return
-        if call == "read_row_group":
-            number = index(args[1] if len(args) > 1 else kwargs["i"])
-            found = known.read.get(number)
-            if found is None:
-                self._add(known, key, args[0], [number], size_bytes)
-            else:  # as most calls are
-                found[0] += 1
-            known.count += 1
-        elif call == "read_row_groups":
-            numbers = [index(each) for each in (args[1] if len(args) > 1 else kwargs["row_groups"])]
+        if call in _BY_GROUP:
+            asked = args[1] if len(args) > 1 else kwargs[_BY_GROUP[call]]
+            numbers = [index(each) for each in ((asked,) if call == "read_row_group" else asked)]
             self._add(known, key, args[0], numbers, size_bytes)
             known.count += len(numbers)
         else:

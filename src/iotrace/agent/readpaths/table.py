@@ -141,7 +141,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("cv2", "imdecode imdecodemulti", threads=True),
         Row("cv2", "VideoCapture.__init__", "1:filename", made=True),
         Row("cv2", "VideoCapture.open", "1:filename", made=True),
-        Row("cv2", "VideoCapture.read", "made 0", finders.second, threads=True),
+        Row("cv2", "VideoCapture.read", "made 0", "result.1", threads=True),
         Row("cv2", "VideoCapture.grab retrieve", "made 0", "", threads=True),
     ),
     "turbojpeg": (Row("turbojpeg", "TurboJPEG.decode decode_to_yuv"),),
@@ -171,7 +171,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("soundfile", "SoundFile.read buffer_read", "0.name", "result"),
         Row("soundfile", "SoundFile.buffer_read_into", "0.name", "1:buffer"),
     ),
-    "torchaudio": (Row("torchaudio", "load", "0:uri", finders.first),),
+    "torchaudio": (Row("torchaudio", "load", "0:uri", "result.0"),),
     "av.container.input": (
         # A video's codec works on threads of its own.
         Row("av", "InputContainer.decode demux", "0.name", "", each=True, threads=True),

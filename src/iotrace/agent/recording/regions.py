@@ -1,5 +1,6 @@
-"""Record ``iotrace.region``: parts of the program that its author named.
+"""Record what a program says of itself: ``iotrace.region``, parts that its author named; steps and batches.
 
+``iotrace.step`` and ``iotrace.batches`` are for loops whose data comes from no torch DataLoader.
 Training code imports this module, also where nothing is recorded: a use outside a run is a dictionary access
 and two empty calls.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # `typing` costs more than the rest of this module
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
     from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from iotrace.agent.recording.spans import Begun
 
     Decorated = TypeVar("Decorated")
+    Item = TypeVar("Item")
 
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of a code object
 _MOST_NAMES = 4096
@@ -204,3 +206,42 @@ def region(name: str) -> Region:
     Outside a traced run it does nothing, in less than 0.2 us.
     """
     return _regions[name]
+
+
+def step() -> None:
+    """Begin the loop's next step. Outside a traced run it does nothing, in less than 0.2 us."""
+    recorder = attached
+    if recorder is not None:
+        _begin_step(recorder)
+
+
+def _begin_step(recorder: Recorder) -> None:
+    from time import monotonic_ns
+
+    from iotrace.session.names import MARK_ROW
+
+    mono_ns = monotonic_ns()
+    try:
+        recorder.start()
+        recorder.records.append((MARK_ROW, mono_ns))
+    except recorder.ours(Exception) as error:
+        recorder.absorb(error, "recording a step")
+
+
+def batches(iterable: Iterable[Item]) -> Iterator[Item]:
+    """Return ``iter(iterable)``, with each item recorded as a batch that the loop waited for.
+
+    It is plain ``iter(iterable)`` outside a traced run, and for a torch DataLoader, which is recorded anyway.
+    """
+    recorder = attached
+    iterator = iter(iterable)
+    if recorder is None:
+        return iterator
+    try:
+        from iotrace.agent.dataloader.wrapped_source import recorded
+
+        wrapped: Iterator[Item] = recorded(iterable, iterator, recorder)
+        return wrapped
+    except recorder.ours(Exception) as error:
+        recorder.absorb(error, f"recording iotrace.batches({type(iterable).__name__})")
+        return iterator

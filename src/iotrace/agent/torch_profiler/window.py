@@ -176,7 +176,7 @@ class Window:
             self._timed("end", self._profiler.stop, why=why)
             self._profiler = None
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> TorchProfiler:
         if not self._registered:
             self._registered = True
             # A profiler that runs when the process ends crashes it. Registered late, called early.
@@ -190,12 +190,11 @@ class Window:
             raise OSError("the session is gone") from None
         self._profiler = TorchProfiler(self._schedule.options, self._schedule.activities)
         self._profiler.prepare()
+        return self._profiler
 
     def _start(self) -> None:
-        if self._profiler is None:  # no warm-up, or a fork ended it
-            self._prepare()
-        assert self._profiler is not None
-        self._profiler.start()
+        profiler = self._profiler or self._prepare()  # no warm-up, or a fork ended it
+        profiler.start()
 
     def _finish(self, why: str) -> None:
         """Stop, write the trace, and wait for the next cycle, if one is left."""
