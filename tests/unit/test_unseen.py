@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from iotrace.analysis.completeness.not_captured import _failed_early, _no_process
+from types import SimpleNamespace
+from typing import Any, cast
+
+from iotrace.analysis.completeness.not_captured import _no_process, _unseen_loops
 
 
 def test_a_command_that_failed_early_is_told_so_without_a_remedy() -> None:
-    told = _failed_early(3)
+    session = SimpleNamespace(exit_code=3)
+    loop = SimpleNamespace(marked=False, primary=None)
+    (told,) = _unseen_loops(cast("Any", SimpleNamespace(session=session, ranks=[SimpleNamespace(loop=loop)])))
     assert told.why == "the command failed (exit code 3) before a batch was delivered"
     assert told.remedy == ""
 
