@@ -64,7 +64,7 @@ def _run(checkout: Checkout, name: str, directory: Path) -> list[str]:
         line = checkout.command(*_SWEEP, checkout.python, str(PROGRAMS / "sleeper.py"))
     else:
         line = [checkout.python, str(PROGRAMS / _ALONE[name]), str(session)]
-    recorder.run(name, line, **variables)
+    recorder.run(name, line, int(name == "sweep"), **variables)  # of one point, which says nothing
     masks = Masks({"work": directory / "work", "checkout": checkout.path, "programs": PROGRAMS})
     sessions = sorted(path.parent for path in session.parent.rglob("manifest.json"))
     return [f"{path.name}: {line}" for path in sessions for line in lines_of(path, masks.paths)]
