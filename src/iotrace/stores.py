@@ -103,16 +103,14 @@ def upload(source: Path, url: str) -> None:
 
 def _again(do: Callable[..., Any], *words: Any, **named: Any) -> Any:
     """Call `do` until it succeeds, four times at most; what will not get better is raised at once."""
-    for number in range(_TRIES):
+    for number in range(_TRIES - 1):
         try:
             return do(*words, **named)
         except (FileNotFoundError, PermissionError):
             raise
         except Exception:  # each store has errors of its own for a connection that broke
-            if number + 1 == _TRIES:
-                raise
             time.sleep(_PAUSE_SECONDS * 2**number)
-    raise AssertionError
+    return do(*words, **named)
 
 
 def _store_of(url: str) -> tuple[Any, str]:

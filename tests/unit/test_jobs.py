@@ -9,8 +9,9 @@ import pytest
 
 from iotrace.launch import session_directory
 from iotrace.launch.job import job_of, task_of, tasks_of
+from iotrace.session import names
 from iotrace.session.identity import ranks
-from iotrace.session.manifest import Manifest, Outcome, PosixState, claim, write_outcome
+from iotrace.session.manifest import Manifest, Outcome, PosixState, claim, write_document
 
 SLURM = {
     "SLURM_JOB_ID": "4711",
@@ -99,5 +100,5 @@ def test_a_session_of_an_earlier_start_is_not_joined(
     assert claim(tmp_path, manifest)
     if ended_s_ago is not None:
         ended_ns = time.time_ns() - ended_s_ago * 1_000_000_000
-        write_outcome(tmp_path, Outcome(exit_code=0, ended_ns=ended_ns, duration_ns=1))
+        write_document(tmp_path / names.OUTCOME, Outcome(exit_code=0, ended_ns=ended_ns, duration_ns=1))
     assert session_directory.may_join(tmp_path, manifest.job, task) is joins

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from iotrace.errors import SessionError
 from iotrace.launch.session_directory import begin
 from iotrace.launch.traced_run import describe
+from iotrace.session import names
 from iotrace.session.clock_anchor import clock_anchor
 from iotrace.session.identity import boot_id
 from iotrace.session.launches import read_launches
@@ -25,7 +26,7 @@ from iotrace.session.listing import (
     stored_verdict,
 )
 from iotrace.session.liveness import this_process
-from iotrace.session.manifest import Manifest, Outcome, PosixState, read_manifest, write_outcome
+from iotrace.session.manifest import Manifest, Outcome, PosixState, read_manifest, write_document
 from tests.support.runs import in_process
 
 OURS = this_process()
@@ -58,7 +59,7 @@ def test_the_launcher_tells(tmp_path: Path) -> None:
     assert state(make(tmp_path / "runs")) == "running"
     assert state(make(tmp_path / "killed", launcher=GONE)) == "killed"
     ended = make(tmp_path / "ended", launcher=GONE)
-    write_outcome(ended, Outcome(exit_code=0, ended_ns=1, duration_ns=1))
+    write_document(ended / names.OUTCOME, Outcome(exit_code=0, ended_ns=1, duration_ns=1))
     assert state(ended) == "ended"
 
 
@@ -139,7 +140,7 @@ def test_the_report_says_which(tmp_path: Path) -> None:
 def ended(directory: Path, started_ns: int, exit_code: int | None = 0) -> Path:
     make(directory, started_ns=started_ns, launcher=GONE)
     outcome = Outcome(exit_code=exit_code, ended_ns=started_ns + 90 * 10**9, duration_ns=90 * 10**9)
-    write_outcome(directory, outcome)
+    write_document(directory / names.OUTCOME, outcome)
     return directory
 
 

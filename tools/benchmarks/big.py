@@ -15,7 +15,7 @@ import numpy as np
 
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
-from iotrace.session.manifest import Manifest, Outcome, PosixState, write_document, write_outcome
+from iotrace.session.manifest import Manifest, Outcome, PosixState, write_document
 from iotrace.sources.processes import SPAN_DTYPE
 
 _STEP_NS, _WAIT_NS = 10_000_000, 3_000_000
@@ -41,7 +41,7 @@ def write_session(
     write_document(path / names.MANIFEST, manifest)
     for rank in range(ranks):
         _Rank(path, rank, ranks, batches, loaders, workers, files, calls).write()
-    write_outcome(path, Outcome(0, _REAL_NS + end_ns, end_ns - _BEGIN_NS))
+    write_document(path / names.OUTCOME, Outcome(0, _REAL_NS + end_ns, end_ns - _BEGIN_NS))
 
 
 class _Rank:

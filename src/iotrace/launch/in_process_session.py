@@ -14,7 +14,7 @@ from iotrace.launch.read_paths import added_read_paths
 from iotrace.launch.session_directory import begin, numbered
 from iotrace.launch.telemetry.procfs import read_stat
 from iotrace.session import names
-from iotrace.session.manifest import NotCaptured, Outcome, PosixState, write_outcome
+from iotrace.session.manifest import NotCaptured, Outcome, PosixState, write_document
 
 # The writers of other processes look twice a second whether the session is over.
 _LONGEST_WAIT_S = 2.0
@@ -84,7 +84,8 @@ class InProcessSession:
             while any(map(_writing, self._others())) and time.monotonic() < deadline:
                 time.sleep(0.02)
         duration_ns = time.monotonic_ns() - self._started_ns
-        write_outcome(self.session, Outcome(exit_code=None, ended_ns=time.time_ns(), duration_ns=duration_ns))
+        outcome = Outcome(exit_code=None, ended_ns=time.time_ns(), duration_ns=duration_ns)
+        write_document(self.session / names.OUTCOME, outcome)
 
     def _others(self) -> list[Path]:
         own = f"{os.getpid()}-"

@@ -7,6 +7,7 @@ a label that makes it unique, then any of ``file FINDER``, ``size FINDER``, ``th
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured
@@ -22,9 +23,8 @@ def added_read_paths() -> tuple[dict[str, str], list[NotCaptured]]:
     from importlib.metadata import entry_points
 
     rows, refused = [], []
-    for point in sorted(
-        entry_points(group=names.READ_PATHS_GROUP), key=lambda point: (point.value, point.name)
-    ):
+    found = entry_points(group=names.READ_PATHS_GROUP)
+    for point in sorted(found, key=attrgetter("value", "name")):
         module, _, call = point.value.partition(":")
         row, why = _row(point.name)
         if not why and not (_CALL.fullmatch(module.strip()) and _CALL.fullmatch(call.strip())):

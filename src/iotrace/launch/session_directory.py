@@ -90,18 +90,18 @@ def may_join(session: Path, job: str, task: str) -> bool:
     A session that ended a while ago is of an earlier start, unless `task` was restarted.
     """
     try:
-        first = read_manifest(session)
-        if first.job != job:
+        if read_manifest(session).job != job:
             return False
-        others = [read_manifest(path) for path in launches(session)]
-        outcomes = [read_outcome(path) for path in (session, *launches(session))]
+        found = [session, *launches(session)]
+        tasks = [read_manifest(path).task for path in found]
+        outcomes = [read_outcome(path) for path in found]
     except SessionError:
         return False
     ends = [outcome.ended_ns for outcome in outcomes if outcome is not None]
     restarted = task.partition(".")[2] not in ("", "0")
     if len(ends) == len(outcomes) and max(ends) < time.time_ns() - _SAME_START_NS and not restarted:
         return False
-    return not task or task not in [other.task for other in (first, *others)]
+    return not task or task not in tasks
 
 
 def await_others(session: Path, expected: int | None, seconds: float) -> int:

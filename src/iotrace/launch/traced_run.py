@@ -23,7 +23,7 @@ from iotrace.launch.telemetry.cgroups import count_oom_kills
 from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
 from iotrace.session.liveness import this_process
-from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_outcome
+from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_document
 from iotrace.session.masks import masked
 
 # NVIDIA, AMD, Intel. A node without a device behind it makes the exposed wait unknown, not wrong.
@@ -123,7 +123,7 @@ def _conclude(launch: Path, code: int, exit_code: int, started_ns: int, oom_kill
         signal=-code if code < 0 else None,
         oom_kills=None if oom_kills is None or since is None else since - oom_kills,
     )
-    write_outcome(launch, outcome)
+    write_document(launch / names.OUTCOME, outcome)
     make_private(launch / names.POSIX)
 
 

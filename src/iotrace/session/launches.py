@@ -48,5 +48,4 @@ def joint_state(found: list[Launch]) -> str:
 def joint_exit_code(found: list[Launch]) -> int | None:
     """Return the first exit code that is not 0; None where an end was not seen, or has no code."""
     codes = [launch.outcome.exit_code if launch.outcome else None for launch in found]
-    failed = next((code for code in codes if code), None)
-    return 0 if failed is None and None not in codes else failed if None not in codes else None
+    return None if None in codes else next((code for code in codes if code), 0)

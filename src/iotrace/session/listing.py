@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -84,10 +85,8 @@ def newest_session(directory: Path) -> Path:
     """
     began: list[tuple[int, Path]] = []
     for path in sessions_in(directory):
-        try:
+        with suppress(SessionError):
             began.append((read_manifest(path).started_ns, path))
-        except SessionError:
-            continue
     if not began:
         raise SessionError(
             f"there is no session in {directory.absolute()}",
@@ -165,8 +164,6 @@ def _files(directory: Path) -> Iterator[tuple[str, int]]:
     for root, _, files in os.walk(directory):
         for name in files:
             path = os.path.join(root, name)
-            try:
+            with suppress(OSError):  # renamed or deleted meanwhile
                 if not name.startswith("."):
                     yield os.path.relpath(path, directory), os.lstat(path).st_size
-            except OSError:  # renamed or deleted meanwhile
-                continue

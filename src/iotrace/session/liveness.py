@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,9 @@ def last_heard_seconds(launch: Path) -> float | None:
     newest = 0.0
     for pattern in (f"{names.TELEMETRY}/*/{names.RECORDS}", f"{names.PROCESSES}/*/{names.RECORDS}"):
         for path in launch.glob(pattern):
-            try:
-                with open_regular(path, inside=True) as file:  # opening makes a network file system look anew
-                    newest = max(newest, os.fstat(file.fileno()).st_mtime)
-            except OSError:
-                continue
+            # Opening makes a network file system look anew.
+            with suppress(OSError), open_regular(path, inside=True) as file:
+                newest = max(newest, os.fstat(file.fileno()).st_mtime)
     return time.time() - newest if newest else None
 
 
@@ -116,11 +115,8 @@ def _documents(paths: Any) -> list[dict[str, Any]]:
     """Return the first line of each file, where it is a JSON object."""
     found = []
     for path in paths:
-        try:
-            with open_regular(path, inside=True) as file:
-                document = json.loads(file.readline(_LONGEST_LINE))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(document, dict):
-            found.append(document)
+        with suppress(OSError, ValueError, RecursionError), open_regular(path, inside=True) as file:
+            document = json.loads(file.readline(_LONGEST_LINE))
+            if isinstance(document, dict):
+                found.append(document)
     return found

@@ -153,11 +153,6 @@ def claim(session: Path, manifest: Manifest) -> bool:
         temporary.unlink(missing_ok=True)
 
 
-def write_outcome(session: Path, outcome: Outcome) -> None:
-    """Write how the run ended, if the session can still be written."""
-    write_document(session / names.OUTCOME, outcome)
-
-
 def read_manifest(session: Path) -> Manifest:
     """Read the manifest of the session at `session`; SessionError where there is none, or it is damaged."""
     path = session / names.MANIFEST

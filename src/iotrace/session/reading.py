@@ -14,11 +14,8 @@ from typing import BinaryIO
 
 import msgspec
 
-UNREADABLE = (
-    msgspec.DecodeError,
-    UnicodeDecodeError,
-    RecursionError,
-)  # by a decoder of JSON: nested too deep
+# What a decoder of JSON raises; the last where it is nested too deep.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CHUNK_BYTES = 4 << 20
 _MOST_DOCUMENT_BYTES = 256 << 20
 MOST_BLANK_BYTES = 64 << 20  # in a row, of a file that holds something

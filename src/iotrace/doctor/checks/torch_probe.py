@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 
 import msgspec
 
@@ -85,10 +86,8 @@ def _merge(output: str) -> TorchFacts:
     merged: dict[str, object] = {}
     for line in output.splitlines():
         if line.startswith("{"):
-            try:
+            with suppress(msgspec.DecodeError):
                 merged.update(msgspec.json.decode(line, type=dict))
-            except msgspec.DecodeError:
-                continue
     return msgspec.convert(merged, TorchFacts)
 
 

@@ -217,9 +217,8 @@ class ClockExchange:
 
     def _read_datagram(self, data: bytes, what: bytes) -> tuple[bytes, int, int] | None:
         body, signature = data[: _BODY.size], data[_BODY.size :]
-        if len(data) != _SIZE or not data.startswith(what):
-            return None
-        if not hmac.compare_digest(signature, hmac.digest(self._key, body, "sha256")[:_SIGNED]):
+        signed = hmac.digest(self._key, body, "sha256")[:_SIGNED]
+        if len(data) != _SIZE or not data.startswith(what) or not hmac.compare_digest(signature, signed):
             return None
         _, number, received, answered = _BODY.unpack(body)
         return number, received, answered
