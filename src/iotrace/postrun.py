@@ -12,7 +12,6 @@ from iotrace import __version__
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.errors import IotraceError, what_failed
-from iotrace.launch.job import tasks_of
 from iotrace.launch.session_directory import await_others
 from iotrace.launch.tracing_costs import CostMeasurement
 from iotrace.merge.run import write_timeline
@@ -20,6 +19,7 @@ from iotrace.report.layout import make_console
 from iotrace.report.printing import Progress, echo, watched
 from iotrace.report.terminal import print_report
 from iotrace.session import names
+from iotrace.session.identity import ranks
 from iotrace.session.listing import store_verdict
 from iotrace.session.manifest import read_manifest
 from iotrace.sinks.delivery import log_report
@@ -84,7 +84,7 @@ def _await_job(directory: Path, progress: Progress) -> int:
     if not read_manifest(directory).job:
         return 0
     progress("waiting for the other launchers of the job")
-    return await_others(directory, tasks_of(os.environ), _OTHERS_SECONDS)
+    return await_others(directory, ranks(os.environ)["world_size"], _OTHERS_SECONDS)
 
 
 def _open(directory: Path, measurement: CostMeasurement | None, progress: Progress) -> Session:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iotrace.launch import session_directory
-from iotrace.launch.job import job_of, task_of, tasks_of
+from iotrace.launch.job import job_of, task_of
 from iotrace.session import names
 from iotrace.session.identity import ranks
 from iotrace.session.manifest import Manifest, Outcome, PosixState, claim, write_document
@@ -47,7 +47,7 @@ def test_every_launcher_tells_rank_local_rank_and_world_size(variables: dict[str
 
 def test_without_a_launcher_nothing_is_told() -> None:
     assert ranks({"HOME": "/root", "RANK": "first"}) == {"rank": None, "local_rank": None, "world_size": None}
-    assert (job_of({}), task_of({}), tasks_of({})) == ("", "", None)
+    assert (job_of({}), task_of({}), ranks({})["world_size"]) == ("", "", None)
 
 
 def test_torchrun_inside_slurm_is_the_inner_one() -> None:

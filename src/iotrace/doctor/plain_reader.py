@@ -54,16 +54,14 @@ def read_plainly(path: str) -> PlainReads:
 
 def _read(path: Path) -> PlainReads:
     if not path.exists():
-        raise BadDataError(
-            f"{path} does not exist", remedy="name a file, or a directory with data: --storage PATH"
-        )
+        remedy = "name a file, or a directory with data: --storage PATH"
+        raise BadDataError(f"{path} does not exist", remedy)
     real = os.path.realpath(path)
     mount = mount_of(real, mounts())
     sizes = find(path, time.monotonic() + _WALK_SECONDS).sizes
     if not sizes:
-        raise BadDataError(
-            f"{path} has no file that holds something", remedy="name a file, or a directory with data"
-        )
+        remedy = "name a file, or a directory with data"
+        raise BadDataError(f"{path} has no file that holds something", remedy)
     # All of a directory may be on other mounts below it: what is read has to be of the mount that is named.
     device = os.stat(real).st_dev
     largest = sorted((each for each in sizes if each.stat().st_dev == device), key=lambda each: -sizes[each])

@@ -44,8 +44,3 @@ def task_of(environment: Mapping[str, str]) -> str:
         return ""
     restart = environment.get("TORCHELASTIC_RESTART_COUNT", "")
     return f"{rank}.{restart}" if restart else str(rank)
-
-
-def tasks_of(environment: Mapping[str, str]) -> int | None:
-    """Return how many tasks, hence launchers, the job has; None where nothing says."""
-    return ranks(environment)["world_size"]
