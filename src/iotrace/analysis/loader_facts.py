@@ -31,9 +31,8 @@ from iotrace.analysis.wait.data_wait import (
     unmade_fraction,
 )
 from iotrace.analysis.wait.gain_bound import FILES, gain_ms
-from iotrace.analysis.wait.pools import asleep_for_pool
+from iotrace.analysis.wait.pools import asleep_for_pool, samples_made
 from iotrace.analysis.wait.production import outermost
-from iotrace.analysis.wait.samples_made import samples_made
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH
 from iotrace.sources.records import IteratorStart

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from iotrace.analysis.compare.basis import Basis, Rank, rank_pair
 from iotrace.analysis.compare.changes import changed_parts, rest_parts, step_change
-from iotrace.analysis.compare.results import Comparison, Side
+from iotrace.analysis.compare.results import Comparison, Differing, Side
 from iotrace.analysis.compare.same_work import differences
-from iotrace.analysis.compare.settings import environment_of, settings_of
 from iotrace.analysis.compare.spread import cpu_slower_pct
 from iotrace.analysis.compare.stage_changes import stage_changes
 from iotrace.analysis.verdict.trust import BAD
@@ -17,6 +17,16 @@ SCHEMA_VERSION = 1
 # Two runs of one program on one quiet machine differ by so much, whatever the steps within each say.
 RUN_TO_RUN_PCT = 2.0
 _BANNERS = {"faster": "FASTER", "slower": "SLOWER"}
+# Of the loop's loader, under their names in DataLoader.
+_SETTINGS = {
+    "workers": "num_workers",
+    "prefetch_factor": "prefetch_factor",
+    "persistent_workers": "persistent_workers",
+    "pin_memory": "pin_memory",
+    "in_order": "in_order",
+    "start_method": "start_method",
+    "library": "library",
+}
 
 
 def compare(one: Basis, other: Basis) -> Comparison:
@@ -49,8 +59,8 @@ def compare(one: Basis, other: Basis) -> Comparison:
         rest_ms=rest_parts(ranks),
         changed=changed_parts(ranks),
         stages=stage_changes(ranks[:1], ranks[1:]),
-        settings=settings_of(ranks),
-        environment=list(environment_of(one, other, ranks)),
+        settings=_settings(ranks),
+        environment=list(_environment(one, other, ranks)),
         cpu_slower_pct=cpu_slower_pct(ranks[:1], ranks[1:]),
     )
 
@@ -94,3 +104,43 @@ def _text(
     digits = 0 if abs(change_pct) >= 10 else 1
     interval = f"(95 %: {low:.{digits}f} to {high:.{digits}f})"
     return f"{_BANNERS[verdict]} {abs(change_pct):.{digits}f} % {interval}: {steps}"
+
+
+def _settings(ranks: tuple[Rank, Rank]) -> list[Differing]:
+    """List the settings of the loop's loader that differ, under their names in DataLoader."""
+    one, other = (rank.primary for rank in ranks)
+    if one is None or other is None:
+        return []
+    pairs = ((shown, getattr(one, name), getattr(other, name)) for name, shown in _SETTINGS.items())
+    return [
+        Differing(what=shown, values=[_value(before), _value(after)])
+        for shown, before, after in pairs
+        if before != after
+    ]
+
+
+def _environment(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[Differing]:
+    """Yield what differs around the program."""
+    sides = (one, other)
+    versions = [
+        {name: text for process in side.processes for name, text in process.versions.items()}
+        for side in sides
+    ]
+    for what, values in (
+        ("Python", [_all(process.python for process in side.processes) for side in sides]),
+        *((name, [each.get(name, "") for each in versions]) for name in {**versions[0], **versions[1]}),
+        ("iotrace", [side.session.iotrace_version or "" for side in sides]),
+        ("host", [_all(rank.host or "" for rank in side.ranks) for side in sides]),
+        ("CPUs", [_value(rank.system.cpus) for rank in ranks]),
+        ("accelerators", [_all(gpu.name for gpu in rank.system.gpus) for rank in ranks]),
+    ):
+        if values[0] != values[1]:
+            yield Differing(what=what, values=[value or "unknown" for value in values])
+
+
+def _all(values: Iterator[str]) -> str:
+    return ", ".join(sorted({value for value in values if value}))
+
+
+def _value(value: object) -> str:
+    return "unknown" if value is None else str(value)

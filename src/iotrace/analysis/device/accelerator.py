@@ -82,7 +82,6 @@ class _Totals(msgspec.Struct):
         rows = np.flatnonzero(activity.device)
         waiting = Coverage(waits.starts_ns, waits.ends_ns)
         busy = activity.busy()
-        kernels = activity.compute_kernels | activity.collective_kernels
         compute = union(*activity.intervals(activity.compute_kernels))
         communication = union(*activity.intervals(activity.collective_kernels))
         # Also kernels that took no ns end gaps; they lie in no union.
@@ -90,7 +89,7 @@ class _Totals(msgspec.Struct):
         self.busy += length(busy)
         self.compute += length(compute)
         self.communication += length(communication)
-        self.memory += length(union(*activity.intervals(activity.device & ~kernels)))
+        self.memory += length(union(*activity.intervals(activity.memory_operations)))
         self.overlap += length(intersect(compute, communication))
         gaps = gaps_of(activity, rows)
         classes = classify(activity, gaps, waiting, kernel_gap_ns)
@@ -107,15 +106,13 @@ class _Totals(msgspec.Struct):
         self.queues.append(Queues(activity))
         for name, idle_ns in other_parts(self.queues[-1], gaps, classes).items():
             self.others[name] = self.others.get(name, 0) + idle_ns
-        for device in np.unique(events.device[rows]).tolist():
-            of_device = rows[events.device[rows] == device]
-            for stream in np.unique(events.stream[of_device]).tolist():
-                own = of_device[events.stream[of_device] == stream]
-                total = self.streams.setdefault((device, stream), _Stream())
-                total.events += len(own)
-                total.busy += length(union(events.start_ns[own], events.end_ns[own]))
-                classes = classify(activity, gaps_of(activity, own), waiting, kernel_gap_ns)
-                total.classes += classes.sum(axis=0)
+        for own in self.queues[-1].by_stream():
+            stream = int(events.device[own[0]]), int(events.stream[own[0]])
+            total = self.streams.setdefault(stream, _Stream())
+            total.events += len(own)
+            total.busy += length(union(events.start_ns[own], events.end_ns[own]))
+            classes = classify(activity, gaps_of(activity, own), waiting, kernel_gap_ns)
+            total.classes += classes.sum(axis=0)
 
 
 class _Stream(msgspec.Struct):

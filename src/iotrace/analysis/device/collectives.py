@@ -176,6 +176,11 @@ class Matched(msgspec.Struct, frozen=True, dict=True):
         """What it took once all ranks had arrived: the shortest of the durations."""
         return min(self.durations_ns.values())
 
+    @property
+    def skew_ns(self) -> int:
+        """The longest wait of a rank."""
+        return max(self.durations_ns.values()) - self.real_ns
+
     @cached_property
     def last(self) -> int | None:
         """The rank that arrived last: it waited least. None where several waited as little."""

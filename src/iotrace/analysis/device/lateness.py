@@ -54,7 +54,7 @@ def lateness_of(ranks: Sequence[RankTrace], matched: Sequence[Matched]) -> list[
     arisen_ns = _arisen_ns(ranks, matched)
     found = []
     for number, one in enumerate(matched):
-        skew_ns, last = max(one.durations_ns.values()) - one.real_ns, one.last
+        skew_ns, last = one.skew_ns, one.last
         late = Late(
             matched=one,
             last=last,
@@ -97,8 +97,7 @@ def _unsure(one: Matched, last: int, ranks: dict[int, RankTrace]) -> bool:
     off_ns = bound_ns([ranks[rank] for rank in one.starts_ns])
     if off_ns is None:
         return False  # nothing is known of the clocks: the durations alone tell
-    too_wide = max(one.durations_ns.values()) - one.real_ns <= off_ns
-    return too_wide or one.starts_ns[last] + off_ns < max(one.starts_ns.values())
+    return one.skew_ns <= off_ns or one.starts_ns[last] + off_ns < max(one.starts_ns.values())
 
 
 def _since(rank: RankTrace, matched: Sequence[Matched]) -> dict[int, int]:
@@ -188,7 +187,7 @@ def _arisen_ns(ranks: Sequence[RankTrace], matched: Sequence[Matched]) -> list[i
             firsts_ns[rank] = min(start_ns, firsts_ns.get(rank, start_ns))
     found = []
     for one in matched:
-        skew_ns = max(one.durations_ns.values()) - one.real_ns
+        skew_ns = one.skew_ns
         if one.last is not None and one.starts_ns[one.last] == firsts_ns[one.last]:
             taken_ns = {rank: start_ns - began_ns[rank] for rank, start_ns in one.starts_ns.items()}
             longer_ns = taken_ns.pop(one.last) - min(taken_ns.values())

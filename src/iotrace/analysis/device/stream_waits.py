@@ -50,10 +50,15 @@ class Queues(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def end_ns(self) -> Column:
         """When each ended; not before those before it on its stream."""
-        ends: Column = self.activity.trace.events.end_ns[self.rows].copy()
-        for own in np.split(np.arange(len(ends)), np.flatnonzero(~self.has_previous)[1:]):
-            ends[own] = np.maximum.accumulate(ends[own])
-        return ends
+        ends: Column = self.activity.trace.events.end_ns[self.rows]
+        return np.concatenate([ends[:0], *map(np.maximum.accumulate, self._split(ends))])
+
+    def by_stream(self) -> list[Column]:
+        """The rows of each stream's events."""
+        return self._split(self.rows)
+
+    def _split(self, column: Column) -> list[Column]:
+        return np.split(column, np.flatnonzero(~self.has_previous)[1:])
 
     @cached_property
     def has_previous(self) -> Mask:

@@ -15,7 +15,7 @@ from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun, Pa
 from iotrace.analysis.loop.rounds import first_at
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.loop.threads import TrainingThread, training_thread
-from iotrace.analysis.table import NONE, Columns, key_of, sums
+from iotrace.analysis.table import NONE, Columns, key_of, match, sums
 from iotrace.session import names
 from iotrace.sources.session import Rank
 
@@ -146,12 +146,8 @@ def _by_delivery(thread: TrainingThread) -> Deliveries:
 
 
 _NO_WAITS = {
-    "opened": NONE,
-    "first": 0,
-    "behind": 0,
-    "first_left_out": 0,
-    "behind_left_out": 0,
-    "samples": NONE,
+    **dict.fromkeys(("opened", "samples"), NONE),
+    **dict.fromkeys(("first", "behind", "first_left_out", "behind_left_out"), 0),
 }
 
 
@@ -182,7 +178,7 @@ def _steps(cuts: Cuts, thread: TrainingThread, loaders: list[LoaderRun]) -> Step
     at = np.searchsorted(left_out[:, 0], awaited["delivered_ns"]) - 1
     ends, starts = np.append(left_out[:, 1], np.iinfo(np.int64).min), cuts.times_ns
     outside = (at < 0) | (awaited["delivered_ns"] > ends[at])
-    delivered_in = awaited[outside | _among(awaited["delivered_ns"], starts)]
+    delivered_in = awaited[outside | (match(awaited["delivered_ns"], starts) >= 0)]
     awaited = awaited[outside]
     delivered = awaited["delivered_ns"]
     closed = slice(0, max(0, len(starts) - 1))
@@ -199,12 +195,6 @@ def _steps(cuts: Cuts, thread: TrainingThread, loaders: list[LoaderRun]) -> Step
     rows |= {"first": bounds[:-1], "behind": bounds[1:]}
     rows |= {"first_left_out": outs[:-1], "behind_left_out": outs[1:]}
     return StepTable(Columns(len(opened), rows), opening, awaited, left_out)
-
-
-def _among(times: Times, known: Times) -> npt.NDArray[np.bool_]:
-    """Mark the times that are among some sorted ones."""
-    at = np.searchsorted(known, times)
-    return np.asarray(np.append(known, 0)[at] == times) & (at < len(known))
 
 
 def _samples(taken: Deliveries, first: Times, behind: Times) -> Times:

@@ -55,7 +55,7 @@ def with_amplification(
 ) -> list[FileGroup]:
     """Add to each group how much was fetched and decoded for what was used, where its format tells."""
     arrays, odd = _arrays(rank, paths, calls)
-    given = _given(rank, paths)
+    given = given_bytes(rank, paths)
     members: dict[str, list[str]] = defaultdict(list)
     for file in io.files:
         if file.group is not None:
@@ -151,7 +151,7 @@ def _known(path: str, arrays: Sequence[str]) -> bool:
     )
 
 
-def _given(rank: Rank, paths: Paths) -> dict[tuple[str, int], int | None]:
+def given_bytes(rank: Rank, paths: Paths) -> dict[tuple[str, int], int | None]:
     """The bytes that libraries gave of each file, by the kind of span; None where a span does not tell.
 
     Calls within calls give the same bytes: the innermost are counted.

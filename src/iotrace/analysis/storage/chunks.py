@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.results import Chunks, FileGroup, FileIo, Io, total
+from iotrace.analysis.storage.amplification import given_bytes
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import ArrayInfo, Gridded
@@ -34,7 +35,9 @@ def with_chunks(groups: Sequence[FileGroup], io: Io | None, rank: Rank, paths: P
     if not arrays or io is None:
         return list(groups)
     dates = {paths.shown(info.path): info for info in _told(rank, Gridded)}
-    _add_used(arrays, rank, paths)
+    given = given_bytes(rank, paths)
+    for path, array in arrays.items():
+        array.used_bytes = given.get((path, KIND_READ_PATH), 0)
     holding: dict[str, set[str]] = defaultdict(set)
     for row in io.files:
         name = _array_of(row, arrays)
@@ -50,18 +53,6 @@ def with_chunks(groups: Sequence[FileGroup], io: Io | None, rank: Rank, paths: P
 
 def _told(rank: Rank, kind: type[Any]) -> list[Any]:
     return [record for process in rank.processes for record in process.of_type(kind)]
-
-
-def _add_used(arrays: dict[str, _Array], rank: Rank, paths: Paths) -> None:
-    """Sum up the bytes that reading the arrays returned, in all processes of the rank."""
-    for process in rank.processes:
-        spans = process.spans[process.spans["kind"] == KIND_READ_PATH]
-        for number, file in process.span_files.items():
-            array = arrays.get(paths.shown(file))
-            if array is None or array.used_bytes is None:
-                continue
-            sizes = spans["bytes"][spans["file"] == number]
-            array.used_bytes = None if (sizes < 0).any() else array.used_bytes + int(np.sum(sizes))
 
 
 def _array_of(row: FileIo, arrays: dict[str, _Array]) -> str | None:

@@ -28,14 +28,14 @@ def amplified(report: RankReport) -> list[Culprit]:
     """
     costs = {cost.path: cost.ms for cost in report.data_wait.files}
     found = [
-        each
+        (cost_ms, culprit)
         for group in report.file_groups
-        for each in (*_of_layout(group, costs), (group.ms, _of_whole_reads(group.whole_reads)))
+        for cost_ms, culprit in (*_of_layout(group, costs), (group.ms, _of_whole_reads(group.whole_reads)))
+        if cost_ms is not None and culprit is not None
     ]
-    told = [(cost_ms, culprit) for cost_ms, culprit in found if cost_ms is not None and culprit is not None]
-    if not told:
+    if not found:
         return []
-    cost_ms, culprit = max(told, key=lambda pair: pair[0])
+    cost_ms, culprit = max(found, key=lambda pair: pair[0])
     if not worth_telling(cost_ms, report):
         return []
     return [replace(culprit, wait_ms=cost_ms, leads=leads(cost_ms, report))]
