@@ -334,11 +334,13 @@ SAMPLES = 24
 
 def make():
     rows = np.random.default_rng(0).random((SAMPLES, 8))
-    for name in ("table", "kept", "own", "three", "one"):  # files of one directory are one group
-        os.mkdir(name)
+    for name in ("table", "kept", "own", "three", "one", "map", "members"):
+        os.mkdir(name)  # files of one directory are one group
     pd.DataFrame(rows).to_csv("table/t.csv")
     pd.DataFrame(rows).to_csv("kept/t.csv")
     np.save("one/t.npy", rows)
+    np.save("map/t.npy", rows)
+    np.savez("members/t.npz", **{str(number): np.zeros(8192) for number in range(SAMPLES)})
     for number in range(3):
         np.savez("three/{}.npz".format(number), x=rows)
     for number in range(SAMPLES):
@@ -355,6 +357,9 @@ class Samples(Dataset):
         np.load("one/t.npy")[index]
         with open("own/{}.json".format(index)) as file:  # only alike: a file of its own, once an epoch
             json.load(file)
+        np.load("map/t.npy", mmap_mode="r")[index]  # only alike: a part of it
+        with np.load("members/t.npz") as members:  # likewise
+            members[str(index)]
         if self.kept is None:  # only alike: read once by each copy of the dataset
             self.kept = pd.read_csv("kept/t.csv")
         return float(found)
@@ -372,10 +377,11 @@ def test_files_that_each_sample_reads_whole(tmp_path: Path, workers: int) -> Non
     report = run_script(tmp_path, AGAIN, str(workers)).report()
     found = {group["path"]: group["whole_reads"] for group in report["ranks"][0]["file_groups"]}
     readers = 4 if workers else 1  # of each epoch two
-    for path, files, per_pass in (("table/t.csv", 1, 24.0), ("three/", 3, 8.0), ("one/t.npy", 1, 24.0)):
-        one = found.pop(path)
-        assert (one["files"], one["calls"], one["calls_per_pass"]) == (files, 48, per_pass)
-        assert (one["readers"], one["fits"]) == (readers, True)
-        assert one["given_bytes"] == files * 24 * (9 if path == "table/t.csv" else 8) * 8
+    for name, files, per_pass in (("table", 1, 24.0), ("three", 3, 8.0), ("one", 1, 24.0)):
+        own = [found.pop(path) for path in list(found) if path.startswith(f"{name}/")]
+        assert (sum(one["files"] for one in own), sum(one["times"] for one in own)) == (files, 48)
+        for one in own:  # of several files one may stand alone
+            assert (one["times_per_pass"], one["readers"], one["fits"]) == (per_pass, readers, True)
+            assert one["given_bytes"] == one["files"] * 24 * (9 if name == "table" else 8) * 8
     assert found
     assert not any(found.values())

@@ -362,7 +362,7 @@ def test_workers_that_would_win_nothing_are_not_advised() -> None:
 
 def again(path: str, cost: str = "decode_ms", files: int = 1, **known: Any) -> dict[str, Any]:
     """A file that each sample reads whole."""
-    whole = WholeReads(files=files, calls=480, calls_per_pass=160.0, readers=2, given_bytes=9, fits=True)
+    whole = WholeReads(files=files, times=480, times_per_pass=160.0, readers=2, given_bytes=9, fits=True)
     group = unknown(FileGroup, path=path, whole_reads=replace(whole, **known), **{cost: 50.0})
     files_of = [
         file(f"{path}{place}" if files > 1 else path, **{cost: 50.0 / files}) for place in range(files)

@@ -283,7 +283,7 @@ def test_row_groups_are_blamed_where_their_files_have_the_wait() -> None:
 
 
 def test_files_that_are_read_whole_again_are_blamed_where_they_have_the_wait() -> None:
-    whole = WholeReads(files=1, calls=320, calls_per_pass=160.0, readers=2, given_bytes=None, fits=False)
+    whole = WholeReads(files=1, times=320, times_per_pass=160.0, readers=2, given_bytes=None, fits=False)
     report: Any = SimpleNamespace(
         file_groups=[unknown(FileGroup, path="a.csv", ms=60.0, whole_reads=whole)],
         data_wait=SimpleNamespace(files=[], raw_ms=100.0),
@@ -294,7 +294,7 @@ def test_files_that_are_read_whole_again_are_blamed_where_they_have_the_wait() -
     assert found.text == "it is read and decoded whole 160 times an epoch"
     assert found.evidence == {"whole_reads": 320.0, "predicted_reads": 2.0}
     report.file_groups = [
-        unknown(FileGroup, path="d/", ms=60.0, whole_reads=replace(whole, files=4, calls_per_pass=40.0))
+        unknown(FileGroup, path="d/", ms=60.0, whole_reads=replace(whole, files=4, times_per_pass=40.0))
     ]
     assert amplified(report)[0].text == "each of its files is read and decoded whole 40 times an epoch"
     report.file_groups[0] = replace(report.file_groups[0], ms=2.0)

@@ -178,8 +178,8 @@ def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set
         return None
     name, gone = _named(target, "")
     one, each = (name, "it is") if found.files == 1 else (f"each file of {name}", "each file is")
-    times = f"{each} read whole {found.calls_per_pass:.0f} times an epoch"
-    evidence = {"whole_reads": float(found.calls), "predicted_reads": float(found.files * found.readers)}
+    times = f"{each} read whole {found.times_per_pass:.0f} times an epoch"
+    evidence = {"whole_reads": float(found.times), "predicted_reads": float(found.files * found.readers)}
     if formats == {".npy"}:
         text = f"map {one} (numpy.load(..., mmap_mode='r')), so that a sample reads its own part: {times}"
         return Remedy(f"map {name}: numpy.load(mmap_mode='r')", text, gone, evidence=evidence)

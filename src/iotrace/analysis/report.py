@@ -208,7 +208,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         groups, io = with_storage(groups, io, traced[1], analysis.session, rank, samples)
         groups = _with_chunks(groups, io, analysis)
         groups = with_amplification(groups, io, traced[1], rank, paths, _row_groups(analysis))
-    groups = with_whole_reads(groups, io, analysis, system)
+    groups = with_whole_reads(groups, traced[1] if traced else {}, analysis, system)
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)
     return RankReport(

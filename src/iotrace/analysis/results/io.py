@@ -185,15 +185,15 @@ class Amplification(ReportPart, frozen=True, kw_only=True):
 
 
 class WholeReads(ReportPart, frozen=True, kw_only=True):
-    """Calls that each read and decoded one of `files` whole, as most batches did, in `readers` processes.
+    """Files that most batches read and decoded whole: `times` in all, in `readers` processes.
 
-    In each pass of the rank's loaders each file was read `calls_per_pass` times. A process that kept them
+    In each pass of the rank's loaders each file was read `times_per_pass` times. A process that kept them
     would read each once, and hold `given_bytes` (null: calls do not say); `fits`: there is memory for that.
     """
 
     files: int
-    calls: int
-    calls_per_pass: float
+    times: int
+    times_per_pass: float
     readers: int
     given_bytes: int | None
     fits: bool

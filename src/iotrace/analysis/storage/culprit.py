@@ -72,8 +72,8 @@ def _of_whole_reads(found: WholeReads | None) -> Culprit | None:
         return None
     what = "it is" if found.files == 1 else "each of its files is"
     return _culprit(
-        f"{what} read and decoded whole {digits(found.calls_per_pass, 2)} times an epoch",
-        whole_reads=found.calls,
+        f"{what} read and decoded whole {digits(found.times_per_pass, 2)} times an epoch",
+        whole_reads=found.times,
         predicted_reads=found.files * found.readers,
     )
 

@@ -1,7 +1,8 @@
 """Files that are read and decoded whole for each sample or batch: how often, and whether memory holds them.
 
-A call that gives all of a file tells by its name. Who keeps what it gave calls once in each process; who
-calls again for each sample, where the file holds many, repeats the same work.
+Who keeps what a call gave calls once in each process; who calls again for each sample, where the file holds
+many, repeats the same work. Many calls may give a part, too: what counts is how often the same bytes were
+read. Where no read call was seen (numpy reads past dftracer), names of calls tell that have no parts to give.
 """
 
 from __future__ import annotations
@@ -13,19 +14,25 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FileGroup, FileIo, Io, System, WholeReads, total
+from iotrace.analysis.results import FileGroup, System, WholeReads, total
+from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.analysis.storage.row_groups import passes_lived, passes_of
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
 
-# Of PIL `open`: an image may be loaded several times. Not `pickle.load`: a file may hold many objects.
-# Parquet files are told by their row groups.
-_WHOLE = frozenset(
+_NUMPY = "numpy.load"  # of a map it tells no bytes
+_ALWAYS = frozenset(
     {
-        *("numpy.load", "torch.load", "json.load", "safetensors.torch.load_file"),
-        *("safetensors.numpy.load_file", "tifffile.imread", "PIL.Image.open", "cv2.imread"),
-        *("torchvision.io.read_image", "torchvision.io.decode_image"),
+        *(_NUMPY, "torch.load", "json.load"),
+        *("safetensors.torch.load_file", "safetensors.numpy.load_file"),
+    }
+)
+# Of PIL `open`: an image may be loaded several times. Parquet files are told by their row groups.
+_MOSTLY = frozenset(
+    {
+        *("numpy.NpzFile.__getitem__", "tifffile.imread", "PIL.Image.open", "cv2.imread"),
+        *("torchvision.io.read_image", "torchvision.io.decode_image", "pickle.load"),
         *(f"pandas.read_{kind}" for kind in ("csv", "table", "fwf", "feather", "orc")),
         *(f"pandas.read_{kind}" for kind in ("pickle", "json", "hdf", "excel")),
         *(f"polars.read_{kind}" for kind in ("csv", "ipc", "ndjson", "json")),
@@ -36,85 +43,91 @@ _WHOLE = frozenset(
 _WORTH = 1.5  # calls / those that are needed
 _AGAIN = 4  # times a pass: fewer may be one sample's, of a file that holds no other
 _EACH_BATCH = 0.9  # of the batches have a call: a worker that left took some along
+_PLACED = 0.9  # of the bytes read lie at places that are known
 _OF_MEMORY = 0.5  # of what was available at least: what kept files may take
 _DECODED_AT_MOST = 16  # bytes in memory for one of the file, where no call tells
 
 
 class _File(msgspec.Struct):
-    """What was read of a file: calls by each pid; the most bytes that one gave (-1: unknown)."""
+    """Calls that read a file, by pid; those without parts to give; the most bytes that one gave, or -1."""
 
     calls: dict[int, int] = msgspec.field(default_factory=dict)
+    always: int = 0
     given_bytes: int = -1
+    times: float = 0.0
+    held_bytes: float | None = None
+
+    def sum_up(self, reads: FileCalls | None) -> None:
+        """Set how often the file was read whole, and what its content takes of memory at most."""
+        self.times, given_bytes = self.always, self.given_bytes
+        self.held_bytes = None if given_bytes < 0 else given_bytes
+        if reads is not None and reads.distinct_bytes and reads.ranged_bytes >= _PLACED * reads.read_bytes:
+            again = reads.ranged_bytes / reads.distinct_bytes
+            self.times = min(sum(self.calls.values()), again)
+            unpacked_bytes = reads.distinct_bytes * (_DECODED_AT_MOST if given_bytes < 0 else 1)
+            self.held_bytes = max(given_bytes, unpacked_bytes)
 
 
 def with_whole_reads(
-    groups: Sequence[FileGroup], io: Io | None, analysis: RankAnalysis, system: System
+    groups: Sequence[FileGroup], calls: Mapping[str, FileCalls], analysis: RankAnalysis, system: System
 ) -> list[FileGroup]:
     """Add to each group how often its files were read whole, where once in each process would have done."""
     processes, passes = analysis.rank.processes, passes_of(analysis.loaders)
-    files = _whole_files(processes, analysis.session.paths) if passes else {}
+    files = _files(processes, analysis.session.paths) if passes else {}
     if not files or not passes:
         return list(groups)
+    for path, file in files.items():
+        file.sum_up(calls.get(path))
     by_worker = passes_lived(analysis.loaders, passes) or 0
     needed = {process.pid: passes if process.worker is None else by_worker for process in processes}
     batches = sum(len(loader.deliveries) for loader in analysis.loaders if not loader.description.wrapped)
-    rows = {} if io is None else {row.path: row for row in io.files}
     room_bytes = None if system.host is None else system.host.memory_available_bytes_min
     found = []
     for group in groups:
-        own = {path: file for path, file in files.items() if _in(path, group)}
-        calls = sum(sum(file.calls.values()) for file in own.values())
-        once = sum(sum(needed[pid] for pid in file.calls) for file in own.values())
-        if own and calls >= max(_WORTH * once, _AGAIN * passes * len(own), _EACH_BATCH * batches):
-            group = replace(group, whole_reads=_whole_reads(own, rows, passes, room_bytes))
+        own = [file for path, file in files.items() if _in(path, group)]
+        times = sum(file.times for file in own)
+        once = sum(sum(needed[pid] for pid in file.calls) for file in own)
+        if own and times >= max(_WORTH * once, _AGAIN * passes * len(own), _EACH_BATCH * batches):
+            group = replace(group, whole_reads=_whole_reads(own, passes, room_bytes))
         found.append(group)
     return found
 
 
-def _whole_reads(
-    files: Mapping[str, _File], rows: Mapping[str, FileIo], passes: int, room_bytes: int | None
-) -> WholeReads:
-    calls = sum(sum(file.calls.values()) for file in files.values())
-    readers = max(len(file.calls) for file in files.values())
-    given_bytes = total(None if file.given_bytes < 0 else file.given_bytes for file in files.values())
-    read_bytes = total(_read_bytes(rows.get(path)) for path in files)
-    held_bytes = given_bytes or (read_bytes and _DECODED_AT_MOST * read_bytes)
-    fits = (
-        held_bytes is not None and room_bytes is not None and readers * held_bytes <= _OF_MEMORY * room_bytes
-    )
+def _whole_reads(files: Sequence[_File], passes: int, room_bytes: int | None) -> WholeReads:
+    times = sum(file.times for file in files)
+    readers = max(len(file.calls) for file in files)
+    held_bytes = total(file.held_bytes for file in files)
     return WholeReads(
         files=len(files),
-        calls=calls,
-        calls_per_pass=calls / len(files) / passes,
+        times=round(times),
+        times_per_pass=times / len(files) / passes,
         readers=readers,
-        given_bytes=given_bytes,
-        fits=fits,
+        given_bytes=total(None if file.given_bytes < 0 else file.given_bytes for file in files),
+        fits=None not in (held_bytes, room_bytes)
+        and readers * (held_bytes or 0) <= _OF_MEMORY * (room_bytes or 0),
     )
-
-
-def _read_bytes(row: FileIo | None) -> float | None:
-    """The bytes that were read of a file each time that it was opened."""
-    return row.read_bytes / row.opens if row is not None and row.read_bytes and row.opens else None
 
 
 def _in(path: str, group: FileGroup) -> bool:
     return path == group.path or (group.path.endswith("/") and path.startswith(group.path))
 
 
-def _whole_files(processes: Sequence[Process], paths: Paths) -> dict[str, _File]:
-    """The files that calls gave whole, by path; of calls within calls the most frequent count."""
+def _files(processes: Sequence[Process], paths: Paths) -> dict[str, _File]:
+    """The files that such calls read, by path; of calls within calls the most frequent count."""
     found: dict[str, _File] = {}
     for process in processes:
-        names = [number for number, text in process.texts.items() if text in _WHOLE]
+        kinds = {number: text for number, text in process.texts.items() if text in _ALWAYS | _MOSTLY}
         spans = process.spans[process.spans["kind"] == KIND_READ_PATH]
-        whole = np.isin(spans["name"], names)
-        for number in np.unique(spans["file"][whole]).tolist():
+        for number in np.unique(spans["file"][np.isin(spans["name"], [*kinds])]).tolist():
             if number not in process.texts:
                 continue
-            of_file = spans["file"] == number
+            of_file = spans[spans["file"] == number]
             file = found.setdefault(paths.shown(process.texts[number]), _File())
-            file.calls[process.pid] = int(
-                np.unique(spans["name"][of_file & whole], return_counts=True)[1].max()
-            )
-            file.given_bytes = max(file.given_bytes, int(spans["bytes"][of_file].max()))
-    return found
+            for kind, name in kinds.items():
+                own = of_file[of_file["name"] == kind]
+                count = int((own["bytes"] >= 0).sum()) if name == _NUMPY else len(own)
+                if count:
+                    file.calls[process.pid] = max(count, file.calls.get(process.pid, 0))
+                    file.always += count if name in _ALWAYS else 0
+            file.given_bytes = max(file.given_bytes, int(of_file["bytes"].max()))
+    return {path: file for path, file in found.items() if file.calls}
