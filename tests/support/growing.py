@@ -281,6 +281,6 @@ def agrees(found: Top, windows: list[Window], whole: list[RankAnalysis]) -> int:
             causes = {cause: sum(wait.causes[cause] for wait in waits) / len(same) / 1e6 for cause in CAUSES}
             # The more anchors are known, the better the clock that calls are brought to: by less than 100 ns.
             assert shown.data_wait.causes_ms == pytest.approx(causes, abs=1e-4)
-            files = {cost.path: cost.ms for cost in file_costs(waits_of(waits), len(same))}
+            files = {cost.path: cost.ms for cost in file_costs(waits_of(waits).files, len(same))}
             assert {cost.path: cost.ms for cost in shown.data_wait.files} == pytest.approx(files, abs=1e-4)
     return explained

@@ -243,7 +243,7 @@ def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
 def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[FileFacts]:
     """The files of these waits, costliest first."""
     read: dict[str, FileIo] = {file.path: file for file in report.io.files} if report.io else {}
-    costs = file_costs(waits, len(analysis.kept))
+    costs = file_costs(waits.files, len(analysis.kept))
     arrays: dict[str, list[ChunkedArray]] = defaultdict(list)
     for group in report.file_groups:
         for array in group.amplification.arrays if group.amplification else ():

@@ -19,7 +19,6 @@ from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.overhead import overhead_of
 from iotrace.analysis.host.system import system_of
 from iotrace.analysis.loader_facts import loader_facts
-from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.step_phases import step_phases
@@ -39,7 +38,6 @@ from iotrace.analysis.results import (
     SCHEMA_VERSION,
     FileGroup,
     Io,
-    LoaderResult,
     ProcessInfo,
     RankReport,
     Recommendation,
@@ -67,7 +65,7 @@ from iotrace.analysis.wait.stages import stages_of
 from iotrace.session.names import KIND_TRAINER
 from iotrace.sources.kineto.profiler_traces import Windows
 from iotrace.sources.processes import Process
-from iotrace.sources.records import ArrayInfo, RowGroupsRead, TrainerRun, Versions
+from iotrace.sources.records import ArrayInfo, RowGroupsRead, Versions
 from iotrace.sources.session import Session, rank_of
 
 
@@ -228,7 +226,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         phases_ms=phases.means_ms,
         phases_source=phases.source,
         phases_unknown_why=phases.unknown_why,
-        loaders=[_loader(analysis, loader) for loader in analysis.loaders],
+        loaders=[loader_result(analysis, loader) for loader in analysis.loaders],
         regions=regions_of(rank, len(kept), analysis.measured_waits),
         breakdown_ms=compute.breakdown_ms,
         breakdown_raw_ms=compute.breakdown_raw_ms,
@@ -279,12 +277,3 @@ def _trainer(analysis: RankAnalysis) -> TrainerTimes | None:
     from iotrace.analysis.program.trainer import trainer_times
 
     return trainer_times(analysis)
-
-
-def _loader(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
-    """Make a loader's figures; of the primary one those of the loader that it wraps, where it wraps one."""
-    primary = loader is analysis.primary
-    source = analysis.source if primary and analysis.source is not None else loader
-    main, within = analysis.rank.main, analysis.within.get(loader.number)
-    ends = [main.clock.to_session_ns(run.end_ns) for run in main.of_type(TrainerRun)]
-    return loader_result(loader, primary, source, within, analysis.session.paths, max(ends, default=None))

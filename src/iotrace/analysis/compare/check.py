@@ -22,6 +22,7 @@ from iotrace.analysis.compare.stage_changes import ERROR_OF_CORRECTION, stage_ch
 from iotrace.errors import SessionError
 
 _WORTH_FAILING = 0.01  # of what a sample costs in all
+_OF_COMPARISON = ("comparable", "step_ms", "change_pct", "ci95_pct", "causes_ms", "changed")
 _MOSTLY = 0.6  # of a stage's growth: what one file has of it, to be named for it
 # What other programs on the same cores add to a stage at least, though each is the lower quartile of many.
 _BUSY_PCT = {"cpu": 30.0, "wall": 100.0}
@@ -65,12 +66,7 @@ def check(
         conditions=conditions,
         session=(middle_of(sessions) if comparison else sessions[0]).path,
         baseline=middle_of(baselines).path if comparison else baselines[0].path if baselines else None,
-        comparable=None if comparison is None else comparison.comparable,
-        step_ms=None if comparison is None else comparison.step_ms,
-        change_pct=None if comparison is None else comparison.change_pct,
-        ci95_pct=None if comparison is None else comparison.ci95_pct,
-        causes_ms=None if comparison is None else comparison.causes_ms,
-        changed=None if comparison is None else comparison.changed,
+        **{field: getattr(comparison, field, None) for field in _OF_COMPARISON},
         comparison=comparison,
         sessions=[session.path for session in sessions],
         baselines=[baseline.path for baseline in baselines],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -106,7 +107,6 @@ def _change(
     noise = noise_of(logs, prior, math.sqrt(variance))
     change = fmean(logs[1]) - fmean(logs[0])
     file = path if len(keys) == 1 else None
-    decoded = _decoded(sides, weights)
     return StageChange(
         what=f"{stage} of {file}" if file else stage,
         stage=stage,
@@ -118,9 +118,7 @@ def _change(
         ci95_pct=[_percent(change - noise.half95), _percent(change + noise.half95)],
         share=costs_ms[0][0] / whole,
         noise_pct=_percent(noise.exceeded_by_1_in_100),
-        decoded_bytes=None if decoded is None else decoded[0],
-        decoded_change_pct=None if decoded is None else decoded[1],
-        decoded_noise_pct=None if decoded is None else decoded[2],
+        **_decoded(sides, weights),
     )
 
 
@@ -130,21 +128,22 @@ def _of_correction(slowness: Sequence[Sequence[float]]) -> float:
     return ERROR_OF_CORRECTION * abs(after - before)
 
 
-def _decoded(
-    sides: tuple[list[_Run], list[_Run]], weights: dict[_Key, float]
-) -> tuple[list[float], float, float] | None:
-    """Compare the bytes decoded for a sample: both means, the change and its noise, in percent."""
+def _decoded(sides: tuple[list[_Run], list[_Run]], weights: dict[_Key, float]) -> dict[str, Any]:
+    """Compare the bytes decoded for a sample: both means, the change and its noise; nothing where unknown."""
     found = [[run.decoded(weights) for run in runs] for runs in sides]
     known = [[each for each in side if each is not None] for side in found]
     if [len(side) for side in known] != [len(side) for side in sides]:
-        return None
+        return {}
     logs = [[math.log(size_bytes) for size_bytes, _ in side] for side in known]
     within = math.sqrt(sum(variance / len(side) ** 2 for side in known for _, variance in side))
     # Nothing but the choice of samples changes a count: what each run shows of it is all that is expected.
     noise = noise_of(logs, 0.0, within)
     change = fmean(logs[1]) - fmean(logs[0])
-    means = [fmean(size_bytes for size_bytes, _ in side) for side in known]
-    return means, _percent(change), _percent(noise.exceeded_by_1_in_100)
+    return {
+        "decoded_bytes": [fmean(size_bytes for size_bytes, _ in side) for side in known],
+        "decoded_change_pct": _percent(change),
+        "decoded_noise_pct": _percent(noise.exceeded_by_1_in_100),
+    }
 
 
 def _percent(difference_of_logs: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -60,8 +60,8 @@ def compare_traces(before: Report, after: Report) -> TraceComparison:
             if parts[0] is not None and parts[1] is not None
             else None
         ),
-        kernels=_changes(known, counts, _kernels),
-        operators=_changes(known, counts, _operators),
+        kernels=_changes(known, counts, "kernels", "total_us"),
+        operators=_changes(known, counts, "operators", "host_self_us"),
         differs=_differs(first, second, devices),
     )
 
@@ -84,24 +84,15 @@ def _differs(first: RankReport, second: RankReport, devices: Sequence[str | None
     return found
 
 
-_Sums = dict[str, tuple[int, float]]  # calls and us by name
-
-
-def _kernels(found: Accelerator) -> _Sums:
-    return {one.name: (one.calls, one.total_us) for one in found.kernels}
-
-
-def _operators(found: Accelerator) -> _Sums:
-    return {one.name: (one.calls, one.host_self_us) for one in found.operators}
-
-
 def _changes(
-    known: Sequence[Accelerator | None], steps: Sequence[int], sums_of: Callable[[Accelerator], _Sums]
+    known: Sequence[Accelerator | None], steps: Sequence[int], what: str, us_of: str
 ) -> list[NamedChange] | None:
     """List what changed by name, the largest change first; None where a trace shows no device."""
-    before, after = (None if each is None else sums_of(each) for each in known)
-    if before is None or after is None:
+    if None in known:
         return None
+    before, after = (
+        {one.name: (one.calls, getattr(one, us_of)) for one in getattr(each, what)} for each in known
+    )
     found = []
     for name in dict.fromkeys((*before, *after)):
         sums = before.get(name, (0, 0.0)), after.get(name, (0, 0.0))

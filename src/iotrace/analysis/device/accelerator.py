@@ -30,11 +30,10 @@ from iotrace.analysis.device.kernels import (
 from iotrace.analysis.device.modules import PHASES, Origins
 from iotrace.analysis.device.operators import operators_of
 from iotrace.analysis.device.stream_waits import Queues, stream_waits_of
-from iotrace.analysis.efficiency.busy_phases import PhaseTimes
 from iotrace.analysis.efficiency.communication import collectives_of
-from iotrace.analysis.efficiency.idle import IdleOrigins
 from iotrace.analysis.efficiency.launches import launches_of, queue_of
 from iotrace.analysis.efficiency.peaks import peaks_of_windows
+from iotrace.analysis.efficiency.phases import IdleOrigins, PhaseTimes
 from iotrace.analysis.intervals import Coverage, intersect, length, pieces, union
 from iotrace.analysis.results import Accelerator, DevicePeaks, Gap, IdleByModule, OperatorShapes, StreamIdle
 from iotrace.sources.kineto.trace import Column

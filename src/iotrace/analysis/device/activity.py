@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Intervals, union
+from iotrace.analysis.table import match
 from iotrace.sources.kineto.communication import is_collective_kernel
-from iotrace.sources.kineto.kinds import (
-    Kind,
-    is_collective_range,
-    is_data_wait,
-    module_of,
-    step_of,
-)
+from iotrace.sources.kineto.kinds import Kind, is_collective_range, is_data_wait, module_of, step_of
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 Mask = npt.NDArray[np.bool_]
@@ -32,6 +29,16 @@ def steps_in_order(trace: KinetoTrace, steps: Mask) -> tuple[Intervals, list[int
     rows = rows[np.argsort(trace.events.start_ns[rows], kind="stable")]
     numbers = [step_of(trace.names[name]) or 0 for name in trace.events.name[rows].tolist()]
     return (trace.events.start_ns[rows], trace.events.end_ns[rows]), numbers
+
+
+def summed_by(keys: npt.NDArray[Any], *columns: npt.ArrayLike) -> Iterator[tuple[int, Column]]:
+    """Yield each different key, and the sum of each of `columns` over its rows.
+
+    A float64 holds 104 days in ns exactly.
+    """
+    known, of = np.unique(keys, return_inverse=True)
+    sums = [np.bincount(of, weights=np.asarray(column), minlength=len(known)) for column in columns]
+    yield from zip(known.tolist(), np.stack(sums, axis=1).astype(np.int64), strict=True)
 
 
 class Activity(msgspec.Struct, frozen=True, dict=True):
@@ -102,10 +109,10 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
         others = self.collective_ranges | self._asks | self.steps | self.modules
         return _mask((self.kinds == Kind.CPU_OP) & ~others)
 
-    def intervals(self, mask: Mask) -> Intervals:
-        """Starts and ends of the events of `mask`."""
+    def intervals(self, rows: Mask | Column) -> Intervals:
+        """Starts and ends of some events, by a mask or by their rows."""
         events = self.trace.events
-        return events.start_ns[mask], events.end_ns[mask]
+        return events.start_ns[rows], events.end_ns[rows]
 
     def busy(self) -> Intervals:
         """When the device did anything, as disjoint intervals."""
@@ -136,13 +143,9 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
         """Find per event the row of the runtime call that launched it, by correlation; -1 where unknown."""
         events = self.trace.events
         found = np.full(len(events), -1, dtype=np.int64)
-        calls = np.flatnonzero((self.kinds == Kind.RUNTIME) & (events.correlation >= 0))
-        if not len(calls):
-            return found
-        calls = calls[np.argsort(events.correlation[calls], kind="stable")]
-        known = events.correlation[calls]
+        # Of several calls with a number the first: `match` finds the last.
+        calls = np.flatnonzero((self.kinds == Kind.RUNTIME) & (events.correlation >= 0))[::-1]
         wanted = np.flatnonzero(self.device & (events.correlation >= 0))
-        index = np.minimum(np.searchsorted(known, events.correlation[wanted]), len(known) - 1)
-        hit = known[index] == events.correlation[wanted]
-        found[wanted[hit]] = calls[index[hit]]
+        call = match(events.correlation[wanted], events.correlation[calls])
+        found[wanted] = np.append(calls, -1)[call]
         return found

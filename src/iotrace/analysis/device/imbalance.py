@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.collectives import LateBatch, RankTrace, match
-from iotrace.analysis.device.late_groups import late_groups
+from iotrace.analysis.device.late_groups import late_groups, late_kinds
 from iotrace.analysis.device.lateness import (
     Late,
     bound_ns,
-    late_kinds,
     late_steps,
     lateness_of,
     other_kind,
@@ -179,7 +179,7 @@ def _stragglers(
         if len(rank.steps[0]) < _FEWEST_STEPS:
             kind = None
         longer_ms = None if kind is None else _longer_ms(rank.rank, kind, ranks, balances, late_by_ms)
-        batch = _usual_batch(by_number, own) if kind == "data" else None
+        batch = _usual_batch(by_number, own) if kind == "data" else {}
         found.append(
             Straggler(
                 rank=rank.rank,
@@ -193,11 +193,8 @@ def _stragglers(
                 late_by_ms=dict(late_by_ms),
                 late_steps=None if steps is None else steps.get(rank.rank, 0),
                 before_window_ms=sum(one.skew_ns - one.counted_ns for one in own) / 1e6,
-                worker=None if batch is None else batch.worker,
-                pid=None if batch is None else batch.pid,
-                file=None if batch is None else batch.file,
-                cause=None if batch is None else batch.cause,
                 evidence=_evidence(kind, longer_ms, batch),
+                **batch,
             )
         )
     return sorted(found, key=lambda one: (-one.waited_for_ms, -one.last_to_arrive))
@@ -233,35 +230,33 @@ def _longer_ms(
     return float(longer_ms) if longer_ms > 0 else None
 
 
-def _usual_batch(ranks: dict[int, RankTrace], own: Sequence[Late]) -> LateBatch | None:
-    """Name worker, cause and file, each where it has most of the lateness by data; None where nothing has."""
+def _usual_batch(ranks: dict[int, RankTrace], own: Sequence[Late]) -> dict[str, Any]:
+    """Name worker, cause and file, each where it has most of the lateness by data; those alone."""
     costly = sorted(own, key=lambda one: -(one.late_by_data_ns or 0))[:_MOST_NAMED]
     known = [(batch, one.late_by_data_ns or 0) for one in costly if (batch := _batch(ranks, one)) is not None]
     in_all_ns = sum(ns for _, ns in known)
-
-    def usual(*fields: str) -> tuple[object, ...]:
-        costs: dict[tuple[object, ...], int] = defaultdict(int)
+    found: dict[str, Any] = {}
+    if not known:
+        return found
+    for fields in (("worker", "pid"), ("cause",), ("file",)):
+        costs_ns: dict[tuple[Any, ...], int] = defaultdict(int)
         for batch, ns in known:
-            costs[tuple(getattr(batch, field) for field in fields)] += ns
-        most = max(costs, key=lambda key: costs[key], default=None)
-        return most if most is not None and 2 * costs[most] >= in_all_ns else (None,) * len(fields)
-
-    worker, pid = usual("worker", "pid")
-    (cause,), (file,) = usual("cause"), usual("file")
-    found = {"batch": known[0][0].batch if known else -1, "worker": worker, "pid": pid, "cause": cause}
-    return LateBatch(**found, file=file) if known else None  # type: ignore[arg-type]
+            costs_ns[tuple(getattr(batch, field) for field in fields)] += ns
+        most = max(costs_ns, key=lambda key: costs_ns[key])
+        if 2 * costs_ns[most] >= in_all_ns:
+            found |= zip(fields, most, strict=True)
+    return found
 
 
-def _evidence(kind: str | None, longer_ms: float | None, batch: LateBatch | None) -> str | None:
+def _evidence(kind: str | None, longer_ms: float | None, batch: Mapping[str, Any]) -> str | None:
     """Say in words what made the rank late; None where nothing did clearly."""
     if kind is None or longer_ms is None:
         return None
     if kind != "data":
         return _EVIDENCE[kind].format(longer_ms)
     text = f"it waits {longer_ms:.1f} ms a step longer for data"
-    if batch is None:
-        return text
-    named = [batch.cause, batch.file, None if batch.worker is None else f"worker {batch.worker}"]
+    worker = batch.get("worker")
+    named = [batch.get("cause"), batch.get("file"), None if worker is None else f"worker {worker}"]
     known = [each for each in named if each is not None]
     return f"{text}: {', '.join(known)}" if known else text
 

@@ -1,18 +1,41 @@
-"""Which rank comes last to the collectives of each kind and process group, how often and by how much."""
+"""Which rank comes last to the collectives of each name, or kind and process group: how often, how much."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from iotrace.analysis.device.lateness import Late
 from iotrace.analysis.efficiency.communication import kind_of
-from iotrace.analysis.results import LateGroup
+from iotrace.analysis.results import LateGroup, LateKind
 
 _Key = tuple[str, str | None, tuple[int, ...]]
 TIED = "several ranks came last together in each"
 UNSURE = "the clocks do not confirm who came last in most"
+
+
+def late_kinds(late: Sequence[Late]) -> list[LateKind]:
+    """Sum up the matched collectives by name, the most skewed first."""
+    by_name: dict[str, list[Late]] = defaultdict(list)
+    for one in late:
+        by_name[one.matched.name].append(one)
+    found = []
+    for name, own in by_name.items():
+        counts = Counter(one.last for one in own if one.last is not None)
+        last_rank, count = counts.most_common(1)[0] if counts else (None, 0)
+        found.append(LateKind(name=name, last_rank=last_rank, last_count=count, **_summed(own)))
+    return sorted(found, key=lambda one: -one.skew_ms)
+
+
+def _summed(own: Sequence[Late]) -> dict[str, Any]:
+    return {
+        "matched": len(own),
+        "tied": sum(one.matched.last is None for one in own),
+        "unsure": sum(one.unsure for one in own),
+        "skew_ms": sum(one.skew_ns for one in own) / 1e6,
+    }
 
 
 def late_groups(late: Sequence[Late], withheld: str | None) -> list[LateGroup]:
@@ -32,18 +55,15 @@ def _group(key: _Key, own: Sequence[Late], withheld: str | None) -> LateGroup:
     for one in own:
         if one.last is not None:
             late_ns[one.last] += _late_ns(one, one.last)
-    unsure = sum(one.unsure for one in own)
-    why = withheld or (UNSURE if 2 * unsure > len(own) else None if counts else TIED)
+    summed = _summed(own)
+    why = withheld or (UNSURE if 2 * summed["unsure"] > len(own) else None if counts else TIED)
     last = None if why is not None else max(counts, key=lambda rank: (counts[rank], late_ns[rank], -rank))
     calls = 0 if last is None else counts[last]
     return LateGroup(
         kind=kind,
         group=group,
         ranks=list(ranks),
-        matched=len(own),
-        tied=sum(one.matched.last is None for one in own),
-        unsure=unsure,
-        skew_ms=sum(one.skew_ns for one in own) / 1e6,
+        **summed,
         late_rank=last,
         late_calls=None if last is None else calls,
         late_pct=None if last is None else 100 * calls / len(own),

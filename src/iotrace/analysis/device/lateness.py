@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.collectives import Matched, RankTrace
 from iotrace.analysis.intervals import Coverage, subtract, union
-from iotrace.analysis.results import LateKind
 from iotrace.sources.kineto.trace import Column
 
 _LATE_STEP = 0.05  # of a step: from which its skew makes it a late one
@@ -47,9 +46,7 @@ class Late(msgspec.Struct, frozen=True, kw_only=True):
 def lateness_of(ranks: Sequence[RankTrace], matched: Sequence[Matched]) -> list[Late]:
     """Judge every matched collective, in order."""
     by_number = {rank.rank: rank for rank in ranks}
-    since = {rank.rank: _since(rank, matched) for rank in ranks}
-    waited = {rank.rank: _waited(rank, since[rank.rank], matched) for rank in ranks}
-    parts = {rank.rank: _parts(rank, since[rank.rank], matched) for rank in ranks}
+    before = {rank.rank: _before(rank, matched) for rank in ranks}
     kinds = ("data", "compute", "communication", other_kind(ranks))
     arisen_ns = _arisen_ns(ranks, matched)
     found = []
@@ -65,17 +62,17 @@ def lateness_of(ranks: Sequence[RankTrace], matched: Sequence[Matched]) -> list[
         if last is None or late.unsure:
             found.append(replace(late, last=None))
             continue
-        raw_ns, own_ns = waited[last][number]
-        others_ns = min(waited[rank][number][1] for rank in one.starts_ns if rank != last)
+        own = before[last][number]
+        others_ns = min(before[rank][number].exposed_ns for rank in one.starts_ns if rank != last)
         first = max(one.durations_ns, key=lambda rank: one.durations_ns[rank])
-        longer_ns = parts[last][number] - parts[first][number]
+        longer_ns = own.parts - before[first][number].parts
         found.append(
             replace(
                 late,
-                data_wait_ns=raw_ns,
-                late_by_data_ns=min(skew_ns, max(own_ns - others_ns, 0)),
+                data_wait_ns=own.wait_ns,
+                late_by_data_ns=min(skew_ns, max(own.exposed_ns - others_ns, 0)),
                 late_by_ns=_within(dict(zip(kinds, longer_ns.tolist(), strict=True)), arisen_ns[number]),
-                wait=_longest(by_number[last], since[last][number], one.starts_ns[last]),
+                wait=_longest(by_number[last], own.since_ns, one.starts_ns[last]),
             )
         )
     return found
@@ -100,58 +97,48 @@ def _unsure(one: Matched, last: int, ranks: dict[int, RankTrace]) -> bool:
     return one.skew_ns <= off_ns or one.starts_ns[last] + off_ns < max(one.starts_ns.values())
 
 
-def _since(rank: RankTrace, matched: Sequence[Matched]) -> dict[int, int]:
-    """Find, per index of a collective that the rank took part in, since when its data waits made it late.
+class _Before(msgspec.Struct, frozen=True):
+    """What a rank did since its collective before one, from `since_ns` on: ns.
 
-    That is since its collective before this one. A step may begin at the delivery of its batch, so that the
-    wait for it lies in the step before; before the first collective, the last wait counts whole.
+    Its data wait, all of it and what no kernel of a device covers; `parts` are the kinds of lateness.
     """
-    own = [
-        (one.starts_ns[rank.rank], number) for number, one in enumerate(matched) if rank.rank in one.starts_ns
-    ]
-    previous: int | None = None
-    since = {}
-    for start, number in sorted(own):
-        if previous is None:
-            last = int(np.searchsorted(rank.waits.ends_ns, start, side="right")) - 1
-            previous = int(rank.waits.starts_ns[last]) if last >= 0 else start
-        since[number] = previous
-        previous = start
-    return since
+
+    since_ns: int
+    wait_ns: int
+    exposed_ns: int
+    parts: Column
 
 
-def _waited(rank: RankTrace, since: dict[int, int], matched: Sequence[Matched]) -> dict[int, tuple[int, int]]:
-    """Measure the data wait before each collective, all of it and what no kernel of a device covers, ns."""
-    raw = Coverage(rank.waits.starts_ns, rank.waits.ends_ns)
-    exposed = raw
+def _before(rank: RankTrace, matched: Sequence[Matched]) -> dict[int, _Before]:
+    """Measure what the rank did before each collective that it took part in, by its index in `matched`.
+
+    A step may begin at the delivery of its batch, so that the wait for it lies in the step before; before the
+    first collective, the last wait counts whole. A device that computes hides a wait. On a host an operator
+    around a collective or a wait computes nothing.
+    """
+    own = [(one.starts_ns[rank.rank], at) for at, one in enumerate(matched) if rank.rank in one.starts_ns]
+    if not own:
+        return {}
+    arrivals, numbers = np.array(sorted(own), np.int64).T
+    last = int(np.searchsorted(rank.waits.ends_ns, arrivals[0], side="right")) - 1
+    first_ns = rank.waits.starts_ns[last] if last >= 0 else arrivals[0]
+    since = np.append(first_ns, arrivals[:-1])
+    raw = exposed = Coverage(rank.waits.starts_ns, rank.waits.ends_ns)
     if rank.has_device:
         exposed = Coverage(*subtract((raw.starts, raw.ends), rank.compute))
-    bounds = np.array(list(since.values()), np.int64), _arrivals(rank, since, matched)
-    both = (raw.within(*bounds).tolist(), exposed.within(*bounds).tolist())
-    return dict(zip(since, zip(*both, strict=True), strict=True))
-
-
-def _arrivals(rank: RankTrace, since: dict[int, int], matched: Sequence[Matched]) -> Column:
-    return np.array([matched[number].starts_ns[rank.rank] for number in since], np.int64)
-
-
-def _parts(rank: RankTrace, since: dict[int, int], matched: Sequence[Matched]) -> dict[int, Column]:
-    """Divide the time before each collective into data wait, computing, other collectives and the rest, ns.
-
-    A device that computes hides a wait. On a host an operator around a collective or a wait computes nothing.
-    """
-    compute, waits = rank.compute, (rank.waits.starts_ns, rank.waits.ends_ns)
-    lasted = np.array([matched[number].durations_ns[rank.rank] for number in since], np.int64)
-    arrivals = _arrivals(rank, since, matched)
-    communication = union(arrivals, arrivals + lasted)
+    lasted = np.array([matched[number].durations_ns[rank.rank] for number in numbers], np.int64)
+    roles = ((rank.waits.starts_ns, rank.waits.ends_ns), rank.compute, union(arrivals, arrivals + lasted))
     order = (1, 2, 0) if rank.has_device else (2, 0, 1)
-    roles = (waits, compute, communication)
-    begins = np.array(list(since.values()), np.int64)
     # What a rank did before its first collective, since the window began, made it late there.
-    begins[:1] = np.minimum(begins[:1], rank.steps[0][0])
+    begins = np.append(min(first_ns, rank.steps[0][0]), since[1:])
     table = break_down([roles[each] for each in order], begins, arrivals)[0]
-    columns = [table[:, order.index(role)] for role in range(len(roles))]
-    return dict(zip(since, np.stack([*columns, table[:, len(roles)]], axis=1), strict=True))
+    columns = (
+        since.tolist(),
+        raw.within(since, arrivals).tolist(),
+        exposed.within(since, arrivals).tolist(),
+        table[:, [*np.argsort(order), len(roles)]],
+    )
+    return dict(zip(numbers.tolist(), map(_Before, *columns), strict=True))
 
 
 def _within(longer_ns: dict[str, int], arisen_ns: int) -> dict[str, int]:
@@ -257,26 +244,3 @@ def pattern_of(counts: dict[int, int]) -> str | None:
     most = max(counts.values()) / steps
     several = sum(count >= 2 for count in counts.values()) >= 2
     return "stays" if most >= _STAYS else "moves" if most <= _MOVES and several else None
-
-
-def late_kinds(late: Sequence[Late]) -> list[LateKind]:
-    """Sum up the matched collectives by name, the most skewed first."""
-    by_name: dict[str, list[Late]] = defaultdict(list)
-    for one in late:
-        by_name[one.matched.name].append(one)
-    found = []
-    for name, own in by_name.items():
-        counts = Counter(one.last for one in own if one.last is not None)
-        (last_rank, count) = counts.most_common(1)[0] if counts else (None, 0)
-        found.append(
-            LateKind(
-                name=name,
-                matched=len(own),
-                tied=sum(one.matched.last is None for one in own),
-                last_rank=last_rank,
-                last_count=count,
-                skew_ms=sum(one.skew_ns / 1e6 for one in own),
-                unsure=sum(one.unsure for one in own),
-            )
-        )
-    return sorted(found, key=lambda one: -one.skew_ms)

@@ -70,17 +70,11 @@ def _recorded_apart(by_rank: dict[int, list[RankOfJob]]) -> str | None:
     if not firsts or max(firsts) - min(lasts) <= APART_NS:
         return None
     for first, second in combinations(sorted(by_rank), 2):
-        nearest: tuple[int, RankOfJob, RankOfJob] | None = None
-        for one, two in product(by_rank[first], by_rank[second]):
-            gap_ns = _apart_ns(one, two)
-            if gap_ns is None or gap_ns <= APART_NS:
-                break
-            if nearest is None or gap_ns < nearest[0]:
-                nearest = gap_ns, one, two
-        else:
-            if nearest is not None:
-                gap_ns, one, two = nearest
-                return f"{one.label} and {two.label} were recorded {time_span(gap_ns / 1e9)} apart"
+        gaps = [(_apart_ns(*pair), *pair) for pair in product(by_rank[first], by_rank[second])]
+        known = [gap for gap in gaps if gap[0] is not None and gap[0] > APART_NS]
+        if len(known) == len(gaps):
+            gap_ns, one, two = min(known, key=lambda gap: gap[0] or 0)
+            return f"{one.label} and {two.label} were recorded {time_span((gap_ns or 0) / 1e9)} apart"
     return None
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from iotrace.analysis.device.activity import Activity, Mask
+from iotrace.analysis.device.activity import Activity, Mask, summed_by
 from iotrace.analysis.device.modules import Enclosing
 from iotrace.analysis.intervals import outer_first
 from iotrace.analysis.results import Operator
+from iotrace.analysis.table import match
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 
@@ -124,13 +127,8 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
         unlaunched = np.flatnonzero(
             activity.device & (activity.launch < 0) & (ids >= 0) & (ids != events.correlation)
         )
-        known = np.flatnonzero(ids[self.rows] >= 0)
-        if len(unlaunched) and len(known):
-            known = known[np.argsort(ids[self.rows[known]], kind="stable")]
-            at = np.searchsorted(ids[self.rows[known]], ids[unlaunched])
-            hit = known[np.minimum(at, len(known) - 1)]
-            same = ids[self.rows[hit]] == ids[unlaunched]
-            found[unlaunched[same]] = hit[same]
+        known = np.flatnonzero(ids[self.rows] >= 0)[::-1]  # of several the first: `match` finds the last
+        found[unlaunched] = np.append(known, _NONE)[match(ids[unlaunched], ids[self.rows[known]])]
         return found
 
 
@@ -156,12 +154,7 @@ class HostTree(OperatorTree, frozen=True, dict=True):
         return found
 
 
-class _Sums(msgspec.Struct):
-    calls: int = 0
-    host_total: int = 0
-    host_self: int = 0
-    device_total: int = 0
-    device_self: int = 0
+_TIMES = ("host_total_us", "host_self_us", "device_total_us", "device_self_us")
 
 
 def operators_of(trees: Sequence[OperatorTree]) -> list[Operator]:
@@ -169,45 +162,23 @@ def operators_of(trees: Sequence[OperatorTree]) -> list[Operator]:
 
     A call within one of the same name is a part of that.
     """
-    sums: dict[str, _Sums] = {}
+    sums: dict[str, Any] = defaultdict(int)  # calls, then `_TIMES` in ns
     for tree in trees:
-        _add(sums, tree)
-    return sorted(
-        (
-            Operator(
-                name=name,
-                calls=one.calls,
-                host_total_us=one.host_total / 1e3,
-                host_self_us=one.host_self / 1e3,
-                device_total_us=one.device_total / 1e3,
-                device_self_us=one.device_self / 1e3,
-            )
-            for name, one in sums.items()
-        ),
-        key=lambda one: (-one.host_self_us, one.name),
-    )
-
-
-def _add(sums: dict[str, _Sums], tree: OperatorTree) -> None:
-    trace, events = tree.activity.trace, tree.activity.trace.events
-    count = len(tree.rows)
-    if not count:
-        return
-    lengths = events.duration_ns[tree.rows]
-    names, numbers = np.unique(events.name[tree.rows], return_inverse=True)
-    outermost = tree.outermost
-    columns = {
-        "calls": np.ones(count, dtype=np.int64),
-        "host_total": np.where(outermost, lengths, 0),
-        "host_self": tree.host_self,
-        "device_total": np.where(outermost, tree.device_total, 0),
-        "device_self": tree.device_self,
-    }
-    totals = {name: _summed(numbers, column, len(names)).tolist() for name, column in columns.items()}
-    for at, name in enumerate(names.tolist()):
-        one = sums.setdefault(trace.names[name], _Sums())
-        for field, values in totals.items():
-            setattr(one, field, getattr(one, field) + values[at])
+        trace, events, outermost = tree.activity.trace, tree.activity.trace.events, tree.outermost
+        columns = (
+            np.ones(len(tree.rows)),
+            np.where(outermost, events.duration_ns[tree.rows], 0),
+            tree.host_self,
+            np.where(outermost, tree.device_total, 0),
+            tree.device_self,
+        )
+        for name, own in summed_by(events.name[tree.rows], *columns):
+            sums[trace.names[name]] += own
+    found = [
+        Operator(name=name, calls=int(one[0]), **dict(zip(_TIMES, (one[1:] / 1e3).tolist(), strict=True)))
+        for name, one in sums.items()
+    ]
+    return sorted(found, key=lambda one: (-one.host_self_us, one.name))
 
 
 def _summed(keys: Column, values: Column, count: int) -> Column:

@@ -103,10 +103,7 @@ def _convolved(
     """Count `times` a convolution of `weight` at places of `sizes`; `moved` are elements that it touches."""
     if not sizes or min(sizes) < 1 or not times:
         return None
-    named = _type(inputs, first)
-    size = None if named is None or moved is None else moved * named[1]
-    flop = times * 2 * batch * math.prod(sizes) * math.prod(weight)
-    return Work(flop, size, named[0] if named else None)
+    return _work(times * 2 * batch * math.prod(sizes) * math.prod(weight), inputs, first, moved)
 
 
 def _numbers(text: str) -> list[int]:
@@ -122,11 +119,8 @@ def _product(left: Shape, right: Shape, inputs: Inputs, first: int) -> Work | No
     if len(left) == 3 and right[0] != batch:
         return None
     rows, inner, columns = left[-2], left[-1], right[-1]
-    named = _type(inputs, first)
-    moved = None
-    if named is not None:
-        moved = batch * (rows * inner + inner * columns + rows * columns) * named[1]
-    return Work(2 * batch * rows * inner * columns, moved, named[0] if named else None)
+    moved = batch * (rows * inner + inner * columns + rows * columns)
+    return _work(2 * batch * rows * inner * columns, inputs, first, moved)
 
 
 def _attention(name: str, inputs: Inputs) -> Work | None:
@@ -141,7 +135,6 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
     (batch, heads, queries, width), (_, _, keys, same), (*_, values) = shapes
     if same != width:
         return None
-    named = _type(inputs, first)
     causal, masked = _mask(kind, backward, inputs)
     pairs = queries * keys
     if causal:
@@ -152,10 +145,8 @@ def _attention(name: str, inputs: Inputs) -> Work | None:
         flop = 2 * batch * heads * pairs * (3 * width + 2 * values)
     else:
         flop = 2 * batch * heads * pairs * (width + values)
-    moved = None
-    if named is not None and not backward:
-        moved = named[1] * (sum(map(math.prod, shapes)) + batch * heads * queries * values)
-    return Work(flop, moved, named[0] if named else None, at_most=causal is None or masked)
+    moved = None if backward else sum(map(math.prod, shapes)) + batch * heads * queries * values
+    return _work(flop, inputs, first, moved, at_most=causal is None or masked)
 
 
 def _mask(kind: str, backward: bool, inputs: Inputs) -> tuple[bool | None, bool]:
@@ -166,5 +157,8 @@ def _mask(kind: str, backward: bool, inputs: Inputs) -> tuple[bool | None, bool]
     return _IS.get(inputs.values[at]), mask is not None and inputs.types[mask : mask + 1] not in ((), ("",))
 
 
-def _type(inputs: Inputs, index: int) -> tuple[str, int] | None:
-    return _TYPES.get(inputs.types[index]) if index < len(inputs.types) else None
+def _work(flop: int, inputs: Inputs, index: int, moved: int | None, at_most: bool = False) -> Work:
+    """Make the work of a call that touches `moved` elements, of the type of the input at `index`."""
+    written = inputs.types[index] if index < len(inputs.types) else ""
+    name, size = _TYPES.get(written, (None, None))
+    return Work(flop, None if moved is None or size is None else moved * size, name, at_most)

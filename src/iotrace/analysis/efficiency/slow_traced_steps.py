@@ -11,7 +11,7 @@ from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.modules import Enclosing
 from iotrace.analysis.device.operators import HostTree
 from iotrace.analysis.intervals import holding
-from iotrace.analysis.results import SlowStep
+from iotrace.analysis.results import SlowStep, unknown
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 
@@ -46,7 +46,8 @@ def slow_steps_of(activity: Activity) -> list[SlowStep]:
         once = {name: mask for name, mask in parts.items() if name not in ("data_wait", "communicator")}
         row = _table(activity, once, starts, ends)[0] / 1e6
         named = {name: ms for name, ms in zip(once, row.tolist(), strict=False) if ms > 0}
-        return [_row(None, True, float(ends[0] - starts[0]) / 1e6, None, named)] if named else []
+        ms = float(ends[0] - starts[0]) / 1e6
+        return [unknown(SlowStep, is_first=True, ms=ms, parts_ms=named, host_ms={})] if named else []
     if len(numbers) < _FEWEST_STEPS:
         return []
     lengths = (ends - starts) / 1e6
@@ -65,7 +66,17 @@ def slow_steps_of(activity: Activity) -> list[SlowStep]:
         named_host = [(own[at], name) for name, own in host.items() if not name.startswith("<built-in")]
         most = sorted(named_host, reverse=True)[:_MOST_NAMES]
         longest = {name: float(ms) for ms, name in most if ms >= _LEAST_SHARE * over_ms}
-        found.append(_row(numbers[at], is_first, float(lengths[at]), over_ms, named, longest))
+        found.append(
+            SlowStep(
+                step=numbers[at],
+                is_first=is_first,
+                ms=float(lengths[at]),
+                over_ms=over_ms,
+                parts_ms=named,
+                unnamed_ms=max(0.0, over_ms - sum(named.values())),
+                host_ms=longest,
+            )
+        )
     return sorted(found, key=lambda one: -(one.over_ms or 0.0))[:_MOST_ROWS]
 
 
@@ -81,26 +92,6 @@ def _host(activity: Activity, starts: Column, ends: Column, settled: slice) -> d
     table = sums.reshape(len(names), len(starts)) / 1e6
     over = np.maximum(table - np.median(table[:, settled], axis=1, keepdims=True), 0)
     return {activity.trace.names[name]: row for name, row in zip(names.tolist(), over, strict=True)}
-
-
-def _row(
-    step: int | None,
-    is_first: bool,
-    ms: float,
-    over_ms: float | None,
-    named: dict[str, float],
-    longest: dict[str, float] | None = None,
-) -> SlowStep:
-    unnamed = None if over_ms is None else max(0.0, over_ms - sum(named.values()))
-    return SlowStep(
-        step=step,
-        is_first=is_first,
-        ms=ms,
-        over_ms=over_ms,
-        parts_ms=named,
-        unnamed_ms=unnamed,
-        host_ms=longest or {},
-    )
 
 
 def _table(activity: Activity, parts: dict[str, Mask], starts: Column, ends: Column) -> Column:

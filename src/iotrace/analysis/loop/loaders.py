@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun
 from iotrace.analysis.results import LoaderResult
 from iotrace.sources.paths import Paths
-from iotrace.sources.records import IteratorStart
+from iotrace.sources.records import IteratorStart, TrainerRun
+
+if TYPE_CHECKING:  # a report of bare traces has no ranks
+    from iotrace.analysis.rank import RankAnalysis
+
+_SETTINGS = (
+    *("workers", "batch_size", "prefetch_factor", "persistent_workers"),
+    *("pin_memory", "in_order", "start_method"),
+)
 
 
-def loader_result(
-    loader: LoaderRun,
-    primary: bool,
-    source: LoaderRun,
-    within: int | None,
-    paths: Paths,
-    trained_ns: int | None = None,
-) -> LoaderResult:
-    """Compute all figures of `loader`, means per batch; `source` makes its batches, mostly it itself.
+def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
+    """Compute all figures of a loader, means per batch.
 
-    `within` is the loader that asks it for all its batches, where it is not the loop that does. The last run
-    of a trainer ended at `trained_ns`.
+    Those of the primary one are of the loader that it wraps, where it wraps one.
     """
+    primary, main = loader is analysis.primary, analysis.rank.main
+    source = analysis.source if primary and analysis.source is not None else loader
+    trained_ns = [main.clock.to_session_ns(run.end_ns) for run in main.of_type(TrainerRun)]
     deliveries = loader.deliveries
     # The first batch of the run waits for the workers' start: a figure of its own, in no mean.
     later = deliveries[1:]
@@ -36,16 +41,11 @@ def loader_result(
         kind=loader.kind,
         primary=primary,
         dataset=loader.description.dataset,
-        item=item_of(source.description, paths),
+        item=item_of(about, analysis.session.paths),
         wrapped=loader.description.wrapped,
-        within=within,
+        within=analysis.within.get(loader.number),
         library=loader.description.library or None,
-        workers=about.workers,
-        batch_size=about.batch_size,
-        prefetch_factor=about.prefetch_factor,
-        persistent_workers=about.persistent_workers,
-        pin_memory=about.pin_memory,
-        in_order=about.in_order,
+        **{setting: getattr(about, setting) for setting in _SETTINGS},
         batches=len(deliveries),
         phases=loader.phases,
         raw_ms=int(later.wait_ns.sum()) / len(later) / 1e6 if len(later) else None,
@@ -53,10 +53,7 @@ def loader_result(
         production_ms=production_ms(source.deliveries) if known else None,
         queue_depth_mean=queue_depth(source.deliveries[1:]) if known and about.workers else None,
         epochs=loader.epochs,
-        after_training=bool(
-            trained_ns is not None and deliveries and deliveries[0].wait_start_ns >= trained_ns
-        ),
-        start_method=about.start_method,
+        after_training=bool(trained_ns and deliveries and deliveries[0].wait_start_ns >= max(trained_ns)),
         first_batch_ms=deliveries[0].wait_ns / 1e6 if len(deliveries) else None,
         failures=loader.failures,
     )

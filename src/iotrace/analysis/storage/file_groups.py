@@ -114,12 +114,10 @@ def _left_out(path: str, row: FileIo | None, used: Used) -> bool:
     written = row is not None and row.writes > 0
     read = row is not None and row.reads > 0
     named = bool(_TEMPORARY_NAME.match(os.path.basename(path)))
-    if written and named and not read:
-        return True  # also of a library that tries out where it may write
+    if written and named:  # also of a library that tries out where it may write
+        return not read or path not in used.in_batches
     if path in used.in_batches:
         return False
-    if written and named:
-        return True
     if path == absolute and path.startswith(_TEMPORARY) and (written or not read):
         return path not in used.by_libraries
     return is_code(absolute, used.prefixes) or bool(_RESOURCES.match(absolute))

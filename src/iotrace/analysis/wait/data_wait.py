@@ -27,6 +27,7 @@ from iotrace.analysis.table import NONE
 
 if TYPE_CHECKING:  # a report of bare traces has no ranks
     from iotrace.analysis.rank import RankAnalysis
+    from iotrace.analysis.wait.file_costs import FileCosts
     from iotrace.analysis.wait.waits import Waits
 
 # XProf's bounds of the share of a step that waits for input.
@@ -65,7 +66,7 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
         by_loader=_by_loader(waits, len(kept)),
         too_few_workers=_too_few_workers(analysis, judged, system),
         behind_ready_ms=behind_ready_ns(source.deliveries, analysis.source_waits) / len(kept) / 1e6,
-        files=file_costs(waits, len(kept)),
+        files=file_costs(waits.files, len(kept)),
         worst_batches=_worst(waits),
     )
 
@@ -225,8 +226,8 @@ def unmade_fraction(waits: Waits) -> float:
     return 1 - other_ns / total_ns if total_ns else 0.0
 
 
-def file_costs(waits: Waits, steps: int) -> list[FileCost]:
-    """What the files of these waits cost a step, costliest first."""
+def file_costs(files: FileCosts, steps: int) -> list[FileCost]:
+    """What files cost a step, costliest first."""
     costs = [
         FileCost(
             path=path,
@@ -235,7 +236,7 @@ def file_costs(waits: Waits, steps: int) -> list[FileCost]:
             decode_ms=decode / steps / 1e6,
             transform_ms=transform / steps / 1e6,
         )
-        for path, (read, decode, transform) in waits.files.totals().items()
+        for path, (read, decode, transform) in files.totals().items()
         if read + decode + transform > 0
     ]
     return sorted(costs, key=lambda cost: -cost.ms)

@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times, distinct, grouped
+from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.storage.kernel_account import READS
+from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.page_faults import Spans, bounds, holder
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.dftracer.calls import PosixCalls
@@ -20,11 +21,10 @@ class ItemReads(msgspec.Struct, frozen=True):
     """The reads of each item of one process, in time order.
 
     `only[i]` is the file that item i read if that was just one; `first_end_ns[i]` is when its first read
-    ended. `latest` has, for read paths without a file, the file that the item read last before. Both are
-    rows of `names`, -1 where there is none.
+    ended. `latest` has, for read paths without a file, the file that the item read last before. Files are
+    their numbers, -1 where there is none.
     """
 
-    names: list[str]
     only: Times
     first_end_ns: Times
     latest: Times
@@ -42,26 +42,26 @@ def item_reads(
     calls: PosixCalls,
     span_files: dict[int, str],
     call_files: dict[int, str],
+    names: FileNames,
 ) -> ItemReads:
     """Find what `items`, disjoint on each thread, read; `read_paths` are the outermost ones of `spans`.
 
-    `span_files` and `call_files` name the files of spans and calls, by their numbers there.
+    `span_files` and `call_files` name the files of spans and calls, by their numbers there; `names` number
+    them in the result.
     """
-    number: dict[str, int] = {}
-    span_number = _numbers(spans["file"], span_files, number)
+    span_number = names.of(spans["file"], span_files)
     known = np.isin(spans["kind"], (KIND_READ_PATH, KIND_MAPPED)) & (span_number >= 0)
     reading = read_calls(calls)
     of_calls = {file: call_files[file] for file in distinct(calls.file[reading]).tolist()}
-    of_calls = _within_stores(of_calls, number)
-    call_number = _numbers(calls.file[reading], of_calls, number)
+    stores = {names.paths[file] for file in distinct(span_number).tolist() if file >= 0}
+    call_number = names.of(calls.file[reading], _within_stores(of_calls, stores))
     starts = np.concatenate((spans["start_ns"][known], calls.start_ns[reading]))
     ends = np.concatenate((bounds(spans)[1][known], calls.end_ns[reading]))
     tids = _threads_of_items(items, np.concatenate((spans["tid"][known], calls.tid[reading])))
     file = np.concatenate((span_number[known], call_number))
     item = holder(items, starts, tids)
     held = np.flatnonzero(item >= 0)
-    names = list(number)
-    least = np.full(len(items), len(names), dtype=np.int64)
+    least = np.full(len(items), np.iinfo(np.int64).max, dtype=np.int64)
     most = np.full(len(items), -1, dtype=np.int64)
     first_end = np.full(len(items), np.iinfo(np.int64).max, dtype=np.int64)
     np.minimum.at(least, item[held], file[held])
@@ -69,17 +69,10 @@ def item_reads(
     np.minimum.at(first_end, item[held], ends[held])
     order = held[np.lexsort((starts[held], item[held]))]
     latest = _latest(items, read_paths, span_files, item[order], starts[order], file[order])
-    return ItemReads(names, np.where(least == most, most, -1), first_end, latest)
+    return ItemReads(np.where(least == most, most, -1), first_end, latest)
 
 
-def _numbers(files: npt.NDArray[np.int64], names: dict[int, str], number: dict[str, int]) -> Times:
-    """Number files by name: -1 for those without one; `number` grows by the new ones."""
-    known, _, of_known = grouped(files)
-    numbers = [number.setdefault(names[f], len(number)) if f in names else -1 for f in known.tolist()]
-    return np.array(numbers, dtype=np.int64)[of_known]
-
-
-def _within_stores(files: dict[int, str], read_paths: dict[str, int]) -> dict[int, str]:
+def _within_stores(files: dict[int, str], read_paths: set[str]) -> dict[int, str]:
     """Name the store of each file that lies in a directory which a read path reads, as a zarr array's."""
     named = dict(files)
     for file, path in files.items():

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from iotrace.analysis.intervals import Coverage, Intervals, distinct, subtract, union
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FileCost, LoopReads, RankReport, Recommendation
+from iotrace.analysis.results import LoopReads, RankReport, Recommendation
 from iotrace.analysis.storage.io import WRITES
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, file_costs
 from iotrace.analysis.wait.item_reads import read_calls
 from iotrace.analysis.wait.production import READING, compose
 
@@ -51,20 +51,10 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
     if not unknown and spent_ns.sum() < _WORTH_TELLING * int(kept.duration_ns.sum()):
         return None
     a_step = 1e-6 / len(kept)
-    costs = [
-        FileCost(
-            path=path,
-            ms=(read_ns + decode_ns) * a_step,
-            read_ms=read_ns * a_step,
-            decode_ms=decode_ns * a_step,
-            transform_ms=0.0,
-        )
-        for path, (read_ns, decode_ns, _) in made.files.totals().items()
-    ]
     return LoopReads(
         read_ms=float(spent_ns[0]) * a_step,
         decode_ms=float(spent_ns[1]) * a_step,
-        files=sorted(costs, key=lambda cost: -cost.ms),
+        files=file_costs(made.files, len(kept)),
     )
 
 

@@ -91,10 +91,8 @@ def compose(
     shown = {number: paths.shown(file) for number, file in process.span_files.items()}
     shown_calls = {number: paths.shown(calls.files[number]) for number in distinct(calls.file).tolist()}
     items = outermost_of(spans, KIND_ITEM)
-    reads = item_reads(items, spans, read_paths, calls, shown, shown_calls)
-    files = np.where(reads.latest >= 0, reads.latest, -1)
-    known = names.numbers(reads.names)
-    files = np.where(files >= 0, np.append(known, -1)[files], names.of(read_paths["file"], shown))
+    reads = item_reads(items, spans, read_paths, calls, shown, shown_calls, names)
+    files = np.where(reads.latest >= 0, reads.latest, names.of(read_paths["file"], shown))
     # What a library decodes on threads of its own, inside its call that has the file, is that call's.
     inside = _inside_others(read_paths, files >= 0) & ~np.isin(read_paths["tid"], items["tid"])
     read_paths, files = taken(read_paths, ~inside), files[~inside]
@@ -106,8 +104,7 @@ def compose(
     only = paths.shown(mapped_files[0]) if len(mapped_files) == 1 else None
     faulted, of_faults = _of_faults(made, spans, items, read_paths, layers, shown, names, only)
     charges += of_faults
-    read_alone = np.append(known, -1)[reads.only]
-    charges.append(_of_what_follows(made, items, layers[1], read_alone, reads.first_end_ns, 1 - faulted))
+    charges.append(_of_what_follows(made, items, layers[1], reads.only, reads.first_end_ns, 1 - faulted))
     return replace(made, files=FileCosts.of(names, charges))
 
 

@@ -21,7 +21,6 @@ from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.sources.records import Threads
-from iotrace.sources.session import Session
 
 FEWEST_STEPS = 20  # of fewer the 95th percentile is one of the longest
 _DEVIATIONS = 3.0
@@ -252,7 +251,7 @@ def _without_cpu(analysis: RankAnalysis, kept: StepTable, rest: Floats) -> dict[
     sums = rounds["run_delay_ns"].astype(np.float64)
     at = [np.interp(kept[field] - times[0], times - times[0], sums) for field in ("start_ns", "end_ns")]
     delay = np.clip(at[1] - at[0], 0, rest)
-    held, taken = _taken(analysis.session, analysis, kept)
+    held, taken = _taken(analysis)
     return {
         "throttling": np.where(held, delay, 0.0),
         "neighbours": np.where(~held & taken, delay, 0.0),
@@ -260,11 +259,9 @@ def _without_cpu(analysis: RankAnalysis, kept: StepTable, rest: Floats) -> dict[
     }
 
 
-def _taken(
-    session: Session, analysis: RankAnalysis, kept: StepTable
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def _taken(analysis: RankAnalysis) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Whether a CPU quota held the job back around each step, and whether others used its CPUs then."""
-    main = analysis.rank.main
+    main, session, kept = analysis.rank.main, analysis.session, analysis.kept
     held, taken = np.zeros(len(kept), np.bool_), np.zeros(len(kept), np.bool_)
     telemetry = session.telemetry_of(main)
     if telemetry is None:

@@ -21,6 +21,7 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import StageCost
 from iotrace.analysis.table import NONE, taken
+from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.page_faults import Spans, bounds, holder
 from iotrace.analysis.wait.production import READING, blocked_fraction, outermost_of
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
@@ -51,7 +52,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 def stages_of(analysis: RankAnalysis) -> list[StageCost]:
     """Make the costs of all stages of the samples that the loop's loader made, costliest first."""
-    files: dict[str, int] = {}
+    files = FileNames()
     parts: dict[tuple[str, str], list[_Part]] = defaultdict(list)
     samples = 0
     for process in analysis.rank.processes:
@@ -62,17 +63,14 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
         samples += len(items)
         calls = analysis.session.calls_of(process)
         posix = Coverage(calls.start_ns, calls.end_ns)
-        numbers = {
-            number: files.setdefault(analysis.session.paths.shown(path), len(files))
-            for number, path in process.span_files.items()
-        }
-        for part in [*_of_samples(process, spans, items, posix, numbers), *_of_batches(spans)]:
+        shown = {number: analysis.session.paths.shown(path) for number, path in process.span_files.items()}
+        for part in [*_of_samples(process, spans, items, posix, files, shown), *_of_batches(spans)]:
             parts[part.stage, part.clock].append(part)
-    names, telemetry = list(files), analysis.telemetry
+    telemetry = analysis.telemetry
     quiet = None
     if telemetry is not None:
         quiet = quiet_seconds(analysis.session, analysis.rank.main, telemetry)
-    found = [cost for own in parts.values() for cost in _by_file(own, names, samples, quiet)]
+    found = [cost for own in parts.values() for cost in _by_file(own, files.paths, samples, quiet)]
     return sorted(found, key=lambda cost: -cost.per_sample * cost.mean_ms)
 
 
@@ -85,13 +83,12 @@ def _in_productions(analysis: RankAnalysis, process: Process) -> Spans:
 
 
 def _of_samples(
-    process: Process, spans: Spans, items: Spans, posix: Coverage, numbers: dict[int, int]
+    process: Process, spans: Spans, items: Spans, posix: Coverage, files: FileNames, shown: dict[int, str]
 ) -> Iterator[_Part]:
     """Yield what each of `items` took to read and decode each file, and the rest of it."""
     reading = outermost_of(spans, *READING)
     item = holder(items, reading["start_ns"], reading["tid"])
-    known, _, of = grouped(reading["file"])
-    file = np.array([numbers.get(number, -1) for number in known.tolist()], dtype=np.int64)[of]
+    file = files.of(reading["file"], shown)
     in_calls = posix.within(*bounds(reading))
     blocked = blocked_fraction(reading, in_calls, run_delays(process, reading))
     read_ns = in_calls + blocked * (reading["duration_ns"] - in_calls)

@@ -1,18 +1,29 @@
-"""How long a device was busy for each phase of a step, and how long with nothing but communication."""
+"""How long a device was busy for each phase of a step, how long with nothing but communication.
+
+And how long it was idle, by phase and what ended that: the module, without one the operator or kernel.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.analysis.device.activity import summed_by
 from iotrace.analysis.device.breakdown import break_down
+from iotrace.analysis.device.gaps import CLASSES, Gaps
 from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.device.modules import PHASES, Enclosing
 from iotrace.analysis.intervals import length, union
-from iotrace.analysis.results import DevicePhase
+from iotrace.analysis.results import DevicePhase, IdleByOrigin
+from iotrace.sources.kineto.trace import Column
 
 NAMES = (*PHASES[:-1], "loader", "elsewhere")
+_MODULE, _OPERATOR, _KERNEL = range(3)
+_KINDS = ("module", "operator", "kernel")
+Origin = tuple[str, str, str]  # kind, name, phase
 _LOADER, _ELSEWHERE = NAMES.index("loader"), NAMES.index("elsewhere")
 
 
@@ -74,3 +85,43 @@ def _phases(window: Window) -> npt.NDArray[np.signedinteger]:
         inside = Enclosing(activity, activity.data_waits).rows(activity.launch[rows]) >= 0
         phases[rows[inside]] = _LOADER
     return phases
+
+
+class IdleOrigins(dict[Origin, Column]):
+    """Sums in ns by origin: how many gaps it ended, then their idle time by class."""
+
+    def add(self, window: Window, gaps: Gaps, classes: Column) -> None:
+        """Add the gaps of a trace; `classes` divides each."""
+        for origin, sums in _sums(window, gaps, classes):
+            self[origin] = self[origin] + sums if origin in self else sums
+
+    def rows(self) -> list[IdleByOrigin]:
+        """Make the rows, the longest idle time first."""
+        found = [
+            IdleByOrigin(
+                kind=kind,
+                name=name,
+                phase=phase,
+                gaps=int(sums[0]),
+                idle_us=float(sums[1:].sum()) / 1e3,
+                idle_by_class_us=dict(zip(CLASSES, (sums[1:] / 1e3).tolist(), strict=True)),
+            )
+            for (kind, name, phase), sums in self.items()
+        ]
+        return sorted(found, key=lambda one: (-one.idle_us, one.name))
+
+
+def _sums(window: Window, gaps: Gaps, classes: Column) -> Iterator[tuple[Origin, Column]]:
+    trace, origins = window.activity.trace, window.origins
+    after = gaps.ended_by
+    module, operator = origins.module[after], window.tree.names(window.tree.launcher[after])
+    kernel = trace.events.name[after].astype(np.int64)
+    kind = np.where(module >= 0, _MODULE, np.where(operator >= 0, _OPERATOR, _KERNEL))
+    number = np.choose(kind, (module, operator, kernel))
+    size = max(len(trace.names), len(origins.modules)) + 1
+    keys = (kind * size + number) * len(PHASES) + origins.phase[after]
+    for key, row in summed_by(keys, np.ones(len(keys)), *classes.T):
+        rest, phase = divmod(key, len(PHASES))
+        which, at = divmod(rest, size)
+        name = origins.modules[at] if which == _MODULE else trace.names[at]
+        yield (_KINDS[which], name, PHASES[phase]), row
