@@ -132,7 +132,15 @@ def _judged(
     crowding_pct = _crowding_pct([*baselines, *sessions])
     middle = middle_of(baselines), middle_of(sessions)
     cold = other_storage(rank_pair(*middle))
-    worse, untold = [], []
+    worse: list[Finding] = []
+    untold: list[Finding] = []
+
+    def tell(what: str, text: str, why: str | None) -> None:
+        if why:
+            untold.append(Finding(what=what, text=f"{text}: cannot be told, as {why}"))
+        else:
+            worse.append(Finding(what=what, text=text))
+
     counted = {change.stage: change for change in _told_once(_decoding_more(comparison.stages, worse_by_pct))}
     for change in _told_once(_slower(comparison.stages, worse_by_pct)):
         why = None
@@ -143,13 +151,10 @@ def _judged(
         if change.stage == "read" and cold:
             why = cold
         text = f"{change.what}: {words.percents(change.change_pct, change.ci95_pct)}, {words.costs(change)}"
-        if why and change.stage in counted:
-            continue
-        if why:
-            untold.append(Finding(what=change.what, text=f"{text}: cannot be told, as {why}"))
-        else:
-            worse.append(Finding(what=change.what, text=text))
+        if not why:
             counted.pop(change.stage, None)
+        if change.stage not in counted:
+            tell(change.what, text, why)
     worse += [Finding(what=change.what, text=words.counted(change)) for change in counted.values()]
     ci95_pct = comparison.ci95_pct
     change_pct, noise_pct = _step_of_all(baselines, sessions)
@@ -163,16 +168,12 @@ def _judged(
             why = words.noise(noise_pct, len(baselines), len(sessions))
         elif change_pct < noise_pct + (1 + ERROR_OF_CORRECTION) * slower_pct:
             why = f"the CPUs were {slower_pct:.0f} % slower"
-        if why:
-            untold.append(Finding(what="the step", text=f"{text}: cannot be told, as {why}"))
-        else:
-            worse.append(Finding(what="the step", text=text))
+        tell("the step", text, why)
     elif not worse:
         # A baseline that was held up hides what got slower.
         held_up = None if doubt is None else next(filter(None, map(busy, baselines)), None)
         if held_up:
-            text = f"the step: cannot be told, as in the baseline {held_up}"
-            untold.append(Finding(what="the step", text=text))
+            tell("the step", "the step", f"in the baseline {held_up}")
     return worse, untold
 
 

@@ -100,19 +100,14 @@ def _waits(activity: Activity, explained: Waits | None) -> DataWaits:
     span = activity.trace.span_ns()
     if explained is None or not len(explained) or span is None:
         return waits_of(activity)
-    starts, ends, causes, numbers = [], [], [], []
-    last_ns = 0
-    rows = np.flatnonzero(explained.deliveries["wait_start_ns"] < span[1])
-    for row, item in zip(rows.tolist(), explained[rows], strict=True):
-        start_ns = max(item.delivery.wait_start_ns, last_ns)  # two loaders' waits may overlap
-        end_ns = item.delivery.delivered_ns
-        if start_ns < end_ns and start_ns < span[1]:
-            starts.append(start_ns)
-            ends.append(end_ns)
-            causes.append(item.causes)
-            numbers.append(row)
-            last_ns = end_ns
-    return DataWaits(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64), causes, numbers)
+    begun, ended = explained.deliveries["wait_start_ns"], explained.deliveries["delivered_ns"]
+    rows = np.flatnonzero((begun < ended) & (begun < span[1]))
+    ends = ended[rows]
+    # Two loaders' waits may overlap.
+    starts = np.maximum(begun[rows], np.maximum.accumulate(np.append(0, ends))[:-1])
+    kept = (starts < ends) & (starts < span[1])
+    causes = [item.causes for item in explained[rows[kept]]]
+    return DataWaits(starts[kept], ends[kept], causes, rows[kept].tolist())
 
 
 def _inside(activity: Activity, steps: StepTable) -> StepTable:

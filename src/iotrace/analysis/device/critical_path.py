@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
@@ -11,7 +10,7 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.stream_waits import EARLIEST, NONE, Queues
+from iotrace.analysis.device.stream_waits import EARLIEST, NONE, Queues, Spent
 from iotrace.analysis.intervals import Coverage, Intervals, innermost, pieces
 from iotrace.analysis.results import CriticalPart, CriticalPath
 from iotrace.sources.kineto.kinds import Kind
@@ -31,11 +30,6 @@ _BLOCKS = re.compile(
 _CLOCKS_NS = 20_000  # by which a device's end may lie behind the return of the call that waited for it
 _ROUNDING_NS = 1_000  # by which a call may end behind what it lies in: times are rounded to a us at most
 _PREVIOUS, _LAUNCH, _WAIT, _UNKNOWN = range(4)
-
-
-class _Sums(msgspec.Struct):
-    calls: int = 0
-    time: int = 0
 
 
 class _Walk(msgspec.Struct, frozen=True, dict=True):
@@ -156,7 +150,7 @@ class _Walk(msgspec.Struct, frozen=True, dict=True):
 
 def critical_path_of(windows: Sequence[Queues]) -> CriticalPath | None:
     """Sum up the critical paths of steps, spread over the traces; None where nothing was launched."""
-    sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
+    sums: Spent[tuple[str, str]] = Spent()
     steps = length = of_steps = 0
     waits = measured = 0
     for queues in windows:
@@ -178,20 +172,18 @@ def critical_path_of(windows: Sequence[Queues]) -> CriticalPath | None:
     if not steps or not length:
         return None
     by_kind = dict.fromkeys(KINDS, 0)
-    for (kind, _), one in sums.items():
-        by_kind[kind] += one.time
-    ranked = sorted(sums.items(), key=lambda item: (-item[1].time, item[0]))
+    for (kind, _), (_, ns) in sums.items():
+        by_kind[kind] += ns
+    ranked = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))
     return CriticalPath(
         steps=steps,
         of_steps=of_steps,
         span_us=length / 1e3,
         by_kind_us={kind: ns / 1e3 for kind, ns in by_kind.items()},
         parts=[
-            CriticalPart(
-                kind=kind, name=name, calls=one.calls, us=one.time / 1e3, pct=100 * one.time / length
-            )
-            for (kind, name), one in ranked[:_MOST_PARTS]
-            if one.time
+            CriticalPart(kind=kind, name=name, calls=calls, us=ns / 1e3, pct=100 * ns / length)
+            for (kind, name), (calls, ns) in ranked[:_MOST_PARTS]
+            if ns
         ],
         stream_waits_measured=measured,
         stream_waits_inferred=waits - measured,
@@ -206,7 +198,7 @@ def _whole(activity: Activity) -> Intervals:
     return (starts.min(keepdims=True), ends.max(keepdims=True)) if len(starts) else (starts, ends)
 
 
-def _add(sums: dict[tuple[str, str], _Sums], walk: _Walk, begin: int, end: int) -> None:
+def _add(sums: Spent[tuple[str, str]], walk: _Walk, begin: int, end: int) -> None:
     """Add one step's path by kind and name."""
     activity, queues = walk.activity, walk.queues
     trace, events = activity.trace, activity.trace.events
@@ -222,14 +214,12 @@ def _add(sums: dict[tuple[str, str], _Sums], walk: _Walk, begin: int, end: int) 
             kind = (
                 "collective" if activity.collective_kernels[row] else "kernel" if kernels[row] else "memory"
             )
-        one = sums[kind, name]
-        one.calls += 1
-        one.time += stop - start
+        sums.add((kind, name), 1, stop - start)
     host.reverse()
     _add_host(sums, walk, np.array([pair for pair in host if pair[0] < pair[1]], np.int64).reshape(-1, 2))
 
 
-def _add_host(sums: dict[tuple[str, str], _Sums], walk: _Walk, spans: Column) -> None:
+def _add_host(sums: Spent[tuple[str, str]], walk: _Walk, spans: Column) -> None:
     """Divide the host's part: data waits, else the innermost call or operator of the loop's threads."""
     activity, trace = walk.activity, walk.activity.trace
     events, own = trace.events, (spans[:, 0], spans[:, 1])
@@ -251,22 +241,17 @@ def _add_host(sums: dict[tuple[str, str], _Sums], walk: _Walk, spans: Column) ->
             inside = np.where((inside == NONE) & (found >= 0), of_thread[np.maximum(found, 0)], inside)
     waited = waits.within(starts, ends) > 0
     lasted = ends - starts
-    one = sums["data_wait", "data wait"]
-    one.time += int(lasted[waited].sum())
-    one.calls += int(np.unique(np.searchsorted(waits.starts, middle[waited], side="right")).size)
+    calls = len(np.unique(np.searchsorted(waits.starts, middle[waited], side="right")))
+    sums.add(("data_wait", "data wait"), calls, int(lasted[waited].sum()))
     outside = ~waited & (inside == NONE)
-    one = sums["host", "outside of operators"]
-    one.time += int(lasted[outside].sum())
-    one.calls += int(outside.sum())
+    sums.add(("host", "outside of operators"), int(outside.sum()), int(lasted[outside].sum()))
     at = np.flatnonzero(~waited & (inside != NONE))
     rows, number = np.unique(inside[at], return_inverse=True)
     kinds = np.where(activity.collective_ranges[rows], _COLLECTIVE, _OPERATOR)
     kinds[activity.kinds[rows] == Kind.RUNTIME] = _RUNTIME
-    keys, group, calls = np.unique(
+    keys, group, counts = np.unique(
         events.name[rows].astype(np.int64) * len(KINDS) + kinds, return_inverse=True, return_counts=True
     )
     spent = np.bincount(group[number], weights=lasted[at], minlength=len(keys))
-    for key, count, ns in zip(keys.tolist(), calls.tolist(), spent.tolist(), strict=True):
-        one = sums[KINDS[key % len(KINDS)], trace.names[key // len(KINDS)]]
-        one.calls += count
-        one.time += int(ns)
+    for key, count, ns in zip(keys.tolist(), counts.tolist(), spent.tolist(), strict=True):
+        sums.add((KINDS[key % len(KINDS)], trace.names[key // len(KINDS)]), count, int(ns))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ from iotrace.sources.kineto.details import Details
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 
+Key = TypeVar("Key", bound=Hashable)
 NONE = -1
 EARLIEST = np.iinfo(np.int64).min
 _WAIT_CALL = re.compile(r"(?:cuda|hip)StreamWaitEvent|cuStreamWaitEvent")
@@ -175,40 +176,43 @@ class Queues(msgspec.Struct, frozen=True, dict=True):
         return found
 
 
-class _Sums(msgspec.Struct):
-    calls: int = 0
-    waited: int = 0
+class Spent(dict[Key, tuple[int, int]]):
+    """Calls and ns by key."""
+
+    def add(self, key: Key, calls: int, ns: int) -> None:
+        """Add to the sums of a key."""
+        before = self.get(key, (0, 0))
+        self[key] = before[0] + calls, before[1] + ns
 
 
 def stream_waits_of(windows: Sequence[Queues]) -> list[StreamWait]:
     """Sum up the waits by both streams and what waited for what, the longest first."""
-    sums: dict[tuple[int, int, int, str, str, bool], _Sums] = defaultdict(_Sums)
+    sums: Spent[tuple[int, int, int, str, str, bool]] = Spent()
     for queues in windows:
         producer, is_measured = queues.waits
         trace, events = queues.activity.trace, queues.activity.trace.events
         for at in np.flatnonzero(producer != NONE).tolist():
             row, other = int(queues.rows[at]), int(queues.rows[producer[at]])
-            one = sums[
+            key = (
                 int(events.device[row]),
                 int(events.stream[row]),
                 int(events.stream[other]),
                 trace.names[events.name[row]],
                 trace.names[events.name[other]],
                 bool(is_measured[at]),
-            ]
-            one.calls += 1
-            one.waited += int(queues.end_ns[producer[at]] - queues.ready_ns[at])
+            )
+            sums.add(key, 1, int(queues.end_ns[producer[at]] - queues.ready_ns[at]))
     found = [
         StreamWait(
-            device=None if key[0] < 0 else key[0],
-            stream=key[1],
-            waits_for=key[2],
-            calls=one.calls,
-            waited_us=one.waited / 1e3,
-            kernel=key[3],
-            kernel_before=key[4],
-            measured=key[5],
+            device=None if device < 0 else device,
+            stream=stream,
+            waits_for=other,
+            calls=calls,
+            waited_us=waited_ns / 1e3,
+            kernel=kernel,
+            kernel_before=before,
+            measured=measured,
         )
-        for key, one in sums.items()
+        for (device, stream, other, kernel, before, measured), (calls, waited_ns) in sums.items()
     ]
     return sorted(found, key=lambda one: -one.waited_us)

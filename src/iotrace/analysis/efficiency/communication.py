@@ -104,7 +104,7 @@ def _bus_factor(kind: str, size: int | None) -> float | None:
     """What nccl-tests multiplies the algorithm's bandwidth by (its doc/PERFORMANCE.md), for `size` ranks."""
     if size is None or size < 1:
         return None
-    once = {"broadcast": 1.0, "reduce": 1.0, "send_recv": 1.0}
     share = (size - 1) / size
-    parts = {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "all_to_all": share}
-    return (once | parts).get(kind)
+    once = dict.fromkeys(("broadcast", "reduce", "send_recv"), 1.0)
+    parts = dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), share)
+    return {"all_reduce": 2 * share, **once, **parts}.get(kind)

@@ -8,7 +8,13 @@ import numpy as np
 
 from iotrace.analysis.loop.deliveries import Interval
 from iotrace.analysis.results import FileIo, Io
-from iotrace.analysis.storage.kernel_account import READS, coverage_of, data_coverage, unseen_because
+from iotrace.analysis.storage.kernel_account import (
+    READS,
+    coverage_of,
+    data_coverage,
+    seen_fraction,
+    unseen_because,
+)
 from iotrace.analysis.storage.read_pattern import SMALL_READ, FileCalls
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
@@ -45,16 +51,14 @@ def io_of(
         coverage_of(process, own, session.children_of(process), steps)
         for process, own in zip(rank.processes, counted, strict=True)
     ]
-    seen = [row for row in coverage if row.kernel_bytes]
-    kernel_bytes = sum(row.kernel_bytes or 0 for row in seen)
-    traced_bytes = sum(row.traced_bytes or 0 for row in seen)
+    seen = seen_fraction((row.traced_bytes, row.kernel_bytes) for row in coverage)
     ordered = sorted(files.items(), key=lambda item: -(item[1].read_ns + item[1].metadata_ns))
     of_data, of_steps = data_coverage(coverage)
     found = Io(
         data_coverage=of_data,
         data_coverage_of_steps=of_steps,
-        coverage=traced_bytes / kernel_bytes if kernel_bytes else None,
-        unseen_because=unseen_because(session, rank, calls) if kernel_bytes else None,
+        coverage=seen,
+        unseen_because=None if seen is None else unseen_because(session, rank, calls),
         calls=sum(map(len, of_each)),
         bytes=sum(file.read_bytes + file.write_bytes for file in files.values()),
         ms_total=int((calls.end_ns - calls.start_ns).sum()) / 1e6,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -65,14 +67,16 @@ def data_coverage(found: list[ProcessCoverage]) -> tuple[float | None, bool]:
     Without workers the training process makes them.
     """
     makers = [row for row in found if row.is_worker] or found
-    traced = [row.steps_traced_bytes for row in makers if row.steps_kernel_bytes]
-    kernel = sum(row.steps_kernel_bytes or 0 for row in makers)
-    if kernel:
-        return sum(each or 0 for each in traced) / kernel, True
-    kernel = sum(row.kernel_bytes or 0 for row in makers)
-    return (
-        sum(row.traced_bytes or 0 for row in makers if row.kernel_bytes) / kernel if kernel else None
-    ), False
+    of_steps = seen_fraction((row.steps_traced_bytes, row.steps_kernel_bytes) for row in makers)
+    if of_steps is not None:
+        return of_steps, True
+    return seen_fraction((row.traced_bytes, row.kernel_bytes) for row in makers), False
+
+
+def seen_fraction(bytes_of: Iterable[tuple[int | None, int | None]]) -> float | None:
+    """The traced bytes of those that the kernel counted, from both of each process; None without any."""
+    counted = [(traced or 0, kernel) for traced, kernel in bytes_of if kernel]
+    return sum(traced for traced, _ in counted) / sum(kernel for _, kernel in counted) if counted else None
 
 
 def accounts_of_loop(process: Process) -> list[Tick]:

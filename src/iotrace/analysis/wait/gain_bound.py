@@ -91,14 +91,14 @@ def saved_ns(
     prepared: dict[int, tuple[int, float]] = {}  # by worker: when its last batch was, and how much earlier
     first: dict[int, tuple[int, float]] = {}  # when the first index of each pass was sent, likewise
     own_pass = key_of(deliveries["iterator"], deliveries["epoch"])
-    columns = (sent, at, deliveries["pid"], own_pass, deliveries["prepared_ns"], less, after, saved)
-    waits = zip(deliveries["wait_start_ns"].tolist(), deliveries.wait_ns.tolist(), strict=True)
-    made_by_worker = (made & by_worker).tolist()
-    for row, (sent_ns, sender, pid, of_pass, ready_ns, less_ns, after_ns, gain) in enumerate(
-        zip(*(column.tolist() for column in columns), strict=True)
-    ):
-        asked_ns, wait_ns = next(waits)
-        if made_by_worker[row]:
+    columns = (
+        *(made & by_worker, sent, at, deliveries["pid"], own_pass, deliveries["prepared_ns"]),
+        *(less, after, saved, deliveries["wait_start_ns"], deliveries.wait_ns),
+    )
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for row, (by_one, sent_ns, sender, pid, of_pass, ready_ns, *costs) in enumerate(rows):
+        less_ns, after_ns, gain, asked_ns, wait_ns = costs
+        if by_one:
             sent_earlier = earlier[sender + 1] if sender >= 0 else 0.0
             first_sent = first.setdefault(of_pass, (sent_ns, sent_earlier))
             before = prepared.get(pid)
