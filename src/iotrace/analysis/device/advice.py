@@ -10,7 +10,7 @@ import numpy as np
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.gaps import CLASSES, classify, gaps_of
-from iotrace.analysis.device.modules import Enclosing, program_lines
+from iotrace.analysis.device.modules import program_lines, rows_around
 from iotrace.analysis.intervals import Coverage, innermost, union
 from iotrace.analysis.results import Accelerator, DataWait, Recommendation
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction
@@ -137,7 +137,7 @@ def _synchronises(facts: Facts) -> Iterator[Recommendation]:
 def _where(activity: Activity, calls: Column, costs: Column) -> str:
     """Name the operator around the costliest of `calls`, and the line of Python where there are stacks."""
     trace = activity.trace
-    around = Enclosing(activity, activity.operators).rows(calls)
+    around = rows_around(activity, activity.operators, calls)
     frames = program_lines(activity, calls)
     parts = []
     for rows in (around, frames):

@@ -65,20 +65,18 @@ def origins_at(activity: Activity, calls: Column) -> Origins:
     """
     trace, events = activity.trace, activity.trace.events
     phase = np.full(len(calls), _OTHER, dtype=np.int64)
-    in_module = Enclosing(activity, activity.modules)
     optimizers = activity.ranges & trace.named(lambda name: name.startswith("Optimizer."))
     backward = activity.operators & ((events.forward_thread > 0) | trace.matching(_BACKWARD_NAME))
     counted = activity.operators & ~backward & (events.sequence >= 0)
     forwards = counted | activity.modules | (activity.ranges & trace.matching(_FORWARD_RANGE))
     masks = {_FORWARD: forwards, _OPTIMIZER: optimizers, _BACKWARD: backward}
     for number, mask in masks.items():  # of several around a call the last one counts
-        phase[Enclosing(activity, mask).rows(calls) >= 0] = number
+        phase[rows_around(activity, mask, calls) >= 0] = number
 
-    in_backward = Enclosing(activity, backward)
-    forward = _forward_operators(activity, in_backward.rows(calls, events.sequence >= 0), counted)
-    from_forward = np.where(forward >= 0, in_module.rows(np.maximum(forward, 0)), _UNKNOWN)
+    in_backward = rows_around(activity, backward & (events.sequence >= 0), calls)
+    from_forward = _modules_of_forward(activity, in_backward, counted)
     is_known = (phase == _BACKWARD) & (from_forward >= 0)
-    around = np.where(is_known, from_forward, in_module.rows(calls))
+    around = np.where(is_known, from_forward, rows_around(activity, activity.modules, calls))
     names: dict[str, int] = {}
     paths = [module_of(name) for name in trace.names]
     numbers = np.array(
@@ -100,9 +98,7 @@ def backward_ranges(activity: Activity) -> list[ModuleRange]:
     operators = activity.operators
     linked = np.flatnonzero(operators & (events.forward_thread > 0) & (events.sequence >= 0))
     counted = operators & (events.forward_thread <= 0) & (events.sequence >= 0)
-    forward = _forward_operators(activity, linked, counted)
-    in_module = Enclosing(activity, activity.modules)
-    module = np.where(forward >= 0, in_module.rows(np.maximum(forward, 0)), _UNKNOWN)
+    module = _modules_of_forward(activity, linked, counted)
     known = module >= 0
     linked, module = linked[known], module[known]
     order = np.lexsort((-events.end_ns[linked], events.start_ns[linked], events.thread[linked]))
@@ -149,28 +145,17 @@ def nested_ranges(items: Iterable[tuple[int, int, int, Sequence[str]]]) -> list[
     return sorted(found, key=lambda one: one.start_ns)
 
 
-class Enclosing:
-    """Finds the innermost of some events around the start of others, on the same thread."""
-
-    def __init__(self, activity: Activity, mask: Mask) -> None:
-        self._events = activity.trace.events
-        self._rows = np.flatnonzero(mask)
-        self._threads = self._events.thread[self._rows]
-
-    def rows(self, inner: Column, among: Mask | None = None) -> Column:
-        """Find per row of `inner` the row around it (of those in `among`), -1 where there is none."""
-        found = np.full(len(inner), _UNKNOWN, dtype=np.int64)
-        events = self._events
-        for thread in np.unique(events.thread[inner]).tolist():
-            outer = self._rows[self._threads == thread]
-            if among is not None:
-                outer = outer[among[outer]]
-            if not len(outer):
-                continue
+def rows_around(activity: Activity, mask: Mask, inner: Column) -> Column:
+    """Find per row of `inner` the innermost event of `mask` around its start, on its thread; -1: none."""
+    events, rows = activity.trace.events, np.flatnonzero(mask)
+    found, threads = np.full(len(inner), _UNKNOWN, dtype=np.int64), events.thread[rows]
+    for thread in np.unique(events.thread[inner]).tolist():
+        outer = rows[threads == thread]
+        if len(outer):
             own = np.flatnonzero(events.thread[inner] == thread)
             index = innermost(events.start_ns[outer], events.end_ns[outer], events.start_ns[inner[own]])
             found[own] = np.where(index >= 0, outer[np.maximum(index, 0)], _UNKNOWN)
-        return found
+    return found
 
 
 def program_lines(activity: Activity, calls: Column) -> Column:
@@ -179,7 +164,7 @@ def program_lines(activity: Activity, calls: Column) -> Column:
     Frames of torch and of Python itself do not count; -1 where stacks were not recorded, or none is there.
     """
     frames = (activity.kinds == Kind.PYTHON) & activity.trace.named(_is_line_of_program)
-    return Enclosing(activity, frames).rows(calls)
+    return rows_around(activity, frames, calls)
 
 
 def _is_line_of_program(name: str) -> bool:
@@ -188,6 +173,13 @@ def _is_line_of_program(name: str) -> bool:
     first = path.removesuffix(".py").partition("/")[0]
     known = first in sys.stdlib_module_names or first == "torch" or "/torch/" in path
     return "): " in name and not known and not path.startswith("<")
+
+
+def _modules_of_forward(activity: Activity, backward: Column, counted: Mask) -> Column:
+    """Find per backward operator (row, -1: none) the module's row that its forward operator lies in."""
+    forward = _forward_operators(activity, backward, counted)
+    module = rows_around(activity, activity.modules, np.maximum(forward, 0))
+    return np.where(forward >= 0, module, _UNKNOWN)
 
 
 def _forward_operators(activity: Activity, backward: Column, counted: Mask) -> Column:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.device.activity import Activity, Mask, summed_by
-from iotrace.analysis.device.modules import Enclosing
+from iotrace.analysis.device.modules import rows_around
 from iotrace.analysis.intervals import outer_first
 from iotrace.analysis.results import Operator
 from iotrace.analysis.table import match
@@ -121,7 +121,7 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
         index = np.full(len(events) + 1, _NONE, dtype=np.int64)
         index[self.rows] = np.arange(len(self.rows))
         launched = np.flatnonzero(activity.device & (activity.launch >= 0))
-        around = Enclosing(activity, activity.operators).rows(activity.launch[launched])
+        around = rows_around(activity, activity.operators, activity.launch[launched])
         found[launched] = index[around]
         ids = events.external_id
         unlaunched = np.flatnonzero(

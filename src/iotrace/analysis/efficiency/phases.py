@@ -15,7 +15,7 @@ from iotrace.analysis.device.activity import summed_by
 from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.gaps import CLASSES, Gaps
 from iotrace.analysis.device.kernels import Window
-from iotrace.analysis.device.modules import PHASES, Enclosing
+from iotrace.analysis.device.modules import PHASES, rows_around
 from iotrace.analysis.intervals import length, union
 from iotrace.analysis.results import DevicePhase, IdleByOrigin
 from iotrace.sources.kineto.trace import Column
@@ -82,7 +82,7 @@ def _phases(window: Window) -> npt.NDArray[np.signedinteger]:
     phases[phases == PHASES.index("other")] = _ELSEWHERE
     if activity.data_waits.any():
         rows = np.flatnonzero(activity.device & (activity.launch >= 0))
-        inside = Enclosing(activity, activity.data_waits).rows(activity.launch[rows]) >= 0
+        inside = rows_around(activity, activity.data_waits, activity.launch[rows]) >= 0
         phases[rows[inside]] = _LOADER
     return phases
 

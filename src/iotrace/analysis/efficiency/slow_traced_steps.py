@@ -8,7 +8,7 @@ import numpy as np
 
 from iotrace.analysis.device.activity import Activity, Mask
 from iotrace.analysis.device.breakdown import break_down
-from iotrace.analysis.device.modules import Enclosing
+from iotrace.analysis.device.modules import rows_around
 from iotrace.analysis.device.operators import HostTree
 from iotrace.analysis.intervals import holding
 from iotrace.analysis.results import SlowStep, unknown
@@ -118,7 +118,7 @@ def _tunes(activity: Activity, calls: Mask) -> Mask:
     """Find the convolutions that try algorithms: no other one waits for events of the device."""
     convolutions = activity.operators & activity.trace.matching(_CONVOLUTION)
     waits = np.flatnonzero(calls & activity.trace.matching(_SYNCHRONISES))
-    around = Enclosing(activity, convolutions).rows(waits)
+    around = rows_around(activity, convolutions, waits)
     found = np.zeros(len(calls), dtype=np.bool_)
     found[around[around >= 0]] = True
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -175,16 +176,11 @@ class LoaderRun(msgspec.Struct, frozen=True):
     def phases(self) -> dict[str, int]:
         """How many batches were delivered in each phase; empty where no trainer names any."""
         numbers, _, of = grouped(self.deliveries["phase"])
-        amounts = np.bincount(of)
-        counts: dict[str, int] = {}
-        for number, count in zip(numbers.tolist(), amounts.tolist(), strict=True):
-            phase = self.deliveries.texts.get(number)
-            if phase:
-                name = PHASES.get(phase, phase)
-                counts[name] = counts.get(name, 0) + count
-        return {
-            phase: counts[phase] for phase in dict.fromkeys([*PHASES.values(), *counts]) if phase in counts
-        }
+        counts: Counter[str] = Counter()
+        for number, count in zip(numbers.tolist(), np.bincount(of).tolist(), strict=True):
+            if phase := self.deliveries.texts.get(number):
+                counts[PHASES.get(phase, phase)] += count
+        return {name: counts[name] for name in dict.fromkeys([*PHASES.values(), *counts]) if name in counts}
 
     @property
     def training(self) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.modules import PHASES, Enclosing, origins_at
+from iotrace.analysis.device.modules import PHASES, origins_at, rows_around
 from iotrace.analysis.results import Memory, MemoryDevice, MemoryModule, MemoryOperator, MemoryPoint
 from iotrace.sources.kineto.trace import MEMORY, Column, KinetoTrace, Memory as Instants
 
@@ -103,7 +103,7 @@ def _add(activity: Activity, held: dict[str, _Device]) -> None:
     rows = np.flatnonzero(trace.named(lambda name: name == MEMORY))
     if len(rows) != len(memory.bytes):  # halves of ranges that bear this name
         return
-    around = Enclosing(activity, activity.operators).rows(rows)
+    around = rows_around(activity, activity.operators, rows)
     names = np.where(around >= 0, events.name[np.maximum(around, 0)], -1)
     origins = origins_at(activity, rows)
     phases = origins.phase

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.results import DeviceReads, FileGroup, Io, MountIo
+from iotrace.analysis.storage.file_groups import parents
 from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of
 from iotrace.sources.clocks.session_clock import Times
 from iotrace.sources.processes import Process
@@ -87,9 +88,7 @@ def _mounts(
 
 
 def _mount_of(path: str, mounts: Mapping[str, str]) -> str:
-    while path not in mounts and path not in ("/", ""):
-        path = os.path.dirname(path)
-    return path or "/"
+    return next((each for each in (path, *parents(path)) if each in mounts), "/")
 
 
 def _device_reads(session: Session, rank: Rank) -> list[DeviceReads] | None:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import Chunks, FileGroup, FileIo, Io, total
 from iotrace.analysis.storage.amplification import given_bytes
+from iotrace.analysis.storage.file_groups import parents
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import ArrayInfo, Gridded
@@ -57,14 +58,10 @@ def _told(rank: Rank, kind: type[Any]) -> list[Any]:
 
 def _array_of(row: FileIo, arrays: dict[str, _Array]) -> str | None:
     """The array that a file is a chunk of; None of metadata and of other files."""
-    directory, _, name = row.path.rpartition("/")
+    name = row.path.rpartition("/")[2]
     if not row.reads or name.startswith(".") or name == "zarr.json":
         return None
-    while directory:
-        if directory in arrays:
-            return directory
-        directory = directory.rpartition("/")[0]
-    return None
+    return next((parent for parent in parents(row.path) if parent in arrays), None)
 
 
 def _add_chunk(array: _Array, row: FileIo, key: str) -> None:

@@ -133,7 +133,7 @@ def _summed_up(units: Sequence[_Unit], used: Used) -> list[_Unit]:
         else:
             within[_home(unit.path, kinds)].append(unit)
     worth = [_WORTH_NAMING * sum(unit.weights[measure] for unit in units) for measure in range(2)]
-    directories = {*within, *(parent for directory in within for parent in _parents(directory))}
+    directories = {*within, *(parent for directory in within for parent in parents(directory))}
     for directory in sorted(directories, key=len, reverse=True):
         if not _is_root(directory):
             made = _sum_up(directory, within.pop(directory, []), kinds.get(directory), worth)
@@ -147,10 +147,10 @@ def _summed_up(units: Sequence[_Unit], used: Used) -> list[_Unit]:
 
 def _home(path: str, kinds: dict[str, str]) -> str:
     """The directory that a path is summed up in: the nearest that is one thing, else its own."""
-    return next((parent for parent in _parents(path) if parent in kinds), os.path.dirname(path))
+    return next((parent for parent in parents(path) if parent in kinds), os.path.dirname(path))
 
 
-def _parents(path: str) -> list[str]:
+def parents(path: str) -> list[str]:
     """The directories above a path, the nearest first; the root is the last."""
     found = []
     while not _is_root(path):
@@ -172,7 +172,7 @@ def _holders(units: Sequence[_Unit], used: Used) -> dict[str, str]:
             kinds[directory] = "store"
         elif name in _DATASET_PARTS:
             kinds.setdefault(directory, "dataset")
-        for parent in _parents(unit.path):
+        for parent in parents(unit.path):
             if parent.endswith(_STORE):
                 kinds[parent] = "store"
             elif parent in used.by_libraries:
