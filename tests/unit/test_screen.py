@@ -371,3 +371,7 @@ def test_a_gain_that_is_not_told_has_what_would_tell_it(argv: list[str], again: 
     found = replace(found, session=replace(found.session, argv=argv))
     (row,) = [row for row in screen(found, 120) if row.startswith("Trust")]
     assert row == f"Trust  bad: 1 step; gain unknown: {again}"
+    traced = Trust(level="bad", reasons=["tracing took 20 % of a step: repeat with --io off"])
+    found = replace(found, verdict=replace(untold, trust=traced))
+    (row,) = [row for row in screen(found, 120) if row.startswith("Trust")]
+    assert row.endswith(" of a step: repeat with --io off; gain unknown")

@@ -486,11 +486,18 @@ def test_a_run_that_goes_on_is_told_so_and_gets_no_advice_on_what_was_not_seen()
 
 
 def test_a_wait_that_tracing_may_have_made_is_no_verdict() -> None:
-    cost = unknown(Overhead, least_pct_of_step=45.0)
+    cost = unknown(Overhead, least_pct_of_step=45.0, estimated_pct_of_step=60.0, spans=9)
     found = judged(replace(rank(0, 80.0), overhead=cost))
     assert (found.kind, found.fixes) == ("wait-unknown", [])
-    assert found.text == "WAIT UNKNOWN tracing itself took 45 % of a step or more, the wait 80 %"
+    assert found.text == "WAIT UNKNOWN tracing itself took 45 to 60 % of a step, the wait 80 %"
     assert judged(replace(rank(0, 95.0), overhead=cost)).kind == "input-bound"
+    perhaps_all = replace(cost, least_pct_of_step=28.0, posix_calls=9, next_posix_call_us=3.0)
+    assert judged(replace(rank(0, 61.0), overhead=perhaps_all)).kind == "input-bound"
+    found = judged(replace(rank(0, 60.0), overhead=perhaps_all))
+    assert found.text == "WAIT UNKNOWN tracing itself took 28 to 60 % of a step, the wait 60 %"
+    assert [fix.text for fix in found.fixes] == ["run again with --io off: POSIX calls cost most of that"]
+    little = replace(cost, least_pct_of_step=9.0)
+    assert judged(replace(rank(0, 60.0), overhead=little)).kind == "input-bound"
 
 
 def test_a_fix_of_another_cause_than_the_verdicts_says_of_which() -> None:

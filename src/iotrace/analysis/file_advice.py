@@ -21,7 +21,8 @@ _LONGEST_NAME = 24
 _MANY_SAMPLES = 16
 _EACH = 0.9  # of the samples: a worker that left took some along
 _CHUNKED = frozenset({".h5", ".hdf5", ".he5", ".nc", ".nc4", ".cdf", ".zarr"})
-_OPENED = (_CHUNKED - {".zarr"}) | {".tar", ".zip"}  # to open one is to read its layout
+# To open one is to read its layout: the cause that this is.
+_OPENED = {"transform": (_CHUNKED - {".zarr"}) | {".zip"}, "decode": frozenset({".tar"})}
 _PARQUET = frozenset({".parquet", ".pq"})
 _IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Formats, what to call such files, how to store them instead, and that as a sentence.
@@ -160,7 +161,7 @@ def decode(facts: LoaderFacts) -> Remedy | None:
             return regrouped
     if (kept := _kept(facts, target, formats)) is not None:
         return kept if facts.causes_ms["decode"] > facts.causes_ms.get("read", 0.0) else None
-    if formats == {".tar"} and (opened := opened_again(facts, "decode")) is not None:
+    if (opened := opened_again(facts, "decode")) is not None:
         return opened
     if formats == {".npy"}:
         return None  # nothing to decode: what this time is, is not known
@@ -198,7 +199,7 @@ def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
     if most is None or facts.samples is None or costs_ms(most) < _MOST_OF_COST * facts.causes_ms[cause]:
         return None
     made = facts.samples * facts.batches
-    if _suffix(most.path) not in _OPENED or made < _MANY_SAMPLES or most.opens < _EACH * made:
+    if _suffix(most.path) not in _OPENED[cause] or made < _MANY_SAMPLES or most.opens < _EACH * made:
         return None
     name, gone = name_of(most.path), "" if cause == "transform" else f"{FILES}:{most.path}"
     text = f"{name} is opened {most.opens} times for {made:.0f} samples: open it once in each worker"

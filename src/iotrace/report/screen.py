@@ -13,6 +13,7 @@ from rich.text import Text
 
 from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, SessionInfo, Trust
 from iotrace.analysis.verdict.failed import last_hang
+from iotrace.analysis.verdict.trust import LESS_TRACING
 from iotrace.report.layout import SHORT_LABEL, facts, line, say, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.words import (
@@ -166,6 +167,8 @@ def silenced(report: Report) -> str:
     told = [fix.gain_ms_per_step for fix in report.verdict.fixes]
     if report.verdict.trust.level != "bad" or not told or not any(gains) or any(told):
         return ""
+    if any(reason.endswith(LESS_TRACING) for reason in report.verdict.trust.reasons):
+        return "gain unknown"
     again = "repeat on a quiet machine, with more steps" if report.session.argv else "trace more steps"
     return f"gain unknown: {again}"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from iotrace.analysis.resampling import FEWEST
-from iotrace.analysis.results import ClockInfo, HostUse, RankReport, SessionInfo, Trust
+from iotrace.analysis.results import ClockInfo, HostUse, Overhead, RankReport, SessionInfo, Trust
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.session.manifest import NotCaptured
 from iotrace.units import bounds, counted, milliseconds, percent, size
@@ -23,7 +23,8 @@ _STOLEN = (0.05, 0.20)
 _SWAPPED_BYTES = 16 << 20
 _HELD_BACK = 0.1  # of a quota's periods, and of a device's polls
 _UNEXPLAINED = (0.2, 0.5)  # of the wait
-_TRACING_PERCENT = (2.0, 10.0)
+TRACING_PERCENT = (2.0, 10.0)
+LESS_TRACING = "repeat with --io off"
 _SPREAD = (0.1, 0.5)  # half of the interval, of the mean
 _LONG_STEPS = 2.0  # p95 over median, from which it is told
 _DRIFT_PERCENT = 10.0
@@ -192,11 +193,20 @@ def _of_tracing(rank: RankReport) -> Iterator[_Doubt]:
         if rank.steps.count:
             yield _Doubt(CAUTION, "tracing cost not measured")
         return
-    caution, bad = _TRACING_PERCENT
+    caution, bad = TRACING_PERCENT
     if cost >= caution:
         # An upper bound raises a doubt; only what tracing took at least makes figures bad.
         level = BAD if (rank.overhead.least_pct_of_step or 0.0) >= bad else CAUTION
-        yield _Doubt(level, f"tracing took {bounds(rank.overhead.least_pct_of_step, cost)} of a step")
+        text = f"tracing took {bounds(rank.overhead.least_pct_of_step, cost)} of a step"
+        yield _Doubt(
+            level, f"{text}: {LESS_TRACING}" if level == BAD and calls_cost_most(rank.overhead) else text
+        )
+
+
+def calls_cost_most(overhead: Overhead) -> bool:
+    """Whether to trace POSIX calls cost more than spans did, at the least."""
+    calls_us = (overhead.posix_calls or 0) * (overhead.next_posix_call_us or 0.0)
+    return calls_us > overhead.spans * (overhead.span_us or 0.0)
 
 
 def _of_coverage(rank: RankReport) -> Iterator[_Doubt]:

@@ -22,9 +22,10 @@ from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import idle_fraction, idle_text, why_first, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.reason import MOSTLY, ready_text, reason_of, waits_text
+from iotrace.analysis.verdict.trust import TRACING_PERCENT, calls_cost_most
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict as verdict_in_words
 from iotrace.session.liveness import ENDED, RUNNING
-from iotrace.units import percent
+from iotrace.units import bounds, percent
 
 BANNERS = {
     "input-bound": "INPUT-BOUND",
@@ -49,6 +50,9 @@ _OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's 
 _NAME_IT = unknown(
     Fix, id="name-the-source", text="iotrace.batches(YOUR_ITERABLE) around the loop's source names the wait"
 )
+
+# What makes a wait known that tracing made, or may have.
+_TRACE_LESS = unknown(Fix, id="trace-less", text="run again with --io off: POSIX calls cost most of that")
 
 # What takes reads out of the loop.
 _READ_AHEAD = unknown(
@@ -205,10 +209,10 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     wait, fraction = rank.data_wait, _fraction(rank)
     text = f"{whose}{waits_text(rank, fraction)}"
     if 100 * fraction >= MODERATELY_PERCENT:
-        cost = rank.overhead.least_pct_of_step if rank.overhead is not None else None
-        if cost is not None and cost >= MOSTLY * 100 * fraction:
-            text = f"{whose}tracing itself took {cost:.0f} % of a step or more, the wait {percent(fraction)}"
-            return Finding(kind="wait-unknown", text=text, rank=rank)
+        if (traced := _of_tracing(rank, fraction)) is not None:
+            text = f"{whose}{traced}, the wait {percent(fraction)}"
+            fix = _TRACE_LESS if rank.overhead is not None and calls_cost_most(rank.overhead) else None
+            return Finding(kind="wait-unknown", text=text, rank=rank, fix=fix)
         return replace(Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank), **reason_of(rank))
     unseen = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unseen is None:
@@ -217,6 +221,18 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     what = unseen.steps.unknown_why or "no step was measured"
     why, fix = _loop_reads(unseen), None if unseen.steps.unknown_why is None else _NAME_IT
     return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, rank=unseen, fix=fix)
+
+
+def _of_tracing(rank: RankReport, fraction: float) -> str | None:
+    """Say what tracing took where the wait may be its work: at least half of it, or perhaps all of it."""
+    overhead = rank.overhead
+    if overhead is None or overhead.least_pct_of_step is None:
+        return None
+    least, most = overhead.least_pct_of_step, overhead.estimated_pct_of_step or 0.0
+    perhaps_all = least >= TRACING_PERCENT[1] and most >= 100 * fraction
+    if least < MOSTLY * 100 * fraction and not perhaps_all:
+        return None
+    return f"tracing itself took {bounds(least, max(least, most))} of a step"
 
 
 def _of_reads(ranks: Sequence[RankReport]) -> Finding | None:
