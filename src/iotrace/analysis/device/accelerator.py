@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.critical_path import critical_path_of
@@ -36,6 +35,7 @@ from iotrace.analysis.efficiency.peaks import peaks_of_windows
 from iotrace.analysis.efficiency.phases import IdleOrigins, PhaseTimes
 from iotrace.analysis.intervals import Coverage, intersect, length, pieces, union
 from iotrace.analysis.results import Accelerator, DevicePeaks, Gap, IdleByModule, OperatorShapes, StreamIdle
+from iotrace.sources.kineto.details import Floats
 from iotrace.sources.kineto.trace import Column
 
 KERNEL_GAP_US = 30.0  # HTA's
@@ -66,7 +66,7 @@ class _Totals(msgspec.Struct):
     overlap: int = 0
     classes: Column = msgspec.field(default_factory=lambda: np.zeros(len(CLASSES), dtype=np.int64))
     causes: dict[str, float] | None = None
-    modules: dict[tuple[str | None, str], list[float]] = {}
+    modules: dict[tuple[str | None, str], Floats] = {}
     streams: dict[tuple[int, int], _Stream] = {}
     windows: list[Window] = []
     queues: list[Queues] = []
@@ -161,11 +161,12 @@ def accelerator_of(
                 IdleByModule(
                     module=module,
                     phase=phase,
-                    idle_us=idle / 1e3,
-                    comm_us=communication / 1e3,
-                    device_us=device / 1e3,
+                    idle_us=idle_us,
+                    comm_us=communication_us,
+                    device_us=device_us,
                 )
-                for (module, phase), (idle, communication, device) in totals.modules.items()
+                for (module, phase), sums in totals.modules.items()
+                for idle_us, communication_us, device_us in [(sums / 1e3).tolist()]
             ),
             key=lambda one: (-one.idle_us, -one.comm_us, -one.device_us),
         ),
@@ -228,24 +229,22 @@ def _add_causes(totals: dict[str, float], waits: DataWaits, gaps: Gaps, classes:
 
 
 def _add_modules(
-    totals: dict[tuple[str | None, str], list[float]], activity: Activity, gaps: Gaps, origins: Origins
+    totals: dict[tuple[str | None, str], Floats], activity: Activity, gaps: Gaps, origins: Origins
 ) -> None:
     """Add idle time by the origin of what ended it, what the device did by that of its launch."""
     rows, collectives = np.flatnonzero(activity.device), np.flatnonzero(activity.collective_kernels)
     keys = (origins.module + 1) * len(PHASES) + origins.phase
     size = (len(origins.modules) + 1) * len(PHASES)
 
-    def total(rows: Column, weights: Column) -> npt.NDArray[np.float64]:
+    def total(rows: Column, weights: Column) -> Floats:
         # A float64 holds 104 days in ns.
         return np.bincount(keys[rows], weights=weights, minlength=size).astype(np.float64)
 
     idle = total(gaps.ended_by, gaps.end_ns - gaps.start_ns)
     communication = total(collectives, activity.trace.events.duration_ns[collectives])
     device = total(rows, activity.trace.events.duration_ns[rows])
+    table = np.stack((idle, communication, device), axis=1)
     for key in np.flatnonzero((idle > 0) | (device > 0)).tolist():
         module, phase = divmod(key, len(PHASES))
-        sums = totals.setdefault(
-            (origins.modules[module - 1] if module else None, PHASES[phase]), [0.0, 0.0, 0.0]
-        )
-        for at, values in enumerate((idle, communication, device)):
-            sums[at] += float(values[key])
+        name = origins.modules[module - 1] if module else None, PHASES[phase]
+        totals[name] = totals[name] + table[key] if name in totals else table[key]

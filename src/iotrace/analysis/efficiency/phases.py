@@ -5,8 +5,6 @@ And how long it was idle, by phase and what ended that: the module, without one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +15,7 @@ from iotrace.analysis.device.gaps import CLASSES, Gaps
 from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.device.modules import PHASES, rows_around
 from iotrace.analysis.intervals import length, union
-from iotrace.analysis.results import DevicePhase, IdleByOrigin
+from iotrace.analysis.results import DevicePhase, IdleByOrigin, unknown
 from iotrace.sources.kineto.trace import Column
 
 NAMES = (*PHASES[:-1], "loader", "elsewhere")
@@ -35,9 +33,9 @@ class PhaseTimes(msgspec.Struct):
     """
 
     seen: set[str] = msgspec.field(default_factory=set)
-    busy: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(NAMES, 0))
-    communication: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(NAMES, 0))
-    alone: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(NAMES, 0))
+    busy: Column = msgspec.field(default_factory=lambda: np.zeros(len(NAMES), np.int64))
+    communication: Column = msgspec.field(default_factory=lambda: np.zeros(len(NAMES), np.int64))
+    alone: Column = msgspec.field(default_factory=lambda: np.zeros(len(NAMES), np.int64))
 
     def add(self, window: Window) -> None:
         """Add one trace."""
@@ -52,26 +50,22 @@ class PhaseTimes(msgspec.Struct):
         ]
         rows = np.flatnonzero(activity.device)
         span = events.start_ns[rows].min(keepdims=True), events.end_ns[rows].max(keepdims=True)
-        own = break_down(roles, *span)[0][0].tolist()
-        for number, name in enumerate(NAMES):
-            compute, communication, copies = own[number : 3 * len(NAMES) : len(NAMES)]
-            self.busy[name] += compute + communication + copies
-            self.alone[name] += communication
-            self.communication[name] += length(union(*roles[len(NAMES) + number]))
+        own = break_down(roles, *span)[0][0, : len(roles)].reshape(len(kinds), len(NAMES))
+        self.busy += own.sum(axis=0)
+        self.alone += own[1]
+        self.communication += [length(union(*each)) for each in roles[len(NAMES) : 2 * len(NAMES)]]
 
     def rows(self) -> list[DevicePhase] | None:
         """All phases in order, whose times sum to the busy time; None where no launch lies in a known one."""
-        if not any(self.busy[name] + self.communication[name] for name in PHASES[:-1]):
+        if not (self.busy + self.communication)[: len(PHASES) - 1].any():
             return None
         self.seen.add("elsewhere")
+        table = (np.stack((self.busy, self.communication, self.alone), axis=1) / 1e3).tolist()
         return [
-            DevicePhase(
-                phase=name,
-                busy_us=self.busy[name] / 1e3 if name in self.seen else None,
-                comm_us=self.communication[name] / 1e3 if name in self.seen else None,
-                comm_alone_us=self.alone[name] / 1e3 if name in self.seen else None,
-            )
-            for name in NAMES
+            DevicePhase(phase=name, busy_us=busy_us, comm_us=comm_us, comm_alone_us=alone_us)
+            if name in self.seen
+            else unknown(DevicePhase, phase=name)
+            for name, (busy_us, comm_us, alone_us) in zip(NAMES, table, strict=True)
         ]
 
 
@@ -92,8 +86,20 @@ class IdleOrigins(dict[Origin, Column]):
 
     def add(self, window: Window, gaps: Gaps, classes: Column) -> None:
         """Add the gaps of a trace; `classes` divides each."""
-        for origin, sums in _sums(window, gaps, classes):
-            self[origin] = self[origin] + sums if origin in self else sums
+        trace, origins = window.activity.trace, window.origins
+        after = gaps.ended_by
+        module, operator = origins.module[after], window.tree.names(window.tree.launcher[after])
+        kernel = trace.events.name[after].astype(np.int64)
+        kind = np.where(module >= 0, _MODULE, np.where(operator >= 0, _OPERATOR, _KERNEL))
+        number = np.choose(kind, (module, operator, kernel))
+        size = max(len(trace.names), len(origins.modules)) + 1
+        keys = (kind * size + number) * len(PHASES) + origins.phase[after]
+        for key, row in summed_by(keys, np.ones(len(keys)), *classes.T):
+            rest, phase = divmod(key, len(PHASES))
+            which, at = divmod(rest, size)
+            name = origins.modules[at] if which == _MODULE else trace.names[at]
+            origin = _KINDS[which], name, PHASES[phase]
+            self[origin] = self[origin] + row if origin in self else row
 
     def rows(self) -> list[IdleByOrigin]:
         """Make the rows, the longest idle time first."""
@@ -109,19 +115,3 @@ class IdleOrigins(dict[Origin, Column]):
             for (kind, name, phase), sums in self.items()
         ]
         return sorted(found, key=lambda one: (-one.idle_us, one.name))
-
-
-def _sums(window: Window, gaps: Gaps, classes: Column) -> Iterator[tuple[Origin, Column]]:
-    trace, origins = window.activity.trace, window.origins
-    after = gaps.ended_by
-    module, operator = origins.module[after], window.tree.names(window.tree.launcher[after])
-    kernel = trace.events.name[after].astype(np.int64)
-    kind = np.where(module >= 0, _MODULE, np.where(operator >= 0, _OPERATOR, _KERNEL))
-    number = np.choose(kind, (module, operator, kernel))
-    size = max(len(trace.names), len(origins.modules)) + 1
-    keys = (kind * size + number) * len(PHASES) + origins.phase[after]
-    for key, row in summed_by(keys, np.ones(len(keys)), *classes.T):
-        rest, phase = divmod(key, len(PHASES))
-        which, at = divmod(rest, size)
-        name = origins.modules[at] if which == _MODULE else trace.names[at]
-        yield (_KINDS[which], name, PHASES[phase]), row
