@@ -555,6 +555,8 @@ def test_finders_say_where_a_call_has_its_file() -> None:
         ("0.name()", "b.bin"),
         ("made 0", "c.bin"),
         ("result", "bytes"),
+        ("result.1", "y"),
+        ("result.9", None),
         ("1:source", "d.bin"),
         ("2:missing", None),
         ("0.missing.path", None),
