@@ -69,9 +69,8 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
     rows = main.rows(names.BATCH_ROW)
     rows = taken(rows, np.isin(rows["iterator"], iterators)).copy()
     ends = _ends(main, rows)
-    # By pass: all of its batches in order, one pass behind the other.
-    order = np.lexsort((rows["epoch"], rows["iterator"]))
-    later_count = _later_counts(main, rows, order, ends)
+    in_pass = _passes_of(rows)
+    later_count = _later_counts(main, rows, in_pass, ends)
     own = np.array([loader_of[each] for each in iterators.tolist()], dtype=np.int64)
     deliveries = _deliveries(rank, rows, later_count)
     deliveries["loader"] = loader = (
@@ -87,7 +86,6 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
     deliveries["inline_tid"] = np.where(inline, deliveries["tid"], NONE)
     by_loader = np.argsort(loader, kind="stable")
     in_order, every = loader[by_loader], Columns(len(rows), deliveries)
-    in_pass = _passes_of(rows, order)
     ends_of: dict[int, list[IteratorEnd]] = defaultdict(list)
     for (iterator, _), end in ends.items():
         ends_of[loader_of[iterator]].append(end)
@@ -135,22 +133,18 @@ def _ends(main: Process, rows: Rows) -> dict[PassKey, IteratorEnd]:
     return found
 
 
-def _later_counts(main: Process, rows: Rows, order: Times, ends: dict[PassKey, IteratorEnd]) -> Times:
+def _later_counts(
+    main: Process, rows: Rows, in_pass: dict[PassKey, Times], ends: dict[PassKey, IteratorEnd]
+) -> Times:
     """Count the backward passes until the next ask of each batch's pass; of its last batch, until any ask."""
-    iterator, epoch, count = (rows[field][order] for field in ("iterator", "epoch", "backward_count"))
-    later = np.append(count[1:], 0)
-    last = np.append((iterator[1:] != iterator[:-1]) | (epoch[1:] != epoch[:-1]), True)
-    for at in np.flatnonzero(last[: len(order)]).tolist():
-        row = int(order[at])
-        end = ends.get((int(iterator[at]), int(epoch[at])))
+    count, found = rows["backward_count"], np.empty(len(rows), np.int64)
+    for key, own in in_pass.items():
+        last, end = int(own[-1]), ends.get(key)
+        found[own[:-1]] = count[own[1:]]
         if end is not None:
-            later[at] = end.backward_count
-        elif row + 1 < len(rows):
-            later[at] = rows["backward_count"][row + 1]
+            found[last] = end.backward_count
         else:
-            later[at] = _count_at_end(main, rows[row])
-    found = np.empty(len(rows), np.int64)
-    found[order] = later[: len(order)]
+            found[last] = count[last + 1] if last + 1 < len(rows) else _count_at_end(main, rows[last])
     return found
 
 
@@ -204,8 +198,9 @@ def _join(found: dict[str, Times], rows: Rows, worker: Process) -> None:
     found["samples"][joined], found["size_bytes"][joined] = produced["samples"][made], produced["bytes"][made]
 
 
-def _passes_of(rows: Rows, order: Times) -> dict[PassKey, Times]:
-    """The rows of the batches of each pass."""
+def _passes_of(rows: Rows) -> dict[PassKey, Times]:
+    """The rows of the batches of each pass, in order."""
+    order = np.lexsort((rows["epoch"], rows["iterator"]))
     iterator, epoch = rows["iterator"][order], rows["epoch"][order]
     cuts = np.flatnonzero((iterator[1:] != iterator[:-1]) | (epoch[1:] != epoch[:-1])) + 1
     parts = np.split(order, cuts) if len(order) else []
