@@ -18,7 +18,7 @@ from iotrace.timeline.model import Timeline
 from iotrace.timeline.writers.chrome_json import join, opening
 from iotrace.timeline.writers.chrome_lines import lines_at
 from iotrace.timeline.writers.id_map import Process, Thread
-from iotrace.timeline.writers.lanes import lanes
+from tests.support.lanes import lanes
 
 _open: Any = igzip.open  # isal has no annotations
 _FASTEST = 0  # isal's levels are 0 to 3

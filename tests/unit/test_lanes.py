@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from iotrace.timeline.model import Slice
-from iotrace.timeline.writers.lanes import lanes
+from tests.support.lanes import lanes
 
 slices = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 30)).map(

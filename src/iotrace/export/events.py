@@ -10,30 +10,21 @@ import numpy as np
 
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
-from iotrace.session.names import (
-    KIND_COLLATE,
-    KIND_DFTRACER,
-    KIND_ITEM,
-    KIND_MAPPED,
-    KIND_PHASE,
-    KIND_READ_PATH,
-    KIND_REGION,
-    KIND_TRAINER,
-)
+from iotrace.session import names
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
 
 _Key = tuple[str, int, int]  # of a process: host, pid, start
 STEP, WAIT, BATCH = "step", "wait", "batch"
 SPAN_KINDS = {
-    KIND_ITEM: "item",
-    KIND_COLLATE: "collate",
-    KIND_READ_PATH: "read path",
-    KIND_MAPPED: "memory map",
-    KIND_REGION: "region",
-    KIND_DFTRACER: "mark",
-    KIND_PHASE: "phase",
-    KIND_TRAINER: "trainer",
+    names.KIND_ITEM: "item",
+    names.KIND_COLLATE: "collate",
+    names.KIND_READ_PATH: "read path",
+    names.KIND_MAPPED: "memory map",
+    names.KIND_REGION: "region",
+    names.KIND_DFTRACER: "mark",
+    names.KIND_PHASE: "phase",
+    names.KIND_TRAINER: "trainer",
 }
 
 

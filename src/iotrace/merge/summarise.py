@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from iotrace import compiled
-from iotrace.merge.clocks.clock_link import ClockLink
-from iotrace.merge.input import Input
+from iotrace.merge.input import ClockLink, Input
 from iotrace.merge.summary import SCHEMA_VERSION, KindCount, SourceSummary, Summary
 from iotrace.sources.chrome.event import KINDS
 

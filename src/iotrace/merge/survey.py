@@ -6,7 +6,7 @@ import math
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from iotrace.merge.input_files import CHROME, DFTRACER, SESSION, InputFile
+from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
 from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.event import us_to_ns
@@ -91,16 +91,8 @@ class Survey:
 
 
 def reader_of(file: InputFile, hashes: dict[str, str]) -> ChromeReader[Any] | DftracerReader:
-    """Return what reads a file's events; `hashes` has the names that dftracer's logs shorten.
-
-    Raises:
-        KeyError: a session, which no one reader reads (`merge/session_input.py` does).
-    """
-    readers: dict[str, Callable[[], ChromeReader[Any] | DftracerReader]] = {
-        CHROME: lambda: ChromeReader(text_scan()),
-        DFTRACER: lambda: DftracerReader(hashes),
-    }
-    return readers[file.kind]()
+    """Return what reads a trace's events; `hashes` has the names that dftracer's logs shorten."""
+    return DftracerReader(hashes) if file.kind == DFTRACER else ChromeReader(text_scan())
 
 
 def survey(file: InputFile, wants: Wants, progress: Progress = silent) -> Survey:
@@ -109,8 +101,8 @@ def survey(file: InputFile, wants: Wants, progress: Progress = silent) -> Survey
         from iotrace.merge.session_input import survey_session  # it imports the analysis, which is slow
 
         return survey_session(file)
-    looks = {CHROME: _survey_trace, DFTRACER: _survey_dftracer}
-    found = looks[file.kind](file, wants, progress)
+    look = _survey_dftracer if file.kind == DFTRACER else _survey_trace
+    found = look(file, wants, progress)
     if (wants.extent or found.merged) and found.first_ns is not None and found.last_ns is not None:
         # What was merged may lie days apart; elsewhere a time so far from the others is damage.
         _measure(file, found, _FARTHEST_NS if found.merged else _DAY_NS, progress)

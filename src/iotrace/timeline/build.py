@@ -20,9 +20,8 @@ from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank
 from iotrace.timeline.calls import call_tracks, span_tracks, within
 from iotrace.timeline.detail import MOST_SLICES, Detail, blocks, detail_of, note
-from iotrace.timeline.failures import failure_slices
+from iotrace.timeline.failures import failure_slices, hang_slices
 from iotrace.timeline.flows import DeliveryKey, batch_flows, chunk_flows
-from iotrace.timeline.hangs import hang_slices
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import (
     STARTUP,

@@ -7,16 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from iotrace.session.names import (
-    KIND_COLLATE,
-    KIND_DFTRACER,
-    KIND_ITEM,
-    KIND_MAPPED,
-    KIND_PHASE,
-    KIND_READ_PATH,
-    KIND_REGION,
-    KIND_TRAINER,
-)
+from iotrace.session import names
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
@@ -24,13 +15,13 @@ from iotrace.timeline.detail import Detail
 from iotrace.timeline.model import CALL, Args, Slice, Track, file_label
 
 _CATEGORIES = {
-    KIND_ITEM: "dataset",
-    KIND_COLLATE: "collate",
-    KIND_READ_PATH: "read path",
-    KIND_REGION: "region",
-    KIND_MAPPED: "memory map",
-    KIND_DFTRACER: "dftracer",
-    KIND_TRAINER: "trainer",
+    names.KIND_ITEM: "dataset",
+    names.KIND_COLLATE: "collate",
+    names.KIND_READ_PATH: "read path",
+    names.KIND_REGION: "region",
+    names.KIND_MAPPED: "memory map",
+    names.KIND_DFTRACER: "dftracer",
+    names.KIND_TRAINER: "trainer",
 }
 
 
@@ -38,14 +29,15 @@ def within(spans: npt.NDArray[Any], detail: Detail | None) -> npt.NDArray[Any]:
     """Choose the spans that touch what is shown in detail."""
     if detail is None:
         return spans
-    starts, ends = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
-    chosen: npt.NDArray[Any] = spans[(starts < detail.end_ns) & (ends > detail.start_ns)]
+    chosen: npt.NDArray[Any] = spans[
+        detail.holds_all(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
+    ]
     return chosen
 
 
 def span_tracks(session: Session, process: Process, detail: Detail | None = None) -> list[Track]:
     """Make a track of spans for each thread of the process."""
-    spans = process.spans[process.spans["kind"] != KIND_PHASE]  # they have a track of their own
+    spans = process.spans[process.spans["kind"] != names.KIND_PHASE]  # they have a track of their own
     spans = within(spans, detail)
     files = {number: session.paths.shown(file) for number, file in process.span_files.items()}
     by_thread: dict[int, list[Slice]] = defaultdict(list)
@@ -62,7 +54,7 @@ def span_tracks(session: Session, process: Process, detail: Detail | None = None
             if delay >= 0:
                 args["waited_for_cpu_ms"] = delay / 1e6
         shown = process.texts.get(name, "?")
-        if kind == KIND_READ_PATH and file in files:
+        if kind == names.KIND_READ_PATH and file in files:
             args[CALL] = shown
             shown = f"{file_label(files[file])} · {shown}"
         by_thread[tid].append(Slice(start, start + duration, shown, _CATEGORIES.get(kind, "span"), args))
@@ -73,19 +65,13 @@ def call_tracks(session: Session, process: Process, detail: Detail | None = None
     """Make a track of POSIX calls on data for each thread of the process."""
     calls = session.calls_of(process)
     if detail is not None:
-        calls = calls.where((calls.start_ns < detail.end_ns) & (calls.end_ns > detail.start_ns))
+        calls = calls.where(detail.holds_all(calls.start_ns, calls.end_ns))
     shown = [session.paths.shown(file) for file in calls.files]
     moves_bytes = stdio.READS | stdio.WRITES
     by_thread: dict[int, list[Slice]] = defaultdict(list)
+    columns = (calls.start_ns, calls.end_ns, calls.tid, calls.name, calls.file, calls.result, calls.offset)
     for start, end, tid, name, file, result, offset in zip(
-        calls.start_ns.tolist(),
-        calls.end_ns.tolist(),
-        calls.tid.tolist(),
-        calls.name.tolist(),
-        calls.file.tolist(),
-        calls.result.tolist(),
-        calls.offset.tolist(),
-        strict=True,
+        *(column.tolist() for column in columns), strict=True
     ):
         args: Args = {"file": shown[file]}
         if result >= 0:

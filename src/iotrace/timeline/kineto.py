@@ -29,6 +29,7 @@ _CATEGORIES = {
     Kind.GPU_ANNOTATION: "range",
     Kind.PYTHON: "python",
 }
+_SHOWN = ("start_ns", "end_ns", "name", "correlation", "sequence", "bytes", "collective")  # of an event
 _HOST = (Kind.RUNTIME, Kind.CPU_OP, Kind.ANNOTATION, Kind.PYTHON)
 _DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.GPU_ANNOTATION)
 
@@ -87,20 +88,12 @@ def _slices(activity: Activity) -> dict[int, Slice]:
     """Make a slice of every event that lasted and is shown, by its row."""
     trace, events = activity.trace, activity.trace.events
     rows = np.flatnonzero(np.isin(activity.kinds, (*_HOST, *_DEVICE)))
-    columns = zip(
-        rows.tolist(),
-        events.start_ns[rows].tolist(),
-        events.end_ns[rows].tolist(),
-        events.name[rows].tolist(),
-        activity.kinds[rows].tolist(),
-        events.correlation[rows].tolist(),
-        events.sequence[rows].tolist(),
-        events.bytes[rows].tolist(),
-        events.collective[rows].tolist(),
-        strict=True,
-    )
+    columns = [getattr(events, field)[rows].tolist() for field in _SHOWN]
+    kinds = activity.kinds[rows].tolist()
     found = {}
-    for row, start, end, name, kind, correlation, sequence, size, collective in columns:
+    for row, kind, start, end, name, correlation, sequence, size, collective in zip(
+        rows.tolist(), kinds, *columns, strict=True
+    ):
         args: Args = {}
         if correlation >= 0:
             args["correlation"] = correlation

@@ -6,9 +6,8 @@ import math
 from pathlib import Path
 
 from iotrace.analysis.device.one_job import APART_NS, RankOfJob, why_not_one_job
-from iotrace.merge.clocks.clock_link import ClockLink
 from iotrace.merge.clocks.sync_by_collectives import relate
-from iotrace.merge.input import Input
+from iotrace.merge.input import ClockLink, Input
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile, MergeError
 from iotrace.merge.survey import Survey
 from iotrace.sources.clocks.clock_map import ClockMap

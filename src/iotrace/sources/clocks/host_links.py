@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -61,21 +62,17 @@ def link_by_exchanges(exchanges: Sequence[Exchange], first_ns: int, last_ns: int
     why = f"{len(delay)} exchanges of datagrams, the quickest in {trip_ns / 1000:.3g} µs"
     gaps, steps = np.diff(when[quickest]), np.abs(np.diff(middle[quickest]))
     stepped = steps > half[quickest][:-1] + half[quickest][1:] + _PART * gaps
+    choices = [quickest[delay[quickest] <= slower * trip_ns + 1] for slower in _SLOWER]
+    lines = (
+        _line(when[kept], middle[kept], half[kept], before, after)
+        for kept in ([quickest] if stepped.any() else choices)
+    )
+    bound, shift, drift, where = min(lines, key=itemgetter(0))
     if stepped.any():
-        bound, shift, drift, where = _line(when[quickest], middle[quickest], half[quickest], before, after)
         beyond = max(float(when[quickest][0]) - before, after - float(when[quickest][-1]), float(gaps.max()))
         bound += beyond * (abs(drift) + _PART)
-        found = ClockMap(base + round(shift), drift * 1e9, at + round(where))
         why += f"; one clock stepped by {steps[stepped].max() / 1e9:.3g} s against the other in mid-run"
-        return HostLink(found, int(np.ceil(bound)), "measured", why, len(delay), trip_ns)
-    best: tuple[float, ClockMap] | None = None
-    for slower in _SLOWER:
-        kept = quickest[delay[quickest] <= slower * delay.min() + 1]
-        bound, shift, drift, where = _line(when[kept], middle[kept], half[kept], before, after)
-        if best is None or bound < best[0]:
-            best = bound, ClockMap(base + round(shift), drift * 1e9, at + round(where))
-    assert best is not None
-    bound, found = best
+    found = ClockMap(base + round(shift), drift * 1e9, at + round(where))
     return HostLink(found, int(np.ceil(bound)), "measured", why, len(delay), trip_ns)
 
 

@@ -13,13 +13,13 @@ import numpy as np
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.host_links import link_by_exchanges
 from iotrace.sources.clocks.session_clock import Recording
+from iotrace.sources.kineto.kinds import step_of
 from iotrace.sources.kineto.profiler_traces import read_windows
 from iotrace.sources.kineto.trace import KinetoTrace
 
 # No rank ends one of these before every rank has begun it.
 _TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
 _ON_HOST = re.compile(r"(?:gloo|mpi|ucc):")
-_STEP = re.compile(r"ProfilerStep#(\d+)$")
 _FEWEST = 3
 _KINETO_NS = 6_000  # to which torch.profiler's stamps agree with the host's clock
 
@@ -85,9 +85,9 @@ def _collectives(trace: KinetoTrace) -> Iterator[tuple[Hashable, int, int]]:
         return
     events = trace.events
     steps = sorted(
-        (int(events.start_ns[row]), int(match[1]))
+        (int(events.start_ns[row]), step)
         for number, name in enumerate(trace.names)
-        if (match := _STEP.match(name))
+        if (step := step_of(name)) is not None
         for row in np.flatnonzero(events.name == number).tolist()
         if not trace.categories[events.category[row]].startswith("gpu")
     )

@@ -31,16 +31,8 @@ class Columns:
     def between(self, first: int, last: int) -> Columns:
         """Those of some rows, from `first` up to `last`."""
         edits = [(row - first, key, value) for row, key, value in self.edits if first <= row < last]
-        return Columns(
-            self.start_ns[first:last],
-            self.relative_ns[first:last],
-            self.duration_ns[first:last],
-            self.pids[first:last],
-            self.tids[first:last],
-            self.ids[first:last],
-            self.kinds[first:last],
-            edits,
-        )
+        columns = {name: column[first:last] for name, column in vars(self).items() if name != "edits"}
+        return Columns(**columns, edits=edits)
 
 
 def renumber(batch: EventBatch, columns: Columns) -> None:

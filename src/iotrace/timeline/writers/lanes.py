@@ -10,14 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace import compiled
-from iotrace.timeline.model import Slice
-from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, ROW, SLICE, Rows
+from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, SLICE, Rows
 
 UNBOUND = -1
 # The lane of begin and end events, which stand apart; and what is added to the lane of a flow's end that
 # binds the slice that begins next there, not the one around it.
 STACKED, NEXT = 1 << 20, 1 << 21
-_LAST_NS = 2**63 - 1
 
 
 class _Compiled(ctypes.Structure):
@@ -164,22 +162,3 @@ class Lanes:
         if self._begins and (best == UNBOUND or self._begins[-1] > best_start):
             return STACKED, self._begins[-1]
         return best, best_start
-
-
-def lanes(slices: list[Slice]) -> list[list[Slice]]:
-    """Divide slices into lanes in which any two are disjoint or nested; each lane sorted, outer first."""
-    ordered = sorted(slices, key=lambda item: (item.start_ns, -item.end_ns))
-    rows = np.zeros(len(ordered), ROW)
-    rows["kind"] = SLICE
-    rows["start"] = [_as_int64(item.start_ns) for item in ordered]
-    rows["end"] = [_as_int64(item.end_ns) for item in ordered]
-    numbers = Lanes().assign(rows)
-    found: list[list[Slice]] = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
-    for item, lane in zip(ordered, numbers.tolist(), strict=True):
-        found[lane].append(item)
-    return found
-
-
-def _as_int64(time_ns: int) -> int:
-    """The time, or the last one that a column holds: damaged records may say more."""
-    return max(-_LAST_NS, min(time_ns, _LAST_NS))
