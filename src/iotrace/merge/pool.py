@@ -161,10 +161,9 @@ def run_all(
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in set(multiprocessing.active_children()) - others:
                     worker.terminate()
+                # Else Python's exit would write to a pipe that it closes meanwhile.
                 for thread in set(threading.enumerate()) - threads:
-                    thread.join(
-                        _PATIENCE_SECONDS
-                    )  # Python's exit would write to a pipe that it closes meanwhile
+                    thread.join(_PATIENCE_SECONDS)
                 raise
             return [futures[index].result() for index in range(len(items))]
     except BrokenProcessPool as error:

@@ -110,9 +110,8 @@ class Process(msgspec.Struct, frozen=True, dict=True):
         return {*self._named(self.spans["file"][np.isin(self.spans["kind"], kinds)]).values()}
 
     def _named(self, files: npt.NDArray[Any]) -> dict[int, str]:
-        # Neighbours are often alike; the rest is sorted.
-        files = np.sort(files[np.append(True, files[1:] != files[:-1])[: len(files)]])
-        numbers = files[np.append(True, files[1:] != files[:-1])[: len(files)]].tolist()
+        # Neighbours are often alike: few are left to be sorted.
+        numbers = np.unique(files[np.append(True, files[1:] != files[:-1])[: len(files)]]).tolist()
         return {number: self.texts[number] for number in numbers if number in self.texts}
 
     def of_type(self, kind: type[Any]) -> list[Any]:

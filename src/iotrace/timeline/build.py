@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections import defaultdict
 from collections.abc import Sequence
 
 from iotrace.analysis.loop.deliveries import Deliveries
@@ -197,9 +198,9 @@ def _file_of(item: Explained) -> str | None:
     worst = max(costs, key=lambda path: costs[path])
     if 2 * costs[worst] >= sum(costs.values()):
         return worst
-    spent: dict[str, float] = {}
-    for path in costs:
-        spent[posixpath.dirname(path)] = spent.get(posixpath.dirname(path), 0.0) + costs[path]
+    spent: dict[str, float] = defaultdict(float)
+    for path, cost in costs.items():
+        spent[posixpath.dirname(path)] += cost
     directory = max(spent, key=lambda each: spent[each])
     if directory and spent[directory] >= _MOST * sum(costs.values()):
         costs = {path: cost for path, cost in costs.items() if posixpath.dirname(path) == directory}

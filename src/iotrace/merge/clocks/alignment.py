@@ -129,10 +129,8 @@ def _same_process(inputs: list[Input]) -> None:
             other = others[-1]
         own = _map(item.survey, other.survey, item.file.path)
         if own is None:
-            link.why += (
-                f"; {other.file.label}'s clock was set while it was recorded, or right beside: where it "
-            )
-            link.why += "lies is not known"
+            when = "while it was recorded, or right beside"
+            link.why += f"; {other.file.label}'s clock was set {when}: where it lies is not known"
             continue
         link.map = own
         link.domain, link.own_bound_ns = other.link.domain, _SAME_HOST_BOUND_NS

@@ -36,9 +36,7 @@ class PosixCalls(msgspec.Struct, frozen=True, dict=True):
     nodes: list[str]
     pids: frozenset[int]
     problems: list[str]
-    ended: frozenset[int] = (
-        frozenset()
-    )  # the processes whose log dftracer closed itself: it holds all their calls
+    ended: frozenset[int] = frozenset()  # whose log dftracer closed itself: it holds all their calls
     unsure_ns: dict[str, int] = {}  # by node: what its times may be off by, as its clock was set
 
     def __len__(self) -> int:
