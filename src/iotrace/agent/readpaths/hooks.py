@@ -71,13 +71,12 @@ def _record(owner: Any, name: str, shown: str, row: Row, recorder: Recorder) -> 
         kind = KIND_ITEM if row.item else KIND_READ_PATH
         # What reads or inflates bytes: its file, if it has one, is an argument's.
         part = not (row.threads or row.item) and isinstance(row.file, str) and row.file[:1] in ("", "0")
-        skip = _smaller_than(row.least, int(isinstance(owner, type))) if row.least else None
-        replacement = timed(
-            recorder, original, shown, kind, describe, own_threads=row.threads, part=part, skip=skip
-        )
+        replacement = timed(recorder, original, shown, kind, describe, own_threads=row.threads, part=part)
         # Libraries look for the first frame that is not theirs when they warn (pandas'
         # find_stack_level, skip_file_prefixes): ours passes for a frame of theirs.
         pass_for(replacement, original)
+        if row.least:
+            return _unless_small(original, replacement, row.least, int(isinstance(owner, type)))
         return replacement
 
     original = None if isinstance(owner, type) else getattr(owner, name, None)
@@ -161,16 +160,25 @@ def _note(owner: Any, name: str, row: Row, recorder: Recorder) -> None:
         observe(owner, name, recorder, f"noting the file of {name}", after=made)
 
 
-def _smaller_than(least: int, position: int) -> Callable[[Arguments], bool]:
-    """Return what says whether the argument at `position` holds less than `least` bytes."""
+def _unless_small(original: Any, recorded: Any, least: int, position: int) -> Any:
+    """Return a call that goes to `original` where its argument has less than `least` bytes.
 
-    def is_small(args: Arguments) -> bool:
+    Each batch of a worker comes by such a call of pickle's: `timed` itself would cost it more.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return len(args) > position and len(args[position]) < least
+            small = len(args) > position and len(args[position]) < least
         except ours(TypeError):
-            return False
+            small = False
+        try:
+            return original(*args, **kwargs) if small else recorded(*args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
 
-    return is_small
+    pass_for(call, original)
+    return call
 
 
 def _each(original: Any, shown: str, describe: Describe, threads: bool, recorder: Recorder) -> Any:

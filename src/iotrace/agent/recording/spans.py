@@ -89,22 +89,20 @@ def timed(
     own_threads: bool = False,
     samples: int = 0,
     part: bool = False,
-    skip: Callable[[tuple[Any, ...]], bool] | None = None,
 ) -> Callable[..., Any]:
     """Wrap `call` so that each call records a span, also one that raises; one that returns makes `samples`.
 
     `describe` runs after the span's end; what it raises is not passed on. With `own_threads` the call works
     on threads of its own: its CPU time is the process's, at most its length, and its run delay is unknown. A
     `part` is not recorded inside such a call, on another thread, where it has no file: that span holds it.
-    `skip` says by the arguments which calls are not recorded.
     """
     name_id, append, text = recorder.text(name), recorder.spans.append, recorder.text
     if describe is None and not own_threads:
         return _timed_plainly(recorder, call, name_id, kind, samples)
 
     def timed_call(*args: Any, **kwargs: Any) -> Any:
-        aside = skip is not None and skip(args)
-        if recorder.unsettled and not aside:
+        aside = False
+        if recorder.unsettled:
             aside = recorder.over  # an object of the program may outlive the part that was recorded
             recorder.wake()
         thread = current.thread
