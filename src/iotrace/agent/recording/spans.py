@@ -96,9 +96,22 @@ def timed(
     on threads of its own: its CPU time is the process's, at most its length, and its run delay is unknown. A
     `part` is not recorded inside such a call, on another thread, where it has no file: that span holds it.
     """
-    name_id, append, text = recorder.text(name), recorder.spans.append, recorder.text
+    name_id = recorder.text(name)
     if describe is None and not own_threads:
         return _timed_plainly(recorder, call, name_id, kind, samples)
+    return _timed_described(recorder, call, name_id, kind, describe, own_threads, part)
+
+
+def _timed_described(
+    recorder: Recorder,
+    call: Callable[..., Any],
+    name_id: int,
+    kind: int,
+    describe: Describe | None,
+    own_threads: bool,
+    part: bool,
+) -> Callable[..., Any]:
+    append, text = recorder.spans.append, recorder.text
 
     def timed_call(*args: Any, **kwargs: Any) -> Any:
         aside = False
@@ -183,7 +196,7 @@ def timed(
 def _timed_plainly(
     recorder: Recorder, call: Callable[..., Any], name_id: int, kind: int, samples: int
 ) -> Callable[..., Any]:
-    """Wrap what is called for each sample and batch, without keywords: `timed` for less."""
+    """Wrap what is called for each sample and batch, without keywords: `_timed_described` for less."""
     append = recorder.spans.append
 
     def timed_call(*args: Any) -> Any:
