@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from iotrace.analysis.loop.join import loaders_of
-from iotrace.analysis.loop.steps import Loop, loop_of
+from iotrace.analysis.loop.steps import Loop, _merged, loop_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.sources.records import (
     Identity,
@@ -312,3 +312,9 @@ def test_a_batch_that_another_thread_hands_to_a_wrapping_source_is_part_of_its_a
     assert (loop.begun, loop.thread.handed) == (4, [])
     assert [step.wait_ns / MS for step in loop.steps] == [1] * 3
     assert sorted(loop.thread.inner.number.tolist()) == [0, 1, 2, 3]
+
+
+def test_evaluations_that_touch_at_a_cut_stay_two() -> None:
+    """One of them belongs to the step before the cut, the other to the step behind it."""
+    assert _merged([(10, 20), (0, 10), (12, 25), (30, 30)]).tolist() == [[0, 10], [10, 25], [30, 30]]
+    assert _merged([]).shape == (0, 2)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times, distinct, grouped, union
+from iotrace.analysis.intervals import Times, distinct, grouped
 from iotrace.analysis.loop.cuts import SHARE, Cuts, cuts_of, explains, no_cuts
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun, Pass, PassKey
 from iotrace.analysis.loop.rounds import first_at
@@ -242,8 +242,7 @@ def _evaluations(cuts: Cuts, thread: TrainingThread, loaders: list[LoaderRun]) -
                 next_ns = first_at(next_asks, each.end_ns)
                 end_ns = min(next_ns if next_ns is not None else each.end_ns, until_ns)
                 found.append((start_ns, max(start_ns, end_ns)))
-    starts, ends = np.array(found, np.int64).reshape(-1, 2).T
-    return np.stack(union(starts, ends), axis=1)
+    return _merged(found)
 
 
 _PASS = ("iterator", "epoch")
@@ -270,3 +269,14 @@ def _asks(loaders: list[LoaderRun], opening: set[PassKey], thread: TrainingThrea
             found += [each.start_ns, *([each.exhausted_ns[0]] if each.exhausted_ns else [])]
     begun = np.array(found, np.int64)
     return np.sort(np.concatenate((thread.handed["wait_start_ns"], asked["wait_start_ns"][opens], begun)))
+
+
+def _merged(found: list[tuple[int, int]]) -> Times:
+    """Join passes that overlap. Not `union`: those that touch at a cut belong to two steps."""
+    merged: list[tuple[int, int]] = []
+    for start_ns, end_ns in sorted(found):
+        if merged and start_ns < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end_ns)
+        else:
+            merged.append((start_ns, end_ns))
+    return np.array(merged, np.int64).reshape(-1, 2)
