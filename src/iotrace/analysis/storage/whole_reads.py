@@ -7,14 +7,17 @@ read. Where no read call was seen (numpy reads past dftracer), names of calls te
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileGroup, System, WholeReads, total
+from iotrace.analysis.storage.file_groups import parents
 from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.analysis.storage.row_groups import passes_lived, passes_of
 from iotrace.session.names import KIND_READ_PATH
@@ -82,9 +85,9 @@ def with_whole_reads(
     needed = {process.pid: passes if process.worker is None else by_worker for process in processes}
     batches = sum(len(loader.deliveries) for loader in analysis.loaders if not loader.description.wrapped)
     room_bytes = None if system.host is None else system.host.memory_available_bytes_min
-    found = []
+    found, by_group = [], _by_group(files, groups)
     for group in groups:
-        own = [file for path, file in files.items() if _in(path, group)]
+        own = by_group.get(group.path, [])
         times = sum(file.times for file in own)
         once = sum(sum(needed[pid] for pid in file.calls) for file in own)
         if own and times >= max(_WORTH * once, _AGAIN * passes * len(own), _EACH_BATCH * batches):
@@ -108,8 +111,15 @@ def _whole_reads(files: Sequence[_File], passes: int, room_bytes: int | None) ->
     )
 
 
-def _in(path: str, group: FileGroup) -> bool:
-    return path == group.path or (group.path.endswith("/") and path.startswith(group.path))
+def _by_group(files: Mapping[str, _File], groups: Sequence[FileGroup]) -> dict[str, list[_File]]:
+    """The files of each group, by its path: itself, or a directory that they lie in."""
+    paths, found = {group.path for group in groups}, defaultdict(list)
+    for path, file in files.items():
+        within = (f"{directory}/" for directory in parents(path))
+        own = next((each for each in (path, *within) if each in paths), None)
+        if own is not None:
+            found[own].append(file)
+    return found
 
 
 def _files(processes: Sequence[Process], paths: Paths) -> dict[str, _File]:
@@ -118,16 +128,27 @@ def _files(processes: Sequence[Process], paths: Paths) -> dict[str, _File]:
     for process in processes:
         kinds = {number: text for number, text in process.texts.items() if text in _ALWAYS | _MOSTLY}
         spans = process.spans[process.spans["kind"] == KIND_READ_PATH]
-        for number in np.unique(spans["file"][np.isin(spans["name"], [*kinds])]).tolist():
-            if number not in process.texts:
-                continue
-            of_file = spans[spans["file"] == number]
-            file = found.setdefault(paths.shown(process.texts[number]), _File())
-            for kind, name in kinds.items():
-                own = of_file[of_file["name"] == kind]
-                count = int((own["bytes"] >= 0).sum()) if name == _NUMPY else len(own)
-                if count:
-                    file.calls[process.pid] = max(count, file.calls.get(process.pid, 0))
-                    file.always += count if name in _ALWAYS else 0
-            file.given_bytes = max(file.given_bytes, int(of_file["bytes"].max()))
-    return {path: file for path, file in found.items() if file.calls}
+        of_map = (spans["bytes"] < 0) & np.isin(
+            spans["name"], [each for each in kinds if kinds[each] == _NUMPY]
+        )
+        calls = spans[["file", "name"]][np.isin(spans["name"], [*kinds]) & ~of_map]
+        largest = _largest(spans)
+        for (number, kind), count in zip(*_counted(calls), strict=True):
+            if number in process.texts:
+                file = found.setdefault(paths.shown(process.texts[number]), _File())
+                file.calls[process.pid] = max(count, file.calls.get(process.pid, 0))
+                file.always += count if kinds[kind] in _ALWAYS else 0
+                file.given_bytes = max(file.given_bytes, largest[number])
+    return found
+
+
+def _counted(calls: npt.NDArray[np.void]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Each pair of a file and a name, and how often it is there."""
+    pairs, counts = np.unique(calls, return_counts=True)
+    return pairs.tolist(), counts.tolist()
+
+
+def _largest(spans: npt.NDArray[np.void]) -> dict[int, int]:
+    """The most bytes that a call gave of each file."""
+    order = np.lexsort((spans["bytes"], spans["file"]))
+    return dict(zip(spans["file"][order].tolist(), spans["bytes"][order].tolist(), strict=True))
