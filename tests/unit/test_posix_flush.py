@@ -1,9 +1,8 @@
-"""The log that the agent takes for dftracer's: that of the program which runs, not of one before an exec."""
+"""The log that the agent takes for dftracer's: the one that is mapped."""
 
 from __future__ import annotations
 
-import os
-from contextlib import ExitStack
+import mmap
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,32 @@ import pytest
 from iotrace.agent.dftracer_compat import flush
 
 
-@pytest.mark.parametrize("newest", [0, 1])
-def test_of_several_open_logs_the_last_written_is_the_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: int
-) -> None:
-    monkeypatch.setattr(flush, "_found", (0, -1, 0, 0))
-    with ExitStack() as opened:
-        logs = [opened.enter_context((tmp_path / f"{number}.pfw").open("wb")) for number in range(2)]
-        for number in range(2):
-            os.utime(tmp_path / f"{number}.pfw", ns=(0, 10 + (number == newest)))
-        assert flush.find_log(str(tmp_path)) == logs[newest].fileno()
+@pytest.fixture(autouse=True)
+def _nothing_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flush, "_found", (0, ""))
 
 
-def test_no_log_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flush, "_found", (0, -1, 0, 0))
-    assert flush.find_log(str(tmp_path)) == -1
+def test_a_log_that_is_mapped_is_the_programs(tmp_path: Path) -> None:
+    for name in ("a log.pfw", "another.pfw", "data.bin"):
+        (tmp_path / name).write_bytes(b"x" * 10)
+    with (
+        (tmp_path / "data.bin").open("r+b") as data,
+        (tmp_path / "a log.pfw").open("r+b") as log,
+        mmap.mmap(data.fileno(), 0),
+        mmap.mmap(log.fileno(), 0),
+    ):
+        assert flush.find_log(str(tmp_path)) == f"/{tmp_path}/a log.pfw"
+
+
+def test_a_link_to_the_directory_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real" / "1.pfw").write_bytes(b"x")
+    with (tmp_path / "real" / "1.pfw").open("r+b") as log, mmap.mmap(log.fileno(), 0):
+        assert flush.find_log(str(tmp_path / "link")) == f"/{tmp_path}/real/1.pfw"
+
+
+def test_no_log_is_none(tmp_path: Path) -> None:
+    (tmp_path / "1.pfw").write_bytes(b"x")
+    assert flush.find_log(str(tmp_path)) == ""
+    assert flush.flush(str(tmp_path)) is False

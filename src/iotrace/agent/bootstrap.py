@@ -11,7 +11,7 @@ import os
 import sys
 from posix import getpid, stat
 
-from iotrace.agent import forks, imports, keep_log_open, patching
+from iotrace.agent import execs, forks, imports, patching
 from iotrace.agent.recording import import_times, regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import identity, names
@@ -80,12 +80,14 @@ def start() -> None:
         recorder = begin(session, process_role)
     except ours(OSError):  # no directory to report to: the program runs as if we were not here
         return
-    import atexit
-
+    execs.close_before_exec(recorder)
     log_directory = f"{session}/{names.POSIX}"
-    keep_log_open.protect(log_directory, recorder)
-    keep_log_open.close_before_exec(recorder, log_directory)
-    atexit.register(keep_log_open.flush_if_interrupted, log_directory, recorder)
+    if _traced_into(log_directory):
+        import atexit
+
+        exits = imports.load("dftracer_compat.exits")
+        exits.flush_before_exec(log_directory, recorder)
+        atexit.register(exits.flush_if_interrupted, log_directory, recorder)
 
 
 def _settings() -> dict[str, str]:

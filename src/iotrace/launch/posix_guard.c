@@ -1,112 +1,44 @@
 /* Keep the preloaded dftracer from harming its process. The library is preloaded behind dftracer's: its constructor
- * runs first, finds libdftracer_core and changes what that library alone calls (its global offset table):
+ * runs first. Where the program is not Python, or this dftracer is not one that it knows, it keeps dftracer out of the
+ * process. Else it finds libdftracer_core and changes what that library alone calls (its global offset table):
  *
+ *   fopen    the log has no descriptor (posix_guard_log.c)
+ *   locks    none is held over a fork (posix_guard_locks.c)
  *   stderr   what dftracer complains of (a full disk, a buffer that overflows) is not the program's to show
  *   strcpy   it copies paths into buffers of PATH_MAX, whatever their length
- *   dlsym    it looks up flockfile and funlockfile, which stand around each write of the log. Beyond RLIMIT_FSIZE a
- *            write raises SIGXFSZ, which ends a program that does not ignore it: the log ends there instead
  *   _exit    what it puts before the program's own: it writes its log and frees memory. A handler may call _exit (that of
  *            torch's workers does, at SIGTERM) where the process holds malloc's lock: it would wait for itself for ever
  *
  * and what the program itself says of libc's functions: a program at fixed addresses (no PIE) that takes the address of
  * one, say of fclose, stands for it in all libraries with its own jump to it. dftracer would take that jump for the
- * function and bend it onto itself: the program spins at its first fclose (nvcc does, at which torch.compile waits).
+ * function and bend it onto itself: the program spins at its first fclose.
  *
  * A log that could not be written whole gets a directory LOG.broken beside it, which readers tell.
  * Without dftracer in the process nothing happens. */
 
-#if defined(__linux__) && defined(__x86_64__)
 #define _GNU_SOURCE
+#include "posix_guard.h"
+
+#ifdef IOTRACE_GUARDS
 #include <dlfcn.h>
 #include <elf.h>
-#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <link.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdio_ext.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #pragma weak dlsym /* before glibc 2.34 it lies in libdl, which dftracer brings along */
-#ifdef __GLIBC__
 __asm__(".symver dlsym, dlsym@GLIBC_2.2.5"); /* what any glibc has */
-#endif
 static void *(*real_dlsym)(void *, const char *);
-static void (*real_lock)(FILE *);
-static void (*real_unlock)(FILE *);
 static FILE *nowhere;
-/* The lock of the log, of which a process has one, is held while these are used. */
-static FILE *given_up;
-static FILE *the_log;
-static sigset_t before;
-static int was_pending;
-
-/* System calls by number: dftracer also changes what this library calls. */
-static void tell(int descriptor)
-{
-    char link[64], path[PATH_MAX + 16];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
-    long length = syscall(SYS_readlink, link, path, (size_t)PATH_MAX);
-    if (length > 0) {
-        memcpy(path + length, ".broken", 8);
-        syscall(SYS_mkdir, path, 0700);
-    }
-}
-
-static sigset_t only_xfsz(void)
-{
-    sigset_t one;
-    sigemptyset(&one);
-    sigaddset(&one, SIGXFSZ);
-    return one;
-}
-
-static void lock_and_hold(FILE *log)
-{
-    sigset_t pending, one = only_xfsz(), mask;
-    real_lock(log);
-    the_log = log;
-    sigprocmask(SIG_BLOCK, &one, &mask); /* of this thread, on Linux */
-    before = mask;
-    sigpending(&pending);
-    was_pending = sigismember(&pending, SIGXFSZ);
-}
-
-/* Whether what stdio still holds would be written beyond the limit, as the process ends. */
-static int is_too_large(FILE *log)
-{
-    struct rlimit limit;
-    struct stat status;
-    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || syscall(SYS_fstat, fileno(log), &status))
-        return 0;
-    return (unsigned long)status.st_size + __fpending(log) >= limit.rlim_cur;
-}
-
-static void release_and_unlock(FILE *log)
-{
-    const struct timespec at_once = {0, 0};
-    sigset_t one = only_xfsz(), mask = before, pending;
-    int error = errno;
-    if (given_up != log && (ferror(log) || is_too_large(log)))
-        tell(fileno(log));
-    if (is_too_large(log))
-        given_up = log;
-    if (given_up == log)
-        __fpurge(log);
-    sigpending(&pending);
-    if (!was_pending && sigismember(&pending, SIGXFSZ))
-        sigtimedwait(&one, NULL, &at_once);
-    sigprocmask(SIG_SETMASK, &mask, NULL);
-    real_unlock(log);
-    errno = error;
-}
+static int opens_by_us, locks_by_us; /* whether what they need was found */
 
 static char *bounded_copy(char *to, const char *from)
 {
@@ -140,8 +72,7 @@ static void leave_if_stuck(int signal)
         alarm(1);
         return;
     }
-    if (the_log)
-        tell(fileno(the_log));
+    tell_broken_log();
     syscall(SYS_exit_group, leaving_status);
 }
 
@@ -150,6 +81,8 @@ static void leave_in_time(int status)
 {
     const struct sigaction look = {.sa_handler = leave_if_stuck};
     sigset_t one;
+    if (syscall(SYS_getpid) != own_pid) /* a child of vfork: dftracer would end in its parent */
+        syscall(SYS_exit_group, status);
     leaving_status = status;
     leaving_clock = (clockid_t)(~(unsigned)syscall(SYS_gettid) << 3 | 6); /* of this thread, as seen from any */
     leaving_cpu_ns = cpu_ns_of_leaving();
@@ -163,10 +96,10 @@ static void leave_in_time(int status)
 
 static void *found_or_ours(void *library, const char *name)
 {
-    if (!strcmp(name, "flockfile"))
-        return lock_and_hold;
-    if (!strcmp(name, "funlockfile"))
-        return release_and_unlock;
+    if (!strcmp(name, "fopen"))
+        return open_log;
+    if (!strcmp(name, "setvbuf"))
+        return buffer_no_log;
     return real_dlsym(library, name);
 }
 
@@ -186,13 +119,18 @@ static void change(ElfW(Addr) base, const ElfW(Rela) *row, size_t bytes, const E
         const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(row[index].r_info)];
         const char *name = names + symbol->st_name;
         uintptr_t slot = base + row[index].r_offset;
-        if (!strcmp(name, "stderr"))
+        void *instead = instead_of_lock(name);
+        if (instead) {
+            put(slot, instead);
+            locks_by_us |= !strcmp(name, "pthread_rwlock_wrlock");
+        } else if (!strcmp(name, "stderr"))
             put(slot, &nowhere);
         else if (!strcmp(name, "strcpy"))
             put(slot, bounded_copy);
-        else if (!strcmp(name, "dlsym"))
+        else if (!strcmp(name, "dlsym")) {
             put(slot, found_or_ours);
-        else if (!strcmp(name, "_Z13_exit_wrapperi") && symbol->st_value) {
+            opens_by_us = 1;
+        } else if (!strcmp(name, "_Z13_exit_wrapperi") && symbol->st_value) {
             leave_by_dftracer = (void (*)(int))(base + symbol->st_value);
             put(slot, leave_in_time);
         }
@@ -204,6 +142,8 @@ struct tables {
     size_t data_bytes, calls_bytes;
     ElfW(Sym) *symbols;
     const char *names;
+    ElfW(Addr) first, last; /* what is called as the library begins and ends, by their places */
+    size_t first_bytes, last_bytes;
 };
 
 static struct tables tables_of(const struct dl_phdr_info *library)
@@ -221,6 +161,10 @@ static struct tables tables_of(const struct dl_phdr_info *library)
         if (entry->d_tag == DT_PLTRELSZ) found.calls_bytes = entry->d_un.d_val;
         if (entry->d_tag == DT_SYMTAB) found.symbols = (void *)address;
         if (entry->d_tag == DT_STRTAB) found.names = (const void *)address;
+        if (entry->d_tag == DT_INIT_ARRAY) found.first = address;
+        if (entry->d_tag == DT_INIT_ARRAYSZ) found.first_bytes = entry->d_un.d_val;
+        if (entry->d_tag == DT_FINI_ARRAY) found.last = address;
+        if (entry->d_tag == DT_FINI_ARRAYSZ) found.last_bytes = entry->d_un.d_val;
     }
     return found;
 }
@@ -231,12 +175,28 @@ static int guard_library(struct dl_phdr_info *library, size_t size, void *unused
     if (!strstr(library->dlpi_name, "/libdftracer_core"))
         return 0;
     struct tables of = tables_of(library);
-    if (of.symbols && of.names && nowhere && real_lock && real_unlock) {
-        if (of.data)
-            change(library->dlpi_addr, of.data, of.data_bytes, of.symbols, of.names);
-        if (of.calls)
-            change(library->dlpi_addr, of.calls, of.calls_bytes, of.symbols, of.names);
-    }
+    if (!of.symbols || !of.names || !of.data || !of.calls)
+        return 0;
+    change(library->dlpi_addr, of.data, of.data_bytes, of.symbols, of.names);
+    change(library->dlpi_addr, of.calls, of.calls_bytes, of.symbols, of.names);
+    return 1;
+}
+
+static void nothing(void)
+{
+}
+
+/* The loader calls these once the guard has begun. What dftracer is told in the environment stays for other programs. */
+static int keep_out(struct dl_phdr_info *library, size_t size, void *unused)
+{
+    (void)size, (void)unused;
+    if (!strstr(library->dlpi_name, "/libdftracer_preload"))
+        return 0;
+    struct tables of = tables_of(library);
+    for (size_t at = 0; at < of.first_bytes; at += sizeof(ElfW(Addr)))
+        put(library->dlpi_addr + of.first + at, nothing);
+    for (size_t at = 0; at < of.last_bytes; at += sizeof(ElfW(Addr)))
+        put(library->dlpi_addr + of.last + at, nothing);
     return 1;
 }
 
@@ -277,21 +237,50 @@ static ssize_t drop(void *cookie, const char *data, size_t size)
     return (ssize_t)size;
 }
 
-static int is_there(struct dl_phdr_info *library, size_t size, void *unused)
+void count_in(const char *name)
 {
-    (void)size, (void)unused;
-    return strstr(library->dlpi_name, "/libdftracer_core") != NULL;
+    char path[PATH_MAX];
+    const char *log = getenv("DFTRACER_LOG_FILE"), *end = log ? strrchr(log, '/') : NULL;
+    if (!end || snprintf(path, sizeof path, "%.*s/%s", (int)(end - log), log, name) >= (int)sizeof path)
+        return;
+    long file = syscall(SYS_open, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file < 0)
+        return;
+    syscall(SYS_write, file, ".", (size_t)1);
+    syscall(SYS_close, file);
+}
+
+/* Shells and other programs live on numbers of descriptors, forks and signals, and read no training data. */
+static int is_python(void)
+{
+    char path[PATH_MAX];
+    long length = syscall(SYS_readlink, "/proc/self/exe", path, sizeof path - 1);
+    if (length <= 0)
+        return 0;
+    path[length] = 0;
+    const char *name = strrchr(path, '/');
+    return name && (!strncmp(name, "/python", 7) || !strncmp(name, "/pypy", 5));
+}
+
+/* Whether all that the guard needs of this dftracer is there. */
+static int can_guard(void)
+{
+    no_stdio = dlsym(RTLD_DEFAULT, "_ZN6brahma13STDIODFTracer10stop_traceE");
+    nowhere = fopencookie(NULL, "w", (cookie_io_functions_t){.write = drop}); /* needs no descriptor */
+    if (!no_stdio || !nowhere || !begin_logs() || !begin_locks())
+        return 0;
+    return dl_iterate_phdr(guard_library, NULL) && opens_by_us && locks_by_us;
 }
 
 __attribute__((constructor)) static void guard_dftracer(void)
 {
-    if (!dl_iterate_phdr(is_there, NULL) || !dlsym)
+    const char *enabled = getenv("DFTRACER_ENABLE");
+    if (!dlsym || !enabled || strcmp(enabled, "1"))
         return;
     real_dlsym = dlsym;
-    real_lock = (void (*)(FILE *))dlsym(RTLD_DEFAULT, "flockfile");
-    real_unlock = (void (*)(FILE *))dlsym(RTLD_DEFAULT, "funlockfile");
-    nowhere = fopencookie(NULL, "w", (cookie_io_functions_t){.write = drop}); /* needs no descriptor */
-    dl_iterate_phdr(guard_library, NULL);
-    dl_iterate_phdr(guard_program, NULL);
+    if (is_python() && can_guard())
+        dl_iterate_phdr(guard_program, NULL);
+    else if (dl_iterate_phdr(keep_out, NULL))
+        count_in("io-left-out");
 }
 #endif

@@ -1,4 +1,8 @@
-"""Make dftracer's logs private when the command has ended: their modes, and secrets on command lines."""
+"""Make the files of POSIX calls private when the command has ended.
+
+Their modes; and of dftracer's logs secrets on command lines. Our recorder's files hold no command lines, but
+names of files and numbers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ _NAMES = re.compile(rb'\{"name":"[SF]H",[^\n]*?"name":"([^"\n]*)"')
 
 
 def make_private(directory: Path) -> None:
-    """Give each log below `directory` the mode of a session's files, and mask the secrets in it.
+    """Give each file below `directory` the mode of a session's files, and mask the secrets in logs.
 
     A log keeps its length: a process that outlives the command goes on writing to it.
     """
@@ -31,6 +35,8 @@ def _make_log_private(path: str) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fchmod(descriptor, names.FILE_MODE)
+        if path.endswith(names.RECORDED_CALLS):
+            return
         size = os.fstat(descriptor).st_size
         if not size:
             return

@@ -8,51 +8,49 @@ from __future__ import annotations
 
 # waitpid for this process itself fails at once, without a file system: dftracer traces it whatever paths it
 # traces, and readers drop it, because it has no file.
-from posix import O_CLOEXEC, O_RDONLY, WNOHANG, close, fstat, getpid, listdir, open, readlink, waitpid
+from posix import O_CLOEXEC, O_RDONLY, WNOHANG, close, getpid, open, read, readlink, stat, waitpid
 
 from iotrace.session.guard import ours
 
 # The buffer holds some 26 calls. More do not help: tracing is off, or the log is somewhere else.
 _MOST_CALLS = 40
 
-# The process that searched for its log, the log's descriptor (-1: none), its device and inode.
-_found = (0, -1, 0, 0)
+# The process that searched for its log, and the log's path (empty: none).
+_found = (0, "")
 
 
 def flush(directory: str) -> bool:
     """Fill dftracer's buffer until its log below `directory` grows; return whether it did."""
     log = find_log(directory)
-    if log < 0:
+    size, own = _size(log), getpid()
+    if size < 0:
         return False
-    size, own = fstat(log).st_size, getpid()
     for _ in range(_MOST_CALLS):
         try:
             waitpid(own, WNOHANG)
         except ours(ChildProcessError):
             pass
-        if fstat(log).st_size != size:
+        if _size(log) != size:
             return True
     return False
 
 
-def find_log(directory: str) -> int:
-    """Return the descriptor of this process's log below `directory`, -1 where there is none.
+def find_log(directory: str) -> str:
+    """Return the path of this process's log below `directory`, with two slashes in front; empty: it has none.
 
     Each process searches for it once; a fork begins another log.
     """
     global _found
-    process, descriptor, device, inode = _found
-    if process != getpid():
-        descriptor, device, inode = _search(_real_path(directory) + "/")
-        _found = (getpid(), descriptor, device, inode)
-    elif descriptor >= 0:
-        try:
-            status = fstat(descriptor)
-        except ours(OSError):
-            return -1
-        if (status.st_dev, status.st_ino) != (device, inode):
-            return -1
-    return descriptor
+    if _found[0] != getpid():
+        _found = (getpid(), _search(_real_path(directory) + "/"))
+    return _found[1]
+
+
+def _size(log: str) -> int:
+    try:
+        return stat(log).st_size if log else -1
+    except ours(OSError):
+        return -1
 
 
 def _real_path(directory: str) -> str:
@@ -67,15 +65,21 @@ def _real_path(directory: str) -> str:
         return directory
 
 
-def _search(prefix: str) -> tuple[int, int, int]:
-    """Find the log that was written last: an exec (of taskset, say) leaves the one before it open."""
-    found, written_ns = (-1, 0, 0), -1
-    for name in listdir("/proc/self/fd"):
+def _search(prefix: str) -> str:
+    """Find the log that the guard has mapped: it has no descriptor."""
+    maps = b""
+    try:
+        descriptor = open("/proc/self/maps", O_RDONLY | O_CLOEXEC)
         try:
-            if readlink(f"/proc/self/fd/{name}").startswith(prefix):
-                status = fstat(int(name))
-                if status.st_mtime_ns > written_ns:
-                    found, written_ns = (int(name), status.st_dev, status.st_ino), status.st_mtime_ns
-        except ours(OSError):  # closed meanwhile, as that of the listing itself
-            continue
-    return found
+            while part := read(descriptor, 1 << 16):
+                maps += part
+        finally:
+            close(descriptor)
+    except ours(OSError):
+        return ""
+    for line in maps.split(b"\n"):
+        _, slash, path = line.partition(b" /")
+        found = "/" + path.decode(errors="surrogateescape")
+        if slash and found.startswith(prefix) and found.endswith(".pfw"):
+            return "/" + found  # two slashes: dftracer does not trace it
+    return ""
