@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import subprocess
 import sysconfig
@@ -15,9 +16,12 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _LIBRARY = "src/iotrace/_compiled.so"
-# Preloaded into every traced process, behind dftracer: apart, as its functions must be nobody else's there.
+# Preloaded into every traced process: apart, as their functions must be nobody else's there.
+_RECORDER = "src/iotrace/_posix_recorder.so"
+_RECORDER_SOURCES = "src/iotrace/capture"
 _GUARD = "src/iotrace/_posix_guard.so"
-_GUARD_SOURCE = "src/iotrace/launch/posix_guard.c"
+_GUARD_SOURCES = "src/iotrace/launch"
+_LIBRARIES = (_LIBRARY, _RECORDER, _GUARD)
 
 
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -38,11 +42,13 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
             why = getattr(error, "stderr", None) or error
             if asked:
                 raise RuntimeError(f"no library for {asked}: {why}") from error
-            for library in (_LIBRARY, _GUARD):
+            for library in _LIBRARIES:
                 Path(self.root, library).unlink(missing_ok=True)
-            self.app.display_warning(f"no C compiler ({why}): iotrace reads and merges traces more slowly")
+            self.app.display_warning(
+                f"no C compiler ({why}): iotrace sees no POSIX calls, and reads and merges traces more slowly"
+            )
             return
-        build_data["artifacts"] += [_LIBRARY, _GUARD]
+        build_data["artifacts"] += [name for name in _LIBRARIES if Path(self.root, name).exists()]
         # The libraries do not use Python's C API: any version of Python on this platform can load it.
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{asked or _own_platform()}"
@@ -51,15 +57,28 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         root = Path(self.root)
         sources = sorted(str(path.relative_to(root)) for path in root.glob("src/iotrace/**/*.c"))
         rooms = sorted({os.path.dirname(source) for source in sources})
-        sources.remove(_GUARD_SOURCE)
+        recorder = [source for source in sources if os.path.dirname(source) == _RECORDER_SOURCES]
+        guard = [source for source in sources if os.path.dirname(source) == _GUARD_SOURCES]
+        others = [source for source in sources if source not in (*recorder, *guard)]
         compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
         command = [*shlex.split(compiler), "-O2", "-shared", "-fPIC", *(f"-I{room}" for room in rooms)]
-        for name, parts in ((_LIBRARY, sources), (_GUARD, [_GUARD_SOURCE])):
+        libraries = {_LIBRARY: others, _GUARD: guard}
+        if _has_glibc(os.environ.get("IOTRACE_WHEEL_PLATFORM", "")):
+            # Bound at once: a first call in a handler on a small stack would have no room for that.
+            libraries[_RECORDER] = [*recorder, "-fvisibility=hidden", "-Wl,-z,now", "-ldl"]
+        else:
+            Path(root, _RECORDER).unlink(missing_ok=True)
+        for name, parts in libraries.items():
             library = root / name
             made = library.with_suffix(".made")  # a process may have the old library loaded
             line = [*command, "-o", str(made), *parts]
             subprocess.run(line, cwd=root, check=True, capture_output=True, text=True)
             made.replace(library)
+
+
+def _has_glibc(asked: str) -> bool:
+    """Say whether the recorder works there: it wraps glibc's functions, by their names."""
+    return asked.startswith("manylinux") if asked else platform.libc_ver()[0] == "glibc"
 
 
 def _own_platform() -> str:

@@ -12,6 +12,7 @@ from iotrace import __version__
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.errors import IotraceError, what_failed
+from iotrace.export.dftracer import write_posix_logs
 from iotrace.launch.session_directory import await_others
 from iotrace.launch.tracing_costs import CostMeasurement
 from iotrace.merge.run import write_timeline
@@ -73,6 +74,8 @@ def _report(directory: Path, log: tuple[str, ...], quiet: bool) -> None:
         analysis = SessionAnalysis(session)
         report = analyse(analysis)
         timeline = _write_timeline(analysis, progress)
+        with suppress(OSError):  # the disk is full, say: the session has all of it
+            write_posix_logs(session)
     store_verdict(directory, report.verdict.text, __version__)
     print_report(report, console, timeline=timeline)
     log_report(report, log, directory)

@@ -19,6 +19,8 @@ from typing import Any
 import psutil
 
 import iotrace_command
+from iotrace.session.names import METADATA_CALLS, READING_CALLS, WRITING_CALLS
+from iotrace.sources.posix_calls import FileSums
 from iotrace.sources.session import Session, open_session
 from tests.support.runs import in_process, report_of
 from tests.support.waiting import eventually
@@ -153,9 +155,22 @@ class Pair:
     def calls(self, name: str, file: str = "") -> int:
         """How many POSIX calls of a name the session holds, on files whose path ends with `file`."""
         calls = self.opened.calls
+        if calls.sums is not None:
+            return self._summed(calls.sums, name, [path.endswith(file) for path in calls.files])
         return sum(
             calls.names[named] == name and calls.files[number].endswith(file)
             for named, number in zip(calls.name.tolist(), calls.file.tolist(), strict=True)
+        )
+
+    def _summed(self, sums: FileSums, name: str, wanted: list[bool]) -> int:
+        """The recorder's sums: its rows join calls, and lack some."""
+        groups = (METADATA_CALLS, READING_CALLS, WRITING_CALLS)
+        return sum(
+            kinds[groups[group].index(name)]
+            for group, file, kinds in zip(
+                sums.group.tolist(), sums.file.tolist(), sums.kinds.tolist(), strict=True
+            )
+            if wanted[file] and name in groups[group]
         )
 
     def agent_logs(self) -> str:

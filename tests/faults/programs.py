@@ -28,6 +28,7 @@ def train(steps):
         pool.join()
 """
 
-# dftracer's buffer of 4 KiB holds at most this many calls.
+# dftracer's buffer of 4 KiB holds at most this many calls. The recorder has each one where it survives.
 BUFFER = 19
-LOST = "a process's last second of records; its last 19 POSIX calls"
+LOST = "a process's last second of records"
+OF_DFTRACER = "with `--io-by dftracer` its last 19 POSIX calls"

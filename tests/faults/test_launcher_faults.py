@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import iotrace_command
+from iotrace.session.names import DFTRACER, RECORDER
 from tests.faults.harness import Trial
 from tests.faults.rows import row
 
@@ -195,7 +196,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @row(
     "a path of 5,000 to 100,000 characters, in C",
-    kept="ENAMETOOLONG, as without iotrace (dftracer alone: a segfault)",
+    kept="ENAMETOOLONG, as without iotrace",
     lost="nothing",
     default=True,
 )
@@ -219,25 +220,58 @@ for call in os.open, os.mkdir, os.listdir, os.stat, os.unlink, os.readlink, os.c
 """
 
 
-@row("a path of 20,000 characters, in Python", kept="ENAMETOOLONG from every call", lost="nothing")
-def test_a_long_path_in_python(trial: Trial) -> None:
-    pair = trial.both(LONG_PATHS)
+@row(
+    "a path of 20,000 characters, in Python",
+    kept="ENAMETOOLONG from every call (dftracer alone: a segfault)",
+    lost="nothing",
+)
+@pytest.mark.parametrize("by", [RECORDER, DFTRACER])
+def test_a_long_path_in_python(trial: Trial, by: str) -> None:
+    pair = trial.both(LONG_PATHS, options=["--io-by", by])
     pair.assert_same()
     assert pair.traced.stdout.count("36") == 9
 
 
 @row(
-    "ulimit -f 64 (files of 64 KiB), and a program in C that does not ignore SIGXFSZ",
-    kept="its output and exit code",
-    lost="its POSIX calls beyond 64 KiB of dftracer's log, told",
+    "files are limited to 32 or 128 KiB (`ulimit -f` of sh), and a program in C does not ignore SIGXFSZ",
+    kept="its output and exit code; of 128 KiB the sums of all calls",
+    lost="of 128 KiB the times of some calls, told; of 32 KiB all calls, told: the recorder needs 64 KiB",
     default=True,
 )
-def test_a_limit_of_file_sizes(trial: Trial, reader: Path) -> None:
+@pytest.mark.parametrize("blocks", [64, 256])
+def test_a_limit_of_file_sizes(trial: Trial, reader: Path, blocks: int) -> None:
     trial.files = {"data.bin": b"numbers"}
-    pair = trial.both(["sh", "-c", f"ulimit -f 64; {reader} 3000 0; echo $?"])
+    pair = trial.both(["sh", "-c", f"ulimit -f {blocks}; {reader} 3000 0; echo $?"])
     pair.assert_same()
     assert pair.traced.stdout == "finished\n7\n"
+    if blocks > 128:
+        pair.assert_lost("have no times, only sums")
+    else:
+        pair.assert_lost("could record no call")
+    assert pair.calls("read", "data.bin") == (3000 if blocks > 128 else 0)
+
+
+NO_LARGER = """
+import os, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+data = os.open("data.bin", os.O_RDONLY)
+print(sum(len(os.pread(data, 4, 0)) for _ in range(3000)))
+"""
+
+
+@row(
+    "files are limited to 32 KiB, and a Python program that does not ignore SIGXFSZ, with `--io-by dftracer`",
+    kept="its output and exit code, the calls before",
+    lost="its POSIX calls beyond 32 KiB of dftracer's log, told",
+)
+def test_a_limit_of_dftracers_log(trial: Trial) -> None:
+    trial.files = {"data.bin": b"numbers"}
+    command = ["sh", "-c", 'ulimit -f 64; "$@"; echo $?', "sh", *trial.command(NO_LARGER)]
+    pair = trial.both(command, options=["--io-by", DFTRACER])
+    pair.assert_same()
+    assert pair.traced.stdout == "12000\n0\n"
     pair.assert_lost("the limit of file sizes")
+    assert 0 < pair.calls("pread64", "data.bin") < 3000
 
 
 FILLS = """
@@ -278,13 +312,15 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 @row(
     "the session's disk fills up midway",
-    kept="output, exit code, standard error (dftracer's complaints reach neither it nor a child's)",
+    kept="output, exit code, standard error, also a child's",
     lost="what is recorded from then on, told",
     default=True,
 )
-def test_a_full_disk(trial: Trial, small: Path) -> None:
+@pytest.mark.parametrize("by", [RECORDER, DFTRACER])
+def test_a_full_disk(trial: Trial, small: Path, by: str) -> None:
     trial.files = {"data.bin": b"numbers"}
-    pair = trial.both(FILLS, env={"SMALL": str(small)}, session=small / "session")
+    own = {"session": small / "session", "options": ["--io-by", by]}
+    pair = trial.both(FILLS, env={"SMALL": str(small)}, **own)
     assert (pair.traced.code, pair.traced.stdout) == (pair.bare.code, pair.bare.stdout)
     assert pair.traced.stderr == pair.bare.stderr == ""
     pair.assert_lost("the disk was full")

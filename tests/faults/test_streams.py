@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
+from iotrace.session.names import DFTRACER, RECORDER
 from tests.faults.harness import RUN, Running, Trial
-from tests.faults.programs import DATA, READING
+from tests.faults.programs import DATA, READING, READS
 from tests.faults.rows import row
 
 ECHOES = """
@@ -66,17 +67,19 @@ sys.exit(8)
 
 @row(
     "a standard stream is closed at the start (`<&-`)",
-    kept="which one is; the exit code",
-    lost="POSIX calls: dftracer's log would take the stream's number; told",
+    kept="which one is; the exit code, all calls",
+    lost="nothing",
 )
+@pytest.mark.parametrize("by", [RECORDER, DFTRACER])
 @pytest.mark.parametrize("closed", [0, 1, 2])
-def test_a_closed_stream(trial: Trial, closed: int) -> None:
+def test_a_closed_stream(trial: Trial, closed: int, by: str) -> None:
     trial.files = DATA
     program = CLOSED.replace("print(loss(step), flush=True)", "loss(step)")
-    pair = trial.both(program, prepare=lambda: os.close(closed))
+    pair = trial.both(program, prepare=lambda: os.close(closed), options=["--io-by", by])
     pair.assert_same()
+    pair.assert_nothing_lost()
     assert pair.traced.code == 8
-    assert any("standard stream is closed" in sentence for sentence in pair.told), pair.told
+    assert pair.calls("pread64", "data.bin") == READS
 
 
 PIPES = """

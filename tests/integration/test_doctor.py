@@ -52,7 +52,7 @@ def test_here_all_is_captured(tmp_path: Path) -> None:
     assert {"agent", "posix", "python", "start-method", "torch"} <= {
         name for name, check in checks.items() if check["status"] == "ok"
     }
-    assert checks["posix"]["what"] == "dftracer saw all 8 reads of a tiny program"
+    assert checks["posix"]["what"] == "the recorder saw all 8 reads of a tiny program"
     assert checks["cpus"]["what"].startswith("900 workers")
     assert checks["torch-profiler"]["status"] == "ok"
     assert checks["data"]["what"].startswith("data is on ")
@@ -94,7 +94,7 @@ def test_a_preload_that_is_there_stays_and_does_no_harm(tmp_path: Path) -> None:
     other = str(Path(dftracer.__path__[0]) / "lib64" / "no-such-library.so")
     code, _, checks = doctor(LD_PRELOAD=other)
     assert code == 0
-    assert checks["posix"]["what"] == f"dftracer saw all 8 reads of a tiny program, before {other}"
+    assert checks["posix"]["what"] == f"the recorder saw all 8 reads of a tiny program, before {other}"
 
 
 def test_a_shell_leaves_not_known_what_it_starts(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_dftracers_tools_count_every_event(unet_run: Run, tmp_path: Path) -> Non
     done = export(str(unet_run.session), "--format", "dftracer", "-o", str(path), "--json")
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)["events"]
-    assert set(counts) == {"step", "wait", "batch", "item", "collate", "read path", "phase"}
+    assert set(counts) == {"step", "wait", "batch", "item", "collate", "read path", "phase", "posix"}
     session = open_session(unet_run.session)
     spans = sum(len(process.spans) for process in session.processes)
     assert counts["item"] + counts["collate"] + counts["read path"] + counts["phase"] == spans
@@ -67,6 +67,23 @@ def test_events_tell_their_batch_their_file_and_whole_microseconds(unet_run: Run
     assert {(line["args"]["epoch"], line["args"]["step"]) for line in reads} == set(made)
     # Our own reader takes it for a log of dftracer's, with the reads' files.
     assert set(read_posix(tmp_path).files) == set(files.values())
+
+
+def test_dftracers_tools_read_what_a_run_leaves_of_posix_calls(unet_run: Run, tmp_path: Path) -> None:
+    directory = unet_run.session / "posix"
+    logs = sorted(directory.glob("*.pfw.gz"))
+    session = open_session(unet_run.session)
+    assert len(logs) == len(session.calls.by_process())
+    lines = [json.loads(line) for log in logs for line in gzip.decompress(log.read_bytes()).splitlines()]
+    events = [line for line in lines if line["ph"] == 1]
+    assert sum(line["args"]["calls"] for line in events) == session.calls.made
+    reads = [line for line in events if line["name"] == "pread64"]
+    assert {line["cat"] for line in events} == {"POSIX"}
+    whole = session.calls.where(session.calls.named(["pread64"])).result.sum()
+    assert sum(line["args"]["ret"] for line in reads) == whole
+    assert int(tool("dftracer_event_count", "-d", str(directory), "--index-dir", str(tmp_path))) == len(
+        events
+    )
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_start_up_imports_few_modules(tmp_path: Path) -> None:
         "recording",
         *(f"recording.{name}" for name in ("recorder", "encode", "import_times", "regions")),
     }
-    agent = {"bootstrap", "forks", "imports", "keep_log_open", "patching", "unpatched", *recording}
+    agent = {"bootstrap", "execs", "forks", "imports", "patching", "unpatched", *recording}
     of_session = ("names", "identity", "append_file", "clock_anchor", "guard", "masks")
     session = {f"session.{name}" for name in of_session}
     assert ours == {"agent", *(f"agent.{name}" for name in agent), "session", *session}

@@ -251,13 +251,12 @@ def test_missing_parents_of_the_session_are_made(tmp_path: Path) -> None:
 # --- the command's Python ---
 
 
-@needs_dftracer
-def test_an_existing_ld_preload_stays_after_dftracer(tmp_path: Path) -> None:
+def test_an_existing_ld_preload_stays_after_the_recorder(tmp_path: Path) -> None:
     show = python('import os; print(os.environ["LD_PRELOAD"])')
     done = run_quietly(tmp_path, "--", *show, LD_PRELOAD="libm.so.6")
     first, *others = done.stdout.decode().strip().split(":")
-    assert first.endswith("/libdftracer_preload.so")
-    assert [Path(other).name for other in others] == ["_posix_guard.so", "libm.so.6"]
+    assert first.endswith("/_posix_recorder.so")
+    assert others == ["libm.so.6"]
 
 
 def test_the_users_sitecustomize_and_path_still_work(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from iotrace.merge.run import merge
 from iotrace.merge.survey import Wants, survey
 from iotrace.report.merge import print_summary
 from iotrace.report.terminal import print_report
-from iotrace.sources.dftracer.calls import PosixCalls
+from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.session import open_session
 from tests.support.perfetto import ERRORS, query
 from tests.support.runs import UNET, Run, run_traced

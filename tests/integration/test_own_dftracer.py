@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
@@ -10,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.session.names import KIND_DFTRACER
+from iotrace.session.names import DFTRACER, KIND_DFTRACER, RECORDER
 from iotrace.sources.processes import read_processes
 from tests.support.perfetto import ERRORS, query
-from tests.support.runs import Run, run_script
+from tests.support.runs import Run, run_traced
 
 PROGRAM = """
 import os, signal, sys, time
@@ -67,17 +68,18 @@ class Pair:
     """The program under iotrace in `traced`, and by itself in `alone`."""
 
     enabled: bool
+    by: str
     traced: Path
     alone: Path
     run: Run
     by_itself: subprocess.CompletedProcess[str]
 
 
-def run_both(directory: Path, enabled: bool, *arguments: str) -> Pair:
+def run_both(directory: Path, by: str, enabled: bool, *arguments: str) -> Pair:
     traced, alone = directory / "traced", directory / "alone"
     for place in (traced, alone):
         (place / "own").mkdir(parents=True)
-    (alone / "program.py").write_text(PROGRAM)
+        (place / "program.py").write_text(PROGRAM)
     by_itself = subprocess.run(
         [sys.executable, "program.py", *arguments],
         cwd=alone,
@@ -85,14 +87,18 @@ def run_both(directory: Path, enabled: bool, *arguments: str) -> Pair:
         text=True,
         env={**os.environ, **settings(enabled)},
     )
-    run = run_script(traced, PROGRAM, *arguments, **settings(enabled))
-    return Pair(enabled, traced, alone, run, by_itself)
+    options = ["--quiet", "--torch-steps", "off", "--io-by", by]
+    run = run_traced(traced, ["program.py", *arguments], options, **settings(enabled))
+    return Pair(enabled, by, traced, alone, run, by_itself)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["off", "on"])
+BOTH = [(RECORDER, True), (DFTRACER, False), (DFTRACER, True)]
+
+
+@pytest.fixture(scope="module", params=BOTH, ids=["recorder-on", "dftracer-off", "dftracer-on"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """With dftracer switched off and on in the user's environment."""
-    return run_both(tmp_path_factory.mktemp("dftracer"), request.param)
+    return run_both(tmp_path_factory.mktemp("dftracer"), *request.param)
 
 
 def test_a_program_that_uses_dftracer_runs_as_without(pair: Pair) -> None:
@@ -102,7 +108,9 @@ def test_a_program_that_uses_dftracer_runs_as_without(pair: Pair) -> None:
     logs = list((pair.traced / "own").glob("trace-*"))
     assert bool(logs) == pair.enabled == bool(list((pair.alone / "own").glob("trace-*")))
     if pair.enabled:  # what it marked is in its own log
-        assert logs[0].read_text().count('"cat":"COMPUTE"') == 13
+        data = logs[0].read_bytes()
+        text = gzip.decompress(data) if logs[0].suffix == ".gz" else data
+        assert text.count(b'"cat":"COMPUTE"') == 13
 
 
 def test_what_it_marked_is_on_the_timeline_and_no_call(pair: Pair) -> None:
@@ -124,12 +132,13 @@ def test_what_it_marked_is_on_the_timeline_and_no_call(pair: Pair) -> None:
     assert files["during.txt"]["opens"] == 10
     assert not {"work", "epoch"} & set(files)
     told = [item["what"] for item in report["not_captured"]]
-    assert any("after it ended its own dftracer log" in what for what in told) == pair.enabled
+    ended = any("after it ended its own dftracer log" in what for what in told)
+    assert ended == (pair.enabled and pair.by == DFTRACER)
 
 
 def test_a_log_of_its_own_that_is_gone_is_told(pair: Pair) -> None:
-    if not pair.enabled:
-        pytest.skip("where dftracer is off there is no log of the program's own")
+    if not pair.enabled or pair.by == RECORDER:
+        pytest.skip("no POSIX calls are in a log of the program's own")
     logs = pair.traced / "own"
     hidden = logs.rename(pair.traced / "hidden")
     try:
@@ -141,9 +150,10 @@ def test_a_log_of_its_own_that_is_gone_is_told(pair: Pair) -> None:
     assert any(missing in item["why"] for item in report["not_captured"])
 
 
+@pytest.mark.parametrize("by", [pytest.param(RECORDER, marks=pytest.mark.slow), DFTRACER])
 @pytest.mark.parametrize("enabled", [pytest.param(False, marks=pytest.mark.slow), True], ids=["off", "on"])
-def test_its_signals_end_it_as_without(tmp_path: Path, enabled: bool) -> None:
-    pair = run_both(tmp_path, enabled, "term")
+def test_its_signals_end_it_as_without(tmp_path: Path, by: str, enabled: bool) -> None:
+    pair = run_both(tmp_path, by, enabled, "term")
     alone = pair.by_itself.returncode
     assert pair.run.code == (alone if alone >= 0 else 128 - alone)
     assert pair.run.stdout == pair.by_itself.stdout

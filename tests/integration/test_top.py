@@ -6,13 +6,17 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.results.top import Top
 from iotrace.analysis.top import Watch
 from iotrace.analysis.window import Window
 from iotrace.session import names
 from iotrace.sources.clocks.anchors import Clocks
+from iotrace.sources.live.known import NewestCalls
 from iotrace.sources.live.posix import LiveCalls
+from iotrace.sources.live.recorded import LiveRecorded
 from iotrace.sources.live.session import LiveSession
 from iotrace.sources.session import open_session
 from tests.support.growing import agrees, looked
@@ -46,12 +50,15 @@ os.wait()
 """
 
 
-def test_files_have_names_while_forked_processes_read_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("by", "kind"), [("iotrace", LiveRecorded), ("dftracer", LiveCalls)])
+def test_files_have_names_while_forked_processes_read_them(
+    tmp_path: Path, by: str, kind: type[NewestCalls]
+) -> None:
     (tmp_path / "program.py").write_text(FORKS)
-    line, session = launcher(tmp_path, ["program.py"], ["-q", "--no-telemetry"])
+    line, session = launcher(tmp_path, ["program.py"], ["-q", "--no-telemetry", "--io-by", by])
     running = subprocess.Popen(line, cwd=tmp_path)
     try:
-        calls = LiveCalls()
+        calls = kind()
         found = calls.calls(Clocks())
         while len(found) < 60:
             assert running.poll() is None
@@ -85,6 +92,8 @@ def test_what_it_shows_while_a_program_runs_is_what_the_report_says(tmp_path: Pa
     finally:
         running.kill()
     seen.append(looked(watch))
+    process_calls = watch.live._calls.calls(Clocks())
+    assert "data.bin" in {Path(file).name for file in process_calls.files}
     assert shown.returncode == 0, shown.stderr
     assert "\nWindow   the last 50 steps (" in shown.stdout
     states = [found.state for found, _ in seen]

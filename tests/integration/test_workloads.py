@@ -126,8 +126,8 @@ def check_mapped_reads(traced: Traced, expected: Counter[tuple[str, str]]) -> No
     """Of the tokens there is no read call to count: the kernel reads them when a page is first touched.
 
     So what must agree is that there is none, and how often the file was opened. The index is read by
-    `numpy.load`, through a duplicate of its descriptor, of which dftracer sees the first block at most:
-    there the bytes that its span gives are compared with the array, and strace's reads hold the whole file.
+    `numpy.load`, through a duplicate of its descriptor and C's buffered files: what these delivered is the
+    whole file, and its head twice.
     """
     assert traced.logs is not None
     tokens, index = str(traced.data / "tokens.bin"), str(traced.data / "tokens.npy")
@@ -144,7 +144,7 @@ def check_mapped_reads(traced: Traced, expected: Counter[tuple[str, str]]) -> No
     ]
     assert spans == [np.load(index).nbytes]
     seen = {path: file["read_bytes"] for path, file in traced.files()}
-    assert seen[index] < os.path.getsize(index)
+    assert 0 <= seen[index] - os.path.getsize(index) <= 8192
     assert all(rank["io"]["coverage"] < 0.05 for rank in traced.ranks)
 
 
@@ -195,7 +195,8 @@ def test_the_whole_matrix(
 def costs(traced: Traced, rank: int = 0) -> tuple[str, dict[str, float]]:
     """A rank's largest cause, and what each data file costs it, the costliest first.
 
-    Beside other programs, as the report tells of them, transport is left out: it then waits for a core.
+    Beside other programs, as the report tells of them, transport and the start of workers are left out: they
+    then wait for a core.
     A worker that shares its first tensor may look for a directory for its socket, by writing to /tmp.
     """
     wait = traced.ranks[rank]["data_wait"]
@@ -207,7 +208,8 @@ def costs(traced: Traced, rank: int = 0) -> tuple[str, dict[str, float]]:
     }
     others = (traced.ranks[rank]["system"]["host"] or {}).get("others_cpu_fraction")
     beside = others is None or others >= 0.05  # from there on the report's trust names them
-    made = {cause: ms for cause, ms in wait["causes_ms"].items() if not (beside and cause == "transport")}
+    left_out = {"transport", "startup"} if beside else set()
+    made = {cause: ms for cause, ms in wait["causes_ms"].items() if cause not in left_out}
     return max(made, key=made.get), files
 
 

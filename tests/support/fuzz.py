@@ -32,11 +32,14 @@ from iotrace.sources.dftracer.lines import LineReader
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.record_files import each_record, read_rows
+from iotrace.sources.recorder.layout import read_file
+from iotrace.sources.recorder.reader import read_recorded
 from iotrace.sources.records import Record
 from iotrace.sources.samples import SidecarRecord
 from iotrace.sources.session import open_session
 from tests.support.growing import SECOND, Growing
 from tests.support.mutate import ARRAY, DFTRACER, KINETO, mutated
+from tests.support.recorded import PREAD, RecordedFile
 
 MOST_BYTES = 16 << 10
 
@@ -81,6 +84,7 @@ class Readers:
             "telemetry": (self._files(f"{names.TELEMETRY}/*/{names.RECORDS}"), self._telemetry),
             "spans": (self._files(names.SPANS), self._spans),
             "posix": (logs, self._posix),
+            "recorded": ([_recorded_calls()], self._recorded),
             "kineto": (kineto, self._kineto),
             "manifest": (self._files(names.MANIFEST), self._manifest),
         }
@@ -136,6 +140,20 @@ class Readers:
         assert read + reader.lost_events >= sound, "sound lines were lost"
         assert not damaged or read > sound or reader.problems, "lines were lost without a word"
 
+    def _recorded(self, data: bytes) -> None:
+        directory = self._given / "recorded"
+        directory.mkdir(exist_ok=True)
+        path = self._write("recorded/1-2-n1.io", data)
+        found = read_file(path)
+        if isinstance(found, str):
+            assert found, "it was refused without a sentence"
+            return
+        calls = read_recorded([directory])
+        msgspec.json.encode([calls.files, calls.nodes, calls.problems, calls.names])
+        assert calls.sums is not None
+        calls.sums.where(calls.sums.group == 1)
+        assert (calls.end_ns >= calls.start_ns).all(), "calls that end before they begin"
+
     def _kineto(self, data: bytes) -> None:
         path = self._write("trace.json", data)
         try:
@@ -160,6 +178,21 @@ class Readers:
             msgspec.json.encode(read_manifest(self._given))
         except IotraceError as error:
             _refused(error)
+
+
+def _recorded_calls() -> bytes:
+    """A file of the recorder with each kind of record."""
+    file = RecordedFile(1, 10**9, 10**18)
+    for number in range(3, 6):
+        file.name_file(number, f"/data/{number}.bin")
+        file.row(number)
+    file.thread(1, PREAD, 3, 2 * 10**9)
+    for burst in range(300):
+        file.burst(1, 10**9 + burst * 1000, 900, 3 + burst % 3)
+    patched = bytearray(1 << 20)
+    for at, piece in file.patches:
+        patched[at : at + len(piece)] = piece
+    return bytes(patched[: int.from_bytes(patched[8:16], "little")])
 
 
 _BLANK_CONTROLS = bytes(0x20 if byte < 32 else byte for byte in range(256))

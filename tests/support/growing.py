@@ -21,6 +21,7 @@ from iotrace.analysis.wait.explain import explain
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.analysis.window import Window
 from iotrace.session import names
+from tests.support.recorded import RecordedFile, apply
 from tests.support.tables import deliveries_of, waits_of
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -35,11 +36,13 @@ class Growing:
     computes for 10 ms, waits.
     """
 
+    by = names.DFTRACER
+
     def __init__(self, path: Path, workers: int = 1, calls: int = 1, rank: int = 0, files: int = 2) -> None:
         self.path = path
         self.workers, self.calls, self.rank, self.files = workers, calls, rank, files
         self.main = MAIN + 100 * rank
-        self._flushes: list[tuple[int, Path, bytes]] = []
+        self._flushes: list[tuple[int, Path, bytes | list[tuple[int, bytes]]]] = []
         self._written = 0
         (path / names.PROCESSES).mkdir(parents=True, exist_ok=True)
         (path / names.POSIX).mkdir(exist_ok=True)
@@ -51,7 +54,7 @@ class Growing:
             "host": NODE,
             "started_ns": EPOCH_NS,
             "cpus": 8,
-            "posix": {"on": True},
+            "posix": {"on": True, "by": self.by},
         }
         (path / names.MANIFEST).write_text(json.dumps(manifest))
 
@@ -148,8 +151,11 @@ class Growing:
         while self._written < len(self._flushes) and self._flushes[self._written][0] <= until_ns:
             _, path, data = self._flushes[self._written]
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "ab") as file:
-                file.write(data)
+            if isinstance(data, bytes):
+                with open(path, "ab") as file:
+                    file.write(data)
+            else:
+                apply(path, data)
             self._written += 1
 
     def end(self, exit_code: int = 0) -> None:
@@ -181,17 +187,20 @@ class Growing:
             for stream, made in ((names.RECORDS, lines), (names.SPANS, spans[pid])):
                 for at, data in _every(sorted(made, key=lambda each: each[0]), SECOND // 2, pid * 3 * MS):
                     self._flushes.append((at, directory / stream, data))
-            log = self.path / names.POSIX / f"io-{pid}.pfw"
-            held, at = b"", 0
-            for at, line in calls[pid]:
-                held += line
-                if len(held) >= 4096:
-                    self._flushes.append((at, log, held))
-                    held = b""
-            if held:
-                self._flushes.append((max(at, end_ns) + MS, log, held))
+            self._schedule_calls(pid, calls[pid], end_ns)
         order = {names.PROCESS: 0, names.RECORDS: 1}  # texts are there before the spans that need them
         self._flushes.sort(key=lambda flush: (flush[0], order.get(flush[1].name, 2)))
+
+    def _schedule_calls(self, pid: int, calls: list[tuple[int, bytes]], end_ns: int) -> None:
+        log = self.path / names.POSIX / f"io-{pid}.pfw"
+        held, at = b"", 0
+        for at, line in calls:
+            held += line
+            if len(held) >= 4096:
+                self._flushes.append((at, log, held))
+                held = b""
+        if held:
+            self._flushes.append((max(at, end_ns) + MS, log, held))
 
     def _worker(self, number: int) -> int:
         return self.main + 1 + number
@@ -222,6 +231,25 @@ class Growing:
     @staticmethod
     def _tick(now: int) -> dict[str, Any]:
         return {"type": "tick", "clock": [now, EPOCH_NS + now, 10], "cpu_ns": now, "rchar": 0}
+
+
+class GrowingRecorded(Growing):
+    """The same loop, whose calls our recorder keeps: they are in its files as soon as they have ended."""
+
+    by = names.RECORDER
+
+    def _schedule_calls(self, pid: int, calls: list[tuple[int, bytes]], end_ns: int) -> None:
+        file = RecordedFile(pid, SECOND // 2, SECOND // 2 + EPOCH_NS, NODE)
+        path = self.path / names.POSIX / file.name
+        self._flushes.append((SECOND // 2, path, file.taken()))
+        for at, line in calls:
+            told = json.loads(line)
+            if told["name"] == "FH":
+                file.name_file(3 + int(told["args"]["value"][1:]), told["args"]["name"])
+            else:
+                start_ns, number = 1000 * told["ts"] - EPOCH_NS, int(told["args"]["fhash"][1:])
+                file.burst(pid, start_ns, 1000 * told["dur"], 3 + number)
+            self._flushes.append((at, path, file.taken()))
 
 
 def _line(value: dict[str, Any]) -> bytes:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from tools.benchmarks import tables
 from tools.benchmarks.compare import Added, Compared, command_of, summed_up
+from tools.benchmarks.posix import DFTRACER, Figure, Group, _environment, _options, calls_ns, counted
 from tools.benchmarks.scale import exponent, hours
 from tools.benchmarks.statistics import differences, ratios, spread
 from tools.benchmarks.steps import step_seconds, steps_for
 from tools.benchmarks.variants import (
+    AGAIN,
     AGENT,
     BARE,
     MEANINGS,
@@ -62,10 +64,10 @@ def test_each_source_alone(tmp_path: Path) -> None:
     assert "LD_PRELOAD" not in environment_of(AGENT, tmp_path)
     assert "IOTRACE_AGENT" in environment_of(AGENT, tmp_path)
     assert "IOTRACE_AGENT" not in environment_of(POSIX, tmp_path)
-    assert environment_of(POSIX, tmp_path)["DFTRACER_ENABLE"] == "1"
+    assert environment_of(POSIX, tmp_path)["IOTRACE_POSIX"] == str(tmp_path / "posix")
     assert "LD_PRELOAD" not in environment_of(WINDOW, tmp_path)
     for variant in (BARE, NO_WINDOW, RUN):
-        assert not {"DFTRACER_ENABLE", "IOTRACE_AGENT"} & environment_of(variant, tmp_path).keys()
+        assert not {"IOTRACE_POSIX", "IOTRACE_AGENT"} & environment_of(variant, tmp_path).keys()
     windows = [
         names.decode_settings(environment_of(variant, tmp_path)["IOTRACE_AGENT"]).get(names.TORCH_STEPS)
         for variant in (AGENT, WINDOW)
@@ -139,6 +141,57 @@ def test_wrong_usage_is_a_sentence() -> None:
         )
         assert done.returncode == 2
         assert said in done.stderr
+
+
+def figure(unit: str, most: float) -> Figure:
+    found = Figure("a read", unit, most)
+    for variant, values in ((BARE, [100, 200, 400]), (AGAIN, [101, 200, 399]), (POSIX, [160, 250, 480])):
+        for value in values:
+            found.note(variant, value)
+    return found
+
+
+def test_what_recording_adds_is_taken_round_by_round() -> None:
+    assert figure("ns", 60).changes(POSIX) == [60, 50, 80]
+    assert figure("", 1.25).changes(POSIX) == [1.6, 1.25, 1.2]
+
+
+def test_a_bar_is_held_against_the_median_of_what_is_recorded() -> None:
+    again, recorded = figure("ns", 60).rows()
+    assert again[1:] == ["again", "200", "200", "0 (-1 to 1)", ""]
+    assert recorded[1:] == ["recorder", "200", "250", "60 (50 to 80)", "60: met"]
+    assert [row[-1] for row in figure("", 1.2).rows()] == ["", "1.2: missed"]
+    lines = Group("ns for a call", [figure("ns", 60)], ["dftracer is left out: it is not installed"]).lines()
+    assert lines[0] == "ns for a call:"
+    assert lines[-2] == "dftracer is left out: it is not installed"
+    assert len({len(line) for line in lines if line.startswith("|")}) == 1
+
+
+def test_what_counters_and_calls_print() -> None:
+    assert calls_ns("pread_4k 7000000\nstat 123\n", calls=20_000) == {"pread_4k": 350, "stat": 123 / 20_000}
+    assert counted("124567,,instructions:u,1043267,100.00,,\n") == 124567
+    assert counted("<not supported>,,instructions:u,0,100.00,,\n") == 0
+    assert counted("==7== Events    : Ir\n==7== Collected : 49207353\n") == 49207353
+
+
+def test_what_is_asked_of_the_calls() -> None:
+    assert _options([]).only == ["calls", "instructions", "programs", "start", "commands"]
+    assert _options(["--loops"]).only[-1] == "loops"
+    assert _options(["--only", "start", "--only", "calls"]).only == ["calls", "start"]
+    assert _options(["--only", "loops"]).only == ["loops"]
+    assert _options(["--only", "start", "--loops"]).only == ["start", "loops"]
+    for words in (["--rounds", "0"], ["--seconds", "0"], ["--only", "nothing"]):
+        with pytest.raises(SystemExit):
+            _options(words)
+
+
+def test_calls_by_dftracer_leave_the_recorder_out(tmp_path: Path) -> None:
+    pytest.importorskip("dftracer")
+    recorded, logged = (_environment(variant, tmp_path / variant) for variant in (POSIX, DFTRACER))
+    assert "_posix_recorder.so" in recorded["LD_PRELOAD"]
+    assert "DFTRACER_ENABLE" not in recorded
+    assert "libdftracer_preload.so" in logged["LD_PRELOAD"]
+    assert not {"IOTRACE_POSIX", "IOTRACE_AGENT"} & logged.keys()
 
 
 def test_what_many_ranks_take_is_extrapolated_by_the_exponent() -> None:

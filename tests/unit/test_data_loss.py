@@ -10,6 +10,7 @@ import pytest
 
 from iotrace.analysis.completeness.data_loss import data_loss
 from iotrace.analysis.completeness.not_captured import _workers_left
+from iotrace.session.names import DFTRACER, RECORDER
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import End, Identity, Idle, Tick, Worker
 from iotrace.sources.session import Rank
@@ -22,7 +23,9 @@ def process(pid: int, *records: Line) -> Process:
     return process_of(identity, [tick, *records], np.zeros(1, dtype=SPAN_DTYPE))
 
 
-def told(exit_code: int | None, *workers: Process, taken: int = 2) -> tuple[list[str], list[str]]:
+def told(
+    exit_code: int | None, *workers: Process, taken: int = 2, by: str = DFTRACER
+) -> tuple[list[str], list[str]]:
     """What is said of the workers that the program left, and of what was lost; it took batches of pid 2."""
     batches = [BatchRecord(0, 0, 0, index, 1, 0, 1, True, 0, worker=0, pid=2) for index in range(taken)]
     main = process(1, *batches, End())
@@ -32,6 +35,7 @@ def told(exit_code: int | None, *workers: Process, taken: int = 2) -> tuple[list
         ranks=[Rank(0, None, 0, main, list(workers))],
         processes=[main, *workers],
         posix_on=True,
+        posix_by=by,
         namesakes=set(),
         calls=SimpleNamespace(problems=[]),
         telemetry=[],
@@ -60,6 +64,9 @@ def test_what_a_worker_did_for_nobody_is_told() -> None:
     (left,), lost = told(0, worker(2))
     assert "for batches that nobody took and at most about 19 POSIX calls" in left
     assert lost == []
+    (left,), _ = told(0, worker(2), by=RECORDER)  # which holds no calls back
+    assert "POSIX calls" not in left
+    assert told(0, worker(2, Idle()), by=RECORDER) == ([], [])
 
 
 @pytest.mark.parametrize(("exit_code", "taken"), [(1, 2), (0, 3)])

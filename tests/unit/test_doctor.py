@@ -287,13 +287,13 @@ def test_interpreters() -> None:
 
 
 def test_the_posix_tracer() -> None:
-    capture = PosixCapture(__file__)
+    capture = PosixCapture("iotrace", (__file__,))
     assert check_posix(Probe(facts(), capture, READS), {}).status == "ok"
     assert "before libx.so" in check_posix(Probe(facts(), capture, READS), {"LD_PRELOAD": "libx.so"}).what
     assert "saw 3 of 8" in check_posix(Probe(facts(), capture, 3), {}).what
     assert "glibc" in check_posix(Probe(facts(preloaded=False), capture, None), {}).remedy
     assert "env -i" in check_posix(Probe(facts(asked_for=False), capture, None), {}).remedy
-    absent = PosixCapture("", (), "dftracer is not installed", "pip install it")
+    absent = PosixCapture("iotrace", why_not="it was not compiled", remedy="pip install it")
     assert check_posix(Probe(facts(), absent, None), {}).remedy == "pip install it"
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support.fuzz import MOST_BYTES, Readers, Sessions
 
-_KINDS = ("records", "telemetry", "spans", "posix", "kineto", "manifest")
+_KINDS = ("records", "telemetry", "spans", "posix", "recorded", "kineto", "manifest")
 # What the readers take apart: one of them is enough to see that a place in the code bears it.
 _PIECES = st.one_of(
     st.binary(max_size=60),

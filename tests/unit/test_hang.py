@@ -21,6 +21,7 @@ from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
 from iotrace.session.hang_words import differing, ranks_in_words
 from iotrace.session.hangs import Hang, hangs_of
+from tests.support.recorded import RecordedFile
 
 MAIN, WORKER = 100, 101
 SECOND = 1_000_000_000
@@ -43,7 +44,7 @@ class Machine:
             directory.mkdir(parents=True)
             self.records[pid] = directory / names.RECORDS
         self.write(WORKER, {"type": "worker", "worker": 0, "count": 1, "mono_ns": 0})
-        member = SimpleNamespace(launch=str(session), is_the_same=lambda: True)
+        member = SimpleNamespace(launch=str(session), is_the_same=lambda: True, started_ns=0)
         self.members = {MAIN: member, WORKER: member}
         tree = cast(Tree, SimpleNamespace(members=self.members))
         monkeypatch.setattr(blocked, "parent_of", {MAIN: 1, WORKER: MAIN}.__getitem__)
@@ -203,7 +204,7 @@ def ranks(machine: Machine, monkeypatch: pytest.MonkeyPatch, world_size: int = 2
         machine.looks[pid]["stack"] = [f"{C10D}all_reduce" if pid == MAIN else f"{C10D}barrier", OWN]
     machine.records[OTHER] = process.parent / f"{OTHER}-1-{os.uname().nodename}" / names.RECORDS
     machine.activity[OTHER] = [0, 0, 0]
-    member = SimpleNamespace(launch=str(process.parent.parent), is_the_same=lambda: True)
+    member = SimpleNamespace(launch=str(process.parent.parent), is_the_same=lambda: True, started_ns=0)
     machine.members |= {OTHER: member}
     monkeypatch.setattr(blocked, "parent_of", {MAIN: 1, WORKER: MAIN, OTHER: 1}.__getitem__)
 
@@ -358,3 +359,97 @@ def test_what_a_process_is_in_has_words(call: str, frames: list[str], words: str
 def test_the_path_of_a_call_is_read_where_it_may_be() -> None:
     text = ctypes.create_string_buffer(b"/a/path\0beyond")
     assert blocked._text_at(os.getpid(), ctypes.addressof(text)) == "/a/path"
+
+
+PREAD, FGETS, OPEN = 17, 21, 0
+OWN_FILE = "/data/x.h5"
+
+
+def in_calls(machine: Machine, session: Path, *calls: tuple[int, int, int, int], start_ns: int = 0) -> None:
+    """Let the recorder's file say what the worker's threads are in: thread, call, file, since when."""
+    (session / names.POSIX).mkdir(exist_ok=True)
+    file = RecordedFile(WORKER, start_ns, 0, os.uname().nodename)
+    file.thread(4000)
+    file.burst(4000, 1, 1, 3)
+    for tid, kind, number, since_s in calls:
+        file.name_file(number, OWN_FILE)
+        file.thread(tid, kind, number, since_s * SECOND)
+    file.write(session / names.POSIX)
+
+
+def told_of(machine: Machine) -> dict[str, Any]:
+    machine.batches(40)
+    (told,) = machine.seconds(100)
+    about: dict[str, Any] = next(each for each in told["processes"] if each["pid"] == WORKER)
+    about["lasted_s"] = told["mono_ns"] // SECOND - 1039
+    return about
+
+
+@pytest.mark.parametrize(
+    ("look", "kind", "call"),
+    [
+        ({"call": "pread64", "wchan": "x", "file": OWN_FILE}, PREAD, "pread64"),
+        ({"call": "read", "wchan": "x", "file": OWN_FILE}, FGETS, "read"),
+        ({"call": "read", "wchan": "x", "file": None}, FGETS, "read"),
+        ({"call": None, "wchan": "fuse_get_req", "file": None}, PREAD, "pread64"),
+        ({"call": None, "wchan": None, "file": None}, PREAD, "pread64"),  # nothing of it may be read in /proc
+    ],
+)
+def test_a_call_on_a_file_is_told_with_how_long_it_lasts(
+    machine: Machine, tmp_path: Path, look: dict[str, Any], kind: int, call: str
+) -> None:
+    in_calls(machine, tmp_path, (WORKER, kind, 3, 1039))
+    machine.looks[WORKER] |= look
+    about = told_of(machine)
+    assert (about["call"], about["file"], about["call_since_ns"]) == (call, OWN_FILE, 1039 * SECOND)
+    assert about["text"] == f"is in {call} of {OWN_FILE} for {about['lasted_s']} s"
+
+
+def test_of_an_open_the_kernel_says_the_path_and_the_recorder_since_when(
+    machine: Machine, tmp_path: Path
+) -> None:
+    in_calls(machine, tmp_path, (WORKER, OPEN, 0, 1039))
+    machine.looks[WORKER] |= {"call": "openat", "wchan": "wait_for_partner", "file": "pipe"}
+    about = told_of(machine)
+    assert about["text"] == f"opens pipe for {about['lasted_s']} s, a FIFO that no other process opens"
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        {"call": "futex"},  # a signal's handler left the call by a jump
+        {"call": "pread64", "file": "socket:[1]"},
+        {"call": "openat", "file": "/data/other"},
+    ],
+)
+def test_what_the_kernel_shows_counts_where_the_recorder_says_another_call(
+    machine: Machine, tmp_path: Path, look: dict[str, Any]
+) -> None:
+    in_calls(machine, tmp_path, (WORKER, PREAD, 3, 1039))
+    machine.looks[WORKER] |= look
+    about = told_of(machine)
+    assert "call_since_ns" not in about
+    assert OWN_FILE not in about["text"]
+
+
+def test_a_thread_that_the_main_thread_may_wait_for_is_told(machine: Machine, tmp_path: Path) -> None:
+    in_calls(machine, tmp_path, (4001, PREAD, 3, 1039), (4002, PREAD, 3, 10**8))
+    about = told_of(machine)
+    (thread,) = about["threads"]
+    assert thread == {"tid": 4001, "call": "pread64", "file": OWN_FILE, "call_since_ns": 1039 * SECOND}
+    lasted = f"for {about['lasted_s']} s"
+    assert about["text"] == f"waits for a lock; its thread 4001 is in pread64 of {OWN_FILE} {lasted}"
+
+
+def test_an_earlier_process_of_the_same_number_says_nothing(machine: Machine, tmp_path: Path) -> None:
+    in_calls(machine, tmp_path, (WORKER, PREAD, 3, 1039))
+    machine.members[WORKER] = SimpleNamespace(**{**vars(machine.members[WORKER]), "started_ns": 900 * SECOND})
+    machine.looks[WORKER] |= {"call": "pread64", "file": OWN_FILE}
+    assert told_of(machine)["text"] == f"is in pread64 of {OWN_FILE}"
+
+
+@pytest.mark.parametrize("data", [b"", b"IOTPOSX1", b"IOTPOSX1" + b"\xff" * 4000, bytes(9000)])
+def test_a_damaged_file_of_the_recorder_says_nothing(machine: Machine, tmp_path: Path, data: bytes) -> None:
+    (tmp_path / names.POSIX).mkdir()
+    (tmp_path / names.POSIX / f"{WORKER}-1-{os.uname().nodename}.io").write_bytes(data)
+    assert told_of(machine)["text"] == "waits for a lock"

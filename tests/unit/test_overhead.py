@@ -16,7 +16,7 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
 from iotrace.report.terminal import _print_overhead
 from iotrace.session import names
-from iotrace.sources.dftracer.calls import PosixCalls
+from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.session import open_session
 from tests.support.growing import Growing
 
@@ -41,6 +41,7 @@ def test_calls_that_follow_another_of_their_thread_at_once() -> None:
         start_ns=starts,
         end_ns=starts + 5_000,
         tid=tids,
+        calls=np.ones(5, np.int64),
         names=[],
         files=[],
         nodes=[],

@@ -16,8 +16,8 @@ from iotrace.analysis.wait.explain import explain
 from iotrace.analysis.wait.production import PARTS, compose
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.clocks.session_clock import Clock
-from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.paths import Paths
+from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity
 from iotrace.sources.session import Rank
@@ -53,6 +53,7 @@ def calls(*rows: tuple[int, int, int]) -> PosixCalls:
         offset=zero,
         count=zero,
         node=zero,
+        calls=zero + 1,
         names=["read"],
         files=["/d/a.h5", "/d/b.h5"],
         nodes=["host"],

@@ -27,7 +27,7 @@ from iotrace.report.views.slow import slow_steps as slow_steps_view
 from iotrace.report.views.table import cells_of
 from iotrace.report.words import slow_facts, slow_text
 from iotrace.session import names
-from iotrace.sources.dftracer.calls import COLUMNS, PosixCalls
+from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.rows import DTYPES
 from iotrace.sources.telemetry import Series
 from iotrace.timeline import build

@@ -16,7 +16,7 @@ from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, PosixState
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.dftracer.call_reader import read_posix
-from iotrace.sources.dftracer.calls import PosixCalls
+from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.records import Identity, Record, Text, Tick
 from iotrace.sources.session import open_session
 from iotrace.timeline.calls import call_tracks

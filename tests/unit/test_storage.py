@@ -41,7 +41,8 @@ MS = 1_000_000
 def _calls(*lengths_ms: int, apart_ms: int = 100, **known: Any) -> FileCalls:
     starts = np.arange(len(lengths_ms), dtype=np.int64) * apart_ms * MS
     ends = starts + np.array(lengths_ms, dtype=np.int64) * MS
-    return FileCalls(reads=len(lengths_ms), starts_ns=starts, ends_ns=ends, **known)
+    made = np.ones_like(starts)
+    return FileCalls(reads=len(lengths_ms), starts_ns=starts, ends_ns=ends, made=made, **known)
 
 
 def test_latencies_are_those_of_calls_and_bandwidth_that_of_the_time_in_which_one_ran() -> None:

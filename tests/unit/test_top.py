@@ -15,27 +15,36 @@ from iotrace.analysis.top import Watch
 from iotrace.report.layout import make_console
 from iotrace.report.top import print_top
 from iotrace.session import names
-from iotrace.sources.live import posix as live_posix, process as live_process
+from iotrace.sources.live import posix as live_posix, process as live_process, recorded as live_recorded
 from iotrace.sources.live.session import LiveSession
 from iotrace.sources.live.tail import Tail, last_rows
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.session import open_session
-from tests.support.growing import MS, SECOND, Growing, agrees, looked
+from tests.support.growing import MS, SECOND, Growing, GrowingRecorded, agrees, looked
 from tests.support.runs import in_process
 
 
-def recorded(path: Path, whole: Path, steps: int, **how: Any) -> tuple[Growing, int, list[RankAnalysis]]:
+def recorded(
+    path: Path, whole: Path, steps: int, kind: type[Growing] = Growing, **how: Any
+) -> tuple[Growing, int, list[RankAnalysis]]:
     """A session to be grown at `path`, when it ends, and the analysis of the same session as a whole."""
-    complete = Growing(whole, **how)
+    complete = kind(whole, **how)
     complete.record(steps)
     complete.end()
-    growing = Growing(path, **how)
+    growing = kind(path, **how)
     return growing, growing.record(steps), SessionAnalysis(open_session(whole)).ranks
 
 
+KINDS = pytest.mark.parametrize("kind", [Growing, GrowingRecorded])
+
+
+@KINDS
 @pytest.mark.parametrize(("workers", "calls"), [(1, 1), (2, 12), (3, 3)])
-def test_a_session_in_pieces_agrees_with_its_report(tmp_path: Path, workers: int, calls: int) -> None:
-    growing, end_ns, whole = recorded(tmp_path / "s", tmp_path / "whole", 250, workers=workers, calls=calls)
+def test_a_session_in_pieces_agrees_with_its_report(
+    tmp_path: Path, kind: type[Growing], workers: int, calls: int
+) -> None:
+    how = {"workers": workers, "calls": calls}
+    growing, end_ns, whole = recorded(tmp_path / "s", tmp_path / "whole", 250, kind, **how)
     watch = Watch(LiveSession(growing.path))
     explained = 0
     for until_ns in range(SECOND, end_ns, 600 * MS):
@@ -68,8 +77,9 @@ def test_a_late_look_reads_the_newest_alone(tmp_path: Path, monkeypatch: pytest.
     assert read_bytes == []
 
 
-def test_memory_stays_bounded_while_a_run_goes_on(tmp_path: Path) -> None:
-    growing = Growing(tmp_path, calls=4)
+@KINDS
+def test_memory_stays_bounded_while_a_run_goes_on(tmp_path: Path, kind: type[Growing]) -> None:
+    growing = kind(tmp_path, calls=4)
     end_ns = growing.record(700)
     live = LiveSession(tmp_path)
     watch = Watch(live)
@@ -79,16 +89,18 @@ def test_memory_stays_bounded_while_a_run_goes_on(tmp_path: Path) -> None:
         watch.look()
         kept.append(sum(len(each.records) for each in live._processes.values() if each is not None))
     assert max(kept[len(kept) // 2 :]) <= max(kept[: len(kept) // 2]) + 20
-    assert live._calls._table._count < 4 * 400
+    assert 0 < len(live._calls.calls(live.poll().clocks)) < 4 * 400
 
 
+@KINDS
 def test_calls_that_are_passed_over_leave_the_cause_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Growing]
 ) -> None:
-    growing = Growing(tmp_path, calls=50)
+    growing = kind(tmp_path, calls=50)
     growing.record(200)
     growing.grow(1 << 62)
     monkeypatch.setattr(live_posix, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(live_recorded, "MOST_BYTES", 20_000)
     found, windows = looked(Watch(LiveSession(tmp_path)))
     wait = found.ranks[0].data_wait
     assert wait.raw_ms is not None
@@ -96,6 +108,21 @@ def test_calls_that_are_passed_over_leave_the_cause_unknown(
     assert wait.causes_ms["unknown"] > 0.5 * wait.raw_ms
     assert wait.causes_ms["transform"] == 0
     assert len(windows[0].kept) == 50
+
+
+def test_calls_that_another_host_still_holds_leave_the_cause_unknown(tmp_path: Path) -> None:
+    growing = GrowingRecorded(tmp_path)
+    growing.record(100)
+    growing.grow(1 << 62)
+    for path in (tmp_path / names.POSIX).iterdir():
+        path.unlink()
+    (tmp_path / names.POSIX / names.RECORDED_IN).write_text("/nowhere/iotrace-posix-1")
+    found = Watch(LiveSession(tmp_path)).look()
+    wait = found.ranks[0].data_wait
+    assert wait.raw_ms is not None
+    assert wait.causes_ms["unknown"] > 0.5 * wait.raw_ms
+    assert wait.causes_ms["transform"] == 0
+    assert "causes are unknown here until it ends" in found.notes[0]
 
 
 def test_several_ranks_have_a_row_each_and_the_worst_ones_causes(tmp_path: Path) -> None:

@@ -68,10 +68,10 @@ def environment_of(variant: str, session: Path) -> dict[str, str]:
     torch = torch_settings.settings(torch_settings.DEFAULT_STEPS, "", "all") if variant == WINDOW else {}
     both = traced_environment(bare, capture, session, torch)
     added = {key: value for key, value in both.items() if bare.get(key) != value}
-    of_dftracer = {key for key in added if key.startswith("DFTRACER") or key == "LD_PRELOAD"}
+    of_agent = {names.SETTINGS_VARIABLE, "PYTHONPATH"}
     if variant in (AGENT, WINDOW):
-        return {**bare, **{key: added[key] for key in added.keys() - of_dftracer}}
-    return {**bare, **{key: added[key] for key in of_dftracer}} if variant == POSIX else both
+        return {**bare, **{key: added[key] for key in added.keys() & of_agent}}
+    return {**bare, **{key: added[key] for key in added.keys() - of_agent}} if variant == POSIX else both
 
 
 def measure(variant: str, command: list[str], directory: Path) -> Sample:

@@ -22,6 +22,7 @@ from iotrace.analysis.storage.file_groups import file_groups, used_files
 from iotrace.analysis.verdict.verdict import BANNERS, of_worst
 from iotrace.analysis.wait.data_wait import data_wait, verdict
 from iotrace.analysis.window import HOLD_NS, LONGEST_NS, Window
+from iotrace.session import names
 from iotrace.session.identity import boot_id
 from iotrace.session.liveness import ENDED, KILLED, RUNNING
 from iotrace.sources.live.session import LiveSession
@@ -140,7 +141,7 @@ class Watch:
             verdict=_verdict(ranks),
             ranks=ranks,
             hosts=hosts_now(session),
-            notes=_notes(session),
+            notes=_notes(session, self.live.calls_elsewhere),
             forecasts=[] if state in (ENDED, KILLED) else forecasts_of(session),
         )
 
@@ -253,11 +254,13 @@ def _awaited(session: Session, ranks: Sequence[Window]) -> str:
     return f"the first batch or training step ({seen} started; imports may still run)"
 
 
-def _notes(session: Session) -> list[str]:
+def _notes(session: Session, calls_elsewhere: bool) -> list[str]:
     """What a reader has to know of the figures."""
     notes = []
-    if any(process.of_type(OwnLog) for process in session.processes):
+    if session.posix_by == names.DFTRACER and any(process.of_type(OwnLog) for process in session.processes):
         notes.append("the program traces itself with dftracer: causes are unknown until the report")
+    elif calls_elsewhere:
+        notes.append("POSIX calls are on a disk of the command's host: causes are unknown here until it ends")
     elif not session.posix_on:
         notes.append("POSIX calls are not traced: reading in the dataset's own code counts as transform")
     if not session.telemetry:

@@ -21,7 +21,8 @@ from iotrace.sources.live.session import Fresh
 
 # So long a step waits for what its processes may not have written yet; then it counts, and that is unknown.
 HOLD_NS = 10_000_000_000
-# A process without a call for so long makes none; dftracer may hold its last 25 back.
+# A process without a call for so long makes none. dftracer may hold its last 25 back; those of our recorder
+# are known until now, but for another host's, whose file comes here late.
 STILL_NS = 60_000_000_000
 # A window lasts no longer, unless its steps would be fewer.
 LONGEST_NS = 120_000_000_000
@@ -57,7 +58,7 @@ class Window(RankAnalysis, frozen=True, dict=True):
         return deliveries.changed(**{field: np.where(unknown, NONE, deliveries[field]) for field in fields})
 
     def _held_back(self, prepared_ns: Times, fresh: Fresh) -> npt.NDArray[np.bool_]:
-        """Mark when dftracer may still hold calls back that were made up to then: long since, then."""
+        """Mark when calls that were made up to then may still be held back: long since, then."""
         if fresh.ended or fresh.calls_until_ns is None or self.newest_ns - STILL_NS >= fresh.calls_until_ns:
             return np.zeros(len(prepared_ns), np.bool_)
         return (prepared_ns <= self.newest_ns - HOLD_NS) & (fresh.calls_until_ns < prepared_ns)
@@ -122,7 +123,8 @@ class Window(RankAnalysis, frozen=True, dict=True):
                 continue
             known = fresh.records_until_ns >= batches["delivered_ns"]
             on_disk = np.where(batches.made, True, ~batches.known("worker") | known)
-            # Agents write spans behind records, dftracer when its buffer is full, a sidecar once a second.
+            # Agents write spans behind records, dftracer when its buffer is full, our recorder at once, a
+            # sidecar once a second.
             for until_ns, field in (
                 (fresh.spans_until_ns, "taken_ns"),
                 (fresh.calls_until_ns, "prepared_ns"),

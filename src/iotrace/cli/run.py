@@ -16,6 +16,7 @@ from iotrace.errors import LaunchError
 from iotrace.launch import torch_settings, traced_run, tracing_costs
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 from iotrace.report.printing import echo
+from iotrace.session.names import DFTRACER, RECORDER
 
 # With --quiet, the costs of tracing are measured after commands that took so long.
 _LONG_SECONDS = 10.0
@@ -25,6 +26,13 @@ _LONG_SECONDS = 10.0
 @click.argument("command", metavar="[--] CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
 @output_option("DIR", "The directory of the session; default: iotrace-<date>-<time>.")
 @io_option
+@click.option(
+    "--io-by",
+    type=click.Choice([RECORDER, DFTRACER]),
+    default=RECORDER,
+    show_default=True,
+    help="Who traces POSIX calls: iotrace's recorder, or dftracer, which logs every call and costs more.",
+)
 @click.option(
     "--torch-steps",
     metavar="WAIT:WARMUP:ACTIVE[:REPEAT]",
@@ -75,6 +83,7 @@ def run(
     command: tuple[str, ...],
     output: Path | None,
     io: tuple[str, ...],
+    io_by: str,
     torch_steps: str,
     torch_options: str,
     torch_activities: str,
@@ -99,7 +108,7 @@ def run(
     if most_bytes and not telemetry and _is_given("most_bytes"):
         raise LaunchError("--max-size needs the sidecar, which --no-telemetry leaves out", "leave one out")
     begun = time.monotonic()
-    done = traced_run.run(list(command), output, list(io), torch, sampled_ms, announce, most_bytes)
+    done = traced_run.run(list(command), output, list(io), torch, sampled_ms, announce, most_bytes, io_by)
     if done.first and (log or not quiet):  # one report for all launchers of a job
         _report(done.session, log, quiet)
     elif done.first and time.monotonic() - begun >= _LONG_SECONDS:

@@ -15,14 +15,14 @@ from iotrace.doctor.sandbox import Sandbox
 from iotrace.launch import posix
 from iotrace.launch.traced_run import traced_environment
 from iotrace.session import names
-from iotrace.sources.dftracer.call_reader import read_posix
+from iotrace.sources.recorder.reader import read_recorded
 
 READS, READ_BYTES = 8, 512
 # For both runs together: they end before the check is given up.
 _SECONDS = 3.6
 
 # Runs in any Python, 2.7 too: prints what it is and whether the agent is there, and reads a file for the
-# tracer to see. dftracer deletes the file of a process with fewer than five calls.
+# tracer to see.
 _PROGRAM = """
 import json, os, platform, sys
 bootstrap = sys.modules.get("iotrace.agent.bootstrap")
@@ -49,8 +49,8 @@ except Exception:
     start = None
 print(json.dumps({
     "agent": bootstrap is not None and getattr(bootstrap, "_recorder", None) is not None,
-    "preloaded": "libdftracer" in maps,
-    "asked_for": "libdftracer" in os.environ.get("LD_PRELOAD", ""),
+    "preloaded": "_posix_recorder" in maps,
+    "asked_for": "_posix_recorder" in os.environ.get("LD_PRELOAD", ""),
     "version": "%d.%d.%d" % sys.version_info[:3],
     "implementation": platform.python_implementation().lower(),
     "isolated": getattr(sys.flags, "isolated", 0), "no_site": sys.flags.no_site,
@@ -114,15 +114,15 @@ def probe(interpreter: Interpreter, environment: dict[str, str], sandbox: Sandbo
         (directory / names.PROCESSES).mkdir()
         (directory / names.POSIX).mkdir()
         (directory / "data.bin").write_bytes(bytes(READS * READ_BYTES))
-        capture = posix.plan(interpreter.program, ["data.bin"])
+        capture = posix.plan(interpreter.program, [str(directory / "data.bin")])
         traced = traced_environment(environment, capture, directory, {})
         done, failure = attempt(traced)
         facts = _facts_in(done)
         if facts is None:
             untraced, _ = attempt(environment)
             return Probe(None, capture, None, failure or last_line(done), _facts_in(untraced))
-        calls = read_posix(directory / names.POSIX)
-        seen = sum(calls.names[number] == "read" for number in calls.name.tolist())
+        calls = read_recorded([directory / names.POSIX])
+        seen = int(calls.calls[calls.named(["read"])].sum())
         return Probe(facts, capture, seen if facts.preloaded else None, _preload_error(done))
 
 
@@ -148,7 +148,7 @@ def last_line(done: subprocess.CompletedProcess[str] | None) -> str:
 def _preload_error(done: subprocess.CompletedProcess[str] | None) -> str:
     """Return the dynamic loader's message where it could not preload."""
     lines = done.stderr.splitlines() if done else []
-    return next((line for line in lines if "LD_PRELOAD" in line and "dftracer" in line), "")
+    return next((line for line in lines if "LD_PRELOAD" in line and "_posix_recorder" in line), "")
 
 
 def clean_environment() -> dict[str, str]:

@@ -1,14 +1,15 @@
 """dftracer 2.x's format: one JSON object a line, for dftracer's own analysers.
 
 Times are whole us of CLOCK_REALTIME. Lines with their hashes give the names of hosts and files, once.
-The POSIX calls are not written: they are in dftracer's own files, in the session's ``posix`` directory.
+POSIX calls that our recorder joined to a burst are one event, whose ``calls`` says how many they were. Those
+that dftracer logged itself are not written: they are in its own files, in the session's ``posix`` directory.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from isal import igzip
 
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.errors import IotraceError, writing
-from iotrace.export.events import BATCH, STEP, WAIT, ExportEvent, events_of
+from iotrace.export.events import BATCH, POSIX, STEP, WAIT, ExportEvent, events_of, posix_events_of
+from iotrace.session import names
+from iotrace.session.reading import entries
+from iotrace.sources.session import Session
 
 # As dftracer's logging of AI programs names them, where it has a name.
 _CATEGORIES = {
@@ -29,10 +33,13 @@ _CATEGORIES = {
     "collate": "data",
     "read path": "reader",
     "memory map": "reader",
+    POSIX: "POSIX",
 }
 Args = dict[str, str | int]
 _METADATA, _COMPLETE = 4, 1  # `ph`
-_TRACER, _PYTHON = 1, 6  # `type`
+_TRACER, _LIBC, _PYTHON = 1, 3, 6  # `type`
+# Events that are written at a run's end: some 2 s, and 120 MB.
+_MOST_AT_END = 500_000
 
 _open: Any = igzip.open  # isal has no annotations
 _encode = msgspec.json.Encoder().encode
@@ -49,7 +56,7 @@ def write_dftracer(analysis: SessionAnalysis, path: Path) -> dict[str, int]:
         try:
             opened = _open(temporary, "wb", _FASTEST) if path.suffix == ".gz" else temporary.open("wb")
             with opened as file:
-                for line in _lines(analysis, counts):
+                for line in _lines(events_of(analysis), counts):
                     file.write(line + b"\n")
             temporary.replace(path)
         finally:
@@ -57,10 +64,32 @@ def write_dftracer(analysis: SessionAnalysis, path: Path) -> dict[str, int]:
     return dict(counts)
 
 
-def _lines(analysis: SessionAnalysis, counts: Counter[str]) -> Iterator[bytes]:
+def write_posix_logs(session: Session) -> None:
+    """Write what our recorder kept as dftracer's preload would: a log for each process, in ``posix``.
+
+    Left out where they are very many (``iotrace export`` writes them all), or where there is one already.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    directory = session.path / names.POSIX
+    if session.posix_by != names.RECORDER or len(session.calls) > _MOST_AT_END:
+        return
+    if any(".pfw" in path.name for path in entries(directory)):
+        return
+    for (node, pid), calls in session.calls.by_process().items():
+        path = directory / f"io-{pid}-{node}.pfw.gz"  # compressed: dftracer's tools read nothing else
+        temporary = path.with_name(f".{path.name}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, names.FILE_MODE)
+        with open(descriptor, "wb") as raw, _open(raw, "wb", _FASTEST) as file:
+            file.writelines(line + b"\n" for line in _lines(posix_events_of(session, calls), Counter()))
+        temporary.replace(path)
+
+
+def _lines(events: Iterable[ExportEvent], counts: Counter[str]) -> Iterator[bytes]:
     named: set[tuple[str, str]] = set()
     settings: set[int] = set()
-    for number, event in enumerate(events_of(analysis), start=1):
+    for number, event in enumerate(events, start=1):
         host = _hash(event.node)
         thread = {"pid": event.pid, "tid": event.tid}
         if ("HH", host) not in named:
@@ -76,6 +105,7 @@ def _lines(analysis: SessionAnalysis, counts: Counter[str]) -> Iterator[bytes]:
                 named.add(("FH", file))
                 yield _metadata("FH", thread, host, event.file, file)
         known = {"epoch": event.epoch, "step": event.step, "size": event.size_bytes}
+        known |= {"ret": event.result, "offset": event.offset, "calls": event.calls}
         args.update({key: value for key, value in known.items() if value is not None})
         counts[event.kind] += 1
         yield _encode(_line(number, event, args))
@@ -87,7 +117,7 @@ def _line(number: int, event: ExportEvent, args: Args) -> dict[str, str | int | 
         "id": number,
         "name": event.name,
         "cat": _CATEGORIES.get(event.kind, event.kind),
-        "type": _PYTHON,
+        "type": _LIBC if event.kind == POSIX else _PYTHON,
         "pid": event.pid,
         "tid": event.tid,
         "ts": start_us,

@@ -11,11 +11,12 @@ import numpy as np
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.session import names
+from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
 
 _Key = tuple[str, int, int]  # of a process: host, pid, start
-STEP, WAIT, BATCH = "step", "wait", "batch"
+STEP, WAIT, BATCH, POSIX = "step", "wait", "batch", "posix"
 SPAN_KINDS = {
     names.KIND_ITEM: "item",
     names.KIND_COLLATE: "collate",
@@ -44,10 +45,14 @@ class ExportEvent:
     """The index of the batch in its epoch."""
     file: str = ""
     size_bytes: int | None = None
+    result: int | None = None
+    offset: int | None = None
+    calls: int | None = None
+    """Of POSIX calls: what they returned, the place of the first, how many of them the event stands for."""
 
 
 def events_of(analysis: SessionAnalysis) -> Iterator[ExportEvent]:
-    """Yield every rank's steps, waits and batches; then every process's spans."""
+    """Yield every rank's steps, waits and batches; every process's spans; what our recorder kept of calls."""
     session = analysis.session
     produced: dict[_Key, list[Deliveries]] = defaultdict(list)
     for rank in analysis.ranks:
@@ -58,6 +63,30 @@ def events_of(analysis: SessionAnalysis) -> Iterator[ExportEvent]:
         made = Deliveries.joined(produced[_key(process)])
         made = made[np.argsort(made["taken_ns"], kind="stable")]
         yield from _span_events(session, process, made)
+    if session.posix_by == names.RECORDER:
+        yield from posix_events_of(session, session.calls)
+
+
+def posix_events_of(session: Session, calls: PosixCalls) -> Iterator[ExportEvent]:
+    """Yield the rows of `calls`, which are of `session`."""
+    files = [session.paths.absolute(file) for file in calls.files]
+    host = session.launches[0].manifest.host
+    for start_ns, end_ns, pid, tid, name, file, result, offset, _, node, made in zip(
+        *(getattr(calls, column).tolist() for column in COLUMNS), strict=True
+    ):
+        yield ExportEvent(
+            POSIX,
+            calls.names[name],
+            calls.nodes[node] or host,
+            pid,
+            tid,
+            start_ns,
+            end_ns,
+            file=files[file],
+            result=result if result >= 0 else None,
+            offset=offset if offset >= 0 else None,
+            calls=made,
+        )
 
 
 def _key(process: Process) -> _Key:

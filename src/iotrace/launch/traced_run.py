@@ -14,7 +14,7 @@ from pathlib import Path
 
 from iotrace import __version__
 from iotrace.errors import LaunchError
-from iotrace.launch import child, posix
+from iotrace.launch import capture_directory, child, posix
 from iotrace.launch.job import job_of, task_of
 from iotrace.launch.posix_logs import make_private
 from iotrace.launch.read_paths import added_read_paths
@@ -65,13 +65,14 @@ def run(
     telemetry_ms: int | None = None,
     announce: Callable[[Path], None] = lambda _: None,
     most_bytes: int = 0,
+    by: str = names.RECORDER,
 ) -> Finished:
     """Run `command` traced into the session `directory`, a new one or one of the same job; None: by time.
 
     Once the command has started, its exit code is returned whatever fails. `torch` holds the profiler's
     settings (`torch_settings.settings`). Processes are sampled every `telemetry_ms`; None: not at all. The
     launcher that made the session calls `announce` with its path before the command starts. What samples
-    keeps the session below `most_bytes`; 0: no limit.
+    keeps the session below `most_bytes`; 0: no limit. POSIX calls are traced `by` our recorder or dftracer.
 
     Raises:
         LaunchError: the program does not start; 125, or 126 and 127 as in a shell.
@@ -80,19 +81,22 @@ def run(
         raise LaunchError("no command was given", "iotrace run -- python train.py")
     environment = dict(os.environ)
     program = child.find(command, environment.get("PATH"))
-    capture = posix.plan(program, only)
+    capture = posix.plan(program, only, by)
     read_paths, not_captured = added_read_paths()
     # Before dftracer is switched on for iotrace: a program that uses it sees what the user set.
     own_dftracer = "on" if environment.get("DFTRACER_ENABLE") == "1" else "off"
     if capture.why_not:
         not_captured.append(NotCaptured("posix", capture.why_not, capture.remedy))
     paths = [] if only == [names.OFF] else [readable(path) for path in only]
-    state = PosixState(on=not capture.why_not, only=paths)
+    state = PosixState(on=not capture.why_not, only=paths, by=capture.by)
     manifest = describe(command, state, not_captured, torch, telemetry_ms)
     shown, launch = (directory, begin(directory, manifest)) if directory else begin_by_default(manifest)
     session = shown.resolve()
     settings = {"dftracer": own_dftracer, **read_paths, **torch}
-    environment = traced_environment(environment, capture, launch, settings)
+    recorded = launch / names.POSIX
+    if state.on and state.by == names.RECORDER:
+        recorded = capture_directory.begin(recorded)
+    environment = traced_environment(environment, capture, launch, settings, recorded)
     telemetry = start(session, telemetry_ms, most_bytes) if telemetry_ms else Telemetry(None)
     oom_kills = count_oom_kills()
     first = launch == session
@@ -103,11 +107,13 @@ def run(
         code = child.run(command, environment)
     except LaunchError:
         telemetry.kill()
+        capture_directory.collect(recorded, launch / names.POSIX)
         if not manifest.job:
             shutil.rmtree(launch, ignore_errors=True)  # nothing ran: the name is free for the next try
         raise
     exit_code = 128 - code if code < 0 else code  # as a shell does
     with suppress(Exception, KeyboardInterrupt):  # the command has had its run; a report says what is missing
+        capture_directory.collect(recorded, launch / names.POSIX)
         _conclude(launch, code, exit_code, started_ns, oom_kills)
         telemetry.release()
     return Finished(exit_code, first, as_shown(shown, session))
@@ -136,13 +142,17 @@ def as_shown(shown: Path, session: Path) -> Path:
 
 
 def traced_environment(
-    environment: dict[str, str], capture: posix.PosixCapture, launch: Path, settings: dict[str, str]
+    environment: dict[str, str],
+    capture: posix.PosixCapture,
+    launch: Path,
+    settings: dict[str, str],
+    recorded: Path | None = None,
 ) -> dict[str, str]:
-    """Return `environment` with agent and POSIX tracer switched on; both write to `launch`."""
+    """Return `environment` with agent and POSIX tracer switched on, to write to `launch` and `recorded`."""
     traced = dict(environment)
     if not capture.why_not:
-        inherited = environment.get("LD_PRELOAD", "")
-        traced.update(posix.environment(capture, launch / names.POSIX, inherited))
+        own = [launch / names.POSIX, launch / names.PROCESSES]
+        traced.update(posix.environment(capture, recorded or own[0], environment, own))
     traced.update(agent_environment(launch, environment.get("PYTHONPATH", ""), settings))
     return traced
 

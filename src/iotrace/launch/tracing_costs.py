@@ -47,7 +47,7 @@ def added_ns(clock, call, bare):
     def median_ns():
         return sorted(clock(call) - clock(bare) for _ in range(15))[7]
     return min(median_ns() for _ in range(5))
-one, two = (os.open(name, os.O_RDONLY) for name in ("traced.bin", "other.bin"))
+one, two = (os.open(name, os.O_RDONLY) for name in map(os.path.abspath, ("traced.bin", "other.bin")))
 traced, other_file = lambda: os.pread(one, 4096, 0), lambda: os.pread(two, 4096, 0)
 call, next_call = added_ns(cold_ns, traced, other_file), added_ns(next_ns, traced, other_file)
 recorder = getattr(sys.modules.get("iotrace.agent.bootstrap"), "_recorder", None)
@@ -82,7 +82,8 @@ class CostMeasurement:
         for name in ("traced.bin", "other.bin"):
             (directory / name).write_bytes(bytes(4096))
         bare = {key: value for key, value in os.environ.items() if key != names.SETTINGS_VARIABLE}
-        capture = posix.plan(sys.executable, ["traced.bin"] if posix_on else [names.OFF])
+        only = [str(directory / "traced.bin")] if posix_on else [names.OFF]
+        capture = posix.plan(sys.executable, only, self._manifest.posix.by)
         traced = traced_environment(bare, capture, directory, {})
         self._traced = _start(_START + _MEASURE + _PRINT, traced, directory)
         self._bare = _start(_START + _PRINT, bare, directory)

@@ -18,11 +18,21 @@ from iotrace.session.reading import entries, read_whole
 _RANK = re.compile(r"rank (\d+)")
 
 
+class BlockedThread(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread that is in a call on a file since `call_since_ns` of its host's CLOCK_MONOTONIC."""
+
+    tid: int
+    call: str = ""
+    file: str | None = None
+    call_since_ns: int = 0
+
+
 class BlockedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process of a loop that hangs; None is what is not known. `stack`: innermost frame first.
 
     `stacks` is the file, relative to the session, that holds those of all its threads. `collective` is what
-    a rank waits in for the others; empty: nothing of that kind.
+    a rank waits in for the others; empty: nothing of that kind. Since `call_since_ns` of its host's
+    CLOCK_MONOTONIC its main thread is in the call; `threads` are others that have been in one for long.
     """
 
     pid: int
@@ -33,6 +43,8 @@ class BlockedProcess(msgspec.Struct, frozen=True, kw_only=True):
     wchan: str | None = None
     call: str | None = None
     file: str | None = None
+    call_since_ns: int | None = None
+    threads: list[BlockedThread] = []
     stack: list[str] | None = None
     stacks: str | None = None
     collective: str = ""

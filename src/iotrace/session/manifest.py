@@ -24,10 +24,11 @@ class NotCaptured(msgspec.Struct, frozen=True):
 
 
 class PosixState(msgspec.Struct, frozen=True):
-    """Whether POSIX calls were traced; `only` holds the user's ``--io`` paths."""
+    """Whether POSIX calls were traced, and by whom; `only` holds the user's ``--io`` paths."""
 
     on: bool
     only: list[str] = []
+    by: str = names.DFTRACER  # of sessions of before there was the recorder
 
 
 class Launcher(msgspec.Struct, frozen=True):

@@ -12,6 +12,11 @@ HOST_VARIABLE = "IOTRACE_HOST"
 JOB_VARIABLE = "IOTRACE_JOB"
 SIDECAR_PRELOAD_VARIABLE = "IOTRACE_SIDECAR_PRELOAD"  # a library that is preloaded into sidecars
 OVERRIDE_VARIABLE = "IOTRACE_POINT"  # what a sweep asks of a run
+# Of the recorder of POSIX calls (capture/): where it writes, and the directories that it leaves out or takes
+# alone.
+POSIX_VARIABLE, POSIX_SKIP_VARIABLE, POSIX_ONLY_VARIABLE = (
+    f"IOTRACE_POSIX{rest}" for rest in ("", "_SKIP", "_ONLY")
+)
 
 # A session holds paths, command lines and data of the program: it is for its owner alone, whatever the umask.
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
@@ -142,6 +147,26 @@ FORWARD = "forward"
 FORWARD_NO_GRAD = "forward, no grad"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
+
+
+# Who traces POSIX calls: our recorder, or dftracer, which logs every call and costs more.
+RECORDER, DFTRACER = "iotrace", "dftracer"
+RECORDED_CALLS = ".io"  # the suffix of the recorder's files
+# In `POSIX`, while the command runs: the directory on a disk of the host where the recorder's files are, if
+# they are not there; and how that begins.
+RECORDED_IN, LOCAL_DIRECTORY = "recorded-in", "iotrace-posix-"
+# The recorder's kinds of calls, as it numbers them: 16 of metadata, of reading and of writing each. The last
+# of metadata is a burst of several quick ones.
+CALLS_EACH = 16
+METADATA_CALLS = (
+    *("open", "close", "lseek", "stat", "access", "mmap", "opendir", "readdir", "fopen", "fclose", "fseek"),
+    *("fsync", "rename", "unlink", "truncate", "metadata"),
+)
+READING_CALLS = (
+    *("read", "pread64", "readv", "preadv", "fread", "fgets", "getline"),
+    *("sendfile", "copy_file_range"),
+)
+WRITING_CALLS = ("write", "pwrite64", "writev", "pwritev", "fwrite", "fputs", "copy_file_range (to)")
 
 
 def kept_log(log: str) -> str:

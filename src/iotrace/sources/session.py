@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
 
 from iotrace.session import names, plain_reads
 from iotrace.session.launches import Launch, joint_exit_code, joint_state, read_launches
@@ -15,9 +17,10 @@ from iotrace.session.manifest import Costs, Manifest, read_document
 from iotrace.session.reading import left_out
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.dftracer.call_reader import OwnLogs, read_posix
-from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.paths import Paths, is_code
+from iotrace.sources.posix_calls import FileSums, PosixCalls
 from iotrace.sources.processes import Process, read_processes
+from iotrace.sources.recorder.reader import read_recorded
 from iotrace.sources.records import Distributed, IteratorStart, OwnLog, Tick, Worker
 from iotrace.sources.samples import read_sidecars
 from iotrace.sources.stolen_time import add_stolen_time
@@ -104,6 +107,11 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         """The accelerators' device nodes on any of the hosts."""
         return sorted({node for launch in self.launches for node in launch.manifest.accelerators})
 
+    @property
+    def posix_by(self) -> str:
+        """Who traced POSIX calls: `names.RECORDER` or `names.DFTRACER`."""
+        return self.manifest.posix.by
+
     def calls_of(self, process: Process) -> PosixCalls:
         """The POSIX calls of one process."""
         if (process.identity.node, process.pid) in self.namesakes:
@@ -112,6 +120,17 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         # A pid means something on its own host alone; calls of one host need not name it.
         node = process.identity.node if len(nodes) > 1 else next(iter(nodes), "")
         return self._calls_by_process.get((node, process.pid), self._no_calls)
+
+    def sums_of(self, processes: Collection[Process]) -> FileSums | None:
+        """What these processes did with each file, where our recorder kept that."""
+        sums, nodes = self.calls.sums, self.calls.nodes
+        if sums is None:
+            return None
+        number = {name: number for number, name in enumerate(nodes)}
+        other = 0 if len(nodes) == 1 else -1  # one host goes by any name
+        wanted = {(number.get(each.identity.node, other), each.pid) for each in processes}
+        keep = [pair in wanted for pair in zip(sums.node.tolist(), sums.pid.tolist(), strict=True)]
+        return sums.where(np.array(keep, np.bool_))
 
     @cached_property
     def namesakes(self) -> set[tuple[str, int]]:
@@ -242,14 +261,14 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     processes, clocks = read_processes(path, sidecars, problems)
     progress("reading the POSIX calls")
     posix = [launch.path / names.POSIX for launch in found]
-    calls = read_posix(*posix, own_logs=_own_logs(processes), clocks=clocks)
+    calls = read_calls(posix, found[0].manifest, processes, clocks)
     paths = Paths(path, found[0].manifest.cwd, {*calls.files, *read_path_files(processes)})
     prefixes = {prefix for process in processes for prefix in process.identity.prefixes}
     session_prefix = f"{path.resolve()}/"
     is_data = np.array(
         [is_data_file(file, paths, prefixes, session_prefix) for file in calls.files], dtype=np.bool_
     )
-    data_calls = calls.where(is_data[calls.file]) if len(calls) else calls
+    data_calls = data_calls_of(calls, is_data)
     progress("reading the telemetry")
     telemetry = read_telemetry(sidecars, clocks)
     costs = read_document(path / names.COSTS, Costs)
@@ -262,6 +281,22 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
         if sampled is not None:
             add_stolen_time(process, sampled.host)
     return session
+
+
+def read_calls(
+    directories: list[Path], manifest: Manifest, processes: list[Process], clocks: Clocks
+) -> PosixCalls:
+    """The calls in `directories`, by whoever traced them; in the session's time."""
+    if manifest.posix.by == names.RECORDER:
+        return read_recorded(directories, clocks)
+    return read_posix(*directories, own_logs=_own_logs(processes), clocks=clocks)
+
+
+def data_calls_of(calls: PosixCalls, is_data: npt.NDArray[np.bool_]) -> PosixCalls:
+    """Leave out calls on other files than data; `is_data` has one bool for each file."""
+    if calls.sums is not None and len(calls.sums.file):
+        calls = replace(calls, sums=calls.sums.where(is_data[calls.sums.file]))
+    return calls.where(is_data[calls.file]) if len(calls) else calls
 
 
 def is_data_file(file: str, paths: Paths, prefixes: Collection[str], session_prefix: str) -> bool:

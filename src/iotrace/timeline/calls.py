@@ -62,7 +62,7 @@ def span_tracks(session: Session, process: Process, detail: Detail | None = None
 
 
 def call_tracks(session: Session, process: Process, detail: Detail | None = None) -> list[Track]:
-    """Make a track of POSIX calls on data for each thread of the process."""
+    """Make a track of POSIX calls on data for each thread of the process; a burst of calls is one slice."""
     calls = session.calls_of(process)
     if detail is not None:
         calls = calls.where(detail.holds_all(calls.start_ns, calls.end_ns))
@@ -70,15 +70,19 @@ def call_tracks(session: Session, process: Process, detail: Detail | None = None
     moves_bytes = stdio.READS | stdio.WRITES
     by_thread: dict[int, list[Slice]] = defaultdict(list)
     columns = (calls.start_ns, calls.end_ns, calls.tid, calls.name, calls.file, calls.result, calls.offset)
-    for start, end, tid, name, file, result, offset in zip(
-        *(column.tolist() for column in columns), strict=True
+    for start, end, tid, name, file, result, offset, made in zip(
+        *(column.tolist() for column in (*columns, calls.calls)), strict=True
     ):
         args: Args = {"file": shown[file]}
+        called = calls.names[name]
+        if made > 1:
+            called += f" x{made}"  # Perfetto groups names with the multiplication sign wrongly
+            args["calls"] = made
         if result >= 0:
             args["bytes" if calls.names[name] in moves_bytes else "ret"] = result
         if offset >= 0:
             args["offset"] = offset
-        by_thread[tid].append(Slice(start, end, calls.names[name], "POSIX", args))
+        by_thread[tid].append(Slice(start, end, called, "POSIX", args))
     return _tracks("POSIX", process, by_thread)
 
 

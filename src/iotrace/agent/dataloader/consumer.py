@@ -17,6 +17,7 @@ from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.dataloader.pin_memory import hook_pin_memory_loop, stamps_of
 from iotrace.agent.dataloader.worker import hook_worker_loop
 from iotrace.agent.patching import WeakTable, hide_frame, observe, patch
+from iotrace.agent.recording.borders import find_border
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.torch_profiler import window
@@ -193,13 +194,15 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], 
         setattr(args[0], _STATE, _Iterator(args[0], loader, recorder))
         recorder.start_loop()
 
+    border = find_border()
+
     def make_next(original: Any) -> Any:
         def __next__(self: Any) -> Any:  # noqa: N807
             state: _Iterator | None = self.__dict__.get(_STATE)  # `state_of`, without the call
             if state is not None and (state.recorder is not recorder or state.rewinding):
                 state = None
             event = events.begin()
-            wait_start_ns = monotonic_ns()
+            wait_start_ns = border[0] = monotonic_ns()
             try:
                 data = original(self)
             except BaseException as error:
@@ -207,7 +210,7 @@ def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], 
                 if state is not None:
                     state.end(error, wait_start_ns)
                 raise
-            delivered_ns = monotonic_ns()
+            delivered_ns = border[0] = monotonic_ns()
             pair = events.end(event) if event is not None else None
             if state is not None:
                 try:

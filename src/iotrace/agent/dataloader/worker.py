@@ -10,6 +10,7 @@ from typing import Any
 
 from iotrace.agent import stacks, training
 from iotrace.agent.patching import StandIn, observe
+from iotrace.agent.recording.borders import find_border
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.thread_counts import thread_counts
@@ -155,7 +156,7 @@ class _IndexQueue(StandIn):
             worker.append({"type": "idle", "mono_ns": monotonic_ns()})
             worker.flush()
         task = self._of.get(*args, **kwargs)
-        worker.taken_ns = monotonic_ns()
+        worker.taken_ns = find_border()[0] = monotonic_ns()
         if isinstance(task, worker.resume):
             worker.generation += 1
         return task
@@ -171,7 +172,7 @@ class _DataQueue(StandIn):
     """Stands for the queue that this worker, its context, puts its batches into; a thread pickles them."""
 
     def put(self, item: Any, *args: Any, **kwargs: Any) -> None:
-        prepared_ns = monotonic_ns()
+        prepared_ns = find_border()[0] = monotonic_ns()
         index, data = item
         worker: _Worker = self._context
         if isinstance(index, int):  # else the answer to a message

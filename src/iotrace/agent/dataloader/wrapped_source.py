@@ -12,6 +12,7 @@ from typing import Any
 
 from iotrace.agent import handovers, training
 from iotrace.agent.patching import StandIn, WeakTable, hide_frame
+from iotrace.agent.recording.borders import find_border
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
 from iotrace.agent.recording.thread_clocks import current, thread_id
@@ -151,7 +152,7 @@ def ask(take: Any, recording: Pass, *args: Any) -> Any:
             hide_frame(error)
             raise
     current.thread.depth = 1
-    wait_start_ns = monotonic_ns()
+    wait_start_ns = find_border()[0] = monotonic_ns()
     try:
         item = take(*args)
     except BaseException as error:
@@ -160,5 +161,6 @@ def ask(take: Any, recording: Pass, *args: Any) -> Any:
         recording.end(error, wait_start_ns)
         raise
     current.thread.depth = 0
-    recording.deliver(wait_start_ns, monotonic_ns())
+    delivered_ns = find_border()[0] = monotonic_ns()
+    recording.deliver(wait_start_ns, delivered_ns)
     return item

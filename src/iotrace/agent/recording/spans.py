@@ -14,6 +14,7 @@ from resource import getrusage
 from time import monotonic_ns, process_time_ns
 
 from iotrace.agent.patching import hide_frame
+from iotrace.agent.recording.borders import find_border
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import RUSAGE_THREAD, after_switch, cpu_ns_at, current
 from iotrace.session.guard import ours
@@ -49,7 +50,7 @@ _NOBODY = [_NO_THREAD]
 def begin() -> Begun:
     """Begin a region: return what `end_region` needs."""
     thread = current.thread
-    start_ns = monotonic_ns()
+    start_ns = find_border()[0] = monotonic_ns()
     before = getrusage(RUSAGE_THREAD)
     cpu_ns = cpu_ns_at(thread, start_ns, before)
     return thread, before, start_ns, cpu_ns, thread.run_delay_ns
@@ -58,7 +59,7 @@ def begin() -> Begun:
 def end_region(recorder: Recorder, begun: Begun, name: str) -> None:
     """Record the region `name` that `begin` began on this thread."""
     thread, before, start_ns, start_cpu_ns, start_delay_ns = begun
-    end_ns = monotonic_ns()
+    end_ns = find_border()[0] = monotonic_ns()
     after = getrusage(RUSAGE_THREAD)
     cpu_ns = cpu_ns_at(thread, end_ns, after) - start_cpu_ns
     what = (-1, thread.tid, recorder.text(name), -1, KIND_REGION)
@@ -111,7 +112,7 @@ def _timed_described(
     own_threads: bool,
     part: bool,
 ) -> Callable[..., Any]:
-    append, text = recorder.spans.append, recorder.text
+    append, text, border = recorder.spans.append, recorder.text, find_border()
 
     def timed_call(*args: Any, **kwargs: Any) -> Any:
         aside = False
@@ -131,7 +132,7 @@ def _timed_described(
         if own_threads:
             caller = [thread.tid]
             outer = _caller.set(caller)
-        start_ns = monotonic_ns()
+        start_ns = border[0] = monotonic_ns()
         before = getrusage(RUSAGE_THREAD)
         switches = before[14] + before[15]  # `cpu_ns_at`, without the call
         same = switches == thread.switches
@@ -148,7 +149,7 @@ def _timed_described(
             hide_frame(error)
             raise
         finally:
-            end_ns = monotonic_ns()
+            end_ns = border[0] = monotonic_ns()
             after = getrusage(RUSAGE_THREAD)
             switches = after[14] + after[15]
             same = switches == thread.switches
@@ -197,7 +198,7 @@ def _timed_plainly(
     recorder: Recorder, call: Callable[..., Any], name_id: int, kind: int, samples: int
 ) -> Callable[..., Any]:
     """Wrap what is called for each sample and batch, without keywords: `_timed_described` for less."""
-    append = recorder.spans.append
+    append, border = recorder.spans.append, find_border()
 
     def timed_call(*args: Any) -> Any:
         if recorder.unsettled:
@@ -209,7 +210,7 @@ def _timed_plainly(
                     raise
             recorder.wake()
         thread = current.thread
-        start_ns = monotonic_ns()
+        start_ns = border[0] = monotonic_ns()
         if start_ns < thread.fresh_until_ns:
             before = thread.counts
             start_cpu_ns = start_ns + thread.offset_ns
@@ -227,7 +228,7 @@ def _timed_plainly(
             hide_frame(error)
             raise
         finally:
-            end_ns = monotonic_ns()
+            end_ns = border[0] = monotonic_ns()
             thread.counts = after = _counts_of(getrusage(RUSAGE_THREAD))
             thread.fresh_until_ns = end_ns + _FRESH_NS
             cpu_ns = end_ns + thread.offset_ns - start_cpu_ns

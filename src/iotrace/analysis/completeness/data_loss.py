@@ -42,7 +42,8 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
                 lost = f"it had nothing to do, so only about {BUFFERED_CALLS} of its POSIX calls may be lost"
             elif not _recorded_data(process):
                 lost = f"it recorded no data, so only about {BUFFERED_CALLS} of its POSIX calls may be lost"
-            if not process.idle or session.posix_on:
+            buffers = session.posix_on and session.posix_by == names.DFTRACER
+            if not process.idle or buffers:
                 why = f"it was killed, or left without its exit handlers: {lost}"
                 yield NotCaptured(f"the end of {name}", why)
         yield from _parts(name, process.problems)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import PurePath
 
 import numpy as np
@@ -42,9 +43,13 @@ def not_captured(analysis: SessionAnalysis) -> list[NotCaptured]:
     if not session.processes:
         found.append(_no_process(session.manifest.argv, session.exit_code))
     found += _unseen_loops(analysis)
-    if session.posix_on and not session.calls.pids:
+    if session.posix_on and not session.calls.pids and session.posix_by == names.DFTRACER:
         found.append(NotCaptured("posix", "no process of the command left a file of dftracer's"))
+    elif session.posix_on and not session.calls.pids and any(len(each.spans) for each in session.processes):
+        why = "no process recorded a call on a file, though they read data: the recorder was not loaded"
+        found.append(NotCaptured("posix", why, "let the command keep LD_PRELOAD in its environment"))
     found += _after_own_logs(session)
+    found += _without_dftracer(session)
     found += _unseen_workers(analysis)
     found += _untraced_compute(analysis)
     found += _unwritten_snapshots(analysis)
@@ -99,7 +104,8 @@ def _workers_left(session: Session) -> Iterator[NotCaptured]:
     """Name the workers that ended with their program, and what they did for nobody."""
     left = workers_left(session)
     lost = [] if all(process.idle for process in left) else ["what they did for batches that nobody took"]
-    lost += [f"at most about {BUFFERED_CALLS} POSIX calls of each"] if left and session.posix_on else []
+    buffers = session.posix_on and session.posix_by == names.DFTRACER
+    lost += [f"at most about {BUFFERED_CALLS} POSIX calls of each"] if left and buffers else []
     if lost:
         what = f"the last work of {counted(len(left), 'worker')}"
         pids = ", ".join(str(process.pid) for process in left)
@@ -116,8 +122,32 @@ def _after_own_logs(session: Session) -> list[NotCaptured]:
             "call finalize() at the end of the program",
         )
         for process in session.processes
-        if session.posix_on and any(log.ended for log in process.of_type(OwnLog))
+        if session.posix_on
+        and session.posix_by == names.DFTRACER
+        and any(log.ended for log in process.of_type(OwnLog))
     ]
+
+
+def _without_dftracer(session: Session) -> Iterator[NotCaptured]:
+    """Say of how many processes dftracer stayed out: `launch/posix_guard.c` counts them in files."""
+    count = _counted(session, "io-left-out")
+    if count:
+        what = f"POSIX calls of programs that are not Python ({counted(count, 'start')})"
+        yield NotCaptured(what, "dftracer stays out of them", "leave --io-by dftracer out")
+    count = _counted(session, "io-without-stdio")
+    if count:
+        what = f"calls of C's stdio in {counted(count, 'forked process', 'forked processes')}"
+        why = "other threads ran at the fork, and dftracer's table of streams has no lock"
+        yield NotCaptured(what, why, "leave --io-by dftracer out")
+
+
+def _counted(session: Session, name: str) -> int:
+    """Return a count that is the length of a file beside dftracer's logs."""
+    found = 0
+    for launch in session.launches:
+        with suppress(OSError):
+            found += (launch.path / names.POSIX / name).stat(follow_symlinks=False).st_size
+    return found
 
 
 def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:

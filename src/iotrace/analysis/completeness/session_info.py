@@ -6,6 +6,7 @@ from iotrace.analysis.failures import signal_name
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.results import ClockInfo, ClockSet, HangInfo, HungProcess, SessionInfo
 from iotrace.session.hangs import Hang, joined
+from iotrace.session.names import RECORDER
 from iotrace.sources.session import Rank, Session
 
 
@@ -81,9 +82,11 @@ def clocks_of(session: Session) -> list[ClockInfo]:
         off_ns = link.bound_ns if link is not None else 0
         bounds_ns = {"agent": off_ns + max(process.clock.bound_ns for process in own)}
         if any(len(session.calls_of(process)) for process in own):
-            # Its times are whole microseconds.
-            unsure_ns = max(session.calls.unsure_ns.get(process.identity.node, 0) for process in own)
-            bounds_ns["dftracer"] = off_ns + 1000 + unsure_ns
+            if session.posix_by == RECORDER:
+                bounds_ns["recorder"] = bounds_ns["agent"]  # by the same clock
+            else:  # whole microseconds of CLOCK_REALTIME
+                unsure_ns = max(session.calls.unsure_ns.get(process.identity.node, 0) for process in own)
+                bounds_ns["dftracer"] = off_ns + 1000 + unsure_ns
         clocks += [
             ClockInfo(
                 source=source,

@@ -13,7 +13,7 @@ from iotrace.analysis.results import Overhead
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
-from iotrace.sources.dftracer.calls import PosixCalls
+from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
 
@@ -30,7 +30,7 @@ def overhead_of(analysis: RankAnalysis) -> Overhead:
         shares = _shares(analysis, replace(costs, next_ns=costs.first_ns))
         least = _shares(analysis, costs)
     return Overhead(
-        posix_calls=sum(len(session.calls_of(each)) for each in processes) if session.posix_on else None,
+        posix_calls=sum(session.calls_of(each).made for each in processes) if session.posix_on else None,
         spans=sum(len(process.spans) for process in processes),
         processes=len(processes),
         posix_call_us=_in_units(measured.posix_call_ns, 1e3) if measured else None,
@@ -70,6 +70,8 @@ class _Costs(msgspec.Struct, frozen=True):
         added_ns += self.first_ns * count_inside(calls.start_ns, starts, ends)
         if saved_ns := self.first_ns - self.next_ns:
             added_ns -= saved_ns * count_inside(calls.start_ns[following(calls)], starts, ends)
+        more = calls.calls > 1  # of a burst: each behind the other
+        added_ns += self.next_ns * sum_inside(calls.start_ns[more], calls.calls[more] - 1, starts, ends)
         return added_ns
 
 
@@ -146,6 +148,14 @@ def _percent(share: float | None) -> float | None:
 
 def _in_units(duration_ns: int | None, unit_ns: float) -> float | None:
     return None if duration_ns is None else duration_ns / unit_ns
+
+
+def sum_inside(times: Times, values: Times, starts: Times, ends: Times) -> int:
+    """Sum up the `values` at those of `times` that lie in the disjoint windows ``[starts[i], ends[i])``."""
+    order = np.argsort(times, kind="stable")
+    sums = np.concatenate(([0], np.cumsum(values[order])))
+    first, behind = (np.searchsorted(times[order], bounds) for bounds in (starts, ends))
+    return int((sums[behind] - sums[first]).sum())
 
 
 def count_inside(times: Times, starts: Times, ends: Times) -> int:

@@ -13,12 +13,14 @@ class ReadPattern(ReportPart, frozen=True, kw_only=True):
     Shares are 0 to 1: of calls that returned less than 64 KiB, of those that begin elsewhere than where the
     process's last read of the file ended, of bytes that were read before. `bytes_per_s`: over the time in
     which a read ran; `reader_bytes_per_s`: what one reader got. Metadata: open, close, stat, seek and so on.
+    `quantiles_of_bursts`: quick reads, one behind the other, were recorded together, and count as alike.
     """
 
     reads: int
     p50_ms: float | None
     p95_ms: float | None
     p99_ms: float | None
+    quantiles_of_bursts: bool = False
     bytes_per_s: float | None
     reader_bytes_per_s: float | None
     small_fraction: float | None

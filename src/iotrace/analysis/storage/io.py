@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-
-import numpy as np
+from collections.abc import Mapping
 
 from iotrace.analysis.loop.deliveries import Interval
 from iotrace.analysis.results import FileIo, Io
@@ -15,13 +14,15 @@ from iotrace.analysis.storage.kernel_account import (
     seen_fraction,
     unseen_because,
 )
-from iotrace.analysis.storage.read_pattern import SMALL_READ, FileCalls
+from iotrace.analysis.storage.read_pattern import SMALL_READ, FileCalls, add_times
+from iotrace.analysis.storage.recorded_files import recorded_files
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
-from iotrace.sources.dftracer.calls import PosixCalls, concatenate
+from iotrace.sources.posix_calls import PosixCalls, concatenate
 from iotrace.sources.session import Rank, Session
 
 WRITES = stdio.WRITES | {"write", "pwrite", "pwrite64", "writev", "pwritev", "pwritev64", "pwritev2"}
+WRITES |= {"copy_file_range (to)"}
 _OPENS = frozenset({"open", "open64", "openat", "openat64", "creat", "creat64"})
 _OPENS |= {"fopen", "fopen64", "freopen", "freopen64"}
 _SEEKS = stdio.SEEKS | {"lseek", "lseek64", "ftell", "ftello", "ftello64"}
@@ -43,7 +44,9 @@ def io_of(
     # Where a call of stdio holds the library's own calls, these are the I/O.
     counted = [own.where(~stdio.nested(own)[0]) for own in of_each]
     calls = concatenate(counted)
-    files = _by_file(calls, [session.paths.shown(file) for file in calls.files])
+    shown = [session.paths.shown(file) for file in calls.files]
+    sums = session.sums_of(rank.processes)
+    files = _by_file(calls, shown) if sums is None else recorded_files(sums, calls, shown)
     in_read_paths = {
         session.paths.shown(file) for process in rank.processes for file in process.files_of(KIND_READ_PATH)
     }
@@ -52,16 +55,17 @@ def io_of(
         for process, own in zip(rank.processes, counted, strict=True)
     ]
     seen = seen_fraction((row.traced_bytes, row.kernel_bytes) for row in coverage)
-    ordered = sorted(files.items(), key=lambda item: -(item[1].read_ns + item[1].metadata_ns))
+    used = [item for item in files.items() if item[1].is_used]
+    ordered = sorted(used, key=lambda item: -(item[1].read_ns + item[1].metadata_ns))
     of_data, of_steps = data_coverage(coverage)
     found = Io(
         data_coverage=of_data,
         data_coverage_of_steps=of_steps,
         coverage=seen,
         unseen_because=None if seen is None else unseen_because(session, rank, calls),
-        calls=sum(map(len, of_each)),
+        calls=sum(map(len, of_each)) if sums is None else _made(files),
         bytes=sum(file.read_bytes + file.write_bytes for file in files.values()),
-        ms_total=int((calls.end_ns - calls.start_ns).sum()) / 1e6,
+        ms_total=sum(file.read_ns + file.write_ns + file.metadata_ns for file in files.values()) / 1e6,
         files=[_result(path, file, path in in_read_paths) for path, file in ordered],
         processes=coverage,
     )
@@ -107,11 +111,13 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, FileCalls]:
                 file.ranges.append((start, start + result))
             read_end[at] = position[at] = start + result
         elif name in WRITES:
+            file.write_ns += duration_ns
             if result >= 0 or name in stdio.WRITES:
                 file.writes += 1
                 file.write_bytes += max(result, 0)
         else:
             file.metadata += 1
+            file.touched += 1
             file.metadata_ns += duration_ns
             if name in _OPENS:
                 file.opens += 1
@@ -124,27 +130,12 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, FileCalls]:
                 position.pop(at, None)
     for file in files.values():
         file.sum_up_ranges()
-    _add_times(files, calls, shown)
+    add_times(files, calls, shown)
     return dict(files)
 
 
-def _add_times(files: dict[str, FileCalls], calls: PosixCalls, shown: list[str]) -> None:
-    """Give each file the times of its reads that did not fail."""
-    places = {name: place for place, name in enumerate(dict.fromkeys(shown))}
-    is_read = [name in READS for name in calls.names]
-    may_tell = [name in stdio.READS for name in calls.names]
-    reads = np.array(is_read, dtype=np.bool_)[calls.name] if len(calls) else np.zeros(0, dtype=np.bool_)
-    if not reads.any():
-        return
-    reads &= (calls.result >= 0) | np.array(may_tell, dtype=np.bool_)[calls.name]
-    chosen = np.flatnonzero(reads)
-    of = np.array([places[name] for name in shown], dtype=np.int64)[calls.file[chosen]]
-    chosen = chosen[np.argsort(of, kind="stable")]
-    bounds = np.searchsorted(np.sort(of), np.arange(len(places) + 1))
-    starts, ends = calls.start_ns[chosen], calls.end_ns[chosen]
-    for name, first, last in zip(places, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        if last > first:
-            files[name].starts_ns, files[name].ends_ns = starts[first:last], ends[first:last]
+def _made(files: Mapping[str, FileCalls]) -> int:
+    return sum(file.reads + file.writes + file.metadata for file in files.values())
 
 
 def _result(path: str, file: FileCalls, in_read_path: bool) -> FileIo:

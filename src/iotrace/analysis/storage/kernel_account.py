@@ -9,14 +9,15 @@ from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import Interval
 from iotrace.analysis.results import ProcessCoverage
-from iotrace.session.names import KIND_READ_PATH
+from iotrace.session.names import DFTRACER, KIND_READ_PATH, RECORDER
 from iotrace.sources.dftracer import stdio
-from iotrace.sources.dftracer.calls import PosixCalls
+from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import Process
 from iotrace.sources.records import IteratorStart, Tick, TorchProgramTrace, Worker
 from iotrace.sources.session import Rank, Session
 
 READS = stdio.READS | {"read", "pread", "pread64", "readv", "preadv", "preadv64", "preadv2"}
+READS |= {"sendfile", "copy_file_range"}
 # They duplicate the descriptor and read through a FILE of their own, which dftracer does not know.
 _DUPLICATING = ("numpy.load", "numpy.fromfile")
 
@@ -121,7 +122,8 @@ def unseen_because(session: Session, rank: Rank, calls: PosixCalls) -> str | Non
     if not spans and not (calls.named(READS) & (calls.result != 0)).any():
         return None
     why = []
-    if duplicating := [name for name in _DUPLICATING if name in spans]:
+    duplicating = [name for name in _DUPLICATING if name in spans and session.posix_by == DFTRACER]
+    if duplicating:
         why.append(f"{' and '.join(duplicating)} read through duplicated descriptors, which dftracer misses")
     if calls.named(stdio.READS).any():
         why.append("C's buffered files read ahead of what the program takes")
@@ -129,6 +131,8 @@ def unseen_because(session: Session, rank: Rank, calls: PosixCalls) -> str | Non
         why.append(f"--io traces {', '.join(only)} alone")
     pipes = any(process.of_type(Worker) for process in rank.processes)
     why.append("code and the pipes of workers are not traced" if pipes else "code and pipes are not traced")
+    if session.posix_by == RECORDER:
+        why.append("raw system calls and io_uring are not seen, nor what is read by getc or fscanf")
     return "; ".join(why)
 
 

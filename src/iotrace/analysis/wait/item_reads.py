@@ -14,7 +14,7 @@ from iotrace.analysis.storage.kernel_account import READS
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.page_faults import Spans, bounds, holder
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
-from iotrace.sources.dftracer.calls import PosixCalls
+from iotrace.sources.posix_calls import PosixCalls
 
 
 class ItemReads(msgspec.Struct, frozen=True):

@@ -24,8 +24,8 @@ from iotrace.analysis.wait.item_reads import item_reads
 from iotrace.analysis.wait.page_faults import Fractions, Spans, bounds, page_faults, touched
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
-from iotrace.sources.dftracer.calls import PosixCalls
 from iotrace.sources.paths import Paths
+from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import Process
 from iotrace.sources.run_delays import run_delays
 

@@ -71,7 +71,7 @@ def check_agent(facts: InterpreterFacts) -> Check:
 
 
 def check_posix(probe: Probe, environment: dict[str, str]) -> Check:
-    """Check that dftracer is installed, loads, and saw the tiny program's reads."""
+    """Check that the recorder is installed, loads, and saw the tiny program's reads."""
     capture, lost = probe.capture, "no POSIX calls: reading and decoding cannot be charged to files"
     if capture.why_not:
         return missing("posix", capture.why_not, lost, capture.remedy)
@@ -80,7 +80,7 @@ def check_posix(probe: Probe, environment: dict[str, str]) -> Check:
             "posix", "the preloaded tracer could not be tried", "the tiny program did not run", "see agent"
         )
     if probe.reads_seen is None:
-        what = "dftracer is not loaded into the interpreter"
+        what = "the recorder of POSIX calls is not loaded into the interpreter"
         if not probe.facts.asked_for:
             why = f"what starts it takes LD_PRELOAD out of its environment: {lost}"
             return missing("posix", what, why, "start it without env -i, or put that before iotrace")
@@ -92,15 +92,11 @@ def check_posix(probe: Probe, environment: dict[str, str]) -> Check:
     if probe.reads_seen != READS:
         return missing(
             "posix",
-            f"dftracer is loaded{beside}, but saw {probe.reads_seen} of {READS} reads",
+            f"the recorder is loaded{beside}, but saw {probe.reads_seen} of {READS} reads",
             lost,
             "unset LD_PRELOAD" if inherited else "please report it",
         )
-    unguarded = (
-        "a path of 4,200 characters, or ulimit -f, ends the program in dftracer: the guard is not compiled"
-    )
-    seen = f"dftracer saw all {READS} reads of a tiny program{beside}"
-    return ok("posix", seen, "" if capture.guard else unguarded)
+    return ok("posix", f"the recorder saw all {READS} reads of a tiny program{beside}")
 
 
 def check_start_method(facts: InterpreterFacts) -> Check:

@@ -2,7 +2,8 @@
 
 dftracer appends to its logs from within the program, so a log is neither moved nor cut: its beginning becomes
 a hole, which takes no space and changes no position. What is dropped is read once more before. The names of
-files, which the rest of all logs needs, and the sums of the calls go to a file beside it.
+files, which the rest of all logs needs, and the sums of the calls go to a file beside it. Our recorder keeps
+names and sums apart: of its files `recorded_limit` drops bursts alone.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from functools import cache
+from typing import Any
 
+from iotrace.launch.telemetry.recorded_limit import RecordedLimit, RefusedError
 from iotrace.session import names
+from iotrace.session.recorded import directories_of
 
 _CHECK_NS = 5_000_000_000
 _LEFT = 0.8  # of the limit, so that not every check has something to drop
@@ -37,29 +42,38 @@ class SizeLimit:
         self._most_bytes = most_bytes
         self._marks: list[dict[str, int]] = []  # sizes by log, the oldest first
         self._dropped: dict[str, int] = {}
+        self._recorded = RecordedLimit()
         self._next_ns = 0
         self.refused = ""  # why nothing can be dropped
 
-    def check(self, launches: Iterable[str]) -> None:
-        """Drop what is too much of the logs of `launches`; every 5 s at most, else do nothing."""
+    def check(self, launches: Collection[str]) -> None:
+        """Drop what is too much of the calls of `launches`; every 5 s at most, else do nothing."""
         now_ns = time.monotonic_ns()
         if now_ns < self._next_ns or self.refused:
             return
         self._next_ns = now_ns + _CHECK_NS
-        logs = {}
-        for entry in (entry for launch in launches for entry in _logs_of(launch)):
-            with suppress(FileNotFoundError):  # dftracer deletes those of processes without events
-                logs[entry.path] = entry.stat()
-        # Sizes without what is still in dftracer's buffers, and to whole blocks.
-        self._marks.append({path: stat.st_size // _BLOCK * _BLOCK for path, stat in logs.items()})
+        logs, recorded = _sizes(launches, ".pfw"), _sizes(launches, names.RECORDED_CALLS)
+        if logs:
+            # Sizes without what is still in dftracer's buffers, and to whole blocks.
+            self._marks.append({path: stat.st_size // _BLOCK * _BLOCK for path, stat in logs.items()})
         if len(self._marks) > _MOST_MARKS:
             del self._marks[::2]
-        held = 512 * sum(stat.st_blocks for stat in logs.values())
+        held = 512 * sum(stat.st_blocks for stat in (*logs.values(), *recorded.values()))
         total = held + sum(
             map(_size_of, {f"{each}/{names.PROCESSES}" for each in [self._session, *launches]})
         )
         if total > self._most_bytes:
-            self._drop(total - round(_LEFT * self._most_bytes))
+            wanted = total - round(_LEFT * self._most_bytes)
+            wanted -= self._drop_recorded(recorded, wanted, now_ns)
+            if self._marks and wanted > 0:
+                self._drop(wanted)
+
+    def _drop_recorded(self, paths: Collection[str], wanted: int, now_ns: int) -> int:
+        try:
+            return self._recorded.drop(paths, wanted, now_ns, _punch)
+        except RefusedError as error:
+            self._refuse(error.path, error.why)
+            return wanted
 
     def _drop(self, wanted: int) -> None:
         """Drop up to the first moment before which `wanted` bytes were written, else up to the last one."""
@@ -100,12 +114,17 @@ def _line_of(told: dict[str, object]) -> bytes:
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
-def _logs_of(launch: str) -> Iterator[os.DirEntry[str]]:
-    with suppress(FileNotFoundError), os.scandir(f"{launch}/{names.POSIX}") as entries:
-        # What the program compresses or writes elsewhere stays its own.
-        yield from (
-            each for each in entries if each.name.endswith(".pfw") and each.is_file(follow_symlinks=False)
-        )
+def _sizes(launches: Iterable[str], suffix: str) -> dict[str, os.stat_result]:
+    """The launches' files of POSIX calls; what the program compresses or writes elsewhere stays its own."""
+    found = {}
+    for directory in (each for launch in launches for each in directories_of(launch)[0]):
+        with suppress(FileNotFoundError), os.scandir(directory) as entries:
+            for entry in entries:
+                # dftracer deletes the logs of processes without events.
+                with suppress(FileNotFoundError):
+                    if entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
+                        found[entry.path] = entry.stat()
+    return found
 
 
 def _size_of(directory: str) -> int:
@@ -168,7 +187,13 @@ def _append(path: str, data: bytes) -> int:
 def _punch(descriptor: int, start: int, length: int) -> None:
     import ctypes  # few sessions need it
 
-    library = ctypes.CDLL(None, use_errno=True)
     arguments = (ctypes.c_int(descriptor), ctypes.c_int(_KEEP_SIZE_AND_PUNCH))
-    if library.fallocate64(*arguments, ctypes.c_int64(start), ctypes.c_int64(length)):
+    if _libc().fallocate64(*arguments, ctypes.c_int64(start), ctypes.c_int64(length)):
         raise OSError(ctypes.get_errno(), "fallocate")
+
+
+@cache
+def _libc() -> Any:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)

@@ -85,6 +85,12 @@ class Member:
         figures = self.number, stat.threads, stat.cpu_ns, self._rss_bytes, stat.major_faults
         return _pack(time.monotonic_ns(), *figures, *counts)
 
+    @property
+    def started_ns(self) -> int:
+        """When it began, by CLOCK_MONOTONIC: the kernel counts from the boot, suspended time included."""
+        asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+        return self.start_ticks * (1_000_000_000 // TICKS_PER_SECOND) - asleep_ns
+
     def is_the_same(self) -> bool:
         """Say whether its pid still is this process."""
         try:
@@ -263,7 +269,6 @@ class Tree:
 
 
 def _describe(member: Member, stat: Stat, own_pid: int) -> Record:
-    asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
     try:
         name = read_file(f"/proc/{member.pid}/comm").decode(errors="replace").strip()
     except OSError:
@@ -275,6 +280,5 @@ def _describe(member: Member, stat: Stat, own_pid: int) -> Record:
         "own_pid": own_pid,
         "ppid": stat.ppid,
         "name": name,
-        # The kernel counts from the boot, suspended time included.
-        "start_ns": stat.start_ticks * (1_000_000_000 // TICKS_PER_SECOND) - asleep_ns,
+        "start_ns": member.started_ns,
     }

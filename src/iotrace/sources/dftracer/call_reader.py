@@ -23,8 +23,8 @@ from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp
 from iotrace.sources.clocks.session_clock import Clock, Times
 from iotrace.sources.dftracer import dropped, stdio
-from iotrace.sources.dftracer.calls import COLUMNS, PosixCalls
 from iotrace.sources.dftracer.lines import LineBatch, LineReader, given_up, hashes_of, pieces_of
+from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 
 _LARGEST = 2**62  # of the numbers that a column of int64 holds, sums of two of them included
 
@@ -128,6 +128,7 @@ class CallTable:
                     get("offset", -1),
                     get("count", -1),
                     hosts[host if type(host) is str else str(host)],
+                    1,
                 )
             )
         if rows:
@@ -158,7 +159,9 @@ class CallTable:
         nodes = [self._pool.get(key, "") for key in self._hosts]
         unsure_ns = _steady(table, self._logs, nodes, clocks) if clocks is not None else {}
         table = table[np.argsort(table[:, 0], kind="stable")]
-        columns = {name: np.ascontiguousarray(table[:, index]) for index, name in enumerate(COLUMNS)}
+        columns: dict[str, Any] = {
+            name: np.ascontiguousarray(table[:, index]) for index, name in enumerate(COLUMNS)
+        }
         return PosixCalls(
             **columns,
             names=list(map(str, self._names)),

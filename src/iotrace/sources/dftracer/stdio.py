@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from iotrace.sources.dftracer.calls import PosixCalls
+    from iotrace.sources.posix_calls import PosixCalls
 
 CATEGORY = "STDIO"
 _BYTE_READS = frozenset({"fgetc", "getc", "getc_unlocked"})

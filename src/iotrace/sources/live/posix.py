@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from iotrace.session.reading import entries
 from iotrace.sources.clocks.anchors import Clocks
+from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.dftracer.call_reader import CallTable, Index
-from iotrace.sources.dftracer.calls import COLUMNS, PosixCalls
 from iotrace.sources.dftracer.lines import LineReader, pool_of
+from iotrace.sources.live.known import Known
 from iotrace.sources.live.tail import Tail
+from iotrace.sources.posix_calls import COLUMNS, PosixCalls
+from iotrace.sources.records import Identity
 
 # dftracer writes some 215 bytes a call: at 80 MB/s these take 25 ms of CPU time a look.
 MOST_BYTES = 2 << 20
@@ -23,14 +25,8 @@ _MOST_PASSED = 64 << 20  # in what was passed over, names of files are looked fo
 _MOST_FILES = 1_024
 _MOST_CALLS = 600_000
 _MOST_NAMES = 65_536
+_SLACK_NS = 1_000_000_000  # a clock that is set may show a call older than it is
 _NAMES = re.compile(rb'\n\{"name":"(?:FH|HH)"[^\n]*')
-
-
-class Known(msgspec.Struct):
-    """From when to when the calls of a process are known without a gap: stamps of CLOCK_REALTIME, in ns."""
-
-    since_ns: int
-    until_ns: int
 
 
 class _Table(CallTable):
@@ -76,12 +72,12 @@ class _Log:
 
 
 class LiveCalls:
-    """The calls in the logs of `directories`, by the newest of each log; `known` says how far, by pid."""
+    """The calls in the logs of `directories`, by the newest of each log."""
 
     def __init__(self) -> None:
         self._logs: dict[Path, _Log] = {}
         self._table = _Table()
-        self.known: dict[int, Known] = {}
+        self._known: dict[int, Known] = {}  # by pid, in stamps of CLOCK_REALTIME
 
     def poll(self, directories: Iterable[Path]) -> None:
         """Read what dftracer appended to its logs, `MOST_BYTES` at most; of more the newest of each log."""
@@ -109,17 +105,31 @@ class LiveCalls:
                 log.since_ns = int(times[0])
             until_ns = int((batch.start_ns + batch.duration_ns).max())
             for pid in {line.pid for line in batch.lines if type(line.pid) is int}:
-                known = self.known.setdefault(pid, Known(log.since_ns, until_ns))
+                known = self._known.setdefault(pid, Known(log.since_ns, until_ns))
                 known.since_ns = max(known.since_ns, log.since_ns)
                 known.until_ns = max(known.until_ns, until_ns)
 
-    def forget(self, before_ns: int) -> None:
-        """Give up the calls that ended before `before_ns` of CLOCK_REALTIME."""
+    def known_of(self, identity: Identity, clock: Clock) -> Known | None:
+        """How far a process's calls are known, in the session's time; None where nothing is."""
+        known = self._known.get(identity.pid)
+        if known is None:
+            return None
+        return Known(_of_stamp(clock, known.since_ns), _of_stamp(clock, known.until_ns))
+
+    def forget(self, clocks: Clocks, before_ns: int) -> None:
+        """Give up the calls that ended before `before_ns` of the session's time."""
+        ahead = [clock.segments[-1].offset_ns - clock.offset_ns for clock in clocks.of_domain.values()]
+        before_ns += min(ahead, default=0) - _SLACK_NS
         since_ns = self._table.keep(before_ns)
         if since_ns > before_ns:
-            for known in self.known.values():
+            for known in self._known.values():
                 known.since_ns = max(known.since_ns, since_ns)
 
     def calls(self, clocks: Clocks) -> PosixCalls:
         """The calls that are still known, in the session's time."""
         return self._table.calls([], clocks)
+
+
+def _of_stamp(clock: Clock, stamp_ns: int) -> int:
+    """The session's time for a newest stamp of CLOCK_REALTIME."""
+    return int(clock.segments[-1].to_mono_ns(stamp_ns)) + clock.offset_ns

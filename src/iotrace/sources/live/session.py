@@ -15,14 +15,17 @@ from iotrace.session.launches import Launch, joint_state, read_launches
 from iotrace.session.liveness import ENDED, KILLED
 from iotrace.session.manifest import read_document, read_manifest
 from iotrace.session.reading import entries
+from iotrace.session.recorded import directories_of
 from iotrace.sources.clocks.anchors import Clocks, clocks_of
-from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
+from iotrace.sources.clocks.session_clock import FOREVER_NS
 from iotrace.sources.dftracer.call_reader import CallTable
-from iotrace.sources.dftracer.calls import PosixCalls
+from iotrace.sources.live.known import NewestCalls
 from iotrace.sources.live.posix import LiveCalls
 from iotrace.sources.live.process import LiveProcess
+from iotrace.sources.live.recorded import LiveRecorded
 from iotrace.sources.live.sidecar import LiveSidecar
 from iotrace.sources.paths import Paths
+from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity, OwnLog
 from iotrace.sources.session import Rank, Session, is_data_file
@@ -30,7 +33,6 @@ from iotrace.sources.stolen_time import add_stolen_time
 from iotrace.sources.telemetry import Telemetry, read_telemetry
 
 _MOST_NAMES = 65_536
-_SLACK_NS = 1_000_000_000  # a clock that is set may show a call older than it is
 _FIRST_RECORDS = 3
 _NO_SPANS = np.empty(0, dtype=SPAN_DTYPE)
 _NO_CALLS = CallTable().calls([], None)
@@ -70,7 +72,10 @@ class Fresh(msgspec.Struct):
 
 
 class LiveSession:
-    """Follows the session at `path`, and writes nothing into it. Times are in ns of the session's time."""
+    """Follows the session at `path`, and writes nothing into it. Times are in ns of the session's time.
+
+    `calls_elsewhere`: the recorder's files are on a disk of another host until the command has ended.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,7 +84,9 @@ class LiveSession:
         self.fresh: dict[tuple[str, int], Fresh] = {}
         self.sidecars: dict[Path, LiveSidecar] = {}
         self._processes: dict[Path, LiveProcess | None] = {}
-        self._calls = LiveCalls()
+        by_dftracer = self.manifest.posix.by == names.DFTRACER
+        self._calls: NewestCalls = LiveCalls() if by_dftracer else LiveRecorded()
+        self.calls_elsewhere = False
         self._paths = LivePaths(path, self.manifest.cwd)
         self._prefix = f"{path.resolve()}/"
         self._is_data: dict[str, bool] = {}
@@ -90,7 +97,9 @@ class LiveSession:
         self.launches = read_launches(self.path)
         for launch in self.launches:
             self._discover(launch.path)
-        self._calls.poll(launch.path / names.POSIX for launch in self.launches)
+        places = [directories_of(str(launch.path)) for launch in self.launches]
+        self._calls.poll(Path(each) for directories, _ in places for each in directories)
+        self.calls_elsewhere = any(elsewhere for _, elsewhere in places)
         for directory in entries(self.path / names.TELEMETRY):
             self.sidecars.setdefault(directory, LiveSidecar(directory))
         living = [live for live in self._processes.values() if live is not None]
@@ -114,7 +123,10 @@ class LiveSession:
         sources = [live.anchors for live in living]
         clocks = clocks_of([*sources, *(each.anchors for each in sidecars)])
         over = joint_state(self.launches) in (ENDED, KILLED)  # then nothing more is written
-        own_log = any(isinstance(record, OwnLog) for live in living for record in live.records)
+        by_dftracer = self.manifest.posix.by == names.DFTRACER
+        own_log = by_dftracer and any(
+            isinstance(record, OwnLog) for live in living for record in live.records
+        )
         processes = []
         for live, source in zip(living, sources, strict=True):
             clock = clocks.of_domain[source.domain]
@@ -122,11 +134,11 @@ class LiveSession:
                 Process(live.identity, clock, live.records, _NO_SPANS, live.texts, arrays=live.arrays)
             )
             fresh = Fresh(live.whole, live.ended or over, clock.to_session_ns(live.newest_ns))
-            known = self._calls.known.get(live.identity.pid)
+            known = self._calls.known_of(live.identity, clock)
             if known is not None:
-                fresh.calls_since_ns = _of_stamp(clock, known.since_ns)
-                fresh.calls_until_ns = _of_stamp(clock, known.until_ns)
-            if own_log:  # where the calls are now is known, but not which process writes there
+                fresh.calls_since_ns, fresh.calls_until_ns = known.since_ns, known.until_ns
+            # Of a program's own log it is not known which process writes there.
+            if own_log or self.calls_elsewhere:
                 fresh.calls_since_ns = FOREVER_NS
             self.fresh[live.identity.node, live.identity.pid] = fresh
         telemetry = read_telemetry([each.sidecar() for each in sidecars], clocks)
@@ -180,8 +192,7 @@ class LiveSession:
                 sidecar.forget(
                     oldest_ns - clocks.of_domain[clocks.samplers[sidecar.anchors.sampler]].offset_ns
                 )
-        ahead = [clock.segments[-1].offset_ns - clock.offset_ns for clock in clocks.of_domain.values()]
-        self._calls.forget(oldest_ns + min(ahead, default=0) - _SLACK_NS)
+        self._calls.forget(clocks, oldest_ns)
 
 
 def _stolen_until(telemetry: Telemetry) -> int | None:
@@ -190,8 +201,3 @@ def _stolen_until(telemetry: Telemetry) -> int | None:
     if stolen is not None:
         return int(stolen.time_ns[-1])
     return telemetry.first_ns if len(telemetry.host.time_ns) < _FIRST_RECORDS else None
-
-
-def _of_stamp(clock: Clock, stamp_ns: int) -> int:
-    """The session's time for a newest stamp of CLOCK_REALTIME."""
-    return int(clock.segments[-1].to_mono_ns(stamp_ns)) + clock.offset_ns

@@ -15,26 +15,33 @@ About = dict[str, Any]  # a record of a hang, or of one of its processes
 # Numbers of system calls, by machine: x86_64, and the generic table of aarch64 and others.
 _CALLS = {
     "x86_64": """
-        0 read 1 write 2 open 4 stat 5 fstat 7 poll 17 pread64 18 pwrite64 19 readv 20 writev 23 select
-        26 msync 35 nanosleep 42 connect 43 accept 45 recvfrom 47 recvmsg 61 wait4 72 fcntl 73 flock
-        74 fsync 75 fdatasync 77 ftruncate 82 rename 202 futex 230 clock_nanosleep 232 epoll_wait
-        247 waitid 257 openat 262 newfstatat 270 pselect6 271 ppoll 281 epoll_pwait 332 statx
+        0 read 1 write 2 open 3 close 4 stat 5 fstat 6 lstat 7 poll 8 lseek 17 pread64 18 pwrite64 19 readv
+        20 writev 21 access 23 select 26 msync 35 nanosleep 40 sendfile 42 connect 43 accept 45 recvfrom
+        47 recvmsg 61 wait4 72 fcntl 73 flock 74 fsync 75 fdatasync 76 truncate 77 ftruncate 82 rename
+        87 unlink 202 futex 217 getdents64 230 clock_nanosleep 232 epoll_wait 247 waitid 257 openat
+        262 newfstatat 263 unlinkat 264 renameat 269 faccessat 270 pselect6 271 ppoll 281 epoll_pwait
+        295 preadv 296 pwritev 316 renameat2 326 copy_file_range 327 preadv2 328 pwritev2 332 statx
+        439 faccessat2
     """,
     "aarch64": """
-        22 epoll_pwait 25 fcntl 32 flock 46 ftruncate 56 openat 63 read 64 write 65 readv 66 writev
-        67 pread64 68 pwrite64 72 pselect6 73 ppoll 79 newfstatat 82 fsync 83 fdatasync 95 waitid 98 futex
-        101 nanosleep 115 clock_nanosleep 202 accept 207 recvfrom 212 recvmsg 227 msync 260 wait4
-        291 statx
+        22 epoll_pwait 25 fcntl 32 flock 35 unlinkat 38 renameat 45 truncate 46 ftruncate 48 faccessat
+        56 openat 57 close 61 getdents64 62 lseek 63 read 64 write 65 readv 66 writev 67 pread64 68 pwrite64
+        69 preadv 70 pwritev 71 sendfile 72 pselect6 73 ppoll 79 newfstatat 80 fstat 82 fsync 83 fdatasync
+        95 waitid 98 futex 101 nanosleep 115 clock_nanosleep 202 accept 207 recvfrom 212 recvmsg 227 msync
+        260 wait4 276 renameat2 285 copy_file_range 286 preadv2 287 pwritev2 291 statx 439 faccessat2
     """,
 }.get(os.uname().machine, "").split()
 _CALL_NAMES = dict(zip(map(int, _CALLS[::2]), _CALLS[1::2], strict=True))
 SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
 WRITES = frozenset({"write", "pwrite64", "writev", "fsync", "fdatasync", "msync", "ftruncate", "rename"})
+WRITES |= {*names.WRITING_CALLS, "pwritev2", "truncate", "renameat", "renameat2"}
 POLLS = frozenset({"poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
 WAITS_FOR_CHILD = frozenset({"wait4", "waitid"})
 OF_A_FILE = frozenset({"read", "pread64", "readv", "write", "pwrite64", "writev", "flock", "fcntl", "fsync"})
+OF_A_FILE |= {"preadv", "preadv2", "pwritev", "pwritev2", "lseek", "fdatasync", "getdents64"}
 # The argument that points to the path, by call.
-_OF_A_PATH = {"openat": 1, "newfstatat": 1, "statx": 1, "open": 0, "stat": 0}
+_OF_A_PATH = {"openat": 1, "newfstatat": 1, "statx": 1, "faccessat": 1, "faccessat2": 1, "unlinkat": 1}
+_OF_A_PATH |= dict.fromkeys(("open", "stat", "lstat", "access", "unlink"), 0)
 _LONGEST_PATH, _PAGE = 4096, 4096
 _TICKS = ("hrtimer_nanosleep", "do_nanosleep")
 _ASIDE = (b"pt_", b"cuda", b"gloo", b"nccl", b"NCCL")  # watchdogs and event loops beside the program

@@ -12,6 +12,7 @@ from contextlib import suppress
 from iotrace.launch.telemetry.hangs import blocked
 from iotrace.launch.telemetry.hangs.blocked import About
 from iotrace.launch.telemetry.hangs.computing import DUMPS, LEAST_NS, MOST_DUMPS, Computing, dump, place
+from iotrace.launch.telemetry.hangs.open_calls import OpenCalls
 from iotrace.launch.telemetry.hangs.progress import Progress, find
 from iotrace.launch.telemetry.hangs.telling import record_of
 from iotrace.launch.telemetry.hangs.words import collective_of, sentence, sentence_of_busy, waits_for_others
@@ -63,10 +64,14 @@ class HangWatch:
         self._known: dict[str, Progress] = {}
         self._suspected: dict[str, _Suspicion] = {}
         self._told: dict[str, int] = {}  # by directory: how many batches it had
-        self._found_ns = 0
+        self._open_calls = OpenCalls()
+        self._found_ns = self._now_ns = 0
 
     def check(self, now_ns: int) -> About | None:
         """Look at what was written; return a ``hang`` record where one is certain, once for each process."""
+        self._now_ns = now_ns
+        if not self._suspected:
+            self._open_calls.forget()
         if now_ns - self._found_ns >= _SLOWEST_NS:
             self._found_ns = now_ns
             for launch in {member.launch for member in self._tree.members.values()}:
@@ -152,12 +157,20 @@ class HangWatch:
                 found[pid, pid] = cpu_ns, size - own.dumped, wakes
         return found
 
+    def _look_at(self, pid: int, known: About) -> About:
+        """Return what /proc says of a process, and our recorder."""
+        about = blocked.look_at(pid, known)
+        member = self._tree.members.get(pid)
+        if member is not None:
+            self._open_calls.add_to(about, member.launch, member.started_ns, self._now_ns)
+        return about
+
     def _may_go_on(
         self, late: list[Progress], group: list[Progress], chain: list[int], busy: set[int]
     ) -> bool:
         """Say whether a process may go on by itself, or is held on purpose; of `busy` ones that is known."""
         training = {each.pid for each in group}
-        looks = {pid: blocked.look_at(pid, {}) for pid in chain}
+        looks = {pid: self._look_at(pid, {}) for pid in chain}
         for pid, about in looks.items():
             if blocked.is_traced(pid):
                 return True
@@ -193,7 +206,7 @@ class HangWatch:
         return all(
             each.pid not in busy
             and self._has_ranks_elsewhere(each, group)
-            and not _polls(blocked.look_at(each.pid, {}))
+            and not _polls(self._look_at(each.pid, {}))
             for each in late
         )
 
@@ -213,7 +226,7 @@ class HangWatch:
                 if pid != main.pid and (own is None or pid in mains):
                     continue  # a helper of multiprocessing, a shell; a rank that another one started
                 role = _role(main) if pid == main.pid or own is None else f"worker {own.worker}"
-                about = blocked.look_at(pid, {"role": role, "of": main.pid})
+                about = self._look_at(pid, {"role": role, "of": main.pid})
                 about["stack"] = None
                 if pid == main.pid and role != "training":
                     about["rank"] = main.rank
@@ -224,7 +237,7 @@ class HangWatch:
                     can_answer = about["state"] not in ("D", "T", "t")
                     if own is not None and can_answer and self._tree.members[pid].is_the_same():
                         about["stack"] = dump(own, MOST_DUMPS + 1) or None
-                    about["text"] = sentence(about)
+                    about["text"] = sentence(about, now_ns)
                 if about["stack"] and own is not None:
                     about["stacks"] = f"{own.directory}/{names.STACKS}"
                 processes.append(about)

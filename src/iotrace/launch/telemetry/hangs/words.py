@@ -15,8 +15,8 @@ _ASIDE = ("wrapper", "_wait")
 _QUEUES = ("/multiprocessing/queues.py", "/queue.py")
 
 
-def sentence(about: About) -> str:
-    """Say what a process is in, in a few words."""
+def sentence(about: About, now_ns: int = 0) -> str:
+    """Say what a process is in, in a few words; `now_ns`, if it is given, by CLOCK_MONOTONIC."""
     state = _STATES.get(str(about["state"]), "")
     if state == "stopped":
         return f"is stopped: kill -CONT {about['pid']} lets it go on"
@@ -24,7 +24,23 @@ def sentence(about: About) -> str:
         return "waits for work" if str(about["role"]).startswith("worker") else "waits for its workers"
     stack = about.get("stack") or []
     where = _frame(stack)
-    return f"{_doing(about, stack)}{f' ({state})' if state else ''}{f', {where}' if where else ''}"
+    doing, aside = _doing(about, stack, _how_long(about, now_ns)), _aside(about, now_ns)
+    return f"{doing}{f' ({state})' if state else ''}{f', {where}' if where else ''}{aside}"
+
+
+def _how_long(call: About, now_ns: int) -> str:
+    since_ns = call.get("call_since_ns")
+    return f" for {(now_ns - since_ns) / 1e9:.0f} s" if since_ns and now_ns > since_ns else ""
+
+
+def _aside(about: About, now_ns: int) -> str:
+    """Say what another thread is in that the main thread may wait for."""
+    threads = about.get("threads")
+    if not threads or about.get("call_since_ns"):
+        return ""
+    oldest = threads[0]
+    of = f" of {oldest['file']}" if oldest["file"] else ""
+    return f"; its thread {oldest['tid']} is in {oldest['call']}{of}{_how_long(oldest, now_ns)}"
 
 
 def sentence_of_busy(about: About, frames: list[str], on_device: bool) -> str:
@@ -41,7 +57,7 @@ def is_foreign(line: str) -> bool:
     return any(part in line for part in _INSTALLED)
 
 
-def _doing(about: About, stack: list[str]) -> str:
+def _doing(about: About, stack: list[str], lasts: str) -> str:
     call, file = about["call"], about["file"]
     if call == "futex" or call in POLLS:
         named = collective_of(about)
@@ -53,12 +69,12 @@ def _doing(about: About, stack: list[str]) -> str:
         return "waits for a lock" if call == "futex" else "waits for a message"
     if _of_a_stream(about):
         return f"waits to {'write to' if call in WRITES else 'read from'} a {_of_a_stream(about)}"
-    if call in OF_A_FILE and file is not None:
-        return f"waits for the lock of {file}" if call in ("flock", "fcntl") else f"is in {call} of {file}"
-    if about["wchan"] == "wait_for_partner":
-        return "opens a FIFO that no other process opens"
+    if call in ("flock", "fcntl") and file is not None:
+        return f"waits for the lock of {file}"
+    if about["wchan"] == "wait_for_partner" and call not in OF_A_FILE:
+        return f"opens {f'{file}{lasts}, ' if file else ''}a FIFO that no other process opens"
     if call is not None:
-        return f"is in {call} of {file}" if file is not None else f"is in {call}"
+        return f"is in {call} of {file}{lasts}" if file is not None else f"is in {call}{lasts}"
     return f"is in the kernel's {about['wchan']}" if about["wchan"] else "does nothing"
 
 

@@ -1,0 +1,86 @@
+"""Where the recorder maps its files: in the session, or beside it where the session lies on a network file
+system.
+
+A page of a mapped file that a server holds may be written back, and fetched again, at any call of the
+program; and a full server is an error when it is too late to tell. The files are moved into the session when
+the command ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from iotrace.session import names
+
+_NETWORK = (
+    "nfs",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "cifs",
+    "smb",
+    "ceph",
+    "9p",
+    "afs",
+    "pvfs",
+    "orangefs",
+    "daos",
+    "fuse",
+)
+_LOCAL = ("TMPDIR", "SLURM_TMPDIR", "PBS_JOBFS")
+
+
+def file_system_of(path: Path) -> str:
+    """Return the type of the file system that holds `path`; empty where it is not known."""
+    found, longest = "", -1
+    real = os.path.realpath(path) + "/"
+    with suppress(OSError), open("/proc/self/mounts", errors="surrogateescape") as mounts:
+        for line in mounts:
+            _, point, kind, *_ = line.split(" ")
+            point = point.replace("\\040", " ").rstrip("/") + "/"
+            if real.startswith(point) and len(point) >= longest:
+                found, longest = kind, len(point)
+    return found
+
+
+def begin(directory: Path) -> Path:
+    """Return where the recorder is to write: `directory`, or a new directory on a local disk."""
+    if not file_system_of(directory).startswith(_NETWORK):
+        return directory
+    for place in [*filter(None, map(os.environ.get, _LOCAL)), tempfile.gettempdir(), "/dev/shm"]:
+        with suppress(OSError):
+            if not file_system_of(Path(place)).startswith(_NETWORK):
+                return _told(directory, tempfile.mkdtemp(prefix=names.LOCAL_DIRECTORY, dir=place))
+    return directory
+
+
+def _told(directory: Path, local: str) -> Path:
+    """Return `local`, which those who look at the session while it runs find in `directory`."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with suppress(OSError):
+        descriptor = os.open(directory / names.RECORDED_IN, flags, names.FILE_MODE)
+        try:
+            os.write(descriptor, os.fsencode(os.path.abspath(local)))
+        finally:
+            os.close(descriptor)
+    return Path(local)
+
+
+def collect(local: Path, directory: Path) -> None:
+    """Move what was recorded to `directory`; what cannot be moved (a full disk) stays where it is.
+
+    A process that outlives the command goes on writing to its file, which then is no part of the session.
+    """
+    if local == directory:
+        return
+    with suppress(OSError):
+        for path in sorted(local.iterdir()):
+            if path.name.endswith(names.RECORDED_CALLS):
+                shutil.move(path, directory / path.name)
+        local.rmdir()
+    with suppress(OSError):
+        (directory / names.RECORDED_IN).unlink()

@@ -1,0 +1,1 @@
+"""The files of our recorder of POSIX calls."""
