@@ -18,7 +18,7 @@ GAP = next((f"{name} is missing" for name in (COMPILER, EMULATOR) if shutil.whic
 
 pytestmark = pytest.mark.skipif(bool(GAP), reason=GAP)
 
-# Threads, children of vfork and fork, a system call by its number, C's stdio: what is written in assembly is in it.
+# Threads, children of vfork and fork, a system call by its number: all that is written in assembly.
 PROGRAM = r"""
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -93,7 +93,6 @@ def test_calls_are_counted_on_aarch64(tmp_path: Path) -> None:
     of_work = Counter({"open": 50, "read": 50, "pread": 50, "close": 50})
     of_main = Counter({"stat": 1, "fopen": 1, "fread": 1, "fclose": 1})
     assert sorted(process.calls(str(source)).total() for process in processes) == [200, 804]
-    assert all_calls(processes, str(source)) == of_main + Counter(
-        {kind: 5 * of_work[kind] for kind in of_work}
-    )
+    of_all = of_main + Counter({kind: 5 * calls for kind, calls in of_work.items()})
+    assert all_calls(processes, str(source)) == of_all
     assert not sum(process.lost_calls + process.lost_bursts for process in processes)
