@@ -17,7 +17,7 @@ GROUPS = (
     ["write", "pwrite", "writev", "pwritev", "fwrite", "fputs", "copy_to"],
 )
 METADATA, READING, WRITING = range(3)
-_HEAD = struct.Struct("<8s7Q64s")
+_HEAD = struct.Struct("<8s7Q64sQ")
 _ROW = struct.Struct(f"<3I2H6Q{PER_GROUP}I8I{BINS}IQ2I")
 _BURST = struct.Struct("<4Q3I2H")
 
@@ -47,6 +47,7 @@ class Process:
     lost_calls: int
     lost_bursts: int
     end_ns: int
+    refused_children: int = 0
     names: dict[int, str] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     burst_calls: int = 0
@@ -68,10 +69,10 @@ class Process:
 def read_process(path: Path) -> Process:
     """Read one file, and check that it is sound."""
     data = path.read_bytes()
-    magic, used, pid, _start, _real, lost_calls, lost_bursts, end_ns, _node = _HEAD.unpack_from(data)
+    magic, used, pid, _start, _real, lost_calls, lost_bursts, end_ns, _node, refused = _HEAD.unpack_from(data)
     assert magic == b"IOTPOSX1"
     assert used <= len(data), "less is reserved than is used"
-    process = Process(pid, lost_calls, lost_bursts, end_ns)
+    process = Process(pid, lost_calls, lost_bursts, end_ns, refused)
     rows = []
     at = HEAD_BYTES
     while at < used:

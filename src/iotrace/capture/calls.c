@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -156,6 +157,19 @@ static void note_copy(int from, int to, u32 read, u32 written, const off64_t *at
 SENDFILE(sendfile, off_t)
 SENDFILE(sendfile64, off64_t)
 
+NEXT(splice);
+PUBLIC ssize_t splice(int from, off64_t *at, int to, off64_t *to_at, size_t size, unsigned flags)
+{
+    u32 read = file_of(from), written = file_of(to);
+    if (read == IGNORED && written == IGNORED)
+        return CALL(splice)(from, at, to, to_at, size, flags);
+    u64 begin_ns = begin_call(K_SENDFILE, read);
+    ssize_t result = CALL(splice)(from, at, to, to_at, size, flags);
+    u64 end_ns = end_call();
+    note_copy(from, to, read, written, result < 0 ? NULL : at, K_SENDFILE, result, begin_ns, end_ns);
+    return result;
+}
+
 NEXT(copy_file_range);
 PUBLIC ssize_t copy_file_range(int from, off64_t *at, int to, off64_t *to_at, size_t size, unsigned flags)
 {
@@ -237,6 +251,27 @@ OPEN_PLAINLY(__open64_2, AT_FDCWD, flags, (const char *path, int flags), (path, 
 OPEN_PLAINLY(__openat_2, at, flags, (int at, const char *path, int flags), (at, path, flags))
 OPEN_PLAINLY(__openat64_2, at, flags, (int at, const char *path, int flags), (at, path, flags))
 #endif
+
+/* The template holds the name afterwards. */
+#define MAKE_UNIQUE(name, parameters, arguments) \
+    NEXT(name); \
+    PUBLIC int name parameters \
+    { \
+        if (!is_ready()) \
+            return CALL(name) arguments; \
+        u64 begin_ns = begin_call(K_OPEN, UNKNOWN_FILE); \
+        int fd = CALL(name) arguments; \
+        note_open(AT_FDCWD, path, K_OPEN, fd, 0, begin_ns, end_call()); \
+        return fd; \
+    }
+MAKE_UNIQUE(mkstemp, (char *path), (path))
+MAKE_UNIQUE(mkstemp64, (char *path), (path))
+MAKE_UNIQUE(mkostemp, (char *path, int flags), (path, flags))
+MAKE_UNIQUE(mkostemp64, (char *path, int flags), (path, flags))
+MAKE_UNIQUE(mkstemps, (char *path, int suffix), (path, suffix))
+MAKE_UNIQUE(mkstemps64, (char *path, int suffix), (path, suffix))
+MAKE_UNIQUE(mkostemps, (char *path, int suffix, int flags), (path, suffix, flags))
+MAKE_UNIQUE(mkostemps64, (char *path, int suffix, int flags), (path, suffix, flags))
 
 NEXT(close);
 PUBLIC int close(int fd)
@@ -365,6 +400,7 @@ OF_DESCRIPTOR(__fxstat64, K_STAT, (int version, int fd, struct stat64 *to), (ver
 OF_PATH(access, K_ACCESS, AT_FDCWD, (const char *path, int mode), (path, mode))
 OF_PATH(faccessat, K_ACCESS, at, (int at, const char *path, int mode, int flags), (at, path, mode, flags))
 OF_PATH(unlink, K_UNLINK, AT_FDCWD, (const char *path), (path))
+OF_PATH(remove, K_UNLINK, AT_FDCWD, (const char *path), (path))
 OF_PATH(unlinkat, K_UNLINK, at, (int at, const char *path, int flags), (at, path, flags))
 OF_PATH(rename, K_RENAME, AT_FDCWD, (const char *path, const char *to), (path, to))
 OF_PATH(renameat, K_RENAME, at, (int at, const char *path, int to_at, const char *to), (at, path, to_at, to))
@@ -391,6 +427,50 @@ PUBLIC int fchdir(int fd)
     int result = CALL(fchdir)(fd);
     if (is_own())
         forget_directory();
+    return result;
+}
+
+/* libc walks trees by changing the directory where no function of ours stands before it. */
+#define WALK(name, T) \
+    int name(const char *, T, int, int); \
+    NEXT(name); \
+    PUBLIC int name(const char *path, T each, int most, int flags) \
+    { \
+        int own = is_own(); \
+        if (own) \
+            walk(1); \
+        int result = CALL(name)(path, each, most, flags); \
+        if (own) \
+            walk(-1); \
+        return result; \
+    }
+WALK(nftw, void *)
+WALK(nftw64, void *)
+
+#define STEP(name, T, parameters, arguments) \
+    T name parameters; \
+    NEXT(name); \
+    PUBLIC T name parameters \
+    { \
+        T found = CALL(name) arguments; \
+        if (is_own()) \
+            forget_directory(); \
+        return found; \
+    }
+STEP(fts_read, void *, (void *tree), (tree))
+STEP(fts64_read, void *, (void *tree), (tree))
+STEP(fts_children, void *, (void *tree, int how), (tree, how))
+STEP(fts64_children, void *, (void *tree, int how), (tree, how))
+STEP(fts_close, int, (void *tree), (tree))
+STEP(fts64_close, int, (void *tree), (tree))
+
+int login_tty(int);
+NEXT(login_tty);
+PUBLIC int login_tty(int terminal)
+{
+    int result = CALL(login_tty)(terminal);
+    if (!result)
+        forget_range(0, 2);
     return result;
 }
 

@@ -13,16 +13,17 @@ static struct prefixes skipped, only;
 
 /* Slots of hash << 32 | file. A name is looked for in a bucket, one cache line, and where that is full in the table, by
  * open addressing: a process of few files touches few pages. */
-enum { BUCKETS = 1 << 11, PER_BUCKET = 8 };
+enum { BUCKETS = 1 << 11, PER_BUCKET = 8, MOST_TRIES = 1 << 10 };
 static u64 *buckets, *table;
 static char **names;
 static u32 *written;         /* the generation of the process that wrote the name into its file */
 static u32 files = FIRST_FILE;
 static char *arena;
-static u64 arena_used, arena_bytes;
+static u64 arena_used, arena_bytes, tables_bytes;
+enum { BYTES_PER_NAME = 256 };
 static char *cwd[2];         /* by turns: a reader may have the other */
 static u64 cwd_length[2];
-static int cwd_at, cwd_known;
+static int cwd_at, cwd_known, walks; /* nftw changes the directory by itself while it calls the program */
 
 static struct prefixes split(const char *value)
 {
@@ -63,8 +64,10 @@ int begin_tables(void)
     u64 descriptors = (u64)MOST_DESCRIPTORS * (sizeof(u64) + sizeof(u32)), most = here.most_files;
     lock_process();
     if (!here.of_descriptor && !here.frozen) {
-        char *room = map_private(descriptors + most * (sizeof(char *) + sizeof(u32) + 2 * sizeof(u64)) + BUCKETS * PER_BUCKET * sizeof(u64) + 2 * LONGEST_PATH);
-        arena_bytes = most * 256;
+        tables_bytes = descriptors + most * (sizeof(char *) + sizeof(u32) + 2 * sizeof(u64))
+            + BUCKETS * PER_BUCKET * sizeof(u64) + 2 * LONGEST_PATH;
+        char *room = map_private(tables_bytes);
+        arena_bytes = most * BYTES_PER_NAME;
         here.read_ends = room ? map_private(most * sizeof(u64)) : NULL;
         arena = here.read_ends ? map_private(arena_bytes) : NULL;
         if (arena) {
@@ -111,6 +114,16 @@ void shrink_names(void)
     }
 }
 
+/* The program locked all memory: not ours, whose tables are sparse. */
+void unlock_names(void)
+{
+    if (!here.of_descriptor)
+        return;
+    SYS(munlock, here.positions, tables_bytes);
+    SYS(munlock, here.read_ends, here.most_files * sizeof(u64));
+    SYS(munlock, arena, arena_bytes);
+}
+
 static int lies_below(const struct prefixes *prefixes, const char *path)
 {
     for (u32 index = 0; index < prefixes->count; index++) {
@@ -152,7 +165,7 @@ static u32 hash_of(const char *path, u64 length)
     }
     for (; length; length--)
         hash = (hash ^ (unsigned char)*path++) * 1099511628211ull;
-    return (u32)(hash ^ hash >> 32);
+    return (u32)(hash * 0x9E3779B97F4A7C15ull >> 32); /* the high bits: the low ones know little of a last word */
 }
 
 /* The file whose entry is in the slot, or a new one of this name, for which `made` is kept; 0: it is another's. */
@@ -182,9 +195,10 @@ static u32 number(const char *path)
     for (u32 at = 0; at < PER_BUCKET; at++)
         if ((file = file_in(&bucket[at], hash, path, length, &made)))
             return file;
-    for (u32 at = hash & mask;; at = (at + 1) & mask)
-        if ((file = file_in(&table[at], hash, path, length, &made)))
+    for (u32 at = hash >> 8, tries = 0; tries < MOST_TRIES; at++, tries++)
+        if ((file = file_in(&table[at & mask], hash, path, length, &made)))
             return file;
+    return OTHERS;
 }
 
 void forget_directory(void)
@@ -192,9 +206,15 @@ void forget_directory(void)
     __atomic_store_n(&cwd_known, 0, __ATOMIC_RELEASE);
 }
 
+void walk(int more)
+{
+    __atomic_fetch_add(&walks, more, __ATOMIC_RELAXED);
+    forget_directory();
+}
+
 static const char *current_directory(u64 *length)
 {
-    if (!__atomic_load_n(&cwd_known, __ATOMIC_ACQUIRE)) {
+    if (!__atomic_load_n(&cwd_known, __ATOMIC_ACQUIRE) || RARELY(walks)) {
         if (here.frozen)
             return NULL;
         lock_process();

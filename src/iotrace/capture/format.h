@@ -33,6 +33,7 @@ struct head {
     u64 lost_bursts; /* calls that stand in rows alone */
     u64 end_ns;      /* 0: the process did not end by exit() */
     char node[NODE_BYTES];
+    u64 refused_children; /* forked children of which nothing is known: they could have no file of their own */
 };
 
 struct name { u32 type, size, file, length; char text[]; };

@@ -2,6 +2,7 @@
 #include "recorder.h"
 
 #include <string.h>
+#include <sys/uio.h>
 
 static const u64 LONGEST_BURST_NS = 1000000, LONGEST_GAP_NS = 50000, SLOW_NS = 100000;
 enum { FIRST_CALLS = 4, SMALL_BYTES = 65536, MOST_SCATTERED = 4096 };
@@ -273,34 +274,59 @@ void note(u32 file, enum kind kind, long result, u64 offset, u64 begin_ns, u64 e
     end_busy();
 }
 
-/* Whether the kernel read the path: with some failures it did not, and no path may be an address at all. */
-static int is_read(const char *path, int failed)
+/* A copy of a path that may be none: a plain read of it could raise SIGSEGV or SIGBUS. NULL: there is none. */
+static const char *copy_of(const char *path)
 {
-    return (u64)path >= 4096 && !(failed && (errno == EFAULT || errno == EINVAL || errno == ENOSYS || errno == EBADF));
+    char *copy = here.frozen ? NULL : room_for_path();
+    u64 first = 4096 - ((u64)path & 4095);
+    struct iovec to = {copy, LONGEST_PATH};
+    struct iovec from[2] = {{(void *)path, first}, {(char *)path + first, LONGEST_PATH - first}};
+    long self = copy ? SYS(getpid) : 0, got = copy ? SYS(process_vm_readv, self, &to, 1, from, 2, 0) : 0;
+    return got > 0 && length_of(copy, (u64)got) < (u64)got ? copy : NULL;
 }
 
-static u32 path_at(int directory, const char *path, int failed)
+/* The path as it can be read now. The kernel read it at the call's begin: in a long call another thread may have given
+ * its memory back, and a truncated file may be the one that holds it. A call that failed may not have looked at it. */
+static const char *readable(const char *path, enum kind kind, int failed, u64 taken_ns)
 {
-    if (is_read(path, failed))
-        return file_at(directory, path);
-    return failed ? OTHERS : file_at(directory, "");
+    if ((u64)path < 4096)
+        return failed ? NULL : "";
+    int looked = !failed || errno == ENOENT || errno == ENOTDIR || errno == EEXIST;
+    return looked && kind != K_TRUNCATE && taken_ns < LONGEST_GAP_NS ? path : copy_of(path);
 }
 
 void note_path(int directory, const char *path, enum kind kind, long result, u64 begin_ns, u64 end_ns)
 {
     begin_busy();
-    u32 file = path_at(directory, path, result < 0);
+    path = readable(path, kind, result < 0, end_ns - begin_ns);
+    u32 file = path ? file_at(directory, path) : OTHERS;
     end_busy();
     if (file != IGNORED)
         note(file, kind, result < 0 ? -1 : 0, UNKNOWN_OFFSET, begin_ns, end_ns);
 }
 
+/* Whether a path stands for what a descriptor has open. */
+static int names_descriptor(const char *path)
+{
+    if (*path != '/')
+        return 0;
+    if (begins_with(path, "/dev/fd/") || begins_with(path, "/dev/std"))
+        return 1;
+    if (begins_with(path, "/proc/"))
+        for (path += 5; *path; path++)
+            if (begins_with(path, "/fd/"))
+                return 1;
+    return 0;
+}
+
 void note_open(int directory, const char *path, enum kind kind, int descriptor, int flags, u64 begin_ns, u64 end_ns)
 {
     begin_busy();
-    u32 file = path_at(directory, path, descriptor < 0);
+    path = readable(path, kind, descriptor < 0, end_ns - begin_ns);
+    u32 file = path ? file_at(directory, path) : OTHERS;
     if (descriptor >= 0 && descriptor < MOST_DESCRIPTORS && here.of_descriptor) {
-        u32 opened = (flags & O_TMPFILE) == O_TMPFILE ? UNKNOWN_FILE : file; /* the path is its directory's */
+        int is_other = (flags & O_TMPFILE) == O_TMPFILE || !path || names_descriptor(path); /* the path is not the file's */
+        u32 opened = is_other ? UNKNOWN_FILE : file;
         move_to(descriptor, flags & O_APPEND ? UNKNOWN_OFFSET : 0);
         __atomic_store_n(&here.of_descriptor[descriptor], opened, __ATOMIC_RELEASE);
     }

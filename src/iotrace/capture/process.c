@@ -14,9 +14,9 @@
 enum { DO_NOT_DUMP = 16, WIPE_ON_FORK = 18, POPULATE_WRITE = 23 };
 enum { PAGE = 4096, LARGEST_PAGE = 65536 };
 static const u64 SMALLEST = 64 << 10, LARGEST_STEP = 1 << 20, REFUSED_NS = 1000000000;
-static const u64 ROOM = 8ull << 30, LIMITED_ROOM = 16 << 20;
+static const u64 ROOM = 8ull << 30, LEAST_ROOM = 1 << 20, LIMITED_ROOM = 16 << 20;
 enum { MOST_FILES = 1 << 18, LIMITED_FILES = 1 << 13 };
-static const char DIRECTORY_VARIABLE[] = "IOTRACE_POSIX";
+static const char DIRECTORY_VARIABLE[] = "IOTRACE_POSIX", FILTERS_VARIABLE[] = "IOTRACE_POSIX_FILTERS";
 
 __thread struct own_thread me __attribute__((tls_model("initial-exec"))) = {.generation = NO_GENERATION};
 struct own_process here;
@@ -60,6 +60,10 @@ void *map_private(u64 bytes)
     if (found < 0)
         return NULL;
     SYS(madvise, found, bytes, MADV_NOHUGEPAGE);
+    if (here.locked) {
+        SYS(munlock, found, bytes);
+        SYS(madvise, found, bytes, MADV_DONTNEED);
+    }
     return (void *)found;
 }
 
@@ -230,6 +234,7 @@ static char *map_file(void)
     if (base > 0) {
         SYS(munmap, base, here.room_bytes);
         here.reserved = NULL;
+        here.parents = NULL;
     }
     SYS(unlinkat, AT_FDCWD, path_of_file, 0);
     return NULL;
@@ -251,6 +256,7 @@ static int begin_file(void)
     if (!base)
         return 0;
     here.reserved = here.base = base;
+    here.parents = NULL;
     struct head *head = (struct head *)base;
     head->pid = pid;
     head->start_ns = start_ns;
@@ -292,7 +298,7 @@ static u64 rows_bytes(void)
     return (u64)here.most_files * GROUPS * sizeof(u32);
 }
 
-enum { SCRATCH_BYTES = 2 * LONGEST_PATH + 64 };
+enum { SCRATCH_BYTES = 3 * LONGEST_PATH + 64 };
 static u64 thread_bytes(void)
 {
     return rows_bytes() + SCRATCH_BYTES + sizeof(struct own_thread);
@@ -332,11 +338,21 @@ static struct own_thread *new_thread(void)
     return made;
 }
 
-/* The process can have no file: a directory, which needs no room below a limit of file sizes, says so to readers. */
+/* The process can have no file. Of a forked child its parent's file says so; else a directory, which needs no room below
+ * a limit of file sizes. */
 static void tell_refused(void)
 {
+    if (here.parents) {
+        __atomic_fetch_add(&here.parents->refused_children, 1, __ATOMIC_RELAXED);
+        return;
+    }
     append(path_of_file + length_of(path_of_file, sizeof path_of_file), ".broken");
     SYS(mkdirat, AT_FDCWD, path_of_file, 0700);
+}
+
+char *room_for_path(void)
+{
+    return me.rows || begin_thread() ? me.scratch + SCRATCH_BYTES - LONGEST_PATH : NULL;
 }
 
 /* Give the calling thread its rows; 0 where there is no room for them. */
@@ -378,6 +394,8 @@ static void mark_child(void)
 /* A forked child has its parent's memory and shares its file: begin anew. Positions are common to both. */
 static void begin_anew(void)
 {
+    if (here.head)
+        here.parents = here.head; /* mapped until the child has a file of its own */
     here.base = NULL;
     here.head = NULL;
     here.slots = 0;
@@ -385,10 +403,16 @@ static void begin_anew(void)
     if (here.read_ends && !here.frozen)
         SYS(madvise, here.read_ends, here.most_files * sizeof(u64), (long)MADV_DONTNEED);
     retired = NULL;
-    if (here.frozen)
+    if (here.frozen) {
         here.on = 0;
-    else if (here.positions)
+        if (here.parents)
+            tell_refused();
+    } else if (here.positions) {
         SYS(madvise, here.positions, MOST_DESCRIPTORS * sizeof(u64), MADV_DONTNEED);
+    }
+    for (int fd = 0; here.of_descriptor && fd < 3; fd++) /* daemon and forkpty put others there, within libc */
+        here.of_descriptor[fd] = UNKNOWN_FILE;
+    forget_directory();
 }
 
 /* The first call of a thread, also of one that was another process's: of the child's first, or of one that comes later. */
@@ -422,9 +446,45 @@ __attribute__((noinline)) int join_process(void)
 #pragma weak __register_atfork
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *);
 
+static u64 memory_limit(void)
+{
+    u64 space = limit_of(RLIMIT_AS), data = limit_of(RLIMIT_DATA);
+    return space < data ? space : data;
+}
+
 static int is_limited(void)
 {
-    return limit_of(RLIMIT_AS) != RLIM_INFINITY || limit_of(RLIMIT_DATA) != RLIM_INFINITY;
+    return memory_limit() != RLIM_INFINITY;
+}
+
+/* Where memory is limited: a 64th of it. */
+static u64 limited_room(void)
+{
+    u64 room = memory_limit() / 64 & ~(u64)(LARGEST_PAGE - 1);
+    return room < LEAST_ROOM ? LEAST_ROOM : room > LIMITED_ROOM ? LIMITED_ROOM : room;
+}
+
+/* How many filters of system calls the process has; of an older kernel, whether it has one. */
+static u64 filters(void)
+{
+    static const char mode[] = "\nSeccomp:\t", count[] = "\nSeccomp_filters:\t";
+    char status[4096];
+    long file = SYS(openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC, 0);
+    long length = file < 0 ? 0 : SYS(read, file, status, sizeof status - 1);
+    if (file >= 0)
+        SYS(close, file);
+    status[length > 0 ? length : 0] = 0;
+    const char *found = strstr(status, count);
+    found = found ? found + sizeof count - 1 : (found = strstr(status, mode)) ? found + sizeof mode - 1 : "0";
+    return strtoul(found, NULL, 10);
+}
+
+/* Whether someone between the launcher and this program allows it some system calls only: one of ours may end it. The
+ * loader has made those by which this is asked. */
+static int is_confined(void)
+{
+    const char *launchers = getenv(FILTERS_VARIABLE);
+    return launchers && filters() > strtoul(launchers, NULL, 10);
 }
 
 /* libc's own clock: other libraries that wrap it may tell another time, and ask files for it. */
@@ -440,8 +500,10 @@ static int begin_recording(void)
     u64 length = asked ? strlen(asked) + 1 : 0;
     if (length < 2 || length > LONGEST_PATH)
         return 0;
+    if (is_confined())
+        return 0;
     int limited = is_limited();
-    here.room_bytes = limited ? LIMITED_ROOM : ROOM;
+    here.room_bytes = limited ? limited_room() : ROOM;
     here.most_files = limited ? LIMITED_FILES : MOST_FILES;
     here.generation = 1;
     here.wiped = map_private(PAGE);
@@ -482,13 +544,15 @@ __attribute__((destructor)) static void end_process(void)
 
 static void shrink(void)
 {
-    if (!is_ready() || here.frozen || !is_limited())
+    if (!is_ready() || here.frozen)
         return;
     begin_busy();
     lock_process();
     if (!here.head && !here.of_descriptor)
         here.most_files = LIMITED_FILES;
-    u64 kept = here.head && here.have_bytes > LIMITED_ROOM ? here.have_bytes : LIMITED_ROOM;
+    u64 kept = limited_room();
+    if (here.head && kept < here.have_bytes)
+        kept = here.have_bytes;
     kept = (kept + LARGEST_PAGE - 1) & ~(u64)(LARGEST_PAGE - 1);
     if (kept < here.room_bytes) {
         if (here.reserved)
@@ -505,7 +569,7 @@ static void shrink(void)
     PUBLIC int name parameters \
     { \
         int result = CALL(name) arguments; \
-        if (!result && (resource == RLIMIT_AS || resource == RLIMIT_DATA)) \
+        if (!result && (resource == RLIMIT_AS || resource == RLIMIT_DATA) && is_limited()) \
             shrink(); \
         return result; \
     }
@@ -523,6 +587,25 @@ typedef int any_resource_t;
 #endif
 LIMIT(prlimit, (pid_t pid, any_resource_t resource, const struct rlimit *to, struct rlimit *old), (pid, resource, to, old))
 LIMIT(prlimit64, (pid_t pid, any_resource_t resource, const struct rlimit64 *to, struct rlimit64 *old), (pid, resource, to, old))
+
+/* All memory of the process is to stay in memory: not ours, which is mapped ahead and sparse. */
+NEXT(mlockall);
+PUBLIC int mlockall(int flags)
+{
+    shrink();
+    int result = CALL(mlockall)(flags);
+    int error = errno;
+    if (!result && is_ready() && !here.frozen) {
+        here.locked = (flags & MCL_FUTURE) != 0;
+        unlock_names();
+        if (here.reserved)
+            SYS(munlock, here.reserved, here.room_bytes);
+        if (me.rows)
+            SYS(munlock, me.rows, thread_bytes());
+    }
+    errno = error;
+    return result;
+}
 
 /* -- seccomp: from now on a system call of ours may end the program */
 

@@ -85,6 +85,8 @@ struct own_process {
     u64 room_bytes, have_bytes;
     u32 most_files, slots, generation;
     int frozen;             /* no system call but the program's own may be made (seccomp) */
+    int locked;             /* the program keeps all memory that it maps from being paged out */
+    struct head *parents;   /* of the process that forked this one, until this one has a file of its own */
     u32 *of_descriptor;     /* file by descriptor */
     u64 *positions;         /* ~offset by descriptor: 0 is unknown */
     u64 *read_ends;         /* by file: 1 + the offset behind the process's last read of it; 0: it has none */
@@ -135,6 +137,7 @@ void lock_process(void);
 void unlock_process(void);
 void *map_private(u64 bytes);
 void freeze(int strictly);
+char *room_for_path(void);
 
 static inline __attribute__((always_inline)) void begin_busy(void)
 {
@@ -188,6 +191,8 @@ u32 file_at(int directory, const char *path);
 u32 look_up(int descriptor);
 void forget_directory(void);
 void know_directory(void);
+void walk(int more);
+void unlock_names(void);
 
 static inline u32 file_of(int descriptor)
 {

@@ -57,7 +57,7 @@ FOPEN(fopen64)
         FILE *stream = CALL(name)(path, mode, old); \
         u64 end_ns = end_call(); \
         if (path) \
-            note_open(AT_FDCWD, path, K_FOPEN, descriptor_of(stream), 0, begin_ns, end_ns); \
+            note_open(AT_FDCWD, path, K_FOPEN, descriptor_of(stream), mode[0] == 'a' ? O_APPEND : 0, begin_ns, end_ns); \
         return stream; \
     }
 FREOPEN(freopen)
@@ -75,6 +75,27 @@ PUBLIC int fclose(FILE *stream)
     int result = CALL(fclose)(stream);
     note(file, K_FCLOSE, result, UNKNOWN_OFFSET, begin_ns, end_call());
     return result;
+}
+
+/* Streams whose descriptors libc itself opens or closes. */
+#define OPENED_INSIDE(name, parameters, arguments) \
+    NEXT(name); \
+    PUBLIC FILE *name parameters \
+    { \
+        FILE *stream = CALL(name) arguments; \
+        if (stream) \
+            forget(descriptor_of(stream)); \
+        return stream; \
+    }
+OPENED_INSIDE(popen, (const char *command, const char *mode), (command, mode))
+OPENED_INSIDE(tmpfile, (void), ())
+OPENED_INSIDE(tmpfile64, (void), ())
+
+NEXT(pclose);
+PUBLIC int pclose(FILE *stream)
+{
+    forget(descriptor_of(stream));
+    return CALL(pclose)(stream);
 }
 
 #define BLOCKS_OF(name, kind, parameters, arguments) \

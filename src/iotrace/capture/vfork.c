@@ -42,6 +42,11 @@ __attribute__((used)) static void *before_syscall(long number, long first, long 
 {
     if (number == SYS_seccomp) {
         freeze(first == 0 /* SECCOMP_SET_MODE_STRICT */);
+    } else if (number == SYS_prctl && first == 22 /* PR_SET_SECCOMP */) {
+        freeze(second == 1 /* SECCOMP_MODE_STRICT */);
+    } else if (number == SYS_chdir || number == SYS_fchdir) {
+        if (is_own())
+            forget_directory();
     } else if (number == SYS_close) {
         forget((int)first);
 #ifdef SYS_dup2
@@ -61,6 +66,7 @@ __attribute__((used)) static void *before_syscall(long number, long first, long 
 __asm__(".text\n.globl syscall\n.type syscall,@function\nsyscall:\n"
         " endbr64\n"
         " cmp $317,%rdi\n je 1f\n cmp $3,%rdi\n je 1f\n cmp $33,%rdi\n je 1f\n cmp $292,%rdi\n je 1f\n cmp $436,%rdi\n je 1f\n"
+        " cmp $80,%rdi\n je 1f\n cmp $81,%rdi\n je 1f\n cmp $157,%rdi\n je 1f\n"
         " mov next_syscall(%rip),%r11\n test %r11,%r11\n je 1f\n jmp *%r11\n"
         "1: push %rax\n push %rdi\n push %rsi\n push %rdx\n push %rcx\n push %r8\n push %r9\n"
         " call before_syscall\n mov %rax,%r11\n"
@@ -69,6 +75,7 @@ __asm__(".text\n.globl syscall\n.type syscall,@function\nsyscall:\n"
 #elif defined(__aarch64__)
 __asm__(".text\n.globl syscall\n.type syscall,%function\nsyscall:\n"
         " cmp x0, #277\n b.eq 1f\n cmp x0, #57\n b.eq 1f\n cmp x0, #24\n b.eq 1f\n cmp x0, #436\n b.eq 1f\n"
+        " cmp x0, #49\n b.eq 1f\n cmp x0, #50\n b.eq 1f\n cmp x0, #167\n b.eq 1f\n"
         " adrp x16, next_syscall\n ldr x16, [x16, :lo12:next_syscall]\n cbz x16, 1f\n br x16\n"
         "1: stp x30, x0, [sp, #-80]!\n stp x1, x2, [sp, #16]\n stp x3, x4, [sp, #32]\n stp x5, x6, [sp, #48]\n"
         " str x7, [sp, #64]\n"

@@ -78,6 +78,10 @@ def run(command: list[str], environment: dict[str, str]) -> int:
     Signals sent to us alone reach it; those for the whole group have reached it by themselves.
     """
     waited = _FORWARDED | {signal.SIGCHLD}
+    if (
+        signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+    ):  # the kernel would keep no exit code, and tell no end
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     monitor = SignalMonitor(_FORWARDED)
     try:

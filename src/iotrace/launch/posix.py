@@ -22,6 +22,7 @@ from iotrace.launch.preloads import wraps_calls
 from iotrace.session.names import (
     DFTRACER,
     OFF,
+    POSIX_FILTERS_VARIABLE,
     POSIX_ONLY_VARIABLE,
     POSIX_SKIP_VARIABLE,
     POSIX_VARIABLE,
@@ -164,7 +165,18 @@ def environment(
         **traced,
         POSIX_VARIABLE: str(directory),
         POSIX_SKIP_VARIABLE: skipped,
+        POSIX_FILTERS_VARIABLE: str(_filters()),
     }
+
+
+def _filters() -> int:
+    """Count the filters of system calls (seccomp) of this process; of an older kernel, whether it has one."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    rows = dict(line.partition(":\t")[::2] for line in status.splitlines())
+    return int(rows.get("Seccomp_filters", rows.get("Seccomp", "0")))
 
 
 def _own_python() -> list[str]:

@@ -13,9 +13,9 @@ JOB_VARIABLE = "IOTRACE_JOB"
 SIDECAR_PRELOAD_VARIABLE = "IOTRACE_SIDECAR_PRELOAD"  # a library that is preloaded into sidecars
 OVERRIDE_VARIABLE = "IOTRACE_POINT"  # what a sweep asks of a run
 # Of the recorder of POSIX calls (capture/): where it writes, and the directories that it leaves out or takes
-# alone.
-POSIX_VARIABLE, POSIX_SKIP_VARIABLE, POSIX_ONLY_VARIABLE = (
-    f"IOTRACE_POSIX{rest}" for rest in ("", "_SKIP", "_ONLY")
+# alone; and how many filters of system calls the launcher has: a program with more of them is left alone.
+POSIX_VARIABLE, POSIX_SKIP_VARIABLE, POSIX_ONLY_VARIABLE, POSIX_FILTERS_VARIABLE = (
+    f"IOTRACE_POSIX{rest}" for rest in ("", "_SKIP", "_ONLY", "_FILTERS")
 )
 
 # A session holds paths, command lines and data of the program: it is for its owner alone, whatever the umask.

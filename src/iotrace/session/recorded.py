@@ -24,7 +24,7 @@ NAME, ROW, BURSTS, THREAD, BLOCKS = range(1, 6)
 NAME_BYTES = BURSTS_BYTES = 16  # of these records, what lies before the text and the bursts
 BURSTS_EACH = 340
 MOST_FILES = 1 << 18  # numbers of files are below
-_HEAD = struct.Struct("<8s7Q64s")
+_HEAD = struct.Struct("<8s7Q64sQ")
 _RECORD = struct.Struct("<4I")
 _THREAD = struct.Struct("<6IQ")
 _BURST = struct.Struct("<4Q3I2H")
@@ -97,7 +97,7 @@ def read_head(descriptor: int) -> Head | None:
     data = os.pread(descriptor, HEAD_BYTES, 0)
     if len(data) < HEAD_BYTES or not data.startswith(MAGIC):
         return None
-    _, *numbers, node = _HEAD.unpack_from(data)
+    _, *numbers, node, _ = _HEAD.unpack_from(data)
     head = Head._make((*numbers, node.rstrip(b"\0").decode(errors="replace")))
     is_damaged = head.pid > _LARGEST_PID or max(numbers) > LATEST_NS
     return None if is_damaged else head

@@ -224,7 +224,7 @@ class LiveFile:
             return None
         *numbers, node = self.head
         head = np.zeros(1, HEAD)
-        head[0] = (recorded.MAGIC, *numbers, str(node).encode())
+        head[0] = (recorded.MAGIC, *numbers, str(node).encode(), 0)
         nothing = (np.empty(0, kind) for kind in (ROWS, THREADS, BLOCKS_OF))
         rows, threads, blocks = nothing
         return ProcessCalls(head[0], self._names, rows, self._bursts, self._tids, threads, blocks, False, [])

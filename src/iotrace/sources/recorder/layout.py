@@ -25,6 +25,7 @@ HEAD = np.dtype(
         ("lost_bursts", "<u8"),
         ("end_ns", "<u8"),
         ("node", "S64"),
+        ("refused_children", "<u8"),
     ]
 )
 HEAD_BYTES = 256

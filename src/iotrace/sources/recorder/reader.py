@@ -65,7 +65,7 @@ def read_recorded(directories: Sequence[Path], clocks: Clocks | None = None) -> 
         table.take(found)
     table.problems += _why_none_was_dropped(directories)
     broken = f"{RECORDED_CALLS}.{BROKEN}"
-    table.refused = sum(path.name.endswith(broken) for each in directories for path in entries(each))
+    table.refused += sum(path.name.endswith(broken) for each in directories for path in entries(each))
     return table.calls()
 
 
@@ -104,6 +104,7 @@ class CallTable:
         self._pids.add(pid)
         self._lost += int(found.head["lost_calls"])
         self._lost_bursts += int(found.head["lost_bursts"])
+        self.refused += int(found.head["refused_children"])
         self._dropped |= found.dropped
         numbers = _numbers(found.names, self._files)
         self._tables.append(self._bursts(found, pid, node, numbers))
@@ -157,8 +158,8 @@ class CallTable:
             )
         if self.refused:
             problems.append(
-                f"{self.refused} process(es) could record no call: the disk was full, or the limit of "
-                "file sizes below 64 KiB"
+                f"{self.refused} process(es) could record no call: the disk was full, the limit of file "
+                "sizes below 64 KiB, or their user, root directory or allowed system calls had changed"
             )
         if self._lost_bursts:
             problems.append(
