@@ -43,7 +43,7 @@ ODD = {
 
 
 @row(
-    "a file's name holds a newline, a quote, an escape sequence, bytes that are no UTF-8, 255 bytes",
+    "a file's name holds a newline, a quote, an escape sequence, bytes that are not UTF-8, 255 bytes",
     kept="the results; one line a file in the report, without control characters",
     lost="nothing",
 )
@@ -60,7 +60,7 @@ def test_odd_names(trial: Trial, name: str) -> None:
 
 
 @row(
-    "files whose names differ in a quote or a line break alone",
+    "files whose names differ only in a quote or a line break",
     kept="the results, all calls",
     lost="nothing; with `--io-by dftracer` which of them a call was on: it sees one file",
 )
@@ -154,9 +154,9 @@ sys.exit(3)
 
 
 @row(
-    "the session's disk is full midway",
+    "the session's disk fills up during the run",
     kept="output, standard error and exit code; what was written before",
-    lost="what did not fit, told",
+    lost="what did not fit, reported",
 )
 def test_a_disk_that_fills_up(trial: Trial, small: Path) -> None:
     trial.files = DATA
@@ -167,7 +167,7 @@ def test_a_disk_that_fills_up(trial: Trial, small: Path) -> None:
 
 @row(
     "the session's disk is full at the start",
-    kept="a sentence and exit code 125; nothing has run",
+    kept="a message and exit code 125; nothing has run",
     lost="the run: name another directory with -o",
 )
 def test_a_full_disk(trial: Trial, small: Path) -> None:

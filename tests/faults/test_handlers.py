@@ -146,7 +146,7 @@ def test_libraries(trial: Trial, kind: str) -> None:
 @row(
     "a handler raises within a window of torch.profiler",
     kept=EXCEPTIONS,
-    lost="the window, where the exception comes as it opens or ends; told",
+    lost="the window, if the exception comes while it opens or ends; reported",
     limit_s=240,
 )
 def test_window(trial: Trial) -> None:

@@ -52,7 +52,7 @@ def test_packages_of_another_python(trial: Trial) -> None:
 
 
 @row(
-    "the program has modules json, msgspec and iotrace of its own beside it",
+    "the program has its own modules json, msgspec and iotrace next to it",
     kept="they are what it imports",
     lost="nothing",
 )
@@ -89,7 +89,7 @@ def test_the_working_directory_is_deleted(trial: Trial, code: int) -> None:
 
 
 @row(
-    "the program deletes its working directory; the session lies elsewhere",
+    "the program deletes its working directory; the session is elsewhere",
     kept="the exit code, the session, the report",
     lost="nothing",
 )
@@ -222,7 +222,7 @@ for call in os.open, os.mkdir, os.listdir, os.stat, os.unlink, os.readlink, os.c
 
 @row(
     "a path of 20,000 characters, in Python",
-    kept="ENAMETOOLONG from every call (dftracer alone: a segfault)",
+    kept="ENAMETOOLONG from every call (with dftracer alone: a segfault)",
     lost="nothing",
 )
 @pytest.mark.parametrize("by", [RECORDER, DFTRACER])
@@ -235,7 +235,7 @@ def test_a_long_path_in_python(trial: Trial, by: str) -> None:
 @row(
     "files are limited to 32 or 128 KiB (`ulimit -f` of sh), and a program in C does not ignore SIGXFSZ",
     kept="its output and exit code; of 128 KiB the sums of all calls",
-    lost="of 128 KiB the times of some calls, told; of 32 KiB all calls, told: the recorder needs 64 KiB",
+    lost="with 128 KiB the times of some calls, with 32 KiB all calls (the recorder needs 64 KiB); reported",
     default=True,
 )
 @pytest.mark.parametrize("blocks", [64, 256])
@@ -262,7 +262,7 @@ print(sum(len(os.pread(data, 4, 0)) for _ in range(3000)))
 @row(
     "files are limited to 32 KiB, and a Python program that does not ignore SIGXFSZ, with `--io-by dftracer`",
     kept="its output and exit code, the calls before",
-    lost="its POSIX calls beyond 32 KiB of dftracer's log, told",
+    lost="its POSIX calls beyond 32 KiB of dftracer's log, reported",
 )
 def test_a_limit_of_dftracers_log(trial: Trial) -> None:
     trial.files = {"data.bin": b"numbers"}
@@ -311,9 +311,9 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 @row(
-    "the session's disk fills up midway",
+    "the session's disk fills up during the run",
     kept="output, exit code, standard error, also a child's",
-    lost="what is recorded from then on, told",
+    lost="records from then on, reported",
     default=True,
 )
 @pytest.mark.parametrize("by", [RECORDER, DFTRACER])
@@ -346,7 +346,7 @@ thread.join()
 @row(
     "a loader is iterated on another thread than the one that imported torch",
     kept="losses bit by bit; standard error, on which Kineto would complain",
-    lost="the window of torch's profiler, told",
+    lost="the window of torch's profiler, reported",
     limit_s=240,
 )
 def test_training_in_a_thread(trial: Trial) -> None:
@@ -370,7 +370,7 @@ def _without_privileges(*words: str) -> subprocess.CompletedProcess[str]:
 @row(
     "report, top, merge and export of another user's session, whole or in part",
     kept="a sentence that names the owner and what to ask for; what can be read is reported",
-    lost="what cannot be read, told",
+    lost="what cannot be read, reported",
 )
 def test_another_users_session(trial: Trial) -> None:
     trial.files = {"data.bin": b"numbers"}

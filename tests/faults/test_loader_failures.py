@@ -72,7 +72,7 @@ finally:
 
 @row(
     "a dataset, its iterator, collate function or worker_init_fn raises; a loader's timeout; the loop raises",
-    kept="output, traceback without a frame of ours, exit code, batches until then",
+    kept="output, traceback without a frame of iotrace, exit code, batches until then",
     lost="nothing",
     limit_s=250,
 )

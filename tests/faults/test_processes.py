@@ -97,7 +97,7 @@ print([os.waitpid(worker, 0)[1] for worker in workers])
 @row(
     "SIGTERM of twelve DataLoader workers that allocate memory: torch's handler calls `_exit` within malloc",
     kept="the end of each, its exit code",
-    lost="nothing; with `--io-by dftracer` the end of its POSIX calls, told, and some seconds where it would "
+    lost="nothing; with `--io-by dftracer` the end of its POSIX calls, reported, and seconds if it would "
     "have waited for its own lock",
 )
 @pytest.mark.parametrize("by", [RECORDER, DFTRACER])

@@ -95,7 +95,7 @@ exit 9
 @row(
     "scripts of bash and sh with `exec 3>file`, `exec 3>&1` and `{fd}>file`",
     kept="output, exit code, files byte for byte, the numbers of descriptors",
-    lost="nothing; dftracer's calls of programs that are not Python, told",
+    lost="nothing; with dftracer, calls of programs that are not Python, reported",
     default=True,
 )
 @either_tracer
@@ -126,7 +126,7 @@ cat count.txt
 @row(
     "four jobs of a script that count under `flock`, on descriptor 9 and on `{fd}`",
     kept="the lock: the count",
-    lost="nothing; dftracer's calls of programs that are not Python, told",
+    lost="nothing; with dftracer, calls of programs that are not Python, reported",
 )
 @pytest.mark.skipif(shutil.which("flock") is None, reason="no flock")
 @either_tracer
@@ -140,7 +140,7 @@ def test_locks_of_scripts(trial: Trial, number: str, by: str) -> None:
 @row(
     "a script of 500 short commands",
     kept="output, exit code, files",
-    lost="nothing; dftracer's calls of programs that are not Python, told",
+    lost="nothing; with dftracer, calls of programs that are not Python, reported",
 )
 @either_tracer
 def test_many_commands(trial: Trial, by: str) -> None:
@@ -177,7 +177,7 @@ cat three.txt seven.txt
 @row(
     "perl and awk that write to descriptors by their numbers",
     kept="output, files",
-    lost="nothing; dftracer's calls of programs that are not Python, told",
+    lost="nothing; with dftracer, calls of programs that are not Python, reported",
 )
 @either_tracer
 @pytest.mark.parametrize("language", OTHERS)
@@ -221,7 +221,7 @@ int main(void) {
 @row(
     "a program in C that closes all descriptors, also by close_range, and puts a file on 3 to 200 by dup2",
     kept="its files, byte for byte; the numbers that it gets",
-    lost="nothing; dftracer's calls of programs that are not Python, told",
+    lost="nothing; with dftracer, calls of programs that are not Python, reported",
 )
 @needs_gcc
 @either_tracer
@@ -297,7 +297,7 @@ if depth:
 @row(
     "Python starts sh, which starts Python, and so on (`close_fds=False`): all write to what they inherit",
     kept="output, exit code, files",
-    lost="nothing; dftracer's calls of programs that are not Python, told",
+    lost="nothing; with dftracer, calls of programs that are not Python, reported",
 )
 @either_tracer
 def test_inherited_descriptors(trial: Trial, by: str) -> None:
@@ -339,9 +339,9 @@ print("forked 100 times")
 
 
 @row(
-    "four threads fork 100 children that write and leave by os._exit, beside three that write; three times",
+    "four threads fork 100 children that write and leave by os._exit, while three others write; three times",
     kept="each child ends; files",
-    lost="nothing; dftracer's calls of C's stdio in such children, told",
+    lost="nothing; with dftracer, calls of C's stdio in such children, reported",
 )
 @either_tracer
 @pytest.mark.parametrize("turn", range(3))
@@ -380,9 +380,9 @@ os.remove("log.txt")
 
 
 @row(
-    "six epochs of a DataLoader with four forked workers, beside a thread that logs",
+    "six epochs of a DataLoader with four forked workers, and a thread that logs",
     kept="losses, each worker's end, the log",
-    lost="nothing; dftracer's calls of C's stdio in the workers, told",
+    lost="nothing; with dftracer, calls of C's stdio in the workers, reported",
 )
 @either_tracer
 def test_a_loader_beside_a_log(trial: Trial, by: str) -> None:
@@ -438,7 +438,7 @@ int main(void) {
 @row(
     "programs built with `-fsanitize=address` and `-fsanitize=thread`, of gcc",
     kept="output, exit code, files; no report of the sanitizer",
-    lost="nothing; dftracer's calls of programs that are not Python, told",
+    lost="nothing; with dftracer, calls of programs that are not Python, reported",
 )
 @needs_gcc
 @either_tracer
@@ -515,9 +515,9 @@ for thread in threads:
 
 
 @row(
-    "programs that cannot be started, in six ways, and some that can, also beside three threads that read",
+    "programs that cannot be started, in six ways, and some that can, also with three threads that read",
     kept="errors, output, all calls",
-    lost="nothing; dftracer's calls of programs that are not Python, told",
+    lost="nothing; with dftracer, calls of programs that are not Python, reported",
 )
 @either_tracer
 def test_starts(trial: Trial, by: str) -> None:

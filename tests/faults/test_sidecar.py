@@ -39,7 +39,7 @@ def go_on(running: Running) -> None:
 @row(
     "SIGKILL or SIGSTOP of the sidecar",
     kept="the program's outcome, all records and calls; the command is not held up",
-    lost="samples from there on, told",
+    lost="samples from then on, reported",
 )
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_sidecar_is_killed(trial: Trial, number: signal.Signals) -> None:
@@ -71,9 +71,9 @@ def test_the_sidecar_is_killed(trial: Trial, number: signal.Signals) -> None:
 
 @needs_compiler
 @row(
-    "NVML loses a device, or hangs, midway (a stand-in for NVML)",
+    "NVML loses a device, or hangs, during the run (a stand-in for NVML)",
     kept="the program's outcome, all calls; what the device said before; other devices' samples",
-    lost="that device's figures from there on, told with the driver's reason",
+    lost="that device's figures from then on, reported with the driver's reason",
 )
 @pytest.mark.parametrize(
     ("trouble", "why"),

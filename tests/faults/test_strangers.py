@@ -80,9 +80,9 @@ def test_escape_sequences(session: Path) -> None:
 
 
 @row(
-    "a pipe, a link to /dev/zero or to a file elsewhere lies in a session",
+    "a pipe, a link to /dev/zero or to a file elsewhere is in a session",
     kept="the commands end; what is sound is reported; nothing outside the session is read",
-    lost="those files, told",
+    lost="those files, reported",
 )
 @pytest.mark.parametrize("kind", ["pipe", "zeros", "link"])
 def test_what_is_no_file(session: Path, kind: str) -> None:
@@ -107,7 +107,7 @@ def test_what_is_no_file(session: Path, kind: str) -> None:
 @row(
     "10^6 brackets in records, logs, traces and documents of a session",
     kept="the commands end; what is sound is reported",
-    lost="those lines, told",
+    lost="those lines, reported",
 )
 def test_a_million_brackets(session: Path) -> None:
     deep = b"[" * 10**6
@@ -124,7 +124,7 @@ def test_a_million_brackets(session: Path) -> None:
 @row(
     "a gzip file of 1.6 MB that holds 1.5 GiB of blanks",
     kept="the commands end within 2 GiB of address space; the calls before the blanks",
-    lost="what is behind the blanks, told",
+    lost="the data after the blanks, reported",
 )
 def test_a_gzip_bomb(session: Path) -> None:
     (session / names.POSIX).mkdir(exist_ok=True)

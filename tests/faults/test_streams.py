@@ -128,7 +128,7 @@ def test_standard_error_is_gone(trial: Trial, full: bool) -> None:
 @row(
     "without -q, standard error is a full device",
     kept="the exit code",
-    lost="our lines",
+    lost="the lines of iotrace",
 )
 def test_our_lines_cannot_be_written(trial: Trial) -> None:
     trial.files = DATA

@@ -65,7 +65,7 @@ deeper()
 
 @row(
     "faulthandler: a signal that dumps, then a segfault",
-    kept="both dumps, without a frame of ours",
+    kept="both dumps, without a frame of iotrace",
     lost="the program's last second of records",
 )
 def test_faulthandler(trial: Trial) -> None:
@@ -287,7 +287,7 @@ COUNTED = READING + "import ctypes; print(ctypes.CDLL(None).preads())\n"
 @row(
     "another I/O tracer in LD_PRELOAD, as Darshan",
     kept="what it counts, all calls; no crash",
-    lost="nothing; with `--io-by dftracer` POSIX calls, told: the two call each other until the stack ends",
+    lost="nothing; with `--io-by dftracer` POSIX calls, reported (the two call each other without end)",
 )
 @pytest.mark.parametrize("by", [RECORDER, DFTRACER])
 def test_another_tracer(trial: Trial, by: str) -> None:
@@ -321,9 +321,9 @@ os.unlink("data.tar")
 
 
 @row(
-    "the host's clock is set by an hour, forwards or backwards, midway",
+    "the host's clock is set by an hour, forwards or backwards, during the run",
     kept="the results, all calls; durations, and the order of calls",
-    lost="nothing where the agent recorded; else a process's calls lie by the clock as it was set",
+    lost="nothing where the agent recorded; else calls have the times of the clock that was set",
 )
 @pytest.mark.parametrize("by", [RECORDER, DFTRACER])
 @pytest.mark.parametrize("seconds", [3600, -3600])

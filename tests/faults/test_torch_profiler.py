@@ -47,9 +47,9 @@ def test_the_window_names_steps_and_modules_and_its_steps_are_left_out(tmp_path:
 
 
 @row(
-    "the program starts torch.profiler itself: before, in or after our window, on any thread",
+    "the program starts torch.profiler itself: before, in or after iotrace's window, on any thread",
     kept="losses, its own trace, a copy of it",
-    lost="our window's trace from there on, told",
+    lost="the trace of iotrace's window from then on, reported",
     limit_s=250,
     default=True,
 )
@@ -83,7 +83,7 @@ def test_a_profiler_of_the_program(
 @row(
     "a schedule, a subclass, autograd's profilers, emit_itt or emit_nvtx of the program's",
     kept="losses, its own trace",
-    lost="our window's trace, told",
+    lost="the trace of iotrace's window, reported",
     limit_s=250,
 )
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_other_profilers_of_the_program(tmp_path: Path, fault: str, at: int, whe
 
 
 @row(
-    "in our window: a worker killed or raising, SIGTERM, SIGINT, os._exit, sys.exit, a segfault, a fork",
+    "in the window: a worker killed or raising, SIGTERM, SIGINT, os._exit, sys.exit, a segfault, a fork",
     kept="losses, traceback, exit code or signal; the trace where Python ends in good order",
-    lost="the trace where it does not, told",
+    lost="the trace where it does not, reported",
     limit_s=250,
 )
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_a_fault_in_the_window(tmp_path: Path, fault: str, code: int, window: li
 
 
 @row(
-    "the disk is full as our window's trace is written",
+    "the disk is full while the trace of iotrace's window is written",
     kept="losses, exit code",
-    lost="the trace, told",
+    lost="the trace, reported",
     limit_s=250,
 )
 def test_a_disk_that_fills_up_midway(tmp_path: Path) -> None:
@@ -172,14 +172,14 @@ def test_a_disk_that_fills_up_midway(tmp_path: Path) -> None:
         subprocess.run(["umount", str(small)], check=True)
 
 
-@row("the session is deleted in our window", kept="losses, exit code", lost="the session", limit_s=250)
+@row("the session is deleted in iotrace's window", kept="losses, exit code", lost="the session", limit_s=250)
 def test_a_session_that_is_deleted_midway(tmp_path: Path) -> None:
     both = run_both(tmp_path, "session deleted", IN_WINDOW)
     assert both.bare.returncode == 0
     assert not both.traces()
 
 
-@row("a sitecustomize of the user's", kept="it runs; losses, our trace", lost="nothing", limit_s=250)
+@row("a sitecustomize of the user's", kept="it runs; losses, iotrace's trace", lost="nothing", limit_s=250)
 def test_a_sitecustomize_of_the_users(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
@@ -190,7 +190,7 @@ def test_a_sitecustomize_of_the_users(tmp_path: Path) -> None:
     assert both.window == ENDED
 
 
-@row("`python -I` with torch", kept="losses, our trace", lost="nothing", limit_s=250)
+@row("`python -I` with torch", kept="losses, iotrace's trace", lost="nothing", limit_s=250)
 def test_an_isolated_interpreter(tmp_path: Path) -> None:
     both = run_both(tmp_path, "nothing", IN_WINDOW, python=["-I"])
     assert both.window == ENDED
@@ -260,7 +260,7 @@ def _compare(tmp_path: Path, arguments: list[str]) -> tuple[subprocess.Completed
 @row(
     "Lightning's PyTorchProfiler",
     kept="losses, its own trace",
-    lost="our window's trace: it never opens",
+    lost="the trace of iotrace's window, which never opens",
     limit_s=250,
 )
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def _complete_field(context: click.Context, option: click.Parameter, incomplete:
     metavar="SESSION|JSON|DIR",
     type=SOURCE,
     multiple=True,
-    help="What it must not be worse than; repeatable, or a directory of several.",
+    help="Compare with this baseline; repeatable, or a directory of several.",
 )
 @click.option(
     "--fail-if",
@@ -34,7 +34,7 @@ def _complete_field(context: click.Context, option: click.Parameter, incomplete:
     metavar="CONDITION",
     multiple=True,
     shell_complete=_complete_field,
-    help='Fail where a figure of the report is so: "data_wait.raw_wait_fraction > 20%"; repeatable.',
+    help='Fail if this holds for a figure of the report: "data_wait.raw_wait_fraction > 20%"; repeatable.',
 )
 @click.option(
     "--worse-by",
@@ -42,15 +42,15 @@ def _complete_field(context: click.Context, option: click.Parameter, incomplete:
     type=click.FloatRange(min=0.0),
     default=5.0,
     show_default=True,
-    help="The smallest change worth failing.",
+    help="Ignore changes below this percentage.",
 )
-@click.option("--strict", is_flag=True, help="Fail also where it cannot be told: on a busy machine, say.")
-@click.option("--anyway", is_flag=True, help="Compare also with a baseline that did different work.")
+@click.option("--strict", is_flag=True, help="Also fail if the result is not known, as on a busy machine.")
+@click.option("--anyway", is_flag=True, help="Also compare with a baseline that did different work.")
 @click.option(
     "--save-baseline",
     metavar="FILE|DIR/",
     type=click.Path(),  # a slash at its end counts
-    help="Keep the session's report as JSON, if it passes.",
+    help="Save the session's report as JSON, if the check passes.",
 )
 @form_options("the result")
 def check(
@@ -63,16 +63,17 @@ def check(
     save_baseline: str | None,
     form: str,
 ) -> int:
-    """Say whether SESSION got worse than its baseline.
+    """Fail if SESSION got worse than its baseline.
 
-    It names the stage, file or setting that did. A change within the noise is none. Several sessions are
-    runs of one program: they, and several baselines, show the noise, and let smaller changes be told.
+    iotrace names the stage, file or setting that got worse. It ignores changes within the noise. Several
+    sessions must be runs of one program. Several sessions and several baselines show the noise, so iotrace
+    finds smaller changes.
 
     A baseline is a session, the JSON that --save-baseline or iotrace report --json wrote, or a directory of
-    such.
+    these.
 
-    Exit codes: 0 not worse, or it cannot be told (a warning says why), 1 a session cannot be read or
-    compared, 2 wrong usage, 4 worse, a condition of --fail-if holds, or the run itself failed.
+    Exit codes: 0 not worse, or not known (a warning says why), 1 a session cannot be read or compared, 2
+    wrong usage, 4 worse, a condition of --fail-if holds, or the run itself failed.
     """
     import_numpy()
     from iotrace.analysis.compare.baselines import kept_at, save

@@ -26,10 +26,12 @@ _LOOK_BYTES = 4096
 @click.command()
 @click.argument("before", metavar="A", type=SOURCE)
 @click.argument("after", metavar="B", type=SOURCE)
-@click.option("--anyway", is_flag=True, help="Compare also what did different work; say what differs.")
+@click.option(
+    "--anyway", is_flag=True, help="Also compare runs that did different work, and say what differs."
+)
 @form_options("the result")
 @html_option("the comparison")
-@click.option("--csv", metavar="FILE", type=TARGET, help="Of two traces, also write the tables as CSV.")
+@click.option("--csv", metavar="FILE", type=TARGET, help="Also write the tables of two traces as CSV.")
 def compare(
     before: Path,
     after: Path,
@@ -38,11 +40,11 @@ def compare(
     html: Path | None,
     csv: Path | None,
 ) -> int:
-    """Say what changed from session A to B, by how much, and why.
+    """Show what changed from session A to B, by how much, and why.
 
-    A and B are sessions, or reports that iotrace report --json wrote. They have to have done the same work:
-    the same command, data, world size and batch size. Of two traces of torch.profiler kernels and operators
-    are compared by name.
+    A and B are sessions, or reports that iotrace report --json wrote. Both must have done the same work: the
+    same command, data, world size and batch size. In two traces of torch.profiler, iotrace compares kernels
+    and operators by name.
 
     Exit codes: 0 compared, 1 A or B cannot be read, has no measured steps, or did different work, 2 wrong
     usage.

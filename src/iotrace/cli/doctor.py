@@ -13,20 +13,20 @@ from iotrace.report.printing import echo
 
 @click.command(context_settings=BEFORE_A_COMMAND)
 @click.argument("command", metavar="[--] [CMD [ARG]...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--data", metavar="PATH", help="The data that CMD reads; default: a guess.")
+@click.option("--data", metavar="PATH", help="Data that CMD reads; default: iotrace guesses.")
 @click.option(
     "--storage",
     metavar="PATH",
-    help="Read files there, 3 s and 256 MiB at most: what does a plain sequential reader get? Nothing else.",
+    help="Only measure how fast a plain sequential reader reads files there; at most 3 s and 256 MiB.",
 )
-@output_option("DIR", "The directory that the session would have; default: one made here.", kind=str)
+@output_option("DIR", "Directory of the session; default: a new one here.", kind=str)
 @click.option(
     "--timeout",
     metavar="S",
     type=click.FloatRange(min=1.0),
     default=TORCH_SECONDS,
     show_default=True,
-    help="How long to wait for torch to be imported.",
+    help="Wait at most S seconds for the import of torch.",
 )
 @json_option("the findings")
 def doctor(
@@ -37,15 +37,15 @@ def doctor(
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Say what iotrace run will capture here, and what not.
+    """Show what iotrace run will capture here, and what not.
 
-    The doctor says why, and what would help; CMD itself is not run. It answers within 5 seconds, or as soon
-    as torch can be imported.
+    The doctor also says why, and what would help. It does not run CMD. It answers within 5 seconds, or when
+    the import of torch has ended.
 
-    With --storage it drops the files that it reads from the page cache first, reads the largest in pieces of
-    1 MiB, and keeps the result for reports on this host (iotrace report --view storage).
+    With --storage, it drops files from the page cache, reads the largest ones in pieces of 1 MiB, and keeps
+    the result for reports on this host (iotrace report --view storage).
 
-    Exit codes: 0 nothing that matters is missing, as far as is known; 1 some is missing; 2 wrong usage.
+    Exit codes: 0 nothing that matters is missing, as far as is known, 1 something is missing, 2 wrong usage.
     """
     if storage is not None:
         if command or data is not None or output is not None:

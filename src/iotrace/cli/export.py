@@ -23,7 +23,7 @@ from iotrace.cli.parameters import SOURCE, TARGET, import_numpy, json_option, ou
 def export(session: Path, output: Path, format_: str, as_json: bool) -> int:
     """Write the events of SESSION to FILE, for other programs.
 
-    SESSION is a directory made by iotrace run. All of its events are written, or none.
+    SESSION is a directory made by iotrace run. iotrace writes all of its events, or none.
 
     Exit codes: 0 written, 1 SESSION cannot be read or FILE cannot be written, 2 wrong usage.
     """

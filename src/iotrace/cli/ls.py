@@ -16,12 +16,12 @@ from iotrace.report.printing import echo
 @click.argument("directory", metavar="[DIR]", type=PATH, default=Path())
 @json_option("the list")
 def ls(directory: Path, as_json: bool) -> int:
-    """List the sessions in DIR, or here, the newest first.
+    """List the sessions in DIR, the newest first.
 
-    For each: when it began, how long it took, the exit code of its command, its size, its verdict where
-    iotrace run has stored one, and the command.
+    The default is this directory. Each row shows the start time, duration, exit code, size, verdict (if
+    iotrace run stored one) and command of a session.
 
-    Exit codes: 0 listed, also where there is none; 1 DIR cannot be read, 2 wrong usage.
+    Exit codes: 0 listed, also if there is no session, 1 DIR cannot be read, 2 wrong usage.
     """
     from iotrace.session.listing import list_sessions
 

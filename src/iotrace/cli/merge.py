@@ -43,21 +43,21 @@ _INPUT = Source(text=True)
     metavar="INPUT",
     type=_INPUT,
     multiple=True,
-    help="An input; more may follow it.",
+    help="One or more inputs.",
 )
 @output_option("FILE", "FILE.json, .json.gz, .pftrace or .pftrace.gz; default: merged.pftrace.", kind=TARGET)
 @click.option("--per-rank", is_flag=True, help="Write FILE-rankN for every rank.")
-@click.option("--steps", metavar="A:B", default="", help="Only steps A up to, not including, B.")
+@click.option("--steps", metavar="A:B", default="", help="Merge only steps A up to, but not including, B.")
 @click.option(
-    "--time", "seconds", metavar="A:B", default="", help="Only the seconds A to B since the merged start."
+    "--time", "seconds", metavar="A:B", default="", help="Merge only seconds A to B since the merged start."
 )
 @click.option(
     "--around",
     metavar="WHAT",
-    help="Only around the worst wait (worst), the failure (failure) or a step (N) of the first session.",
+    help="Merge only around the worst wait (worst), failure (failure) or step (N) of the first session.",
 )
-@click.option("--ranks", metavar="LIST", default="", help="Only these ranks: 0,2-3.")
-@click.option("--drop", metavar="CATEGORY", multiple=True, help="Leave a category out; repeatable.")
+@click.option("--ranks", metavar="LIST", default="", help="Merge only these ranks: 0,2-3.")
+@click.option("--drop", metavar="CATEGORY", multiple=True, help="Leave out a category; repeatable.")
 @click.option(
     "--align", metavar="start", default="", help="Align the starts of inputs whose clocks are unknown."
 )
@@ -75,7 +75,7 @@ _INPUT = Source(text=True)
 @click.option(
     "--process-tables",
     is_flag=True,
-    help="Native output with processes and threads for SQL; Perfetto then sorts the processes itself.",
+    help="Write native output with processes and threads for SQL. Perfetto then sorts the processes.",
 )
 @click.option(
     "--device-tracks",
@@ -107,8 +107,9 @@ def merge(
     INPUT is a trace (of torch.profiler, dftracer, unitrace and others), a directory of traces, a pattern or a
     session.
 
-    iotrace recognizes each input by its content. All times become CLOCK_REALTIME. How sure the clock of each
-    input is, is printed and stored. Nothing is dropped: slices that overlap get tracks of their own.
+    iotrace recognizes each input by its content and converts all times to CLOCK_REALTIME. It prints and
+    stores how precisely it knows the clock of each input. It drops no event: slices that overlap get their
+    own tracks.
 
     Exit codes: 0 merged, 1 not merged, 2 wrong usage, 3 merged, but some of an input could not be read.
     """

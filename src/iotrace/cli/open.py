@@ -32,21 +32,21 @@ _LARGE_BYTES = 64 << 20  # what takes a browser 10 s of CPU and more
 
 @click.command("open")
 @click.argument("source", metavar="[SESSION|FILE]", type=SOURCE, required=False)
-@click.option("--batch", metavar="N", type=click.IntRange(min=0), help="Look at batch N of its epoch.")
+@click.option("--batch", metavar="N", type=click.IntRange(min=0), help="Show batch N of its epoch.")
 @click.option(
     "--at",
     metavar="SECONDS",
     type=click.FloatRange(min=0.0),
-    help="Look at this time since the session or the trace began: at the device's idle time there.",
+    help="Show this time since the session or the trace began, and the device's idle time there.",
 )
 @click.option(
     "--around",
     metavar="WHAT",
-    help="Look at the worst wait (worst), the time before the failure (failure) or a step (N). Default: the "
+    help="Show the worst wait (worst), the time before the failure (failure) or a step (N). Default: the "
     "failure of a session that failed, else the worst wait.",
 )
 @click.option(
-    "--offline", is_flag=True, help="Perfetto's own pages, of the extra [viewer]: needs no network."
+    "--offline", is_flag=True, help="Use Perfetto's pages from the extra [viewer], without a network."
 )
 @click.option("--port", metavar="N", type=click.IntRange(0, 65535), default=0, help="Use this port.")
 def open_(
@@ -57,16 +57,16 @@ def open_(
     offline: bool,
     port: int,
 ) -> int:
-    """Show a timeline in Perfetto: that of a session, or of FILE.
+    """Show the timeline of a session, or of FILE, in Perfetto.
 
-    Without an argument it is that of the newest session here.
+    The default is the newest session in this directory.
 
-    iotrace serves a small page on this machine alone. Its button opens https://ui.perfetto.dev and hands the
-    trace over, from tab to tab: nothing is uploaded. The groups that matter are open, the waits are pinned.
+    iotrace serves a small page to this machine only. Its button opens https://ui.perfetto.dev and passes the
+    trace from tab to tab: nothing is uploaded. The waits are pinned, and the groups that matter are open.
 
-    A trace of torch.profiler gets tracks of its devices' idle times, modules and launch queues.
+    For a trace of torch.profiler, iotrace adds tracks of the devices' idle times, modules and launch queues.
 
-    The page lives until Ctrl-C, or ten minutes without a request.
+    iotrace serves the page until Ctrl-C, or until ten minutes have passed without a request.
 
     Exit codes: 0 served until Ctrl-C or ten idle minutes, 1 nothing to open, 2 wrong usage.
     """

@@ -130,7 +130,7 @@ io_option = click.option(
     "--io",
     metavar="PATH|off",
     multiple=True,
-    help="Trace only POSIX calls on files below PATH; repeatable; off: trace none.",
+    help="Trace only POSIX calls on files below PATH, or none (off); repeatable.",
 )
 
 
@@ -154,7 +154,7 @@ def form_options(what: str) -> Callable[[Any], Any]:
         type=click.Choice(["text", "md", "json"]),
         default="text",
         show_default=True,
-        help="md is for mail, or a comment on a pull request.",
+        help="Format of the output. md is for mail or pull requests.",
     )
 
     def add(command: Callable[..., int]) -> Any:
@@ -174,7 +174,7 @@ def html_option(what: str) -> Callable[[Any], Any]:
 
 def dask_option(what: str) -> Callable[[Any], Any]:
     """``--dask``, which gives the work to the workers of a Dask cluster."""
-    text = f"Work through the {what} on a Dask cluster, a task each; local starts workers on this machine."
+    text = f"Process the {what} on a Dask cluster, one task for each. local starts workers on this machine."
     return click.option("--dask", metavar="ADDRESS|local", help=text)
 
 

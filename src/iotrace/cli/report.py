@@ -48,9 +48,11 @@ _VIEWS = "; ".join(f"{name} ({view.shows})" for name, view in VIEWS.items())
 @click.argument("sources", metavar="[SESSION | TRACE...]", type=SOURCE, nargs=-1)
 @form_options("the figures")
 @html_option("the report")
-@click.option("-v", "--verbose", is_flag=True, help="Print all: each rank, its loaders, system, I/O, advice.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Print everything: each rank, its loaders, system, I/O, advice."
+)
 @click.option("--view", metavar="NAME", type=click.Choice(list(VIEWS)), help=f"Print one view: {_VIEWS}.")
-@click.option("--ranks", metavar="LIST", default="", help="Show these ranks alone: 0,2-3.")
+@click.option("--ranks", metavar="LIST", default="", help="Show only these ranks: 0,2-3.")
 @click.option(
     "--csv", metavar="FILE", type=TARGET, help="Also write the view's tables as CSV, with all fields."
 )
@@ -82,11 +84,11 @@ def report(
     log: tuple[str, ...],
     dask: str | None,
 ) -> int:
-    """Say why a run waited for data, or what the steps of a trace hold.
+    """Show why a run waited for data, or what a trace contains.
 
-    SESSION is a directory made by iotrace run; without one, the newest in this directory. TRACE is a trace
-    of torch.profiler (.json or .json.gz); give one for each rank. The directory of a sweep, or of a tune,
-    gives its result.
+    SESSION is a directory made by iotrace run; default: the newest one in this directory. TRACE is a trace
+    of torch.profiler (.json or .json.gz); give one for each rank. For the directory of a sweep or a tune,
+    iotrace prints the result of the sweep or the tune.
 
     Exit codes: 0 printed, 1 SESSION or TRACE cannot be read or Dask failed, 2 wrong usage.
     """

@@ -31,22 +31,22 @@ _LONG_SECONDS = 10.0
     type=click.Choice([RECORDER, DFTRACER]),
     default=RECORDER,
     show_default=True,
-    help="Who traces POSIX calls: iotrace's recorder, or dftracer, which logs every call and costs more.",
+    help="The tracer of POSIX calls. dftracer logs every call and costs more.",
 )
 @click.option(
     "--torch-steps",
     metavar="WAIT:WARMUP:ACTIVE[:REPEAT]",
     default=torch_settings.DEFAULT_STEPS,
     show_default=True,
-    help="The steps of the training loader that torch.profiler records, or: off.",
+    help="Training steps that torch.profiler records, or off.",
 )
-@click.option("--torch-options", metavar="LIST", default="", help="What to add: shapes,stacks,memory,flops.")
+@click.option("--torch-options", metavar="LIST", default="", help="Data to add: shapes,stacks,memory,flops.")
 @click.option(
     "--torch-activities",
     metavar="cpu|all",
     default="all",
     show_default=True,
-    help="What torch.profiler records.",
+    help="Activities that torch.profiler records.",
 )
 @click.option(
     "--cuda-snapshot",
@@ -57,7 +57,7 @@ _LONG_SECONDS = 10.0
     "--telemetry/--no-telemetry",
     default=True,
     show_default=True,
-    help="Sample processes, host and GPUs from a process beside the command.",
+    help="Sample processes, host and GPUs, in a separate process.",
 )
 @click.option(
     "--telemetry-interval",
@@ -66,7 +66,7 @@ _LONG_SECONDS = 10.0
     type=click.IntRange(SHORTEST_INTERVAL_MS, LONGEST_INTERVAL_MS),
     default=DEFAULT_INTERVAL_MS,
     show_default=True,
-    help="The time between two samples of the processes; the host is sampled once a second.",
+    help="Time between two samples of the processes. The host is sampled once a second.",
 )
 @click.option(
     "--max-size",
@@ -75,9 +75,9 @@ _LONG_SECONDS = 10.0
     type=Size(),
     default="10GiB",
     show_default=True,
-    help="Drop the oldest POSIX calls where the session grows beyond SIZE, and keep their sums; or: off.",
+    help="Drop the oldest POSIX calls of a session larger than SIZE, and keep their sums; or off.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing of ours, and write no timeline.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no line of iotrace, and write no timeline.")
 @log_option
 def run(
     command: tuple[str, ...],
@@ -96,11 +96,11 @@ def run(
 ) -> int:
     """Run CMD traced and report why it waited for data.
 
-    CMD keeps its output, signals and exit code. Where the session is written to is said before CMD starts,
-    the report follows at its end, both on standard error.
+    CMD keeps its output, signals and exit code. iotrace prints the directory of the session before CMD
+    starts, and the report when CMD has ended, both on standard error.
 
-    Exit codes: CMD's own, 128+N if signal N ended it, 127 not found, 126 not executable, 125 if iotrace
-    could not start it.
+    Exit codes: CMD's own, 128+N if signal N ended CMD, 127 if CMD was not found, 126 if CMD is not
+    executable, 125 if iotrace could not start CMD.
     """
     torch = torch_settings.settings(torch_steps, torch_options, torch_activities, cuda_snapshot)
     sampled_ms = telemetry_ms if telemetry else None

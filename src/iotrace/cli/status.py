@@ -1,4 +1,4 @@
-"""``iotrace status``: whether a run goes on, and what it hangs in."""
+"""``iotrace status``: whether a run goes on, and where it is stuck."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from iotrace.report.printing import echo
 @click.argument("session", metavar="[SESSION]", type=PATH, required=False)
 @json_option("the state and the hangs")
 def status(session: Path | None, as_json: bool) -> int:
-    """Say whether a run goes on, or in what it hangs.
+    """Show whether a run goes on, or where it is stuck.
 
-    A run hangs where no batch came for 30 s, and for 20 times as long as usual, and no process of its loop
-    computes, reads or writes. Then each process has a line: what it waits for, and where in the program. A
-    process that computes for a minute in one place, without a batch, is told as such. iotrace run says the
-    same once on standard error. docs/culprits.md has the rules. Without SESSION it is the newest one here.
+    A run hangs when no batch came for 30 s, and for 20 times as long as usual, and no process of its loop
+    computes, reads or writes. iotrace then prints a line for each process: what the process waits for, and
+    where in the program. It also names a process that computes in one place for a minute without a batch.
+    iotrace run prints the same once on standard error. docs/culprits.md has the rules. The default SESSION
+    is the newest one in this directory.
 
-    Exit codes: 0 told, 1 SESSION cannot be read, 2 wrong usage.
+    Exit codes: 0 printed, 1 SESSION cannot be read, 2 wrong usage.
     """
     from iotrace.session.hangs import status_of
     from iotrace.session.listing import newest_session

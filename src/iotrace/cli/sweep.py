@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Runs of each point, interleaved.",
+    help="Run each point N times, in turn with the other points.",
 )
 @click.option("--steps", metavar="N", type=click.IntRange(min=2), help="End each run after N measured steps.")
 @click.option(
@@ -51,20 +51,20 @@ if TYPE_CHECKING:
     type=click.Choice(["asis", "warm", "cold"]),
     default="asis",
     show_default=True,
-    help="The state of the page cache before each run.",
+    help="Page cache before each run.",
 )
 @click.option(
     "--ceiling/--no-ceiling",
     default=True,
     show_default=True,
-    help="Also train on batches from memory: no loader can be faster.",
+    help="Also train on batches from memory. No loader can be faster.",
 )
 @output_option("DIR", "The directory of the sweep; default: iotrace-sweep-<date>-<time>.")
-@click.option("--resume", is_flag=True, help="Continue the sweep in DIR: run only what is missing.")
+@click.option("--resume", is_flag=True, help="Continue the sweep in DIR: run only the missing points.")
 @form_options("the result")
 @html_option("the result")
 @click.option("--csv", metavar="FILE", type=PATH, help="Also write the table as CSV.")
-@click.option("-v", "--verbose", is_flag=True, help="Also print what each point's step is made of.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print the parts of each point's step.")
 @io_option
 @log_option
 def sweep(
@@ -85,12 +85,12 @@ def sweep(
     io: tuple[str, ...],
     log: tuple[str, ...],
 ) -> int:
-    """Run CMD with every number of workers; say how many are enough.
+    """Find how many workers are enough for CMD.
 
-    iotrace fills in {workers} in CMD. Without it, iotrace sets num_workers of the training DataLoader
-    when the program first iterates it.
+    iotrace runs CMD with each number of workers, and replaces {workers} in CMD. If CMD has no {workers},
+    iotrace sets num_workers of the training DataLoader when the program first iterates it.
 
-    Exit codes: 0 there is advice, 1 there is none (the points cannot be told apart, the machine was busy, no
+    Exit codes: 0 there is advice, 1 there is none (the points do not differ clearly, the machine was busy, no
     point has figures), 2 wrong usage, 130 interrupted (the results so far are printed and kept).
     """
     import_numpy()

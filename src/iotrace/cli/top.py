@@ -48,14 +48,14 @@ _MOST_CPU = 0.05
     type=click.IntRange(min=1, max=1000),
     default=50,
     show_default=True,
-    help="Figures are over the last N steps, of at most 120 s.",
+    help="Show figures of the last N steps, from at most 120 s.",
 )
 @json_option("one object a refresh, a line each,")
 def top(session: Path | None, interval: float, count: int | None, steps: int, as_json: bool) -> int:
-    """Show what a run waits for while it runs: causes, files, workers.
+    """Show what a running command waits for: causes, files, workers.
 
-    SESSION is the directory that iotrace run writes; default: the newest one here. Nothing is written into
-    it, and the program is not touched. It ends when the run has ended, or by Ctrl-C.
+    SESSION is the directory that iotrace run writes; default: the newest one in this directory. iotrace top
+    writes nothing into SESSION and does not touch the program. It ends when the run ends, or with Ctrl-C.
 
     Exit codes: 0 ended or interrupted, 1 SESSION cannot be read, 2 wrong usage.
     """

@@ -22,7 +22,7 @@ _STEPS = 100
 
 @click.command(context_settings=BEFORE_A_COMMAND)
 @click.argument("command", metavar="[--] CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--budget", metavar="TIME", help="Begin no run that would end later: 90s, 10m or 1h.")
+@click.option("--budget", metavar="TIME", help="Start no run that would end later: 90s, 10m or 1h.")
 @click.option(
     "--steps",
     metavar="N",
@@ -31,10 +31,10 @@ _STEPS = 100
     help="End each run after N measured steps.",
 )
 @output_option("DIR", "The directory of the runs; default: iotrace-tune-<date>-<time>.")
-@click.option("--resume", is_flag=True, help="Continue the search in DIR: its runs are not repeated.")
+@click.option("--resume", is_flag=True, help="Continue the search in DIR, without repeating its runs.")
 @json_option("the result")
 @html_option("the result")
-@click.option("--csv", metavar="FILE", type=PATH, help="Also write the settings that were run as CSV.")
+@click.option("--csv", metavar="FILE", type=PATH, help="Also write the tested settings as CSV.")
 @io_option
 def tune(
     command: tuple[str, ...],
@@ -47,11 +47,11 @@ def tune(
     csv: Path | None,
     io: tuple[str, ...],
 ) -> int:
-    """Search the best settings of CMD's DataLoader; prove them.
+    """Find the best settings of CMD's DataLoader.
 
-    CMD runs as it is, then with the settings that a model of its batches thinks best: some eight runs. The
-    best is confirmed against yours in turns. Nothing of the program is changed: the change is printed. What
-    CMD writes, it writes in each run: give it a directory for that.
+    iotrace runs CMD as it is, then with the settings that a model of its batches predicts to be best: some
+    eight runs. At the end it runs yours and the best in turn. It does not change the program: it prints the
+    change to make. CMD writes its files in each run: give it a separate directory.
 
     Exit codes: 0 there is advice, or nothing to gain; 1 there is none, or CMD has no loop over a loader;
     2 wrong usage; 130 interrupted (the results so far are printed and kept).
