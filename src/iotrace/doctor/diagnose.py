@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from iotrace import __version__
 from iotrace.doctor.checks import accelerators
 from iotrace.doctor.checks.catalog import Catalog
 from iotrace.doctor.checks.torch_probe import BROKEN, TORCH
@@ -16,6 +15,7 @@ from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown
 from iotrace.doctor.run import TORCH_SECONDS, run_checks
 from iotrace.launch.traced_run import readable
 from iotrace.session.masks import masked
+from iotrace.version import __version__
 
 _STEPS = "steps, data waits and their causes"
 # What a run records, and the checks on which that rests.

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from iotrace import __version__
 from iotrace.errors import LaunchError
 from iotrace.launch import capture_directory, child, posix
 from iotrace.launch.job import job_of, task_of
@@ -25,6 +24,7 @@ from iotrace.session import names
 from iotrace.session.liveness import this_process
 from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_document
 from iotrace.session.masks import masked
+from iotrace.version import __version__
 
 # NVIDIA, AMD, Intel. A node without a device behind it makes the exposed wait unknown, not wrong.
 _ACCELERATOR_NODES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/accel*")

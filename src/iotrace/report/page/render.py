@@ -13,11 +13,11 @@ import jinja2
 import msgspec
 from markupsafe import Markup, escape
 
-from iotrace import __version__
 from iotrace.errors import writing
 from iotrace.report.page import palette
 from iotrace.report.printing import visible
 from iotrace.units import fixed, length, milliseconds, percent, signed, size
+from iotrace.version import __version__
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MOST_RECORDS = (2000, 500, 100, 20)  # of one list in the page's JSON: as many as its size allows
