@@ -11,7 +11,7 @@ import os
 import sys
 from posix import getpid, stat
 
-from iotrace.agent import execs, forks, imports, patching
+from iotrace.agent import forks, imports, patching
 from iotrace.agent.recording import import_times, regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import identity, names
@@ -80,7 +80,7 @@ def start() -> None:
         recorder = begin(session, process_role)
     except ours(OSError):  # no directory to report to: the program runs as if we were not here
         return
-    execs.close_before_exec(recorder)
+    forks.close_before_exec(recorder)
     log_directory = f"{session}/{names.POSIX}"
     if _traced_into(log_directory):
         import atexit

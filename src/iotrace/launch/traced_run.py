@@ -14,10 +14,9 @@ from pathlib import Path
 
 from iotrace.errors import LaunchError
 from iotrace.launch import capture_directory, child, posix
-from iotrace.launch.job import job_of, task_of
-from iotrace.launch.posix_logs import make_private
+from iotrace.launch.capture_directory import make_private
 from iotrace.launch.read_paths import added_read_paths
-from iotrace.launch.session_directory import TakenError, begin, may_join, numbered
+from iotrace.launch.session_directory import TakenError, begin, job_of, may_join, numbered, task_of
 from iotrace.launch.telemetry.cgroups import count_oom_kills
 from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names

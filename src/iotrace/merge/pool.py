@@ -93,7 +93,7 @@ def _do(item: Any, progress: Progress = silent) -> Any:
         return convert(item, progress)
     file, wants = item
     if file.kind == SESSION:
-        from iotrace.merge.session_input import survey_session  # it imports the analysis, which is slow
+        from iotrace.merge.analysed_input import survey_session  # it imports the analysis, which is slow
 
         return survey_session(file)
     return survey(file, wants, progress)

@@ -33,8 +33,7 @@ from iotrace.merge.plan import (
     survey_tasks,
 )
 from iotrace.merge.pool import Watch, run_all
-from iotrace.merge.summarise import described, summarise
-from iotrace.merge.summary import Summary
+from iotrace.merge.summary import Summary, described, summarise
 from iotrace.merge.survey import Survey
 from iotrace.merge.track_names import arrange, title_of
 from iotrace.timeline.writers import chrome_json

@@ -12,8 +12,7 @@ import msgspec
 
 from iotrace.errors import SessionError
 from iotrace.session import names
-from iotrace.session.launches import joint_exit_code, joint_state, read_launches
-from iotrace.session.liveness import RUNNING
+from iotrace.session.liveness import RUNNING, joint_exit_code, joint_state, read_launches
 from iotrace.session.manifest import read_document, read_manifest, write_document
 from iotrace.version import __version__
 
