@@ -17,7 +17,6 @@ import msgspec
 from iotrace.doctor.checks import (
     accelerators,
     clock,
-    command,
     cpus_and_memory,
     interpreter,
     limits,
@@ -80,8 +79,8 @@ class Catalog:
         """Return every check with its name, in the order of the findings."""
         demand = demand_of(self.words)
         about_command: list[Named] = [
-            ("command", lambda: command.check_command(self.words, self._path)),
-            ("interpreter", lambda: command.check_interpreter(self.words, self._python)),
+            ("command", lambda: interpreter.check_command(self.words, self._path)),
+            ("interpreter", lambda: interpreter.check_interpreter(self.words, self._python)),
         ]
         return [
             *(about_command if self.words else []),
