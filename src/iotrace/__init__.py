@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from iotrace.profiling import profile
     from iotrace.sweeping import sweep, tune
     from iotrace.timing import Timer
+    from iotrace.version import __version__
 
 __all__ = [
     "Timer",
@@ -27,15 +28,13 @@ __all__ = [
     "tune",
 ]
 
-__version__ = "0.1.0"
-
-
 # By name, its module: imported at its first use, as few traced processes need one.
 _LATER = {
     "load": "loading",
     "load_ipython_extension": "notebook",
     "profile": "profiling",
     "sweep": "sweeping",
+    "__version__": "version",
     "Timer": "timing",
     "tune": "sweeping",
 }

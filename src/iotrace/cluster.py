@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from iotrace import __version__, compiled
+from iotrace import compiled
 from iotrace.errors import IotraceError, UsageError
 from iotrace.units import counted
+from iotrace.version import __version__
 
 LOCAL = "local"
 _CONNECT_SECONDS = 15
@@ -107,9 +109,9 @@ class Cluster:
         """
 
         def library() -> tuple[str, bool]:
-            from iotrace import __version__, compiled
+            from iotrace import compiled  # whatever has that name there
 
-            return __version__, compiled.available()
+            return sys.modules["iotrace"].__version__, compiled.available()
 
         ours = platform.python_version_tuple()[:2]
         for worker, python in self._ask(platform.python_version).items():

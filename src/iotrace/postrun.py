@@ -8,7 +8,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from iotrace import __version__
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.errors import IotraceError, what_failed
@@ -17,7 +16,8 @@ from iotrace.launch.session_directory import await_others
 from iotrace.launch.tracing_costs import CostMeasurement
 from iotrace.merge.run import write_timeline
 from iotrace.report.layout import make_console
-from iotrace.report.printing import Progress, echo, watched
+from iotrace.report.printing import echo
+from iotrace.report.progress import Progress, watched
 from iotrace.report.terminal import print_report
 from iotrace.session import names
 from iotrace.session.identity import ranks
@@ -25,6 +25,7 @@ from iotrace.session.listing import store_verdict
 from iotrace.session.manifest import read_manifest
 from iotrace.sinks.delivery import log_report
 from iotrace.sources.session import Session, open_session
+from iotrace.version import __version__
 
 # Tasks of one start end together, or the scheduler ends them.
 _OTHERS_SECONDS = 15.0

@@ -126,8 +126,8 @@ def test_start_up_imports_few_modules(tmp_path: Path) -> None:
         "recording",
         *(f"recording.{name}" for name in ("recorder", "encode", "import_times", "regions")),
     }
-    agent = {"bootstrap", "execs", "forks", "imports", "patching", "unpatched", *recording}
-    of_session = ("names", "identity", "append_file", "clock_anchor", "guard", "masks")
+    agent = {"bootstrap", "forks", "imports", "patching", "unpatched", *recording}
+    of_session = ("names", "identity", "append_file", "guard", "masks")
     session = {f"session.{name}" for name in of_session}
     assert ours == {"agent", *(f"agent.{name}" for name in agent), "session", *session}
     others = {name for name in added if not name.startswith("iotrace")}

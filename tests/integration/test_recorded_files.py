@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.launch.posix_logs import make_private
+from iotrace.launch.capture_directory import make_private
 from iotrace.session import names
 from iotrace.sources.recorder.reader import read_recorded
 from tests.support.recorded import RecordedFile

@@ -15,8 +15,7 @@ from isal import igzip
 
 from iotrace.timeline.events import Threads, batches_of
 from iotrace.timeline.model import Timeline
-from iotrace.timeline.writers.chrome_json import join, opening
-from iotrace.timeline.writers.chrome_lines import lines_at
+from iotrace.timeline.writers.chrome_json import join, lines_at, opening
 from iotrace.timeline.writers.id_map import Process, Thread
 from tests.support.lanes import lanes
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
@@ -13,7 +15,6 @@ from tests.support.runs import PROJECT
 _SOURCE = PROJECT / "src" / "iotrace"
 _ROW = re.compile(r"^\| (?P<rooms>`[^|]*) \| (?P<subject>[^|]+) \| (?P<imports>[^|]*) \|$", re.MULTILINE)
 _NAME = re.compile(r"`([\w./]+)`")
-_MOST_MODULES = 16
 
 
 def _room(name: str) -> str:
@@ -61,13 +62,25 @@ def test_every_path_that_the_document_names_exists() -> None:
     assert not missing
 
 
-def test_no_folder_is_larger_than_one_look() -> None:
-    folders = {path.parent for path in _SOURCE.rglob("*.py")}
-    modules = {
-        str(folder.relative_to(PROJECT)): sum(path.name != "__init__.py" for path in folder.glob("*.py"))
-        for folder in folders
-    }
-    assert {folder: count for folder, count in modules.items() if count > _MOST_MODULES} == {}
+def _imports() -> dict[str, set[str]]:
+    """Each module's imports, also those in functions, and of the agent those that stand in it by name."""
+    graph = grimp.build_graph("iotrace", cache_dir=None)
+    imports = {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+    tree = ast.parse((_SOURCE / "agent" / "bootstrap.py").read_text())
+    texts = {f"iotrace.agent.{one.value}" for one in ast.walk(tree) if isinstance(one, ast.Constant)}
+    imports["iotrace.agent.bootstrap"] |= texts & graph.modules
+    return imports
+
+
+def test_no_module_imports_what_imports_it() -> None:
+    imports = _imports()
+    assert "iotrace.agent.dataloader.consumer" in imports["iotrace.agent.bootstrap"]
+    TopologicalSorter(imports).prepare()  # its CycleError names a circle
+
+
+def test_no_module_imports_the_package_that_the_program_sees() -> None:
+    graph = grimp.build_graph("iotrace", cache_dir=None)
+    assert graph.find_modules_that_directly_import("iotrace") == set()
 
 
 def test_the_largest_rooms_are_found() -> None:

@@ -9,7 +9,7 @@ from iotrace.analysis.verdict import reason
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.report import terminal
-from iotrace.report.page import definitions, palette
+from iotrace.report.page import definitions, render
 from iotrace.report.words import part_name
 
 
@@ -17,9 +17,9 @@ from iotrace.report.words import part_name
 def test_a_cause_has_all_that_is_said_of_it(cause: str) -> None:
     assert cause in definitions.CAUSES
     assert cause == "unknown" or f"{cause}: " in terminal._LEGEND
-    assert cause in palette.LIGHT
-    assert cause in palette.DARK
-    assert cause in palette.PATTERNS
+    assert cause in render.LIGHT
+    assert cause in render.DARK
+    assert cause in render.PATTERNS
     assert cause == "unknown" or cause in reason._CAUSES
     assert cause == "unknown" or cause in REMEDIES
     assert cause == "unknown" or part_name(cause) != cause

@@ -13,7 +13,6 @@ import pytest
 from iotrace.doctor.checks import accelerators
 from iotrace.doctor.checks.accelerators import judge_amd, judge_nvidia
 from iotrace.doctor.checks.clock import check_clock_source, check_synchronised
-from iotrace.doctor.checks.command import check_command
 from iotrace.doctor.checks.cpus_and_memory import (
     Demand,
     Limited,
@@ -25,6 +24,7 @@ from iotrace.doctor.checks.cpus_and_memory import (
 )
 from iotrace.doctor.checks.interpreter import (
     check_agent,
+    check_command,
     check_posix,
     check_python,
     check_start_method,

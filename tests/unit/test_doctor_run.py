@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from iotrace.cli import _main
-from iotrace.doctor.checks.catalog import Catalog
+from iotrace.doctor.diagnose import Catalog
 from iotrace.doctor.results import Check, CheckError, ok
 from iotrace.doctor.run import PATIENCE_SECONDS, BadDataError, run_checks
 from iotrace.doctor.sandbox import ClosedError, Sandbox

@@ -22,7 +22,7 @@ SOURCE = Path(iotrace.__file__).parent
 # What runs in traced processes; the shim runs before any handler can be there, and in Python 2.7, too.
 MODULES = [
     *sorted(path for path in (SOURCE / "agent").rglob("*.py") if path.parent.name != "shim"),
-    *(SOURCE / "session" / f"{name}.py" for name in ("append_file", "clock_anchor", "guard", "identity")),
+    *(SOURCE / "session" / f"{name}.py" for name in ("append_file", "guard", "identity")),
 ]
 # What gevent and eventlet replace: modules that are imported nowhere as a whole, and names of `os`.
 REPLACED = {"_thread", "time", "select", "selectors", "socket", "ssl", "subprocess", "_signal"}

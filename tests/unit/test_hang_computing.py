@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from iotrace.launch.telemetry.hangs import blocked, computing
-from iotrace.launch.telemetry.hangs.words import sentence_of_busy
+from iotrace.launch.telemetry.hangs.telling import sentence_of_busy
 from iotrace.session import names
 from iotrace.session.hang_words import COMPUTING
 from iotrace.session.hangs import Hang

@@ -18,8 +18,8 @@ from tools.benchmarks.big import write_session
 from iotrace.analysis.completeness.session_info import clocks_of as report_clocks
 from iotrace.launch.telemetry import Record, addresses, clock_exchange
 from iotrace.launch.telemetry.clock_exchange import ClockExchange, may_be_of_several_hosts
+from iotrace.merge.analysed_input import survey_session
 from iotrace.merge.input_files import SESSION, InputFile
-from iotrace.merge.session_input import survey_session
 from iotrace.session import names
 from iotrace.sources.clocks.anchors import AnchorSource, clocks_of
 from iotrace.sources.clocks.host_links import Exchange, link_by_exchanges

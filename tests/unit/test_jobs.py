@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from iotrace.launch import session_directory
-from iotrace.launch.job import job_of, task_of
+from iotrace.launch.session_directory import job_of, task_of
 from iotrace.session import names
 from iotrace.session.identity import ranks
 from iotrace.session.manifest import Manifest, Outcome, PosixState, claim, write_document

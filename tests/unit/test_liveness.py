@@ -14,9 +14,7 @@ from iotrace.errors import SessionError
 from iotrace.launch.session_directory import begin
 from iotrace.launch.traced_run import describe
 from iotrace.session import names
-from iotrace.session.clock_anchor import clock_anchor
-from iotrace.session.identity import boot_id
-from iotrace.session.launches import read_launches
+from iotrace.session.identity import boot_id, clock_anchor
 from iotrace.session.listing import (
     list_sessions,
     newest_session,
@@ -25,7 +23,7 @@ from iotrace.session.listing import (
     store_verdict,
     stored_verdict,
 )
-from iotrace.session.liveness import this_process
+from iotrace.session.liveness import read_launches, this_process
 from iotrace.session.manifest import Manifest, Outcome, PosixState, read_manifest, write_document
 from tests.support.runs import in_process
 

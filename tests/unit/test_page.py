@@ -32,7 +32,7 @@ from iotrace.analysis.results.page import BatchWindow, RankColumns, SampledSerie
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.errors import IotraceError
 from iotrace.report.markdown import comparison_markdown, report_markdown, sweep_markdown
-from iotrace.report.page import palette
+from iotrace.report.page import render
 from iotrace.report.page.comparison import comparison_page
 from iotrace.report.page.render import as_columns, at_slashes, unbroken, write_page
 from iotrace.report.page.report import report_page
@@ -120,8 +120,8 @@ def columns(steps: int = 40, path: str = "data/case_02.h5") -> RankColumns:
     )
 
 
-TEXT_ON_PAGE = ("ink", "dim", "link", "bad", "warn", "good", *palette.PATTERNS)
-MARKS_ON_PAGE = ("rest", "plain", *palette.PATTERNS)
+TEXT_ON_PAGE = ("ink", "dim", "link", "bad", "warn", "good", *render.PATTERNS)
+MARKS_ON_PAGE = ("rest", "plain", *render.PATTERNS)
 
 
 def contrast(one: str, other: str) -> float:
@@ -301,7 +301,7 @@ def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text() == "<p>?"
 
 
-@pytest.mark.parametrize("theme", [palette.LIGHT, palette.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("theme", [render.LIGHT, render.DARK], ids=["light", "dark"])
 def test_contrast_is_that_of_wcag_aa(theme: dict[str, str]) -> None:
     for ground in ("bg", "panel"):
         assert {
@@ -313,8 +313,8 @@ def test_contrast_is_that_of_wcag_aa(theme: dict[str, str]) -> None:
     assert contrast(theme["ink"], theme["heat"]) >= 4.5
     assert contrast("#000000", "#ffffff") == 21
     # No meaning stands in a colour alone.
-    assert set(palette.PATTERNS) == set(CAUSES)
-    assert len(set(palette.PATTERNS.values())) == len(CAUSES)
+    assert set(render.PATTERNS) == set(CAUSES)
+    assert len(set(render.PATTERNS.values())) == len(CAUSES)
 
 
 def test_areas_fill_the_rectangle_in_proportion() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import iotrace
+from iotrace.agent.dataloader.wrapped_source import recorded
 from iotrace.agent.recording import regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.analysis.loop.deliveries import Delivery
@@ -45,7 +46,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
     (tmp_path / PROCESSES).mkdir()
     made = Recorder(str(tmp_path))
     made.open({"pid": os.getpid(), "ppid": 1, "role": "main"})
-    regions.attach(made)
+    regions.attach(made, recorded)
     yield made
     regions.detach()
     made.close()
@@ -240,10 +241,10 @@ def test_a_run_that_begins_or_ends_inside_a_region(recorder: Recorder) -> None:
     region = iotrace.region("crossing")
     regions.detach()
     with region:
-        regions.attach(recorder)
+        regions.attach(recorder, recorded)
     with region:
         regions.detach()
-    regions.attach(recorder)
+    regions.attach(recorder, recorded)
     with region:
         pass
     assert names_of(recorder) == ["crossing"]

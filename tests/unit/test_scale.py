@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tools.benchmarks.big import write_session
 
-from iotrace.analysis import failures
+from iotrace.analysis import rank as of_rank
 from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.rank import SessionAnalysis
@@ -18,7 +19,7 @@ from iotrace.analysis.report import analyse
 from iotrace.analysis.results import Report
 from iotrace.analysis.table import Columns
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
-from iotrace.sources.session import open_session
+from iotrace.sources.session import Session, open_session
 from iotrace.timeline.build import build
 from iotrace.timeline.model import Slice, Timeline
 from tests.support.counting import instructions
@@ -163,18 +164,18 @@ def test_a_merge_looks_at_its_session_once_for_all_ranks(
 ) -> None:
     write_session(tmp_path / "s", 20, workers=1, ranks=4, calls=1)
     asked = []
-    timed_failures, rglob = failures.timed_failures, Path.rglob
+    timed_failures, rglob = of_rank.timed_failures, Path.rglob
 
-    def counted(analysis: SessionAnalysis) -> object:
+    def counted(session: Session, by_process: Mapping[int, of_rank.RankAnalysis]) -> object:
         asked.append("failures")
-        return timed_failures(analysis)
+        return timed_failures(session, by_process)
 
     def searched(path: Path, pattern: str) -> object:
         if pattern == "*":
             asked.append("sizes")
         return rglob(path, pattern)
 
-    monkeypatch.setattr(failures, "timed_failures", counted)
+    monkeypatch.setattr(of_rank, "timed_failures", counted)
     monkeypatch.setattr(Path, "rglob", searched)
     words = ["merge", str(tmp_path / "s"), "-o", str(tmp_path / "m.json"), "--processes", "1"]
     assert in_process(*words).returncode == 0

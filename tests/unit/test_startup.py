@@ -58,7 +58,7 @@ sys.path[:0] = sys.argv[2].split(":")
 if sys.argv[1] == "noted":
     from iotrace.agent.recording import import_times
     recorder = types.SimpleNamespace(imports=None)
-    import_times.install(recorder)
+    recorder.imports = import_times.install()
 warnings.simplefilter("always")
 class Own:
     @staticmethod
@@ -99,7 +99,7 @@ def noted(modules: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     recorder: Any = SimpleNamespace(imports=None)
     before = list(patching._undo)
     patching._undo.clear()
-    import_times.install(recorder)
+    recorder.imports = import_times.install()
     yield recorder
     patching.undo_all()
     patching._undo.extend(before)
@@ -182,14 +182,14 @@ def test_it_can_be_taken_back_and_stays_off_where_python_is_another(monkeypatch:
     original, before = system._ModuleLockManager, list(patching._undo)
     patching._undo.clear()
     recorder: Any = SimpleNamespace(imports=None)
-    import_times.install(recorder)
+    recorder.imports = import_times.install()
     assert system._ModuleLockManager is not original
     patching.undo_all()
     assert system._ModuleLockManager is original
     for other in (None, SimpleNamespace, lambda name: None):
         monkeypatch.setattr(system, "_ModuleLockManager", other)
         strange: Any = SimpleNamespace(imports=None)
-        import_times.install(strange)
+        strange.imports = import_times.install()
         monkeypatch.undo()
         assert strange.imports is None
     patching._undo.extend(before)

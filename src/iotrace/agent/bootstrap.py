@@ -11,7 +11,7 @@ import os
 import sys
 from posix import getpid, stat
 
-from iotrace.agent import execs, forks, imports, patching
+from iotrace.agent import forks, imports, patching
 from iotrace.agent.recording import import_times, regions
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import identity, names
@@ -80,7 +80,7 @@ def start() -> None:
         recorder = begin(session, process_role)
     except ours(OSError):  # no directory to report to: the program runs as if we were not here
         return
-    execs.close_before_exec(recorder)
+    forks.close_before_exec(recorder)
     log_directory = f"{session}/{names.POSIX}"
     if _traced_into(log_directory):
         import atexit
@@ -117,13 +117,13 @@ def _install(recorder: Recorder, session: str, settings: dict[str, str]) -> None
 
     _remember_handlers(recorder)
     patching.on_undo(imports.install(_hooks(recorder, session, settings), recorder.absorb))
-    regions.attach(recorder)
+    regions.attach(recorder, _record_source)
     # Registered first, so it runs last: after the program's own handlers and multiprocessing's.
     atexit.register(recorder.close_at_exit)
     patching.on_undo(lambda: atexit.unregister(recorder.close_at_exit))
     forks.hook_forks(recorder)
     _hook_children()
-    import_times.install(recorder)
+    recorder.imports = import_times.install()
 
 
 def _remember_handlers(recorder: Recorder) -> None:
@@ -223,6 +223,11 @@ def _hook(name: str, function: str, *arguments: Any) -> imports.Hook:
         getattr(imports.load(name), function)(module, *arguments)
 
     return imported
+
+
+def _record_source(iterable: Any, iterator: Any, recorder: Recorder) -> Any:
+    """Have the items of ``iotrace.batches`` recorded."""
+    return imports.load("dataloader.wrapped_source").recorded(iterable, iterator, recorder)
 
 
 def _hook_loaders(module: Any, recorder: Recorder, settings: dict[str, str]) -> None:

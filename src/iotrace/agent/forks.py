@@ -1,4 +1,4 @@
-"""Prepare for a fork, in wrappers of the calls that fork.
+"""Prepare for a fork, in wrappers of the calls that fork; write what was recorded before an exec.
 
 Python discards what is raised in hooks of ``os.register_at_fork``, and a signal handler of the program may
 raise there. Hence the only hook is that in the child, of `bootstrap`. No lock is held over a fork.
@@ -82,3 +82,16 @@ def prepare(recorder: Recorder) -> Any:
     except ours(Exception) as error:
         recorder.absorb(error, "preparing for a fork")
     return window
+
+
+def close_before_exec(recorder: Recorder) -> None:
+    """Patch ``os.execv`` and ``os.execve``, which all others use."""
+
+    def leaving(*_: Any) -> None:
+        recorder.close()
+
+    def still_here(*_: Any) -> None:
+        recorder.reopen()
+
+    for name in ("execv", "execve"):
+        observe(os, name, recorder, "writing before an exec", before=leaving, ended=still_here)

@@ -14,15 +14,19 @@ from iotrace.session.guard import ours
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from iotrace.agent.recording.recorder import Recorder
+    from typing import Any, Protocol
 
     Keywords = dict[str, Any]
     # Called with the arguments, which it may change; what it returns is passed on to the other two.
     Before = Callable[[list[Any], Keywords], Any]
     Ended = Callable[[Any, Sequence[Any], Keywords], None]
     After = Callable[[Any, Any, Sequence[Any], Keywords], None]
+
+    class Absorbs(Protocol):
+        """A recorder, as far as it is asked here."""
+
+        def absorb(self, error: Exception, what: str) -> None:
+            """Log an error of ours."""
 
 
 # Flags of a class: it is made anew for each interpreter; its attributes cannot be set.
@@ -107,7 +111,7 @@ def _patch_closed(owner: Any, name: str, original: Any, replacement: Any) -> Cal
 def observe(
     owner: Any,
     name: str,
-    recorder: Recorder,
+    recorder: Absorbs,
     what: str,
     *,
     before: Before | None = None,

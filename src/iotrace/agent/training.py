@@ -11,10 +11,10 @@ from typing import Any
 from iotrace.agent import handovers, stacks
 from iotrace.agent.patching import observe, on_undo
 from iotrace.agent.phases import roots, step_phases
-from iotrace.agent.recording import startup_stacks
 from iotrace.agent.recording.pauses import watch_collections, watching
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.regions import compiling
+from iotrace.agent.recording.startup_stacks import StartupStacks
 from iotrace.agent.recording.thread_clocks import thread_id, thread_times
 from iotrace.agent.thread_counts import thread_counts
 from iotrace.agent.unpatched import get_ident
@@ -118,7 +118,7 @@ def hook_autograd(module: Any, recorder: Recorder) -> None:
     """Record the calls of ``torch.autograd.backward``, which ``Tensor.backward`` uses."""
     recorder.records.append({"type": "framework", "name": "torch"})
     if role(list(getattr(sys, "orig_argv", []))) == "main" and not in_worker():
-        startup_stacks.begin(recorder)
+        _begin_startup(recorder)
 
     def begins(*_: Any) -> step_phases.Begun | None:
         global backward_count
@@ -166,12 +166,32 @@ def _record_round(recorder: Recorder, what: int, number: int) -> None:
     """Record that this thread has trained; `number` tells optimizers apart."""
     threads.add(get_ident())
     if recorder.startup is not None or not recorder.begun:
-        startup_stacks.end(recorder)
+        _end_startup(recorder)
         recorder.start()  # a program without a loader is written while it runs, too
         watch_collections(recorder)
     handovers.trained()
     tid, cpu_ns, run_delay_ns = thread_times()
     recorder.records.append((ROUND_ROW, what, number, tid, monotonic_ns(), cpu_ns, run_delay_ns))
+
+
+def _begin_startup(recorder: Recorder) -> None:
+    """Sample the calling thread until it trains; not where Python runs without its interpreter lock."""
+    locked = getattr(sys, "_is_gil_enabled", None)
+    if locked is not None and not locked():
+        return
+    if recorder.startup is None and not recorder.over:
+        recorder.startup = StartupStacks()
+        recorder.start()
+
+
+def _end_startup(recorder: Recorder) -> None:
+    """Record what was sampled."""
+    startup, recorder.startup = recorder.startup, None
+    if startup is not None:
+        try:
+            recorder.records.append(startup.record())
+        except ours(Exception) as error:
+            recorder.absorb(error, "recording stacks of the start")
 
 
 def hook_distributed(module: Any, recorder: Recorder) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from signal import Signals
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
+from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.loop.steps import Loop
 from iotrace.analysis.results import Failure, unknown
 from iotrace.session import names
 from iotrace.session.names import KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Failure as Recorded, IteratorEnd, IteratorStart
-from iotrace.sources.session import Session, rank_of
+from iotrace.sources.session import Rank, Session, rank_of
 
 _SHOWN_NS = 5 * 10**9
 _FRAME = re.compile(r'^([\s|]*)File "([^"]+)", line (\d+)(?:, in (.+))?$')
@@ -41,16 +43,42 @@ class Traceback(msgspec.Struct, frozen=True):
     frames: list[tuple[str, int, str]]  # file, line, function
 
 
-def timed_failures(analysis: SessionAnalysis) -> list[tuple[float, Failure]]:
+class Trained(Protocol):
+    """A rank's loaders and its loop, both made when they are asked for: few runs fail."""
+
+    @property
+    def rank(self) -> Rank:
+        """The rank itself."""
+
+    @property
+    def loaders(self) -> list[LoaderRun]:
+        """Its loaders."""
+
+    @property
+    def loop(self) -> Loop:
+        """Its training loop."""
+
+
+class _Run(msgspec.Struct, frozen=True):
+    """The session, and the rank that each of its processes, by its id here, trains or reads for."""
+
+    session: Session
+    by_process: Mapping[int, Trained]
+
+
+def timed_failures(session: Session, by_process: Mapping[int, Trained]) -> list[tuple[float, Failure]]:
     """List what failed, in order, each with its time in ns; -inf where a launcher told of it later.
+
+    `by_process` has the rank that a process, by its id here, trains or reads for.
 
     The first is the cause, the others may follow from it. A worker's exception counts where its loop raised
     it, and took no batch afterwards.
     """
+    run = _Run(session, by_process)
     found: list[tuple[float, Failure]] = []
-    for process in analysis.session.processes:
-        found += _of_process(analysis, process)
-    found += _of_launches(analysis)
+    for process in run.session.processes:
+        found += _of_process(run, process)
+    found += _of_launches(run)
     return sorted(found, key=lambda each: each[0])
 
 
@@ -80,38 +108,38 @@ def parse(text: str, error: str) -> Traceback:
     return Traceback(error, "", frames)
 
 
-def _of_process(analysis: SessionAnalysis, process: Process) -> Iterator[tuple[float, Failure]]:
+def _of_process(run: _Run, process: Process) -> Iterator[tuple[float, Failure]]:
     records: list[Recorded] = process.of_type(Recorded)
-    one = _rank_of(analysis, process)
+    one = _rank_of(run, process)
     for record in records:
         ended_loop = record.index is not None and one is not None and _ended_loop(record, one.rank.main)
         if ended_loop or record.thread is not None:
-            yield process.clock.to_session_ns(record.mono_ns), _of_record(analysis, process, record)
+            yield process.clock.to_session_ns(record.mono_ns), _of_record(run, process, record)
     whole = [each for each in records if each.index is None and each.thread is None]
     for record in whole[-1:]:  # a console shows several
         dead_worker = _DEAD_WORKER.search(record.text)
         pid = record.of_pid if dead_worker is None else int(dead_worker[1])
-        about = next((each for each in analysis.session.processes if each.pid == pid), process)
-        yield process.clock.to_session_ns(record.mono_ns), _of_record(analysis, about, record)
+        about = next((each for each in run.session.processes if each.pid == pid), process)
+        yield process.clock.to_session_ns(record.mono_ns), _of_record(run, about, record)
         for number, signal, pid in _SIGNALLED.findall(record.text):
             if int(signal) in _FIRST_SIGNALS:
-                dead = next((each for each in analysis.session.processes if each.pid == int(pid)), None)
-                yield float("-inf"), _of_signal(analysis, int(signal), dead, int(number))
+                dead = next((each for each in run.session.processes if each.pid == int(pid)), None)
+                yield float("-inf"), _of_signal(run, int(signal), dead, int(number))
 
 
-def _of_launches(analysis: SessionAnalysis) -> Iterator[tuple[float, Failure]]:
+def _of_launches(run: _Run) -> Iterator[tuple[float, Failure]]:
     """Find the commands that a signal ended, and their processes where only one can be meant."""
-    for launch in analysis.session.launches:
+    for launch in run.session.launches:
         if launch.outcome is None or launch.outcome.signal is None:
             continue
         task = launch.manifest.task.partition(".")[0]
         mains = [
             each
-            for each in analysis.session.processes
+            for each in run.session.processes
             if each.identity.role == "main" and not each.ended and task in ("", str(each.identity.rank))
         ]
         main = mains[0] if len(mains) == 1 else None
-        yield launch.outcome.ended_ns, _of_signal(analysis, launch.outcome.signal, main)
+        yield launch.outcome.ended_ns, _of_signal(run, launch.outcome.signal, main)
 
 
 def _ended_loop(record: Recorded, main: Process) -> bool:
@@ -123,15 +151,13 @@ def _ended_loop(record: Recorded, main: Process) -> bool:
     return not (main.rows(names.BATCH_ROW)["delivered_ns"] > raised_ns).any()
 
 
-def _of_signal(
-    analysis: SessionAnalysis, signal: int, process: Process | None, rank: int | None = None
-) -> Failure:
+def _of_signal(run: _Run, signal: int, process: Process | None, rank: int | None = None) -> Failure:
     name = signal_name(signal)
-    one = None if process is None else _rank_of(analysis, process)
+    one = None if process is None else _rank_of(run, process)
     return unknown(
         Failure,
         process=None if process is None else process.pid,
-        role=None if process is None else analysis.session.role_of(process),
+        role=None if process is None else run.session.role_of(process),
         rank=rank if one is None else one.rank.number,
         type=name,
         message=f"ended by {name}",
@@ -148,25 +174,25 @@ def signal_name(signal: int) -> str:
         return f"signal {signal}"
 
 
-def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) -> Failure:
+def _of_record(run: _Run, process: Process, record: Recorded) -> Failure:
     """Say where the exception was raised, in which batch, and of which file it is."""
     text = _CONTROLS.sub("", record.text)
     seen = parse(text, record.error)
-    one = _rank_of(analysis, process)
+    one = _rank_of(run, process)
     epoch = batch = None
     if one is not None and record.thread is None:
         epoch, batch = _batch_of(one, process, record)
     users = [number for number, (file, _, _) in enumerate(seen.frames) if _is_users(file, process)]
     below = seen.frames[users[-1] + 1 :] if users else seen.frames
-    path, library = _read_last(analysis, process, record)
+    path, library = _read_last(run, process, record)
     about = path and _is_about(path, library, seen.message, [file for file, _, _ in below])
     at = None
     if users:
         file, line, function = seen.frames[users[-1]]
-        at = f"{analysis.session.paths.shown(file)}:{line}{f' in {function}' if function else ''}"
+        at = f"{run.session.paths.shown(file)}:{line}{f' in {function}' if function else ''}"
     return Failure(
         process=process.pid,
-        role=_role_of(analysis, process),
+        role=_role_of(run, process),
         rank=rank_of(process)[0] if one is None else one.rank.number,
         worker=process.worker,
         type=seen.error,
@@ -183,27 +209,27 @@ def _of_record(analysis: SessionAnalysis, process: Process, record: Recorded) ->
     )
 
 
-def _rank_of(analysis: SessionAnalysis, process: Process) -> RankAnalysis | None:
+def _rank_of(run: _Run, process: Process) -> Trained | None:
     """Find the rank that trains in `process`, or whose worker it is."""
-    return analysis.by_process.get(id(process))
+    return run.by_process.get(id(process))
 
 
-def _role_of(analysis: SessionAnalysis, process: Process) -> str:
+def _role_of(run: _Run, process: Process) -> str:
     """Name the role as the session does; ``helper`` only where the program did not fail with the process.
 
     A launcher that has no exception of its own may start ranks: these know their number.
     """
-    role = analysis.session.role_of(process)
-    if _rank_of(analysis, process) is not None or process.identity.rank is not None:
+    role = run.session.role_of(process)
+    if _rank_of(run, process) is not None or process.identity.rank is not None:
         return role
     who = process.identity.ppid, process.identity.node
-    parents = [each for each in analysis.session.processes if (each.pid, each.identity.node) == who]
+    parents = [each for each in run.session.processes if (each.pid, each.identity.node) == who]
     if any(all(own.thread is not None for own in each.of_type(Recorded)) for each in parents):
         return "helper"
     return "process" if role == "helper" else role
 
 
-def _after_steps(one: RankAnalysis | None) -> int | None:
+def _after_steps(one: Trained | None) -> int | None:
     """Count the steps that were ended; None where no loop was begun."""
     return None if one is None or not (one.loaders or one.loop.begun) else len(one.loop.steps)
 
@@ -217,16 +243,16 @@ def _is_users(file: str, process: Process) -> bool:
     return not installed and not file.startswith(("/usr/lib", *roots))
 
 
-def _batch_of(one: RankAnalysis, process: Process, record: Recorded) -> tuple[int | None, int | None]:
+def _batch_of(one: Trained, process: Process, record: Recorded) -> tuple[int | None, int | None]:
     """Find epoch and batch: the one that the worker made, or that the loop had last or asked for."""
     main = one.rank.main
     if record.index is not None:
         starts = [each for each in main.of_type(IteratorStart) if process.pid in each.pids]
         own = [each for each in starts if each.generation == record.generation]
         return (_epoch_of(one, own[-1].iterator, own[-1].epoch) if own else None), record.index
-    if one.primary is None or not len(one.primary.deliveries):
+    if one.loop.primary is None or not len(one.loop.primary.deliveries):
         return None, None
-    last = one.primary.deliveries[-1]
+    last = one.loop.primary.deliveries[-1]
     for end in main.of_type(IteratorEnd):
         if main.clock.to_session_ns(end.mono_ns) > last.delivered_ns:
             epoch = _epoch_of(one, end.iterator, end.epoch)
@@ -235,16 +261,16 @@ def _batch_of(one: RankAnalysis, process: Process, record: Recorded) -> tuple[in
     return last.epoch, last.index
 
 
-def _epoch_of(one: RankAnalysis, iterator: int, epoch: int) -> int:
+def _epoch_of(one: Trained, iterator: int, epoch: int) -> int:
     """Number an epoch as reports do: loaders that one line makes anew are one loader."""
     recorded = [each.epoch for each in one.rank.main.of_type(IteratorStart) if each.iterator == iterator]
     numbered = [each for loader in one.loaders for number, each in loader.passes if number == iterator]
     return epoch + min(numbered) - min(recorded) if numbered and recorded else epoch
 
 
-def _read_last(analysis: SessionAnalysis, process: Process, record: Recorded) -> tuple[str, str]:
+def _read_last(run: _Run, process: Process, record: Recorded) -> tuple[str, str]:
     """Find the file that was read last for the batch, of a worker for the sample; and by which library."""
-    one, spans = _rank_of(analysis, process), process.spans
+    one, spans = _rank_of(run, process), process.spans
     failed_ns = process.clock.to_session_ns(record.mono_ns)
     ends_ns = spans["start_ns"] + spans["duration_ns"]
     since_ns = process.began_ns
@@ -262,7 +288,7 @@ def _read_last(analysis: SessionAnalysis, process: Process, record: Recorded) ->
     if not len(rows):
         return "", ""
     last = spans[rows[np.argmax(ends_ns[rows])]]
-    path = analysis.session.paths.shown(process.texts.get(int(last["file"]), ""))
+    path = run.session.paths.shown(process.texts.get(int(last["file"]), ""))
     return path, process.texts.get(int(last["name"]), "").partition(".")[0]
 
 

@@ -16,6 +16,7 @@ from iotrace.analysis.device.accelerator import KERNEL_GAP_US
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute, compute_of
 from iotrace.analysis.device.gaps import Origin
+from iotrace.analysis.failures import timed_failures
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.join import loaders_of
@@ -234,9 +235,7 @@ class SessionAnalysis(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def timed_failures(self) -> list[tuple[float, Failure]]:
         """What failed, in order, each with its time in ns; -inf where a launcher told of it later."""
-        from iotrace.analysis.failures import timed_failures
-
-        return timed_failures(self)
+        return timed_failures(self.session, self.by_process)
 
     @cached_property
     def hangs(self) -> list[Hang]:

@@ -15,12 +15,12 @@ from typing import Any
 
 import click
 
-from iotrace import __version__
 from iotrace.errors import IotraceError, UsageError, what_failed
 from iotrace.report.printing import echo, in_other_words
+from iotrace.version import __version__
 
 _NAME = "iotrace"
-COMPLETION_VARIABLE = "_IOTRACE_COMPLETE"  # set by the shell when it asks for completions
+_COMPLETION_VARIABLE = "_IOTRACE_COMPLETE"  # set by the shell when it asks for completions
 _COMMANDS = (
     "run",
     "top",
@@ -75,7 +75,7 @@ def _completion(context: click.Context, option: click.Parameter, shell: str | No
     from iotrace.cli.usage import install, script_of
 
     shown = option.name == "show_completion"
-    click.echo((script_of if shown else install)(context.command, shell))
+    click.echo((script_of if shown else install)(context.command, _COMPLETION_VARIABLE, shell))
     context.exit()
 
 
@@ -114,11 +114,11 @@ def main() -> None:
 
 
 def _main(arguments: list[str]) -> int:
-    asked = os.environ.get(COMPLETION_VARIABLE)
+    asked = os.environ.get(_COMPLETION_VARIABLE)
     if asked:
         from click.shell_completion import shell_complete
 
-        return shell_complete(app, {}, _NAME, COMPLETION_VARIABLE, asked)
+        return shell_complete(app, {}, _NAME, _COMPLETION_VARIABLE, asked)
     running = arguments[:1] == ["run"]
     try:
         with app.make_context(_NAME, arguments or ["--help"]) as context:

@@ -30,7 +30,8 @@ def export(session: Path, output: Path, format_: str, as_json: bool) -> int:
     import_numpy()
     from iotrace.analysis.rank import SessionAnalysis
     from iotrace.export.dftracer import write_dftracer
-    from iotrace.report.printing import echo, watched
+    from iotrace.report.printing import echo
+    from iotrace.report.progress import watched
     from iotrace.sources.session import open_session
 
     with watched() as progress:

@@ -17,7 +17,8 @@ import click
 
 from iotrace.cli.parameters import SOURCE, ended_by_signals, import_numpy
 from iotrace.errors import SessionError, TraceError, UsageError
-from iotrace.report.printing import echo, watched
+from iotrace.report.printing import echo
+from iotrace.report.progress import watched
 from iotrace.session import names
 from iotrace.session.listing import newest_session, session_of_timeline, title_of
 from iotrace.units import size

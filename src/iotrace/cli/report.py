@@ -25,7 +25,8 @@ from iotrace.cli.parameters import (
     save_tables,
 )
 from iotrace.errors import SessionError, UsageError
-from iotrace.report.printing import echo, watched
+from iotrace.report.printing import echo
+from iotrace.report.progress import watched
 from iotrace.report.views import VIEWS
 from iotrace.session import names
 from iotrace.session.listing import newest_session, session_of_timeline, sessions_in

@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from iotrace.cli import COMPLETION_VARIABLE
 from iotrace.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -87,14 +86,14 @@ def _shown(param: click.Parameter) -> str:
     return f"{param.opts[0]} {values or param.metavar or 'VALUE'}"
 
 
-def script_of(app: click.Command, shell: str) -> str:
-    """The completion script of `app` for `shell`."""
+def script_of(app: click.Command, variable: str, shell: str) -> str:
+    """The completion script of `app` for `shell`, which sets `variable` when it asks for completions."""
     kind = get_completion_class(_known(shell))
     assert kind is not None
-    return kind(app, {}, "iotrace", COMPLETION_VARIABLE).source()
+    return kind(app, {}, "iotrace", variable).source()
 
 
-def install(app: click.Command, shell: str) -> str:
+def install(app: click.Command, variable: str, shell: str) -> str:
     """Write the script to where `shell` looks for it; returns what to do next."""
     shell = _known(shell)
     home = Path.home()
@@ -107,7 +106,7 @@ def install(app: click.Command, shell: str) -> str:
     }[shell]
     wrote = "replaced" if path.exists() else "wrote"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(script_of(app, shell))
+    path.write_text(script_of(app, variable, shell))
     lines = [f"{wrote} {path}; no other file was changed"]
     if shell == "zsh":
         lines.append("add to ~/.zshrc: fpath+=~/.zfunc; autoload -Uz compinit; compinit")

@@ -12,19 +12,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from iotrace import __version__
 from iotrace.errors import LaunchError
 from iotrace.launch import capture_directory, child, posix
-from iotrace.launch.job import job_of, task_of
-from iotrace.launch.posix_logs import make_private
+from iotrace.launch.capture_directory import make_private
 from iotrace.launch.read_paths import added_read_paths
-from iotrace.launch.session_directory import TakenError, begin, may_join, numbered
+from iotrace.launch.session_directory import TakenError, begin, job_of, may_join, numbered, task_of
 from iotrace.launch.telemetry.cgroups import count_oom_kills
 from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
 from iotrace.session.liveness import this_process
 from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState, write_document
 from iotrace.session.masks import masked
+from iotrace.version import __version__
 
 # NVIDIA, AMD, Intel. A node without a device behind it makes the exposed wait unknown, not wrong.
 _ACCELERATOR_NODES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/accel*")

@@ -143,13 +143,13 @@ def _chosen_pairs(job: Job) -> Times | None:
 def _reading(job: Job, problems: list[str], progress: Progress) -> tuple[Any, Iterator[Batch]]:
     """The reader of the input, and its batches."""
     if job.file.kind == SESSION:
-        from iotrace.merge.session_input import session_batches  # it imports the analysis, which is slow
+        from iotrace.merge.analysed_input import session_batches  # it imports the analysis, which is slow
 
         return None, session_batches(job.file)
     reader: Any = reader_of(job.file, job.pool)
     batches: Iterator[Batch] = reader.batches(blocks(job.file.path, problems, progress))
     if job.device_tracks:
-        from iotrace.merge.device_input import device_batches  # it imports the analysis, too
+        from iotrace.merge.analysed_input import device_batches  # it imports the analysis, too
 
         batches = chain(batches, device_batches(job.file.path, job.inputs > 2))
     return reader, batches

@@ -84,7 +84,7 @@ def files_of(
         if file.kind != SESSION:
             files.append(file)
             continue
-        from iotrace.merge.session_input import foreign_traces, ranks_of  # it imports the analysis
+        from iotrace.merge.analysed_input import foreign_traces, ranks_of  # it imports the analysis
 
         ranks = ranks_of(path, job)
         for name in ranks:

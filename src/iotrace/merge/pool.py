@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from iotrace.errors import IotraceError
 from iotrace.merge.convert import Job, convert
+from iotrace.merge.input_files import SESSION
 from iotrace.merge.survey import survey
 from iotrace.sources.byte_stream import Progress, silent
 
@@ -91,6 +92,10 @@ def _do(item: Any, progress: Progress = silent) -> Any:
     if isinstance(item, Job):
         return convert(item, progress)
     file, wants = item
+    if file.kind == SESSION:
+        from iotrace.merge.analysed_input import survey_session  # it imports the analysis, which is slow
+
+        return survey_session(file)
     return survey(file, wants, progress)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from isal import igzip
 
-from iotrace import __version__, compiled
+from iotrace import compiled
 from iotrace.merge.clocks.alignment import clocks_set, link
 from iotrace.merge.clocks.strict import refuse_unsure_orders
 from iotrace.merge.convert import Result
@@ -33,11 +33,11 @@ from iotrace.merge.plan import (
     survey_tasks,
 )
 from iotrace.merge.pool import Watch, run_all
-from iotrace.merge.summarise import described, summarise
-from iotrace.merge.summary import Summary
+from iotrace.merge.summary import Summary, described, summarise
 from iotrace.merge.survey import Survey
 from iotrace.merge.track_names import arrange, title_of
 from iotrace.timeline.writers import chrome_json
+from iotrace.version import __version__
 
 if TYPE_CHECKING:  # it imports more than a merge of traces needs
     from iotrace.analysis.rank import SessionAnalysis

@@ -1,4 +1,4 @@
-"""A first look at each input: its clock, rank, processes; where asked, its steps and collectives."""
+"""What a first look at an input tells: clock, rank, processes, steps, collectives. The look at traces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
+from iotrace.merge.input_files import DFTRACER, InputFile
 from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.event import us_to_ns
@@ -96,11 +96,7 @@ def reader_of(file: InputFile, hashes: dict[str, str]) -> ChromeReader[Any] | Df
 
 
 def survey(file: InputFile, wants: Wants, progress: Progress = silent) -> Survey:
-    """Look at a file; whole where that is needed, else at both ends."""
-    if file.kind == SESSION:
-        from iotrace.merge.session_input import survey_session  # it imports the analysis, which is slow
-
-        return survey_session(file)
+    """Look at a trace's file; whole where that is needed, else at both ends."""
     look = _survey_dftracer if file.kind == DFTRACER else _survey_trace
     found = look(file, wants, progress)
     if (wants.extent or found.merged) and found.first_ns is not None and found.last_ns is not None:

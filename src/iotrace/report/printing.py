@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Sequence
 from typing import Any
-
-Progress = Callable[[str], None]
 
 # Control characters of ASCII and Latin-1 (ESC, CSI), and marks that reverse a line or hide in it. Halves of
 # UTF-16 pairs stand for bytes that are no UTF-8.
@@ -96,24 +93,3 @@ def echo(*lines: str, err: bool = False) -> None:
     stream = sys.stderr if err else sys.stdout
     if stream is not None:
         print(*map(visible, lines), sep="\n", file=stream, flush=True)
-
-
-@contextmanager
-def watched() -> Iterator[Progress]:
-    """Yield a function that shows a sentence on standard error, where that is a terminal."""
-    if not _is_terminal():
-        yield lambda _: None  # `rich` is not even imported
-        return
-    from rich.text import Text
-
-    from iotrace.report.layout import make_console
-
-    with make_console(stderr=True).status("reading") as status:
-        yield lambda text: status.update(Text(visible(text)))
-
-
-def _is_terminal() -> bool:
-    try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError):  # it is closed
-        return False

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from iotrace.session import names
 from iotrace.session.hang_words import COMPUTING, HUNG, WAITING, banner, differing, ranks_in_words
-from iotrace.session.launches import joint_state, read_launches
-from iotrace.session.liveness import RUNNING
+from iotrace.session.liveness import RUNNING, joint_state, read_launches
 from iotrace.session.reading import entries, read_whole
 
 _RANK = re.compile(r"rank (\d+)")

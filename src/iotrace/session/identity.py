@@ -1,10 +1,14 @@
-"""Find who this process is (role, rank, host) at its start, from the environment and /proc."""
+"""Find who this process is (role, rank, host), from the environment and /proc, and how its clocks relate.
+
+Used inside traced processes: it imports little.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from posix import close, open, read
+from time import monotonic_ns, time_ns
 
 from iotrace.session.guard import ours
 from iotrace.session.masks import masked
@@ -36,6 +40,7 @@ _RANK_VARIABLES = {
     ),
     "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
 }
+_READINGS = 5
 
 
 def role(arguments: list[str]) -> str:
@@ -92,3 +97,18 @@ def describe(process_role: str) -> dict[str, Any]:
         "prefixes": sorted({sys.prefix, sys.base_prefix, sys.exec_prefix}),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
+
+
+def clock_anchor() -> list[int]:
+    """Return ``[mono_ns, real_ns, bound_ns]``: both clocks at one instant, ± the bound.
+
+    It is the best of five readings of REALTIME, each between two of MONOTONIC.
+    """
+    best = (1 << 62, 0, 0)
+    for _ in range(_READINGS):
+        before = monotonic_ns()
+        real = time_ns()
+        after = monotonic_ns()
+        best = min(best, (after - before, (before + after) // 2, real))
+    width, mono, real = best
+    return [mono, real, width // 2 + 1]

@@ -12,9 +12,9 @@ import msgspec
 
 from iotrace.errors import SessionError
 from iotrace.session import names
-from iotrace.session.launches import joint_exit_code, joint_state, read_launches
-from iotrace.session.liveness import RUNNING
+from iotrace.session.liveness import RUNNING, joint_exit_code, joint_state, read_launches
 from iotrace.session.manifest import read_document, read_manifest, write_document
+from iotrace.version import __version__
 
 SCHEMA_VERSION = 1
 _BY_READERS = (f"{names.OUT}/", names.COSTS, names.FILES)  # what is written into a session afterwards
@@ -146,8 +146,6 @@ def store_verdict(session: Path, text: str, iotrace_version: str) -> None:
 
 def stored_verdict(session: Path) -> str | None:
     """Return the verdict stored in `session`; None where it is of other data, or of another iotrace."""
-    from iotrace import __version__
-
     stored = read_document(session / names.OUT / names.VERDICT, StoredVerdict)
     if stored is None or stored.iotrace_version != __version__ or stored.recorded != _recorded(session):
         return None

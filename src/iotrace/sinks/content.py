@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from iotrace import __version__
 from iotrace.analysis.results import RankReport, Report, Verdict
 from iotrace.report.printing import encode_json
 from iotrace.report.sweeps.sweep import write_points
@@ -19,6 +18,7 @@ from iotrace.report.views.table import Table, of_ranks, plain_value, write_csv
 from iotrace.session import names
 from iotrace.session.manifest import write_atomically
 from iotrace.sweeps.results import SweepResult, SweepVerdict
+from iotrace.version import __version__
 
 CONTENT = "content.json"
 PREFIX = "iotrace"  # of every name in a tracker, where the program's own are, too

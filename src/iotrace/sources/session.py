@@ -12,7 +12,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from iotrace.session import names, plain_reads
-from iotrace.session.launches import Launch, joint_exit_code, joint_state, read_launches
+from iotrace.session.liveness import Launch, joint_exit_code, joint_state, read_launches
 from iotrace.session.manifest import Costs, Manifest, read_document
 from iotrace.session.reading import left_out
 from iotrace.sources.clocks.anchors import Clocks

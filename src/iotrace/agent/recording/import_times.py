@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from iotrace.agent.recording.recorder import Recorder
-
     # Begin and end, ns of CLOCK_MONOTONIC; the thread's CPU time meanwhile, ns; the thread; the module.
     Row = tuple[int, int, int, int, str]
 
@@ -37,12 +35,12 @@ _MOST_BYTES = 1 << 20  # of the list of mounts
 _pack = Struct("<4q").pack
 
 
-def install(recorder: Recorder) -> None:
-    """Note imports from now on, where this Python's import system is as expected."""
+def install() -> Imports | None:
+    """Note imports from now on; None where this Python's import system is not as expected."""
     bootstrap: Any = sys.modules.get("_frozen_importlib")
     original = getattr(bootstrap, _NAME, None)
     if type(original) is not type or not vars(original).keys() >= _USED:
-        return
+        return None
     rows: list[Row] = []
     replacement = _timed(original, rows)
     setattr(bootstrap, _NAME, replacement)
@@ -52,7 +50,7 @@ def install(recorder: Recorder) -> None:
             setattr(bootstrap, _NAME, original)
 
     patching.on_undo(undo)
-    recorder.imports = Imports(rows, monotonic_ns())
+    return Imports(rows, monotonic_ns())
 
 
 def _timed(original: Any, rows: list[Row]) -> Any:

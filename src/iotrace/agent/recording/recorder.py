@@ -17,9 +17,8 @@ from iotrace.agent import unpatched
 from iotrace.agent.recording.encode import encode, lines_of
 from iotrace.session import names
 from iotrace.session.append_file import Stream, append_line
-from iotrace.session.clock_anchor import clock_anchor
 from iotrace.session.guard import ours
-from iotrace.session.identity import read_proc
+from iotrace.session.identity import clock_anchor, read_proc
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:

@@ -23,15 +23,19 @@ _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of a code 
 _MOST_NAMES = 4096
 
 attached: Recorder | None = None  # what regions, steps and batches are recorded with
+_wrap: Callable[[Any, Any, Recorder], Any] | None = None
 _spans: ModuleType | None = None  # imported when the first region begins
 # torch.compiler.is_compiling, once imported: whether torch.compile traces the calling function now.
 _compiling: Callable[[], bool] | None = None
 
 
-def attach(recorder: Recorder) -> None:
-    """Record regions, steps and batches with `recorder` from now on."""
-    global attached
-    attached = recorder
+def attach(recorder: Recorder, wrap: Callable[[Any, Any, Recorder], Any]) -> None:
+    """Record regions, steps and batches with `recorder` from now on.
+
+    ``wrap(source, its iterator, recorder)`` makes an iterator whose items are recorded as batches.
+    """
+    global attached, _wrap
+    attached, _wrap = recorder, wrap
 
 
 def detach() -> None:
@@ -233,14 +237,12 @@ def batches(iterable: Iterable[Item]) -> Iterator[Item]:
 
     It is plain ``iter(iterable)`` outside a traced run, and for a torch DataLoader, which is recorded anyway.
     """
-    recorder = attached
+    recorder, wrap = attached, _wrap
     iterator = iter(iterable)
-    if recorder is None:
+    if recorder is None or wrap is None:
         return iterator
     try:
-        from iotrace.agent.dataloader.wrapped_source import recorded
-
-        wrapped: Iterator[Item] = recorded(iterable, iterator, recorder)
+        wrapped: Iterator[Item] = wrap(iterable, iterator, recorder)
         return wrapped
     except recorder.ours(Exception) as error:
         recorder.absorb(error, f"recording iotrace.batches({type(iterable).__name__})")

@@ -11,9 +11,7 @@ from time import monotonic_ns
 from types import CodeType
 from typing import Any
 
-from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident, get_native_id
-from iotrace.session.guard import ours
 
 _SHORTEST_S = 0.05
 _RESOLUTION = 600  # samples at most until a time has doubled
@@ -85,23 +83,3 @@ class StartupStacks:
                 [code.co_filename, getattr(code, "co_qualname", code.co_name)] for code in functions
             ],
         }
-
-
-def begin(recorder: Recorder) -> None:
-    """Sample the calling thread until `end`; not where Python runs without its interpreter lock."""
-    locked = getattr(sys, "_is_gil_enabled", None)
-    if locked is not None and not locked():
-        return
-    if recorder.startup is None and not recorder.over:
-        recorder.startup = StartupStacks()
-        recorder.start()
-
-
-def end(recorder: Recorder) -> None:
-    """Record what was sampled: the program trains."""
-    startup, recorder.startup = recorder.startup, None
-    if startup is not None:
-        try:
-            recorder.records.append(startup.record())
-        except ours(Exception) as error:
-            recorder.absorb(error, "recording stacks of the start")

@@ -1,17 +1,61 @@
-"""Judge the tiny program's run: the agent, the POSIX tracer, the interpreter and its libraries."""
+"""Check the command and the Python that it names, and judge the tiny program's run by it: the agent, the
+POSIX tracer, the interpreter and its libraries.
+"""
 
 from __future__ import annotations
 
+import os
 import platform
+import shlex
 
+from iotrace.doctor.command import Interpreter, python_of, script_of
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe
 from iotrace.doctor.results import Check, missing, ok, unknown, warning
+from iotrace.errors import LaunchError
+from iotrace.launch.child import find, script_interpreter
 
+_NOTHING_RUNS = "nothing can be run"
 _OLDEST = (3, 10)
 _OLDEST_SHOWN = ".".join(map(str, _OLDEST))
 _NEWER = f"run the program by Python {_OLDEST_SHOWN} or newer"
 _READERS = ("h5py", "zarr", "numpy", "pillow", "tifffile", "pyarrow", "pandas")
 _INSTALL = "pip install iotrace-agent into that interpreter's environment"
+
+
+def check_command(command: list[str], path: str | None) -> Check:
+    """Check the program and the script that `command` names, searched on `path`."""
+    try:
+        program = find(command, path)
+    except LaunchError as error:
+        return missing("command", str(error), _NOTHING_RUNS, error.remedy)
+    name, interpreter = script_interpreter(program, path)
+    if name and interpreter is None:
+        what = f"{shlex.quote(program)} is run by {name!r}, which is not there, or not executable"
+        return missing("command", what, _NOTHING_RUNS, "correct its first line, or install what it names")
+    script = script_of(command)
+    if script is not None and not os.path.exists(script):
+        shown = shlex.quote(script)
+        what = f"{program}, but there is no {shown} here"
+        return missing("command", what, _NOTHING_RUNS, f"check its path, or run iotrace where {shown} is")
+    return ok("command", python_of(program, path) or program)
+
+
+def check_interpreter(command: list[str], interpreter: Interpreter | None) -> Check:
+    """Check whether the words of `command` name a Python that can be tried."""
+    if interpreter is None:
+        return unknown(
+            "interpreter",
+            f"{command[0]} names no Python that could be tried",
+            "only a run shows whether the agent gets into what it starts",
+            "name the Python behind it: iotrace doctor -- python",
+        )
+    if interpreter.behind:
+        return ok(
+            "interpreter",
+            f"{interpreter.program}, behind {interpreter.behind}",
+            f"tried here, without {interpreter.behind}: it must hand on the environment",
+        )
+    return ok("interpreter", " ".join(interpreter.words))
 
 
 def judge(probe: Probe, environment: dict[str, str]) -> list[Check]:

@@ -10,8 +10,7 @@ import psutil
 
 from iotrace.doctor.results import Check, missing, ok, unknown, warning
 from iotrace.errors import LaunchError
-from iotrace.launch.job import job_of, task_of
-from iotrace.launch.session_directory import refuse_taken
+from iotrace.launch.session_directory import job_of, refuse_taken, task_of
 from iotrace.units import size
 
 _LITTLE_BYTES = 1 << 30

@@ -31,8 +31,7 @@ from iotrace.launch.telemetry.system import Memory, System, numa_nodes
 from iotrace.launch.telemetry.tree import Lists, Tree
 from iotrace.session import names
 from iotrace.session.append_file import Stream
-from iotrace.session.clock_anchor import clock_anchor
-from iotrace.session.identity import boot_id
+from iotrace.session.identity import boot_id, clock_anchor
 
 _SLOW_NS = 1_000_000_000
 # How often a command without a process is looked for.

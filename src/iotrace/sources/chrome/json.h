@@ -175,9 +175,26 @@ static inline Verdict skip_word(const uint8_t **at, const uint8_t *end, const ch
     return FINE;
 }
 
+/* From a key, `behind` which its string has ended, to its value. */
+static inline __attribute__((always_inline)) Verdict pass_key(const uint8_t **at, const uint8_t *end, Copy *copy,
+                                                              const uint8_t **behind) {
+    const uint8_t *p = *at;
+    Verdict verdict;
+    if (p >= end) return CUT;
+    if (*p != '"') return ODD;
+    p++;
+    if ((verdict = skip_string(&p, end)) != FINE) return verdict;
+    *behind = p;
+    p = skip_gap(p, end, copy);
+    if (p >= end) return CUT;
+    if (*p != ':') return ODD;
+    *at = skip_gap(p + 1, end, copy);
+    return FINE;
+}
+
 /* One value of any kind; `*at` is at its first byte. */
 static inline __attribute__((always_inline)) Verdict walk_value(const uint8_t **at, const uint8_t *end, Copy *copy) {
-    const uint8_t *p = *at;
+    const uint8_t *p = *at, *behind;
     uint64_t objects = 0; /* a bit for each level: 1 within an object, 0 within an array */
     int depth = 0;
     Verdict verdict;
@@ -229,14 +246,7 @@ close:
     p++, depth--, objects >>= 1;
     goto after;
 key:
-    if (p >= end) return CUT;
-    if (*p != '"') return ODD;
-    p++;
-    if ((verdict = skip_string(&p, end)) != FINE) return verdict;
-    p = skip_gap(p, end, copy);
-    if (p >= end) return CUT;
-    if (*p != ':') return ODD;
-    p = skip_gap(p + 1, end, copy);
+    if ((verdict = pass_key(&p, end, copy, &behind)) != FINE) return verdict;
     goto value;
 }
 

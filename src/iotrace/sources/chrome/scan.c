@@ -11,6 +11,7 @@ typedef struct {
 } Found;
 
 enum { MOST_PS_US = 1 << 30 }; /* as in event.py */
+enum { MOST_DIGITS = 18 }; /* of any number below 2^62 */
 enum { MOST_TRACKS = 4096, SLOTS = 4 * MOST_TRACKS };
 
 /* The bytes of a short key as memory has them. */
@@ -154,6 +155,107 @@ static uint32_t hash_of(const uint8_t *text, const Row *row, int one, int two) {
     return hash ^ hash >> 15;
 }
 
+/* The integer of an argument, also one in quotes; fractions are cut off. What is no integer, or not below 2^62,
+ * leaves -1. */
+static Verdict read_integer(const uint8_t **at, const uint8_t *end, int64_t *value) {
+    const uint8_t *p = *at;
+    *value = -1;
+    if (p >= end) return CUT;
+    if (is_digit(*p) && *p != '0' && end - p > MOST_DIGITS) { /* most are nothing but digits */
+        int64_t plain = 0;
+        for (; is_digit(*p) && p - *at < MOST_DIGITS; p++) plain = plain * 10 + (*p - '0');
+        if (!is_digit(*p) && *p != '.' && (*p | 0x20) != 'e') {
+            *value = plain;
+            *at = p;
+            return FINE;
+        }
+        p = *at;
+    }
+    int is_quoted = *p == '"';
+    Verdict verdict = skip_value(at, end);
+    if (verdict != FINE) return verdict;
+    const uint8_t *stop = *at - is_quoted;
+    p += is_quoted;
+    int is_negative = p < stop && *p == '-';
+    p += is_negative;
+    const uint8_t *digits = p;
+    uint64_t number = 0;
+    for (; p < stop && is_digit(*p) && p - digits < 19; p++) number = number * 10 + (uint64_t)(*p - '0');
+    if (p == digits || number >= UINT64_C(1) << 62) return FINE;
+    if (p < stop && *p == '.' && !is_quoted)
+        for (p++; p < stop && is_digit(*p);) p++;
+    if (p == stop) *value = is_negative ? -(int64_t)number : (int64_t)number;
+    return FINE;
+}
+
+static int integer_of(const uint8_t *key, int64_t length) {
+#define IS(word, number) \
+    if (!memcmp(key, word, sizeof word - 1)) return number
+    switch (length) {
+    case 4: IS("Addr", ADDRESS); break;
+    case 5: IS("bytes", BYTES); IS("Bytes", MEMORY_BYTES); break;
+    case 6: IS("stream", STREAM); IS("device", DEVICE); break;
+    case 9: IS("Device Id", DEVICE_ID); break;
+    case 11: IS("External id", EXTERNAL_ID); IS("correlation", CORRELATION); IS("external id", OLD_EXTERNAL_ID);
+        IS("Device Type", DEVICE_TYPE); break;
+    case 13: IS("Fwd thread id", FORWARD_THREAD); break;
+    case 14: IS("Total Reserved", RESERVED); break;
+    case 15: IS("Sequence number", SEQUENCE); IS("Total Allocated", ALLOCATED); break;
+    }
+    return -1;
+#undef IS
+}
+
+static int text_of(const uint8_t *key, int64_t length) {
+#define IS(word, number) \
+    if (!memcmp(key, word, sizeof word - 1)) return number
+    switch (length) {
+    case 10: IS("Input Dims", INPUT_DIMS); IS("Input type", INPUT_TYPES); break;
+    case 12: IS("warps per SM", WARPS_PER_SM); break;
+    case 13: IS("blocks per SM", BLOCKS_PER_SM); break;
+    case 25: IS("est. achieved occupancy %", OCCUPANCY); break;
+    }
+    return -1;
+#undef IS
+}
+
+static int is_collective_name(const uint8_t *key, int64_t length) {
+    return length == 15 && !memcmp(key, "Collective name", 15);
+}
+
+/* The value of `args`; what it lacks stays as it is. */
+static __attribute__((noinline)) Verdict read_arguments(const uint8_t **at, const uint8_t *end, Arguments *arguments) {
+    const uint8_t *p = *at;
+    Verdict verdict;
+    if (p < end && *p != '{') return skip_value(at, end);
+    p = skip_space(p + 1, end);
+    if (p < end && *p == '}') {
+        *at = p + 1;
+        return FINE;
+    }
+    for (;;) {
+        const uint8_t *key = p + 1, *behind;
+        if ((verdict = pass_key(&p, end, NULL, &behind)) != FINE) return verdict;
+        int64_t length = behind - 1 - key;
+        int known = integer_of(key, length);
+        const uint8_t *value = p;
+        verdict = known < 0 ? skip_value(&p, end) : read_integer(&p, end, &arguments->integers[known]);
+        if (verdict != FINE) return verdict;
+        if (known < 0 && (known = text_of(key, length)) >= 0) {
+            arguments->texts[known] = value;
+            arguments->text_stops[known] = p;
+        }
+        if (is_collective_name(key, length)) arguments->is_collective = *value != 'n'; /* null */
+        p = skip_space(p, end);
+        if (p >= end) return CUT;
+        if (*p == '}') break;
+        if (*p != ',') return ODD;
+        p = skip_space(p + 1, end);
+    }
+    *at = p + 1;
+    return FINE;
+}
+
 /* With a copy, that is what the row's offsets are in: `text` is then its begin. */
 static inline __attribute__((always_inline)) Verdict read_event(
     const uint8_t *text, const uint8_t **at, const uint8_t *end, Row *row, Arguments *arguments, Copy *copy) {
@@ -166,24 +268,18 @@ static inline __attribute__((always_inline)) Verdict read_event(
     if (*p != '{') return ODD;
     p = skip_gap(p + 1, end, copy);
     for (;;) {
-        if (p >= end) return CUT;
-        if (*p != '"') return ODD;
-        const uint8_t *key = p++;
+        const uint8_t *key = p, *behind;
         int32_t key_at = OFFSET(key);
-        if ((verdict = skip_string(&p, end)) != FINE) return verdict;
-        int known = key_of(key + 1, p - key - 2, end);
-        if (known < 0 && memchr(key, '\\', (size_t)(p - key))) return ODD; /* it may spell a known one */
-        p = skip_gap(p, end, copy);
-        if (p >= end) return CUT;
-        if (*p != ':') return ODD;
-        p = skip_gap(p + 1, end, copy);
+        if ((verdict = pass_key(&p, end, copy, &behind)) != FINE) return verdict;
+        int known = key_of(key + 1, behind - key - 2, end);
+        if (known < 0 && memchr(key, '\\', (size_t)(behind - key))) return ODD; /* it may spell a known one */
         int32_t value_at = OFFSET(p);
         if (known == TS || known == DUR) {
             int *is_read = known == TS ? &has_start : &has_duration;
             *is_read = read_usual_time(&p, end, known == TS ? &row->start_ns : &row->duration_ns);
             verdict = *is_read ? FINE : pass_value(&p, end, copy);
         } else if (known == ARGS && arguments) {
-            verdict = iotrace_read_arguments(&p, end, arguments);
+            verdict = read_arguments(&p, end, arguments);
         } else {
             verdict = pass_value(&p, end, copy);
         }

@@ -1,4 +1,4 @@
-/* Rows of events in JSON, and steps through its text: what `scan.c` shares with the writers. */
+/* Rows of events in JSON, and steps through its text: what `scan.c` shares with the columns and the writers. */
 #ifndef IOTRACE_SCAN_H
 #define IOTRACE_SCAN_H
 #include "json.h"
@@ -40,9 +40,7 @@ static inline const uint8_t *skip_between(const uint8_t *p, const uint8_t *end) 
     return p;
 }
 
-/* One event, from its brace. `arguments` may be NULL. */
+/* One event, from its brace. `arguments` may be NULL; of them, what the event lacks stays as it is. */
 Verdict iotrace_read_event(const uint8_t *text, const uint8_t **at, const uint8_t *end, Row *row, Arguments *arguments);
-/* The value of `args`; what it lacks stays as it is. */
-Verdict iotrace_read_arguments(const uint8_t **at, const uint8_t *end, Arguments *arguments);
 
 #endif

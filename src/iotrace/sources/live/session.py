@@ -11,8 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.session import names
-from iotrace.session.launches import Launch, joint_state, read_launches
-from iotrace.session.liveness import ENDED, KILLED
+from iotrace.session.liveness import ENDED, KILLED, Launch, joint_state, read_launches
 from iotrace.session.manifest import read_document, read_manifest
 from iotrace.session.reading import entries
 from iotrace.session.recorded import directories_of

@@ -9,7 +9,7 @@ import re
 
 from iotrace.launch.telemetry.hangs import blocked
 from iotrace.launch.telemetry.hangs.progress import Progress
-from iotrace.launch.telemetry.hangs.words import function_of, is_foreign
+from iotrace.launch.telemetry.hangs.telling import function_of, is_foreign
 
 LEAST_NS = 60_000_000_000  # without a batch
 DUMPS = 3  # alike, one behind the other

@@ -1,4 +1,8 @@
-"""Tell a hang: in words, on the launcher's standard error, and in the sampler's file."""
+"""Tell what a process that does not go on is in: in a few words, by `blocked.look_at` and its Python stack.
+
+Frames are lines of faulthandler, the innermost first: ``File "train.py", line 17 in __getitem__``. A hang is
+told on the launcher's standard error, and in the sampler's file.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,134 @@ import os
 from contextlib import suppress
 from stat import S_ISREG
 
-from iotrace.launch.telemetry.hangs.blocked import About
-from iotrace.launch.telemetry.hangs.words import collective_of
+from iotrace.launch.telemetry.hangs.blocked import OF_A_FILE, POLLS, WRITES, About
 from iotrace.session import names
 from iotrace.session.append_file import append_line
 from iotrace.session.hang_words import banner, differing
+
+_STATES = {"T": "stopped", "t": "traced by a debugger", "D": "blocked in the kernel", "Z": "ended"}
+_LIBRARIES = ("/torch/", "/multiprocessing/", "/threading.py", "/queue.py", "/iotrace/", "/selectors.py")
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", *_LIBRARIES)
+_COLLECTIVES = ("/torch/distributed/distributed_c10d.py", "/torch/nn/parallel/distributed.py")
+_ASIDE = ("wrapper", "_wait")
+_QUEUES = ("/multiprocessing/queues.py", "/queue.py")
+
+
+def sentence(about: About, now_ns: int = 0) -> str:
+    """Say what a process is in, in a few words; `now_ns`, if it is given, by CLOCK_MONOTONIC."""
+    state = _STATES.get(str(about["state"]), "")
+    if state == "stopped":
+        return f"is stopped: kill -CONT {about['pid']} lets it go on"
+    if waits_for_others(about):
+        return "waits for work" if str(about["role"]).startswith("worker") else "waits for its workers"
+    stack = about.get("stack") or []
+    where = _frame(stack)
+    doing, aside = _doing(about, stack, _how_long(about, now_ns)), _aside(about, now_ns)
+    return f"{doing}{f' ({state})' if state else ''}{f', {where}' if where else ''}{aside}"
+
+
+def _how_long(call: About, now_ns: int) -> str:
+    since_ns = call.get("call_since_ns")
+    return f" for {(now_ns - since_ns) / 1e9:.0f} s" if since_ns and now_ns > since_ns else ""
+
+
+def _aside(about: About, now_ns: int) -> str:
+    """Say what another thread is in that the main thread may wait for."""
+    threads = about.get("threads")
+    if not threads or about.get("call_since_ns"):
+        return ""
+    oldest = threads[0]
+    of = f" of {oldest['file']}" if oldest["file"] else ""
+    return f"; its thread {oldest['tid']} is in {oldest['call']}{of}{_how_long(oldest, now_ns)}"
+
+
+def sentence_of_busy(about: About, frames: list[str], on_device: bool) -> str:
+    """Say where a process computes, by the program's frames that its dumps share."""
+    named = collective_of(about)
+    if named:
+        return f"waits for other ranks in {named}, on a CPU, {_frame(frames)}"
+    device = " or waits for its device" if on_device else ""
+    return f"computes{device}, {_frame(frames)}"
+
+
+def is_foreign(line: str) -> bool:
+    """Say whether a frame is not the program's own."""
+    return any(part in line for part in _INSTALLED)
+
+
+def _doing(about: About, stack: list[str], lasts: str) -> str:
+    call, file = about["call"], about["file"]
+    if call == "futex" or call in POLLS:
+        named = collective_of(about)
+        if named:
+            return f"waits for other ranks in {named}"
+        put, got = (_is_in(stack, _QUEUES, name) for name in ("put", "get"))
+        if put or got:
+            return f"waits {'to put into a full queue' if put else 'for an empty queue'}"
+        return "waits for a lock" if call == "futex" else "waits for a message"
+    if _of_a_stream(about):
+        return f"waits to {'write to' if call in WRITES else 'read from'} a {_of_a_stream(about)}"
+    if call in ("flock", "fcntl") and file is not None:
+        return f"waits for the lock of {file}"
+    if about["wchan"] == "wait_for_partner" and call not in OF_A_FILE:
+        return f"opens {f'{file}{lasts}, ' if file else ''}a FIFO that no other process opens"
+    if call is not None:
+        return f"is in {call} of {file}{lasts}" if file is not None else f"is in {call}{lasts}"
+    return f"is in the kernel's {about['wchan']}" if about["wchan"] else "does nothing"
+
+
+def waits_for_others(about: About) -> bool:
+    """Say whether a process of a loader only waits for the others: for a batch, or for an index."""
+    frames = about.get("stack") or []
+    asks = any(
+        "/torch/utils/data/" in line and line.endswith(("_get_data", "_worker_loop")) for line in frames
+    )
+    # A lock: of the thread that pins memory. A socket: a worker hands over a descriptor there.
+    waits = about["call"] in POLLS or about["call"] == "futex" or _of_a_stream(about) != ""
+    return waits and asks and not any(line.endswith("in fetch") for line in frames)
+
+
+def _of_a_stream(about: About) -> str:
+    """Return ``socket`` or ``pipe`` where a process reads from or writes to one."""
+    kind = str(about["file"]).partition(":")[0]
+    return kind if about["call"] in OF_A_FILE and kind in ("socket", "pipe") else ""
+
+
+def collective_of(about: About) -> str:
+    """Return the collective that a process is in, ``backward`` where DistributedDataParallel's; else ''."""
+    stack = about.get("stack") or []
+    for line in stack:
+        name = function_of(line)
+        if any(file in line for file in _COLLECTIVES) and name not in _ASIDE:
+            return name
+        if not any(part in line for part in _LIBRARIES):
+            break
+    ranked = str(about["role"]).startswith("rank")
+    return "backward" if ranked and stack and function_of(stack[0]) == "_engine_run_backward" else ""
+
+
+def _is_in(stack: list[str], files: tuple[str, ...], function: str) -> bool:
+    """Whether the program itself called this function of these files, and is in it."""
+    for line in stack:
+        if any(file in line for file in files) and function_of(line) == function:
+            return True
+        if not any(part in line for part in _LIBRARIES):
+            return False
+    return False
+
+
+def function_of(line: str) -> str:
+    """Return the function that a frame is in."""
+    return line.rpartition(" in ")[2]
+
+
+def _frame(stack: list[str]) -> str:
+    """Return the innermost frame of the program's own, in the words of faulthandler."""
+    own = [
+        line for line in stack if line.startswith("File ") and not any(part in line for part in _LIBRARIES)
+    ]
+    chosen = own or stack
+    return chosen[0][:1].lower() + chosen[0][1:] if chosen else ""
 
 
 def record_of(waited_ns: int, processes: list[About], kind: str) -> About:

@@ -14,8 +14,13 @@ from iotrace.launch.telemetry.hangs.blocked import About
 from iotrace.launch.telemetry.hangs.computing import DUMPS, LEAST_NS, MOST_DUMPS, Computing, dump, place
 from iotrace.launch.telemetry.hangs.open_calls import OpenCalls
 from iotrace.launch.telemetry.hangs.progress import Progress, find
-from iotrace.launch.telemetry.hangs.telling import record_of
-from iotrace.launch.telemetry.hangs.words import collective_of, sentence, sentence_of_busy, waits_for_others
+from iotrace.launch.telemetry.hangs.telling import (
+    collective_of,
+    record_of,
+    sentence,
+    sentence_of_busy,
+    waits_for_others,
+)
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
 
