@@ -9,6 +9,7 @@ import pytest
 
 from iotrace.launch import session_directory
 from iotrace.launch.session_directory import job_of, task_of
+from iotrace.launch.traced_run import begin_by_default, describe
 from iotrace.session import names
 from iotrace.session.identity import ranks
 from iotrace.session.manifest import Manifest, Outcome, PosixState, claim, write_document
@@ -102,3 +103,18 @@ def test_a_session_of_an_earlier_start_is_not_joined(
         ended_ns = time.time_ns() - ended_s_ago * 1_000_000_000
         write_document(tmp_path / names.OUTCOME, Outcome(exit_code=0, ended_ns=ended_ns, duration_ns=1))
     assert session_directory.may_join(tmp_path, manifest.job, task) is joins
+
+
+def test_a_directory_that_another_task_has_just_made_is_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("IOTRACE_JOB", "mine")
+    manifest = describe(["true"], PosixState(on=False), [], {}, None)
+    (tmp_path / "iotrace-mine").mkdir()
+    shown, _ = begin_by_default(manifest)
+    assert shown == Path("iotrace-mine")
+    (tmp_path / "iotrace-mine-2").mkdir()
+    (tmp_path / "iotrace-mine-2" / "notes").touch()  # somebody's own
+    (tmp_path / "iotrace-mine" / "manifest.json").write_text("{}")  # of another job
+    assert begin_by_default(manifest)[0] == Path("iotrace-mine-3")

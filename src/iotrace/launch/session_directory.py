@@ -32,7 +32,7 @@ _JOBS = (
 
 
 class TakenError(LaunchError):
-    """The directory already holds a session that this run does not belong to."""
+    """The directory already holds something that this run does not belong to."""
 
 
 def numbered(directory: Path) -> Iterator[Path]:
@@ -82,7 +82,7 @@ def _holds_session(directory: Path) -> bool:
     entries = [entry for entry in os.listdir(directory) if not entry.startswith(f".{names.MANIFEST}.")]
     session = (directory / names.MANIFEST).exists()
     if entries and not session:
-        raise LaunchError(f"{directory} exists and is not a session", _CHOOSE)
+        raise TakenError(f"{directory} exists and is not a session", _CHOOSE)
     return session
 
 

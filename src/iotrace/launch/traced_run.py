@@ -50,7 +50,9 @@ def begin_by_default(manifest: Manifest, suffix: str = "") -> tuple[Path, Path]:
     job = job_of(os.environ)
     name = job or f"{datetime.now():%Y%m%d-%H%M%S}"
     for path in numbered(Path(f"iotrace-{name}{suffix}")):
-        if not path.exists() or (job and may_join(path, job, task_of(os.environ))):
+        # Another task of the job may have made the directory just now, and be about to write its manifest.
+        is_begun = job and path.is_dir() and not (path / names.MANIFEST).exists()
+        if not path.exists() or is_begun or (job and may_join(path, job, task_of(os.environ))):
             with suppress(TakenError):  # another run that began in the same second was faster
                 return path, begin(path, manifest)
     raise AssertionError("there is always a next number")
