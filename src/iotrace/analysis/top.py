@@ -33,7 +33,7 @@ from iotrace.units import counted
 DEFAULT_STEPS = 50
 _MARGIN = 10  # steps before the window that are kept in memory
 _IDLE_NS = 300_000_000_000  # of a rank without steps, what is older is given up
-_SYSTEM = unknown(System, gpus=[], processes=[])
+_SYSTEM = System()
 
 
 class Watch:

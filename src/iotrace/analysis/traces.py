@@ -202,7 +202,7 @@ def _rank(rank: _Trace) -> RankReport:
         operators=compute.operators,
         slow_steps=compute.slow_steps,
         file_groups=[],
-        system=unknown(System, gpus=_gpus(rank.trace), processes=[]),
+        system=System(gpus=_gpus(rank.trace)),
         models=[],
         memory=memory_in([rank.trace]),
         snapshots=[],
@@ -226,8 +226,7 @@ def _gpus(trace: KinetoTrace) -> list[Gpu]:
     for index, device in enumerate(trace.devices):
         memory, name = device.get("totalGlobalMem"), str(device.get("name", "unknown"))
         size = memory if isinstance(memory, int) else None
-        about = {"index": index, "uuid": "", "name": name, "memory_total_bytes": size}
-        found.append(unknown(Gpu, throttle_reasons={}, **about))
+        found.append(Gpu(index=index, uuid="", name=name, memory_total_bytes=size))
     return found
 
 
