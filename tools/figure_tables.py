@@ -14,7 +14,7 @@ from iotrace.analysis.results.figure import figures_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "definitions.md"
 # `<!-- figures: Steps, excluded.Excluded -->`: a struct, and one whose fields follow behind a dot.
-_TABLE = re.compile(r"(<!-- figures: (?P<structs>[\w., ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- figures: (?P<structs>[\w.,\[\] ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def page(text: str) -> str:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
-from iotrace.analysis.results import Failure, unknown
+from iotrace.analysis.results import Failure
 from iotrace.session import names
 from iotrace.session.names import KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.processes import Process
@@ -128,8 +128,7 @@ def _of_signal(
 ) -> Failure:
     name = signal_name(signal)
     one = None if process is None else _rank_of(analysis, process)
-    return unknown(
-        Failure,
+    return Failure(
         process=None if process is None else process.pid,
         role=None if process is None else analysis.session.role_of(process),
         rank=rank if one is None else one.rank.number,

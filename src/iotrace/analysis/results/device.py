@@ -13,7 +13,7 @@ class IdleByModule(ReportPart, frozen=True, kw_only=True):
     `device_us` sums what each took, communication (`comm_us`) among it.
     """
 
-    module: str | None
+    module: str | None = None
     phase: str
     idle_us: float
     comm_us: float
@@ -53,8 +53,8 @@ class Launches(ReportPart, frozen=True, kw_only=True):
 class StreamIdle(ReportPart, frozen=True, kw_only=True):
     """A stream's own gaps, whatever other streams did meanwhile."""
 
-    device: int | None
-    stream: int | None
+    device: int | None = None
+    stream: int | None = None
     events: int
     busy_us: float
     idle_by_class_us: dict[str, float]
@@ -72,11 +72,11 @@ class Kernel(ReportPart, frozen=True, kw_only=True):
     mean_us: float
     max_us: float
     is_collective: bool
-    op: str | None
-    module: str | None
-    blocks_per_sm: float | None
-    occupancy_pct: float | None
-    tensor_cores: bool | None
+    op: str | None = None
+    module: str | None = None
+    blocks_per_sm: float | None = None
+    occupancy_pct: float | None = None
+    tensor_cores: bool | None = None
 
 
 class Operator(ReportPart, frozen=True, kw_only=True):
@@ -89,8 +89,8 @@ class Operator(ReportPart, frozen=True, kw_only=True):
     calls: int
     host_total_us: float
     host_self_us: float
-    device_total_us: float | None
-    device_self_us: float | None
+    device_total_us: float | None = None
+    device_self_us: float | None = None
 
 
 class OperatorShapes(ReportPart, frozen=True, kw_only=True):
@@ -105,11 +105,11 @@ class OperatorShapes(ReportPart, frozen=True, kw_only=True):
     calls: int
     host_total_us: float
     device_total_us: float
-    flop_per_call: int | None
-    tflop_per_s: float | None
-    peak_tflop_per_s: float | None
-    bound: str | None
-    roofline_pct: float | None
+    flop_per_call: int | None = None
+    tflop_per_s: float | None = None
+    peak_tflop_per_s: float | None = None
+    bound: str | None = None
+    roofline_pct: float | None = None
 
 
 class DevicePeaks(ReportPart, frozen=True, kw_only=True):
@@ -126,26 +126,26 @@ class CollectiveKind(ReportPart, frozen=True, kw_only=True):
     """Communication of a kind in a process group; its bandwidths include the waits for late ranks."""
 
     kind: str
-    group: str | None
-    group_size: int | None
+    group: str | None = None
+    group_size: int | None = None
     calls: int
-    bytes: int | None
+    bytes: int | None = None
     total_us: float
     exposed_us: float
-    algorithm_gb_per_s: float | None
-    bus_gb_per_s: float | None
+    algorithm_gb_per_s: float | None = None
+    bus_gb_per_s: float | None = None
 
 
 class MemoryOperation(ReportPart, frozen=True, kw_only=True):
     """All copies of a kind, or sets; `overlapped_us` ran while a kernel computed."""
 
     name: str
-    direction: str | None
-    pinned: bool | None
+    direction: str | None = None
+    pinned: bool | None = None
     calls: int
-    bytes: int | None
+    bytes: int | None = None
     total_us: float
-    gb_per_s: float | None
+    gb_per_s: float | None = None
     overlapped_us: float
 
 
@@ -162,8 +162,8 @@ class Gap(ReportPart, frozen=True, kw_only=True):
     us: float
     before: str
     after: str
-    op: str | None
-    module: str | None
+    op: str | None = None
+    module: str | None = None
     kind: str = msgspec.field(name="class")
     at_s: float
     command: str
@@ -177,12 +177,12 @@ class SlowStep(ReportPart, frozen=True, kw_only=True):
     Of a trace without steps `step` and what is over the usual are null, the parts are all that it did.
     """
 
-    step: int | None
+    step: int | None = None
     is_first: bool
     ms: float
-    over_ms: float | None
+    over_ms: float | None = None
     parts_ms: dict[str, float]
-    unnamed_ms: float | None
+    unnamed_ms: float | None = None
     host_ms: dict[str, float]
 
 
@@ -192,7 +192,7 @@ class StreamWait(ReportPart, frozen=True, kw_only=True):
     `measured`: the trace has the synchronisation; else it is inferred from the calls and the times.
     """
 
-    device: int | None
+    device: int | None = None
     stream: int
     waits_for: int
     calls: int
@@ -235,9 +235,9 @@ class DevicePhase(ReportPart, frozen=True, kw_only=True):
     """
 
     phase: str
-    busy_us: float | None
-    comm_us: float | None
-    comm_alone_us: float | None
+    busy_us: float | None = None
+    comm_us: float | None = None
+    comm_alone_us: float | None = None
 
 
 class Accelerator(ReportPart, frozen=True, kw_only=True):
@@ -251,23 +251,23 @@ class Accelerator(ReportPart, frozen=True, kw_only=True):
     comm_us: float
     memory_us: float
     comm_comp_overlap_us: float
-    comm_comp_overlap_pct: float | None
-    overlap_of_compute_pct: float | None
-    overlap_of_span_pct: float | None
+    comm_comp_overlap_pct: float | None = None
+    overlap_of_compute_pct: float | None = None
+    overlap_of_span_pct: float | None = None
     kernel_gap_us: float
     idle_by_class_us: dict[str, float]
-    data_wait_by_cause_us: dict[str, float] | None
+    data_wait_by_cause_us: dict[str, float] | None = None
     idle_by_module: list[IdleByModule]
     idle_by_origin: list[IdleByOrigin]
     streams: list[StreamIdle]
     idle_other_us: dict[str, float]
     without_launch: int
     launches: list[Launches]
-    launch_queue_mean: float | None
-    launch_queue_max: int | None
-    sm_efficiency_pct: float | None
-    occupancy_pct: float | None
-    peaks: DevicePeaks | None
+    launch_queue_mean: float | None = None
+    launch_queue_max: int | None = None
+    sm_efficiency_pct: float | None = None
+    occupancy_pct: float | None = None
+    peaks: DevicePeaks | None = None
     shapes: list[OperatorShapes]
     kernels: list[Kernel]
     operators: list[Operator]

@@ -22,7 +22,7 @@ _UNITS = {
     "_fraction": "0 to 1",
     "_pct": "%",
     "_ms": "ms",
-    "_us": "us",
+    "_us": "µs",
     "_ns": "ns",
     "_seconds": "s",
     "_s": "s",

@@ -111,8 +111,8 @@ class Forecast(ReportPart, frozen=True, kw_only=True):
     what: str
     kind: str
     host: str
-    pid: int | None
-    role: str | None
+    pid: int | None = None
+    role: str | None = None
     used: int
     limit: int
     limit_of: str
@@ -129,7 +129,7 @@ class NumaNode(ReportPart, frozen=True, kw_only=True):
 
     node: int
     cpus: list[int]
-    memory_bytes: int | None
+    memory_bytes: int | None = None
     distances: list[int]
 
 
@@ -155,21 +155,21 @@ class System(ReportPart, frozen=True, kw_only=True):
 
 
 class Overhead(ReportPart, frozen=True, kw_only=True):
-    """What tracing itself may have cost: counts over the run, costs as measured on `measured_on` after it.
+    """What tracing itself may have cost: counts over the run, costs as measured on `measured_on` after it."""
 
-    The percentages are of the measured steps and of their batches' production; `estimated_pct_of_step` is
-    an upper bound, as all but `least_pct_of_step` take every call to come after other work.
-    """
-
-    posix_calls: int | None
-    spans: int
-    processes: int
-    posix_call_us: float | None
-    next_posix_call_us: float | None
-    span_us: float | None
-    process_start_ms: float | None
-    measured_on: str | None
-    consumer_pct_of_step: float | None
-    workers_pct_of_production: float | None
-    estimated_pct_of_step: float | None
-    least_pct_of_step: float | None
+    posix_calls: Annotated[int | None, figure("calls of the rank's processes, as `io.calls`", null="POSIX calls were not traced")] = None
+    spans: Annotated[int, figure("spans of the rank's processes")]
+    processes: Annotated[int, figure("the training process and its workers")]
+    posix_call_us: Annotated[float | None, figure("added to a read of 4 KiB by the POSIX tracer, after other work", null="not measured, or not traced")] = None
+    next_posix_call_us: Annotated[float | None, figure("the same, for a read that follows another", null="as above")] = None
+    span_us: Annotated[float | None, figure("added to an empty call by timing it", null="not measured")] = None
+    process_start_ms: Annotated[float | None, figure("CPU time added to the start of a Python process, by all sources", null="not measured")] = None
+    measured_on: Annotated[str | None, figure("host where it was measured: that of the job's first launcher", null="not measured")] = None
+    consumer_pct_of_step: Annotated[
+        float | None, figure("cost of the calls and spans on the consumer's threads / length of the steps", "%", null="no measured step, or a cost unknown")
+    ] = None
+    workers_pct_of_production: Annotated[
+        float | None, figure("cost of the workers' calls and spans / length of their productions", "%", null="no workers, none known, or as above")
+    ] = None
+    estimated_pct_of_step: Annotated[float | None, figure("by how much the steps would be shorter at most", "%", null="as `consumer_pct_of_step`")] = None
+    least_pct_of_step: Annotated[float | None, figure("the same, of workers pro rata to the waits for their batches", "%", null="as above")] = None

@@ -17,17 +17,17 @@ class ReadPattern(ReportPart, frozen=True, kw_only=True):
     """
 
     reads: int
-    p50_ms: float | None
-    p95_ms: float | None
-    p99_ms: float | None
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
     quantiles_of_bursts: bool = False
-    bytes_per_s: float | None
-    reader_bytes_per_s: float | None
-    small_fraction: float | None
-    random_fraction: float | None
-    reread_fraction: float | None
+    bytes_per_s: float | None = None
+    reader_bytes_per_s: float | None = None
+    small_fraction: float | None = None
+    random_fraction: float | None = None
+    reread_fraction: float | None = None
     metadata_calls: int
-    metadata_calls_per_sample: float | None
+    metadata_calls_per_sample: float | None = None
 
 
 class MountIo(ReportPart, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class MountIo(ReportPart, frozen=True, kw_only=True):
     point: str
     type: str
     files: int
-    read_bytes: int | None
+    read_bytes: int | None = None
     pattern: ReadPattern
     plain_bytes_per_s: float | None = None
     plain_cold: bool | None = None
@@ -70,13 +70,13 @@ class FileIo(ReportPart, frozen=True, kw_only=True):
     opens: int
     maps: int
     reads: int
-    read_bytes: int | None
-    read_ms_total: float | None
+    read_bytes: int | None = None
+    read_ms_total: float | None = None
     writes: int
     write_bytes: int
     metadata_ms_total: float
-    sequential_fraction: float | None
-    reread_fraction: float | None
+    sequential_fraction: float | None = None
+    reread_fraction: float | None = None
     by_worker: dict[str, int]
     kind: str = "file"
     members: int | None = None
@@ -92,13 +92,13 @@ class Chunks(ReportPart, frozen=True, kw_only=True):
     """
 
     read: int
-    of: int | None
+    of: int | None = None
     times_read: int
-    decoded_bytes: int | None
-    used_bytes: int | None
-    amplification: float | None
-    first_date: str | None
-    last_date: str | None
+    decoded_bytes: int | None = None
+    used_bytes: int | None = None
+    amplification: float | None = None
+    first_date: str | None = None
+    last_date: str | None = None
     variables: list[str]
 
 
@@ -115,7 +115,7 @@ class ChunkedArray(ReportPart, frozen=True, kw_only=True):
     shape: list[int]
     chunk: list[int]
     chunk_bytes: int
-    access: list[int] | None
+    access: list[int] | None = None
     accesses: int
     chunks_touched: int
     used_bytes: int
@@ -146,8 +146,8 @@ class RowGroups(ReportPart, frozen=True, kw_only=True):
     reads: int
     decoded_bytes: int
     distinct_bytes: int
-    passes: int | None
-    decoded_per_pass: float | None
+    passes: int | None = None
+    decoded_per_pass: float | None = None
     suggested_rows: int | None = None
     predicted_bytes: int | None = None
     command: str = ""
@@ -164,7 +164,7 @@ class MappedReads(ReportPart, frozen=True, kw_only=True):
     """
 
     accesses: int
-    touched_bytes: int | None
+    touched_bytes: int | None = None
     major_faults: int
     predicted_bytes: int | None = None
 
@@ -175,11 +175,11 @@ class Amplification(ReportPart, frozen=True, kw_only=True):
     Null where that is not known, for the reason in `why`.
     """
 
-    fetched_bytes: int | None
-    decoded_bytes: int | None
-    used_bytes: int | None
-    fetched_per_used: float | None
-    decoded_per_used: float | None
+    fetched_bytes: int | None = None
+    decoded_bytes: int | None = None
+    used_bytes: int | None = None
+    fetched_per_used: float | None = None
+    decoded_per_used: float | None = None
     why: str
     arrays: list[ChunkedArray]
     row_groups: list[RowGroups] = msgspec.field(default_factory=list)
@@ -197,7 +197,7 @@ class WholeReads(ReportPart, frozen=True, kw_only=True):
     times: int
     times_per_pass: float
     readers: int
-    given_bytes: int | None
+    given_bytes: int | None = None
     fits: bool
 
 
@@ -209,15 +209,15 @@ class FileGroup(ReportPart, frozen=True, kw_only=True):
 
     path: str
     kind: str
-    members: int | None
-    ms: float | None
-    read_ms: float | None
-    decode_ms: float | None
-    transform_ms: float | None
-    reads: int | None
-    read_bytes: int | None
-    read_ms_total: float | None
-    write_bytes: int | None
+    members: int | None = None
+    ms: float | None = None
+    read_ms: float | None = None
+    decode_ms: float | None = None
+    transform_ms: float | None = None
+    reads: int | None = None
+    read_bytes: int | None = None
+    read_ms_total: float | None = None
+    write_bytes: int | None = None
     chunks: Chunks | None = None
     pattern: ReadPattern | None = None
     amplification: Amplification | None = None
@@ -234,9 +234,9 @@ class ProcessCoverage(msgspec.Struct, frozen=True):
 
     pid: int
     role: str
-    coverage: float | None
-    traced_bytes: int | None
-    kernel_bytes: int | None
+    coverage: float | None = None
+    traced_bytes: int | None = None
+    kernel_bytes: int | None = None
     is_worker: bool = False
     steps_traced_bytes: int | None = None
     steps_kernel_bytes: int | None = None
@@ -250,10 +250,10 @@ class Io(ReportPart, frozen=True, kw_only=True):
 
     `unseen_because` says what the kernel counts and the tracer does not; None where no data was read."""
 
-    coverage: float | None
+    coverage: float | None = None
     data_coverage: float | None = None
     data_coverage_of_steps: bool = False
-    unseen_because: str | None
+    unseen_because: str | None = None
     calls: int
     bytes: int
     ms_total: float

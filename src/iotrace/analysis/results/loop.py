@@ -2,52 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.figure import figure
 
 
 class Excluded(ReportPart, frozen=True, kw_only=True):
     """Steps left out of the figures: the first, those awaiting a worker's first batch, those profiled."""
 
-    first: int
-    warmup: int
-    profiled: int
+    first: Annotated[int, figure("1 if there is any step, else 0")]
+    warmup: Annotated[int, figure("warm-up steps, the first step not among them")]
+    profiled: Annotated[int, figure("steps that a window of torch's profiler touched")]
 
 
 class Steps(ReportPart, frozen=True, kw_only=True):
-    """Measured steps; `begun` counts all that the loop began, `unknown_why` is why its data wait is null.
+    """Measured steps; with gradient accumulation `per_update` or `batches` is more than 1."""
 
-    `loop_seconds`: from the first step's beginning to the last known end, with all that is no measured step.
-    `drift_pct`: by how much the second half of the steps is longer than the first; `ci95`: 95 % intervals.
-    `per_update`: steps to one of the busiest optimizer's, and `batches`: of the loop's loader to a step: with
-    gradient accumulation one of them is more than 1.
-    """
-
-    count: int
-    begun: int | None
-    unknown_why: str | None
+    count: Annotated[int, figure("measured steps")]
+    begun: Annotated[int | None, figure("cuts, so also steps without a known end", null="no loop was seen")] = None
+    unknown_why: Annotated[str | None, figure("why the data wait is null", null="where it is known")] = None
     excluded: Excluded
-    mean_ms: float | None
-    mean_ci95_ms: list[float] | None
-    drift_pct: float | None
-    drift_ci95_pct: list[float] | None
-    p50_ms: float | None
-    p95_ms: float | None
-    per_second: float | None
-    samples_per_second: float | None
-    loop_seconds: float | None
-    per_update: float | None = None
-    batches: float | None = None
+    mean_ms: Annotated[float | None, figure("mean length of the measured steps", null="no measured step")] = None
+    mean_ci95_ms: Annotated[list[float] | None, figure("95 % interval of that mean: by blocks of steps", null="fewer than 4 measured steps")] = None
+    drift_pct: Annotated[float | None, figure("mean of the second half of the steps / mean of the first half - 1", null="fewer than 8")] = None
+    drift_ci95_pct: Annotated[list[float] | None, figure("its 95 % interval", null="the same")] = None
+    p50_ms: Annotated[float | None, figure("percentiles of it, linearly interpolated", null="no measured step")] = None
+    p95_ms: Annotated[float | None, figure("percentiles of it, linearly interpolated", null="no measured step")] = None
+    per_second: Annotated[float | None, figure("`count` / sum of the measured steps' lengths", null="no measured step")] = None
+    samples_per_second: Annotated[
+        float | None, figure("samples of their batches / the same sum", null="no measured step, or one whose samples are unknown")
+    ] = None
+    loop_seconds: Annotated[float | None, figure("from the first step's beginning to the last known end of a step", null="no step has an end")] = None
+    per_update: Annotated[
+        float | None, figure("steps begun from one step of the busiest optimizer to the next, on average", null="fewer than two optimizer steps were seen")
+    ] = None
+    batches: Annotated[float | None, figure("of the loop's loader, delivered to a measured step, on average", null="no loader, or no measured step")] = None
 
 
 class PhasesMs(ReportPart, frozen=True, kw_only=True):
     """Means per measured step of what the training thread was in; with the data wait they sum to the step."""
 
-    forward: float | None
-    backward: float | None
-    optimizer: float | None
-    other: float | None
+    forward: Annotated[float | None, figure("calls of modules with grad mode on", null="no such call was seen in a measured step")] = None
+    backward: Annotated[float | None, figure("`torch.autograd.backward`, which `Tensor.backward` calls", null="not called in a measured step")] = None
+    optimizer: Annotated[
+        float | None, figure("`step` of the optimizers of `torch.optim` and of their subclasses", null="none made a step in a measured step")
+    ] = None
+    other: Annotated[
+        float | None, figure("the rest: the program's own code, such as losses that are no modules", null="the data wait, or one of the others, is null")
+    ] = None
 
 
 class FileCost(ReportPart, frozen=True, kw_only=True):
@@ -69,8 +74,8 @@ class SlowLoopStep(ReportPart, frozen=True, kw_only=True):
     """
 
     step: int
-    epoch: int | None
-    batch: int | None
+    epoch: int | None = None
+    batch: int | None = None
     start_s: float
     ms: float
     over_ms: float
@@ -93,7 +98,7 @@ class SlowLoopSteps(ReportPart, frozen=True, kw_only=True):
     usual_ms: float
     beyond_ms: float
     over_ms: float
-    explained_fraction: float | None
+    explained_fraction: float | None = None
     parts_ms: dict[str, float]
     unnamed_ms: float
     unknown: dict[str, str]
@@ -109,14 +114,14 @@ class LoopReads(ReportPart, frozen=True, kw_only=True):
 
 
 class WorstBatch(ReportPart, frozen=True, kw_only=True):
-    batch: int
-    epoch: int
-    wait_ms: float
-    delay_ms: float | None
-    worker: int | None
-    pid: int | None
-    cause: str
-    files: list[str]
+    batch: Annotated[int, figure("index of the batch in its epoch, and the epoch; both from 0")]
+    epoch: Annotated[int, figure("index of the batch in its epoch, and the epoch; both from 0")]
+    wait_ms: Annotated[float, figure("its raw wait, in ms")]
+    delay_ms: Annotated[float | None, figure("delivered - prepared, in ms: how long it lay ready or was on its way")] = None
+    worker: Annotated[int | None, figure("the worker that made it, and its pid", null="`num_workers=0`, or unknown")] = None
+    pid: Annotated[int | None, figure("the worker that made it, and its pid", null="`num_workers=0`, or unknown")] = None
+    cause: Annotated[str, figure("the largest of its causes")]
+    files: Annotated[list[str], figure("the costliest files of its wait, three at most")]
 
     @property
     def made_by(self) -> str:
@@ -132,62 +137,66 @@ class LoaderWait(ReportPart, frozen=True, kw_only=True):
 
 
 class DataWait(ReportPart, frozen=True, kw_only=True):
-    raw_ms: float | None
-    exposed_ms: float | None
-    exposed_source: str | None
-    exposed_steps: int | None
-    raw_wait_fraction: float | None
-    raw_wait_fraction_ci95: list[float] | None
-    stall_fraction: float | None
-    stall_fraction_ci95: list[float] | None
-    verdict: str | None
-    causes_ms: dict[str, float]
-    by_loader: list[LoaderWait]
-    too_few_workers: bool | None
-    behind_ready_ms: float | None
-    files: list[FileCost]
-    worst_batches: list[WorstBatch]
+    raw_ms: Annotated[float | None, figure("sum of the raw waits in the measured steps / their number", "ms per step", null="no measured step")] = None
+    exposed_ms: Annotated[float | None, figure("wait while the accelerator had nothing to do: `raw_ms` without one", "ms per step")] = None
+    exposed_source: Annotated[str | None, figure("`cpu`, `cuda_events` or `kernels`", null="where `exposed_ms` is")] = None
+    exposed_steps: Annotated[int | None, figure("how many steps `exposed_ms` and `stall_fraction` are of", null="where `exposed_ms` is")] = None
+    raw_wait_fraction: Annotated[float | None, figure("sum of the raw waits / sum of the measured steps' lengths", null="no measured step")] = None
+    raw_wait_fraction_ci95: Annotated[list[float] | None, figure("its 95 % interval, by blocks of steps", null="fewer than 4 measured steps")] = None
+    stall_fraction: Annotated[float | None, figure("the same with the exposed wait", null="where `exposed_ms` is")] = None
+    stall_fraction_ci95: Annotated[
+        list[float] | None, figure("its 95 % interval, by blocks of steps", null="where `exposed_ms` is; fewer than 4 such steps")
+    ] = None
+    verdict: Annotated[str | None, figure("from `stall_fraction`, or from `raw_wait_fraction` where that is null", null="no measured step")] = None
+    causes_ms: Annotated[dict[str, float], figure("the raw wait by cause; `{}` without a measured step", "ms per step")] = msgspec.field(default_factory=dict)
+    by_loader: Annotated[list[LoaderWait], figure("the raw wait by loader; sums to `raw_ms`", "ms per step")] = msgspec.field(default_factory=list)
+    too_few_workers: Annotated[bool | None, figure("whether more workers would help")] = None
+    behind_ready_ms: Annotated[float | None, figure("the waits, less their `transport`, that began while a later batch lay ready", null="no measured step")] = (
+        None
+    )
+    files: Annotated[list[FileCost], figure("the raw wait by file", "ms per step")] = msgspec.field(default_factory=list)
+    worst_batches: Annotated[list[WorstBatch], figure("the longest waits, five at most", "ms")] = msgspec.field(default_factory=list)
     without_cpu_ms: dict[str, float] | None = None
 
 
 class LoaderResult(ReportPart, frozen=True, kw_only=True):
-    """A loader; `after_training`: it was first asked behind the last run of Lightning's trainer."""
+    """A loader of the rank."""
 
-    id: int
-    kind: str
-    primary: bool
-    dataset: str
-    item: str | None
-    wrapped: bool
-    within: int | None
-    library: str | None
-    workers: int
-    batch_size: int | None
-    prefetch_factor: int | None
-    persistent_workers: bool | None
-    pin_memory: bool | None
-    in_order: bool | None
-    batches: int
-    phases: dict[str, int]
-    raw_ms: float | None
-    delay_ms: float | None
-    production_ms: float | None
-    queue_depth_mean: float | None
-    epochs: int
-    after_training: bool
-    start_method: str | None
-    first_batch_ms: float | None
-    failures: list[str]
+    id: Annotated[int, figure("number of the loader in its process; numbers may be skipped")]
+    kind: Annotated[str, figure("`training`, a phase of Lightning's, `evaluation` or `other`")]
+    primary: Annotated[bool, figure("whether it is the primary loader")]
+    dataset: Annotated[str, figure("class name of the dataset; of a wrapped source its own, or the generator function's")]
+    item: Annotated[str | None, figure("the function that makes an item", null="not a DataLoader's, or unknown")] = None
+    wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
+    within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
+    library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None
+    workers: Annotated[int, figure("`num_workers` of its last pass")]
+    batch_size: Annotated[int | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    prefetch_factor: Annotated[int | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    persistent_workers: Annotated[bool | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    pin_memory: Annotated[bool | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    in_order: Annotated[bool | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    batches: Annotated[int, figure("deliveries over the whole run")]
+    phases: Annotated[dict[str, int], figure("batches by phase; `{}` without Lightning")]
+    raw_ms: Annotated[float | None, figure("mean raw wait", null="fewer than two batches")] = None
+    delay_ms: Annotated[float | None, figure("mean of delivered - prepared, where known", null="`num_workers=0`, or none known")] = None
+    production_ms: Annotated[float | None, figure("mean of prepared - taken, where known", null="none known")] = None
+    queue_depth_mean: Annotated[float | None, figure("mean number that lay prepared when the next was asked for")] = None
+    epochs: Annotated[int, figure("passes that were begun")]
+    after_training: Annotated[bool, figure("whether it was first asked behind the last run of Lightning's trainer")]
+    start_method: Annotated[str | None, figure("how workers were started: `fork`, `spawn`, `forkserver`", null="no workers")] = None
+    first_batch_ms: Annotated[float | None, figure("raw wait for the first batch of the run", null="no batch")] = None
+    failures: Annotated[list[str], figure("class names of exceptions that `__next__` raised, StopIteration not")]
 
 
 class RegionResult(ReportPart, frozen=True, kw_only=True):
     """A part of the program that its author named, over the whole run; `wait_ms` is per measured step."""
 
-    name: str
-    count: int
-    ms_total: float
-    cpu_ms_total: float
-    wait_ms: float | None
+    name: Annotated[str, figure("as given")]
+    count: Annotated[int, figure("spans: uses, and resumptions of decorated generators")]
+    ms_total: Annotated[float, figure("sum of their lengths; of spans inside another one of that name on the same thread none")]
+    cpu_ms_total: Annotated[float, figure("CPU time of their threads, of the same spans")]
+    wait_ms: Annotated[float | None, figure("the data wait charged to it", "ms per step")] = None
 
 
 class StepBlocks(ReportPart, frozen=True, kw_only=True):
@@ -208,25 +217,25 @@ class StepBlocks(ReportPart, frozen=True, kw_only=True):
 class StageCost(ReportPart, frozen=True, kw_only=True):
     """What one stage costs in one file (None: in all others) each time that a sample needs it.
 
-    `clock` is ``cpu`` or ``wall``. `quartile_ms` is the lower quartile over all `count` times, `blocks_ms`
-    that of consecutive blocks of them, 40 at most: other programs only add to a cost, and seldom to all of
-    it. Where `quiet`, times are those of seconds in which others took few of the CPUs; None: nobody knows.
-    `per_sample` is how often a sample needs it. Of decoding, `decoded_bytes` is the mean of what the calls
-    returned each time, `decoded_bytes_error` the standard error of that mean: a count, which no other program
-    changes.
+    Other programs only add to a cost, and seldom to all of it: hence lower quartiles. None changes
+    `decoded_bytes`: it is a count.
     """
 
-    stage: str
-    path: str | None
-    clock: str
-    quiet: bool | None
-    count: int
-    per_sample: float
-    mean_ms: float
-    quartile_ms: float
-    blocks_ms: list[float]
-    decoded_bytes: float | None = None
-    decoded_bytes_error: float | None = None
+    stage: Annotated[str, figure("`read`, `decode`, `transform`, `collate` (of a batch)")]
+    path: Annotated[str | None, figure("the file, or the directory of files that are needed seldom", null="no file, or all that do not stand on their own")] = (
+        None
+    )
+    clock: Annotated[str, figure("`cpu`: CPU time of the thread; `wall`: elapsed time")]
+    quiet: Annotated[bool | None, figure("of the seconds alone in which other programs and machines took little", null="nothing tells what others took")] = None
+    count: Annotated[int, figure("of how many times the figures are; how often a sample needs it")]
+    per_sample: Annotated[float, figure("of how many times the figures are; how often a sample needs it")]
+    mean_ms: Annotated[float, figure("mean and lower quartile of the costs, in ms")]
+    quartile_ms: Annotated[float, figure("mean and lower quartile of the costs, in ms")]
+    blocks_ms: Annotated[list[float], figure("the lower quartiles of consecutive blocks of them, 40 at most")]
+    decoded_bytes: Annotated[
+        float | None, figure("of decoding, the mean of what the calls returned each time", null="where a call's result has no known size")
+    ] = None
+    decoded_bytes_error: Annotated[float | None, figure("the standard error of that mean", null="where it is unknown")] = None
 
 
 class HungProcess(ReportPart, frozen=True, kw_only=True):
@@ -237,15 +246,15 @@ class HungProcess(ReportPart, frozen=True, kw_only=True):
 
     pid: int
     role: str
-    rank: int | None
-    host: str | None
+    rank: int | None = None
+    host: str | None = None
     text: str
-    state: str | None
-    call: str | None
-    file: str | None
-    collective: str | None
-    stack: list[str] | None
-    stacks: str | None
+    state: str | None = None
+    call: str | None = None
+    file: str | None = None
+    collective: str | None = None
+    stack: list[str] | None = None
+    stacks: str | None = None
 
 
 class HangInfo(ReportPart, frozen=True, kw_only=True):

@@ -16,13 +16,13 @@ class PhaseSpeed(ReportPart, frozen=True, kw_only=True):
 
     phase: str
     batches: int
-    samples: int | None
+    samples: int | None = None
     cycles: int
     seconds: float
-    batches_per_second: float | None
-    samples_per_second: float | None
-    wait_ms: float | None
-    production_per_second: float | None
+    batches_per_second: float | None = None
+    samples_per_second: float | None = None
+    wait_ms: float | None = None
+    production_per_second: float | None = None
 
 
 class SpeedPoint(ReportPart, frozen=True, kw_only=True):
@@ -42,9 +42,9 @@ class Speed(ReportPart, frozen=True, kw_only=True):
     """
 
     phases: list[PhaseSpeed]
-    cpu_seconds: float | None
-    device_seconds: float | None
-    device_steps: int | None
+    cpu_seconds: float | None = None
+    device_seconds: float | None = None
+    device_steps: int | None = None
     evolution: list[SpeedPoint]
 
 
@@ -61,8 +61,8 @@ class TrainerRange(ReportPart, frozen=True, kw_only=True):
     ms_total: float
     self_ms_total: float
     ms_max: float
-    ms_per_step: float | None
-    run_pct: float | None
+    ms_per_step: float | None = None
+    run_pct: float | None = None
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class TrainerRange(ReportPart, frozen=True, kw_only=True):
 class TrainerTimes(ReportPart, frozen=True, kw_only=True):
     """Where the trainer's time went; `seconds` of all its runs (fit, validate, test, predict)."""
 
-    seconds: float | None
+    seconds: float | None = None
     ranges: list[TrainerRange]
 
 
@@ -87,22 +87,22 @@ class ModelLayer(ReportPart, frozen=True, kw_only=True):
     kind: str
     depth: int
     calls: int
-    input_shapes: list[list[int]] | None
-    output_shapes: list[list[int]] | None
-    parameters: int | None
-    trainable: int | None
-    size_bytes: int | None
-    multiply_adds: int | None
+    input_shapes: list[list[int]] | None = None
+    output_shapes: list[list[int]] | None = None
+    parameters: int | None = None
+    trainable: int | None = None
+    size_bytes: int | None = None
+    multiply_adds: int | None = None
 
 
 class Model(ReportPart, frozen=True, kw_only=True):
     """A module that the training called, and all in it, as one forward pass of the program showed them."""
 
     root: str
-    parameters: int | None
-    trainable: int | None
-    size_bytes: int | None
-    multiply_adds: int | None
+    parameters: int | None = None
+    trainable: int | None = None
+    size_bytes: int | None = None
+    multiply_adds: int | None = None
     left_out: int
     layers: list[ModelLayer]
 
@@ -118,7 +118,7 @@ class MemoryOperator(ReportPart, frozen=True, kw_only=True):
     allocations: int
     allocated_bytes: int
     freed_bytes: int
-    at_peak_bytes: int | None
+    at_peak_bytes: int | None = None
 
 
 class MemoryDevice(ReportPart, frozen=True, kw_only=True):
@@ -131,10 +131,10 @@ class MemoryDevice(ReportPart, frozen=True, kw_only=True):
     allocations: int
     allocated_bytes: int
     freed_bytes: int
-    peak_bytes: int | None
-    reserved_peak_bytes: int | None
-    peak_at_us: float | None
-    peak_by_phase_bytes: dict[str, int] | None
+    peak_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    peak_at_us: float | None = None
+    peak_by_phase_bytes: dict[str, int] | None = None
 
 
 class MemoryModule(ReportPart, frozen=True, kw_only=True):
@@ -144,7 +144,7 @@ class MemoryModule(ReportPart, frozen=True, kw_only=True):
     name: str
     allocations: int
     allocated_bytes: int
-    at_peak_bytes: int | None
+    at_peak_bytes: int | None = None
 
 
 class MemoryPoint(ReportPart, frozen=True, kw_only=True):
@@ -169,5 +169,5 @@ class Snapshot(ReportPart, frozen=True, kw_only=True):
     """A file of what torch's allocator on a device recorded, written `at_seconds` after the start."""
 
     path: str
-    size_bytes: int | None
+    size_bytes: int | None = None
     at_seconds: float

@@ -17,7 +17,7 @@ class RankBalance(ReportPart, frozen=True, kw_only=True):
     steps: int
     step_ms: float
     compute_ms: float
-    communication_wait_ms: float | None
+    communication_wait_ms: float | None = None
     data_wait_ms: float
     other_ms: float
 
@@ -27,8 +27,8 @@ class Collectives(ReportPart, frozen=True, kw_only=True):
 
     matched: int
     unmatched: int
-    skew_ms_mean: float | None
-    skew_ms_max: float | None
+    skew_ms_mean: float | None = None
+    skew_ms_max: float | None = None
 
 
 class Straggler(ReportPart, frozen=True, kw_only=True):
@@ -44,11 +44,11 @@ class Straggler(ReportPart, frozen=True, kw_only=True):
     rank: int
     last_to_arrive: int
     waited_for_ms: float
-    impact_pct: float | None
-    severity: str | None
-    by_data_pct: float | None
-    kind: str | None
-    kind_ms: float | None
+    impact_pct: float | None = None
+    severity: str | None = None
+    by_data_pct: float | None = None
+    kind: str | None = None
+    kind_ms: float | None = None
     late_by_ms: dict[str, float] = msgspec.field(default_factory=dict)
     late_steps: int | None = None
     before_window_ms: float | None = None
@@ -66,12 +66,12 @@ class LateCollective(ReportPart, frozen=True, kw_only=True):
     """
 
     name: str
-    elements: int | None
-    step: int | None
-    last_rank: int | None
+    elements: int | None = None
+    step: int | None = None
+    last_rank: int | None = None
     skew_ms: float
-    data_wait_ms: float | None
-    late_by_data_ms: float | None
+    data_wait_ms: float | None = None
+    late_by_data_ms: float | None = None
     unsure: bool = False
     late_by_ms: dict[str, float] = msgspec.field(default_factory=dict)
     batch: int | None = None
@@ -90,7 +90,7 @@ class LateKind(ReportPart, frozen=True, kw_only=True):
     name: str
     matched: int
     tied: int
-    last_rank: int | None
+    last_rank: int | None = None
     last_count: int
     skew_ms: float
     unsure: int = 0
@@ -104,17 +104,17 @@ class LateGroup(ReportPart, frozen=True, kw_only=True):
     """
 
     kind: str
-    group: str | None
+    group: str | None = None
     ranks: list[int]
     matched: int
     tied: int
     unsure: int
     skew_ms: float
-    late_rank: int | None
-    late_calls: int | None
-    late_pct: float | None
-    late_ms: float | None
-    unknown_why: str | None
+    late_rank: int | None = None
+    late_calls: int | None = None
+    late_pct: float | None = None
+    late_ms: float | None = None
+    unknown_why: str | None = None
 
 
 class Imbalance(ReportPart, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ class Imbalance(ReportPart, frozen=True, kw_only=True):
     """
 
     ranks_seen: int
-    world_size: int | None
+    world_size: int | None = None
     ranks: list[RankBalance]
     spread: dict[str, float | None]
     collectives: Collectives

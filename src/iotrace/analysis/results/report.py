@@ -37,8 +37,8 @@ class Fix(ReportPart, frozen=True, kw_only=True):
 
     id: str
     text: str
-    gain_ms_per_step: float | None
-    speedup: float | None
+    gain_ms_per_step: float | None = None
+    speedup: float | None = None
     at_most: bool = True
     gain_interval_ms: list[float] | None = None
     cost_ms_per_step: float | None = None
@@ -61,11 +61,11 @@ class Verdict(ReportPart, frozen=True, kw_only=True):
     text: str
     banner: str
     kind: str = msgspec.field(name="class")
-    why: str | None
-    file: str | None
-    cause: str | None
-    rank: int | None
-    until: str | None
+    why: str | None = None
+    file: str | None = None
+    cause: str | None = None
+    rank: int | None = None
+    until: str | None = None
     fixes: list[Fix]
     trust: Trust
     culprit: str | None = None
@@ -98,17 +98,17 @@ class Failure(ReportPart, frozen=True, kw_only=True):
     read last before, for the same sample or batch: it may have nothing to do with it.
     """
 
-    process: int | None
-    role: str | None
-    rank: int | None
-    worker: int | None
+    process: int | None = None
+    role: str | None = None
+    rank: int | None = None
+    worker: int | None = None
     type: str
     message: str
-    at: str | None
-    file: str | None
-    batch: int | None
-    epoch: int | None
-    after_steps: int | None
+    at: str | None = None
+    file: str | None = None
+    batch: int | None = None
+    epoch: int | None = None
+    after_steps: int | None = None
     stack: str
     sample: int | None = None
     thread: str | None = None
@@ -123,16 +123,16 @@ class SessionInfo(ReportPart, frozen=True, kw_only=True):
 
     path: str
     argv: list[str]
-    host: str | None
-    started_ns: int | None
-    exit_code: int | None
-    signal: str | None
-    oom_kills: int | None
+    host: str | None = None
+    started_ns: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    oom_kills: int | None = None
     failures: list[Failure]
     state: str
     ended: bool
     complete: bool
-    iotrace_version: str | None
+    iotrace_version: str | None = None
     hangs: list[HangInfo] = msgspec.field(default_factory=list)
 
 
@@ -161,41 +161,41 @@ class GainRow(ReportPart, frozen=True, kw_only=True):
 class RankReport(ReportPart, frozen=True, kw_only=True):
     rank: int
     pid: int | None = None
-    host: str | None
-    local_rank: int | None
-    world_size: int | None
-    incarnation: int
-    startup: Startup | None
+    host: str | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    incarnation: int = 0
+    startup: Startup | None = None
     steps: Steps
-    blocks: StepBlocks | None
+    blocks: StepBlocks | None = None
     data_wait: DataWait
     culprits: list[Culprit] = msgspec.field(default_factory=list)
-    loop_reads: LoopReads | None
-    loop_slow_steps: SlowLoopSteps | None
-    stages: list[StageCost]
-    phases_ms: PhasesMs
-    phases_source: str | None
-    phases_unknown_why: str | None
-    loaders: list[LoaderResult]
-    regions: list[RegionResult]
-    breakdown_ms: dict[str, float] | None
-    breakdown_raw_ms: dict[str, float] | None
-    breakdown_steps: int | None
-    accelerator: Accelerator | None
-    operators: list[Operator] | None
-    slow_steps: list[SlowStep]
-    io: Io | None
-    file_groups: list[FileGroup]
-    system: System
-    overhead: Overhead | None
-    speed: Speed | None
-    trainer: TrainerTimes | None
-    models: list[Model]
-    memory: Memory | None
-    snapshots: list[Snapshot]
-    gain: list[GainRow]
-    self_prediction_error_pct: float | None
-    gain_withheld: str | None
+    loop_reads: LoopReads | None = None
+    loop_slow_steps: SlowLoopSteps | None = None
+    stages: list[StageCost] = msgspec.field(default_factory=list)
+    phases_ms: PhasesMs = msgspec.field(default_factory=PhasesMs)
+    phases_source: str | None = None
+    phases_unknown_why: str | None = None
+    loaders: list[LoaderResult] = msgspec.field(default_factory=list)
+    regions: list[RegionResult] = msgspec.field(default_factory=list)
+    breakdown_ms: dict[str, float] | None = None
+    breakdown_raw_ms: dict[str, float] | None = None
+    breakdown_steps: int | None = None
+    accelerator: Accelerator | None = None
+    operators: list[Operator] | None = None
+    slow_steps: list[SlowStep] = msgspec.field(default_factory=list)
+    io: Io | None = None
+    file_groups: list[FileGroup] = msgspec.field(default_factory=list)
+    system: System = msgspec.field(default_factory=System)
+    overhead: Overhead | None = None
+    speed: Speed | None = None
+    trainer: TrainerTimes | None = None
+    models: list[Model] = msgspec.field(default_factory=list)
+    memory: Memory | None = None
+    snapshots: list[Snapshot] = msgspec.field(default_factory=list)
+    gain: list[GainRow] = msgspec.field(default_factory=list)
+    self_prediction_error_pct: float | None = None
+    gain_withheld: str | None = None
 
     @property
     def primary(self) -> LoaderResult | None:
@@ -220,7 +220,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     severity: str
     text: str
     evidence: dict[str, float]
-    gain_ms_per_step: float | None
+    gain_ms_per_step: float | None = None
     remedy: str = ""
     fix: str | None = None
     rank: int | None = None
@@ -242,10 +242,10 @@ class ClockInfo(ReportPart, frozen=True, kw_only=True):
     another machine's clock was not compared (bound unknown), ``none`` where times have no date."""
 
     source: str
-    host: str | None
+    host: str | None = None
     kind: str
     offset_ns: int
-    bound_ns: int | None
+    bound_ns: int | None = None
     set: list[ClockSet]
     drift_ppb: float | None = None
     why: str | None = None
@@ -258,10 +258,10 @@ class ProcessInfo(ReportPart, frozen=True, kw_only=True):
     ppid: int
     host: str
     role: str
-    rank: int | None
-    local_rank: int | None
+    rank: int | None = None
+    local_rank: int | None = None
     incarnation: int
-    start_method: str | None
+    start_method: str | None = None
     python: str
     versions: dict[str, str]
 
@@ -272,7 +272,7 @@ class Report(ReportPart, frozen=True, kw_only=True):
     verdict: Verdict
     ranks: list[RankReport]
     processes: list[ProcessInfo]
-    imbalance: Imbalance | None
+    imbalance: Imbalance | None = None
     recommendations: list[Recommendation]
     not_captured: list[NotCaptured]
     clocks: list[ClockInfo]

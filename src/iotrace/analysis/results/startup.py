@@ -32,14 +32,14 @@ class ImportedPackage(ReportPart, frozen=True, kw_only=True):
     seconds: float
     cpu_seconds: float
     modules: int
-    directory: str | None
-    mount: str | None
+    directory: str | None = None
+    mount: str | None = None
 
 
 class ImportMount(ReportPart, frozen=True, kw_only=True):
     """The packages of `imports` that lie on one file system, `mount`: its type and point; None: unknown."""
 
-    mount: str | None
+    mount: str | None = None
     seconds: float
     cpu_seconds: float
     modules: int
