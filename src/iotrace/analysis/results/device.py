@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.figure import figure
 
 
 class IdleByModule(ReportPart, frozen=True, kw_only=True):
@@ -241,39 +244,41 @@ class DevicePhase(ReportPart, frozen=True, kw_only=True):
 
 
 class Accelerator(ReportPart, frozen=True, kw_only=True):
-    """Totals over the traced window, in us. `idle_by_class_us` and `idle_by_module` each sum to `idle_us`."""
+    """What the device did in the traced windows, all together."""
 
-    span_us: float
-    busy_us: float
-    idle_us: float
-    compute_us: float
-    non_compute_us: float
-    comm_us: float
-    memory_us: float
-    comm_comp_overlap_us: float
-    comm_comp_overlap_pct: float | None = None
-    overlap_of_compute_pct: float | None = None
-    overlap_of_span_pct: float | None = None
-    kernel_gap_us: float
-    idle_by_class_us: dict[str, float]
-    data_wait_by_cause_us: dict[str, float] | None = None
-    idle_by_module: list[IdleByModule]
-    idle_by_origin: list[IdleByOrigin]
-    streams: list[StreamIdle]
-    idle_other_us: dict[str, float]
-    without_launch: int
-    launches: list[Launches]
-    launch_queue_mean: float | None = None
-    launch_queue_max: int | None = None
-    sm_efficiency_pct: float | None = None
-    occupancy_pct: float | None = None
-    peaks: DevicePeaks | None = None
-    shapes: list[OperatorShapes]
-    kernels: list[Kernel]
-    operators: list[Operator]
-    collectives: list[CollectiveKind]
-    memory_operations: list[MemoryOperation]
-    gaps: list[Gap]
-    stream_waits: list[StreamWait] = msgspec.field(default_factory=list)
-    critical_path: CriticalPath | None = None
-    by_phase: list[DevicePhase] | None = None
+    span_us: Annotated[float, figure("from the first start to the last end of device activity: kernels and memory operations")]
+    busy_us: Annotated[float, figure("union of device activity")]
+    idle_us: Annotated[float, figure("`span_us` - `busy_us`")]
+    compute_us: Annotated[float, figure("union of the kernels that are no collectives")]
+    non_compute_us: Annotated[float, figure("`busy_us` - `compute_us`")]
+    comm_us: Annotated[float, figure("union of the collectives' kernels")]
+    memory_us: Annotated[float, figure("union of the memory operations")]
+    comm_comp_overlap_us: Annotated[float, figure("intersection of `compute_us` and `comm_us`")]
+    comm_comp_overlap_pct: Annotated[float | None, figure("100 x overlap / `comm_us`", null="no communication")] = None
+    overlap_of_compute_pct: Annotated[float | None, figure("the same of `compute_us`", null="no computation")] = None
+    overlap_of_span_pct: Annotated[float | None, figure("the same of `span_us`", null="never")] = None
+    kernel_gap_us: Annotated[float, figure("the bound of `kernel_wait`: `--kernel-gap-us`, by default 30")]
+    idle_by_class_us: Annotated[dict[str, float], figure("the idle time by class; sums to `idle_us`")]
+    data_wait_by_cause_us: Annotated[dict[str, float] | None, figure("the class `data_wait`, by the causes of the waits", null="a bare trace")] = None
+    idle_by_module: Annotated[list[IdleByModule], figure("the idle time by `module` and `phase` of what ended it; sums to `idle_us`")]
+    idle_by_origin: Annotated[list[IdleByOrigin], figure("the idle time by what ended it; sums to `idle_us`")]
+    streams: Annotated[list[StreamIdle], figure("per stream its number of `events`, `busy_us`, and its own gaps by class")]
+    idle_other_us: Annotated[dict[str, float], figure("the class `other` by how what ended the gap was launched; sums to that class")]
+    without_launch: Annotated[int, figure("events of the device whose launch the trace does not hold: most were launched before it began")]
+    launches: Annotated[list[Launches], figure("calls that launched, by name")]
+    launch_queue_mean: Annotated[float | None, figure("how many were launched and had not begun", null="no launch is known")] = None
+    launch_queue_max: Annotated[int | None, figure("the most of these", null="no launch is known")] = None
+    sm_efficiency_pct: Annotated[float | None, figure("of the multiprocessors, how many had a block", null="a kernel does not tell its blocks")] = None
+    occupancy_pct: Annotated[
+        float | None, figure("Kineto's `est. achieved occupancy %`, mean over the kernels", null="unknown for a tenth of the kernels' time or more")
+    ] = None
+    peaks: Annotated[DevicePeaks | None, figure("what the device does at most", null="a device not in the table")] = None
+    shapes: Annotated[list[OperatorShapes], figure("with shapes recorded, the 100 costliest operators by name and inputs, and what multiplies")]
+    kernels: Annotated[list[Kernel], figure("kernels by name")]
+    operators: Annotated[list[Operator], figure("operators by name")]
+    collectives: Annotated[list[CollectiveKind], figure("kernels that communicate, by `kind` and `group`")]
+    memory_operations: Annotated[list[MemoryOperation], figure("copies and sets by name")]
+    gaps: Annotated[list[Gap], figure("the ten longest idle times")]
+    stream_waits: Annotated[list[StreamWait], figure("waits of a `stream` of a `device` for another one")] = msgspec.field(default_factory=list)
+    critical_path: Annotated[CriticalPath | None, figure("what the length of the steps was made of, host and device", null="nothing was launched")] = None
+    by_phase: Annotated[list[DevicePhase] | None, figure("`busy_us` by phase", null="nothing was launched in a forward, backward or optimizer")] = None

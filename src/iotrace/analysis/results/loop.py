@@ -239,32 +239,26 @@ class StageCost(ReportPart, frozen=True, kw_only=True):
 
 
 class HungProcess(ReportPart, frozen=True, kw_only=True):
-    """A process of a loop that hung, and what it was in. `stack`: Python frames, the innermost first.
+    """A process of a loop that hung, and what it was in."""
 
-    `stacks` is the file with those of all its threads; `collective` is what a rank was in with the others.
-    """
-
-    pid: int
-    role: str
-    rank: int | None = None
-    host: str | None = None
-    text: str
-    state: str | None = None
-    call: str | None = None
-    file: str | None = None
-    collective: str | None = None
-    stack: list[str] | None = None
-    stacks: str | None = None
+    pid: Annotated[int, figure("who", null="host: of older sessions")]
+    role: Annotated[str, figure("`training`, `rank N` or `worker N`", null="host: of older sessions")]
+    rank: Annotated[int | None, figure("its number", null="no rank of a job with several")] = None
+    host: Annotated[str | None, figure("its host", null="of older sessions")] = None
+    text: Annotated[str, figure("what it was in, in words", null="the kernel did not say; the call has no file")]
+    state: Annotated[str | None, figure("the kernel's letter for its state", null="the kernel did not say; the call has no file")] = None
+    call: Annotated[str | None, figure("the system call", null="the kernel did not say; the call has no file")] = None
+    file: Annotated[str | None, figure("the file of that call", null="the kernel did not say; the call has no file")] = None
+    collective: Annotated[str | None, figure("what a rank was in with the others", null="nothing of that kind, or no stack")] = None
+    stack: Annotated[list[str] | None, figure("its main thread's Python frames, the innermost first", null="it was not asked, or did not answer")] = None
+    stacks: Annotated[str | None, figure("the file that has those of all threads", null="it was not asked, or did not answer")] = None
 
 
 class HangInfo(ReportPart, frozen=True, kw_only=True):
-    """No batch came for `waited_seconds` when it was told; `text` says it in lines.
+    """A loop that did not go on."""
 
-    `kind`: ``hung``, ``computing`` or ``waiting``. `resumed`: batches came again.
-    """
-
-    kind: str
-    waited_seconds: float
-    resumed: bool
-    text: list[str]
+    kind: Annotated[str, figure("`hung`, `computing` or `waiting`")]
+    waited_seconds: Annotated[float, figure("since the last batch, when it was told")]
+    resumed: Annotated[bool, figure("a batch came after that")]
+    text: Annotated[list[str], figure("the sentences: who waits for whom, and which rank differs")]
     processes: list[HungProcess]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.figure import figure
 
 
 class RankBalance(ReportPart, frozen=True, kw_only=True):
@@ -25,10 +28,10 @@ class RankBalance(ReportPart, frozen=True, kw_only=True):
 class Collectives(ReportPart, frozen=True, kw_only=True):
     """Collectives that could be matched between ranks; skew is the longest wait of a rank in one."""
 
-    matched: int
-    unmatched: int
-    skew_ms_mean: float | None = None
-    skew_ms_max: float | None = None
+    matched: Annotated[int, figure("collectives that ranks have in common")]
+    unmatched: Annotated[int, figure("those of which a rank has none")]
+    skew_ms_mean: Annotated[float | None, figure("longest wait of a rank in one, the mean", null="none matched")] = None
+    skew_ms_max: Annotated[float | None, figure("the same, the most", null="none matched")] = None
 
 
 class Straggler(ReportPart, frozen=True, kw_only=True):
@@ -118,27 +121,24 @@ class LateGroup(ReportPart, frozen=True, kw_only=True):
 
 
 class Imbalance(ReportPart, frozen=True, kw_only=True):
-    """Across ranks. `spread` is (max - mean) / mean over the ranks.
-
-    `withheld` says why no rank is named: the clocks, known to `clock_bound_us`, do not confirm who was last.
-    `pattern`: over `late_steps` steps the late rank ``stays`` or ``moves``; None where that cannot be told.
-    `late_pct` is the share of all ranks' steps in which they wait for a late one.
-    """
+    """The ranks beside each other."""
 
     ranks_seen: int
     world_size: int | None = None
-    ranks: list[RankBalance]
-    spread: dict[str, float | None]
+    ranks: Annotated[list[RankBalance], figure("the parts of each rank's step in the window, which sum to `step_ms`")]
+    spread: Annotated[dict[str, float | None], figure("of each part, (max - mean) / mean over the ranks", null="the mean is 0")]
     collectives: Collectives
-    stragglers: list[Straggler]
-    worst: list[LateCollective]
-    late_kinds: list[LateKind]
-    clock_bound_us: float | None = None
-    withheld: str | None = None
-    pattern: str | None = None
-    late_steps: int | None = None
-    late_pct: float | None = None
-    late_groups: list[LateGroup] = msgspec.field(default_factory=list)
+    stragglers: Annotated[list[Straggler], figure("a row for each rank, the costliest first; empty where none is matched")]
+    worst: Annotated[list[LateCollective], figure("the five collectives with the largest skew")]
+    late_kinds: Annotated[list[LateKind], figure("the matched collectives by `name`")]
+    clock_bound_us: Annotated[float | None, figure("how far the clocks are known", null="no clock was compared")] = None
+    withheld: Annotated[str | None, figure("why no rank is named", null="a rank is named, or none is late")] = None
+    pattern: Annotated[str | None, figure("whether the late rank `stays` or `moves`", null="fewer late steps, or between the two")] = None
+    late_steps: Annotated[int | None, figure("steps that a rank made late", null="a trace has no steps, or `withheld`")] = None
+    late_pct: Annotated[float | None, figure("share of all ranks' steps in which they wait for a late one", null="nothing matched, or `withheld`")] = None
+    late_groups: Annotated[list[LateGroup], figure("the matched collectives by `kind`, process `group` and the `ranks` that take part")] = msgspec.field(
+        default_factory=list
+    )
 
     def of(self, rank: int) -> tuple[RankBalance | None, Straggler | None]:
         """Return what a rank's step is made of, and how the others wait for it, where that is known."""
