@@ -16,6 +16,9 @@ import msgspec
 # What names end with, before `_mean`, `_peak` and the like; the longer ones first.
 _UNITS = {
     "_bytes_per_s": "bytes/s",
+    "_gb_per_s": "GB/s",
+    "_mb_per_s": "MB/s",
+    "_tflop_per_s": "TFLOP/s",
     "_per_second": "1/s",
     "_per_s": "1/s",
     "_bytes": "bytes",
