@@ -70,15 +70,15 @@ class ProcessUse(ReportPart, frozen=True, kw_only=True):
 
 
 class Calibration(ReportPart, frozen=True, kw_only=True):
-    """CPU time of the sampler's fixed piece of `work`, which it did `count` times over the measured steps.
+    """CPU time of the sampler's fixed piece of work, which tells how fast the CPUs were.
 
-    Its quartiles tell how fast the CPUs were: those of two runs relate CPU times of the one to the other.
+    Its quartiles in two runs relate CPU times of the one to the other.
     """
 
-    work: str
-    count: int
-    quartile_us: float
-    median_us: float
+    work: Annotated[str, figure("what it did: inflating 64 KiB")]
+    count: Annotated[int, figure("how often, over the measured steps")]
+    quartile_us: Annotated[float, figure("CPU time of it, the lower quartile")]
+    median_us: Annotated[float, figure("the median")]
 
 
 class HostUse(ReportPart, frozen=True, kw_only=True):
@@ -101,36 +101,31 @@ class HostUse(ReportPart, frozen=True, kw_only=True):
 
 
 class Forecast(ReportPart, frozen=True, kw_only=True):
-    """What runs out at the rate of the last half of the run: `what` is memory, descriptors, mappings or shm.
+    """What runs out at the rate of the later half of the run."""
 
-    `kind`: ``leak``, ``copy-on-write``, ``shared-memory``, or ``growth`` where nobody knows. `seconds` from
-    the last sample until `used` meets `limit`; None where copying on write ends before. `grows`: bytes an
-    hour by process. Of descriptors and mappings `pid` and `role` say whose.
-    """
-
-    what: str
-    kind: str
-    host: str
-    pid: int | None = None
-    role: str | None = None
-    used: int
-    limit: int
-    limit_of: str
-    per_hour: float
-    per_hour_ci95: list[float]
-    seconds: float | None = None
-    seconds_ci95: list[float] | None = None
-    grows: dict[str, float]
-    text: str
+    what: Annotated[str, figure("`memory`, `descriptors`, `mappings` or `shm`")]
+    kind: Annotated[str, figure("`leak`, `copy-on-write`, `shared-memory`, or `growth` where nobody knows")]
+    host: Annotated[str, figure("where it runs out")]
+    pid: Annotated[int | None, figure("whose descriptors or mappings", null="of memory and shm")] = None
+    role: Annotated[str | None, figure("its role", null="of memory and shm")] = None
+    used: Annotated[int, figure("now")]
+    limit: Annotated[int, figure("what there is")]
+    limit_of: Annotated[str, figure("whose limit that is")]
+    per_hour: Annotated[float, figure("the rate of the later half of the run")]
+    per_hour_ci95: Annotated[list[float], figure("its 95 % interval")]
+    seconds: Annotated[float | None, figure("from the last sample until `used` meets `limit`", null="copying on write ends before")] = None
+    seconds_ci95: Annotated[list[float] | None, figure("the same by the interval's ends", null="`seconds` is")] = None
+    grows: Annotated[dict[str, float], figure("bytes an hour by process")]
+    text: Annotated[str, figure("the sentence")]
 
 
 class NumaNode(ReportPart, frozen=True, kw_only=True):
-    """A NUMA node of the host: its CPUs, its memory, how far each node is from it (10: itself)."""
+    """A NUMA node of the host."""
 
-    node: int
-    cpus: list[int]
-    memory_bytes: int | None = None
-    distances: list[int]
+    node: Annotated[int, figure("its number")]
+    cpus: Annotated[list[int], figure("its CPUs")]
+    memory_bytes: Annotated[int | None, figure("its memory")] = None
+    distances: Annotated[list[int], figure("to each node, in order; 10 is itself")]
 
 
 class System(ReportPart, frozen=True, kw_only=True):

@@ -82,21 +82,17 @@ class FileIo(ReportPart, frozen=True, kw_only=True):
 
 
 class Chunks(ReportPart, frozen=True, kw_only=True):
-    """What was read of a store of chunks over the run: `read` of `of` chunks, `times_read` in all.
+    """What was read of a store of chunks over the run."""
 
-    Each time it is read, a chunk is decoded whole: `decoded_bytes`, of which `used_bytes` were asked for.
-    Dates are those of the chunks that were read, of a dataset that says them.
-    """
-
-    read: int
-    of: int | None = None
-    times_read: int
-    decoded_bytes: int | None = None
-    used_bytes: int | None = None
-    amplification: float | None = None
-    first_date: str | None = None
-    last_date: str | None = None
-    variables: list[str]
+    read: Annotated[int, figure("chunks that were read")]
+    of: Annotated[int | None, figure("that there are", null="sharded arrays")] = None
+    times_read: Annotated[int, figure("with repetitions")]
+    decoded_bytes: Annotated[int | None, figure("a chunk is decoded whole each time its file is opened")] = None
+    used_bytes: Annotated[int | None, figure("what the program's reads of the arrays returned")] = None
+    amplification: Annotated[float | None, figure("`decoded_bytes` / `used_bytes`")] = None
+    first_date: Annotated[str | None, figure("of the chunks that were read", null="the dataset says none")] = None
+    last_date: Annotated[str | None, figure("likewise", null="the dataset says none")] = None
+    variables: Annotated[list[str], figure("that the dataset names")]
 
 
 class ChunkedArray(ReportPart, frozen=True, kw_only=True):

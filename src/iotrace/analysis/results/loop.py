@@ -56,61 +56,53 @@ class PhasesMs(ReportPart, frozen=True, kw_only=True):
 
 
 class FileCost(ReportPart, frozen=True, kw_only=True):
-    """A file's share of the data wait: `ms` in files, `transform_ms` behind reading this one alone."""
+    """A file's share of the data wait."""
 
-    path: str
-    ms: float
-    read_ms: float
-    decode_ms: float
-    transform_ms: float
+    path: Annotated[str, figure("the file")]
+    ms: Annotated[float, figure("in files: reading and decoding")]
+    read_ms: Annotated[float, figure("of it, reading")]
+    decode_ms: Annotated[float, figure("of it, decoding")]
+    transform_ms: Annotated[float, figure("behind reading this one alone")]
 
 
 class SlowLoopStep(ReportPart, frozen=True, kw_only=True):
-    """A slow step: `step` is its number in the timeline, `ms` its length with evaluation passes.
+    """A slow step."""
 
-    `parts_ms`: what it did longer than the median step, by cause; `unnamed_ms`: the rest of `over_ms`.
-    `file`: that of its largest part; of a checkpoint also `write_bytes` and `write_mb_per_s`. `host_ms`:
-    phases of the training thread that were longer than usual.
-    """
-
-    step: int
-    epoch: int | None = None
-    batch: int | None = None
-    start_s: float
-    ms: float
-    over_ms: float
-    parts_ms: dict[str, float]
-    unnamed_ms: float
-    host_ms: dict[str, float]
-    file: str | None = None
-    write_bytes: int | None = None
-    write_mb_per_s: float | None = None
+    step: Annotated[int, figure("its number in the timeline")]
+    epoch: Annotated[int | None, figure("what opened it", null="of marked steps")] = None
+    batch: Annotated[int | None, figure("the same", null="of marked steps")] = None
+    start_s: Annotated[float, figure("since the launch")]
+    ms: Annotated[float, figure("its length, with evaluation passes")]
+    over_ms: Annotated[float, figure("beyond the usual")]
+    parts_ms: Annotated[dict[str, float], figure("what it did longer than the median step, by cause")]
+    unnamed_ms: Annotated[float, figure("the rest of `over_ms`")]
+    host_ms: Annotated[dict[str, float], figure("phases of the training thread that were longer than usual")]
+    file: Annotated[str | None, figure("that of the largest part", null="it has none")] = None
+    write_bytes: Annotated[int | None, figure("of a checkpoint")] = None
+    write_mb_per_s: Annotated[float | None, figure("bytes over the time of the part")] = None
 
 
 class SlowLoopSteps(ReportPart, frozen=True, kw_only=True):
-    """The measured steps longer than `beyond_ms`: p95 and three times the median absolute deviation.
+    """The measured steps that took long: beyond p95 and three times the median absolute deviation."""
 
-    `over_ms`, `parts_ms` and `unnamed_ms` are sums over all `count`; `steps` are the slowest.
-    """
-
-    count: int
-    measured: int
-    usual_ms: float
-    beyond_ms: float
-    over_ms: float
-    explained_fraction: float | None = None
-    parts_ms: dict[str, float]
-    unnamed_ms: float
-    unknown: dict[str, str]
-    steps: list[SlowLoopStep]
+    count: Annotated[int, figure("how many are slow")]
+    measured: Annotated[int, figure("of so many")]
+    usual_ms: Annotated[float, figure("their median")]
+    beyond_ms: Annotated[float, figure("from which on a step is slow")]
+    over_ms: Annotated[float, figure("what the slow ones took beyond the median, all together")]
+    explained_fraction: Annotated[float | None, figure("the share of that which causes explain", null="no step is slow")] = None
+    parts_ms: Annotated[dict[str, float], figure("what of it each cause explains")]
+    unnamed_ms: Annotated[float, figure("the rest")]
+    unknown: Annotated[dict[str, str], figure("of which causes nothing was recorded, and why")]
+    steps: Annotated[list[SlowLoopStep], figure("the 20 that took most beyond the usual")]
 
 
 class LoopReads(ReportPart, frozen=True, kw_only=True):
     """What the training thread read itself, beside its asks, in ms per measured step."""
 
-    read_ms: float
-    decode_ms: float
-    files: list[FileCost]
+    read_ms: Annotated[float, figure("per measured step", "ms per step")]
+    decode_ms: Annotated[float, figure("likewise", "ms per step")]
+    files: Annotated[list[FileCost], figure("the same by file")]
 
 
 class WorstBatch(ReportPart, frozen=True, kw_only=True):
@@ -132,8 +124,8 @@ class WorstBatch(ReportPart, frozen=True, kw_only=True):
 class LoaderWait(ReportPart, frozen=True, kw_only=True):
     """A loader's share of the data wait, as a mean per measured step."""
 
-    loader: int
-    raw_ms: float
+    loader: Annotated[int, figure("its `id`")]
+    raw_ms: Annotated[float, figure("its share of the data wait", "ms per step")]
 
 
 class DataWait(ReportPart, frozen=True, kw_only=True):
@@ -200,18 +192,14 @@ class RegionResult(ReportPart, frozen=True, kw_only=True):
 
 
 class StepBlocks(ReportPart, frozen=True, kw_only=True):
-    """Means of blocks of `steps` consecutive measured steps, in ms a step, in order of time.
+    """Means of blocks of consecutive measured steps, in order of time; 64 at most, however long the run."""
 
-    There are 64 at most, however long the run. `causes_ms` and `files_ms` (the costliest files) are parts
-    of the wait; empty where it is unknown, and so is `wait_ms`. `phases_ms` has the phases that are known.
-    """
-
-    steps: int
-    step_ms: list[float]
-    wait_ms: list[float]
-    causes_ms: dict[str, list[float]]
-    files_ms: dict[str, list[float]]
-    phases_ms: dict[str, list[float]] = msgspec.field(default_factory=dict)
+    steps: Annotated[int, figure("steps of a block")]
+    step_ms: Annotated[list[float], figure("mean length of a step in each block")]
+    wait_ms: Annotated[list[float], figure("of it, the data wait; empty where it is unknown")]
+    causes_ms: Annotated[dict[str, list[float]], figure("of it, by cause")]
+    files_ms: Annotated[dict[str, list[float]], figure("of it, the eight costliest files: reading and decoding")]
+    phases_ms: Annotated[dict[str, list[float]], figure("of a step, by phase, those that are known")] = msgspec.field(default_factory=dict)
 
 
 class StageCost(ReportPart, frozen=True, kw_only=True):

@@ -73,18 +73,15 @@ Evidence = dict[str, float | str | list[int]]
 
 
 class Culprit(ReportPart, frozen=True, kw_only=True):
-    """Who holds a stage up from outside: `text` is the sentence, `evidence` the figures that it rests on.
+    """Who holds a stage up from outside."""
 
-    `wait_ms` is what it has of the data wait per measured step; `leads`: a verdict names it before the cause.
-    """
-
-    id: str
-    text: str
-    evidence: Evidence
-    wait_ms: float
-    leads: bool
-    remedy: str = ""
-    gain_ms_per_step: float | None = None
+    id: Annotated[str, figure("which one")]
+    text: Annotated[str, figure("the sentence")]
+    evidence: Annotated[Evidence, figure("the figures that it rests on")]
+    wait_ms: Annotated[float, figure("what it has of the data wait", "ms per step")]
+    leads: Annotated[bool, figure("whether a verdict names it before the cause")]
+    remedy: Annotated[str, figure("what ends it")] = ""
+    gain_ms_per_step: Annotated[float | None, figure("what that saves at most")] = None
 
 
 class Failure(ReportPart, frozen=True, kw_only=True):
@@ -215,10 +212,10 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
 
 
 class ClockSet(ReportPart, frozen=True, kw_only=True):
-    """A host's clock was set by `by_ns` during the run, just after `at_ns`; undone."""
+    """A host's clock was set during the run; undone."""
 
-    at_ns: int
-    by_ns: int
+    at_ns: Annotated[int, figure("at the earliest")]
+    by_ns: Annotated[int, figure("by how much")]
 
 
 class ClockInfo(ReportPart, frozen=True, kw_only=True):
@@ -235,18 +232,18 @@ class ClockInfo(ReportPart, frozen=True, kw_only=True):
 
 
 class ProcessInfo(ReportPart, frozen=True, kw_only=True):
-    """A Python process of the job; `role` is as ``Session.role_of`` gives it; `versions` of libraries."""
+    """A Python process of the job."""
 
-    pid: int
-    ppid: int
-    host: str
-    role: str
-    rank: int | None = None
-    local_rank: int | None = None
-    incarnation: int
-    start_method: str | None = None
-    python: str
-    versions: dict[str, str]
+    pid: Annotated[int, figure("its pid")]
+    ppid: Annotated[int, figure("its parent's")]
+    host: Annotated[str, figure("its host")]
+    role: Annotated[str, figure("`rank`, `loader worker`, `launcher`, `main` or `helper`")]
+    rank: Annotated[int | None, figure("number of its rank")] = None
+    local_rank: Annotated[int | None, figure("by the environment")] = None
+    incarnation: Annotated[int, figure("restarts before this one")]
+    start_method: Annotated[str | None, figure("`forked`, `spawned` or `forkserver`", null="a program of its own")] = None
+    python: Annotated[str, figure("its version")]
+    versions: Annotated[dict[str, str], figure("of libraries, where it iterates a loader")]
 
 
 class Report(ReportPart, frozen=True, kw_only=True):
