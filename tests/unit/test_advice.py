@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from iotrace.analysis.advice import recommend
 from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
-from iotrace.analysis.results import FileGroup, GainRow, WholeReads, unknown
+from iotrace.analysis.results import FileGroup, GainRow, WholeReads
 from iotrace.sources.records import IteratorStart
+from tests.support.results import unknown
 
 MIB = 1 << 20
 

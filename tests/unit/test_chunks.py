@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from iotrace.analysis.results import Chunks, FileGroup, FileIo, Io, unknown
+from iotrace.analysis.results import Chunks, FileGroup, FileIo, Io
 from iotrace.analysis.storage.chunks import with_chunks
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import ArrayInfo, Gridded
+from tests.support.results import unknown
 
 STORE = "data/tiny.zarr"
 

@@ -551,3 +551,12 @@ def test_the_screen_of_compare(kept: Path, width: str, monkeypatch: pytest.Monke
     assert (done.returncode, json.loads(done.stdout)["comparable"]) == (0, False)
     done = in_process("check", "work.json", "--baseline", "before.json", "--anyway", cwd=kept)
     assert done.stdout.endswith(" --anyway\n")
+
+
+def test_a_baseline_that_lacks_figures_of_the_host_is_read() -> None:
+    old = report()
+    old["ranks"][0]["system"]["host"] = {"cpu_busy_fraction": None}
+    (rank,) = basis_of(old).ranks
+    assert rank.system.host is not None
+    assert (rank.system.host.others_cpu_fraction, rank.system.host.calibration) == (None, None)
+    assert checked(report(), old).ok

@@ -18,7 +18,6 @@ from iotrace.analysis.results import (
     RankReport,
     Steps,
     System,
-    unknown,
 )
 from iotrace.analysis.wait import pools
 from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
@@ -28,6 +27,7 @@ from iotrace.sources.records import Threads
 from iotrace.sources.run_delays import run_delays
 from iotrace.sources.scheduling import parse_cpus
 from iotrace.sources.session import Rank
+from tests.support.results import unknown
 from tests.support.tables import waits_of
 from tests.unit.test_production import spans
 

@@ -6,10 +6,11 @@ import pytest
 
 from iotrace.analysis.device.accelerator import accelerator_of
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.results import Accelerator, RankReport, unknown
+from iotrace.analysis.results import Accelerator, RankReport
 from iotrace.report.words import device_facts
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import AUTOGRAD, Event, activity_of, annotation, data_wait, kernel, operator
+from tests.support.results import unknown
 from tests.support.traces import SHARED, shared_trace
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from iotrace.analysis.failures import parse
 from iotrace.analysis.rank import SessionAnalysis
-from iotrace.analysis.results import Failure, SessionInfo, unknown
+from iotrace.analysis.results import Failure, SessionInfo
 from iotrace.analysis.verdict.failed import cause_of
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, PosixState
@@ -27,6 +27,7 @@ from iotrace.sources.records import (
 from iotrace.sources.session import open_session
 from iotrace.timeline.failures import ENDING, failure_name, failure_slices
 from iotrace.viewer.view import FAILURE, WORST, of_interest, view_of_session
+from tests.support.results import unknown
 from tests.support.rows import BatchRecord, Line, lines_of
 
 MS = 1_000_000

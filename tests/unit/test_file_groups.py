@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from iotrace.analysis.results import DataWait, FileCost, FileGroup, FileIo, Io, unknown
+from iotrace.analysis.results import DataWait, FileCost, FileGroup, FileIo, Io
 from iotrace.analysis.storage.file_groups import Used, file_groups
+from tests.support.results import unknown
 
 
 def cost(path: str, decode_ms: float, read_ms: float = 0.0) -> FileCost:

@@ -11,10 +11,11 @@ import pytest
 from iotrace.analysis.culprits import advice_of
 from iotrace.analysis.program.full_memory import full_memory
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import Culprit, DataWait, ProcessUse, RankReport, Steps, System, unknown
+from iotrace.analysis.results import Culprit, DataWait, ProcessUse, RankReport, Steps, System
 from iotrace.launch.telemetry.cgroups import parse_refaults
 from iotrace.sources.samples import MemoryRecord
 from iotrace.sources.telemetry import Series
+from tests.support.results import unknown
 from tests.unit.test_telemetry import SECOND, steps
 
 MIB = 1 << 20

@@ -16,8 +16,9 @@ from iotrace.analysis.gain.changes import less
 from iotrace.analysis.gain.gain import Gain, gain_of
 from iotrace.analysis.gain.pipeline import Epoch, Pipeline, replay
 from iotrace.analysis.gain.recorded import Recorded, Withheld
-from iotrace.analysis.results import GONE, HALVED, DataWait, HostUse, System, unknown
+from iotrace.analysis.results import GONE, HALVED, DataWait, HostUse, System
 from iotrace.analysis.wait.production import PARTS
+from tests.support.results import unknown
 from tests.support.tables import waits_of
 from tests.unit.test_gain_bound import Work, drawn, simulate
 

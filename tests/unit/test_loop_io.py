@@ -10,8 +10,9 @@ import pytest
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import Accelerator, Recommendation, Steps, unknown
+from iotrace.analysis.results import Accelerator, Recommendation, Steps
 from iotrace.analysis.wait.loop_io import writing_advice
+from tests.support.results import unknown
 from tests.support.tables import steps_of
 from tests.unit.test_screen import NONE, rank
 from tests.unit.test_slow_loop_steps import MS, TID, posix

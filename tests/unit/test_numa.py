@@ -10,11 +10,12 @@ import pytest
 
 from iotrace.analysis.program.numa import apart, with_nodes
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import Gpu, NumaNode, ProcessUse, System, unknown
+from iotrace.analysis.results import Gpu, NumaNode, ProcessUse, System
 from iotrace.launch.telemetry.gpus import numa_node_of
 from iotrace.launch.telemetry.procfs import parse_status
 from iotrace.launch.telemetry.system import numa_nodes
 from iotrace.sources.samples import NumaNode as NodeRecord
+from tests.support.results import unknown
 from tests.unit.test_telemetry import SECOND, steps
 
 GIB = 1 << 30

@@ -26,7 +26,6 @@ from iotrace.analysis.results import (
     Report,
     SessionInfo,
     WorstBatch,
-    unknown,
 )
 from iotrace.analysis.results.page import BatchWindow, RankColumns, SampledSeries
 from iotrace.analysis.wait.waits import CAUSES
@@ -44,6 +43,7 @@ from iotrace.report.views.table import Field, Table
 from iotrace.session.manifest import NotCaptured
 from iotrace.sweeps.kept import keep, kept
 from tests.support.pages import Page
+from tests.support.results import unknown
 from tests.support.tables import deliveries_of
 from tests.unit.test_compare import compared, report as plain_report
 from tests.unit.test_screen import rank, report, screen

@@ -32,11 +32,11 @@ from iotrace.analysis.results import (
     System,
     Trust,
     Verdict,
-    unknown,
 )
 from iotrace.report.screen import trust_text
 from iotrace.report.terminal import print_report
 from iotrace.session.manifest import NotCaptured
+from tests.support.results import unknown
 
 NONE = Excluded(first=1, warmup=0, profiled=0)
 

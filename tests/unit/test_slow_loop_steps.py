@@ -18,7 +18,6 @@ from iotrace.analysis.results import (
     SlowLoopStep,
     SlowLoopSteps,
     Steps,
-    unknown,
 )
 from iotrace.analysis.wait import slow_loop_steps
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
@@ -31,6 +30,7 @@ from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.rows import DTYPES
 from iotrace.sources.telemetry import Series
 from iotrace.timeline import build
+from tests.support.results import unknown
 from tests.support.tables import steps_of, waits_of
 
 MS = 1_000_000

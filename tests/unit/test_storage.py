@@ -21,7 +21,6 @@ from iotrace.analysis.results import (
     Recommendation,
     RowGroups,
     WholeReads,
-    unknown,
 )
 from iotrace.analysis.storage import by_mount
 from iotrace.analysis.storage.amplification import _own_map
@@ -34,6 +33,7 @@ from iotrace.session.names import KIND_ITEM
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import IteratorStart, Mapped, RowGroupsRead, Tick, Worker
 from iotrace.sources.session import Session
+from tests.support.results import unknown
 
 MS = 1_000_000
 

@@ -22,12 +22,12 @@ from iotrace.analysis.results import (
     Recommendation,
     Steps,
     System,
-    unknown,
 )
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.records import Mapped
 from iotrace.sources.samples import SAMPLE_DTYPE, MemoryRecord
 from iotrace.sources.telemetry import SampledProcess, Series
+from tests.support.results import unknown
 from tests.unit.test_production import spans
 from tests.unit.test_telemetry import SECOND, steps
 

@@ -7,10 +7,11 @@ import io
 from hypothesis import given, strategies as st
 from rich.console import Console
 
-from iotrace.analysis.results import DataWait, FileCost, Gpu, HostUse, ProcessUse, System, unknown
+from iotrace.analysis.results import DataWait, FileCost, Gpu, HostUse, ProcessUse, System
 from iotrace.report.layout import command
 from iotrace.report.terminal import _print_after_reading
 from iotrace.report.terminal_system import print_system
+from tests.support.results import unknown
 from tests.support.texts import any_text
 
 MIB = 1 << 20

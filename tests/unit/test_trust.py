@@ -34,7 +34,6 @@ from iotrace.analysis.results import (
     SessionInfo,
     System,
     Trust,
-    unknown,
 )
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.trust import disturbed, trust_of, trust_of_traces
@@ -46,6 +45,7 @@ from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity, Tick
 from iotrace.sources.samples import read_sidecars
 from iotrace.sources.telemetry import read_telemetry
+from tests.support.results import unknown
 from tests.support.tables import steps_of
 
 MS, SECOND = 1_000_000, 1_000_000_000

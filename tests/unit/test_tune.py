@@ -18,7 +18,7 @@ from rich.console import Console
 
 from iotrace.agent import sweep_override
 from iotrace.analysis.gain.pipeline import Epoch, Pipeline, replay
-from iotrace.analysis.results import LoaderResult, unknown
+from iotrace.analysis.results import LoaderResult
 from iotrace.errors import IotraceError, UsageError
 from iotrace.report.sweeps.sweep import write_points
 from iotrace.report.sweeps.tune import print_tune
@@ -34,6 +34,7 @@ from iotrace.sweeps.tune.results import TuneResult
 from iotrace.sweeps.tune.search import Search
 from iotrace.sweeps.tune.start import open_search, seconds_of
 from iotrace.sweeps.tune.summary import result_of
+from tests.support.results import unknown
 
 MS = 1e6
 COMMAND = ["python", "train.py"]

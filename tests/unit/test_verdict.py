@@ -33,11 +33,11 @@ from iotrace.analysis.results import (
     System,
     Trust,
     Verdict,
-    unknown,
 )
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import verdict
 from iotrace.report.words import gain_text
+from tests.support.results import unknown
 
 OK = Trust(level="ok", reasons=["32 steps"])
 

@@ -10,12 +10,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from iotrace.analysis.results import Gpu, HostUse, ProcessUse, RankReport, Report, System
 from iotrace.analysis.traces import analyse_traces
 from iotrace.cli import app
 from iotrace.report.layout import make_console
 from iotrace.report.views import VIEWS, tables_of
 from iotrace.report.views.table import Field, Table, print_tables, write_csv
 from tests.support.kineto import kernel, step, trace_of
+from tests.support.results import unknown
 
 GLOO = Path(__file__).parent.parent / "data" / "gloo_rank0.json.gz"
 
@@ -62,6 +64,31 @@ def test_unknown_is_a_question_mark_and_long_names_are_cut_in_their_middle() -> 
     assert text_of(Table(title="T", rows=[], fields=FIELDS, unknown="no device", remedy="do so")) == [
         "T",
         "unknown: no device → do so",
+    ]
+
+
+def test_the_view_of_the_system_shows_means_and_peaks_of_what_is_declared() -> None:
+    gpu = Gpu(index=1, uuid="", name="x", util_pct_mean=40.0, util_pct_peak=90.0, memory_bytes_peak=3 << 20)
+    used = System(
+        gpus=[gpu, Gpu(index=2, uuid="", name="x", pcie_sent_bytes_per_s_mean=2e6, power_w_peak=70.0)],
+        cpu_pct_mean=150.0,
+        rss_peak_bytes=8 << 20,
+        processes=[ProcessUse(pid=7, role="main", cpu_pct_mean=50.0, rss_peak_bytes=4 << 20)],
+        host=HostUse(cpu_busy_fraction=0.5, memory_available_bytes_min=1 << 30),
+    )
+    report = unknown(Report, ranks=[unknown(RankReport, rank=0, system=used)])
+    (table,) = tables_of("system", report)
+    assert [msgspec.structs.astuple(row) for row in table.rows] == [
+        ("CPU of the rank's processes", 150.0, None, "% of one core"),
+        ("memory of the rank's processes", None, 8.0, "MiB"),
+        ("CPU of main, pid 7", 50.0, None, "% of one core"),
+        ("memory of main, pid 7", None, 4.0, "MiB"),
+        ("host's cores busy", 50.0, None, "%"),
+        ("host's free memory, at least", 1024.0, None, "MiB"),
+        ("gpu 1 utilisation", 40.0, 90.0, "%"),
+        ("gpu 1 memory", None, 3.0, "MiB"),
+        ("gpu 2 power", None, 70.0, "W"),
+        ("gpu 2 sent over PCIe", 2.0, None, "MB/s"),
     ]
 
 

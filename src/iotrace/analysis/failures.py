@@ -13,7 +13,7 @@ import numpy as np
 
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.steps import Loop
-from iotrace.analysis.results import Failure, unknown
+from iotrace.analysis.results import Failure
 from iotrace.session import names
 from iotrace.session.names import KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.processes import Process
@@ -154,8 +154,7 @@ def _ended_loop(record: Recorded, main: Process) -> bool:
 def _of_signal(run: _Run, signal: int, process: Process | None, rank: int | None = None) -> Failure:
     name = signal_name(signal)
     one = None if process is None else _rank_of(run, process)
-    return unknown(
-        Failure,
+    return Failure(
         process=None if process is None else process.pid,
         role=None if process is None else run.session.role_of(process),
         rank=rank if one is None else one.rank.number,

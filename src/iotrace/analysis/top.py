@@ -11,7 +11,7 @@ from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.now import gpus_now, hosts_now, processes_now
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.step_table import Step, StepTable
-from iotrace.analysis.results import DataWait, RankReport, System, unknown
+from iotrace.analysis.results import DataWait, RankReport, System
 from iotrace.analysis.results.top import (
     SCHEMA_VERSION,
     Top,
@@ -33,7 +33,7 @@ from iotrace.units import counted
 DEFAULT_STEPS = 50
 _MARGIN = 10  # steps before the window that are kept in memory
 _IDLE_NS = 300_000_000_000  # of a rank without steps, what is older is given up
-_SYSTEM = unknown(System, gpus=[], processes=[])
+_SYSTEM = System()
 
 
 class Watch:
@@ -184,15 +184,10 @@ def _wait(window: Window) -> DataWait:
     fraction = _fraction(window)
     known = fraction >= 0
     raw_ns = int(window.kept.wait_ns.sum())
-    return unknown(
-        DataWait,
+    return DataWait(
         raw_ms=raw_ns / len(window.kept) / 1e6 if known else None,
         raw_wait_fraction=fraction if known else None,
         verdict=verdict(fraction) if known else None,
-        causes_ms={},
-        by_loader=[],
-        files=[],
-        worst_batches=[],
     )
 
 
@@ -200,14 +195,7 @@ def _verdict(ranks: Sequence[TopRank]) -> TopVerdict | None:
     if not any(rank.steps.count for rank in ranks):
         return None
     reports = [
-        unknown(
-            RankReport,
-            rank=rank.rank,
-            steps=rank.steps,
-            data_wait=rank.data_wait,
-            loaders=[],
-            file_groups=rank.file_groups,
-        )
+        RankReport(rank=rank.rank, steps=rank.steps, data_wait=rank.data_wait, file_groups=rank.file_groups)
         for rank in ranks
         if rank.steps.count
     ]

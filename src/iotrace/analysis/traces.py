@@ -25,14 +25,12 @@ from iotrace.analysis.results import (
     DataWait,
     Excluded,
     Gpu,
-    PhasesMs,
     RankReport,
     Recommendation,
     Report,
     SessionInfo,
     Steps,
     System,
-    unknown,
 )
 from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
@@ -106,8 +104,7 @@ def trace_part(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US) -> Trac
 
 def report_of_parts(found: Sequence[TracePart]) -> Report:
     """Make the report of traces by their parts, in the order of the traces."""
-    about = unknown(
-        SessionInfo,
+    about = SessionInfo(
         failures=[],
         path=_shared_path([part.path for part in found]),
         argv=[],
@@ -183,30 +180,20 @@ def _clock(number: int, part: TracePart) -> ClockInfo:
 
 def _rank(rank: _Trace) -> RankReport:
     compute, host = rank.compute, rank.trace.document.get("host_name")
-    return unknown(
-        RankReport,
+    return RankReport(
         rank=0,
         host=host if isinstance(host, str) and host else None,
         world_size=rank.trace.world_size,
-        incarnation=0,
         steps=_steps(rank),
         data_wait=_data_wait(rank),
-        stages=[],
-        phases_ms=unknown(PhasesMs),
-        loaders=[],
-        regions=[],
         breakdown_ms=compute.breakdown_ms,
         breakdown_raw_ms=compute.breakdown_raw_ms,
         breakdown_steps=compute.breakdown_steps,
         accelerator=compute.accelerator,
         operators=compute.operators,
         slow_steps=compute.slow_steps,
-        file_groups=[],
-        system=unknown(System, gpus=_gpus(rank.trace), processes=[]),
-        models=[],
+        system=System(gpus=_gpus(rank.trace)),
         memory=memory_in([rank.trace]),
-        snapshots=[],
-        gain=[],
         gain_withheld="a trace holds none of the loader's batches",
     )
 
@@ -226,15 +213,14 @@ def _gpus(trace: KinetoTrace) -> list[Gpu]:
     for index, device in enumerate(trace.devices):
         memory, name = device.get("totalGlobalMem"), str(device.get("name", "unknown"))
         size = memory if isinstance(memory, int) else None
-        about = {"index": index, "uuid": "", "name": name, "memory_total_bytes": size}
-        found.append(unknown(Gpu, throttle_reasons={}, **about))
+        found.append(Gpu(index=index, uuid="", name=name, memory_total_bytes=size))
     return found
 
 
 def _data_wait(rank: _Trace) -> DataWait:
     starts, ends = rank.starts, rank.ends
     count, total_ns = len(starts), int((ends - starts).sum())
-    known: dict[str, Any] = {"causes_ms": {}, "by_loader": [], "files": [], "worst_batches": []}
+    known: dict[str, Any] = {}
     (waits,) = rank.compute.waits
     # A trace without any such range may be of a program with another loader.
     if count and len(waits.starts_ns):
@@ -247,7 +233,7 @@ def _data_wait(rank: _Trace) -> DataWait:
         if exposed_ns is not None:
             known.update(exposed_ms=exposed_ns / count / 1e6, exposed_source=source, exposed_steps=count)
             known["stall_fraction"] = exposed_ns / total_ns if total_ns else None
-    return unknown(DataWait, **known)
+    return DataWait(**known)
 
 
 def _advice(rank: _Trace, result: RankReport) -> list[Recommendation]:

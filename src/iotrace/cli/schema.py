@@ -34,5 +34,10 @@ def schema(subject: str) -> int:
     import msgspec
 
     module, name = _PRINTED[subject]
-    print_json(msgspec.json.schema(getattr(import_module(f"iotrace.{module}"), name)))
+    found = msgspec.json.schema(getattr(import_module(f"iotrace.{module}"), name))
+    for struct in found["$defs"].values():  # whatever its default, --json prints every field
+        struct["required"] = list(struct["properties"])
+        for field in struct["properties"].values():
+            field.pop("default", None)
+    print_json(found)
     return 0

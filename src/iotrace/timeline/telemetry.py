@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from iotrace.analysis.host.system import devices_of
+from iotrace.analysis.results.figure import figures_of
+from iotrace.analysis.results.host import Gpu
 from iotrace.sources.clocks.session_clock import Times
 from iotrace.sources.session import Rank, Session
 from iotrace.sources.telemetry import Floats, Host, SampledDevice, SampledProcess, Series, Telemetry
@@ -13,15 +15,6 @@ from iotrace.timeline.model import Counter, ProcessTracks, Timeline
 # A node's every core is shown up to this number; above, their mean alone.
 _MOST_CORES = 32
 _MIB = 1 << 20
-_DEVICE_COUNTERS = (
-    ("power_w", "power", "W", 1.0),
-    ("memory_bytes", "memory", "bytes", 1.0),
-    ("sm_clock_mhz", "SM clock", "MHz", 1.0),
-    ("memory_clock_mhz", "memory clock", "MHz", 1.0),
-    ("temperature_c", "temperature", "°C", 1.0),
-    ("pcie_sent_bytes_per_s", "PCIe sent", "MiB/s", 1.0 / _MIB),
-    ("pcie_received_bytes_per_s", "PCIe received", "MiB/s", 1.0 / _MIB),
-)
 # Growing figures of a process, the sum of the fields.
 _PROCESS_RATES = (
     (("read_bytes",), "storage read", "MiB/s", 1.0 / _MIB),
@@ -104,9 +97,10 @@ def _device(title: str, device: SampledDevice) -> ProcessTracks:
         util = device.series.get(f"{name}_samples", device.series.get(f"{name}_pct"))
         if util is not None:
             tracks.counters.append(_average(shown, util.time_ns, util.value))
-    for name, shown, unit, factor in _DEVICE_COUNTERS:
-        if name in device.series:
-            tracks.counters.append(_gauge(shown, device.series[name], unit, factor))
+    for figure in figures_of(Gpu):
+        if figure.counter and figure.sampled in device.series:
+            unit, factor = ("MiB/s", 1.0 / _MIB) if figure.unit == "bytes/s" else (figure.unit, 1.0)
+            tracks.counters.append(_gauge(figure.counter, device.series[figure.sampled], unit, factor))
     return tracks
 
 

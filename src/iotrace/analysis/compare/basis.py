@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from iotrace.analysis.results import SCHEMA_VERSION, Calibration, StageCost, StepBlocks, Trust
+from iotrace.analysis.results import SCHEMA_VERSION, HostUse, StageCost, StepBlocks, Trust
 from iotrace.errors import SessionError
 
 _AGAIN = "make it again with: iotrace check SESSION --save-baseline FILE"
@@ -77,13 +77,6 @@ class Io(msgspec.Struct, frozen=True):
 
 class ProcessUse(msgspec.Struct, frozen=True):
     storage_read_bytes: int | None = None
-
-
-class HostUse(msgspec.Struct, frozen=True):
-    others_cpu_fraction: float | None = None
-    cpu_stolen_fraction: float | None = None
-    cpu_throttled_fraction: float | None = None
-    calibration: Calibration | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True):

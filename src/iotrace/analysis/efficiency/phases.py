@@ -15,7 +15,7 @@ from iotrace.analysis.device.gaps import CLASSES, Gaps
 from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.device.modules import PHASES, rows_around
 from iotrace.analysis.intervals import length, union
-from iotrace.analysis.results import DevicePhase, IdleByOrigin, unknown
+from iotrace.analysis.results import DevicePhase, IdleByOrigin
 from iotrace.sources.kineto.trace import Column
 
 NAMES = (*PHASES[:-1], "loader", "elsewhere")
@@ -64,7 +64,7 @@ class PhaseTimes(msgspec.Struct):
         return [
             DevicePhase(phase=name, busy_us=busy_us, comm_us=comm_us, comm_alone_us=alone_us)
             if name in self.seen
-            else unknown(DevicePhase, phase=name)
+            else DevicePhase(phase=name)
             for name, (busy_us, comm_us, alone_us) in zip(NAMES, table, strict=True)
         ]
 

@@ -11,7 +11,7 @@ from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.modules import rows_around
 from iotrace.analysis.device.operators import HostTree
 from iotrace.analysis.intervals import holding
-from iotrace.analysis.results import SlowStep, unknown
+from iotrace.analysis.results import SlowStep
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 
@@ -47,7 +47,7 @@ def slow_steps_of(activity: Activity) -> list[SlowStep]:
         row = _table(activity, once, starts, ends)[0] / 1e6
         named = {name: ms for name, ms in zip(once, row.tolist(), strict=False) if ms > 0}
         ms = float(ends[0] - starts[0]) / 1e6
-        return [unknown(SlowStep, is_first=True, ms=ms, parts_ms=named, host_ms={})] if named else []
+        return [SlowStep(is_first=True, ms=ms, parts_ms=named, host_ms={})] if named else []
     if len(numbers) < _FEWEST_STEPS:
         return []
     lengths = (ends - starts) / 1e6

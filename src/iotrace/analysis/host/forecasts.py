@@ -16,7 +16,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from iotrace.analysis.resampling import student_t
-from iotrace.analysis.results import Forecast, unknown
+from iotrace.analysis.results import Forecast
 from iotrace.sources.samples import MemoryRecord
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
@@ -119,8 +119,7 @@ class _Gauge(msgspec.Struct, frozen=True, dict=True):
             yield replace(found, seconds=seconds, seconds_ci95=[soonest, latest])
 
     def forecast(self, slope: Slope, kind: str, text: str, grows: dict[str, float]) -> Forecast:
-        return unknown(
-            Forecast,
+        return Forecast(
             what=self.what,
             kind=kind,
             host=self.host,

@@ -7,7 +7,7 @@ import numpy as np
 from iotrace.analysis.host.measured import LONG_NS, MeasuredTime, cpu_percent, lifelong
 from iotrace.analysis.host.others import others_and_stolen
 from iotrace.analysis.loop.step_table import StepTable
-from iotrace.analysis.results import Calibration, Gpu, HostUse, ProcessUse, System, total, unknown
+from iotrace.analysis.results import Calibration, Gpu, HostUse, ProcessUse, System, total
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Threads
 from iotrace.sources.session import Rank, Session
@@ -78,7 +78,7 @@ def _process(
     threads = settings[-1].threads if settings else {}
     cpus = settings[-1].affinity or None if settings else None  # what it said itself
     if sampled is None:
-        return unknown(ProcessUse, pid=process.pid, role=role, library_threads=threads, cpus=cpus)
+        return ProcessUse(pid=process.pid, role=role, library_threads=threads, cpus=cpus)
 
     def growth(counter: Series | None) -> float | None:
         """Of a process made, or ended, within the measured time: its counters stood still outside."""

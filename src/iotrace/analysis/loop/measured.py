@@ -9,7 +9,7 @@ import numpy as np
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.resampling import Floats, interval_of, mean_ci, resampled_means
-from iotrace.analysis.results import Excluded, Steps, unknown
+from iotrace.analysis.results import Excluded, Steps
 from iotrace.analysis.table import NONE
 from iotrace.session import names
 from iotrace.sources.processes import Process
@@ -141,9 +141,7 @@ def summarise(
     """Sum up measured steps by their lengths and samples (`NONE`: unknown); no mean without any."""
     why, loop_seconds = unknown_why or None, None if loop_ns is None else loop_ns / 1e9
     if not len(durations_ns):
-        return unknown(
-            Steps, count=0, begun=begun, unknown_why=why, excluded=excluded, loop_seconds=loop_seconds
-        )
+        return Steps(count=0, begun=begun, unknown_why=why, excluded=excluded, loop_seconds=loop_seconds)
     durations_ms = durations_ns / 1e6
     seconds = float(durations_ms.sum()) / 1e3
     known = samples[samples != NONE]

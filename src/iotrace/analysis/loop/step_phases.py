@@ -14,7 +14,7 @@ import numpy.typing as npt
 from iotrace.analysis.intervals import Coverage, Intervals, Times, holding, subtract, union
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import PhasesMs, unknown
+from iotrace.analysis.results import PhasesMs
 from iotrace.analysis.table import NONE
 from iotrace.session import names
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
@@ -53,7 +53,7 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
     kept = analysis.kept
     spans = phase_spans(analysis)
     if not len(kept) or not len(spans):
-        return StepPhases(unknown(PhasesMs), None, _NO_PHASE if len(kept) else _NO_STEP)
+        return StepPhases(PhasesMs(), None, _NO_PHASE if len(kept) else _NO_STEP)
     trains = analysis.loop.thread is not None and len(analysis.loop.thread.rounds.times_ns) > 0
     intervals = _exclusive(analysis, spans, trains)
     windows = kept.pieces

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -12,14 +12,7 @@ class ReportPart(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the parts of a report: immutable, encoded with all fields."""
 
 
-_Made = TypeVar("_Made", bound=ReportPart)
 _Number = TypeVar("_Number", int, float)
-
-
-def unknown(kind: type[_Made], /, **known: Any) -> _Made:
-    """Make a result of which nothing but `known` is known: other fields are None, or as by default."""
-    missing = {field.name: None for field in msgspec.structs.fields(kind) if field.required}
-    return kind(**{**missing, **known})
 
 
 def total(amounts: Iterable[_Number | None]) -> _Number | None:

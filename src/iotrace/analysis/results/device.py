@@ -2,278 +2,250 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.figure import figure
 
 
 class IdleByModule(ReportPart, frozen=True, kw_only=True):
-    """Idle time that kernels of a module and phase ended; what the device did that was launched there.
+    """Idle time that kernels of a module and phase ended; what the device did that was launched there."""
 
-    `device_us` sums what each took, communication (`comm_us`) among it.
-    """
-
-    module: str | None
-    phase: str
-    idle_us: float
-    comm_us: float
-    device_us: float
+    module: Annotated[str | None, figure("the innermost module", null="no launch is known, or it lies in none")] = None
+    phase: Annotated[str, figure("the phase of the step")]
+    idle_us: Annotated[float, figure("idle time that its kernels ended")]
+    comm_us: Annotated[float, figure("of `device_us`, the collectives' part")]
+    device_us: Annotated[float, figure("what the device did that was launched there, each with all of its time")]
 
 
 class IdleByOrigin(ReportPart, frozen=True, kw_only=True):
-    """Idle time that kernels of a module ended; without a module of an operator, without one of a name.
+    """Idle time by what ended it: a module, without one an operator, without one a name."""
 
-    `kind` says which: ``module``, ``operator`` or ``kernel``.
-    """
-
-    kind: str
-    name: str
-    phase: str
-    gaps: int
-    idle_us: float
-    idle_by_class_us: dict[str, float]
+    kind: Annotated[str, figure("`module`; where none is known `operator`; without one `kernel`")]
+    name: Annotated[str, figure("its name")]
+    phase: Annotated[str, figure("the phase of the step")]
+    gaps: Annotated[int, figure("how many times the device was idle")]
+    idle_us: Annotated[float, figure("for how long, all together")]
+    idle_by_class_us: Annotated[dict[str, float], figure("the same by class")]
 
 
 class Launches(ReportPart, frozen=True, kw_only=True):
-    """All calls of a name that launched: what each cost the host, how long until the device began with it.
+    """All calls of a name that launched."""
 
-    `shorter_than_call`: what they launched took the device less than the call took the host.
-    """
-
-    name: str
-    calls: int
-    host_us: float
-    host_median_us: float
-    delay_median_us: float
-    delay_p95_us: float
-    device_median_us: float
-    shorter_than_call: int
+    name: Annotated[str, figure("the call")]
+    calls: Annotated[int, figure("how often")]
+    host_us: Annotated[float, figure("what the calls cost the host, all together")]
+    host_median_us: Annotated[float, figure("the median of that")]
+    delay_median_us: Annotated[float, figure("from the call's start to that on the device (of a graph its first kernel)")]
+    delay_p95_us: Annotated[float, figure("the same, the 95th percentile")]
+    device_median_us: Annotated[float, figure("what was launched took the device, the median")]
+    shorter_than_call: Annotated[int, figure("calls that took the host longer than that took the device")]
 
 
 class StreamIdle(ReportPart, frozen=True, kw_only=True):
-    """A stream's own gaps, whatever other streams did meanwhile."""
+    """A stream's own gaps."""
 
-    device: int | None
-    stream: int | None
-    events: int
-    busy_us: float
-    idle_by_class_us: dict[str, float]
+    device: Annotated[int | None, figure("its device")] = None
+    stream: Annotated[int | None, figure("its number")] = None
+    events: Annotated[int, figure("kernels and memory operations on it")]
+    busy_us: Annotated[float, figure("their union")]
+    idle_by_class_us: Annotated[dict[str, float], figure("its own gaps, whatever other streams did meanwhile")]
 
 
 class Kernel(ReportPart, frozen=True, kw_only=True):
-    """All calls of a kernel; `op` and `module` launched most of its time.
+    """All calls of a kernel."""
 
-    `blocks_per_sm` and `occupancy_pct` are means over its time, `tensor_cores` what its name tells.
-    """
-
-    name: str
-    calls: int
-    total_us: float
-    mean_us: float
-    max_us: float
-    is_collective: bool
-    op: str | None
-    module: str | None
-    blocks_per_sm: float | None
-    occupancy_pct: float | None
-    tensor_cores: bool | None
+    name: Annotated[str, figure("its name")]
+    calls: Annotated[int, figure("how often")]
+    total_us: Annotated[float, figure("all together")]
+    mean_us: Annotated[float, figure("the mean")]
+    max_us: Annotated[float, figure("the longest")]
+    is_collective: Annotated[bool, figure("whether it communicates")]
+    op: Annotated[str | None, figure("the operator that launched most of its time", null="no launch is known, or it lies in none")] = None
+    module: Annotated[str | None, figure("the module that did", null="no launch is known, or it lies in none")] = None
+    blocks_per_sm: Annotated[float | None, figure("mean over its time", null="not told")] = None
+    occupancy_pct: Annotated[float | None, figure("mean over its time", null="not told")] = None
+    tensor_cores: Annotated[bool | None, figure("whether its name tells of them", null="not told")] = None
 
 
 class Operator(ReportPart, frozen=True, kw_only=True):
-    """All calls of an operator. Self is without the operators inside; device is what it, or they, launched.
+    """All calls of an operator. Self is without the operators inside."""
 
-    A call inside one of the same name is part of that in the totals. Without a device its times are null.
-    """
-
-    name: str
-    calls: int
-    host_total_us: float
-    host_self_us: float
-    device_total_us: float | None
-    device_self_us: float | None
+    name: Annotated[str, figure("its name")]
+    calls: Annotated[int, figure("how often")]
+    host_total_us: Annotated[float, figure("on the host; a call inside one of its name is part of that")]
+    host_self_us: Annotated[float, figure("without the operators directly inside, on the same thread")]
+    device_total_us: Annotated[float | None, figure("what its launches took, with those of the operators inside", null="there is no device")] = None
+    device_self_us: Annotated[float | None, figure("what its own launches took", null="there is no device")] = None
 
 
 class OperatorShapes(ReportPart, frozen=True, kw_only=True):
-    """All calls of an operator with such inputs; a call within one of its name is a part of that.
+    """All calls of an operator with such inputs."""
 
-    `tflop_per_s` is over the device's time. `roofline_pct`: of the peak, or of what `bound` memory allows.
-    """
-
-    name: str
-    shapes: list[list[int]]
-    types: list[str]
-    calls: int
-    host_total_us: float
-    device_total_us: float
-    flop_per_call: int | None
-    tflop_per_s: float | None
-    peak_tflop_per_s: float | None
-    bound: str | None
-    roofline_pct: float | None
+    name: Annotated[str, figure("the operator")]
+    shapes: Annotated[list[list[int]], figure("its inputs' shapes")]
+    types: Annotated[list[str], figure("and types")]
+    calls: Annotated[int, figure("how often; a call within one of its name is a part of that")]
+    host_total_us: Annotated[float, figure("on the host")]
+    device_total_us: Annotated[float, figure("on the device", null="there is none")]
+    flop_per_call: Annotated[int | None, figure("by the operator's definition", null="not known of this operator")] = None
+    tflop_per_s: Annotated[float | None, figure("over the device's time", null="as above")] = None
+    peak_tflop_per_s: Annotated[float | None, figure("of the device, for the type", null="an unknown device; kernels with and without tensor cores")] = None
+    bound: Annotated[str | None, figure("`compute` or `memory`, the lower at these shapes (each operand moved once)", null="as above")] = None
+    roofline_pct: Annotated[float | None, figure("what it reaches of that", null="as above; attention with an own or unknown mask")] = None
 
 
 class DevicePeaks(ReportPart, frozen=True, kw_only=True):
     """What a device does at most, dense, and where that stands."""
 
-    device: str
-    memory_gb_per_s: float
-    tflop_per_s: dict[str, float]
-    source: str
-    looked_up: str
+    device: Annotated[str, figure("its name")]
+    memory_gb_per_s: Annotated[float, figure("of its memory")]
+    tflop_per_s: Annotated[dict[str, float], figure("dense, by type")]
+    source: Annotated[str, figure("the data sheet")]
+    looked_up: Annotated[str, figure("when that was looked up")]
 
 
 class CollectiveKind(ReportPart, frozen=True, kw_only=True):
-    """Communication of a kind in a process group; its bandwidths include the waits for late ranks."""
+    """Communication of a kind in a process group."""
 
-    kind: str
-    group: str | None
-    group_size: int | None
-    calls: int
-    bytes: int | None
-    total_us: float
-    exposed_us: float
-    algorithm_gb_per_s: float | None
-    bus_gb_per_s: float | None
+    kind: Annotated[str, figure("what it does")]
+    group: Annotated[str | None, figure("the process group", null="the trace does not state it")] = None
+    group_size: Annotated[int | None, figure("its ranks", null="the trace does not state it")] = None
+    calls: Annotated[int, figure("how often")]
+    bytes: Annotated[int | None, figure("what it moved", null="the trace does not state it")] = None
+    total_us: Annotated[float, figure("all together, with the waits for late ranks")]
+    exposed_us: Annotated[float, figure("while no kernel computed")]
+    algorithm_gb_per_s: Annotated[float | None, figure("bytes / time", null="the trace does not state it")] = None
+    bus_gb_per_s: Annotated[float | None, figure("that × nccl-tests' factor for the group's size", null="the trace does not state it")] = None
 
 
 class MemoryOperation(ReportPart, frozen=True, kw_only=True):
-    """All copies of a kind, or sets; `overlapped_us` ran while a kernel computed."""
+    """All copies of a kind, or sets."""
 
-    name: str
-    direction: str | None
-    pinned: bool | None
-    calls: int
-    bytes: int | None
-    total_us: float
-    gb_per_s: float | None
-    overlapped_us: float
+    name: Annotated[str, figure("what was copied from where to where, or set")]
+    direction: Annotated[str | None, figure("from, to", null="the trace does not state it")] = None
+    pinned: Annotated[bool | None, figure("whether the host's memory was", null="the trace does not state it")] = None
+    calls: Annotated[int, figure("how often")]
+    bytes: Annotated[int | None, figure("what was moved", null="the trace does not state it")] = None
+    total_us: Annotated[float, figure("all together")]
+    gb_per_s: Annotated[float | None, figure("bytes / time", null="the trace does not state it")] = None
+    overlapped_us: Annotated[float, figure("while a kernel computed")]
 
 
 class Gap(ReportPart, frozen=True, kw_only=True):
-    """A time in which the device did nothing; `start_us` counts from the first event of the trace.
+    """A time in which the device did nothing."""
 
-    `op` and `module` launched `after`, which ended it; `source` is the innermost Python frame there that is
-    neither torch's nor Python's. `class` is the one with most of it. `at_s` lies in its middle, in seconds
-    since the session or the trace began: `command` shows it there.
-    """
-
-    window: int
-    start_us: float
-    us: float
-    before: str
-    after: str
-    op: str | None
-    module: str | None
-    kind: str = msgspec.field(name="class")
-    at_s: float
-    command: str
-    source: str | None = None
+    window: Annotated[int, figure("which trace of the rank")]
+    start_us: Annotated[float, figure("since its first event")]
+    us: Annotated[float, figure("its length")]
+    before: Annotated[str, figure("the kernel before")]
+    after: Annotated[str, figure("the kernel that ended it")]
+    op: Annotated[str | None, figure("the operator that launched that", null="no launch is known, or it lies in none")] = None
+    module: Annotated[str | None, figure("the module that did", null="no launch is known, or it lies in none")] = None
+    kind: Annotated[str, figure("the class with most of it")] = msgspec.field(name="class")
+    at_s: Annotated[float, figure("its middle, in seconds since the session or the trace began")]
+    command: Annotated[str, figure("shows it in the timeline")]
+    source: Annotated[str | None, figure("with stacks, the innermost Python frame around the launch, neither torch's nor Python's", null="none is known")] = (
+        None
+    )
 
 
 class SlowStep(ReportPart, frozen=True, kw_only=True):
-    """A step that took long; `is_first`: so did all before it. `parts_ms` took longer than usual, by name.
+    """A step that took long; of a trace without steps, all that it did."""
 
-    `host_ms`: functions, operators and calls, without those inside, that took most of it.
-    Of a trace without steps `step` and what is over the usual are null, the parts are all that it did.
-    """
-
-    step: int | None
-    is_first: bool
-    ms: float
-    over_ms: float | None
-    parts_ms: dict[str, float]
-    unnamed_ms: float | None
-    host_ms: dict[str, float]
+    step: Annotated[int | None, figure("its number", null="of a trace without steps")] = None
+    is_first: Annotated[bool, figure("whether all before it were slow, too")]
+    ms: Annotated[float, figure("its length")]
+    over_ms: Annotated[float | None, figure("beyond the median of the later half", null="of a trace without steps")] = None
+    parts_ms: Annotated[dict[str, float], figure("what it did longer than these, by name")]
+    unnamed_ms: Annotated[float | None, figure("the rest of `over_ms`", null="of a trace without steps")] = None
+    host_ms: Annotated[dict[str, float], figure("functions, operators and calls, without those inside, that took most of it")]
 
 
 class StreamWait(ReportPart, frozen=True, kw_only=True):
-    """Waits of `stream` until `kernel_before` ended on stream `waits_for`, before `kernel` could begin.
+    """Waits of a stream until a kernel on another one had ended."""
 
-    `measured`: the trace has the synchronisation; else it is inferred from the calls and the times.
-    """
-
-    device: int | None
-    stream: int
-    waits_for: int
-    calls: int
-    waited_us: float
-    kernel: str
-    kernel_before: str
-    measured: bool
+    device: Annotated[int | None, figure("its device", null="the trace does not state it")] = None
+    stream: Annotated[int, figure("the stream that waited")]
+    waits_for: Annotated[int, figure("the other one")]
+    calls: Annotated[int, figure("how often")]
+    waited_us: Annotated[float, figure("all together")]
+    kernel: Annotated[str, figure("what could begin")]
+    kernel_before: Annotated[str, figure("when this had ended")]
+    measured: Annotated[bool, figure("whether the trace has the synchronisation; else it is inferred from calls and times")]
 
 
 class CriticalPart(ReportPart, frozen=True, kw_only=True):
-    """What has a part of the critical path, by `kind` and `name`; `pct` of all of it."""
+    """What has a part of the critical path."""
 
-    kind: str
-    name: str
-    calls: int
-    us: float
-    pct: float
+    kind: Annotated[str, figure("what it is")]
+    name: Annotated[str, figure("its name")]
+    calls: Annotated[int, figure("how often")]
+    us: Annotated[float, figure("all together")]
+    pct: Annotated[float, figure("of all of the path")]
 
 
 class CriticalPath(ReportPart, frozen=True, kw_only=True):
-    """Sums over the critical paths of `steps` of `of_steps` steps: `by_kind_us` sums to `span_us`.
+    """Sums over the critical paths of steps."""
 
-    `parts` has the 30 costliest. The counts are of waits between streams, over the whole trace.
-    """
-
-    steps: int
-    of_steps: int
-    span_us: float
-    by_kind_us: dict[str, float]
-    parts: list[CriticalPart]
-    stream_waits_measured: int
-    stream_waits_inferred: int
+    steps: Annotated[int, figure("of how many steps")]
+    of_steps: Annotated[int, figure("that there are")]
+    span_us: Annotated[float, figure("their length")]
+    by_kind_us: Annotated[dict[str, float], figure("the same by kind")]
+    parts: Annotated[list[CriticalPart], figure("the 30 costliest")]
+    stream_waits_measured: Annotated[int, figure("waits between streams that the trace has")]
+    stream_waits_inferred: Annotated[int, figure("and those that were inferred")]
 
 
 class DevicePhase(ReportPart, frozen=True, kw_only=True):
-    """A phase's share of the device's busy time; None where no range tells of the phase.
+    """A phase's share of the device's busy time."""
 
-    `comm_us` is the union of the collectives launched there, whatever ran beside them; `comm_alone_us` the
-    part of `busy_us` in which they ran and no kernel computed.
-    """
-
-    phase: str
-    busy_us: float | None
-    comm_us: float | None
-    comm_alone_us: float | None
+    phase: Annotated[str, figure("`forward`, `backward`, `optimizer`, `loader` or `elsewhere`")]
+    busy_us: Annotated[float | None, figure("they sum to the device's", null="no range tells of it: what it did is `elsewhere`")] = None
+    comm_us: Annotated[float | None, figure("union of the collectives launched there", null="no range tells of it: what it did is `elsewhere`")] = None
+    comm_alone_us: Annotated[
+        float | None, figure("the part of `busy_us` in which they ran and no kernel computed", null="no range tells of it: what it did is `elsewhere`")
+    ] = None
 
 
 class Accelerator(ReportPart, frozen=True, kw_only=True):
-    """Totals over the traced window, in us. `idle_by_class_us` and `idle_by_module` each sum to `idle_us`."""
+    """What the device did in the traced windows, all together."""
 
-    span_us: float
-    busy_us: float
-    idle_us: float
-    compute_us: float
-    non_compute_us: float
-    comm_us: float
-    memory_us: float
-    comm_comp_overlap_us: float
-    comm_comp_overlap_pct: float | None
-    overlap_of_compute_pct: float | None
-    overlap_of_span_pct: float | None
-    kernel_gap_us: float
-    idle_by_class_us: dict[str, float]
-    data_wait_by_cause_us: dict[str, float] | None
-    idle_by_module: list[IdleByModule]
-    idle_by_origin: list[IdleByOrigin]
-    streams: list[StreamIdle]
-    idle_other_us: dict[str, float]
-    without_launch: int
-    launches: list[Launches]
-    launch_queue_mean: float | None
-    launch_queue_max: int | None
-    sm_efficiency_pct: float | None
-    occupancy_pct: float | None
-    peaks: DevicePeaks | None
-    shapes: list[OperatorShapes]
-    kernels: list[Kernel]
-    operators: list[Operator]
-    collectives: list[CollectiveKind]
-    memory_operations: list[MemoryOperation]
-    gaps: list[Gap]
-    stream_waits: list[StreamWait] = msgspec.field(default_factory=list)
-    critical_path: CriticalPath | None = None
-    by_phase: list[DevicePhase] | None = None
+    span_us: Annotated[float, figure("from the first start to the last end of device activity: kernels and memory operations")]
+    busy_us: Annotated[float, figure("union of device activity")]
+    idle_us: Annotated[float, figure("`span_us` - `busy_us`")]
+    compute_us: Annotated[float, figure("union of the kernels that are no collectives")]
+    non_compute_us: Annotated[float, figure("`busy_us` - `compute_us`")]
+    comm_us: Annotated[float, figure("union of the collectives' kernels")]
+    memory_us: Annotated[float, figure("union of the memory operations")]
+    comm_comp_overlap_us: Annotated[float, figure("intersection of `compute_us` and `comm_us`")]
+    comm_comp_overlap_pct: Annotated[float | None, figure("100 x overlap / `comm_us`", null="no communication")] = None
+    overlap_of_compute_pct: Annotated[float | None, figure("the same of `compute_us`", null="no computation")] = None
+    overlap_of_span_pct: Annotated[float | None, figure("the same of `span_us`", null="never")] = None
+    kernel_gap_us: Annotated[float, figure("the bound of `kernel_wait`: `--kernel-gap-us`, by default 30")]
+    idle_by_class_us: Annotated[dict[str, float], figure("the idle time by class; sums to `idle_us`")]
+    data_wait_by_cause_us: Annotated[dict[str, float] | None, figure("the class `data_wait`, by the causes of the waits", null="a bare trace")] = None
+    idle_by_module: Annotated[list[IdleByModule], figure("the idle time by `module` and `phase` of what ended it; sums to `idle_us`")]
+    idle_by_origin: Annotated[list[IdleByOrigin], figure("the idle time by what ended it; sums to `idle_us`")]
+    streams: Annotated[list[StreamIdle], figure("per stream its number of `events`, `busy_us`, and its own gaps by class")]
+    idle_other_us: Annotated[dict[str, float], figure("the class `other` by how what ended the gap was launched; sums to that class")]
+    without_launch: Annotated[int, figure("events of the device whose launch the trace does not hold: most were launched before it began")]
+    launches: Annotated[list[Launches], figure("calls that launched, by name")]
+    launch_queue_mean: Annotated[float | None, figure("how many were launched and had not begun", null="no launch is known")] = None
+    launch_queue_max: Annotated[int | None, figure("the most of these", null="no launch is known")] = None
+    sm_efficiency_pct: Annotated[float | None, figure("of the multiprocessors, how many had a block", null="a kernel does not tell its blocks")] = None
+    occupancy_pct: Annotated[
+        float | None, figure("Kineto's `est. achieved occupancy %`, mean over the kernels", null="unknown for a tenth of the kernels' time or more")
+    ] = None
+    peaks: Annotated[DevicePeaks | None, figure("what the device does at most", null="a device not in the table")] = None
+    shapes: Annotated[list[OperatorShapes], figure("with shapes recorded, the 100 costliest operators by name and inputs, and what multiplies")]
+    kernels: Annotated[list[Kernel], figure("kernels by name")]
+    operators: Annotated[list[Operator], figure("operators by name")]
+    collectives: Annotated[list[CollectiveKind], figure("kernels that communicate, by `kind` and `group`")]
+    memory_operations: Annotated[list[MemoryOperation], figure("copies and sets by name")]
+    gaps: Annotated[list[Gap], figure("the ten longest idle times")]
+    stream_waits: Annotated[list[StreamWait], figure("waits of a `stream` of a `device` for another one")] = msgspec.field(default_factory=list)
+    critical_path: Annotated[CriticalPath | None, figure("what the length of the steps was made of, host and device", null="nothing was launched")] = None
+    by_phase: Annotated[list[DevicePhase] | None, figure("`busy_us` by phase", null="nothing was launched in a forward, backward or optimizer")] = None

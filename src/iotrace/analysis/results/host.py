@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.figure import figure
 
 
 class Gpu(ReportPart, frozen=True, kw_only=True):
@@ -13,165 +16,155 @@ class Gpu(ReportPart, frozen=True, kw_only=True):
     Means and sums are over the measured time: what the measured steps cover.
     """
 
-    index: int
-    instance: int | None
-    uuid: str
-    name: str
-    memory_total_bytes: int | None
-    memory_bytes_peak: int | None
-    rank_memory_bytes_peak: int | None
-    util_pct_mean: float | None
-    util_pct_peak: float | None
-    util_source: str | None
-    memory_util_pct_mean: float | None
-    power_w_mean: float | None
-    power_w_peak: float | None
-    energy_j: float | None
-    energy_source: str | None
-    energy_j_per_step: float | None
-    energy_j_per_sample: float | None
-    sm_clock_mhz_mean: float | None
-    memory_clock_mhz_mean: float | None
-    temperature_c_max: float | None
-    pcie_sent_bytes_per_s_mean: float | None
-    pcie_received_bytes_per_s_mean: float | None
-    throttled_fraction: float | None
-    throttle_reasons: dict[str, float]
-    numa_node: int | None = None
+    index: Annotated[int, figure("number by the driver")]
+    instance: Annotated[int | None, figure("number of the MIG instance; null but for one")] = None
+    uuid: Annotated[str, figure("as the driver has it")]
+    name: Annotated[str, figure("as the driver has it")]
+    memory_total_bytes: Annotated[int | None, figure("size of its memory")] = None
+    memory_bytes_peak: Annotated[int | None, figure("most in use, by anyone, at a poll in the measured time", said="memory", counter="memory")] = None
+    rank_memory_bytes_peak: Annotated[int | None, figure("most held by the rank's processes at a poll of the run", said="memory of the rank")] = None
+    util_pct_mean: Annotated[float | None, figure("time in which a kernel ran, by the driver's own periods", said="utilisation", place=-1)] = None
+    util_pct_peak: Annotated[float | None, figure("the same, the largest period")] = None
+    util_source: Annotated[str | None, figure("`buffered`: each of the driver's periods once; `polled`: its last one, every 0.5 s")] = None
+    memory_util_pct_mean: Annotated[
+        float | None, figure("time in which its memory was read or written; buffered where the driver keeps it, else polled", said="memory bandwidth")
+    ] = None
+    power_w_mean: Annotated[float | None, figure("`energy_j` / measured time", said="power", counter="power")] = None
+    power_w_peak: Annotated[float | None, figure("largest power sample: the driver's buffer, else polls every 0.5 s")] = None
+    energy_j: Annotated[float | None, figure("over the measured time")] = None
+    energy_source: Annotated[str | None, figure("`counter`: the device's own; `power`: mean of its power samples x measured time")] = None
+    energy_j_per_step: Annotated[float | None, figure("by the measured steps", said="energy a step")] = None
+    energy_j_per_sample: Annotated[float | None, figure("by the samples of their batches", said="energy a sample")] = None
+    sm_clock_mhz_mean: Annotated[float | None, figure("polled every 0.5 s", counter="SM clock")] = None
+    memory_clock_mhz_mean: Annotated[float | None, figure("polled every 0.5 s", counter="memory clock")] = None
+    temperature_c_max: Annotated[float | None, figure("polled every 0.5 s", said="temperature", counter="temperature")] = None
+    pcie_sent_bytes_per_s_mean: Annotated[float | None, figure("from the device; 20 ms every 2 s", said="sent over PCIe", place=1, counter="PCIe sent")] = None
+    pcie_received_bytes_per_s_mean: Annotated[float | None, figure("to the device; 20 ms every 2 s", said="received over PCIe", counter="PCIe received")] = None
+    throttled_fraction: Annotated[float | None, figure("polls at which one of the reasons below held its clocks back")] = None
+    throttle_reasons: Annotated[dict[str, float], figure("the same by reason; `{}` where there was none", "0 to 1")] = msgspec.field(default_factory=dict)
+    numa_node: Annotated[int | None, figure("of its PCI bus; null where the firmware does not say, and of MIG instances")] = None
 
 
 class ProcessUse(ReportPart, frozen=True, kw_only=True):
-    """What a process of the rank used; `rss_peak_bytes` over its life, the rest over the measured time.
+    """What a process of the rank used; `rss_peak_bytes` over its life, the rest over the measured time."""
 
-    `cpus`: those that its main thread may run on. `library_threads`: how many threads libraries may use in
-    it. `swap_in_bytes`: what of its memory it read back from swap; `memory_nodes`: the NUMA nodes that it may
-    have memory of. `run_delay_pct_mean`: of the time, its main thread was ready to run without a CPU;
-    `pool_delay_pct_mean`: one of its other threads was, `pool_busy_pct_mean`: was or ran; both at least.
-    """
-
-    pid: int
-    role: str
-    cpu_pct_mean: float | None
-    rss_peak_bytes: int | None
-    rss_growth_bytes: int | None
-    major_faults: int | None
-    io_calls: int | None
-    storage_read_bytes: int | None
-    storage_write_bytes: int | None
-    cpus: list[int] | None = None
-    threads_peak: int | None = None
-    library_threads: dict[str, int] = msgspec.field(default_factory=dict)
-    run_delay_pct_mean: float | None = None
-    pool_delay_pct_mean: float | None = None
-    pool_busy_pct_mean: float | None = None
-    involuntary_switches_per_s: float | None = None
-    swap_bytes_peak: int | None = None
-    swap_in_bytes: int | None = None
-    memory_nodes: list[int] | None = None
+    pid: Annotated[int, figure("as the rank's node has it")]
+    role: Annotated[str, figure("`main` or `worker <number>`")]
+    cpu_pct_mean: Annotated[float | None, figure("over the measured time, to within ticks of 10 ms", "% of one core", said="CPU")] = None
+    rss_peak_bytes: Annotated[int | None, figure("largest sample of its life", said="memory")] = None
+    rss_growth_bytes: Annotated[int | None, figure("last sample within the measured time less the first; may be negative")] = None
+    major_faults: Annotated[int | None, figure("page faults with I/O in the measured time")] = None
+    io_calls: Annotated[int | None, figure("read and write calls in the measured time, by the kernel's account")] = None
+    storage_read_bytes: Annotated[int | None, figure("what reached storage")] = None
+    storage_write_bytes: Annotated[int | None, figure("the same; what iotrace writes in it is included")] = None
+    cpus: Annotated[list[int] | None, figure("the CPUs that its main thread may run on, in the middle of the measured time")] = None
+    threads_peak: Annotated[int | None, figure("most threads in a sample")] = None
+    library_threads: Annotated[dict[str, int], figure("threads that an imported library may use in it")] = msgspec.field(default_factory=dict)
+    run_delay_pct_mean: Annotated[float | None, figure("its main thread was ready to run, but had no CPU (schedstat)", "% of the time")] = None
+    pool_delay_pct_mean: Annotated[float | None, figure("the same of another thread, the worst in each second: a lower bound", "% of the time")] = None
+    pool_busy_pct_mean: Annotated[float | None, figure("the same, and time on a CPU", "% of the time")] = None
+    involuntary_switches_per_s: Annotated[float | None, figure("its main thread lost its CPU to another")] = None
+    swap_bytes_peak: Annotated[int | None, figure("of its memory in swap, the largest sample")] = None
+    swap_in_bytes: Annotated[int | None, figure("of its memory, read back from swap in the measured time, at least")] = None
+    memory_nodes: Annotated[list[int] | None, figure("the NUMA nodes that it may have memory of (`cpuset.mems`), in the middle likewise")] = None
 
 
 class Calibration(ReportPart, frozen=True, kw_only=True):
-    """CPU time of the sampler's fixed piece of `work`, which it did `count` times over the measured steps.
+    """CPU time of the sampler's fixed piece of work, which tells how fast the CPUs were.
 
-    Its quartiles tell how fast the CPUs were: those of two runs relate CPU times of the one to the other.
+    Its quartiles in two runs relate CPU times of the one to the other.
     """
 
-    work: str
-    count: int
-    quartile_us: float
-    median_us: float
+    work: Annotated[str, figure("what it did: inflating 64 KiB")]
+    count: Annotated[int, figure("how often, over the measured steps")]
+    quartile_us: Annotated[float, figure("CPU time of it, the lower quartile")]
+    median_us: Annotated[float, figure("the median")]
 
 
 class HostUse(ReportPart, frozen=True, kw_only=True):
-    """The rank's host over the measured time, of the CPUs that the job may use; shares are 0 to 1.
+    """The rank's host over the measured time, of the CPUs that the job may use; shares are 0 to 1."""
 
-    `others_cpu_fraction`: what none of the job's processes used; `cpu_stolen_fraction`: what other virtual
-    machines had. `cpu_throttled_fraction` is a share of the CPU quota's periods. `pressure_fraction` is the
-    kernel's (PSI): time in which some task waited for that resource. `swap_in_bytes`: memory of the job's
-    control group that came back from swap.
-    """
-
-    cpu_busy_fraction: float | None
-    cpu_saturated_fraction: float | None
-    others_cpu_fraction: float | None
-    cpu_stolen_fraction: float | None
-    iowait_fraction: float | None
-    cpu_throttled_fraction: float | None
-    pressure_fraction: dict[str, float]
-    cgroup_pressure_fraction: dict[str, float]
-    memory_available_bytes_min: int | None
-    sampler_cpu_pct_mean: float | None
-    calibration: Calibration | None = None
-    swap_in_bytes: int | None = None
+    cpu_busy_fraction: Annotated[float | None, figure("mean over those CPUs; stolen time is busy", said="host's cores busy")] = None
+    cpu_saturated_fraction: Annotated[float | None, figure("seconds in which each of them was busy for 95 % or more")] = None
+    others_cpu_fraction: Annotated[float | None, figure("of those CPUs' time what other programs used", said="of that: other programs")] = None
+    cpu_stolen_fraction: Annotated[float | None, figure("the same, what the hypervisor gave to others while they had work")] = None
+    iowait_fraction: Annotated[float | None, figure("idle with a block read or write outstanding, mean over those CPUs", said="host waits for storage")] = None
+    cpu_throttled_fraction: Annotated[float | None, figure("of a CPU quota's periods those at whose end the group was held back")] = None
+    pressure_fraction: Annotated[dict[str, float], figure("time in which some task waited for `cpu`, `memory` or `io` (PSI, `some`)")] = msgspec.field(
+        default_factory=dict
+    )
+    cgroup_pressure_fraction: Annotated[dict[str, float], figure("the same of the job's cgroup, where it has one")] = msgspec.field(default_factory=dict)
+    memory_available_bytes_min: Annotated[int | None, figure("`MemAvailable`", said="host's free memory, at least")] = None
+    sampler_cpu_pct_mean: Annotated[float | None, figure("what the sidecar itself used", "% of one core")] = None
+    calibration: Annotated[Calibration | None, figure("how fast the CPUs were")] = None
+    swap_in_bytes: Annotated[int | None, figure("memory of the job's control group that came back from swap")] = None
 
 
 class Forecast(ReportPart, frozen=True, kw_only=True):
-    """What runs out at the rate of the last half of the run: `what` is memory, descriptors, mappings or shm.
+    """What runs out at the rate of the later half of the run."""
 
-    `kind`: ``leak``, ``copy-on-write``, ``shared-memory``, or ``growth`` where nobody knows. `seconds` from
-    the last sample until `used` meets `limit`; None where copying on write ends before. `grows`: bytes an
-    hour by process. Of descriptors and mappings `pid` and `role` say whose.
-    """
-
-    what: str
-    kind: str
-    host: str
-    pid: int | None
-    role: str | None
-    used: int
-    limit: int
-    limit_of: str
-    per_hour: float
-    per_hour_ci95: list[float]
-    seconds: float | None
-    seconds_ci95: list[float] | None
-    grows: dict[str, float]
-    text: str
+    what: Annotated[str, figure("`memory`, `descriptors`, `mappings` or `shm`")]
+    kind: Annotated[str, figure("`leak`, `copy-on-write`, `shared-memory`, or `growth` where nobody knows")]
+    host: Annotated[str, figure("where it runs out")]
+    pid: Annotated[int | None, figure("whose descriptors or mappings", null="of memory and shm")] = None
+    role: Annotated[str | None, figure("its role", null="of memory and shm")] = None
+    used: Annotated[int, figure("now")]
+    limit: Annotated[int, figure("what there is")]
+    limit_of: Annotated[str, figure("whose limit that is")]
+    per_hour: Annotated[float, figure("the rate of the later half of the run")]
+    per_hour_ci95: Annotated[list[float], figure("its 95 % interval")]
+    seconds: Annotated[float | None, figure("from the last sample until `used` meets `limit`", null="copying on write ends before")] = None
+    seconds_ci95: Annotated[list[float] | None, figure("the same by the interval's ends", null="`seconds` is")] = None
+    grows: Annotated[dict[str, float], figure("bytes an hour by process")]
+    text: Annotated[str, figure("the sentence")]
 
 
 class NumaNode(ReportPart, frozen=True, kw_only=True):
-    """A NUMA node of the host: its CPUs, its memory, how far each node is from it (10: itself)."""
+    """A NUMA node of the host."""
 
-    node: int
-    cpus: list[int]
-    memory_bytes: int | None
-    distances: list[int]
+    node: Annotated[int, figure("its number")]
+    cpus: Annotated[list[int], figure("its CPUs")]
+    memory_bytes: Annotated[int | None, figure("its memory")] = None
+    distances: Annotated[list[int], figure("to each node, in order; 10 is itself")]
 
 
 class System(ReportPart, frozen=True, kw_only=True):
-    """`cpu_pct_mean`: CPU of the rank's processes over the measured steps; 100 is one core.
+    """What the rank's processes, its host and its devices did over the measured steps."""
 
-    `cpus_usable`: the CPUs that the launch may use; `cpus_online`: how many the host has;
-    `numa_nodes`: null where it hides them.
-    """
-
-    gpus: list[Gpu]
-    cpu_pct_mean: float | None
-    rss_peak_bytes: int | None
-    cpus: int | None
-    processes: list[ProcessUse]
-    host: HostUse | None
-    cpus_usable: list[int] | None = None
-    cpus_online: int | None = None
-    numa_nodes: list[NumaNode] | None = None
+    gpus: Annotated[list[Gpu], figure("empty where none was seen")] = msgspec.field(default_factory=list)
+    cpu_pct_mean: Annotated[float | None, figure("CPU of the rank's processes", "% of one core", null="a process has no account", said="CPU")] = None
+    rss_peak_bytes: Annotated[
+        int | None,
+        figure(
+            "largest sum of their resident memory at one instant of the run",
+            null="not sampled, or for less than three quarters of the measured time",
+            said="memory",
+        ),
+    ] = None
+    cpus: Annotated[int | None, figure("CPUs that the training process may run on", null="unknown")] = None
+    processes: Annotated[list[ProcessUse], figure("empty where the host was not sampled")] = msgspec.field(default_factory=list)
+    host: Annotated[HostUse | None, figure("the host of these, over the measured time", null="the host was not sampled")] = None
+    cpus_usable: Annotated[list[int] | None, figure("the CPUs that the launch may use", null="without a sidecar")] = None
+    cpus_online: Annotated[int | None, figure("how many the host has", null="without a sidecar")] = None
+    numa_nodes: Annotated[list[NumaNode] | None, figure("the host's nodes", null="they are hidden")] = None
 
 
 class Overhead(ReportPart, frozen=True, kw_only=True):
-    """What tracing itself may have cost: counts over the run, costs as measured on `measured_on` after it.
+    """What tracing itself may have cost: counts over the run, costs as measured on `measured_on` after it."""
 
-    The percentages are of the measured steps and of their batches' production; `estimated_pct_of_step` is
-    an upper bound, as all but `least_pct_of_step` take every call to come after other work.
-    """
-
-    posix_calls: int | None
-    spans: int
-    processes: int
-    posix_call_us: float | None
-    next_posix_call_us: float | None
-    span_us: float | None
-    process_start_ms: float | None
-    measured_on: str | None
-    consumer_pct_of_step: float | None
-    workers_pct_of_production: float | None
-    estimated_pct_of_step: float | None
-    least_pct_of_step: float | None
+    posix_calls: Annotated[int | None, figure("calls of the rank's processes, as `io.calls`", null="POSIX calls were not traced")] = None
+    spans: Annotated[int, figure("spans of the rank's processes")]
+    processes: Annotated[int, figure("the training process and its workers")]
+    posix_call_us: Annotated[float | None, figure("added to a read of 4 KiB by the POSIX tracer, after other work", null="not measured, or not traced")] = None
+    next_posix_call_us: Annotated[float | None, figure("the same, for a read that follows another", null="as above")] = None
+    span_us: Annotated[float | None, figure("added to an empty call by timing it", null="not measured")] = None
+    process_start_ms: Annotated[float | None, figure("CPU time added to the start of a Python process, by all sources", null="not measured")] = None
+    measured_on: Annotated[str | None, figure("host where it was measured: that of the job's first launcher", null="not measured")] = None
+    consumer_pct_of_step: Annotated[
+        float | None, figure("cost of the calls and spans on the consumer's threads / length of the steps", "%", null="no measured step, or a cost unknown")
+    ] = None
+    workers_pct_of_production: Annotated[
+        float | None, figure("cost of the workers' calls and spans / length of their productions", "%", null="no workers, none known, or as above")
+    ] = None
+    estimated_pct_of_step: Annotated[float | None, figure("by how much the steps would be shorter at most", "%", null="as `consumer_pct_of_step`")] = None
+    least_pct_of_step: Annotated[float | None, figure("the same, of workers pro rata to the waits for their batches", "%", null="as above")] = None

@@ -2,203 +2,176 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.figure import figure
 
 
 class ReadPattern(ReportPart, frozen=True, kw_only=True):
-    """How read calls of a file, group or mount went over the run; slow or fast, never "cached".
+    """How read calls of a file, group or mount went over the run; slow or fast, never "cached"."""
 
-    Shares are 0 to 1: of calls that returned less than 64 KiB, of those that begin elsewhere than where the
-    process's last read of the file ended, of bytes that were read before. `bytes_per_s`: over the time in
-    which a read ran; `reader_bytes_per_s`: what one reader got. Metadata: open, close, stat, seek and so on.
-    `quantiles_of_bursts`: quick reads, one behind the other, were recorded together, and count as alike.
-    """
-
-    reads: int
-    p50_ms: float | None
-    p95_ms: float | None
-    p99_ms: float | None
-    quantiles_of_bursts: bool = False
-    bytes_per_s: float | None
-    reader_bytes_per_s: float | None
-    small_fraction: float | None
-    random_fraction: float | None
-    reread_fraction: float | None
-    metadata_calls: int
-    metadata_calls_per_sample: float | None
+    reads: Annotated[int, figure("read calls that did not fail")]
+    p50_ms: Annotated[float | None, figure("the least length that 50, 95, 99 % of them did not exceed", null="their times are not known")] = None
+    p95_ms: Annotated[float | None, figure("the least length that 50, 95, 99 % of them did not exceed", null="their times are not known")] = None
+    p99_ms: Annotated[float | None, figure("the least length that 50, 95, 99 % of them did not exceed", null="their times are not known")] = None
+    quantiles_of_bursts: Annotated[bool, figure("whether quick reads, one behind the other, were recorded together")] = False
+    bytes_per_s: Annotated[float | None, figure("bytes read / time in which at least one of the reads ran", null="a call does not tell its bytes")] = None
+    reader_bytes_per_s: Annotated[float | None, figure("bytes read / sum of the reads' lengths: what one reader got", null="as above")] = None
+    small_fraction: Annotated[float | None, figure("reads that returned less than 64 KiB / those that returned something", null="none did")] = None
+    random_fraction: Annotated[float | None, figure("1 - `sequential_fraction`, of several files over all of their reads", null="no read has one before")] = (
+        None
+    )
+    reread_fraction: Annotated[float | None, figure("as in `io.files[]`, of several files over all of their bytes", null="no range known")] = None
+    metadata_calls: Annotated[int, figure("calls that neither read nor write: open, close, stat, seek, mmap and so on")]
+    metadata_calls_per_sample: Annotated[
+        float | None, figure("the same / samples that the rank's loaders delivered, of all phases", null="a loader does not tell its samples")
+    ] = None
 
 
 class MountIo(ReportPart, frozen=True, kw_only=True):
-    """What the rank did on a mounted file system, found by the files' paths; links are not followed.
+    """What the rank did on a mounted file system, found by the files' paths; links are not followed."""
 
-    `plain_bytes_per_s`: what ``iotrace doctor --storage`` found a plain sequential reader to get from it;
-    `plain_cold`: whether that came from storage, as far as the kernel says.
-    """
-
-    point: str
-    type: str
-    files: int
-    read_bytes: int | None
-    pattern: ReadPattern
-    plain_bytes_per_s: float | None = None
-    plain_cold: bool | None = None
+    point: Annotated[str, figure("where the file system is mounted")]
+    type: Annotated[str, figure("its type")]
+    files: Annotated[int, figure("files of the data that lie on it; links were followed")]
+    read_bytes: Annotated[int | None, figure("what read calls returned of them", null="a file was mapped, or a call does not tell")] = None
+    pattern: Annotated[ReadPattern, figure("how the reads went")]
+    plain_bytes_per_s: Annotated[
+        float | None, figure("what `iotrace doctor --storage` last found one plain sequential reader to get", null="it was not asked")
+    ] = None
+    plain_cold: Annotated[bool | None, figure("whether that reader read from storage", null="it was not asked, or the kernel does not tell")] = None
 
 
 class DeviceReads(ReportPart, frozen=True, kw_only=True):
     """What a process had read from storage, by the kernel's account, in parts of the run.
 
-    `read_bytes[i]` lies between `at_seconds[i]` and `at_seconds[i + 1]`, counted from the first account of
-    the rank's processes.
+    `read_bytes[i]` lies between `at_seconds[i]` and `at_seconds[i + 1]`.
     """
 
-    pid: int
-    role: str
-    total_bytes: int
-    at_seconds: list[float]
-    read_bytes: list[int]
+    pid: Annotated[int, figure("`main` or `worker <number>`")]
+    role: Annotated[str, figure("`main` or `worker <number>`")]
+    total_bytes: Annotated[int, figure("`read_bytes` of `/proc/PID/io` at its last account")]
+    at_seconds: Annotated[list[float], figure("bounds of ten equal parts of the run, since the first account of the rank's processes")]
+    read_bytes: Annotated[list[int], figure("what of `total_bytes` was added in each part")]
 
 
 class FileIo(ReportPart, frozen=True, kw_only=True):
-    """A file's I/O over the run; what page faults of its `maps` read is in no figure.
+    """A file's I/O over the run; what page faults of its `maps` read is in no figure."""
 
-    `kind` and `members` are those of its `group`, which is None of files that are no data.
-    """
-
-    path: str
-    opens: int
-    maps: int
-    reads: int
-    read_bytes: int | None
-    read_ms_total: float | None
-    writes: int
-    write_bytes: int
-    metadata_ms_total: float
-    sequential_fraction: float | None
-    reread_fraction: float | None
-    by_worker: dict[str, int]
-    kind: str = "file"
-    members: int | None = None
-    group: str | None = None
-    pattern: ReadPattern | None = None
+    path: Annotated[str, figure("as in `data_wait.files`")]
+    opens: Annotated[int, figure("open calls, failed ones too")]
+    maps: Annotated[int, figure("calls of mmap; what page faults read of the file is in no figure of this table")]
+    reads: Annotated[int, figure("read calls that did not fail, those at the file's end included")]
+    read_bytes: Annotated[int | None, figure("what they returned", null="a call does not tell, or no call read it")] = None
+    read_ms_total: Annotated[float | None, figure("time in read calls, failed ones too", null="no call read the file")] = None
+    writes: Annotated[int, figure("write calls that did not fail, and what they wrote", "bytes")]
+    write_bytes: Annotated[int, figure("write calls that did not fail, and what they wrote")]
+    metadata_ms_total: Annotated[float, figure("time in other calls: open, close, stat, seek, mmap, sync and so on")]
+    sequential_fraction: Annotated[
+        float | None, figure("reads that begin where the process's read of the file before ended / reads with one before", null="no such read")
+    ] = None
+    reread_fraction: Annotated[float | None, figure("1 - length of the union of ranges read / bytes of those reads", null="no range known")] = None
+    by_worker: Annotated[dict[str, int], figure("`reads` by pid, the training process included")]
+    kind: Annotated[str, figure("that of its group; `file` where it has none")] = "file"
+    members: Annotated[int | None, figure("that of its group", null="the group is one file, or it has none")] = None
+    group: Annotated[str | None, figure("the `path` of its entry in file_groups", null="it is no data")] = None
+    pattern: Annotated[ReadPattern | None, figure("how its reads went", null="no read call")] = None
 
 
 class Chunks(ReportPart, frozen=True, kw_only=True):
-    """What was read of a store of chunks over the run: `read` of `of` chunks, `times_read` in all.
+    """What was read of a store of chunks over the run."""
 
-    Each time it is read, a chunk is decoded whole: `decoded_bytes`, of which `used_bytes` were asked for.
-    Dates are those of the chunks that were read, of a dataset that says them.
-    """
-
-    read: int
-    of: int | None
-    times_read: int
-    decoded_bytes: int | None
-    used_bytes: int | None
-    amplification: float | None
-    first_date: str | None
-    last_date: str | None
-    variables: list[str]
+    read: Annotated[int, figure("chunks that were read")]
+    of: Annotated[int | None, figure("that there are", null="sharded arrays")] = None
+    times_read: Annotated[int, figure("with repetitions")]
+    decoded_bytes: Annotated[int | None, figure("a chunk is decoded whole each time its file is opened")] = None
+    used_bytes: Annotated[int | None, figure("what the program's reads of the arrays returned")] = None
+    amplification: Annotated[float | None, figure("`decoded_bytes` / `used_bytes`")] = None
+    first_date: Annotated[str | None, figure("of the chunks that were read", null="the dataset says none")] = None
+    last_date: Annotated[str | None, figure("likewise", null="the dataset says none")] = None
+    variables: Annotated[list[str], figure("that the dataset names")]
 
 
 class ChunkedArray(ReportPart, frozen=True, kw_only=True):
-    """An array in chunks and what was asked of it; `access` is the shape that most accesses had.
+    """An array in chunks, each decoded whole, and what was asked of it."""
 
-    A chunk is decoded whole: `decoded_at_most_bytes` where every touched chunk was decoded, `.._at_least_..`
-    where a cache kept as many as calls do not contradict. With `suggested_chunk` accesses of this shape would
-    decode `predicted_bytes` at most; `command` writes such a copy. Both are null or empty where none helps.
-    """
-
-    path: str
-    dataset: str
-    shape: list[int]
-    chunk: list[int]
-    chunk_bytes: int
-    access: list[int] | None
-    accesses: int
-    chunks_touched: int
-    used_bytes: int
-    decoded_at_least_bytes: int
-    decoded_at_most_bytes: int
-    suggested_chunk: list[int] | None = None
-    predicted_bytes: int | None = None
-    command: str = ""
+    path: Annotated[str, figure("the file or zarr array")]
+    dataset: Annotated[str, figure("its name in an HDF5 file, else empty")]
+    shape: Annotated[list[int], figure("its shape", "elements, bytes")]
+    chunk: Annotated[list[int], figure("the shape of a chunk", "elements, bytes")]
+    chunk_bytes: Annotated[int, figure("of a decoded chunk", "elements, bytes")]
+    access: Annotated[list[int] | None, figure("the shape that at least 80 % of the accesses asked for", "elements", null="none had that share")] = None
+    accesses: Annotated[int, figure("its accesses")]
+    chunks_touched: Annotated[int, figure("chunks that each touched, summed")]
+    used_bytes: Annotated[int, figure("elements asked for times their size")]
+    decoded_at_least_bytes: Annotated[int, figure("the same where a cache kept as much as calls do not contradict")]
+    decoded_at_most_bytes: Annotated[int, figure("every touched chunk decoded")]
+    suggested_chunk: Annotated[list[int] | None, figure("`access` as a chunk", "elements", null="it would not help; sharded arrays")] = None
+    predicted_bytes: Annotated[int | None, figure("what the same accesses would decode with it at most", null="as above")] = None
+    command: Annotated[str, figure("writes a copy with these chunks beside", null="empty where none is suggested")] = ""
 
 
 class RowGroups(ReportPart, frozen=True, kw_only=True):
-    """What was read of a Parquet file by row groups: `reads` of `groups_read` different ones of its `groups`.
+    """What was read of a Parquet file by row groups, each decoded whole; or whole, in `readers` processes."""
 
-    A row group is decoded whole: `decoded_bytes`; `distinct_bytes` where each were decoded once. In each of
-    `passes` of the rank's loaders each was decoded `decoded_per_pass` times. With `suggested_rows` a group
-    the same reads would decode about `predicted_bytes`, if no two samples share a row; `command` writes such
-    a copy. `whole_reads` took the whole file, in `readers` processes; with `keep` each of these would decode
-    it once, `predicted_bytes` in all, if it kept what it read.
-    """
-
-    path: str
-    rows: int
-    groups: int
-    group_rows: int
-    groups_read: int
-    columns_read: int
-    columns: int
-    reads: int
-    decoded_bytes: int
-    distinct_bytes: int
-    passes: int | None
-    decoded_per_pass: float | None
-    suggested_rows: int | None = None
-    predicted_bytes: int | None = None
-    command: str = ""
-    whole_reads: int = 0
-    readers: int = 0
-    keep: bool = False
+    path: Annotated[str, figure("the file")]
+    rows: Annotated[int, figure("its rows")]
+    groups: Annotated[int, figure("its row groups")]
+    group_rows: Annotated[int, figure("of the largest row group that was read", "rows")]
+    groups_read: Annotated[int, figure("different row groups that were read")]
+    columns_read: Annotated[int, figure("columns that were asked for; all, where none was named")]
+    columns: Annotated[int, figure("those of the file")]
+    reads: Annotated[int, figure("reads of one, with repetitions")]
+    decoded_bytes: Annotated[int, figure("what the reads gave, as Arrow holds it; of several groups in one call each by its rows")]
+    distinct_bytes: Annotated[int, figure("the same, each row group with the same columns once")]
+    passes: Annotated[int | None, figure("iterations of the rank's loaders, of all together", null="no loader was seen")] = None
+    decoded_per_pass: Annotated[float | None, figure("`decoded_bytes` / `distinct_bytes` / `passes`", null="`passes` is")] = None
+    suggested_rows: Annotated[int | None, figure("rows a group that would help", "rows", null="none would; the file was read whole")] = None
+    predicted_bytes: Annotated[int | None, figure("what the same reads would decode, about", null="neither is named")] = None
+    command: Annotated[str, figure("writes a copy with these row groups beside, with the file's compression", null="empty where none is suggested")] = ""
+    whole_reads: Annotated[int, figure("how often the whole file was given (once for each set of columns), as one call or by batches")] = 0
+    readers: Annotated[int, figure("processes in which it was")] = 0
+    keep: Annotated[bool, figure("whether keeping what was read would help")] = False
 
 
 class MappedReads(ReportPart, frozen=True, kw_only=True):
-    """Accesses to a memory map, and the bytes of the pages that they touched at most.
+    """Accesses to a memory map.
 
-    `major_faults` of samples waited for a page; what else came with it was read around it. Single pages would
-    fetch `predicted_bytes` at most; null unless that is far less than what was fetched.
+    `major_faults` of samples waited for a page; what else came with it was read around it.
     """
 
-    accesses: int
-    touched_bytes: int | None
-    major_faults: int
-    predicted_bytes: int | None = None
+    accesses: Annotated[int, figure("`__getitem__` of the map that gave more than 16 bytes, in all processes")]
+    touched_bytes: Annotated[int | None, figure("pages that the accesses lie on at most, repeated ones too", null="some accesses cannot be told")] = None
+    major_faults: Annotated[int, figure("page faults of samples that waited for storage")]
+    predicted_bytes: Annotated[int | None, figure("what single pages would fetch at most", null="it is not")] = None
 
 
 class Amplification(ReportPart, frozen=True, kw_only=True):
-    """Bytes that calls fetched of a group, that libraries decoded of them, that the program was given.
+    """Bytes that calls fetched of a group, that libraries decoded of them, that the program was given."""
 
-    Null where that is not known, for the reason in `why`.
-    """
-
-    fetched_bytes: int | None
-    decoded_bytes: int | None
-    used_bytes: int | None
-    fetched_per_used: float | None
-    decoded_per_used: float | None
-    why: str
-    arrays: list[ChunkedArray]
-    row_groups: list[RowGroups] = msgspec.field(default_factory=list)
-    mapped: MappedReads | None = None
+    fetched_bytes: Annotated[int | None, figure("what read calls returned of the group's files", null="not known of a memory map")] = None
+    decoded_bytes: Annotated[int | None, figure("what libraries decoded of them", null="it cannot be told")] = None
+    used_bytes: Annotated[int | None, figure("what the accesses asked for", null="it cannot be told")] = None
+    fetched_per_used: Annotated[float | None, figure("the same, divided", null="one of both is not known")] = None
+    decoded_per_used: Annotated[float | None, figure("the same, divided", null="one of both is not known")] = None
+    why: Annotated[str, figure("why a figure is null; empty where none is")]
+    arrays: Annotated[list[ChunkedArray], figure("the arrays in chunks that were read, HDF5 and zarr; below")]
+    row_groups: Annotated[list[RowGroups], figure("the Parquet files that pyarrow read by row groups, or whole; below")] = msgspec.field(default_factory=list)
+    mapped: Annotated[MappedReads | None, figure("accesses to memory maps", null="no memory map, or the program's own")] = None
 
 
 class WholeReads(ReportPart, frozen=True, kw_only=True):
-    """Files that most batches read and decoded whole: `times` in all, in `readers` processes.
+    """Files that most batches read and decoded whole; a process that kept them would read each once."""
 
-    In each pass of the rank's loaders each file was read `times_per_pass` times. A process that kept them
-    would read each once, and hold `given_bytes` (null: calls do not say); `fits`: there is memory for that.
-    """
-
-    files: int
-    times: int
-    times_per_pass: float
-    readers: int
-    given_bytes: int | None
-    fits: bool
+    files: Annotated[int, figure("the files")]
+    times: Annotated[int, figure("how often they were read whole")]
+    times_per_pass: Annotated[float, figure("`times` / `files` / iterations of the rank's loaders, of all together")]
+    readers: Annotated[int, figure("the processes that did, of the file that most had read")]
+    given_bytes: Annotated[int | None, figure("what one call for each of the files gave at most, together", null="a call does not say")] = None
+    fits: Annotated[bool, figure("whether the files, kept in each of the `readers`", null="never; false where neither is known")]
 
 
 class FileGroup(ReportPart, frozen=True, kw_only=True):
@@ -207,21 +180,21 @@ class FileGroup(ReportPart, frozen=True, kw_only=True):
     The first four figures are its cost of the data wait, per measured step; the others are over the run.
     """
 
-    path: str
-    kind: str
-    members: int | None
-    ms: float | None
-    read_ms: float | None
-    decode_ms: float | None
-    transform_ms: float | None
-    reads: int | None
-    read_bytes: int | None
-    read_ms_total: float | None
-    write_bytes: int | None
-    chunks: Chunks | None = None
-    pattern: ReadPattern | None = None
-    amplification: Amplification | None = None
-    whole_reads: WholeReads | None = None
+    path: Annotated[str, figure("the file, or the directory that it stands for")]
+    kind: Annotated[str, figure("`store`, `dataset`, `archive`, `directory` or `file`")]
+    members: Annotated[int | None, figure("how many it stands for", "files", null="one file, or no call showed any")] = None
+    ms: Annotated[float | None, figure("sums of `data_wait.files`", "ms per step", null="the data wait is unknown")] = None
+    read_ms: Annotated[float | None, figure("sums of `data_wait.files`", "ms per step", null="the data wait is unknown")] = None
+    decode_ms: Annotated[float | None, figure("sums of `data_wait.files`", "ms per step", null="the data wait is unknown")] = None
+    transform_ms: Annotated[float | None, figure("sums of `data_wait.files`", "ms per step", null="the data wait is unknown")] = None
+    reads: Annotated[int | None, figure("sums of `io.files`", null="POSIX calls were not traced")] = None
+    read_bytes: Annotated[int | None, figure("sums of `io.files`", null="of one of the files it is unknown")] = None
+    read_ms_total: Annotated[float | None, figure("sums of `io.files`", null="of one of the files it is unknown")] = None
+    write_bytes: Annotated[int | None, figure("sums of `io.files`", null="POSIX calls were not traced")] = None
+    chunks: Annotated[Chunks | None, figure("of arrays of zarr in it, over the run", null="no array of zarr was read")] = None
+    pattern: Annotated[ReadPattern | None, figure("how its reads went", null="no read call")] = None
+    amplification: Annotated[Amplification | None, figure("what was fetched and decoded for what was used", null="its format does not tell")] = None
+    whole_reads: Annotated[WholeReads | None, figure("calls that gave one of its files whole", null="there were none, or each was read once a pass")] = None
 
     @property
     def cost_ms(self) -> float:
@@ -232,11 +205,11 @@ class FileGroup(ReportPart, frozen=True, kw_only=True):
 class ProcessCoverage(msgspec.Struct, frozen=True):
     """The bytes that a process read, traced and by the kernel's count; in the measured steps likewise."""
 
-    pid: int
-    role: str
-    coverage: float | None
-    traced_bytes: int | None
-    kernel_bytes: int | None
+    pid: Annotated[int, figure("the process")]
+    role: Annotated[str, figure("`main`, `forked`, `spawned` or `forkserver`")]
+    coverage: Annotated[float | None, figure("`traced_bytes` / `kernel_bytes`", "0 to 1", null="no kernel bytes, or unknown")] = None
+    traced_bytes: Annotated[int | None, figure("returned by read calls inside the interval", null="fewer than two accounts")] = None
+    kernel_bytes: Annotated[int | None, figure("growth of `rchar` in `/proc/PID/io` over the interval", null="fewer than two accounts")] = None
     is_worker: bool = False
     steps_traced_bytes: int | None = None
     steps_kernel_bytes: int | None = None
@@ -246,21 +219,19 @@ MOSTLY_SEEN = 0.95  # of the bytes that the kernel counted
 
 
 class Io(ReportPart, frozen=True, kw_only=True):
-    """`data_coverage`: of the processes that make batches, in the measured steps or over the run.
+    """Calls of the rank's processes over the whole run."""
 
-    `unseen_because` says what the kernel counts and the tracer does not; None where no data was read."""
-
-    coverage: float | None
-    data_coverage: float | None = None
+    coverage: Annotated[float | None, figure("traced bytes / kernel bytes, each summed over processes with kernel bytes", "0 to 1", null="none has any")] = None
+    data_coverage: Annotated[float | None, figure("the same of the processes that make batches", "0 to 1", null="no kernel bytes")] = None
     data_coverage_of_steps: bool = False
-    unseen_because: str | None
-    calls: int
-    bytes: int
-    ms_total: float
-    files: list[FileIo]
-    processes: list[ProcessCoverage]
-    mounts: list[MountIo] | None = None
-    device_reads: list[DeviceReads] | None = None
+    unseen_because: Annotated[str | None, figure("what the kernel counts as read and the tracer does not see", null="no data was read, no kernel bytes")] = None
+    calls: Annotated[int, figure("calls of every kind")]
+    bytes: Annotated[int, figure("`read_bytes` + `write_bytes` of all files, where known")]
+    ms_total: Annotated[float, figure("sum of all calls' lengths, a call inside another counted once; calls at the same time add up")]
+    files: Annotated[list[FileIo], figure("by file, longest reading and metadata time first")]
+    processes: Annotated[list[ProcessCoverage], figure("coverage by process, the training process first")]
+    mounts: Annotated[list[MountIo] | None, figure("data by mounted file system", null="the session does not say what was mounted (older ones)")] = None
+    device_reads: Annotated[list[DeviceReads] | None, figure("what each process had read from storage", null="no account of the kernel could be read")] = None
 
     @property
     def seen_fraction(self) -> float | None:

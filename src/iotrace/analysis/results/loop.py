@@ -2,121 +2,118 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.figure import figure
 
 
 class Excluded(ReportPart, frozen=True, kw_only=True):
     """Steps left out of the figures: the first, those awaiting a worker's first batch, those profiled."""
 
-    first: int
-    warmup: int
-    profiled: int
+    first: Annotated[int, figure("1 if there is any step, else 0")]
+    warmup: Annotated[int, figure("warm-up steps, the first step not among them")]
+    profiled: Annotated[int, figure("steps that a window of torch's profiler touched")]
 
 
 class Steps(ReportPart, frozen=True, kw_only=True):
-    """Measured steps; `begun` counts all that the loop began, `unknown_why` is why its data wait is null.
+    """Measured steps; with gradient accumulation `per_update` or `batches` is more than 1."""
 
-    `loop_seconds`: from the first step's beginning to the last known end, with all that is no measured step.
-    `drift_pct`: by how much the second half of the steps is longer than the first; `ci95`: 95 % intervals.
-    `per_update`: steps to one of the busiest optimizer's, and `batches`: of the loop's loader to a step: with
-    gradient accumulation one of them is more than 1.
-    """
-
-    count: int
-    begun: int | None
-    unknown_why: str | None
+    count: Annotated[int, figure("measured steps")]
+    begun: Annotated[int | None, figure("cuts, so also steps without a known end", null="no loop was seen")] = None
+    unknown_why: Annotated[str | None, figure("why the data wait is null", null="where it is known")] = None
     excluded: Excluded
-    mean_ms: float | None
-    mean_ci95_ms: list[float] | None
-    drift_pct: float | None
-    drift_ci95_pct: list[float] | None
-    p50_ms: float | None
-    p95_ms: float | None
-    per_second: float | None
-    samples_per_second: float | None
-    loop_seconds: float | None
-    per_update: float | None = None
-    batches: float | None = None
+    mean_ms: Annotated[float | None, figure("mean length of the measured steps", null="no measured step")] = None
+    mean_ci95_ms: Annotated[list[float] | None, figure("95 % interval of that mean: by blocks of steps", null="fewer than 4 measured steps")] = None
+    drift_pct: Annotated[float | None, figure("mean of the second half of the steps / mean of the first half - 1", null="fewer than 8")] = None
+    drift_ci95_pct: Annotated[list[float] | None, figure("its 95 % interval", null="the same")] = None
+    p50_ms: Annotated[float | None, figure("percentiles of it, linearly interpolated", null="no measured step")] = None
+    p95_ms: Annotated[float | None, figure("percentiles of it, linearly interpolated", null="no measured step")] = None
+    per_second: Annotated[float | None, figure("`count` / sum of the measured steps' lengths", null="no measured step")] = None
+    samples_per_second: Annotated[
+        float | None, figure("samples of their batches / the same sum", null="no measured step, or one whose samples are unknown")
+    ] = None
+    loop_seconds: Annotated[float | None, figure("from the first step's beginning to the last known end of a step", null="no step has an end")] = None
+    per_update: Annotated[
+        float | None, figure("steps begun from one step of the busiest optimizer to the next, on average", null="fewer than two optimizer steps were seen")
+    ] = None
+    batches: Annotated[float | None, figure("of the loop's loader, delivered to a measured step, on average", null="no loader, or no measured step")] = None
 
 
 class PhasesMs(ReportPart, frozen=True, kw_only=True):
     """Means per measured step of what the training thread was in; with the data wait they sum to the step."""
 
-    forward: float | None
-    backward: float | None
-    optimizer: float | None
-    other: float | None
+    forward: Annotated[float | None, figure("calls of modules with grad mode on", null="no such call was seen in a measured step")] = None
+    backward: Annotated[float | None, figure("`torch.autograd.backward`, which `Tensor.backward` calls", null="not called in a measured step")] = None
+    optimizer: Annotated[
+        float | None, figure("`step` of the optimizers of `torch.optim` and of their subclasses", null="none made a step in a measured step")
+    ] = None
+    other: Annotated[
+        float | None, figure("the rest: the program's own code, such as losses that are no modules", null="the data wait, or one of the others, is null")
+    ] = None
 
 
 class FileCost(ReportPart, frozen=True, kw_only=True):
-    """A file's share of the data wait: `ms` in files, `transform_ms` behind reading this one alone."""
+    """A file's share of the data wait."""
 
-    path: str
-    ms: float
-    read_ms: float
-    decode_ms: float
-    transform_ms: float
+    path: Annotated[str, figure("the file")]
+    ms: Annotated[float, figure("in files: reading and decoding")]
+    read_ms: Annotated[float, figure("of it, reading")]
+    decode_ms: Annotated[float, figure("of it, decoding")]
+    transform_ms: Annotated[float, figure("behind reading this one alone")]
 
 
 class SlowLoopStep(ReportPart, frozen=True, kw_only=True):
-    """A slow step: `step` is its number in the timeline, `ms` its length with evaluation passes.
+    """A slow step."""
 
-    `parts_ms`: what it did longer than the median step, by cause; `unnamed_ms`: the rest of `over_ms`.
-    `file`: that of its largest part; of a checkpoint also `write_bytes` and `write_mb_per_s`. `host_ms`:
-    phases of the training thread that were longer than usual.
-    """
-
-    step: int
-    epoch: int | None
-    batch: int | None
-    start_s: float
-    ms: float
-    over_ms: float
-    parts_ms: dict[str, float]
-    unnamed_ms: float
-    host_ms: dict[str, float]
-    file: str | None = None
-    write_bytes: int | None = None
-    write_mb_per_s: float | None = None
+    step: Annotated[int, figure("its number in the timeline")]
+    epoch: Annotated[int | None, figure("what opened it", null="of marked steps")] = None
+    batch: Annotated[int | None, figure("the same", null="of marked steps")] = None
+    start_s: Annotated[float, figure("since the launch")]
+    ms: Annotated[float, figure("its length, with evaluation passes")]
+    over_ms: Annotated[float, figure("beyond the usual")]
+    parts_ms: Annotated[dict[str, float], figure("what it did longer than the median step, by cause")]
+    unnamed_ms: Annotated[float, figure("the rest of `over_ms`")]
+    host_ms: Annotated[dict[str, float], figure("phases of the training thread that were longer than usual")]
+    file: Annotated[str | None, figure("that of the largest part", null="it has none")] = None
+    write_bytes: Annotated[int | None, figure("of a checkpoint")] = None
+    write_mb_per_s: Annotated[float | None, figure("bytes over the time of the part")] = None
 
 
 class SlowLoopSteps(ReportPart, frozen=True, kw_only=True):
-    """The measured steps longer than `beyond_ms`: p95 and three times the median absolute deviation.
+    """The measured steps that took long: beyond p95 and three times the median absolute deviation."""
 
-    `over_ms`, `parts_ms` and `unnamed_ms` are sums over all `count`; `steps` are the slowest.
-    """
-
-    count: int
-    measured: int
-    usual_ms: float
-    beyond_ms: float
-    over_ms: float
-    explained_fraction: float | None
-    parts_ms: dict[str, float]
-    unnamed_ms: float
-    unknown: dict[str, str]
-    steps: list[SlowLoopStep]
+    count: Annotated[int, figure("how many are slow")]
+    measured: Annotated[int, figure("of so many")]
+    usual_ms: Annotated[float, figure("their median")]
+    beyond_ms: Annotated[float, figure("from which on a step is slow")]
+    over_ms: Annotated[float, figure("what the slow ones took beyond the median, all together")]
+    explained_fraction: Annotated[float | None, figure("the share of that which causes explain", null="no step is slow")] = None
+    parts_ms: Annotated[dict[str, float], figure("what of it each cause explains")]
+    unnamed_ms: Annotated[float, figure("the rest")]
+    unknown: Annotated[dict[str, str], figure("of which causes nothing was recorded, and why")]
+    steps: Annotated[list[SlowLoopStep], figure("the 20 that took most beyond the usual")]
 
 
 class LoopReads(ReportPart, frozen=True, kw_only=True):
     """What the training thread read itself, beside its asks, in ms per measured step."""
 
-    read_ms: float
-    decode_ms: float
-    files: list[FileCost]
+    read_ms: Annotated[float, figure("per measured step", "ms per step")]
+    decode_ms: Annotated[float, figure("likewise", "ms per step")]
+    files: Annotated[list[FileCost], figure("the same by file")]
 
 
 class WorstBatch(ReportPart, frozen=True, kw_only=True):
-    batch: int
-    epoch: int
-    wait_ms: float
-    delay_ms: float | None
-    worker: int | None
-    pid: int | None
-    cause: str
-    files: list[str]
+    batch: Annotated[int, figure("index of the batch in its epoch, and the epoch; both from 0")]
+    epoch: Annotated[int, figure("index of the batch in its epoch, and the epoch; both from 0")]
+    wait_ms: Annotated[float, figure("its raw wait, in ms")]
+    delay_ms: Annotated[float | None, figure("delivered - prepared, in ms: how long it lay ready or was on its way")] = None
+    worker: Annotated[int | None, figure("the worker that made it, and its pid", null="`num_workers=0`, or unknown")] = None
+    pid: Annotated[int | None, figure("the worker that made it, and its pid", null="`num_workers=0`, or unknown")] = None
+    cause: Annotated[str, figure("the largest of its causes")]
+    files: Annotated[list[str], figure("the costliest files of its wait, three at most")]
 
     @property
     def made_by(self) -> str:
@@ -127,135 +124,129 @@ class WorstBatch(ReportPart, frozen=True, kw_only=True):
 class LoaderWait(ReportPart, frozen=True, kw_only=True):
     """A loader's share of the data wait, as a mean per measured step."""
 
-    loader: int
-    raw_ms: float
+    loader: Annotated[int, figure("its `id`")]
+    raw_ms: Annotated[float, figure("its share of the data wait", "ms per step")]
 
 
 class DataWait(ReportPart, frozen=True, kw_only=True):
-    raw_ms: float | None
-    exposed_ms: float | None
-    exposed_source: str | None
-    exposed_steps: int | None
-    raw_wait_fraction: float | None
-    raw_wait_fraction_ci95: list[float] | None
-    stall_fraction: float | None
-    stall_fraction_ci95: list[float] | None
-    verdict: str | None
-    causes_ms: dict[str, float]
-    by_loader: list[LoaderWait]
-    too_few_workers: bool | None
-    behind_ready_ms: float | None
-    files: list[FileCost]
-    worst_batches: list[WorstBatch]
+    raw_ms: Annotated[float | None, figure("sum of the raw waits in the measured steps / their number", "ms per step", null="no measured step")] = None
+    exposed_ms: Annotated[float | None, figure("wait while the accelerator had nothing to do: `raw_ms` without one", "ms per step")] = None
+    exposed_source: Annotated[str | None, figure("`cpu`, `cuda_events` or `kernels`", null="where `exposed_ms` is")] = None
+    exposed_steps: Annotated[int | None, figure("how many steps `exposed_ms` and `stall_fraction` are of", null="where `exposed_ms` is")] = None
+    raw_wait_fraction: Annotated[float | None, figure("sum of the raw waits / sum of the measured steps' lengths", null="no measured step")] = None
+    raw_wait_fraction_ci95: Annotated[list[float] | None, figure("its 95 % interval, by blocks of steps", null="fewer than 4 measured steps")] = None
+    stall_fraction: Annotated[float | None, figure("the same with the exposed wait", null="where `exposed_ms` is")] = None
+    stall_fraction_ci95: Annotated[
+        list[float] | None, figure("its 95 % interval, by blocks of steps", null="where `exposed_ms` is; fewer than 4 such steps")
+    ] = None
+    verdict: Annotated[str | None, figure("from `stall_fraction`, or from `raw_wait_fraction` where that is null", null="no measured step")] = None
+    causes_ms: Annotated[dict[str, float], figure("the raw wait by cause; `{}` without a measured step", "ms per step")] = msgspec.field(default_factory=dict)
+    by_loader: Annotated[list[LoaderWait], figure("the raw wait by loader; sums to `raw_ms`", "ms per step")] = msgspec.field(default_factory=list)
+    too_few_workers: Annotated[bool | None, figure("whether more workers would help")] = None
+    behind_ready_ms: Annotated[float | None, figure("the waits, less their `transport`, that began while a later batch lay ready", null="no measured step")] = (
+        None
+    )
+    files: Annotated[list[FileCost], figure("the raw wait by file", "ms per step")] = msgspec.field(default_factory=list)
+    worst_batches: Annotated[list[WorstBatch], figure("the longest waits, five at most", "ms")] = msgspec.field(default_factory=list)
     without_cpu_ms: dict[str, float] | None = None
 
 
 class LoaderResult(ReportPart, frozen=True, kw_only=True):
-    """A loader; `after_training`: it was first asked behind the last run of Lightning's trainer."""
+    """A loader of the rank."""
 
-    id: int
-    kind: str
-    primary: bool
-    dataset: str
-    item: str | None
-    wrapped: bool
-    within: int | None
-    library: str | None
-    workers: int
-    batch_size: int | None
-    prefetch_factor: int | None
-    persistent_workers: bool | None
-    pin_memory: bool | None
-    in_order: bool | None
-    batches: int
-    phases: dict[str, int]
-    raw_ms: float | None
-    delay_ms: float | None
-    production_ms: float | None
-    queue_depth_mean: float | None
-    epochs: int
-    after_training: bool
-    start_method: str | None
-    first_batch_ms: float | None
-    failures: list[str]
+    id: Annotated[int, figure("number of the loader in its process; numbers may be skipped")]
+    kind: Annotated[str, figure("`training`, a phase of Lightning's, `evaluation` or `other`")]
+    primary: Annotated[bool, figure("whether it is the primary loader")]
+    dataset: Annotated[str, figure("class name of the dataset; of a wrapped source its own, or the generator function's")]
+    item: Annotated[str | None, figure("the function that makes an item", null="not a DataLoader's, or unknown")] = None
+    wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
+    within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
+    library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None
+    workers: Annotated[int, figure("`num_workers` of its last pass")]
+    batch_size: Annotated[int | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    prefetch_factor: Annotated[int | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    persistent_workers: Annotated[bool | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    pin_memory: Annotated[bool | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    in_order: Annotated[bool | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    batches: Annotated[int, figure("deliveries over the whole run")]
+    phases: Annotated[dict[str, int], figure("batches by phase; `{}` without Lightning")]
+    raw_ms: Annotated[float | None, figure("mean raw wait", null="fewer than two batches")] = None
+    delay_ms: Annotated[float | None, figure("mean of delivered - prepared, where known", null="`num_workers=0`, or none known")] = None
+    production_ms: Annotated[float | None, figure("mean of prepared - taken, where known", null="none known")] = None
+    queue_depth_mean: Annotated[float | None, figure("mean number that lay prepared when the next was asked for")] = None
+    epochs: Annotated[int, figure("passes that were begun")]
+    after_training: Annotated[bool, figure("whether it was first asked behind the last run of Lightning's trainer")]
+    start_method: Annotated[str | None, figure("how workers were started: `fork`, `spawn`, `forkserver`", null="no workers")] = None
+    first_batch_ms: Annotated[float | None, figure("raw wait for the first batch of the run", null="no batch")] = None
+    failures: Annotated[list[str], figure("class names of exceptions that `__next__` raised, StopIteration not")]
 
 
 class RegionResult(ReportPart, frozen=True, kw_only=True):
     """A part of the program that its author named, over the whole run; `wait_ms` is per measured step."""
 
-    name: str
-    count: int
-    ms_total: float
-    cpu_ms_total: float
-    wait_ms: float | None
+    name: Annotated[str, figure("as given")]
+    count: Annotated[int, figure("spans: uses, and resumptions of decorated generators")]
+    ms_total: Annotated[float, figure("sum of their lengths; of spans inside another one of that name on the same thread none")]
+    cpu_ms_total: Annotated[float, figure("CPU time of their threads, of the same spans")]
+    wait_ms: Annotated[float | None, figure("the data wait charged to it", "ms per step")] = None
 
 
 class StepBlocks(ReportPart, frozen=True, kw_only=True):
-    """Means of blocks of `steps` consecutive measured steps, in ms a step, in order of time.
+    """Means of blocks of consecutive measured steps, in order of time; 64 at most, however long the run."""
 
-    There are 64 at most, however long the run. `causes_ms` and `files_ms` (the costliest files) are parts
-    of the wait; empty where it is unknown, and so is `wait_ms`. `phases_ms` has the phases that are known.
-    """
-
-    steps: int
-    step_ms: list[float]
-    wait_ms: list[float]
-    causes_ms: dict[str, list[float]]
-    files_ms: dict[str, list[float]]
-    phases_ms: dict[str, list[float]] = msgspec.field(default_factory=dict)
+    steps: Annotated[int, figure("steps of a block")]
+    step_ms: Annotated[list[float], figure("mean length of a step in each block")]
+    wait_ms: Annotated[list[float], figure("of it, the data wait; empty where it is unknown")]
+    causes_ms: Annotated[dict[str, list[float]], figure("of it, by cause")]
+    files_ms: Annotated[dict[str, list[float]], figure("of it, the eight costliest files: reading and decoding")]
+    phases_ms: Annotated[dict[str, list[float]], figure("of a step, by phase, those that are known")] = msgspec.field(default_factory=dict)
 
 
 class StageCost(ReportPart, frozen=True, kw_only=True):
     """What one stage costs in one file (None: in all others) each time that a sample needs it.
 
-    `clock` is ``cpu`` or ``wall``. `quartile_ms` is the lower quartile over all `count` times, `blocks_ms`
-    that of consecutive blocks of them, 40 at most: other programs only add to a cost, and seldom to all of
-    it. Where `quiet`, times are those of seconds in which others took few of the CPUs; None: nobody knows.
-    `per_sample` is how often a sample needs it. Of decoding, `decoded_bytes` is the mean of what the calls
-    returned each time, `decoded_bytes_error` the standard error of that mean: a count, which no other program
-    changes.
+    Other programs only add to a cost, and seldom to all of it: hence lower quartiles. None changes
+    `decoded_bytes`: it is a count.
     """
 
-    stage: str
-    path: str | None
-    clock: str
-    quiet: bool | None
-    count: int
-    per_sample: float
-    mean_ms: float
-    quartile_ms: float
-    blocks_ms: list[float]
-    decoded_bytes: float | None = None
-    decoded_bytes_error: float | None = None
+    stage: Annotated[str, figure("`read`, `decode`, `transform`, `collate` (of a batch)")]
+    path: Annotated[str | None, figure("the file, or the directory of files that are needed seldom", null="no file, or all that do not stand on their own")] = (
+        None
+    )
+    clock: Annotated[str, figure("`cpu`: CPU time of the thread; `wall`: elapsed time")]
+    quiet: Annotated[bool | None, figure("of the seconds alone in which other programs and machines took little", null="nothing tells what others took")] = None
+    count: Annotated[int, figure("of how many times the figures are; how often a sample needs it")]
+    per_sample: Annotated[float, figure("of how many times the figures are; how often a sample needs it")]
+    mean_ms: Annotated[float, figure("mean and lower quartile of the costs, in ms")]
+    quartile_ms: Annotated[float, figure("mean and lower quartile of the costs, in ms")]
+    blocks_ms: Annotated[list[float], figure("the lower quartiles of consecutive blocks of them, 40 at most")]
+    decoded_bytes: Annotated[
+        float | None, figure("of decoding, the mean of what the calls returned each time", null="where a call's result has no known size")
+    ] = None
+    decoded_bytes_error: Annotated[float | None, figure("the standard error of that mean", null="where it is unknown")] = None
 
 
 class HungProcess(ReportPart, frozen=True, kw_only=True):
-    """A process of a loop that hung, and what it was in. `stack`: Python frames, the innermost first.
+    """A process of a loop that hung, and what it was in."""
 
-    `stacks` is the file with those of all its threads; `collective` is what a rank was in with the others.
-    """
-
-    pid: int
-    role: str
-    rank: int | None
-    host: str | None
-    text: str
-    state: str | None
-    call: str | None
-    file: str | None
-    collective: str | None
-    stack: list[str] | None
-    stacks: str | None
+    pid: Annotated[int, figure("who", null="host: of older sessions")]
+    role: Annotated[str, figure("`training`, `rank N` or `worker N`", null="host: of older sessions")]
+    rank: Annotated[int | None, figure("its number", null="no rank of a job with several")] = None
+    host: Annotated[str | None, figure("its host", null="of older sessions")] = None
+    text: Annotated[str, figure("what it was in, in words", null="the kernel did not say; the call has no file")]
+    state: Annotated[str | None, figure("the kernel's letter for its state", null="the kernel did not say; the call has no file")] = None
+    call: Annotated[str | None, figure("the system call", null="the kernel did not say; the call has no file")] = None
+    file: Annotated[str | None, figure("the file of that call", null="the kernel did not say; the call has no file")] = None
+    collective: Annotated[str | None, figure("what a rank was in with the others", null="nothing of that kind, or no stack")] = None
+    stack: Annotated[list[str] | None, figure("its main thread's Python frames, the innermost first", null="it was not asked, or did not answer")] = None
+    stacks: Annotated[str | None, figure("the file that has those of all threads", null="it was not asked, or did not answer")] = None
 
 
 class HangInfo(ReportPart, frozen=True, kw_only=True):
-    """No batch came for `waited_seconds` when it was told; `text` says it in lines.
+    """A loop that did not go on."""
 
-    `kind`: ``hung``, ``computing`` or ``waiting``. `resumed`: batches came again.
-    """
-
-    kind: str
-    waited_seconds: float
-    resumed: bool
-    text: list[str]
+    kind: Annotated[str, figure("`hung`, `computing` or `waiting`")]
+    waited_seconds: Annotated[float, figure("since the last batch, when it was told")]
+    resumed: Annotated[bool, figure("a batch came after that")]
+    text: Annotated[list[str], figure("the sentences: who waits for whom, and which rank differs")]
     processes: list[HungProcess]

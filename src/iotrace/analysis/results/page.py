@@ -17,11 +17,11 @@ class StepColumns(ReportPart, frozen=True, kw_only=True):
     first: list[int]
     measured: list[bool]
     step_ms: list[float]
-    wait_ms: list[float] | None
+    wait_ms: list[float] | None = None
     causes_ms: dict[str, list[float]]
     longest: list[int]
     longest_ms: list[float]
-    longest_wait_ms: list[float] | None
+    longest_wait_ms: list[float] | None = None
 
 
 class BatchWindow(ReportPart, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class BatchWindow(ReportPart, frozen=True, kw_only=True):
     cause: list[str]
     made_of: list[str | None]
     file: list[str | None]
-    worst: int | None
+    worst: int | None = None
     ready_at_ms: list[float]
     ready: list[int]
 
@@ -63,7 +63,7 @@ class SampledSeries(ReportPart, frozen=True, kw_only=True):
     time_s: list[float]
     value: list[float]
     peak: float
-    most: float | None
+    most: float | None = None
 
 
 class RankColumns(ReportPart, frozen=True, kw_only=True):
@@ -71,6 +71,6 @@ class RankColumns(ReportPart, frozen=True, kw_only=True):
 
     rank: int
     incarnation: int
-    steps: StepColumns | None
-    window: BatchWindow | None
+    steps: StepColumns | None = None
+    window: BatchWindow | None = None
     series: list[SampledSeries]

@@ -2,67 +2,63 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.figure import figure
 
 # Not captured where nobody asked for it: the first screen does not miss it.
 MEMORY_BY_OPERATOR = "memory by operator and module"
 
 
 class PhaseSpeed(ReportPart, frozen=True, kw_only=True):
-    """How fast the loop took batches in one phase: `cycles` of asking and working took `seconds`.
+    """How fast the loop took batches in one phase."""
 
-    `wait_ms` is the mean raw wait for a batch, `production_per_second` what the loader's workers can make.
-    """
-
-    phase: str
-    batches: int
-    samples: int | None
-    cycles: int
-    seconds: float
-    batches_per_second: float | None
-    samples_per_second: float | None
-    wait_ms: float | None
-    production_per_second: float | None
+    phase: Annotated[str, figure("the phase; without a trainer the kind of the loader")]
+    batches: Annotated[int, figure("that were delivered")]
+    samples: Annotated[int | None, figure("in them", null="a loader does not tell its samples")] = None
+    cycles: Annotated[int, figure("from one ask to the next within a pass, without the first of a pass")]
+    seconds: Annotated[float, figure("their length, all together")]
+    batches_per_second: Annotated[float | None, figure("`cycles` / `seconds`")] = None
+    samples_per_second: Annotated[float | None, figure("likewise")] = None
+    wait_ms: Annotated[float | None, figure("the mean raw wait for a batch, without the first of a pass")] = None
+    production_per_second: Annotated[
+        float | None, figure("workers (at least one) / the mean time to make a batch", null="loaders share it, or of other libraries")
+    ] = None
 
 
 class SpeedPoint(ReportPart, frozen=True, kw_only=True):
-    """The speed of `steps` measured steps that follow each other, from number `first_step` on."""
+    """The speed of measured steps that follow each other."""
 
-    first_step: int
-    steps: int
-    at_seconds: float
-    steps_per_second: float
-    wait_fraction: float
+    first_step: Annotated[int, figure("number of its first step")]
+    steps: Annotated[int, figure("how many measured steps")]
+    at_seconds: Annotated[float, figure("since the loop's first step")]
+    steps_per_second: Annotated[float, figure("their speed")]
+    wait_fraction: Annotated[float, figure("the raw wait's share")]
 
 
 class Speed(ReportPart, frozen=True, kw_only=True):
-    """`cpu_seconds` of the training process and its workers; `device_seconds`: busy, in profiled steps.
+    """How fast the rank goes."""
 
-    `evolution`: the measured steps in at most 20 pieces of equal counts.
-    """
-
-    phases: list[PhaseSpeed]
-    cpu_seconds: float | None
-    device_seconds: float | None
-    device_steps: int | None
-    evolution: list[SpeedPoint]
+    phases: Annotated[list[PhaseSpeed], figure("how fast the loop took batches in each phase")]
+    cpu_seconds: Annotated[float | None, figure("CPU time of the training process and its workers since their start")] = None
+    device_seconds: Annotated[float | None, figure("`accelerator`'s busy time")] = None
+    device_steps: Annotated[int | None, figure("of so many profiled steps")] = None
+    evolution: Annotated[list[SpeedPoint], figure("the measured steps in order, in at most 20 pieces of equal counts")]
 
 
 class TrainerRange(ReportPart, frozen=True, kw_only=True):
-    """A range of Lightning's trainer: what `owner` did in `hook`; no time is in two rows' `self_ms_total`.
+    """A range of Lightning's trainer; no time is in two rows' `self_ms_total`."""
 
-    `kind`: ``callback``, ``strategy``, ``module``, ``data module`` or ``loop``.
-    """
-
-    kind: str
-    owner: str
-    hook: str
-    calls: int
-    ms_total: float
-    self_ms_total: float
-    ms_max: float
-    ms_per_step: float | None
-    run_pct: float | None
+    kind: Annotated[str, figure("`callback`, `strategy`, `module`, `data module` or `loop`")]
+    owner: Annotated[str, figure("whose range it is")]
+    hook: Annotated[str, figure("what it did")]
+    calls: Annotated[int, figure("how often")]
+    ms_total: Annotated[float, figure("their length, all together")]
+    self_ms_total: Annotated[float, figure("the same, less the ranges directly inside")]
+    ms_max: Annotated[float, figure("the longest")]
+    ms_per_step: Annotated[float | None, figure("of those that begin in measured steps, outside evaluation passes")] = None
+    run_pct: Annotated[float | None, figure("of `seconds`")] = None
 
     @property
     def name(self) -> str:
@@ -70,104 +66,96 @@ class TrainerRange(ReportPart, frozen=True, kw_only=True):
 
 
 class TrainerTimes(ReportPart, frozen=True, kw_only=True):
-    """Where the trainer's time went; `seconds` of all its runs (fit, validate, test, predict)."""
+    """Where the trainer's time went."""
 
-    seconds: float | None
-    ranges: list[TrainerRange]
+    seconds: Annotated[float | None, figure("all of fit, validate, test, predict")] = None
+    ranges: Annotated[list[TrainerRange], figure("each of its ranges, summed up over the run")]
 
 
 class ModelLayer(ReportPart, frozen=True, kw_only=True):
-    """A module at `depth` below the root; figures with those of its modules, each parameter counted once.
+    """A module of a model; figures with those of its modules."""
 
-    `input_shapes` and `output_shapes` are those of the first tensors of its first call; None: not called.
-    `multiply_adds` of all its calls in one pass: of linear and convolution layers, others have none.
-    """
-
-    name: str
-    kind: str
-    depth: int
-    calls: int
-    input_shapes: list[list[int]] | None
-    output_shapes: list[list[int]] | None
-    parameters: int | None
-    trainable: int | None
-    size_bytes: int | None
-    multiply_adds: int | None
+    name: Annotated[str, figure("its name")]
+    kind: Annotated[str, figure("its class")]
+    depth: Annotated[int, figure("counts from the root")]
+    calls: Annotated[int, figure("in one forward pass")]
+    input_shapes: Annotated[list[list[int]] | None, figure("of the first tensors of its first call", null="not called")] = None
+    output_shapes: Annotated[list[list[int]] | None, figure("likewise", null="not called")] = None
+    parameters: Annotated[int | None, figure("with those of the layers inside, each once", null="a lazy layer that is not made")] = None
+    trainable: Annotated[int | None, figure("of these, those that are trained", null="a lazy layer that is not made")] = None
+    size_bytes: Annotated[int | None, figure("of parameters and buffers", null="a lazy layer that is not made")] = None
+    multiply_adds: Annotated[int | None, figure("of all its calls in that pass: of linear and convolution layers", null="others count nothing")] = None
 
 
 class Model(ReportPart, frozen=True, kw_only=True):
     """A module that the training called, and all in it, as one forward pass of the program showed them."""
 
-    root: str
-    parameters: int | None
-    trainable: int | None
-    size_bytes: int | None
-    multiply_adds: int | None
-    left_out: int
-    layers: list[ModelLayer]
+    root: Annotated[str, figure("its class")]
+    parameters: Annotated[int | None, figure("all, each once", null="a lazy layer that is not made")] = None
+    trainable: Annotated[int | None, figure("of these, those that are trained", null="a lazy layer that is not made")] = None
+    size_bytes: Annotated[int | None, figure("of parameters and buffers", null="a lazy layer that is not made")] = None
+    multiply_adds: Annotated[int | None, figure("of all its layers in one pass")] = None
+    left_out: Annotated[int, figure("layers beyond those listed")]
+    layers: Annotated[list[ModelLayer], figure("each of its layers")]
 
 
 class MemoryOperator(ReportPart, frozen=True, kw_only=True):
-    """What an operator itself was given and freed on a device, without the operators that it called.
+    """What an operator itself was given and freed on a device."""
 
-    `at_peak_bytes` of it were held at the device's peak.
-    """
-
-    device: str
-    name: str
-    allocations: int
-    allocated_bytes: int
-    freed_bytes: int
-    at_peak_bytes: int | None
+    device: Annotated[str, figure("the device")]
+    name: Annotated[str, figure("the operator")]
+    allocations: Annotated[int, figure("times that it was given memory, itself")]
+    allocated_bytes: Annotated[int, figure("what it was given")]
+    freed_bytes: Annotated[int, figure("what was given back within it; most is freed by Python, outside of operators")]
+    at_peak_bytes: Annotated[int | None, figure("of it, held at the device's peak", null="the trace does not tell addresses")] = None
 
 
 class MemoryDevice(ReportPart, frozen=True, kw_only=True):
-    """A device's memory in the profiled steps; peaks are those of torch's allocator.
+    """A device's memory in the profiled steps."""
 
-    `peak_by_phase_bytes`: which phase was given what the peak held; `before` the trace began.
-    """
-
-    device: str
-    allocations: int
-    allocated_bytes: int
-    freed_bytes: int
-    peak_bytes: int | None
-    reserved_peak_bytes: int | None
-    peak_at_us: float | None
-    peak_by_phase_bytes: dict[str, int] | None
+    device: Annotated[str, figure("the device, by the type that the event says")]
+    allocations: Annotated[int, figure("times that memory was given")]
+    allocated_bytes: Annotated[int, figure("what was given")]
+    freed_bytes: Annotated[int, figure("what was given back")]
+    peak_bytes: Annotated[int | None, figure("the largest that torch's allocator said")] = None
+    reserved_peak_bytes: Annotated[int | None, figure("the same of what it reserved")] = None
+    peak_at_us: Annotated[float | None, figure("since the first event of the trace")] = None
+    peak_by_phase_bytes: Annotated[dict[str, int] | None, figure("the peak by phase; `before` the trace began", null="the trace does not tell addresses")] = (
+        None
+    )
 
 
 class MemoryModule(ReportPart, frozen=True, kw_only=True):
     """What was given to a module's operators, forward and backward, without the modules inside it."""
 
-    device: str
-    name: str
-    allocations: int
-    allocated_bytes: int
-    at_peak_bytes: int | None
+    device: Annotated[str, figure("the device")]
+    name: Annotated[str, figure("the module")]
+    allocations: Annotated[int, figure("times that its operators were given memory")]
+    allocated_bytes: Annotated[int, figure("what they were given")]
+    at_peak_bytes: Annotated[int | None, figure("of it, held at the device's peak", null="the trace does not tell addresses")] = None
 
 
 class MemoryPoint(ReportPart, frozen=True, kw_only=True):
-    """What a device's allocator held at a time, by the phase that was given it; `before` the trace began."""
+    """What a device's allocator held at a time."""
 
-    device: str
-    at_us: float
-    held_bytes: int
-    by_phase_bytes: dict[str, int]
+    device: Annotated[str, figure("the device")]
+    at_us: Annotated[float, figure("since the first event of the trace")]
+    held_bytes: Annotated[int, figure("what its allocator held")]
+    by_phase_bytes: Annotated[dict[str, int], figure("the same by the phase that was given it, `before` the trace began")]
 
 
 class Memory(ReportPart, frozen=True, kw_only=True):
-    """`operators`, `modules`: of each device the 20 that were given most; `evolution`: 20 points at most."""
+    """What was given of each device's memory."""
 
-    devices: list[MemoryDevice]
-    operators: list[MemoryOperator]
-    modules: list[MemoryModule]
-    evolution: list[MemoryPoint]
+    devices: Annotated[list[MemoryDevice], figure("by device")]
+    operators: Annotated[list[MemoryOperator], figure("of each device the 20 that were given most, themselves")]
+    modules: Annotated[list[MemoryModule], figure("likewise, each without the modules inside it")]
+    evolution: Annotated[list[MemoryPoint], figure("at 20 equal distances of time at most")]
 
 
 class Snapshot(ReportPart, frozen=True, kw_only=True):
-    """A file of what torch's allocator on a device recorded, written `at_seconds` after the start."""
+    """A file of what torch's allocator on a device recorded."""
 
-    path: str
-    size_bytes: int | None
-    at_seconds: float
+    path: Annotated[str, figure("the file")]
+    size_bytes: Annotated[int | None, figure("its size")] = None
+    at_seconds: Annotated[float, figure("after the start of the process")]

@@ -2,143 +2,123 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.figure import figure
 
 
 class RankBalance(ReportPart, frozen=True, kw_only=True):
-    """Means per step of the traced window, in ms; the four parts sum to the step.
+    """Means per step of the traced window."""
 
-    `communication_wait_ms` is None where no collective was matched.
-    """
-
-    rank: int
-    steps: int
-    step_ms: float
-    compute_ms: float
-    communication_wait_ms: float | None
-    data_wait_ms: float
-    other_ms: float
+    rank: Annotated[int, figure("its number")]
+    steps: Annotated[int, figure("of the window")]
+    step_ms: Annotated[float, figure("their mean; the four parts sum to it")]
+    compute_ms: Annotated[float, figure("kernels that are no collectives; without a device, operators")]
+    communication_wait_ms: Annotated[float | None, figure("waits as above, at the start of the collective", null="no collective was matched")] = None
+    data_wait_ms: Annotated[float, figure("the raw data wait")]
+    other_ms: Annotated[float, figure("the rest")]
 
 
 class Collectives(ReportPart, frozen=True, kw_only=True):
     """Collectives that could be matched between ranks; skew is the longest wait of a rank in one."""
 
-    matched: int
-    unmatched: int
-    skew_ms_mean: float | None
-    skew_ms_max: float | None
+    matched: Annotated[int, figure("collectives that ranks have in common")]
+    unmatched: Annotated[int, figure("those of which a rank has none")]
+    skew_ms_mean: Annotated[float | None, figure("longest wait of a rank in one, the mean", null="none matched")] = None
+    skew_ms_max: Annotated[float | None, figure("the same, the most", null="none matched")] = None
 
 
 class Straggler(ReportPart, frozen=True, kw_only=True):
-    """What a rank costs the others: `waited_for_ms` is a total over them and the window.
+    """What a rank costs the others, over them and the window; of a rank's first collective what arose in it."""
 
-    `by_data_pct` is the share of its lateness that its own data waits explain. `kind` is what made it late:
-    ``data``, ``compute``, ``communication`` (of another group), ``launch`` (late launches), ``host``; by
-    `kind_ms` a step longer than the others. `late_by_ms` has by kind what it did longer, in all, than the
-    rank that came first; `late_steps` counts the steps that it made late. `before_window_ms` is how late it
-    was when the window began. `worker`, `file`, `cause` have most of its lateness by data.
-    """
-
-    rank: int
-    last_to_arrive: int
-    waited_for_ms: float
-    impact_pct: float | None
-    severity: str | None
-    by_data_pct: float | None
-    kind: str | None
-    kind_ms: float | None
-    late_by_ms: dict[str, float] = msgspec.field(default_factory=dict)
-    late_steps: int | None = None
-    before_window_ms: float | None = None
-    worker: int | None = None
-    pid: int | None = None
-    file: str | None = None
-    cause: str | None = None
-    evidence: str | None = None
+    rank: Annotated[int, figure("its number")]
+    last_to_arrive: Annotated[int, figure("collectives that waited for it")]
+    waited_for_ms: Annotated[float, figure("time of all others in which they waited for it and did not compute")]
+    impact_pct: Annotated[float | None, figure("the share of that in their steps' length")] = None
+    severity: Annotated[str | None, figure("`warning` from 10 %, `critical` from 20 %", null="below")] = None
+    by_data_pct: Annotated[float | None, figure("the share of its lateness that its own data waits explain", null="nothing is left to explain")] = None
+    kind: Annotated[str | None, figure("what made it late: `data`, `compute`, `communication`, `launch` or `host`", null="not sure")] = None
+    kind_ms: Annotated[float | None, figure("by how much a step it does that longer than the others", null="it does not")] = None
+    late_by_ms: Annotated[dict[str, float], figure("by kind, what it did longer, in all, than the rank that came first")] = msgspec.field(default_factory=dict)
+    late_steps: Annotated[int | None, figure("steps that it made late")] = None
+    before_window_ms: Annotated[float | None, figure("how late it was when the window began")] = None
+    worker: Annotated[int | None, figure("the worker with most of its lateness by data", null="not of the kind `data`")] = None
+    pid: Annotated[int | None, figure("its pid", null="the same")] = None
+    file: Annotated[str | None, figure("the file likewise", null="the same")] = None
+    cause: Annotated[str | None, figure("the cause likewise", null="the same")] = None
+    evidence: Annotated[str | None, figure("the same in words", null="not sure")] = None
 
 
 class LateCollective(ReportPart, frozen=True, kw_only=True):
-    """A collective and its last rank; `late_by_ms` by kind beyond the rank that came first; then its batch.
+    """A collective and its last rank; then the batch that made it late."""
 
-    `unsure`: the clocks do not confirm which rank was last, so that none is named.
-    """
-
-    name: str
-    elements: int | None
-    step: int | None
-    last_rank: int | None
-    skew_ms: float
-    data_wait_ms: float | None
-    late_by_data_ms: float | None
-    unsure: bool = False
-    late_by_ms: dict[str, float] = msgspec.field(default_factory=dict)
-    batch: int | None = None
-    worker: int | None = None
-    pid: int | None = None
-    cause: str | None = None
-    file: str | None = None
+    name: Annotated[str, figure("its name")]
+    elements: Annotated[int | None, figure("how many it moved")] = None
+    step: Annotated[int | None, figure("in which step")] = None
+    last_rank: Annotated[int | None, figure("the rank that came last", null="several came together, or `unsure`")] = None
+    skew_ms: Annotated[float, figure("the longest wait of a rank in it")]
+    data_wait_ms: Annotated[float | None, figure("the last rank's raw data wait since its collective before", null="`last_rank` is")] = None
+    late_by_data_ms: Annotated[float | None, figure("by how much that is longer than that of any other rank", null="`last_rank` is")] = None
+    unsure: Annotated[bool, figure("whether the clocks do not confirm which rank was last")] = False
+    late_by_ms: Annotated[dict[str, float], figure("by kind beyond the rank that came first")] = msgspec.field(default_factory=dict)
+    batch: Annotated[int | None, figure("the batch of its longest data wait", null="it was not late by data, or nothing recorded it")] = None
+    worker: Annotated[int | None, figure("its worker", null="the same")] = None
+    pid: Annotated[int | None, figure("that worker's pid", null="the same")] = None
+    cause: Annotated[str | None, figure("the cause of that wait", null="the same")] = None
+    file: Annotated[str | None, figure("the file of that wait", null="the same")] = None
 
 
 class LateKind(ReportPart, frozen=True, kw_only=True):
-    """All matched collectives of a name: which rank came last most often, `last_count` times.
+    """All matched collectives of a name."""
 
-    `tied`: several came last together, so that none is. `unsure`: the clocks do not confirm which one was.
-    """
-
-    name: str
-    matched: int
-    tied: int
-    last_rank: int | None
-    last_count: int
-    skew_ms: float
-    unsure: int = 0
+    name: Annotated[str, figure("their name")]
+    matched: Annotated[int, figure("how many ranks have in common")]
+    tied: Annotated[int, figure("of which several ranks came last")]
+    last_rank: Annotated[int | None, figure("the rank that came last most often", null="all are tied")] = None
+    last_count: Annotated[int, figure("how often it did")]
+    skew_ms: Annotated[float, figure("the sum of their skews")]
+    unsure: Annotated[int, figure("of which the clocks do not confirm who was last")] = 0
 
 
 class LateGroup(ReportPart, frozen=True, kw_only=True):
-    """All matched collectives of a kind and process group: which of its `ranks` came last most often.
+    """All matched collectives of a kind and process group."""
 
-    `late_ms` is the mean, over the `late_calls` in which it did, of how much later than the median of the
-    others it came. `tied` and `unsure` as of `LateKind`; `unknown_why`: why no rank is named.
-    """
-
-    kind: str
-    group: str | None
-    ranks: list[int]
-    matched: int
-    tied: int
-    unsure: int
-    skew_ms: float
-    late_rank: int | None
-    late_calls: int | None
-    late_pct: float | None
-    late_ms: float | None
-    unknown_why: str | None
+    kind: Annotated[str, figure("what they do")]
+    group: Annotated[str | None, figure("the process group", null="the trace does not state it")] = None
+    ranks: Annotated[list[int], figure("that take part")]
+    matched: Annotated[int, figure("as above")]
+    tied: Annotated[int, figure("as above")]
+    unsure: Annotated[int, figure("as above")]
+    skew_ms: Annotated[float, figure("as above")]
+    late_rank: Annotated[int | None, figure("the rank that came last most often", null="`unknown_why` says why")] = None
+    late_calls: Annotated[int | None, figure("in how many of them", null="`late_rank` is")] = None
+    late_pct: Annotated[float | None, figure("of the matched", null="`late_rank` is")] = None
+    late_ms: Annotated[float | None, figure("how much later than the median of the others, the mean of these calls", null="`late_rank` is")] = None
+    unknown_why: Annotated[str | None, figure("why no rank is named", null="one is")] = None
 
 
 class Imbalance(ReportPart, frozen=True, kw_only=True):
-    """Across ranks. `spread` is (max - mean) / mean over the ranks.
-
-    `withheld` says why no rank is named: the clocks, known to `clock_bound_us`, do not confirm who was last.
-    `pattern`: over `late_steps` steps the late rank ``stays`` or ``moves``; None where that cannot be told.
-    `late_pct` is the share of all ranks' steps in which they wait for a late one.
-    """
+    """The ranks beside each other."""
 
     ranks_seen: int
-    world_size: int | None
-    ranks: list[RankBalance]
-    spread: dict[str, float | None]
+    world_size: int | None = None
+    ranks: Annotated[list[RankBalance], figure("the parts of each rank's step in the window, which sum to `step_ms`")]
+    spread: Annotated[dict[str, float | None], figure("of each part, (max - mean) / mean over the ranks", null="the mean is 0")]
     collectives: Collectives
-    stragglers: list[Straggler]
-    worst: list[LateCollective]
-    late_kinds: list[LateKind]
-    clock_bound_us: float | None = None
-    withheld: str | None = None
-    pattern: str | None = None
-    late_steps: int | None = None
-    late_pct: float | None = None
-    late_groups: list[LateGroup] = msgspec.field(default_factory=list)
+    stragglers: Annotated[list[Straggler], figure("a row for each rank, the costliest first; empty where none is matched")]
+    worst: Annotated[list[LateCollective], figure("the five collectives with the largest skew")]
+    late_kinds: Annotated[list[LateKind], figure("the matched collectives by `name`")]
+    clock_bound_us: Annotated[float | None, figure("how far the clocks are known", null="no clock was compared")] = None
+    withheld: Annotated[str | None, figure("why no rank is named", null="a rank is named, or none is late")] = None
+    pattern: Annotated[str | None, figure("whether the late rank `stays` or `moves`", null="fewer late steps, or between the two")] = None
+    late_steps: Annotated[int | None, figure("steps that a rank made late", null="a trace has no steps, or `withheld`")] = None
+    late_pct: Annotated[float | None, figure("share of all ranks' steps in which they wait for a late one", null="nothing matched, or `withheld`")] = None
+    late_groups: Annotated[list[LateGroup], figure("the matched collectives by `kind`, process `group` and the `ranks` that take part")] = msgspec.field(
+        default_factory=list
+    )
 
     def of(self, rank: int) -> tuple[RankBalance | None, Straggler | None]:
         """Return what a rank's step is made of, and how the others wait for it, where that is known."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart
 from iotrace.analysis.results.device import Accelerator, Operator, SlowStep
+from iotrace.analysis.results.figure import figure
 from iotrace.analysis.results.host import Forecast, Overhead, System
 from iotrace.analysis.results.io import FileGroup, Io
 from iotrace.analysis.results.loop import (
@@ -31,171 +34,154 @@ SCHEMA_VERSION = 1
 class Fix(ReportPart, frozen=True, kw_only=True):
     """A change to make; its gain is an upper bound, or where `gain_interval_ms` is known a prediction.
 
-    Gains of several do not add up. `cost_ms_per_step` is the wait that its own cause or file costs now: what
-    is gained beyond that is other wait, which ends as batches are made sooner.
+    Gains of several do not add up.
     """
 
-    id: str
-    text: str
-    gain_ms_per_step: float | None
-    speedup: float | None
-    at_most: bool = True
-    gain_interval_ms: list[float] | None = None
-    cost_ms_per_step: float | None = None
+    id: Annotated[str, figure("its name, by which others refer to it")]
+    text: Annotated[str, figure("the change, in short; a sentence with its evidence is in `recommendations`")]
+    gain_ms_per_step: Annotated[float | None, figure("an upper bound of what the change saves; of waits no more than `exposed_ms`", null="unknown")] = None
+    speedup: Annotated[float | None, figure("step / (step - gain)", null="the gain is unknown")] = None
+    at_most: Annotated[bool, figure("whether the gain is a bound")] = True
+    gain_interval_ms: Annotated[list[float] | None, figure("the 95 % interval of a gain that is predicted", null="it is a bound")] = None
+    cost_ms_per_step: Annotated[float | None, figure("the wait that the fix's own cause, or file, costs now", null="no replay says what ends with it")] = None
 
 
 class Trust(ReportPart, frozen=True, kw_only=True):
-    """How far the figures can be relied on: ``ok``, ``caution`` or ``bad``, and what that rests on."""
+    """How far the figures can be relied on, and what that rests on."""
 
-    level: str
-    reasons: list[str]
+    level: Annotated[str, figure("`ok`, `caution` or `bad`, see trust")]
+    reasons: Annotated[list[str], figure("why it is not `ok`, the worst first; where it is, the facts that it rests on")]
 
 
 class Verdict(ReportPart, frozen=True, kw_only=True):
-    """What holds for the whole job; `rank` is the one that it is about, `text` begins with its `banner`.
+    """What holds for the whole job."""
 
-    `until` is what held until the job failed; None where it did not. `culprit`: the id of the rank's culprit
-    that `why` names before the cause.
-    """
-
-    text: str
-    banner: str
-    kind: str = msgspec.field(name="class")
-    why: str | None
-    file: str | None
-    cause: str | None
-    rank: int | None
-    until: str | None
+    text: Annotated[str, figure("the first line of the report")]
+    banner: Annotated[str, figure("its first words")]
+    kind: Annotated[str, figure("what holds, in a word: `input-bound`, `rank-late`, `failed` and so on")] = msgspec.field(name="class")
+    why: Annotated[str | None, figure("the costliest cause, and the file on which at least half of it is spent", null="nothing is known")] = None
+    file: Annotated[str | None, figure("the path of the file or group that `why` names", null="none is named")] = None
+    cause: Annotated[str | None, figure("the cause that `why` names", null="none is named")] = None
+    rank: Annotated[int | None, figure("the rank that it is about", null="the whole job")] = None
+    until: Annotated[str | None, figure("of a run that failed: the verdict on the steps before", null="it did not fail")] = None
     fixes: list[Fix]
     trust: Trust
-    culprit: str | None = None
+    culprit: Annotated[str | None, figure("the id of the rank's culprit that `why` names before the cause", null="it names none")] = None
 
 
 Evidence = dict[str, float | str | list[int]]
 
 
 class Culprit(ReportPart, frozen=True, kw_only=True):
-    """Who holds a stage up from outside: `text` is the sentence, `evidence` the figures that it rests on.
+    """Who holds a stage up from outside."""
 
-    `wait_ms` is what it has of the data wait per measured step; `leads`: a verdict names it before the cause.
-    """
-
-    id: str
-    text: str
-    evidence: Evidence
-    wait_ms: float
-    leads: bool
-    remedy: str = ""
-    gain_ms_per_step: float | None = None
+    id: Annotated[str, figure("which one")]
+    text: Annotated[str, figure("the sentence")]
+    evidence: Annotated[Evidence, figure("the figures that it rests on")]
+    wait_ms: Annotated[float, figure("what it has of the data wait", "ms per step")]
+    leads: Annotated[bool, figure("whether a verdict names it before the cause")]
+    remedy: Annotated[str, figure("what ends it")] = ""
+    gain_ms_per_step: Annotated[float | None, figure("what that saves at most")] = None
 
 
 class Failure(ReportPart, frozen=True, kw_only=True):
-    """An exception that nothing caught, or a signal that ended a process; `type` is its name.
+    """An exception that nothing caught, or a signal that ended a process."""
 
-    `at` is the innermost line of the program's own code, `file` what was read, where the exception is about
-    that. `epoch` and `batch` are what a worker made, or what its loop worked on or asked for; `sample` is the
-    index with which the dataset was asked. What ended a `thread` did not end the process. `read_last` was
-    read last before, for the same sample or batch: it may have nothing to do with it.
-    """
-
-    process: int | None
-    role: str | None
-    rank: int | None
-    worker: int | None
-    type: str
-    message: str
-    at: str | None
-    file: str | None
-    batch: int | None
-    epoch: int | None
-    after_steps: int | None
-    stack: str
-    sample: int | None = None
-    thread: str | None = None
-    read_last: str | None = None
+    process: Annotated[int | None, figure("its pid", null="it cannot be told which process")] = None
+    role: Annotated[str | None, figure("as in `processes`, or `helper`, or `process`", null="it cannot be told which process")] = None
+    rank: Annotated[int | None, figure("number of the rank", null="none")] = None
+    worker: Annotated[int | None, figure("number of the worker in its loader", null="none")] = None
+    type: Annotated[str, figure("class of the exception, or the signal's name")]
+    message: Annotated[str, figure("the first line of its message")]
+    at: Annotated[str | None, figure("the innermost line of the program's own code in the traceback, as `file:line in function`", null="there is none")] = None
+    file: Annotated[str | None, figure("the file that was read last before, where the exception is about it", null="not sure")] = None
+    batch: Annotated[int | None, figure("of a worker the batch that it made; else the one that the loop asked for", null="no loop, or it was over")] = None
+    epoch: Annotated[int | None, figure("of that batch", null="no loop, or it was over")] = None
+    after_steps: Annotated[int | None, figure("steps of the rank that were ended", null="no loop was begun")] = None
+    stack: Annotated[str, figure("the traceback, 80 lines at most; it holds source lines, but no values; empty of a signal")]
+    sample: Annotated[int | None, figure("the index with which the dataset was asked", null="it came from elsewhere, or is no int")] = None
+    thread: Annotated[str | None, figure("name of the thread that the exception ended", null="it ended the process, or a worker's batch")] = None
+    read_last: Annotated[str | None, figure("the file that was read last for the sample or the batch", null="none was")] = None
 
 
 class SessionInfo(ReportPart, frozen=True, kw_only=True):
-    """`failures` in order of time: the first is the cause. `signal` ended the command itself.
+    """The session that was read."""
 
-    `state`: ``ended``, ``running``, ``killed`` (nothing of it lives), ``unknown`` (on another host).
-    """
-
-    path: str
-    argv: list[str]
-    host: str | None
-    started_ns: int | None
-    exit_code: int | None
-    signal: str | None
-    oom_kills: int | None
-    failures: list[Failure]
-    state: str
-    ended: bool
-    complete: bool
-    iotrace_version: str | None
-    hangs: list[HangInfo] = msgspec.field(default_factory=list)
+    path: Annotated[str, figure("the session, as given on the command line")]
+    argv: Annotated[list[str], figure("the traced command")]
+    host: Annotated[str | None, figure("the first launcher's host", null="bare traces")] = None
+    started_ns: Annotated[int | None, figure("when its command started (CLOCK_REALTIME)", null="bare traces")] = None
+    exit_code: Annotated[int | None, figure("its exit code; 128 + N where signal N ended it", null="an end was not seen, or a command still runs")] = None
+    signal: Annotated[str | None, figure("name of the signal that ended the command itself", null="none did")] = None
+    oom_kills: Annotated[int | None, figure("processes that the kernel ended during the run for lack of memory", null="the kernel does not say")] = None
+    failures: Annotated[list[Failure], figure("exceptions that nothing caught and signals that ended processes, by time: the first is the cause")]
+    state: Annotated[str, figure("`ended`, `running`, `killed` or `unknown`")]
+    ended: Annotated[bool, figure("its end was seen")]
+    complete: Annotated[bool, figure("its end was seen, and nothing recorded is known to be lost")]
+    iotrace_version: Annotated[str | None, figure("version that recorded the session")] = None
+    hangs: Annotated[list[HangInfo], figure("what samplers told of loops that did not go on, by host")] = msgspec.field(default_factory=list)
 
 
 GONE, HALVED = "gone", "halved"  # `change` of a row of gain
 
 
 class GainRow(ReportPart, frozen=True, kw_only=True):
-    """A change, and the step that it would give. `kind` is ``cause``, ``file`` or ``knob``.
+    """A change, and the step that it would give."""
 
-    `change` is ``gone``, ``halved`` or the new value of the knob. `interval_ms` is that of the prediction
-    (95 %). Where `withheld` says why, nothing is predicted. `fix` names the verdict's fix that is the same.
-    """
-
-    id: str
-    kind: str
-    text: str
-    change: str
-    predicted_ms_per_step: float | None = None
-    interval_ms: list[float] | None = None
-    gain_ms_per_step: float | None = None
-    speedup: float | None = None
-    withheld: str | None = None
-    fix: str | None = None
+    id: Annotated[str, figure("which change it is")]
+    kind: Annotated[str, figure("`cause`, `file` or `knob`")]
+    text: Annotated[str, figure("the change as one reads it")]
+    change: Annotated[str, figure("`gone`, `halved`, or the new value of the knob")]
+    predicted_ms_per_step: Annotated[
+        float | None, figure("the step with the change: the measured one x replayed cycles with it / without it", null="`withheld`")
+    ] = None
+    interval_ms: Annotated[list[float] | None, figure("its 95 % interval", null="`withheld`")] = None
+    gain_ms_per_step: Annotated[float | None, figure("step - predicted; below 0: slower", null="`withheld`")] = None
+    speedup: Annotated[float | None, figure("step / predicted; below 1: slower", null="`withheld`")] = None
+    withheld: Annotated[str | None, figure("why this change is not predicted", null="it is")] = None
+    fix: Annotated[str | None, figure("the `id` of the verdict's fix that means the same; both have one gain", null="there is none")] = None
 
 
 class RankReport(ReportPart, frozen=True, kw_only=True):
     rank: int
     pid: int | None = None
-    host: str | None
-    local_rank: int | None
-    world_size: int | None
-    incarnation: int
-    startup: Startup | None
+    host: str | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    incarnation: int = 0
+    startup: Startup | None = None
     steps: Steps
-    blocks: StepBlocks | None
+    blocks: StepBlocks | None = None
     data_wait: DataWait
     culprits: list[Culprit] = msgspec.field(default_factory=list)
-    loop_reads: LoopReads | None
-    loop_slow_steps: SlowLoopSteps | None
-    stages: list[StageCost]
-    phases_ms: PhasesMs
-    phases_source: str | None
-    phases_unknown_why: str | None
-    loaders: list[LoaderResult]
-    regions: list[RegionResult]
-    breakdown_ms: dict[str, float] | None
-    breakdown_raw_ms: dict[str, float] | None
-    breakdown_steps: int | None
-    accelerator: Accelerator | None
-    operators: list[Operator] | None
-    slow_steps: list[SlowStep]
-    io: Io | None
-    file_groups: list[FileGroup]
-    system: System
-    overhead: Overhead | None
-    speed: Speed | None
-    trainer: TrainerTimes | None
-    models: list[Model]
-    memory: Memory | None
-    snapshots: list[Snapshot]
-    gain: list[GainRow]
-    self_prediction_error_pct: float | None
-    gain_withheld: str | None
+    loop_reads: LoopReads | None = None
+    loop_slow_steps: SlowLoopSteps | None = None
+    stages: list[StageCost] = msgspec.field(default_factory=list)
+    phases_ms: PhasesMs = msgspec.field(default_factory=PhasesMs)
+    phases_source: str | None = None
+    phases_unknown_why: str | None = None
+    loaders: list[LoaderResult] = msgspec.field(default_factory=list)
+    regions: list[RegionResult] = msgspec.field(default_factory=list)
+    breakdown_ms: dict[str, float] | None = None
+    breakdown_raw_ms: dict[str, float] | None = None
+    breakdown_steps: int | None = None
+    accelerator: Accelerator | None = None
+    operators: list[Operator] | None = None
+    slow_steps: list[SlowStep] = msgspec.field(default_factory=list)
+    io: Io | None = None
+    file_groups: list[FileGroup] = msgspec.field(default_factory=list)
+    system: System = msgspec.field(default_factory=System)
+    overhead: Overhead | None = None
+    speed: Speed | None = None
+    trainer: TrainerTimes | None = None
+    models: list[Model] = msgspec.field(default_factory=list)
+    memory: Memory | None = None
+    snapshots: list[Snapshot] = msgspec.field(default_factory=list)
+    gain: list[GainRow] = msgspec.field(default_factory=list)
+    self_prediction_error_pct: Annotated[
+        float | None, figure("by how much the replay of the run itself misses its measured wait, of that", null="nothing was replayed")
+    ] = None
+    gain_withheld: Annotated[str | None, figure("why nothing is predicted, see below; `gain` is then empty", null="`gain` is predicted")] = None
 
     @property
     def primary(self) -> LoaderResult | None:
@@ -209,61 +195,55 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
 
 
 class Recommendation(ReportPart, frozen=True, kw_only=True):
-    """Advice: `text` is the whole sentence, `remedy` the change in it, `fix` names it in the verdict.
+    """Advice; its gain is an upper bound, or where `gain_interval_ms` is known a prediction."""
 
-    `gain_ms_per_step` is an upper bound of what it saves; where `gain_interval_ms` is known it is a
-    prediction, the row `gain` of the rank's, with that interval. `command` makes the change, where one does.
-    `cost_ms_per_step` is the wait that the cause or the file that it is about costs now.
-    """
-
-    id: str
-    severity: str
-    text: str
-    evidence: dict[str, float]
-    gain_ms_per_step: float | None
-    remedy: str = ""
-    fix: str | None = None
-    rank: int | None = None
-    gain: str | None = None
-    gain_interval_ms: list[float] | None = None
-    command: str = ""
-    cost_ms_per_step: float | None = None
+    id: Annotated[str, figure("`<cause>-bound`, or another id of the tables below")]
+    severity: Annotated[str, figure("`high` where the cause is above 20 % of the mean step, else `medium`")]
+    text: Annotated[str, figure("a sentence with the remedy; where the loop waits for several loaders it names the one")]
+    evidence: Annotated[dict[str, float], figure("the figures that it rests on, by name; `loader`: its id, where the loop waits for several")]
+    gain_ms_per_step: Annotated[float | None, figure("an upper bound of what the change saves, see gains")] = None
+    remedy: Annotated[str, figure("the change, in short")] = ""
+    fix: Annotated[str | None, figure("the `id` of that fix in `verdict`")] = None
+    rank: Annotated[int | None, figure("the rank that it is about", null="in older reports")] = None
+    gain: Annotated[str | None, figure("the row of the rank's gain[] that means the same", null="the model says nothing of it")] = None
+    gain_interval_ms: Annotated[list[float] | None, figure("the interval of its gain", null="the model says nothing of it")] = None
+    command: Annotated[str, figure("what to type, where a command makes the change")] = ""
+    cost_ms_per_step: Annotated[float | None, figure("what the cause, or the file, that it is about costs of the wait", null="the gain is no replay's")] = None
 
 
 class ClockSet(ReportPart, frozen=True, kw_only=True):
-    """A host's clock was set by `by_ns` during the run, just after `at_ns`; undone."""
+    """A host's clock was set during the run; undone."""
 
-    at_ns: int
-    by_ns: int
+    at_ns: Annotated[int, figure("at the earliest")]
+    by_ns: Annotated[int, figure("by how much")]
 
 
 class ClockInfo(ReportPart, frozen=True, kw_only=True):
-    """`kind` is ``exact``, ``measured`` or ``inferred`` beside the reference host's clock, ``assumed`` where
-    another machine's clock was not compared (bound unknown), ``none`` where times have no date."""
+    """How a clock relates to that of the reference host."""
 
-    source: str
-    host: str | None
-    kind: str
-    offset_ns: int
-    bound_ns: int | None
-    set: list[ClockSet]
-    drift_ppb: float | None = None
-    why: str | None = None
+    source: Annotated[str, figure("`agent`, and `recorder` or `dftracer` where calls were traced, once for each host")]
+    host: Annotated[str | None, figure("the host's name")] = None
+    kind: Annotated[str, figure("`exact`, `measured`, `inferred` or `assumed`")]
+    offset_ns: Annotated[int, figure("what was added to the host's times, at the first exchange; 0 where `exact` or `assumed`")]
+    bound_ns: Annotated[int | None, figure("how far the times may be off")] = None
+    set: Annotated[list[ClockSet], figure("each time the host's clock was set during the run, undone: `at_ns`, at the earliest, and `by_ns`")]
+    drift_ppb: Annotated[float | None, figure("what that grows by in ns a second; null where nothing was measured")] = None
+    why: Annotated[str | None, figure("how it was measured, or why not; null where `exact`")] = None
 
 
 class ProcessInfo(ReportPart, frozen=True, kw_only=True):
-    """A Python process of the job; `role` is as ``Session.role_of`` gives it; `versions` of libraries."""
+    """A Python process of the job."""
 
-    pid: int
-    ppid: int
-    host: str
-    role: str
-    rank: int | None
-    local_rank: int | None
-    incarnation: int
-    start_method: str | None
-    python: str
-    versions: dict[str, str]
+    pid: Annotated[int, figure("its pid")]
+    ppid: Annotated[int, figure("its parent's")]
+    host: Annotated[str, figure("its host")]
+    role: Annotated[str, figure("`rank`, `loader worker`, `launcher`, `main` or `helper`")]
+    rank: Annotated[int | None, figure("number of its rank")] = None
+    local_rank: Annotated[int | None, figure("by the environment")] = None
+    incarnation: Annotated[int, figure("restarts before this one")]
+    start_method: Annotated[str | None, figure("`forked`, `spawned` or `forkserver`", null="a program of its own")] = None
+    python: Annotated[str, figure("its version")]
+    versions: Annotated[dict[str, str], figure("of libraries, where it iterates a loader")]
 
 
 class Report(ReportPart, frozen=True, kw_only=True):
@@ -272,7 +252,7 @@ class Report(ReportPart, frozen=True, kw_only=True):
     verdict: Verdict
     ranks: list[RankReport]
     processes: list[ProcessInfo]
-    imbalance: Imbalance | None
+    imbalance: Imbalance | None = None
     recommendations: list[Recommendation]
     not_captured: list[NotCaptured]
     clocks: list[ClockInfo]

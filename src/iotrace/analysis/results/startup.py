@@ -3,65 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.figure import figure
 
 
 class StartupPart(ReportPart, frozen=True, kw_only=True):
-    """A part of the time from launch to the first step's end; it begins `at_seconds` after the launch.
+    """A part of the time from launch to the first step's end."""
 
-    Parts do not overlap: each instant belongs to the innermost. Of a `sampled` one the main thread's
-    stack was looked at now and then.
-    """
-
-    name: str
-    at_seconds: float
-    seconds: float
-    sampled: bool = False
+    name: Annotated[str, figure("what it was")]
+    at_seconds: Annotated[float, figure("after the launch, where it begins")]
+    seconds: Annotated[float, figure("its length; parts do not overlap: each instant belongs to the innermost")]
+    sampled: Annotated[bool, figure("whether the main thread's stack was looked at now and then")] = False
 
 
 class ImportedPackage(ReportPart, frozen=True, kw_only=True):
-    """Imports of the modules of one package, without the modules of others that these import.
+    """Imports of the modules of one package."""
 
-    `modules` counts what was looked for, found or not; `cpu_seconds`: its thread was on a CPU. `directory` is
-    where the package lies, None for one without files; `mount`: its file system's type and point.
-    """
-
-    package: str
-    at_seconds: float
-    seconds: float
-    cpu_seconds: float
-    modules: int
-    directory: str | None
-    mount: str | None
+    package: Annotated[str, figure("its name")]
+    at_seconds: Annotated[float, figure("after the launch, where its import begins")]
+    seconds: Annotated[float, figure("of its modules, without those of others that these import")]
+    cpu_seconds: Annotated[float, figure("its thread was on a CPU")]
+    modules: Annotated[int, figure("what was looked for, found or not")]
+    directory: Annotated[str | None, figure("where it lies", null="it has no files")] = None
+    mount: Annotated[str | None, figure("its file system's type and point", null="it has no files, or unknown")] = None
 
 
 class ImportMount(ReportPart, frozen=True, kw_only=True):
-    """The packages of `imports` that lie on one file system, `mount`: its type and point; None: unknown."""
+    """The packages of `imports` that lie on one file system."""
 
-    mount: str | None
-    seconds: float
-    cpu_seconds: float
-    modules: int
-    packages: int
+    mount: Annotated[str | None, figure("the file system's type and point", null="unknown")] = None
+    seconds: Annotated[float, figure("of the imports from it")]
+    cpu_seconds: Annotated[float, figure("their thread was on a CPU")]
+    modules: Annotated[int, figure("of them")]
+    packages: Annotated[int, figure("of them")]
 
 
 class Startup(ReportPart, frozen=True, kw_only=True):
-    """`seconds`: from the launch of the command to the loop's first request for a batch.
+    """From the launch to the first step."""
 
-    `parts` sum to `first_step_seconds`, from the launch to the end of the first step; what has no name is the
-    last one. `imports_waiting_seconds`: of imports, neither on a CPU nor ready for one; None where unknown.
-    `worker_imports_seconds`: imports of the worker that had most, until then. `pickled_bytes`: what the main
-    process pickled for processes that it spawned. Without parts `unknown_why` says why.
-    """
-
-    seconds: float
-    first_step_seconds: float | None = None
-    named_fraction: float | None = None
-    parts: Sequence[StartupPart] = ()
-    imports: Sequence[ImportedPackage] = ()
-    mounts: Sequence[ImportMount] = ()
-    imports_waiting_seconds: float | None = None
-    worker_imports_seconds: float | None = None
-    pickled_bytes: int | None = None
-    unknown_why: str | None = None
+    seconds: Annotated[float, figure("from the launch of the command to the loop's first request for a batch")]
+    first_step_seconds: Annotated[float | None, figure("from the launch to the end of the first step")] = None
+    named_fraction: Annotated[float | None, figure("the share of it that parts name")] = None
+    parts: Annotated[Sequence[StartupPart], figure("what that time was made of; they sum to it, what has no name is the last one")] = ()
+    imports: Annotated[Sequence[ImportedPackage], figure("by package")] = ()
+    mounts: Annotated[Sequence[ImportMount], figure("the same by file system")] = ()
+    imports_waiting_seconds: Annotated[float | None, figure("of imports, neither on a CPU nor ready for one: a lower bound", null="without telemetry")] = None
+    worker_imports_seconds: Annotated[float | None, figure("imports of the worker that had most, until then")] = None
+    pickled_bytes: Annotated[int | None, figure("what the main process pickled for processes that it spawned", null="nothing")] = None
+    unknown_why: Annotated[str | None, figure("why there are no parts", null="there are")] = None

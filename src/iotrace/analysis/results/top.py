@@ -17,11 +17,11 @@ class TopProcess(ReportPart, frozen=True, kw_only=True):
 
     pid: int
     role: str
-    cpu_pct: float | None
-    rss_bytes: int | None
-    read_bytes_per_s: float | None
-    storage_read_bytes_per_s: float | None
-    busy_fraction: float | None
+    cpu_pct: float | None = None
+    rss_bytes: int | None = None
+    read_bytes_per_s: float | None = None
+    storage_read_bytes_per_s: float | None = None
+    busy_fraction: float | None = None
 
 
 class TopGpu(ReportPart, frozen=True, kw_only=True):
@@ -29,9 +29,9 @@ class TopGpu(ReportPart, frozen=True, kw_only=True):
 
     index: int
     name: str
-    util_pct: float | None
-    memory_bytes: int | None
-    memory_total_bytes: int | None
+    util_pct: float | None = None
+    memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
 
 
 class TopRank(ReportPart, frozen=True, kw_only=True):
@@ -42,12 +42,12 @@ class TopRank(ReportPart, frozen=True, kw_only=True):
 
     rank: int
     incarnation: int
-    host: str | None
+    host: str | None = None
     steps: Steps
-    seconds: float | None
-    age_s: float | None
-    idle_s: float | None
-    since: str | None
+    seconds: float | None = None
+    age_s: float | None = None
+    idle_s: float | None = None
+    since: str | None = None
     data_wait: DataWait
     file_groups: list[FileGroup]
     processes: list[TopProcess]
@@ -58,16 +58,16 @@ class TopHost(ReportPart, frozen=True, kw_only=True):
     """A host of the job: its CPUs that the job may use, and its memory, now."""
 
     host: str
-    cpu_busy_fraction: float | None
-    memory_available_bytes: int | None
+    cpu_busy_fraction: float | None = None
+    memory_available_bytes: int | None = None
 
 
 class TopVerdict(ReportPart, frozen=True, kw_only=True):
     """What holds for the window of the rank that waits for the largest share of its steps."""
 
     text: str
-    why: str | None
-    rank: int | None
+    why: str | None = None
+    rank: int | None = None
 
 
 class Top(ReportPart, frozen=True, kw_only=True):
@@ -84,12 +84,12 @@ class Top(ReportPart, frozen=True, kw_only=True):
     path: str
     argv: list[str]
     state: str
-    exit_code: int | None
-    running_s: float | None
-    awaited: str | None
-    news_s: float | None
+    exit_code: int | None = None
+    running_s: float | None = None
+    awaited: str | None = None
+    news_s: float | None = None
     window_steps: int
-    verdict: TopVerdict | None
+    verdict: TopVerdict | None = None
     ranks: list[TopRank]
     hosts: list[TopHost]
     notes: list[str]

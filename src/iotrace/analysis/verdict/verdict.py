@@ -16,7 +16,6 @@ from iotrace.analysis.results import (
     Straggler,
     Trust,
     Verdict,
-    unknown,
 )
 from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import idle_fraction, idle_text, why_first, why_idle
@@ -47,16 +46,15 @@ _BY_DATA_PERCENT = 50.0  # of its lateness
 _OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's CPUs", "host": "host"}
 
 # What makes an unknown wait known.
-_NAME_IT = unknown(
-    Fix, id="name-the-source", text="iotrace.batches(YOUR_ITERABLE) around the loop's source names the wait"
+_NAME_IT = Fix(
+    id="name-the-source", text="iotrace.batches(YOUR_ITERABLE) around the loop's source names the wait"
 )
 
 # What makes a wait known that tracing made, or may have.
-_TRACE_LESS = unknown(Fix, id="trace-less", text="run again with --io off: POSIX calls cost most of that")
+_TRACE_LESS = Fix(id="trace-less", text="run again with --io off: POSIX calls cost most of that")
 
 # What takes reads out of the loop.
-_READ_AHEAD = unknown(
-    Fix,
+_READ_AHEAD = Fix(
     id="read-in-the-dataset",
     text="read in the dataset's __getitem__: workers then read ahead of the loop",
 )

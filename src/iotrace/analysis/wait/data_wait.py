@@ -21,7 +21,6 @@ from iotrace.analysis.results import (
     ProcessUse,
     System,
     WorstBatch,
-    unknown,
 )
 from iotrace.analysis.table import NONE
 
@@ -46,7 +45,7 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
     source, kept = analysis.source, analysis.kept
     total_ns = int(kept.duration_ns.sum())
     if source is None or not total_ns or analysis.loop.unknown_why:
-        return unknown(DataWait, causes_ms={}, by_loader=[], files=[], worst_batches=[])
+        return DataWait()
     waits = analysis.measured_waits
     raw_ns = int(kept.wait_ns.sum())
     by_kernels = exposed_by_kernels(analysis.compute, analysis.loop.steps)

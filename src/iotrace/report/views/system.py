@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
-from iotrace.analysis.results import RankReport, Report
+from iotrace.analysis.results import RankReport, Report, ReportPart
+from iotrace.analysis.results.figure import figures_of
 from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import three_digits
+
+# How this view shows units, and the factor.
+_SHOWN = {"bytes": ("MiB", 2**-20), "0 to 1": ("%", 100.0), "bytes/s": ("MB/s", 1e-6)}
 
 
 class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +36,7 @@ def system(report: Report) -> list[Table]:
     def make(rank: RankReport) -> Table:
         return Table(
             title="System, over the measured steps",
-            rows=_rows(rank),
+            rows=[*_rows(rank)],
             fields=fields,
             unknown="no sample was taken",
             remedy="iotrace run takes them, without --no-telemetry",
@@ -39,36 +45,24 @@ def system(report: Report) -> list[Table]:
     return of_ranks(report.ranks, make)
 
 
-def _rows(rank: RankReport) -> list[SystemRow]:
-    rows: list[SystemRow] = []
-
-    def add(what: str, unit: str, mean: float | None, peak: float | None = None, scale: float = 1.0) -> None:
-        if mean is not None or peak is not None:
-            mean, peak = (None if value is None else value * scale for value in (mean, peak))
-            rows.append(SystemRow(what=what, mean=mean, peak=peak, unit=unit))
-
+def _rows(rank: RankReport) -> Iterator[SystemRow]:
     found = rank.system
-    add("CPU of the rank's processes", "% of one core", found.cpu_pct_mean)
-    add("memory of the rank's processes", "MiB", None, found.rss_peak_bytes, 2**-20)
+    yield from _rows_of(found, after=" of the rank's processes")
     for process in found.processes:
-        name = f"{process.role}, pid {process.pid}"
-        add(f"CPU of {name}", "% of one core", process.cpu_pct_mean)
-        add(f"memory of {name}", "MiB", None, process.rss_peak_bytes, 2**-20)
-    if (host := found.host) is not None:
-        add("host's cores busy", "%", host.cpu_busy_fraction, scale=100)
-        add("of that: other programs", "%", host.others_cpu_fraction, scale=100)
-        add("host waits for storage", "%", host.iowait_fraction, scale=100)
-        add("host's free memory, at least", "MiB", host.memory_available_bytes_min, scale=2**-20)
+        yield from _rows_of(process, after=f" of {process.role}, pid {process.pid}")
+    if found.host is not None:
+        yield from _rows_of(found.host)
     for gpu in found.gpus:
-        name = f"gpu {gpu.index}"
-        add(f"{name} utilisation", "%", gpu.util_pct_mean, gpu.util_pct_peak)
-        add(f"{name} memory", "MiB", None, gpu.memory_bytes_peak, 2**-20)
-        add(f"{name} memory of the rank", "MiB", None, gpu.rank_memory_bytes_peak, 2**-20)
-        add(f"{name} memory bandwidth", "%", gpu.memory_util_pct_mean)
-        add(f"{name} power", "W", gpu.power_w_mean, gpu.power_w_peak)
-        add(f"{name} energy a step", "J", gpu.energy_j_per_step)
-        add(f"{name} energy a sample", "J", gpu.energy_j_per_sample)
-        add(f"{name} temperature", "°C", None, gpu.temperature_c_max)
-        add(f"{name} received over PCIe", "MB/s", gpu.pcie_received_bytes_per_s_mean, scale=1e-6)
-        add(f"{name} sent over PCIe", "MB/s", gpu.pcie_sent_bytes_per_s_mean, scale=1e-6)
-    return rows
+        yield from _rows_of(gpu, before=f"gpu {gpu.index} ")
+
+
+def _rows_of(part: ReportPart, before: str = "", after: str = "") -> Iterator[SystemRow]:
+    """Make a row of each figure that has a name here; the largest sample stands beside its mean."""
+    for figure in sorted(figures_of(type(part)), key=lambda each: each.place):
+        name = figure.name
+        peak = name if figure.is_largest else f"{figure.sampled}_peak"
+        values = (None if name == peak else getattr(part, name), getattr(part, peak, None))
+        if figure.said and values != (None, None):
+            unit, scale = _SHOWN.get(figure.unit, (figure.unit, 1.0))
+            mean, most = (None if value is None else value * scale for value in values)
+            yield SystemRow(what=f"{before}{figure.said}{after}", mean=mean, peak=most, unit=unit)
