@@ -73,9 +73,10 @@ class FileCosts(msgspec.Struct, frozen=True):
         owner = np.concatenate([none, *(each.owner for each in charges)])
         file = np.concatenate([none, *(each.file for each in charges)])
         parts = np.concatenate([np.empty((0, len(FILE_PARTS))), *(each.parts for each in charges)])
-        keys, first, of = np.unique(
-            owner * (len(names.paths) + 1) + file, return_index=True, return_inverse=True
-        )
+        key = owner * (len(names.paths) + 1) + file
+        if (key[1:] > key[:-1]).all():
+            return cls(names, owner, file, parts)  # as they come where each owner pays for one file
+        keys, first, of = np.unique(key, return_index=True, return_inverse=True)
         if len(keys) < len(owner):
             summed = [np.bincount(of, column, len(keys)) for column in parts.T]
             parts = np.stack(summed, axis=1).astype(np.float64)
