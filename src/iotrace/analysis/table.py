@@ -34,7 +34,7 @@ class Columns:
         self,
         length: int,
         known: Mapping[str, npt.ArrayLike],
-        of: Sequence[Columns] = (),
+        of: Sequence[Columns | npt.NDArray[np.void]] = (),
         among: Index | None = None,
     ) -> None:
         self._length, self._of, self._among = length, of, among
