@@ -81,8 +81,8 @@ class Columns:
 
 
 def _held(column: Times) -> Times:
-    """Keep one integer of a column that says the same of each row, as most do in a long run."""
-    if len(column) and (column == column[0]).all():
+    """Keep one integer of a long column that says the same of each row, as most do."""
+    if len(column) > BLOCK and column[0] == column[-1] and (column == column[0]).all():
         return np.broadcast_to(column[0].copy(), len(column))
     return np.ascontiguousarray(column)
 

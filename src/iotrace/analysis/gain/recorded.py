@@ -248,11 +248,12 @@ def _of_rounds(analysis: RankAnalysis, begin: int, end: int) -> tuple[float | No
     if thread is None:
         return None, 0.0
     rounds = main.rows(names.ROUND_ROW)
-    rounds = rounds[rounds["tid"] == thread.tid]
-    times: Times = main.clock.times_to_session_ns(rounds["mono_ns"])
-    inside = rounds[(times >= begin) & (times < end)]
-    if len(inside) < FEWEST:
+    rows = np.flatnonzero(rounds["tid"] == thread.tid)
+    times: Times = main.clock.times_to_session_ns(rounds["mono_ns"][rows])
+    rows = rows[(times >= begin) & (times < end)]
+    if len(rows) < FEWEST:
         return None, 0.0
+    inside = rounds[rows[[0, -1]]]
     length = float(inside["mono_ns"][-1] - inside["mono_ns"][0])
     scale = (end - begin) / length if length > 0 else 0.0
     cpu = float(inside["cpu_ns"][-1] - inside["cpu_ns"][0])

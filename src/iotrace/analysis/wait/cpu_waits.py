@@ -65,9 +65,7 @@ def _by_window(delays: Times, spans: Columns, windows: Deliveries, unknown_is: f
     at = holding(starts, ends, spans["start_ns"])
     inside = at >= 0
     known = np.where(delays >= 0, delays.astype(np.float64), unknown_is)
-    found = np.zeros(len(windows))
-    np.add.at(found, order[at[inside]], known[inside])
-    return found
+    return np.bincount(order[at[inside]], known[inside], len(windows)).astype(np.float64)
 
 
 def cpu_causes_ns(waits: Waits, delays: Floats) -> dict[str, float] | None:

@@ -120,7 +120,8 @@ def _explained(deliveries: Deliveries, parts: Floats, files: FileCosts, inner: W
     split = split_exactly(np.where(known, production, 0), np.where(known[:, None], parts, 0.0))
     for cause, part in ((_STARTUP, startup), (_QUEUED, queued), (_TRANSPORT, transport)):
         causes[:, cause] += np.where(known, part, 0)
-    causes[:, _OF_PARTS] += split
+    for cause, part in zip(_OF_PARTS, split.T, strict=True):
+        causes[:, cause] += part
     causes[:, _UNKNOWN] += np.where(known, production - split.sum(axis=1), deliveries.wait_ns - inside)
     whole = _summed(parts)
     scale = np.divide(production, whole, out=np.zeros(len(whole)), where=known & (whole > 0))

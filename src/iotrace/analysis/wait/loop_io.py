@@ -19,7 +19,7 @@ from iotrace.analysis.table import taken
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, file_costs
 from iotrace.analysis.wait.item_reads import read_calls
 from iotrace.analysis.wait.page_faults import bounds
-from iotrace.analysis.wait.production import READING, compose
+from iotrace.analysis.wait.production import READING, compose, of_kinds
 
 _WORTH_TELLING = 0.01  # of a step, where the data wait is known
 _SYNCS = frozenset({"fsync", "fdatasync"})
@@ -38,7 +38,7 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
     unknown = bool(analysis.loop.unknown_why)
     calls = analysis.session.calls_of(main)
     calls = calls.where((calls.tid == thread.tid) & read_calls(calls))
-    own = (main.spans["tid"] == thread.tid) & np.isin(main.spans["kind"], READING)
+    own = (main.spans["tid"] == thread.tid) & of_kinds(main.spans, *READING)
     spans = taken(main.spans, own)
     starts, ends = (kept["start_ns"], kept["end_ns"]) if unknown else _beside_asks(kept)
     if not unknown:  # most of many steps hold no read

@@ -23,7 +23,7 @@ from iotrace.analysis.results import StageCost
 from iotrace.analysis.table import NONE, Columns
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.page_faults import bounds, holder
-from iotrace.analysis.wait.production import READING, blocked_fraction, columns_of, outermost
+from iotrace.analysis.wait.production import READING, blocked_fraction, columns_of, of_kinds, outermost
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 from iotrace.sources.processes import Process
 from iotrace.sources.run_delays import run_delays
@@ -58,7 +58,7 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
     for process in analysis.rank.processes:
         spans, inside = process.spans, _in_productions(analysis, process)
         items, reading, collating = (
-            columns_of(spans, outermost(spans, inside & np.isin(spans["kind"], kinds)))
+            columns_of(spans, outermost(spans, inside & of_kinds(spans, *kinds)))
             for kinds in ((KIND_ITEM,), READING, (KIND_COLLATE,))
         )
         if not len(items):
