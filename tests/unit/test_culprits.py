@@ -137,7 +137,7 @@ def test_waits_for_a_cpu_are_charged_to_the_causes_as_the_wait_is() -> None:
     delivery = Delivery(0, 7, 0, 0, 7, 50, 100, pid=7, taken_ns=0, prepared_ns=100)
     causes = {**dict.fromkeys(CAUSES, 0), "decode": 40, "transform": 10}
     waits = waits_of([Explained(delivery, causes, {}, ([0.0, 80.0, 20.0, 0.0, 0.0], {}))])
-    process = SimpleNamespace(pid=7, spans=table, texts={})
+    process = SimpleNamespace(pid=7, spans=table, texts={}, outermost={})
     rank = cast(Rank, SimpleNamespace(main=process, processes=[process]))
     found = cpu_causes_ns(waits, cpu_waits(rank, waits))
     assert found == {"read": 0.0, "decode": 25.0, "transform": 5.0, "collate": 0.0}
@@ -162,7 +162,7 @@ def test_a_call_in_memory_on_threads_waits_for_nothing_but_a_cpu() -> None:
     delivery = Delivery(0, 7, 0, 0, 7, 50, 100, pid=7, taken_ns=0, prepared_ns=100)
     causes = {**dict.fromkeys(CAUSES, 0), "decode": 40, "transform": 10}
     waits = waits_of([Explained(delivery, causes, {}, ([0.0, 80.0, 20.0, 0.0, 0.0], {}))])
-    process = SimpleNamespace(pid=7, spans=table, texts=known.texts)
+    process = SimpleNamespace(pid=7, spans=table, texts=known.texts, outermost={})
     rank = cast(Rank, SimpleNamespace(main=process, processes=[process]))
     found = cpu_causes_ns(waits, cpu_waits(rank, waits))
     assert found == {"read": 0.0, "decode": 25.0, "transform": 5.0, "collate": 0.0}

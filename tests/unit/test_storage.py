@@ -26,7 +26,7 @@ from iotrace.analysis.storage import by_mount
 from iotrace.analysis.storage.amplification import _own_map
 from iotrace.analysis.storage.culprit import amplified, with_waste_first
 from iotrace.analysis.storage.mapped import MapFetched, fetched_by_faults, fetched_by_own_maps, mapped_files
-from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of
+from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of, ranges_by_place
 from iotrace.analysis.storage.row_groups import row_groups
 from iotrace.launch.telemetry.cgroups import mounts_with_files
 from iotrace.session.names import KIND_ITEM
@@ -69,8 +69,10 @@ def test_what_calls_do_not_tell_is_unknown() -> None:
 
 
 def test_repeated_ranges_count_once_for_each_file() -> None:
-    file = _calls(1, 1, ranges=[(0, 100), (50, 150)])
-    file.sum_up_ranges()
+    of_each = ranges_by_place(np.array([1, 1, 3]), np.array([0, 50, 0]), np.array([100, 100, 7]))
+    assert of_each == {1: (200, 150), 3: (7, 7)}
+    assert ranges_by_place(np.array([1, 1]), np.array([0, 2**61]), np.array([100, 7])) == {1: (107, 107)}
+    file = _calls(1, 1, ranged_bytes=200, distinct_bytes=150)
     found = pattern_of([file, file], 2)
     assert found is not None
     assert found.reread_fraction == pytest.approx(0.25)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 Times = npt.NDArray[np.int64]
 Intervals = tuple[Times, Times]  # starts and ends
 _NO_RANGE = -1
+_MOST_ROWS = 1 << 15
 
 
 def union(starts: Times, ends: Times) -> Intervals:
@@ -149,6 +150,12 @@ def pieces(
 
 def split_exactly(totals: Times, weights: npt.NDArray[np.float64]) -> Times:
     """Divide integers pro rata, by rows of `weights`, into integers that sum to them (largest remainder)."""
+    if len(totals) > _MOST_ROWS:  # some at a time stay in the CPU's cache
+        found = np.empty(weights.shape, np.int64)
+        for first in range(0, len(totals), _MOST_ROWS):
+            own = slice(first, first + _MOST_ROWS)
+            found[own] = split_exactly(totals[own], weights[own])
+        return found
     count = weights.shape[1]
     whole = np.cumsum(weights, axis=1)[:, -1:]
     divided = (totals[:, None] > 0) & (whole > 0)

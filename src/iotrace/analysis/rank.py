@@ -30,6 +30,7 @@ from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.waits import Waits
 from iotrace.session.hangs import Hang, hangs_told
 from iotrace.session.manifest import NotCaptured
+from iotrace.session.names import KIND_PHASE
 from iotrace.sources.session import Rank, Session
 from iotrace.sources.telemetry import SampledProcess, Telemetry
 
@@ -159,6 +160,16 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         else:
             taken = taken[rows]
         return hand_over(deliveries, taken)
+
+    @cached_property
+    def phase_spans(self) -> npt.NDArray[np.void]:
+        """The phases of the training thread, as spans, in the order in which they ended."""
+        main, thread = self.rank.main, self.loop.thread
+        tid = thread.tid if thread is not None else main.pid
+        found: npt.NDArray[np.void] = main.spans[
+            (main.spans["kind"] == KIND_PHASE) & (main.spans["tid"] == tid)
+        ]
+        return found
 
     @cached_property
     def waits(self) -> Waits:

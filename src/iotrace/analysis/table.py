@@ -34,13 +34,13 @@ class Columns:
         self,
         length: int,
         known: Mapping[str, npt.ArrayLike],
-        of: Sequence[Columns] = (),
+        of: Sequence[Columns | npt.NDArray[np.void]] = (),
         among: Index | None = None,
     ) -> None:
         self._length, self._of, self._among = length, of, among
         self._known: dict[str, Times] = {}
         for field, values in known.items():
-            self._known[field] = np.ascontiguousarray(np.broadcast_to(np.asarray(values, np.int64), length))
+            self._known[field] = _held(np.broadcast_to(np.asarray(values, np.int64), length))
 
     @classmethod
     def joined(cls, parts: Sequence[Columns]) -> Columns:
@@ -55,7 +55,7 @@ class Columns:
         found = self._known.get(field)
         if found is None:
             parts = [part[field] for part in self._of]
-            found = np.concatenate(parts) if self._among is None else parts[0][self._among]
+            found = _held(np.concatenate(parts) if self._among is None else parts[0][self._among])
             self._known[field] = found
         return found
 
@@ -78,6 +78,13 @@ class Columns:
     def changed(self, **columns: npt.ArrayLike) -> Columns:
         """Return the rows with other columns."""
         return Columns(self._length, columns, [self], slice(None))
+
+
+def _held(column: Times) -> Times:
+    """Keep one integer of a long column that says the same of each row, as most do."""
+    if len(column) > BLOCK and column[0] == column[-1] and (column == column[0]).all():
+        return np.broadcast_to(column[0].copy(), len(column))
+    return np.ascontiguousarray(column)
 
 
 class Table(Sequence[T]):

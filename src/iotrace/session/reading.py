@@ -70,17 +70,16 @@ def read_whole(path: Path) -> bytes:
     return data
 
 
-def read_stream(path: Path, problems: list[str]) -> bytes:
+def read_pieces(path: Path, problems: list[str]) -> Iterator[bytes]:
     """Read a file that a process appended to, as far as it is of use; `problems` tell what is left out.
 
-    Empty where there is none.
+    Nothing where there is none.
     """
-    pieces: list[bytes] = []
     blank = size = 0
     try:
         with open_regular(path, inside=True) as file:
             while piece := file.read(_CHUNK_BYTES):
-                pieces.append(piece)
+                yield piece
                 size += len(piece)
                 blank = 0 if piece.strip(BLANKS) else blank + len(piece)
                 if blank > MOST_BLANK_BYTES or size > _MOST_BYTES:
@@ -93,7 +92,6 @@ def read_stream(path: Path, problems: list[str]) -> bytes:
         pass
     except OSError as error:
         problems.append(f"{path.name} cannot be read: {error.strerror}")
-    return b"".join(pieces)
 
 
 def entries(directory: Path, inside: bool = True) -> list[Path]:

@@ -16,7 +16,7 @@ from iotrace.session.liveness import process_lives
 from iotrace.session.manifest import launches
 from iotrace.session.reading import UNREADABLE, entries, read_whole
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
-from iotrace.sources.clocks.session_clock import Clock, Recording
+from iotrace.sources.clocks.session_clock import Clock, Recording, Times
 from iotrace.sources.kineto.profiler_traces import Windows, read_windows
 from iotrace.sources.record_files import each_record, read_rows
 from iotrace.sources.records import (
@@ -123,6 +123,11 @@ class Process(msgspec.Struct, frozen=True, dict=True):
         return self.arrays[kind] if kind in self.arrays else np.empty(0, DTYPES[kind])
 
     @cached_property
+    def outermost(self) -> dict[tuple[int, ...], npt.NDArray[np.bool_]]:
+        """Of some kinds, the marks of the spans that no other one of these holds; kept once made."""
+        return {}
+
+    @cached_property
     def _by_type(self) -> dict[type[Any], list[Any]]:
         found: dict[type[Any], list[Any]] = {}
         for record in self.records:
@@ -131,25 +136,27 @@ class Process(msgspec.Struct, frozen=True, dict=True):
 
     def spans_between(self, start_ns: int, end_ns: int) -> npt.NDArray[Any]:
         """The spans that touch an interval, and those that touch what these cover."""
-        begins, ends, order, latest = self._span_order
+        begins, order, latest = self._span_order
         for _ in range(2):
             first, last = np.searchsorted(latest, start_ns, side="right"), np.searchsorted(begins, end_ns)
             if first >= last:
                 break
             start_ns = min(start_ns, int(begins[first]))
-            end_ns = max(end_ns, int(ends[first:last].max()))
-        if last - first == len(self.spans):
-            return self.spans
+            end_ns = max(end_ns, int(latest[last - 1]))
+        if order is None:
+            return self.spans[first:last]
         found: npt.NDArray[Any] = self.spans[np.sort(order[first:last])]
         return found
 
     @cached_property
-    def _span_order(self) -> tuple[npt.NDArray[np.int64], ...]:
-        """The spans by start: starts, ends, rows, and the latest end so far."""
-        order = np.argsort(self.spans["start_ns"], kind="stable")
-        starts = self.spans["start_ns"][order]
-        ends = starts + self.spans["duration_ns"][order]
-        return starts, ends, order, np.maximum.accumulate(ends)
+    def _span_order(self) -> tuple[Times, Times | None, Times]:
+        """The spans by start: starts, rows (None: as they are), and the latest end so far."""
+        order, starts = None, self.spans["start_ns"].copy()
+        ends = starts + self.spans["duration_ns"]
+        if (starts[1:] < starts[:-1]).any():
+            order = np.argsort(starts, kind="stable")
+            starts, ends = starts[order], ends[order]
+        return starts, order, np.maximum.accumulate(ends)
 
 
 def read_processes(

@@ -12,24 +12,23 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.session.reading import UNREADABLE, read_stream
+from iotrace.session.reading import UNREADABLE, read_pieces
 
 Line = TypeVar("Line", bound=msgspec.Struct)
-_BLOCK_BYTES = 4 << 20
 
 
 def each_record(path: Path, kind: type[Line], problems: list[str]) -> Iterator[Line]:
     """Yield the lines of `path`, each a tagged subclass of `kind`; what is lost is added to `problems`."""
-    data = read_stream(path, problems)
-    behind = data.rfind(b"\n")
-    if len(data) > behind + 1:
+    lost, rest = 0, [b""]
+    for piece in read_pieces(path, problems):
+        behind = piece.rfind(b"\n") + 1
+        if behind:
+            found, unreadable = decode_lines(b"".join((*rest, piece[:behind])), kind)
+            yield from found
+            lost, rest = lost + unreadable, []
+        rest.append(piece[behind:])
+    if any(rest):
         problems.append(f"{path.name} was cut in its last line")
-    first = lost = 0
-    while first < behind:
-        until = data.find(b"\n", min(first + _BLOCK_BYTES, behind))
-        found, unreadable = decode_lines(data[first:until], kind)
-        yield from found
-        first, lost = until + 1, lost + unreadable
     if lost:
         problems.append(f"{lost} unreadable lines in {path.name}")
 
@@ -57,8 +56,9 @@ def _decoder(kind: type[msgspec.Struct]) -> Any:
 
 def read_rows(path: Path, dtype: np.dtype[Any], what: str, problems: list[str]) -> npt.NDArray[Any]:
     """The rows of `path`, as far as they are whole; `what` is the name of one in `problems`."""
-    data = read_stream(path, problems)
+    data = bytearray()
+    for piece in read_pieces(path, problems):
+        data += piece
     if len(data) % dtype.itemsize:
         problems.append(f"{path.name} was cut in its last {what}")
-    rows: npt.NDArray[Any] = np.frombuffer(data, dtype, count=len(data) // dtype.itemsize).copy()
-    return rows
+    return np.frombuffer(data, dtype, count=len(data) // dtype.itemsize)

@@ -43,7 +43,7 @@ def divided(
     `texts` gets the texts among them. A record that does not say when it was made follows those before it;
     the first ones were made at `now_ns`.
     """
-    parts: dict[int, list[Columns]] = defaultdict(list)
+    parts: dict[int, bytearray] = defaultdict(bytearray)  # of many rows: these grow where they are
     lines: dict[int, list[Record]] = defaultdict(list)
     timed: list[tuple[int, Record]] = []
     for record in read:
@@ -51,7 +51,7 @@ def divided(
         if isinstance(record, Rows):
             rows = columns_of(record)
             if len(rows):
-                parts[record.kind].append(rows)
+                parts[record.kind] += rows.tobytes()
                 now_ns = max(now_ns, newest_ns(record.kind, rows))
         elif kind is not None:
             lines[kind].append(record)
@@ -65,8 +65,9 @@ def divided(
                 texts[record.id] = record.text
     timed.sort(key=lambda each: each[0])
     for kind, own in lines.items():
-        parts[kind].append(_of_lines(kind, own, texts))
-    return [record for _, record in timed], {kind: joined(kind, own) for kind, own in parts.items()}
+        parts[kind] += _of_lines(kind, own, texts).tobytes()
+    arrays = {kind: joined(kind, [np.frombuffer(own, DTYPES[kind])]) for kind, own in parts.items()}
+    return [record for _, record in timed], arrays
 
 
 def _made_ns(record: Record) -> int:

@@ -5,10 +5,19 @@ Their caller sleeps meanwhile, and of threads that come and go with calls (blosc
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import numpy as np
 import numpy.typing as npt
 
 from iotrace.sources.processes import Process
+
+
+class Fields(Protocol):
+    """Spans, or columns of some."""
+
+    def __getitem__(self, field: str, /) -> npt.NDArray[Any]: ...
+
 
 _CALLS = frozenset(
     {"blosc.decompress", "blosc.unpack_array", "blosc2.decompress", "blosc2.decompress2", "blosc2.unpack"}
@@ -16,7 +25,7 @@ _CALLS = frozenset(
 )
 
 
-def run_delays(process: Process, spans: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+def run_delays(process: Process, spans: Fields) -> npt.NDArray[np.int64]:
     """Return how long each of its spans waited for a CPU, in ns; -1: unknown.
 
     Of a call in memory that is the time in which no thread of the process was on a CPU: others had none, too.
@@ -26,7 +35,6 @@ def run_delays(process: Process, spans: npt.NDArray[np.void]) -> npt.NDArray[np.
     own = spans["name"][unknown]
     names = [number for number in np.unique(own).tolist() if process.texts.get(number) in _CALLS]
     unknown = unknown[np.isin(own, names)]
-    in_memory = spans[unknown]
-    off_cpu = in_memory["duration_ns"].astype(np.int64) - in_memory["cpu_ns"].astype(np.int64)
-    delays[unknown] = np.maximum(off_cpu, 0)
+    off_cpu = (spans[field][unknown].astype(np.int64) for field in ("duration_ns", "cpu_ns"))
+    delays[unknown] = np.maximum(np.subtract(*off_cpu), 0)
     return delays

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.phases import phases_of
-from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.loop.steps import Loop
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Failure
@@ -150,7 +149,7 @@ def _after_evaluation(loop: Loop, detail: Detail | None) -> list[Slice]:
 def _step_phases(analysis: RankAnalysis, detail: Detail | None) -> list[Slice]:
     """Make a slice of each phase of the training thread; one that an optimizer's step calls lies in it."""
     texts = analysis.rank.main.texts
-    spans = within(phase_spans(analysis), detail)
+    spans = within(analysis.phase_spans, detail)
     found = zip(*(spans[field].tolist() for field in ("start_ns", "duration_ns", "name")), strict=True)
     return [
         Slice(start_ns, start_ns + duration_ns, texts.get(name, "?"), "step phase")

@@ -12,8 +12,8 @@ from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun, Pass
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import System
-from iotrace.analysis.table import key_of, taken
-from iotrace.analysis.wait.production import PARTS, outermost
+from iotrace.analysis.table import key_of
+from iotrace.analysis.wait.production import PARTS, outermost_of
 from iotrace.analysis.wait.waits import Waits
 from iotrace.session import names
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
@@ -133,11 +133,10 @@ def _computed(analysis: RankAnalysis, own: Deliveries, made_ns: Floats) -> tuple
         if not len(rows):
             continue
         rows = rows[np.argsort(own["taken_ns"][rows], kind="stable")]
-        spans = process.spans
-        spans = taken(spans, outermost(spans, (spans["kind"] == KIND_ITEM) | (spans["kind"] == KIND_COLLATE)))
+        spans = outermost_of(process, KIND_ITEM, KIND_COLLATE)
         at = np.searchsorted(own["taken_ns"][rows], spans["start_ns"], side="right") - 1
         inside = (at >= 0) & (spans["start_ns"] < own["prepared_ns"][rows][at])
-        spans, of = spans[inside], rows[at[inside]]
+        spans, of = spans.taken(inside), rows[at[inside]]
         if len(spans) and (spans["cpu_ns"] == -1).mean() > _UNKNOWN:
             raise Withheld("the CPU time of the samples was not recorded")
         for line, field in enumerate(("duration_ns", "cpu_ns", "run_delay_ns")):
@@ -249,11 +248,12 @@ def _of_rounds(analysis: RankAnalysis, begin: int, end: int) -> tuple[float | No
     if thread is None:
         return None, 0.0
     rounds = main.rows(names.ROUND_ROW)
-    rounds = rounds[rounds["tid"] == thread.tid]
-    times: Times = main.clock.times_to_session_ns(rounds["mono_ns"])
-    inside = rounds[(times >= begin) & (times < end)]
-    if len(inside) < FEWEST:
+    rows = np.flatnonzero(rounds["tid"] == thread.tid)
+    times: Times = main.clock.times_to_session_ns(rounds["mono_ns"][rows])
+    rows = rows[(times >= begin) & (times < end)]
+    if len(rows) < FEWEST:
         return None, 0.0
+    inside = rounds[rows[[0, -1]]]
     length = float(inside["mono_ns"][-1] - inside["mono_ns"][0])
     scale = (end - begin) / length if length > 0 else 0.0
     cpu = float(inside["cpu_ns"][-1] - inside["cpu_ns"][0])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from iotrace.analysis.intervals import Times
-from iotrace.analysis.loop.deliveries import FIELDS, Deliveries, LoaderRun, Pass, PassKey
+from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun, Pass, PassKey
 from iotrace.analysis.table import NONE, Columns, key_of, match, taken
 from iotrace.session import names
 from iotrace.sources.processes import Process
@@ -67,12 +67,12 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
     loader_of = {each.iterator: each.loader for each in started}
     iterators = np.array(sorted(loader_of), dtype=np.int64)
     rows = main.rows(names.BATCH_ROW)
-    rows = taken(rows, np.isin(rows["iterator"], iterators)).copy()
-    ends = _ends(main, rows)
+    rows = taken(rows, np.isin(rows["iterator"], iterators))
+    ends, asked_ns = _ends(main, rows)
     in_pass = _passes_of(rows)
     later_count = _later_counts(main, rows, in_pass, ends)
     own = np.array([loader_of[each] for each in iterators.tolist()], dtype=np.int64)
-    deliveries = _deliveries(rank, rows, later_count)
+    deliveries = _deliveries(rank, rows, asked_ns, later_count)
     deliveries["loader"] = loader = (
         own[np.searchsorted(iterators, rows["iterator"])] if len(rows) else _NO_ROWS
     )
@@ -94,7 +94,7 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
         mine = every.taken(by_loader[slice(*np.searchsorted(in_order, [number, number + 1]))])
         mine = mine.changed(number=np.arange(len(mine)))
         passes = {
-            key: _pass(start, rows[in_pass.get(key, _NO_ROWS)], ends.get(key), main)
+            key: _pass(start, rows, asked_ns, in_pass.get(key, _NO_ROWS), ends.get(key), main)
             for key, start in starts[number].items()
         }
         failures = [end.outcome for end in ends_of[number] if end.outcome != "exhausted"]
@@ -105,12 +105,13 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
-def _ends(main: Process, rows: Rows) -> dict[PassKey, IteratorEnd]:
-    """Find how each pass ended, last.
+def _ends(main: Process, rows: Rows) -> tuple[dict[PassKey, IteratorEnd], Times]:
+    """Find how each pass ended, last, and when the wait for each batch began.
 
     An ask that failed, and was made again with nothing trained in between, is no end: the wait for the batch
-    begins with the ask before. `rows` are changed so.
+    begins with the ask before.
     """
+    asked_ns = rows["wait_start_ns"].copy()
     by_pass: dict[PassKey, list[IteratorEnd]] = defaultdict(list)
     known = {start.iterator for start in main.of_type(IteratorStart)}
     for end in main.of_type(IteratorEnd):
@@ -127,10 +128,10 @@ def _ends(main: Process, rows: Rows) -> dict[PassKey, IteratorEnd]:
             again &= (rows["delivered_ns"] >= failed.mono_ns) & (rows["delivered_ns"] < until_ns)
             again &= (rows["tid"] == failed.tid) & (rows["backward_count"] == failed.backward_count)
             if again.any():
-                rows["wait_start_ns"][int(again.argmax())] = failed.wait_start_ns
+                asked_ns[int(again.argmax())] = failed.wait_start_ns
                 if number + 1 == len(ends):
                     del found[key]
-    return found
+    return found, asked_ns
 
 
 def _later_counts(
@@ -159,17 +160,20 @@ def _count_at_end(main: Process, last: Any) -> int:
     return int(count + (backward > at_ns).sum())
 
 
-def _deliveries(rank: Rank, rows: Rows, later_count: Times) -> dict[str, Times]:
+def _deliveries(rank: Rank, rows: Rows, asked_ns: Times, later_count: Times) -> dict[str, Times]:
     """Make the columns of the deliveries, joined with what their workers recorded."""
     main = rank.main
-    found = {field: np.full(len(rows), NONE) for field in FIELDS}
-    for field in ("iterator", "epoch", "index", "tid", "grad", "phase", "worker", "pid", "samples"):
-        found[field][:] = rows[field]
+    found = {
+        field: rows[field].copy()
+        for field in ("iterator", "epoch", "index", "tid", "grad", "phase", "worker", "pid", "samples")
+    }
+    for field in ("up_ns", "taken_ns", "prepared_ns", "size_bytes", "exposed_ns"):
+        found[field] = np.full(len(rows), NONE)
     real = main.clock.times_to_session_ns
-    found["wait_start_ns"], found["delivered_ns"] = real(rows["wait_start_ns"]), real(rows["delivered_ns"])
+    found["wait_start_ns"], found["delivered_ns"] = real(asked_ns), real(rows["delivered_ns"])
     found["sent_ns"] = np.where(rows["sent_ns"] == -1, NONE, real(rows["sent_ns"]))
     found["followed_by_backward"] = (later_count > rows["backward_count"]).astype(np.int64)
-    found["handed_over"][:] = 0
+    found["handed_over"] = np.broadcast_to(0, len(rows))
     own = (rows["worker"] == -1) & (rows["fetch_end_ns"] > 0)
     found["taken_ns"][own] = found["wait_start_ns"][own]
     found["prepared_ns"][own] = real(rows["fetch_end_ns"][own])
@@ -207,12 +211,15 @@ def _passes_of(rows: Rows) -> dict[PassKey, Times]:
     return {(int(rows["iterator"][part[0]]), int(rows["epoch"][part[0]])): part for part in parts}
 
 
-def _pass(start: IteratorStart, rows: Rows, end: IteratorEnd | None, main: Process) -> Pass:
+def _pass(
+    start: IteratorStart, rows: Rows, asked_ns: Times, own: Times, end: IteratorEnd | None, main: Process
+) -> Pass:
+    """Make a pass of which the rows `own` are."""
     real = main.clock.to_session_ns
     exhausted = None
     if end is not None and end.outcome == "exhausted":
         exhausted = real(end.wait_start_ns), real(end.mono_ns)
-    last = max([start.mono_ns, *rows["delivered_ns"][-1:].tolist(), *([end.mono_ns] if end else [])])
-    phase = main.texts.get(int(rows["phase"][0])) if len(rows) else start.phase
-    first = int(rows["wait_start_ns"][0]) if len(rows) else start.mono_ns
-    return Pass(real(start.mono_ns), real(first), real(last), len(rows), phase, exhausted)
+    last = max([start.mono_ns, *rows["delivered_ns"][own[-1:]].tolist(), *([end.mono_ns] if end else [])])
+    phase = main.texts.get(int(rows["phase"][own[0]])) if len(own) else start.phase
+    first = int(asked_ns[own[0]]) if len(own) else start.mono_ns
+    return Pass(real(start.mono_ns), real(first), real(last), len(own), phase, exhausted)

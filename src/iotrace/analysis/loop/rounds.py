@@ -103,12 +103,12 @@ def off_cpu_fraction(main: Process, tid: int, waits: Times) -> float | None:
     Time that it was ready to run and had no CPU is no sleep. None where fewer than two rounds say.
     """
     rounds = main.rows(names.ROUND_ROW)
-    rounds = rounds[rounds["tid"] == tid]
-    if len(rounds) < 2:
+    own = np.flatnonzero(rounds["tid"] == tid)
+    if len(own) < 2:
         return None
     fields = ("mono_ns", "cpu_ns", "run_delay_ns")
     (first_ns, first_cpu_ns, first_delay_ns), (last_ns, last_cpu_ns, last_delay_ns) = (
-        [int(rounds[field][at]) for field in fields] for at in (0, -1)
+        [int(rounds[field][row]) for field in fields] for row in (own[0], own[-1])
     )
     length_ns = last_ns - first_ns
     delay_ns = max(0, last_delay_ns - max(0, first_delay_ns))

@@ -17,7 +17,7 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import PhasesMs
 from iotrace.analysis.table import NONE
 from iotrace.session import names
-from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
+from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER
 
 Spans = npt.NDArray[Any]
 _FEW, _SHARE = 2, 0.05  # of the steps: in so many a backward pass may come without a forward that is seen
@@ -51,7 +51,7 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
     exposed one.
     """
     kept = analysis.kept
-    spans = phase_spans(analysis)
+    spans = analysis.phase_spans
     if not len(kept) or not len(spans):
         return StepPhases(PhasesMs(), None, _NO_PHASE if len(kept) else _NO_STEP)
     trains = analysis.loop.thread is not None and len(analysis.loop.thread.rounds.times_ns) > 0
@@ -117,14 +117,6 @@ def _on_device(analysis: RankAnalysis, spans: Spans) -> dict[int, dict[str, int]
             around[-1][1][around[-1][2]] -= timed[start_ns]
         around.append((start_ns + duration_ns, own, name))
     return {number: own for number, own in found.items() if number not in unknown_in}
-
-
-def phase_spans(analysis: RankAnalysis) -> Spans:
-    """The phases of the training thread, as spans, in the order in which they ended."""
-    main, thread = analysis.rank.main, analysis.loop.thread
-    tid = thread.tid if thread is not None else main.pid
-    found: Spans = main.spans[(main.spans["kind"] == KIND_PHASE) & (main.spans["tid"] == tid)]
-    return found
 
 
 def _exclusive(analysis: RankAnalysis, spans: Spans, trains: bool) -> dict[str, Intervals]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -93,7 +94,7 @@ class StepTable(Table[Step]):
             )
         return found
 
-    @property
+    @cached_property
     def awaited(self) -> Deliveries:
         """The deliveries that the steps await, step by step."""
         return self.in_order[ranges(self["first"], self["behind"])[0]]
@@ -103,7 +104,7 @@ class StepTable(Table[Step]):
         """The row of the step that awaits each of `awaited`."""
         return ranges(self["first"], self["behind"])[1]
 
-    @property
+    @cached_property
     def duration_ns(self) -> Times:
         """How long each took, less evaluation passes."""
         lengths = self.left_out[:, 1] - self.left_out[:, 0]
@@ -111,12 +112,12 @@ class StepTable(Table[Step]):
             self["end_ns"] - self["start_ns"] - sums(lengths, self["first_left_out"], self["behind_left_out"])
         )
 
-    @property
+    @cached_property
     def wait_ns(self) -> Times:
         """The raw data wait in each."""
         return np.asarray(sums(self.in_order.wait_ns, self["first"], self["behind"]))
 
-    @property
+    @cached_property
     def exposed_ns(self) -> Times:
         """The part of each wait in which the accelerator stood idle; `NONE` where it is not known."""
         known = self.in_order.known("exposed_ns")

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from iotrace.analysis.intervals import Times, innermost
-from iotrace.analysis.loop.step_phases import phase_spans
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ImportedPackage, ImportMount, Startup, StartupPart
 from iotrace.analysis.startup.imports import IMPORTS, ImportTable, imports_of, outer_imports, own_cpu_ns
@@ -117,7 +116,7 @@ def ranges_of(analysis: RankAnalysis, imports: ImportTable, launched_ns: int, en
     for record, at_ns in _pickled(analysis, end_ns):
         yield Range(PICKLING, at_ns, at_ns + record.duration_ns)
     yield from _waits(analysis, end_ns)
-    phases = phase_spans(analysis)
+    phases = analysis.phase_spans
     spans = main.spans[
         np.isin(main.spans["kind"], (KIND_READ_PATH, KIND_REGION)) & np.isin(main.spans["tid"], tids)
     ]

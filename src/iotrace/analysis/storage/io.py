@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.intervals import Times, grouped
 from iotrace.analysis.loop.deliveries import Interval
 from iotrace.analysis.results import FileIo, Io
 from iotrace.analysis.storage.kernel_account import (
@@ -14,7 +17,7 @@ from iotrace.analysis.storage.kernel_account import (
     seen_fraction,
     unseen_because,
 )
-from iotrace.analysis.storage.read_pattern import SMALL_READ, FileCalls, add_times
+from iotrace.analysis.storage.read_pattern import SMALL_READ, FileCalls, add_times, ranges_by_place
 from iotrace.analysis.storage.recorded_files import recorded_files
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
@@ -27,6 +30,7 @@ _OPENS = frozenset({"open", "open64", "openat", "openat64", "creat", "creat64"})
 _OPENS |= {"fopen", "fopen64", "freopen", "freopen64"}
 _SEEKS = stdio.SEEKS | {"lseek", "lseek64", "ftell", "ftello", "ftello64"}
 MAPS = frozenset({"mmap", "mmap64"})
+Mask = npt.NDArray[np.bool_]
 
 
 def io_of(
@@ -73,65 +77,83 @@ def io_of(
 
 
 def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, FileCalls]:
-    """Go through the calls in order of time, following each process's position in each file."""
-    files: dict[str, FileCalls] = defaultdict(FileCalls)
-    position: dict[tuple[int, int], int] = {}
-    read_end: dict[tuple[int, int], int] = {}
-    columns = zip(
-        calls.name.tolist(),
-        calls.file.tolist(),
-        calls.pid.tolist(),
-        calls.result.tolist(),
-        calls.offset.tolist(),
-        (calls.end_ns - calls.start_ns).tolist(),
-        strict=True,
-    )
-    for name_id, file_id, pid, result, offset, duration_ns in columns:
-        name, file, at = calls.names[name_id], files[shown[file_id]], (pid, file_id)
-        if name in READS:
-            file.read_ns += duration_ns
-            if result < 0 and name not in stdio.READS:
-                continue
-            file.reads += 1
-            file.by_worker[pid] += 1
-            if result < 0:  # of stdio: how much it read, and where it stands, is not known
-                file.unsized_reads += 1
-                position.pop(at, None)
-                continue
-            file.read_bytes += result
-            file.filled += result > 0
-            file.small += 0 < result < SMALL_READ
-            start = offset if offset >= 0 else position.get(at)
-            if start is None:
-                continue
-            if at in read_end:
-                file.after_another += 1
-                file.sequential += start == read_end[at]
-            if result:
-                file.ranges.append((start, start + result))
-            read_end[at] = position[at] = start + result
-        elif name in WRITES:
-            file.write_ns += duration_ns
-            if result >= 0 or name in stdio.WRITES:
-                file.writes += 1
-                file.write_bytes += max(result, 0)
-        else:
-            file.metadata += 1
-            file.touched += 1
-            file.metadata_ns += duration_ns
-            if name in _OPENS:
-                file.opens += 1
-                position[at] = 0
-            elif name in MAPS:
-                file.maps += 1
-            elif name in _SEEKS and result >= 0:
-                position[at] = result
-            elif name in stdio.SEEKS:  # to a place that the log does not say
-                position.pop(at, None)
-    for file in files.values():
-        file.sum_up_ranges()
+    """Sum up by file; files in the order in which they were first called."""
+    paths = list(dict.fromkeys(shown))
+    numbers = {path: number for number, path in enumerate(paths)}
+    place = np.array([numbers[path] for path in shown], np.int64)[calls.file]
+    seen, first, _ = grouped(place)
+    files = {paths[number]: FileCalls() for number in seen[np.argsort(first)].tolist()}
+
+    def add(name: str, rows: Mask, values: Times | None = None) -> None:
+        own = None if values is None else values[rows]
+        sums = np.bincount(place[rows], own, len(paths)).astype(np.int64)
+        for number in np.flatnonzero(sums).tolist():
+            setattr(files[paths[number]], name, int(sums[number]))
+
+    taken_ns, result = calls.end_ns - calls.start_ns, calls.result
+    reading, writing = calls.named(READS), calls.named(WRITES)
+    rest = ~reading & ~writing
+    made = reading & ((result >= 0) | calls.named(stdio.READS))
+    sized = reading & (result >= 0)
+    written = writing & ((result >= 0) | calls.named(stdio.WRITES))
+    start, after_another, sequential = _places(calls, sized)
+    add("read_ns", reading, taken_ns)
+    add("reads", made)
+    add("unsized_reads", made & ~sized)
+    add("read_bytes", sized, result)
+    add("filled", sized & (result > 0))
+    add("small", sized & (result > 0) & (result < SMALL_READ))
+    add("after_another", after_another)
+    add("sequential", sequential)
+    add("write_ns", writing, taken_ns)
+    add("writes", written)
+    add("write_bytes", written, np.maximum(result, 0))
+    add("metadata", rest)
+    add("touched", rest)
+    add("metadata_ns", rest, taken_ns)
+    add("opens", rest & calls.named(_OPENS))
+    add("maps", rest & calls.named(MAPS))
+    pids, _, of = grouped(calls.pid)
+    counts = np.bincount(place[made] * len(pids) + of[made])
+    for each in np.flatnonzero(counts).tolist():
+        files[paths[each // len(pids)]].by_worker[int(pids[each % len(pids)])] = int(counts[each])
+    ranged = sized & (start >= 0) & (result > 0)
+    for number, sums in ranges_by_place(place[ranged], start[ranged], result[ranged]).items():
+        files[paths[number]].ranged_bytes, files[paths[number]].distinct_bytes = sums
     add_times(files, calls, shown)
-    return dict(files)
+    return files
+
+
+def _places(calls: PosixCalls, sized: Mask) -> tuple[Times, Mask, Mask]:
+    """Follow each process's position in each file, in order of time.
+
+    Return where each of the `sized` reads began, -1 where that is not known; which of them have one before
+    whose end is known; and which of these began there.
+    """
+    seeks, lost = calls.named(_SEEKS), calls.result < 0
+    opens = calls.named(_OPENS)
+    told = opens | (seeks & ~lost) | (sized & (calls.offset >= 0))
+    unknown = ~told & lost & calls.named(stdio.READS | stdio.SEEKS)
+    order = np.lexsort((calls.file, calls.pid))  # stable: the order of time stays
+    file, pid = calls.file[order], calls.pid[order]
+    new = np.append(True, (file[1:] != file[:-1]) | (pid[1:] != pid[:-1]))[: len(order)]
+    told, sized_here, result = told[order], sized[order], calls.result[order]
+    offset = np.maximum(calls.offset[order], 0)
+    behind = np.where(opens[order], 0, np.where(sized_here, offset + result, result))  # of those that tell
+    moved = np.cumsum(np.where(sized_here & ~told, result, 0))
+    since = np.maximum.accumulate(np.where(new | told | unknown[order], np.arange(len(order)), 0))
+    known = sized_here & told[since]
+    began = np.where(told, offset, behind[since] + moved - moved[since] - result)
+    at = np.flatnonzero(known)  # each beside the one before, of one process and file
+    same = np.cumsum(new)[at]
+    follows = np.append(False, same[1:] == same[:-1])[: len(at)]
+    ends = began[at] + result[at]
+    start = np.full(len(order), -1, np.int64)
+    after_another, sequential = np.zeros((2, len(order)), np.bool_)
+    start[order[at]] = began[at]
+    after_another[order[at]] = follows
+    sequential[order[at]] = follows & (began[at] == np.append(-1, ends[:-1])[: len(at)])
+    return start, after_another, sequential
 
 
 def _made(files: Mapping[str, FileCalls]) -> int:

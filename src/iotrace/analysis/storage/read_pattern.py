@@ -16,6 +16,7 @@ from iotrace.sources.dftracer import stdio
 from iotrace.sources.posix_calls import PosixCalls
 
 SMALL_READ = 64 << 10
+_LARGEST = 2**62
 _NONE = np.zeros(0, dtype=np.int64)
 
 
@@ -42,8 +43,7 @@ class FileCalls(msgspec.Struct):
     sequential: int = 0
     after_another: int = 0
     by_worker: dict[int, int] = msgspec.field(default_factory=lambda: defaultdict(int))
-    ranges: list[tuple[int, int]] = []
-    ranged_bytes: int = 0  # what `ranges` hold together, and how much of it is not the same
+    ranged_bytes: int = 0  # what the reads at known places hold together, and how much of it is not the same
     distinct_bytes: int = 0
     starts_ns: Times = msgspec.field(default_factory=_NONE.copy)
     ends_ns: Times = msgspec.field(default_factory=_NONE.copy)
@@ -53,13 +53,6 @@ class FileCalls(msgspec.Struct):
     def is_used(self) -> bool:
         """Whether more was done with it than to look: imports ask many paths and list directories."""
         return self.touched + self.reads + self.writes > 0
-
-    def sum_up_ranges(self) -> None:
-        """Set the sums of `ranges`."""
-        if self.ranges:
-            ranges = np.array(self.ranges, dtype=np.int64)
-            self.ranged_bytes = int((ranges[:, 1] - ranges[:, 0]).sum())
-            self.distinct_bytes = length(union(ranges[:, 0], ranges[:, 1]))
 
     @property
     def sequential_fraction(self) -> float | None:
@@ -145,6 +138,22 @@ def add_times(files: dict[str, FileCalls], calls: PosixCalls, shown: list[str]) 
         if last > first:
             file, own = files.setdefault(name, FileCalls()), slice(first, last)
             file.starts_ns, file.ends_ns, file.made = starts[own], ends[own], made[own]
+
+
+def ranges_by_place(place: Times, start: Times, size: Times) -> dict[int, tuple[int, int]]:
+    """What the ranges of each place hold together, and how much of it is not the same, by the place."""
+    if not len(place):
+        return {}
+    count, apart = int(place.max()) + 1, int((start + size).max()) + 1
+    whole = np.bincount(place, size, count).astype(np.int64)
+    places = np.flatnonzero(whole).tolist()
+    if apart * count >= _LARGEST:
+        own = [(start[place == each], size[place == each]) for each in places]
+        distinct = [length(union(starts, starts + sizes)) for starts, sizes in own]
+    else:  # one place behind the other: all ranges in one order
+        begins, ends = union(place * apart + start, place * apart + start + size)
+        distinct = np.bincount(begins // apart, ends - begins, count)[places].astype(np.int64).tolist()
+    return dict(zip(places, zip(whole[places].tolist(), distinct, strict=True), strict=True))
 
 
 def _per_second(amount: int | None, time_ns: int) -> float | None:

@@ -13,13 +13,12 @@ import numpy as np
 
 from iotrace.analysis.intervals import Times, holding, length, union
 from iotrace.analysis.storage.kernel_account import READS
-from iotrace.analysis.storage.read_pattern import FileCalls, add_times
+from iotrace.analysis.storage.read_pattern import FileCalls, add_times, ranges_by_place
 from iotrace.session.names import METADATA_CALLS
 from iotrace.sources.posix_calls import FileSums, PosixCalls
 from iotrace.sources.recorder.layout import POINT_BYTES
 
 METADATA, READING, WRITING = range(3)
-_LARGEST = 2**62
 _OPENS = [METADATA_CALLS.index(name) for name in ("open", "fopen")]
 _TOUCHES = ("open", "fopen", "mmap", "fsync", "rename", "unlink", "truncate")
 _TOUCHED = [METADATA_CALLS.index(name) for name in _TOUCHES]
@@ -74,26 +73,11 @@ def _add_ranges(
 ) -> None:
     """Set how much of each file's reading was of other bytes, where all ranges are known."""
     reads = np.flatnonzero(calls.named(READS) & (calls.result > 0) & (calls.offset >= 0))
-    place, start, size = place_of[calls.file[reads]], calls.offset[reads], calls.result[reads]
-    if not len(reads):
-        return
-    whole = np.bincount(place, size, len(paths)).astype(np.int64)
-    apart = int((start + size).max()) + 1  # one file behind the other: all ranges in one order
-    fits = apart * len(paths) < _LARGEST
-    for each in np.unique(place).tolist() if not fits else []:
-        own = place == each
-        _set_ranges(found, paths[each], int(whole[each]), length(union(start[own], start[own] + size[own])))
-    if fits:
-        begins, ends = union(place * apart + start, place * apart + start + size)
-        distinct_bytes = np.bincount(begins // apart, ends - begins, len(paths)).astype(np.int64)
-        for each in np.flatnonzero(whole).tolist():
-            _set_ranges(found, paths[each], int(whole[each]), int(distinct_bytes[each]))
-
-
-def _set_ranges(found: dict[str, FileCalls], path: str, ranged_bytes: int, distinct_bytes: int) -> None:
-    file = found.get(path)
-    if file is not None and file.read_bytes == ranged_bytes:
-        file.ranged_bytes, file.distinct_bytes = ranged_bytes, distinct_bytes
+    of_each = ranges_by_place(place_of[calls.file[reads]], calls.offset[reads], calls.result[reads])
+    for place, (ranged_bytes, distinct_bytes) in of_each.items():
+        file = found.get(paths[place])
+        if file is not None and file.read_bytes == ranged_bytes:
+            file.ranged_bytes, file.distinct_bytes = ranged_bytes, distinct_bytes
 
 
 def _add_points(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, holding
 from iotrace.analysis.loop.deliveries import Deliveries
-from iotrace.analysis.wait.page_faults import Spans
+from iotrace.analysis.table import Columns
 from iotrace.analysis.wait.production import PARTS, READING, outermost_of
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
@@ -42,12 +42,12 @@ def cpu_waits(rank: Rank, waits: Waits) -> Floats:
 
 def _delays(process: Process, windows: Deliveries, made: Floats) -> Floats:
     """Sum up the run delay of the spans that begin in each window; no part waits longer than it lasts."""
-    found, spans = np.zeros(made.shape), process.spans
+    found = np.zeros(made.shape)
     items, collates = (
         _by_window(own["run_delay_ns"], own, windows)
-        for own in (outermost_of(spans, KIND_ITEM), outermost_of(spans, KIND_COLLATE))
+        for own in (outermost_of(process, KIND_ITEM), outermost_of(process, KIND_COLLATE))
     )
-    in_reads = outermost_of(spans, *READING)
+    in_reads = outermost_of(process, *READING)
     within = _by_window(in_reads["run_delay_ns"], in_reads, windows, unknown_is=0.0)
     reads = _by_window(run_delays(process, in_reads), in_reads, windows, unknown_is=0.0)
     found[:, _DECODE] = np.minimum(reads, made[:, _DECODE])
@@ -58,16 +58,14 @@ def _delays(process: Process, windows: Deliveries, made: Floats) -> Floats:
     return found
 
 
-def _by_window(delays: Times, spans: Spans, windows: Deliveries, unknown_is: float = np.nan) -> Floats:
+def _by_window(delays: Times, spans: Columns, windows: Deliveries, unknown_is: float = np.nan) -> Floats:
     """Sum up run delays by window; `unknown_is` stands for one that the kernel does not say."""
     order = np.argsort(windows["taken_ns"], kind="stable")
     starts, ends = windows["taken_ns"][order], windows["prepared_ns"][order]
     at = holding(starts, ends, spans["start_ns"])
     inside = at >= 0
     known = np.where(delays >= 0, delays.astype(np.float64), unknown_is)
-    found = np.zeros(len(windows))
-    np.add.at(found, order[at[inside]], known[inside])
-    return found
+    return np.bincount(order[at[inside]], known[inside], len(windows)).astype(np.float64)
 
 
 def cpu_causes_ns(waits: Waits, delays: Floats) -> dict[str, float] | None:

@@ -17,6 +17,7 @@ from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
 from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import PARTS, compose, compose_inline
 from iotrace.analysis.wait.waits import CAUSES, Floats, Waits, split_waits
+from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
 
@@ -25,6 +26,7 @@ _STARTUP, _QUEUED, _TRANSPORT, _UNKNOWN = (
 )
 _OF_PARTS = [CAUSES.index(part) for part in PARTS]
 _NEVER_IDLE = 0.9  # of a batch's way to the loop: so long its worker makes others
+_MOST_AT_ONCE = 1 << 15  # batches that are composed together: their columns stay in the CPU's cache
 _MOST_LATER = 64  # batches that a worker makes while one of its own is under way
 
 
@@ -61,23 +63,28 @@ def explain(
         own = np.flatnonzero(of == group)
         if (starts[own][1:] <= starts[own][:-1]).any():
             own = own[np.lexsort((number[own], ends[own], starts[own]))]
-        process, window = by_pid[pid], (starts[own], ends[own])
-        near_start_ns, near_end_ns = int(window[0][0]), int(window[1].max())
-        spans = process.spans_between(near_start_ns, near_end_ns)
-        if len(spans):  # what a span holds counts, also where the span is longer than the windows
-            near_start_ns = min(near_start_ns, int(spans["start_ns"].min()))
-            near_end_ns = max(near_end_ns, int(bounds(spans)[1].max()))
-        calls = session.calls_of(process).between(near_start_ns, near_end_ns)
-        near = replace(process, spans=spans)
-        if tid == NONE:
-            if process.pid not in mapped_by:
-                mapped_by[process.pid] = _mapped_files(session, process)
-            made = compose(near, calls, session.paths, *window, mapped_by[process.pid], names=names)
-        else:
-            made = compose_inline(near, calls, session.paths, *window, tid, names=names)
-        np.add.at(parts, number[own], made.parts)
-        charges.append(made.files.owned_by(number[own]))
+        process = by_pid[pid]
+        if tid == NONE and pid not in mapped_by:
+            mapped_by[pid] = _mapped_files(session, process)
+        for block in np.split(own, range(_MOST_AT_ONCE, len(own), _MOST_AT_ONCE)):
+            window = starts[block], ends[block]
+            near, calls = _near(session, process, int(window[0][0]), int(window[1].max()))
+            if tid == NONE:
+                made = compose(near, calls, session.paths, *window, mapped_by[pid], names=names)
+            else:
+                made = compose_inline(near, calls, session.paths, *window, tid, names=names)
+            np.add.at(parts, number[block], made.parts)
+            charges.append(made.files.owned_by(number[block]))
     return _explained(deliveries, parts, FileCosts.of(names, charges), inner)
+
+
+def _near(session: Session, process: Process, start_ns: int, end_ns: int) -> tuple[Process, PosixCalls]:
+    """Take the spans and the calls of a process that bear on an interval."""
+    spans = process.spans_between(start_ns, end_ns)
+    if len(spans):  # what a span holds counts, also where the span is longer than the interval
+        start_ns = min(start_ns, int(spans["start_ns"].min()))
+        end_ns = max(end_ns, int(bounds(spans)[1].max()))
+    return replace(process, spans=spans), session.calls_of(process).between(start_ns, end_ns)
 
 
 def _windows(deliveries: Deliveries, inner: Within | None) -> tuple[Times, Times, Times]:
@@ -113,7 +120,8 @@ def _explained(deliveries: Deliveries, parts: Floats, files: FileCosts, inner: W
     split = split_exactly(np.where(known, production, 0), np.where(known[:, None], parts, 0.0))
     for cause, part in ((_STARTUP, startup), (_QUEUED, queued), (_TRANSPORT, transport)):
         causes[:, cause] += np.where(known, part, 0)
-    causes[:, _OF_PARTS] += split
+    for cause, part in zip(_OF_PARTS, split.T, strict=True):
+        causes[:, cause] += part
     causes[:, _UNKNOWN] += np.where(known, production - split.sum(axis=1), deliveries.wait_ns - inside)
     whole = _summed(parts)
     scale = np.divide(production, whole, out=np.zeros(len(whole)), where=known & (whole > 0))

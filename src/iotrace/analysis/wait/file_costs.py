@@ -69,13 +69,16 @@ class FileCosts(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, names: FileNames, charges: Sequence[Charges | FileCosts]) -> FileCosts:
         """Sum up what each owner pays for each file; its files in the order in which they were charged."""
+        if len(charges) == 1 and isinstance(charges[0], FileCosts):
+            return charges[0]
         none = np.empty(0, np.int64)
         owner = np.concatenate([none, *(each.owner for each in charges)])
         file = np.concatenate([none, *(each.file for each in charges)])
         parts = np.concatenate([np.empty((0, len(FILE_PARTS))), *(each.parts for each in charges)])
-        keys, first, of = np.unique(
-            owner * (len(names.paths) + 1) + file, return_index=True, return_inverse=True
-        )
+        key = owner * (len(names.paths) + 1) + file
+        if (key[1:] > key[:-1]).all():
+            return cls(names, owner, file, parts)  # as they come where each owner pays for one file
+        keys, first, of = np.unique(key, return_index=True, return_inverse=True)
         if len(keys) < len(owner):
             summed = [np.bincount(of, column, len(keys)) for column in parts.T]
             parts = np.stack(summed, axis=1).astype(np.float64)
@@ -103,7 +106,8 @@ class FileCosts(msgspec.Struct, frozen=True):
     def between(self, first: int, behind: int) -> FileCosts:
         """What the owners in a range pay; the first of them is number 0."""
         own = slice(*np.searchsorted(self.owner, [first, behind]).tolist())
-        return FileCosts(self.names, self.owner[own] - first, self.file[own], self.parts[own])
+        owner = self.owner[own] - first if first else self.owner[own]
+        return FileCosts(self.names, owner, self.file[own], self.parts[own])
 
     def scaled(self, factors: npt.NDArray[Any]) -> FileCosts:
         """Multiply what each owner pays by its factor."""

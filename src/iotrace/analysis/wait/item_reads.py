@@ -12,7 +12,7 @@ import numpy.typing as npt
 from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.storage.kernel_account import READS
 from iotrace.analysis.wait.file_costs import FileNames
-from iotrace.analysis.wait.page_faults import Spans, bounds, holder
+from iotrace.analysis.wait.page_faults import Fields, Spans, bounds, holder
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.posix_calls import PosixCalls
 
@@ -36,9 +36,9 @@ def read_calls(calls: PosixCalls) -> npt.NDArray[np.bool_]:
 
 
 def item_reads(
-    items: Spans,
+    items: Fields,
     spans: Spans,
-    read_paths: Spans,
+    read_paths: Fields,
     calls: PosixCalls,
     span_files: dict[int, str],
     call_files: dict[int, str],
@@ -85,14 +85,14 @@ def _within_stores(files: dict[int, str], read_paths: set[str]) -> dict[int, str
     return named
 
 
-def _threads_of_items(items: Spans, tids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _threads_of_items(items: Fields, tids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Count reads of a library's own threads as the item's, where one thread alone makes items."""
     makers = distinct(items["tid"])
     return np.full(len(tids), makers[0]) if len(makers) == 1 else tids
 
 
 def _latest(
-    items: Spans, read_paths: Spans, span_files: dict[int, str], item: Times, starts: Times, file: Times
+    items: Fields, read_paths: Fields, span_files: dict[int, str], item: Times, starts: Times, file: Times
 ) -> Times:
     """Find the file of the last read that began before each read path without a file ended, in its item."""
     found = np.full(len(read_paths), -1, dtype=np.int64)

@@ -10,14 +10,16 @@ import posixpath
 import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import Coverage, Intervals, distinct, subtract, union
+from iotrace.analysis.intervals import Coverage, Intervals, distinct, pieces, subtract, union
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import LoopReads, RankReport, Recommendation
 from iotrace.analysis.storage.io import WRITES
+from iotrace.analysis.table import taken
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, file_costs
 from iotrace.analysis.wait.item_reads import read_calls
-from iotrace.analysis.wait.production import READING, compose
+from iotrace.analysis.wait.page_faults import bounds
+from iotrace.analysis.wait.production import READING, compose, of_kinds
 
 _WORTH_TELLING = 0.01  # of a step, where the data wait is known
 _SYNCS = frozenset({"fsync", "fdatasync"})
@@ -36,17 +38,18 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
     unknown = bool(analysis.loop.unknown_why)
     calls = analysis.session.calls_of(main)
     calls = calls.where((calls.tid == thread.tid) & read_calls(calls))
-    spans = main.spans[main.spans["tid"] == thread.tid]
+    own = (main.spans["tid"] == thread.tid) & of_kinds(main.spans, *READING)
+    spans = taken(main.spans, own)
     starts, ends = (kept["start_ns"], kept["end_ns"]) if unknown else _beside_asks(kept)
-    read = np.isin(spans["kind"], READING)
     if not unknown:  # most of many steps hold no read
-        at = np.concatenate((spans["start_ns"][read], calls.start_ns))
-        held = np.unique(np.searchsorted(starts, at, side="right") - 1)
-        held = held[held >= 0]
+        begin, until = bounds(spans)
+        begin, until = np.append(begin, calls.start_ns), np.append(until, calls.end_ns)
+        begun = np.searchsorted(starts, begin, side="right") - 1
+        held = distinct(begun[np.isin(begun, pieces(begin, until, starts, ends)[3])])
         starts, ends = starts[held], ends[held]
         if not len(held):
             return None
-    made = compose(replace(main, spans=spans[read]), calls, analysis.session.paths, starts, ends, inline=True)
+    made = compose(replace(main, spans=spans), calls, analysis.session.paths, starts, ends, inline=True)
     spent_ns = made.parts[:, :2].sum(axis=0)
     if not unknown and spent_ns.sum() < _WORTH_TELLING * int(kept.duration_ns.sum()):
         return None

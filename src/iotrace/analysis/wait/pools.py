@@ -15,9 +15,8 @@ from iotrace.analysis.intervals import holding
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport, System
-from iotrace.analysis.table import taken
 from iotrace.analysis.wait.page_faults import holder
-from iotrace.analysis.wait.production import outermost, outermost_of
+from iotrace.analysis.wait.production import columns_of, outermost, outermost_of
 from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.run_delays import run_delays
 
@@ -107,15 +106,14 @@ def samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None, 
         windows = made[makers == process.pid]
         windows = windows[np.lexsort((windows["prepared_ns"], windows["taken_ns"]))]
         spans = process.spans
-        items = outermost_of(spans, KIND_ITEM)
-        items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
+        items = outermost_of(process, KIND_ITEM)
+        items = items.taken((items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0))
         if not len(windows) or not len(items):
             continue
-        items = items[holding(windows["taken_ns"], windows["prepared_ns"], items["start_ns"]) >= 0]
-        calls = taken(
-            spans, outermost(spans, (spans["kind"] == KIND_READ_PATH) & (spans["run_delay_ns"] < 0))
-        )
-        calls = calls[holder(items, calls["start_ns"], calls["tid"]) >= 0]
+        items = items.taken(holding(windows["taken_ns"], windows["prepared_ns"], items["start_ns"]) >= 0)
+        threaded_calls = (spans["kind"] == KIND_READ_PATH) & (spans["run_delay_ns"] < 0)
+        calls = columns_of(spans, outermost(spans, threaded_calls))
+        calls = calls.taken(holder(items, calls["start_ns"], calls["tid"]) >= 0)
         delayed = np.maximum(run_delays(process, calls), 0).sum()
         totals += [
             *(items["duration_ns"].sum(), items["cpu_ns"].sum(), items["run_delay_ns"].sum() + delayed),
@@ -133,7 +131,7 @@ def _making(analysis: RankAnalysis) -> float:
     start_ns, end_ns = int(analysis.kept["start_ns"][0]), int(analysis.kept["end_ns"][-1])
     total = 0
     for process in analysis.rank.workers:
-        items = outermost_of(process.spans, KIND_ITEM)
+        items = outermost_of(process, KIND_ITEM)
         inside = (items["start_ns"] >= start_ns) & (items["start_ns"] < end_ns)
         total += int(items["duration_ns"][inside].sum())
     return total / max(1, end_ns - start_ns) / max(1, len(analysis.rank.workers))

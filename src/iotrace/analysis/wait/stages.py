@@ -20,10 +20,10 @@ from iotrace.analysis.intervals import Coverage, Times, grouped, holding
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import StageCost
-from iotrace.analysis.table import NONE, taken
+from iotrace.analysis.table import NONE, Columns
 from iotrace.analysis.wait.file_costs import FileNames
-from iotrace.analysis.wait.page_faults import Spans, bounds, holder
-from iotrace.analysis.wait.production import READING, blocked_fraction, outermost_of
+from iotrace.analysis.wait.page_faults import bounds, holder
+from iotrace.analysis.wait.production import READING, blocked_fraction, columns_of, of_kinds, outermost
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 from iotrace.sources.processes import Process
 from iotrace.sources.run_delays import run_delays
@@ -56,15 +56,18 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
     parts: dict[tuple[str, str], list[_Part]] = defaultdict(list)
     samples = 0
     for process in analysis.rank.processes:
-        spans = _in_productions(analysis, process)
-        items = outermost_of(spans, KIND_ITEM)
+        spans, inside = process.spans, _in_productions(analysis, process)
+        items, reading, collating = (
+            columns_of(spans, outermost(spans, inside & of_kinds(spans, *kinds)))
+            for kinds in ((KIND_ITEM,), READING, (KIND_COLLATE,))
+        )
         if not len(items):
             continue
         samples += len(items)
         calls = analysis.session.calls_of(process)
         posix = Coverage(calls.start_ns, calls.end_ns)
         shown = {number: analysis.session.paths.shown(path) for number, path in process.span_files.items()}
-        for part in [*_of_samples(process, spans, items, posix, files, shown), *_of_batches(spans)]:
+        for part in [*_of_samples(process, reading, items, posix, files, shown), *_of_batches(collating)]:
             parts[part.stage, part.clock].append(part)
     telemetry = analysis.telemetry
     quiet = None
@@ -74,24 +77,28 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
     return sorted(found, key=lambda cost: -cost.per_sample * cost.mean_ms)
 
 
-def _in_productions(analysis: RankAnalysis, process: Process) -> Spans:
-    """Select the spans of `process` that began while it made a batch of the loop's loader."""
-    made, spans = analysis.produced_by(process.pid), process.spans
+def _in_productions(analysis: RankAnalysis, process: Process) -> npt.NDArray[np.bool_]:
+    """Mark the spans of `process` that began while it made a batch of the loop's loader."""
+    made = analysis.produced_by(process.pid)
     made = made[made["loader"] == (NONE if analysis.source is None else analysis.source.number)]
     made = made[np.lexsort((made["prepared_ns"], made["taken_ns"]))]
-    return taken(spans, holding(made["taken_ns"], made["prepared_ns"], spans["start_ns"]) >= 0)
+    return holding(made["taken_ns"], made["prepared_ns"], process.spans["start_ns"]) >= 0
 
 
 def _of_samples(
-    process: Process, spans: Spans, items: Spans, posix: Coverage, files: FileNames, shown: dict[int, str]
+    process: Process,
+    reading: Columns,
+    items: Columns,
+    posix: Coverage,
+    files: FileNames,
+    shown: dict[int, str],
 ) -> Iterator[_Part]:
     """Yield what each of `items` took to read and decode each file, and the rest of it."""
-    reading = outermost_of(spans, *READING)
     item = holder(items, reading["start_ns"], reading["tid"])
     file = files.of(reading["file"], shown)
     in_calls = posix.within(*bounds(reading))
     blocked = blocked_fraction(reading, in_calls, run_delays(process, reading))
-    read_ns = in_calls + blocked * (reading["duration_ns"] - in_calls)
+    read_ns = np.asarray(in_calls + blocked * (reading["duration_ns"] - in_calls), np.float64)
     yield _each_sample("read", "wall", reading["start_ns"], read_ns, file, item)
     held = item >= 0
     if (items["cpu_ns"] >= 0).all() and (reading["cpu_ns"] >= 0).all():
@@ -106,22 +113,21 @@ def _of_samples(
     yield _alone("transform", clock, items, np.maximum(rest_ns, 0.0))
 
 
-def _of_batches(spans: Spans) -> Iterator[_Part]:
-    collating = outermost_of(spans, KIND_COLLATE)
+def _of_batches(collating: Columns) -> Iterator[_Part]:
     if len(collating):
         timed = bool((collating["cpu_ns"] >= 0).all())
         cost_ns = collating["cpu_ns" if timed else "duration_ns"].astype(np.float64)
         yield _alone("collate", "cpu" if timed else "wall", collating, cost_ns)
 
 
-def _on_cpu_outside(spans: Spans, in_calls: Times) -> Costs:
+def _on_cpu_outside(spans: Columns, in_calls: Times) -> Costs:
     """Compute each span's CPU time outside of POSIX calls: where it was off its CPU, the calls were."""
     off_cpu = spans["duration_ns"] - spans["cpu_ns"]
     on_cpu_in_calls = np.maximum(in_calls - np.maximum(off_cpu, 0), 0)
     return np.asarray(np.maximum(spans["cpu_ns"] - on_cpu_in_calls, 0), dtype=np.float64)
 
 
-def _alone(stage: str, clock: str, spans: Spans, cost_ns: Costs) -> _Part:
+def _alone(stage: str, clock: str, spans: Columns, cost_ns: Costs) -> _Part:
     return _Part(stage, clock, spans["start_ns"], cost_ns, np.full(len(spans), -1, dtype=np.int64))
 
 
