@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from iotrace.analysis.advice import recommend
-from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
 from iotrace.analysis.results import FileGroup, GainRow, WholeReads, unknown
+from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.sources.records import IteratorStart
+from tests.support.rules import recommend
 
 MIB = 1 << 20
 

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from iotrace.analysis.host.free_cpus import disturbed
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.host.others import others_and_stolen
 from iotrace.analysis.loop.measured import summarise
@@ -37,7 +38,7 @@ from iotrace.analysis.results import (
     unknown,
 )
 from iotrace.analysis.verdict.fixes import fixes_of
-from iotrace.analysis.verdict.trust import disturbed, trust_of, trust_of_traces
+from iotrace.analysis.verdict.trust import trust_of, trust_of_traces
 from iotrace.report.screen import print_trust
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.advice import Facts, device_advice, workers_advice
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Compute, compared_trace, compute_of, memory_in
 from iotrace.analysis.device.imbalance import imbalance_of
@@ -34,9 +33,12 @@ from iotrace.analysis.results import (
     System,
     unknown,
 )
+from iotrace.analysis.rules.conclusions import advice_of
+from iotrace.analysis.rules.facts.device import DeviceFacts, device_facts, loads_itself
+from iotrace.analysis.rules.model import find_all
 from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
-from iotrace.analysis.wait.data_wait import verdict
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.kineto.kinds import Kind, is_unknown
 from iotrace.sources.kineto.trace import Column, KinetoTrace
@@ -252,13 +254,10 @@ def _data_wait(rank: _Trace) -> DataWait:
 
 def _advice(rank: _Trace, result: RankReport) -> list[Recommendation]:
     """Advise on the data wait, then on what else the device waits for."""
-    advice = workers_advice(rank.trace, result.data_wait)
-    if result.accelerator is not None:
-        (waits,), (activity,) = rank.compute.waits, rank.compute.activities
-        covered = Coverage(waits.starts_ns, waits.ends_ns)
-        facts = Facts(0, activity, result.accelerator, rank.starts, rank.ends, covered)
-        advice += device_advice(facts)
-    return advice
+    facts, wait = device_facts(rank.compute) or DeviceFacts(), result.data_wait
+    if 100 * (bound_fraction(wait) or 0.0) >= MODERATELY_PERCENT and loads_itself(rank.trace):
+        facts = replace(facts, wait_ms=wait.raw_ms, exposed_wait_ms=wait.exposed_ms)
+    return advice_of(find_all("device", facts), rank=0)
 
 
 def _exposed(rank: _Trace, waits: DataWaits, raw_ns: int) -> tuple[int | None, str]:

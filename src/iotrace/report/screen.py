@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, SessionInfo, Trust
+from iotrace.analysis.rules.trust import LESS_TRACING
 from iotrace.analysis.verdict.failed import last_hang
-from iotrace.analysis.verdict.trust import LESS_TRACING
 from iotrace.report.layout import SHORT_LABEL, facts, line, say, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.words import (

@@ -42,6 +42,7 @@ class Fix(ReportPart, frozen=True, kw_only=True):
     at_most: bool = True
     gain_interval_ms: list[float] | None = None
     cost_ms_per_step: float | None = None
+    code: str | None = None
 
 
 class Trust(ReportPart, frozen=True, kw_only=True):
@@ -87,6 +88,7 @@ class Culprit(ReportPart, frozen=True, kw_only=True):
     leads: bool
     remedy: str = ""
     gain_ms_per_step: float | None = None
+    code: str | None = None
 
 
 class Failure(ReportPart, frozen=True, kw_only=True):
@@ -219,7 +221,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     id: str
     severity: str
     text: str
-    evidence: dict[str, float]
+    evidence: Evidence
     gain_ms_per_step: float | None
     remedy: str = ""
     fix: str | None = None
@@ -228,6 +230,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     gain_interval_ms: list[float] | None = None
     command: str = ""
     cost_ms_per_step: float | None = None
+    code: str | None = None
 
 
 class ClockSet(ReportPart, frozen=True, kw_only=True):

@@ -18,11 +18,11 @@ from iotrace.analysis.results import (
     Verdict,
     unknown,
 )
+from iotrace.analysis.rules.trust import TRACING_PERCENT, calls_cost_most
 from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import idle_fraction, idle_text, why_first, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.reason import MOSTLY, ready_text, reason_of, waits_text
-from iotrace.analysis.verdict.trust import TRACING_PERCENT, calls_cost_most
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict as verdict_in_words
 from iotrace.session.liveness import ENDED, RUNNING
 from iotrace.units import bounds, percent

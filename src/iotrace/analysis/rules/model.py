@@ -1,0 +1,220 @@
+"""A rule is a function with its entry in the catalogue; a module is a subject.
+
+A rule gets the facts of its scope and yields what it found. It judges figures and computes none: its bounds
+are the defaults of its keyword arguments. Its docstring is what `iotrace explain` and docs/rules.md say.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from iotrace.analysis.results import Evidence
+
+# The modules that hold the rules of each scope, in the order of their codes.
+SUBJECTS = {
+    "loader": ("files", "samples", "workers"),
+    "rank": ("cpus", "memory", "waste", "startup", "numa"),
+    "loop": ("memory", "loop"),
+    "device": ("device",),
+    "trust": ("trust",),
+    "run": ("trust",),
+}
+SCOPES = {
+    "loader": "one loader that the training loop waits for",
+    "rank": "what holds the making of batches up from outside",
+    "loop": "what the training thread itself does",
+    "device": "what an accelerator waits for",
+    "trust": "how far the figures of a rank can be relied on",
+    "run": "how far those of the whole run can",
+}
+SITE_RULES = "iotrace.rules"  # the entry points that name modules with rules of a site's own
+_BROKEN = "IO900"
+
+Examples = Sequence[dict[str, Any]]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule found; times are means per measured step.
+
+    `text` is what was seen, `remedy` the change in short, `how` the same as a sentence with its evidence.
+    `cost_ms` is what it costs now, `gain_ms` what the change saves: at most, or as `gain`, a row of the
+    rank's gains, predicts within `gain_interval_ms`. A main cause is most of the wait. `tries`: the change
+    may gain nothing. `spares_work`: it makes less to do, where others only do it faster. Findings of the
+    rules that `silences` names are dropped. Of one scope those of a lower `order` come first.
+    """
+
+    text: str
+    remedy: str = ""
+    how: str = ""
+    command: str = ""
+    evidence: Evidence = {}
+    cost_ms: float | None = None
+    gain_ms: float | None = None
+    gain: str | None = None
+    gain_interval_ms: list[float] | None = None
+    level: str = "high"
+    is_main_cause: bool = False
+    tries: bool = False
+    spares_work: bool = False
+    silences: tuple[str, ...] = ()
+    order: int = 0
+    loader: int | None = None
+    rule: str = ""
+
+    @property
+    def advice(self) -> str:
+        """Return what was seen and what to do about it."""
+        return f"{self.text}: {self.how or self.remedy}"
+
+
+Find = TypeVar("Find", bound=Callable[..., Iterator[Finding]])
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule of the catalogue.
+
+    `id` is its name in the JSON report. Advice is told by `turn`, the lowest first; within the turn
+    `by_gain` puts the largest gain first. `saves_wait`: what it gains is data wait. `fires` are facts in
+    which it holds, `silent` those in which it only looks so: changes to the scope's facts
+    (`rules/facts/examples.py`).
+    """
+
+    code: str
+    name: str
+    scope: str
+    find: Callable[..., Iterator[Finding]]
+    id: str
+    turn: int = 0
+    saves_wait: bool = True
+    fires: Examples = ()
+    silent: Examples = ()
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """Return the rule's thresholds by name."""
+        parameters = inspect.signature(self.find).parameters.values()
+        return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+    @property
+    def summary(self) -> str:
+        """Return the first sentence of what it means."""
+        return self.meaning.partition("\n")[0]
+
+    @property
+    def meaning(self) -> str:
+        """Return what it means, why it matters and how sure it is: the docstring of its function."""
+        return inspect.getdoc(self.find) or ""
+
+
+_catalogue: dict[str, Rule] = {}
+
+
+def rule(code: str, name: str, scope: str, **known: Any) -> Callable[[Find], Find]:
+    """Enter a function into the catalogue.
+
+    Raises:
+        ValueError: another rule has this code.
+    """
+
+    def enter(find: Find) -> Find:
+        before = _catalogue.get(code)
+        if before is not None and before.find.__module__ != find.__module__:
+            raise ValueError(f"{code} is a rule of {before.find.__module__}")
+        _catalogue[code] = Rule(code=code, name=name, scope=scope, find=find, **{"id": name, **known})
+        return find
+
+    return enter
+
+
+def rules_of(scope: str) -> list[Rule]:
+    """Return the rules of a scope in the order of their codes, a site's own among them."""
+    for subject in SUBJECTS[scope]:
+        import_module(f"{__package__}.{subject}")
+    _load_site_rules()
+    return sorted((each for each in _catalogue.values() if each.scope == scope), key=lambda each: each.code)
+
+
+def catalogue() -> list[Rule]:
+    """Return all rules in the order of their codes."""
+    return sorted((each for scope in SUBJECTS for each in rules_of(scope)), key=lambda each: each.code)
+
+
+def find_all(scope: str, facts: object) -> list[Finding]:
+    """Return what the rules of a scope find in its facts."""
+    found = [finding for each in rules_of(scope) for finding in _findings(each, facts)]
+    return sorted(found, key=lambda finding: finding.order)
+
+
+def resolve(found: Sequence[Finding]) -> list[Finding]:
+    """Put the findings that have a remedy into the order in which they are worth trying.
+
+    Main causes go before what only they make slow, and silence what would make them worse. Where needless
+    work is a main cause, what spares it goes before what does it on more workers, unless another change
+    gains more. What may gain nothing comes last.
+    """
+    silenced = {rule for each in found if each.is_main_cause for rule in each.silences}
+    left = [each for each in found if each.remedy and each.rule not in silenced]
+    is_wasted = any(each.is_main_cause and each.spares_work for each in found)
+    of_loaders = [each for each in left if _turn(each) in _OF_LOADERS]
+    most_ms = max((each.gain_ms or 0.0 for each in of_loaders), default=0.0)
+
+    def place(each: Finding) -> tuple[bool, float, float]:
+        turn = _turn(each)
+        if is_wasted and turn in _OF_LOADERS and each.spares_work and (each.gain_ms or 0.0) >= most_ms:
+            return each.tries, _OF_LOADERS[0] - 0.5, 0.0
+        return each.tries, turn, -(each.gain_ms or 0.0) if turn in _BY_GAIN else 0.0
+
+    return sorted(left, key=place)
+
+
+# Turns of advice: causes outside the loader first, what the training thread does last.
+OUTSIDE, MORE_WORKERS, THE_CAUSE, ORDER, THE_LOOP, THE_DEVICE = range(6)
+_OF_LOADERS, _BY_GAIN = (MORE_WORKERS, THE_CAUSE, ORDER), (THE_CAUSE, THE_DEVICE)
+
+
+def _turn(found: Finding) -> int:
+    return rule_of(found.rule).turn
+
+
+def rule_of(code: str) -> Rule:
+    """Return the rule with this code.
+
+    Raises:
+        KeyError: there is none.
+    """
+    if code not in _catalogue:
+        catalogue()
+    return _catalogue[code]
+
+
+def _findings(rule: Rule, facts: object) -> Iterator[Finding]:
+    """Yield what one rule finds; a rule of a site's own that fails is reported, and harms nothing."""
+    if rule.find.__module__.startswith("iotrace."):
+        yield from (replace(finding, rule=rule.code) for finding in rule.find(facts))
+        return
+    try:
+        yield from [replace(finding, rule=rule.code) for finding in rule.find(facts)]
+    except Exception as error:
+        failures[rule.code] = f"{type(error).__name__}: {error}"
+
+
+# Why rules of a site's own could not be loaded or asked, by code or by the name of their entry point.
+failures: dict[str, str] = {}
+
+
+@cache
+def _load_site_rules() -> None:
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=SITE_RULES):
+        try:
+            entry.load()
+        except Exception as error:
+            failures[entry.name] = f"{type(error).__name__}: {error}"
