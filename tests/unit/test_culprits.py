@@ -19,9 +19,8 @@ from iotrace.analysis.results import (
     System,
     unknown,
 )
-from iotrace.analysis.rules.conclusions import culprits_of
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import find_all
+from iotrace.analysis.rules.model import culprits_of, find_all
 from iotrace.analysis.wait import pools
 from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
 from iotrace.analysis.wait.waits import CAUSES, Explained

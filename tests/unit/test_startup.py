@@ -35,6 +35,7 @@ from iotrace.analysis.startup.imports import (
 from iotrace.analysis.startup.waterfall import NOT_NAMED, Range, painted
 from iotrace.sources.records import Imports
 from tests.support.counting import instructions
+from tests.support.rules import blamed_by
 
 MODULES = {
     "outer_made/__init__.py": "import inner_made",

@@ -22,10 +22,9 @@ from iotrace.analysis.results import (
     System,
     unknown,
 )
-from iotrace.analysis.rules.conclusions import advice_of
 from iotrace.analysis.rules.facts.examples import facts_of
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import Finding, resolve, rule_of
+from iotrace.analysis.rules.model import Finding, advice_of, resolve, rule_of
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.records import Mapped
 from iotrace.sources.samples import SAMPLE_DTYPE, MemoryRecord

@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from iotrace.analysis.host.free_cpus import disturbed
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.host.others import others_and_stolen
 from iotrace.analysis.loop.measured import summarise
@@ -37,6 +36,7 @@ from iotrace.analysis.results import (
     Trust,
     unknown,
 )
+from iotrace.analysis.rules.trust import disturbed
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.trust import trust_of, trust_of_traces
 from iotrace.report.screen import print_trust

@@ -37,11 +37,10 @@ from iotrace.analysis.results import (
     Steps,
     TrainerTimes,
 )
-from iotrace.analysis.rules.conclusions import advice_of, culprits_of
 from iotrace.analysis.rules.facts.device import device_facts
 from iotrace.analysis.rules.facts.loader import loader_facts
 from iotrace.analysis.rules.facts.rank import rank_facts
-from iotrace.analysis.rules.model import find_all
+from iotrace.analysis.rules.model import advice_of, culprits_of, find_all
 from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.storage.amplification import with_amplification
 from iotrace.analysis.storage.by_mount import samples_of, with_storage

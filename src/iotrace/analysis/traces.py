@@ -33,9 +33,7 @@ from iotrace.analysis.results import (
     System,
     unknown,
 )
-from iotrace.analysis.rules.conclusions import advice_of
-from iotrace.analysis.rules.facts.device import DeviceFacts, device_facts, loads_itself
-from iotrace.analysis.rules.model import find_all
+from iotrace.analysis.rules.model import advice_of, find_all
 from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict
@@ -254,8 +252,14 @@ def _data_wait(rank: _Trace) -> DataWait:
 
 def _advice(rank: _Trace, result: RankReport) -> list[Recommendation]:
     """Advise on the data wait, then on what else the device waits for."""
-    facts, wait = device_facts(rank.compute) or DeviceFacts(), result.data_wait
-    if 100 * (bound_fraction(wait) or 0.0) >= MODERATELY_PERCENT and loads_itself(rank.trace):
+    wait = result.data_wait
+    waits = 100 * (bound_fraction(wait) or 0.0) >= MODERATELY_PERCENT
+    if not waits and rank.compute.accelerator is None:
+        return []
+    from iotrace.analysis.rules.facts.device import DeviceFacts, device_facts, loads_itself
+
+    facts = device_facts(rank.compute) or DeviceFacts()
+    if waits and loads_itself(rank.trace):
         facts = replace(facts, wait_ms=wait.raw_ms, exposed_wait_ms=wait.exposed_ms)
     return advice_of(find_all("device", facts), rank=0)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from iotrace.analysis.host.free_cpus import disturbed
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.resampling import mean_ci
 from iotrace.analysis.results import LoaderResult, RankReport, total
+from iotrace.analysis.rules.trust import disturbed
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError

@@ -6,6 +6,10 @@ import msgspec
 
 from iotrace.analysis.results.base import ReportPart
 
+# What tracing may take of a step: from where on its figures are doubtful, and from where on bad.
+TRACING_PERCENT = (2.0, 10.0)
+_BUSY, _SATURATED = 0.9, 0.2  # of the CPUs' time: none is free
+
 
 class Gpu(ReportPart, frozen=True, kw_only=True):
     """An accelerator that the rank used (any, where that is unknown), or a MIG instance of one.
@@ -104,6 +108,12 @@ class HostUse(ReportPart, frozen=True, kw_only=True):
     calibration: Calibration | None = None
     swap_in_bytes: int | None = None
 
+    @property
+    def has_free_cpus(self) -> bool:
+        """Whether there was a CPU that neither the job nor anything else kept busy."""
+        busy, saturated = self.cpu_busy_fraction, self.cpu_saturated_fraction
+        return busy is not None and busy < _BUSY and (saturated or 0.0) < _SATURATED
+
 
 class Forecast(ReportPart, frozen=True, kw_only=True):
     """What runs out at the rate of the last half of the run: `what` is memory, descriptors, mappings or shm.
@@ -175,3 +185,14 @@ class Overhead(ReportPart, frozen=True, kw_only=True):
     workers_pct_of_production: float | None
     estimated_pct_of_step: float | None
     least_pct_of_step: float | None
+
+    @property
+    def calls_cost_most(self) -> bool:
+        """Whether to trace POSIX calls cost more than spans did, at the least."""
+        calls_us = (self.posix_calls or 0) * (self.next_posix_call_us or 0.0)
+        return calls_us > self.spans * (self.span_us or 0.0)
+
+    @property
+    def is_for_calls(self) -> bool:
+        """Whether tracing took so much that figures are bad, and POSIX calls cost most of it."""
+        return (self.least_pct_of_step or 0.0) >= TRACING_PERCENT[1] and self.calls_cost_most

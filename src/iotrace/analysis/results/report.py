@@ -45,11 +45,18 @@ class Fix(ReportPart, frozen=True, kw_only=True):
     code: str | None = None
 
 
+OK, CAUTION, BAD = "ok", "caution", "bad"
+
+
 class Trust(ReportPart, frozen=True, kw_only=True):
-    """How far the figures can be relied on: ``ok``, ``caution`` or ``bad``, and what that rests on."""
+    """How far the figures can be relied on: ``ok``, ``caution`` or ``bad``, and what that rests on.
+
+    `codes` are those of the rules that the reasons come from, in the same order; none where all is well.
+    """
 
     level: str
     reasons: list[str]
+    codes: list[str] = msgspec.field(default_factory=list)
 
 
 class Verdict(ReportPart, frozen=True, kw_only=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iotrace.analysis.host.free_cpus import free_cpus
 from iotrace.analysis.results import Evidence, ProcessUse
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, rule
@@ -264,7 +263,7 @@ def _is_stolen(facts: RankFacts, least: float = 0.05) -> bool:
 
 def _has_neighbours(facts: RankFacts, least: float = 0.2) -> bool:
     host = facts.report.system.host
-    return host is not None and (host.others_cpu_fraction or 0.0) >= least and not free_cpus(host)
+    return host is not None and (host.others_cpu_fraction or 0.0) >= least and not host.has_free_cpus
 
 
 @rule(

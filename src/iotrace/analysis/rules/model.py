@@ -6,8 +6,12 @@ are the defaults of its keyword arguments. Its docstring is what `iotrace explai
 
 from __future__ import annotations
 
+import glob
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar
@@ -15,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Evidence
+from iotrace.analysis.results import Culprit, Evidence, Recommendation
 
 # The modules that hold the rules of each scope, in the order of their codes.
 SUBJECTS = {
@@ -35,7 +39,6 @@ SCOPES = {
     "run": "how far those of the whole run can",
 }
 SITE_RULES = "iotrace.rules"  # the entry points that name modules with rules of a site's own
-_BROKEN = "IO900"
 
 Examples = Sequence[dict[str, Any]]
 
@@ -135,9 +138,7 @@ def rule(code: str, name: str, scope: str, **known: Any) -> Callable[[Find], Fin
 
 def rules_of(scope: str) -> list[Rule]:
     """Return the rules of a scope in the order of their codes, a site's own among them."""
-    for subject in SUBJECTS[scope]:
-        import_module(f"{__package__}.{subject}")
-    _load_site_rules()
+    _load(scope)
     return sorted((each for each in _catalogue.values() if each.scope == scope), key=lambda each: each.code)
 
 
@@ -189,9 +190,58 @@ def rule_of(code: str) -> Rule:
     Raises:
         KeyError: there is none.
     """
-    if code not in _catalogue:
-        catalogue()
+    for scope in SUBJECTS:
+        if code in _catalogue:
+            break
+        _load(scope)
     return _catalogue[code]
+
+
+def culprits_of(found: Sequence[Finding]) -> list[Culprit]:
+    """Return what holds the making of batches up from outside, in order."""
+    return [
+        Culprit(
+            id=rule_of(each.rule).id,
+            text=each.text,
+            evidence=each.evidence,
+            wait_ms=each.cost_ms or 0.0,
+            leads=each.is_main_cause,
+            remedy=each.remedy,
+            gain_ms_per_step=each.gain_ms,
+            code=each.rule,
+        )
+        for each in found
+    ]
+
+
+def advice_of(found: Sequence[Finding], rank: int | None) -> list[Recommendation]:
+    """Return what to do, the first thing first; of causes from outside the main ones alone."""
+    worth = [each for each in found if rule_of(each.rule).scope != "rank" or each.is_main_cause]
+    return [_recommendation(each, rank) for each in resolve(worth)]
+
+
+def _recommendation(found: Finding, rank: int | None) -> Recommendation:
+    rule = rule_of(found.rule)
+    return Recommendation(
+        id=rule.id,
+        severity=found.level,
+        text=found.advice,
+        evidence={"wait_ms": found.cost_ms or 0.0} if rule.scope == "rank" else dict(found.evidence),
+        gain_ms_per_step=found.gain_ms,
+        remedy=found.remedy,
+        fix=rule.id if found.loader is None else f"{rule.id}:{found.loader}",
+        rank=rank,
+        gain=found.gain,
+        gain_interval_ms=found.gain_interval_ms,
+        command=found.command,
+        cost_ms_per_step=found.cost_ms if rule.scope == "loader" else None,
+        code=found.rule,
+    )
+
+
+def saves_wait(item: Recommendation) -> bool:
+    """Whether what advice gains is data wait: an accelerator that works meanwhile bounds it."""
+    return item.code is None or rule_of(item.code).saves_wait
 
 
 def _findings(rule: Rule, facts: object) -> Iterator[Finding]:
@@ -209,8 +259,16 @@ def _findings(rule: Rule, facts: object) -> Iterator[Finding]:
 failures: dict[str, str] = {}
 
 
+def _load(scope: str) -> None:
+    for subject in SUBJECTS[scope]:
+        import_module(f"{__package__}.{subject}")
+    _load_site_rules()
+
+
 @cache
 def _load_site_rules() -> None:
+    if not any(map(_names_site_rules, sys.path)):  # else importlib.metadata takes 50 ms to find none
+        return
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=SITE_RULES):
@@ -218,3 +276,12 @@ def _load_site_rules() -> None:
             entry.load()
         except Exception as error:
             failures[entry.name] = f"{type(error).__name__}: {error}"
+
+
+def _names_site_rules(folder: str) -> bool:
+    """Whether a distribution that is installed in a folder of sys.path names rules of a site's own."""
+    for name in glob.iglob(os.path.join(glob.escape(folder), "*-info", "entry_points.txt")):
+        with suppress(OSError), open(name, "rb") as points:
+            if SITE_RULES.encode() in points.read():
+                return True
+    return False

@@ -6,21 +6,26 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from iotrace.analysis.host.free_cpus import OTHERS_BOUNDS, STOLEN_BOUNDS, free_cpus
 from iotrace.analysis.resampling import FEWEST
-from iotrace.analysis.results import ClockInfo, Overhead, RankReport, SessionInfo
+from iotrace.analysis.results import (
+    BAD,
+    CAUTION,
+    TRACING_PERCENT,
+    ClockInfo,
+    HostUse,
+    RankReport,
+    SessionInfo,
+)
 from iotrace.analysis.rules.model import Finding, rule
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.session.manifest import NotCaptured
 from iotrace.units import bounds, counted, milliseconds, percent, size
 
-OK, CAUTION, BAD = "ok", "caution", "bad"
-LEVELS = (OK, CAUTION, BAD)
-
-TRACING_PERCENT = (2.0, 10.0)
-LESS_TRACING = "repeat with --io off"
+OTHER_PROGRAMS = "IO702"
 _LONG_STEPS = 2.0  # p95 over median, from which it is said
 _VERDICT_BOUNDS = (0.05, 0.20)
+_OTHERS = (0.05, 0.20)  # where no CPU is free
+_STOLEN = (0.05, 0.20)
 _CODE_AND_PIPES_BYTES = 10 << 20
 _USUAL_THROTTLE = "power cap"  # how a device works under full load
 _MIB = 1 << 20
@@ -71,7 +76,7 @@ def few_steps(facts: TrustFacts, *, fewest: int = 20) -> Iterator[Finding]:
 
 
 @rule(
-    "IO702",
+    OTHER_PROGRAMS,
     "other-programs",
     "trust",
     fires=[{"host": {"others_cpu_fraction": 0.3, "cpu_busy_fraction": 0.99}}, {"host": None}],
@@ -81,7 +86,7 @@ def few_steps(facts: TrustFacts, *, fewest: int = 20) -> Iterator[Finding]:
     ],
 )
 def other_programs(
-    facts: TrustFacts, *, least: Bounds = OTHERS_BOUNDS, least_beside_free: Bounds = (0.25, 2.0)
+    facts: TrustFacts, *, least: Bounds = _OTHERS, least_beside_free: Bounds = (0.25, 2.0)
 ) -> Iterator[Finding]:
     """Other programs used the CPUs: times are no longer the job's own.
 
@@ -94,7 +99,7 @@ def other_programs(
             yield Finding(level=CAUTION, text="not known: whether other programs were busy")
         return
     text = f"other programs used {percent(others)} of the CPUs"
-    yield from _doubt(others, least_beside_free if free_cpus(host) else least, text)
+    yield from _doubt(others, least_beside_free if host.has_free_cpus else least, text)
 
 
 @rule(
@@ -104,7 +109,7 @@ def other_programs(
     fires=[{"host": {"cpu_stolen_fraction": 0.1}}],
     silent=[{"host": {"cpu_stolen_fraction": 0.01}}],
 )
-def hypervisor(facts: TrustFacts, *, least: Bounds = STOLEN_BOUNDS) -> Iterator[Finding]:
+def hypervisor(facts: TrustFacts, *, least: Bounds = _STOLEN) -> Iterator[Finding]:
     """The hypervisor gave CPU time of this machine to others."""
     host = facts.report.system.host
     stolen = host.cpu_stolen_fraction if host is not None else None
@@ -220,14 +225,17 @@ def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> I
         text = f"tracing took {bounds(overhead.least_pct_of_step, cost)} of a step"
         yield Finding(
             level=level,
-            text=f"{text}: {LESS_TRACING}" if level == BAD and calls_cost_most(overhead) else text,
+            text=f"{text}: repeat with --io off" if overhead.is_for_calls else text,
         )
 
 
-def calls_cost_most(overhead: Overhead) -> bool:
-    """Whether to trace POSIX calls cost more than spans did, at the least."""
-    calls_us = (overhead.posix_calls or 0) * (overhead.next_posix_call_us or 0.0)
-    return calls_us > overhead.spans * (overhead.span_us or 0.0)
+def disturbed(host: HostUse | None) -> bool:
+    """Whether other programs or machines took so many of the CPUs that times are no longer the job's own."""
+    if host is None:
+        return False
+    others = host.others_cpu_fraction or 0.0
+    stolen = host.cpu_stolen_fraction or 0.0
+    return (not host.has_free_cpus and others >= _OTHERS[1]) or stolen >= _STOLEN[1]
 
 
 @rule(

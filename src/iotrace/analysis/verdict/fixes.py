@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import GONE, Fix, RankReport, Recommendation, Trust
-from iotrace.analysis.rules.conclusions import saves_wait
-from iotrace.analysis.rules.trust import BAD
+from iotrace.analysis.results import BAD, GONE, Fix, RankReport, Recommendation, Trust
+from iotrace.analysis.rules.model import saves_wait
 from iotrace.analysis.verdict.reason import competes, trains_beside_workers
 from iotrace.units import percent
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iotrace.analysis.host.free_cpus import free_cpus
 from iotrace.analysis.results import FileCost, FileGroup, LoaderResult, RankReport, cost_of_file_ms
 from iotrace.analysis.verdict.device import each_step
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, device_waits
@@ -69,7 +68,7 @@ def competes(rank: RankReport) -> bool:
     if not trains_beside_workers(rank):
         return False
     host = rank.system.host
-    return host is not None and host.cpu_busy_fraction is not None and not free_cpus(host)
+    return host is not None and host.cpu_busy_fraction is not None and not host.has_free_cpus
 
 
 def reason_of(rank: RankReport) -> dict[str, str | None]:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from iotrace.analysis.host.free_cpus import free_cpus
 from iotrace.analysis.resampling import FEWEST
-from iotrace.analysis.results import ClockInfo, RankReport, SessionInfo, Trust
+from iotrace.analysis.results import BAD, CAUTION, OK, ClockInfo, RankReport, SessionInfo, Trust
 from iotrace.analysis.rules.model import Finding, find_all
-from iotrace.analysis.rules.trust import BAD, CAUTION, LEVELS, OK, RunFacts, TrustFacts
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.session.manifest import NotCaptured
 from iotrace.units import counted
+
+_LEVELS = (OK, CAUTION, BAD)
 
 
 def trust_of(
@@ -33,6 +33,8 @@ def trust_of(
     trained = [rank for rank in ranks if rank.steps.count]
     without = [rank for rank in ranks if not rank.steps.count] if trained else []
     ranks = trained or ranks
+    from iotrace.analysis.rules.trust import RunFacts
+
     run = RunFacts(
         session=session,
         losses=losses,
@@ -44,8 +46,12 @@ def trust_of(
     doubts = [*_worst_of_each(ranks), *find_all("run", run)]
     if not doubts:
         return Trust(level=OK, reasons=_facts(ranks))
-    doubts = sorted(doubts, key=lambda doubt: -LEVELS.index(doubt.level))
-    return Trust(level=doubts[0].level, reasons=[doubt.text for doubt in doubts])
+    doubts = sorted(doubts, key=lambda doubt: -_LEVELS.index(doubt.level))
+    return Trust(
+        level=doubts[0].level,
+        reasons=[doubt.text for doubt in doubts],
+        codes=[doubt.rule for doubt in doubts],
+    )
 
 
 def trust_of_traces(
@@ -73,6 +79,8 @@ def trust_of_traces(
 
 def _worst_of_each(ranks: Sequence[RankReport]) -> list[Finding]:
     """Find the worst doubt of each rule; of several ranks its rank is named where not all have the same."""
+    from iotrace.analysis.rules.trust import TrustFacts
+
     longest = max(ranks, key=lambda rank: bound_fraction(rank.data_wait) or 0.0)
     by_rule: dict[str, list[tuple[Finding, str]]] = {}
     for rank in ranks:
@@ -80,7 +88,7 @@ def _worst_of_each(ranks: Sequence[RankReport]) -> list[Finding]:
             by_rule.setdefault(found.rule, []).append((found, rank.called))
     worst = []
     for code in sorted(by_rule):
-        doubt, rank_name = max(by_rule[code], key=lambda pair: LEVELS.index(pair[0].level))
+        doubt, rank_name = max(by_rule[code], key=lambda pair: _LEVELS.index(pair[0].level))
         alike = sum(other.text == doubt.text for other, _ in by_rule[code]) == len(ranks)
         whose = "" if alike else f"{rank_name}: "
         worst.append(replace(doubt, text=f"{whose}{doubt.text}"))
@@ -93,5 +101,5 @@ def _facts(ranks: Sequence[RankReport]) -> list[str]:
     if known := [cost for cost in costs if cost is not None]:
         facts.append(f"tracing <= {max(max(known), 0.1):.1f} %")
     hosts = [rank.system.host for rank in ranks if rank.system.host is not None]
-    free = all(map(free_cpus, hosts))
+    free = all(host.has_free_cpus for host in hosts)
     return [*facts, "the machine had free cores" if free else "no other program was busy"]

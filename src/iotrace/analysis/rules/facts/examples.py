@@ -6,7 +6,7 @@ The examples prove a rule (tests/unit/test_rules.py), and `iotrace explain` show
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
@@ -137,7 +137,10 @@ _MADE: dict[str, Any] = {
 }
 
 
-def fill(kind: Any, known: Mapping[str, Any]) -> Any:
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+
+
+def fill(kind: type[Struct], known: Mapping[str, Any]) -> Struct:
     """Make a struct of plain values, also of those that it holds; what is not known is None, or empty."""
     hints = get_type_hints(kind)
     values = {name: _value(hints[name], value) for name, value in known.items()}
