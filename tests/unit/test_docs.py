@@ -32,8 +32,8 @@ _SHELLS = ("console", "bash", "yaml")
 _OPTION = re.compile(r"(?<=[ \[])--?[a-z][\w-]*")
 
 
-def _command_pages() -> ModuleType:
-    found = spec_from_file_location("command_pages", PROJECT / "tools" / "command_pages.py")
+def _tool(name: str) -> ModuleType:
+    found = spec_from_file_location(name, PROJECT / "tools" / f"{name}.py")
     assert found is not None
     assert found.loader is not None
     module = module_from_spec(found)
@@ -52,7 +52,7 @@ def test_every_page_stands_in_one_section() -> None:
 
 
 def test_the_page_of_each_command_is_what_its_help_prints() -> None:
-    made = _command_pages().pages()
+    made = _tool("command_pages").pages()
     stale = sorted(
         name
         for name in made.keys() | {path.name for path in (_DOCS / "commands").iterdir()}
@@ -61,6 +61,11 @@ def test_the_page_of_each_command_is_what_its_help_prints() -> None:
         or (_DOCS / "commands" / name).read_text() != made[name]
     )
     assert not stale, f"docs/commands/: not what --help prints: {stale}; run: tools/docs commands"
+
+
+def test_the_page_of_the_rules_is_what_the_catalogue_says() -> None:
+    stale = (_DOCS / "rules.md").read_text() != _tool("rule_pages").page()
+    assert not stale, "docs/rules.md: not what the catalogue says; run: tools/docs rules"
 
 
 @pytest.mark.parametrize("path", _TEXTS, ids=lambda path: str(path.relative_to(PROJECT)))

@@ -40,7 +40,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.rules.facts.device import device_facts
 from iotrace.analysis.rules.facts.loader import loader_facts
 from iotrace.analysis.rules.facts.rank import rank_facts
-from iotrace.analysis.rules.model import advice_of, culprits_of, find_all
+from iotrace.analysis.rules.model import advice_of, culprits_of, find_all, unasked
 from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.storage.amplification import with_amplification
 from iotrace.analysis.storage.by_mount import samples_of, with_storage
@@ -56,6 +56,7 @@ from iotrace.analysis.wait.loop_io import loop_reads
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.stages import stages_of
+from iotrace.session.manifest import NotCaptured
 from iotrace.session.names import KIND_TRAINER
 from iotrace.sources.kineto.profiler_traces import Windows
 from iotrace.sources.processes import Process
@@ -66,13 +67,14 @@ from iotrace.sources.session import Session, rank_of
 class RankPart(msgspec.Struct, frozen=True):
     """A rank's part of a report, which is made by itself; `trace` is compared with the other ranks'.
 
-    Of its `windows` outlines are kept.
+    Of its `windows` outlines are kept. `unasked`: rules of a site's own that failed.
     """
 
     report: RankReport
     advice: list[Recommendation]
     trace: RankTrace | None
     windows: Windows
+    unasked: list[NotCaptured]
 
 
 def rank_part(one: RankAnalysis) -> RankPart:
@@ -94,6 +96,7 @@ def rank_part(one: RankAnalysis) -> RankPart:
         advice=advice_of(found, report.rank),
         trace=compared_trace(report.rank, one.compute, beside),
         windows=one.rank.main.windows.outline(),
+        unasked=unasked(),
     )
 
 
@@ -112,6 +115,7 @@ def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report
     clocks = clocks_of(session)
     withheld = None if imbalance is None else imbalance.withheld
     trust = trust_of(about, ranks, clocks, analysis.data_loss, withheld)
+    failed = dict.fromkeys([*(item for part in parts for item in part.unasked), *unasked()])
     return Report(
         schema_version=SCHEMA_VERSION,
         session=about,
@@ -120,7 +124,7 @@ def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report
         processes=[_process(session, process) for process in session.processes],
         imbalance=imbalance,
         recommendations=[item for part in parts for item in part.advice],
-        not_captured=not_captured(analysis),
+        not_captured=[*not_captured(analysis), *failed],
         clocks=clocks,
         forecasts=forecasts_of(session),
     )

@@ -33,7 +33,7 @@ from iotrace.analysis.results import (
     System,
     unknown,
 )
-from iotrace.analysis.rules.model import advice_of, find_all
+from iotrace.analysis.rules.model import advice_of, find_all, unasked
 from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict
@@ -68,6 +68,7 @@ class TracePart(msgspec.Struct, frozen=True):
     clock_kind: str
     recorded: list[str]
     not_captured: list[NotCaptured]
+    unasked: list[NotCaptured]
     stepped: bool
     complete: bool
 
@@ -99,6 +100,7 @@ def trace_part(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US) -> Trac
         clock_kind="none" if trace.base_ns is None else "assumed",
         recorded=_recorded(trace, result),
         not_captured=_not_captured(trace),
+        unasked=unasked(),
         stepped=bool(activity.steps.any()),
         complete=not trace.problems,
     )
@@ -142,7 +144,11 @@ def report_of_parts(found: Sequence[TracePart]) -> Report:
         processes=[],
         imbalance=imbalance,
         recommendations=advice,
-        not_captured=[*missing, *(item for part in found for item in part.not_captured)],
+        not_captured=[
+            *missing,
+            *(item for part in found for item in part.not_captured),
+            *dict.fromkeys(item for part in found for item in part.unasked),
+        ],
         clocks=[_clock(number, part) for number, part in ranks],
     )
 

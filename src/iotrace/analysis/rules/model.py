@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.results import Culprit, Evidence, Recommendation
+from iotrace.session.manifest import NotCaptured
 
 # The modules that hold the rules of each scope, in the order of their codes.
 SUBJECTS = {
@@ -123,8 +124,10 @@ def rule(code: str, name: str, scope: str, **known: Any) -> Callable[[Find], Fin
     """Enter a function into the catalogue.
 
     Raises:
-        ValueError: another rule has this code.
+        ValueError: another rule has this code, or there is no such scope.
     """
+    if scope not in SCOPES:
+        raise ValueError(f"{code}: the scope is one of {', '.join(SCOPES)}")
 
     def enter(find: Find) -> Find:
         before = _catalogue.get(code)
@@ -149,7 +152,7 @@ def catalogue() -> list[Rule]:
 
 def find_all(scope: str, facts: object) -> list[Finding]:
     """Return what the rules of a scope find in its facts."""
-    found = [finding for each in rules_of(scope) for finding in _findings(each, facts)]
+    found = [finding for each in rules_of(scope) for finding in ask(each, facts)]
     return sorted(found, key=lambda finding: finding.order)
 
 
@@ -244,19 +247,28 @@ def saves_wait(item: Recommendation) -> bool:
     return item.code is None or rule_of(item.code).saves_wait
 
 
-def _findings(rule: Rule, facts: object) -> Iterator[Finding]:
-    """Yield what one rule finds; a rule of a site's own that fails is reported, and harms nothing."""
+def ask(rule: Rule, facts: object) -> list[Finding]:
+    """Return what one rule finds; one of a site's own that fails is named by `unasked`, and harms nothing."""
     if rule.find.__module__.startswith("iotrace."):
-        yield from (replace(finding, rule=rule.code) for finding in rule.find(facts))
-        return
+        return [replace(finding, rule=rule.code) for finding in rule.find(facts)]
     try:
-        yield from [replace(finding, rule=rule.code) for finding in rule.find(facts)]
+        return [replace(finding, rule=rule.code) for finding in rule.find(facts)]
     except Exception as error:
-        failures[rule.code] = f"{type(error).__name__}: {error}"
+        _failed[f"rule {rule.code}"] = f"{type(error).__name__}: {error}"
+        return []
 
 
-# Why rules of a site's own could not be loaded or asked, by code or by the name of their entry point.
-failures: dict[str, str] = {}
+# Why rules of a site's own failed, until `unasked` tells it; why modules of them could not be loaded.
+_failed: dict[str, str] = {}
+_not_loaded: dict[str, str] = {}
+
+
+def unasked() -> list[NotCaptured]:
+    """Name the rules of a site's own that failed since the last call, and those that cannot be loaded."""
+    remedy = f"mend it, or uninstall what names it as an entry point of {SITE_RULES}"
+    found = [NotCaptured(what, why, remedy) for what, why in (*_not_loaded.items(), *_failed.items())]
+    _failed.clear()
+    return found
 
 
 def _load(scope: str) -> None:
@@ -275,7 +287,7 @@ def _load_site_rules() -> None:
         try:
             entry.load()
         except Exception as error:
-            failures[entry.name] = f"{type(error).__name__}: {error}"
+            _not_loaded[f"rules of {entry.name}"] = f"{type(error).__name__}: {error}"
 
 
 def _names_site_rules(folder: str) -> bool:

@@ -17,7 +17,7 @@ from iotrace.analysis.wait.loop_io import LoopWrites, loop_writes
 from iotrace.analysis.wait.pools import asleep_for_pool, decoding_without_cpu
 from iotrace.sources.records import Threads
 
-_TOLD, _MAIN = 0.25, 0.5  # of the data wait: what is worth telling, and what is a main cause
+TOLD, MAIN = 0.25, 0.5  # of the data wait: what is worth telling, and what is a main cause
 _BUSY = 0.9  # of the time of the CPUs beside the bound ones
 
 
@@ -50,11 +50,11 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
         wait_ms, step_ms = self.report.data_wait.raw_ms, self.report.steps.mean_ms
         if not wait_ms or not step_ms:
             return False
-        return cost_ms >= _TOLD * wait_ms and 100 * cost_ms >= MODERATELY_PERCENT * step_ms
+        return cost_ms >= TOLD * wait_ms and 100 * cost_ms >= MODERATELY_PERCENT * step_ms
 
     def is_main_cause(self, cost_ms: float) -> bool:
         """Whether that is half of the data wait or more: a verdict then names it before the cause."""
-        return cost_ms >= _MAIN * (self.report.data_wait.raw_ms or 0.0)
+        return cost_ms >= MAIN * (self.report.data_wait.raw_ms or 0.0)
 
     @property
     def without_cpu_ms(self) -> float:
