@@ -55,9 +55,8 @@ _TRUST_STYLES = {"ok": "green", "caution": "yellow", "bad": "bold red"}
 def print_screen(report: Report, console: Console) -> None:
     """Print the verdict over the job, then the figures of the rank that it is about, or of all ranks."""
     found = report.verdict
-    banner = found.banner
     style = _STYLES.get(found.kind, "bold")
-    line(console, "", Text.assemble((banner, style), "   ", found.text.removeprefix(banner).lstrip()), 0)
+    line(console, "", Text.assemble((found.banner, style), "   ", found.said), 0)
     if found.why:
         say(console, "Why", found.why)
     for label, text in ending(report):

@@ -78,6 +78,11 @@ class Verdict(ReportPart, frozen=True, kw_only=True):
     trust: Trust
     culprit: str | None = None
 
+    @property
+    def said(self) -> str:
+        """Return what `text` says behind its banner."""
+        return self.text[len(self.banner) :].lstrip()
+
 
 Evidence = dict[str, float | str | list[int]]
 

@@ -74,12 +74,14 @@ def held_up_by(facts: LoaderFacts, cause: str) -> bool:
     return (facts.is_waited_for or cause == "startup") and is_worth(cost_ms(facts, cause), facts)
 
 
-def finding(facts: LoaderFacts, *, remedy: str, **known: Any) -> Finding:
-    """Make a finding; a change to one of several loaders says to which, in its words."""
-    call, closed, rest = remedy.partition(")")
-    if facts.called and call.startswith("DataLoader("):
-        remedy = f"{call}{closed} of {facts.called}{rest}"
-    return Finding(remedy=remedy, loader=facts.number if facts.of_several else None, **known)
+def finding(facts: LoaderFacts, **known: Any) -> Finding:
+    """Make a finding on a loader; of several its number tells which."""
+    return Finding(loader=facts.number if facts.of_several else None, **known)
+
+
+def call_with(setting: str, facts: LoaderFacts) -> str:
+    """Write the change of a loader's setting as a call; of one of several loaders with its name."""
+    return f"DataLoader({setting})" + (f" of {facts.called}" if facts.called else "")
 
 
 def is_worth(saved_ms: float, facts: LoaderFacts) -> bool:

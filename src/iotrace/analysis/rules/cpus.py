@@ -12,6 +12,8 @@ from iotrace.analysis.wait.pools import Pool, pool_of
 from iotrace.units import counted, percent
 
 _SPIN = ("openblas", "torch")  # their threads spin while they wait; others sleep, and few gain little
+# Where all other CPUs are taken, too, to unbind gains little: who took them comes before the binding.
+_BEFORE_BINDING, _BEHIND_OTHERS = "IO302", "IO306"
 # What binds threads to CPUs from outside of the program's own code.
 _BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
 _ONE_THREAD = {
@@ -114,7 +116,7 @@ def cpu_binding(facts: RankFacts) -> Iterator[Finding]:
         },
         remedy=_unbound(facts, cpus, sharing),
         gain_ms=facts.cpu_gain_ms,
-        order=1 if _is_no_binding(facts) else 0,
+        place=_BEHIND_OTHERS if _is_no_binding(facts) else "",
     )
 
 
@@ -224,8 +226,8 @@ def stolen_cpus(facts: RankFacts) -> Iterator[Finding]:
     if host is not None and facts.lacks_cpus and _is_stolen(facts):
         share = host.cpu_stolen_fraction or 0.0
         text = f"other virtual machines took {percent(share)} of the CPUs' time"
-        order = -1 if _is_bound(facts) and _is_no_binding(facts) else 0
-        yield _without_cpus(facts, text, {"stolen_fraction": share}, order=order)
+        place = _BEFORE_BINDING if _is_bound(facts) and _is_no_binding(facts) else ""
+        yield _without_cpus(facts, text, {"stolen_fraction": share}, place=place)
 
 
 @rule(
@@ -247,8 +249,8 @@ def neighbours(facts: RankFacts) -> Iterator[Finding]:
     if host is not None and facts.lacks_cpus and _has_neighbours(facts):
         share = host.others_cpu_fraction or 0.0
         text = f"other programs took {percent(share)} of the CPUs"
-        order = -1 if _is_bound(facts) and _is_no_binding(facts) else 0
-        yield _without_cpus(facts, text, {"others_cpu_fraction": share}, order=order)
+        place = _BEFORE_BINDING if _is_bound(facts) and _is_no_binding(facts) else ""
+        yield _without_cpus(facts, text, {"others_cpu_fraction": share}, place=place)
 
 
 def _is_bound(facts: RankFacts) -> bool:
@@ -302,7 +304,7 @@ def _without_cpus(
     evidence: Evidence,
     remedy: str = "",
     gain_ms: float | None = None,
-    order: int = 0,
+    place: str = "",
 ) -> Finding:
     lost_ms = facts.without_cpu_ms
     return Finding(
@@ -312,7 +314,7 @@ def _without_cpus(
         cost_ms=lost_ms,
         gain_ms=gain_ms,
         is_main_cause=facts.is_main_cause(lost_ms),
-        order=order,
+        place=place,
     )
 
 

@@ -49,9 +49,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     `text` is what was seen, `remedy` the change in short, `how` the same as a sentence with its evidence.
     `cost_ms` is what it costs now, `gain_ms` what the change saves: at most, or as `gain`, a row of the
-    rank's gains, predicts within `gain_interval_ms`. A main cause is most of the wait. `tries`: the change
-    may gain nothing. `spares_work`: it makes less to do, where others only do it faster. Findings of the
-    rules that `silences` names are dropped. Of one scope those of a lower `order` come first.
+    rank's gains, predicts within `gain_interval_ms`. A main cause is most of the wait. `tries`: the
+    change may gain nothing. `spares_work`: it makes less to do, where others only do it faster. Findings
+    of the rules that `silences` names are dropped. Those of one scope come in the order of their codes;
+    with a `place` where that code would.
     """
 
     text: str
@@ -68,7 +69,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     tries: bool = False
     spares_work: bool = False
     silences: tuple[str, ...] = ()
-    order: int = 0
+    place: str = ""
     loader: int | None = None
     rule: str = ""
 
@@ -153,7 +154,7 @@ def catalogue() -> list[Rule]:
 def find_all(scope: str, facts: object) -> list[Finding]:
     """Return what the rules of a scope find in its facts."""
     found = [finding for each in rules_of(scope) for finding in ask(each, facts)]
-    return sorted(found, key=lambda finding: finding.order)
+    return sorted(found, key=lambda finding: finding.place or finding.rule)
 
 
 def resolve(found: Sequence[Finding]) -> list[Finding]:

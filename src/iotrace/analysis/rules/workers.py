@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from iotrace.analysis.rules.causes import (
     MOSTLY,
     Remedy,
+    call_with,
     ended_by,
     finding,
     held_up_by,
@@ -163,7 +164,7 @@ def _kept_workers(facts: LoaderFacts) -> Remedy | None:
     if facts.about.persistent_workers is not False:
         return None
     text = f"set persistent_workers=True: workers were started for each of {facts.epochs} epochs"
-    return Remedy("DataLoader(persistent_workers=True)", text)
+    return Remedy(call_with("persistent_workers=True", facts), text)
 
 
 @rule(
@@ -215,7 +216,8 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     change = "more workers: iotrace sweep finds how many"
     if enough is not None:
         more += f", to {enough}"
-        change = f"DataLoader(num_workers={enough})" + (", samples shared out" if about.iterable else "")
+        change = call_with(f"num_workers={enough}", facts)
+        change += ", samples shared out" if about.iterable else ""
     yield finding(
         facts,
         text=(
@@ -336,7 +338,7 @@ def waiting_in_order(facts: LoaderFacts) -> Iterator[Finding]:
         facts,
         text=f"{behind_ms:.1f} ms of wait a step{of_loader(facts)} passed while a later batch lay ready",
         how="DataLoader(in_order=False) delivers that one, where the order of samples may change",
-        remedy="DataLoader(in_order=False), if order may change",
+        remedy=f"{call_with('in_order=False', facts)}, if order may change",
         level="medium",
         evidence={"behind_ready_ms": behind_ms, **which(facts)},
         gain_ms=won_ms,
