@@ -25,6 +25,8 @@ _GUIDES = {  # what says more than the help
     "merge": "[many files, one timeline](../merge.md)",
     "export": "[the files of a session](../session-format.md)",
     "schema": "[what every figure means](../definitions.md)",
+    "rules": "[all rules](../rules.md)",
+    "explain": "[all rules](../rules.md)",
 }
 _MADE = "<!-- Made by: tools/docs commands. Change the command's help instead. -->\n"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from iotrace.analysis import results
-from iotrace.analysis.results.figure import figures_of
+from iotrace.analysis.results.base import figures_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "definitions.md"
 # `<!-- figures: Steps, excluded.Excluded -->`: a struct, and one whose fields follow behind a dot.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from iotrace.analysis.loader_facts import loader_facts
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
+from iotrace.analysis.rules.facts.loader import loader_facts
 from iotrace.sources.session import open_session
 from tests.support.runs import run_script
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from iotrace.analysis.advice import recommend
-from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
 from iotrace.analysis.results import FileGroup, GainRow, WholeReads
+from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.sources.records import IteratorStart
 from tests.support.results import unknown
+from tests.support.rules import recommend
 
 MIB = 1 << 20
 

@@ -9,6 +9,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
+import pytest
 
 from tests.support.runs import PROJECT
 
@@ -87,3 +88,49 @@ def test_the_largest_rooms_are_found() -> None:
     # The rows are read by a pattern: one that matches nothing would agree with no code at all.
     assert {"agent/", "cli/", "sources/", "analysis/", "merge/"} <= _imports_of_document().keys()
     assert isinstance(_SOURCE, Path)
+
+
+_TOLD = {"text", "why", "remedy", "reason", "reasons", "banner", "advice"}  # fields that people read
+_BY_TEXT = {  # what looks at such a text all the same, and why it may
+    "report/page/comparison.py: result.text.removeprefix(label)": "cuts the label off that stands before it",
+    "report/screen.py: reason.partition(': ')": "puts what is said of one rank together",
+    "report/sweeps/head.py: found.text.removeprefix(label)": "cuts the label off that stands before it",
+    "session/hangs.py: each.text.startswith('waits for work')": "a session's record holds the sentence alone",
+    "sweeps/apply.py: 'HfArgumentParser' in source.text": "it is the user's program",
+}
+_LOOKS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "find", "index", "count"}
+
+
+def _is_told(node: ast.expr) -> bool:
+    """Whether an expression is such a field, or a variable that holds one; `text` alone may be any text."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in _TOLD
+    return isinstance(node, ast.Name) and node.id in _TOLD - {"text"}
+
+
+def _decides_by_text(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in _LOOKS and _is_told(node.func.value)
+    if not isinstance(node, ast.Compare):
+        return False
+    looks = any(isinstance(each, ast.In | ast.NotIn) for each in node.ops)
+    return looks and any(map(_is_told, node.comparators))
+
+
+def test_a_text_is_not_used_to_decide() -> None:
+    """What people read may be worded anew; what decides asks for a code, an id or a field."""
+    found = [
+        f"{path.relative_to(_SOURCE)}: {ast.unparse(node)}"
+        for path in sorted(_SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if _decides_by_text(node) and isinstance(node, ast.expr)
+    ]
+    assert sorted(found) == sorted(_BY_TEXT)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["item.remedy.startswith('try ')", "'other' in reason", "'x' not in a.why", "a.text.removeprefix(b)"],
+)
+def test_a_decision_by_a_text_is_seen(code: str) -> None:
+    assert _decides_by_text(ast.parse(code, mode="eval").body)

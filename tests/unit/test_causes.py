@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iotrace.analysis.remedies import REMEDIES
+from iotrace.analysis.rules.model import rules_of
 from iotrace.analysis.verdict import reason
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES
@@ -21,7 +21,7 @@ def test_a_cause_has_all_that_is_said_of_it(cause: str) -> None:
     assert cause in render.DARK
     assert cause in render.PATTERNS
     assert cause == "unknown" or cause in reason._CAUSES
-    assert cause == "unknown" or cause in REMEDIES
+    assert cause == "unknown" or f"{cause}-bound" in {rule.id for rule in rules_of("loader")}
     assert cause == "unknown" or part_name(cause) != cause
 
 

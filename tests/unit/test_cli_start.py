@@ -109,7 +109,21 @@ def _iotrace(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-_COMMANDS = ("run", "top", "report", "ls", "compare", "check", "sweep", "doctor", "merge", "export", "schema")
+_COMMANDS = (
+    "run",
+    "top",
+    "report",
+    "ls",
+    "compare",
+    "check",
+    "sweep",
+    "doctor",
+    "merge",
+    "export",
+    "schema",
+    "rules",
+    "explain",
+)
 
 
 def test_without_a_command_the_help_is_printed() -> None:
@@ -150,6 +164,10 @@ def test_each_command_names_its_exit_codes(name: str) -> None:
         (["schema"], 2, "SUBJECT is missing"),
         (["schema", "else"], 2, "SUBJECT is report, "),
         (["schema", "report", "merge"], 2, "there is one argument too many: merge"),
+        (["explain"], 2, "CODE|NAME is missing"),
+        (["explain", "IO2O4"], 2, "there is no rule IO2O4: did you mean IO204"),
+        (["explain", "too-few-worker"], 2, "did you mean IO204"),
+        (["explain", "zz"], 2, "there is no rule zz"),
         (["run", "--bogus"], 125, "there is no option --bogus"),
         (["run"], 125, "no command was given"),
     ],

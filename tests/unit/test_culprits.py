@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from iotrace.analysis.culprits import advice_of, culprits_of, waiting_for_threads
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
@@ -19,15 +18,17 @@ from iotrace.analysis.results import (
     Steps,
     System,
 )
+from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.model import culprits_of, find_all
 from iotrace.analysis.wait import pools
 from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
-from iotrace.sources.records import Threads
 from iotrace.sources.run_delays import run_delays
 from iotrace.sources.scheduling import parse_cpus
 from iotrace.sources.session import Rank
 from tests.support.results import unknown
+from tests.support.rules import blamed_by
 from tests.support.tables import waits_of
 from tests.unit.test_production import spans
 
@@ -59,13 +60,15 @@ def blamed(
     wait = unknown(
         DataWait,
         raw_ms=60.0,
+        files=[],
         causes_ms={"read": 6.0, "decode": 54.0},
         without_cpu_ms={"read": 0.0, "decode": without_cpu_ms},
     )
-    report = unknown(RankReport, data_wait=wait, system=system, steps=unknown(Steps, mean_ms=100.0))
-    threads = [Threads(mono_ns=0, variables=variables or {})]
-    rank = SimpleNamespace(main=SimpleNamespace(of_type=lambda _: threads))
-    return culprits_of(cast(RankAnalysis, SimpleNamespace(rank=rank, primary=None)), report)
+    report = unknown(
+        RankReport, data_wait=wait, system=system, steps=unknown(Steps, mean_ms=100.0), file_groups=[]
+    )
+    facts = RankFacts(report=report, variables=variables or {})
+    return culprits_of(find_all("rank", facts))
 
 
 def test_workers_that_share_a_cpu_are_named_before_the_cause() -> None:
@@ -74,7 +77,7 @@ def test_workers_that_share_a_cpu_are_named_before_the_cause() -> None:
     assert found.text == "4 workers share CPU 0: decode 54.0 ms, 40.0 of it waiting for a CPU"
     assert found.evidence["affinity"] == [0]
     assert found.remedy == "do not bind workers (os.sched_setaffinity): 8 CPUs are theirs"
-    assert [each.id for each in advice_of([found])] == ["cpu-binding"]
+    assert found.code == "IO302"
 
 
 @pytest.mark.parametrize(
@@ -215,7 +218,11 @@ def test_a_sample_that_sleeps_for_a_librarys_threads_waits_for_no_storage(
     monkeypatch.setattr(pools, "samples_made", lambda *_: (asleep, 0.1, 0.0, 0.0))
     monkeypatch.setattr(pools, "_making", lambda _: 1.0)
     analysis = cast(RankAnalysis, SimpleNamespace(source=object(), primary=None, kept=[1]))
-    found = list(waiting_for_threads(analysis, report))
+    facts = {
+        "undecoded": pools.decoding_without_cpu(analysis, report),
+        "asleep_for_pool": pools.asleep_for_pool(analysis, report),
+    }
+    found = blamed_by("IO301", report, **facts)
     assert [each.id for each in found] == (["threads"] if told else [])
     if told:
         assert found[0].text == (
@@ -256,7 +263,11 @@ def test_zarrs_threads_that_find_no_cpu_decode_slowly(
     monkeypatch.setattr(pools, "samples_made", lambda *_: (0.05, 0.05, threaded, 0.5))
     monkeypatch.setattr(pools, "_making", lambda _: 1.0)
     analysis = cast(RankAnalysis, SimpleNamespace(source=object(), primary=None, kept=[1]))
-    found = list(waiting_for_threads(analysis, report))
+    facts = {
+        "undecoded": pools.decoding_without_cpu(analysis, report),
+        "asleep_for_pool": pools.asleep_for_pool(analysis, report),
+    }
+    found = blamed_by("IO301", report, **facts)
     assert [each.id for each in found] == (["threads"] if told else [])
     if told:
         assert found[0].text == (

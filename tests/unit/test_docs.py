@@ -71,6 +71,11 @@ def test_the_tables_of_figures_are_what_their_fields_declare() -> None:
     )
 
 
+def test_the_page_of_the_rules_is_what_the_catalogue_says() -> None:
+    stale = (_DOCS / "rules.md").read_text() != _tool("rule_pages").page()
+    assert not stale, "docs/rules.md: not what the catalogue says; run: tools/docs rules"
+
+
 @pytest.mark.parametrize("path", _TEXTS, ids=lambda path: str(path.relative_to(PROJECT)))
 def test_paths_that_a_document_names_exist(path: Path) -> None:
     named = set(re.findall(r"(?<![\w/.-])((?:tests|tools|docs|workloads|src)/[\w./-]*\w)", path.read_text()))

@@ -8,14 +8,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from iotrace.analysis.culprits import advice_of
-from iotrace.analysis.program.full_memory import full_memory
+from iotrace.analysis.program.full_memory import memory_limit_bytes, read_again_bytes
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Culprit, DataWait, ProcessUse, RankReport, Steps, System
 from iotrace.launch.telemetry.cgroups import parse_refaults
 from iotrace.sources.samples import MemoryRecord
 from iotrace.sources.telemetry import Series
 from tests.support.results import unknown
+from tests.support.rules import blamed_by
 from tests.unit.test_telemetry import SECOND, steps
 
 MIB = 1 << 20
@@ -46,7 +46,12 @@ def named(
         steps=unknown(Steps, mean_ms=100.0),
         system=unknown(System, gpus=[], processes=processes),
     )
-    return full_memory(cast(RankAnalysis, analysis), report)
+    return blamed_by(
+        "IO402",
+        report,
+        read_again_bytes=read_again_bytes(cast(RankAnalysis, analysis)),
+        limit_bytes=memory_limit_bytes(telemetry),
+    )
 
 
 def test_files_that_were_in_memory_before_are_read_again() -> None:
@@ -59,8 +64,7 @@ def test_files_that_were_in_memory_before_are_read_again() -> None:
     )
     assert (found.leads, found.wait_ms) == (True, 40.0)
     assert found.evidence["read_again_bytes"] == pytest.approx(900 * MIB)
-    (advice,) = advice_of([found])
-    assert advice.fix == "memory-full"
+    assert (found.id, found.code) == ("memory-full", "IO402")
     assert "control group" not in named(900 * MIB, [1000 * MIB])[0].remedy
     assert not named(900 * MIB, [1000 * MIB], read_ms=20.0)[0].leads
 

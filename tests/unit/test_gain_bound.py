@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from iotrace.analysis.advice import recommend
 from iotrace.analysis.intervals import split_exactly
-from iotrace.analysis.loader_facts import LoaderFacts
 from iotrace.analysis.loop.deliveries import Delivery
+from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.wait.gain_bound import gain_ms, saved_ns
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES, Explained, Waits
 from iotrace.sources.records import IteratorStart
+from tests.support.rules import recommend
 from tests.support.tables import deliveries_of, split_wait, waits_of
 
 MS = 1_000_000

@@ -11,8 +11,9 @@ from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Accelerator, Recommendation, Steps
-from iotrace.analysis.wait.loop_io import writing_advice
+from iotrace.analysis.wait.loop_io import loop_writes
 from tests.support.results import unknown
+from tests.support.rules import advised_by
 from tests.support.tables import steps_of
 from tests.unit.test_screen import NONE, rank
 from tests.unit.test_slow_loop_steps import MS, TID, posix
@@ -39,7 +40,8 @@ def advised(*calls: tuple[str, float, float, int], every: int = 1, **known: Any)
         ),
     )
     measured = unknown(Steps, count=40, excluded=NONE, mean_ms=10.0)
-    return writing_advice(cast(RankAnalysis, analysis), rank(steps=measured, **known))
+    writes = loop_writes(cast(RankAnalysis, analysis))
+    return advised_by("IO502", rank(steps=measured, **known), writes=writes)
 
 
 def test_what_waits_for_the_disk_in_each_step_is_synced_less_often() -> None:

@@ -8,14 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from iotrace.analysis.program.numa import apart, with_nodes
+from iotrace.analysis.program.numa import with_nodes
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import Gpu, NumaNode, ProcessUse, System
+from iotrace.analysis.results import Gpu, NumaNode, ProcessUse, RankReport, System
 from iotrace.launch.telemetry.gpus import numa_node_of
 from iotrace.launch.telemetry.procfs import parse_status
 from iotrace.launch.telemetry.system import numa_nodes
 from iotrace.sources.samples import NumaNode as NodeRecord
 from tests.support.results import unknown
+from tests.support.rules import blamed_by
 from tests.unit.test_telemetry import SECOND, steps
 
 GIB = 1 << 30
@@ -45,7 +46,9 @@ def told(
         for number, at in enumerate(gpus)
     ]
     nodes = SOCKETS if nodes is None else nodes
-    found = apart(unknown(System, gpus=devices, processes=[main, *workers], numa_nodes=nodes))
+    system = unknown(System, gpus=devices, processes=[main, *workers], numa_nodes=nodes)
+    report = unknown(RankReport, system=system)
+    found = [each for code in ("IO405", "IO406") for each in blamed_by(code, report)]
     assert all(each.gain_ms_per_step is None and not each.wait_ms and not each.leads for each in found)
     return [each.text for each in found]
 

@@ -400,6 +400,7 @@ def test_advice_to_several_ranks_stands_once() -> None:
         ("", "all"),
     ]
     assert advice_rows(told[:1], several=False) == [("", "launch less")]
+    assert advice_rows([replace(told[0], code="IO604")], several=False) == [("", "launch less [IO604]")]
 
 
 def test_costs_sum_to_the_wait() -> None:

@@ -47,6 +47,7 @@ def shape_of(schema: dict[str, Any]) -> Any:
         "ls",
         "doctor",
         "doctor-storage",
+        "rules",
     ],
 )
 def test_the_fields_are_those_of_the_snapshot(subject: str) -> None:

@@ -20,6 +20,7 @@ from iotrace.analysis.results import (
     Fix,
     Imbalance,
     LoaderResult,
+    Overhead,
     PhasesMs,
     RankBalance,
     RankReport,
@@ -306,7 +307,8 @@ def test_a_device_that_idles_for_no_known_fix_has_where_to_look() -> None:
 
 
 def test_beside_other_programs_no_known_fix_asks_for_a_quiet_machine() -> None:
-    trust = replace(VERDICT.trust, level="bad", reasons=["other programs used 95 % of the CPUs"])
+    reasons = ["other programs used 95 % of the CPUs"]
+    trust = replace(VERDICT.trust, level="bad", reasons=reasons, codes=["IO702"])
     shown = screen(report(rank(), verdict=replace(VERDICT, fixes=[], trust=trust)), 120)
     assert (
         "Fix    iotrace knows no fix for it; repeat on a quiet machine; -v has loader, system and I/O"
@@ -372,6 +374,9 @@ def test_a_gain_that_is_not_told_has_what_would_tell_it(argv: list[str], again: 
     (row,) = [row for row in screen(found, 120) if row.startswith("Trust")]
     assert row == f"Trust  bad: 1 step; gain unknown: {again}"
     traced = Trust(level="bad", reasons=["tracing took 20 % of a step: repeat with --io off"])
-    found = replace(found, verdict=replace(untold, trust=traced))
+    calls = unknown(
+        Overhead, spans=0, processes=1, least_pct_of_step=20.0, posix_calls=9, next_posix_call_us=1.0
+    )
+    found = replace(found, verdict=replace(untold, trust=traced), ranks=[rank(overhead=calls)])
     (row,) = [row for row in screen(found, 120) if row.startswith("Trust")]
     assert row.endswith(" of a step: repeat with --io off; gain unknown")

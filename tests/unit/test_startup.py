@@ -23,7 +23,7 @@ from iotrace.agent import patching
 from iotrace.agent.dataloader import pickling
 from iotrace.agent.recording import import_times
 from iotrace.agent.recording.encode import encode
-from iotrace.analysis.results import ImportMount, Startup, StartupPart
+from iotrace.analysis.results import ImportMount, RankReport, Startup, StartupPart
 from iotrace.analysis.startup.imports import (
     IMPORTS,
     STANDARD,
@@ -31,11 +31,12 @@ from iotrace.analysis.startup.imports import (
     imports_of,
     outer_imports,
     own_cpu_ns,
-    slow_imports,
 )
 from iotrace.analysis.startup.waterfall import NOT_NAMED, Range, painted
 from iotrace.sources.records import Imports
 from tests.support.counting import instructions
+from tests.support.results import unknown
+from tests.support.rules import blamed_by
 
 MODULES = {
     "outer_made/__init__.py": "import inner_made",
@@ -54,6 +55,10 @@ MODULES = {
 PROGRAM = """
 import sys, traceback, types, warnings
 from pathlib import Path
+from tests.support.results import unknown
+from tests.support.rules import blamed_by
+from tests.support.results import unknown
+from tests.support.rules import blamed_by
 sys.path[:0] = sys.argv[2].split(":")
 if sys.argv[1] == "noted":
     from iotrace.agent.recording import import_times
@@ -278,7 +283,7 @@ def started(imports: float, whole: float, waiting: float | None = None) -> Start
 def test_imports_are_named_where_they_are_most_of_the_start(
     startup: Startup | None, said: str, mended: bool
 ) -> None:
-    found = list(slow_imports(startup))
+    found = blamed_by("IO404", unknown(RankReport, startup=startup))
     assert len(found) == bool(said)
     for culprit in found:
         assert culprit.text.startswith(said)
@@ -295,7 +300,8 @@ def test_the_file_system_that_imports_wait_for_is_named(slept: dict[str, float],
         ImportMount(mount=name, seconds=seconds + 1, cpu_seconds=1.0, modules=9, packages=1)
         for name, seconds in slept.items()
     ]
-    (culprit,) = slow_imports(replace(started(40, 60, 30), mounts=mounts))
+    report = unknown(RankReport, startup=replace(started(40, 60, 30), mounts=mounts))
+    (culprit,) = blamed_by("IO404", report)
     assert culprit.text.endswith(f"30.0 of it waiting, as for files{named}")
 
 

@@ -13,18 +13,16 @@ from msgspec.structs import replace
 from iotrace.analysis.results import (
     Amplification,
     ChunkedArray,
-    Culprit,
     FileGroup,
     FileIo,
     Io,
     MappedReads,
-    Recommendation,
     RowGroups,
     WholeReads,
 )
+from iotrace.analysis.rules.model import Finding, resolve, rule_of
 from iotrace.analysis.storage import by_mount
 from iotrace.analysis.storage.amplification import _own_map
-from iotrace.analysis.storage.culprit import amplified, with_waste_first
 from iotrace.analysis.storage.mapped import MapFetched, fetched_by_faults, fetched_by_own_maps, mapped_files
 from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of, ranges_by_place
 from iotrace.analysis.storage.row_groups import row_groups
@@ -34,6 +32,7 @@ from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import IteratorStart, Mapped, RowGroupsRead, Tick, Worker
 from iotrace.sources.session import Session
 from tests.support.results import unknown
+from tests.support.rules import blamed_by
 
 MS = 1_000_000
 
@@ -168,7 +167,7 @@ def test_chunks_are_blamed_where_their_file_has_the_wait(
         data_wait=SimpleNamespace(files=[SimpleNamespace(path="a.h5", ms=cost_ms)], raw_ms=100.0),
         steps=SimpleNamespace(mean_ms=110.0),
     )
-    found = amplified(report)
+    found = blamed_by("IO403", report)
     assert [each.leads for each in found] == leads
     for each in found:
         assert each.text.endswith("reads: 64 bytes are decoded for each byte used")
@@ -275,13 +274,13 @@ def test_row_groups_are_blamed_where_their_files_have_the_wait() -> None:
         ),
         steps=SimpleNamespace(mean_ms=110.0),
     )
-    (found,) = amplified(report)
+    (found,) = blamed_by("IO403", report)
     assert (found.id, found.wait_ms, found.leads) == ("read-amplification", 60.0, True)
     assert found.text.endswith("each is decoded 64 times an epoch")
     amplification = unknown(Amplification, arrays=[], row_groups=[row, replace(other, keep=True)])
     report.file_groups = [unknown(FileGroup, path="data/", amplification=amplification)]
     report.data_wait.files[1].ms = 50.0
-    (found,) = amplified(report)
+    (found,) = blamed_by("IO403", report)
     assert (found.wait_ms, found.text) == (50.0, "it is read and decoded whole 64 times an epoch")
 
 
@@ -292,16 +291,18 @@ def test_files_that_are_read_whole_again_are_blamed_where_they_have_the_wait() -
         data_wait=SimpleNamespace(files=[], raw_ms=100.0),
         steps=SimpleNamespace(mean_ms=110.0),
     )
-    (found,) = amplified(report)
+    (found,) = blamed_by("IO403", report)
     assert (found.wait_ms, found.leads) == (60.0, True)
     assert found.text == "it is read and decoded whole 160 times an epoch"
     assert found.evidence == {"whole_reads": 320.0, "predicted_reads": 2.0}
     report.file_groups = [
         unknown(FileGroup, path="d/", ms=60.0, whole_reads=replace(whole, files=4, times_per_pass=40.0))
     ]
-    assert amplified(report)[0].text == "each of its files is read and decoded whole 40 times an epoch"
+    assert (
+        blamed_by("IO403", report)[0].text == "each of its files is read and decoded whole 40 times an epoch"
+    )
     report.file_groups[0] = replace(report.file_groups[0], ms=2.0)
-    assert amplified(report) == []
+    assert blamed_by("IO403", report) == []
 
 
 def _maker(
@@ -389,7 +390,7 @@ def test_pages_that_were_read_around_are_blamed_where_the_map_has_the_wait() -> 
         data_wait=SimpleNamespace(files=[], raw_ms=100.0),
         steps=SimpleNamespace(mean_ms=110.0),
     )
-    (found,) = amplified(report)
+    (found,) = blamed_by("IO403", report)
     assert (found.id, found.wait_ms, found.leads) == ("read-amplification", 60.0, True)
     assert "261 bytes are fetched" in found.text
 
@@ -425,9 +426,7 @@ def test_the_only_map_of_a_group(calls: dict[str, FileCalls], found: str | None)
     [(True, 20.0, "decode-bound"), (True, 5.0, "too-few-workers"), (False, 20.0, "too-few-workers")],
 )
 def test_what_spares_needless_work_comes_before_more_workers(leads: bool, gain_ms: float, first: str) -> None:
-    culprit = Culprit(id="read-amplification", text="", evidence={}, wait_ms=9.0, leads=leads, remedy="")
-    more = unknown(Recommendation, id="too-few-workers", evidence={}, gain_ms_per_step=10.0)
-    keep = unknown(
-        Recommendation, id="decode-bound", evidence={"predicted_bytes": 1.0}, gain_ms_per_step=gain_ms
-    )
-    assert with_waste_first([more, keep], [culprit])[0].id == first
+    waste = Finding(rule="IO403", text="", is_main_cause=leads, spares_work=True)
+    more = Finding(rule="IO204", text="", remedy="more workers", gain_ms=10.0)
+    keep = Finding(rule="IO102", text="", remedy="keep it", gain_ms=gain_ms, spares_work=True)
+    assert rule_of(resolve([waste, more, keep])[0].rule).id == first

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pytest
 from msgspec.structs import replace
 
-from iotrace.analysis.culprits import advice_of
-from iotrace.analysis.program.full_memory import swapped, swapping_advice, with_memory_first, with_swap
+from iotrace.analysis.program.full_memory import memory_limit_bytes, slept_for_swap, with_swap
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
     Culprit,
@@ -19,15 +18,18 @@ from iotrace.analysis.results import (
     HostUse,
     ProcessUse,
     RankReport,
-    Recommendation,
     Steps,
     System,
 )
+from iotrace.analysis.rules.facts.examples import facts_of
+from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.model import Finding, advice_of, resolve, rule_of
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.records import Mapped
 from iotrace.sources.samples import SAMPLE_DTYPE, MemoryRecord
 from iotrace.sources.telemetry import SampledProcess, Series
 from tests.support.results import unknown
+from tests.support.rules import blamed_by, found_by
 from tests.unit.test_production import spans
 from tests.unit.test_telemetry import SECOND, steps
 
@@ -118,7 +120,14 @@ class Case:
         system = with_swap(self.system, cast(RankAnalysis, self.analysis))
         wait = unknown(DataWait, raw_ms=50.0, causes_ms=causes_ms or {"read": 40.0, "transform": 10.0})
         report = unknown(RankReport, data_wait=wait, steps=unknown(Steps, mean_ms=100.0), system=system)
-        return swapped(cast(RankAnalysis, self.analysis), report)
+        return blamed_by("IO401", report, **self.facts(report))
+
+    def facts(self, report: RankReport) -> dict[str, Any]:
+        """What rules rest on beside the report."""
+        return {
+            "limit_bytes": memory_limit_bytes(self.analysis.telemetry),
+            "slept_for_swap": slept_for_swap(cast(RankAnalysis, self.analysis), report),
+        }
 
 
 SWAPPING = (20_000, 160 * MIB, MIB, 300 * MIB)
@@ -138,8 +147,7 @@ def test_memory_that_is_read_back_is_named_before_the_cause() -> None:
     assert (found.leads, found.wait_ms) == (True, 40.0)
     assert found.evidence["swap_in_bytes"] == 318 * MIB
     assert found.evidence["memory_pressure_fraction"] == 0.5
-    (advice,) = advice_of([found])
-    assert (advice.fix, advice.gain_ms_per_step) == ("swap", None)
+    assert found.gain_ms_per_step is None
 
 
 def test_the_one_whose_memory_it_was_is_named() -> None:
@@ -186,14 +194,14 @@ def test_a_small_share_of_the_wait_is_named_behind_the_cause_or_not_at_all() -> 
     assert case.culprits({"transport": 40.0, "read": 10.0}) == []
 
 
-def test_memory_comes_before_more_workers_and_before_the_samples_own_code() -> None:
-    (found,) = Case(320 * MIB, SWAPPING, SWAPPING).culprits()
-    advised = [
-        unknown(Recommendation, id=name, text="", remedy="", evidence={}, severity="high")
-        for name in ("too-few-workers", "transform-bound", "waiting-in-order")
-    ]
-    assert [item.id for item in with_memory_first(advised, [found])] == ["waiting-in-order"]
-    assert with_memory_first(advised, [replace(found, leads=False)]) == advised
+@pytest.mark.parametrize(("leads", "left"), [(True, ["IO206"]), (False, ["IO204", "IO103", "IO206"])])
+def test_memory_comes_before_more_workers_and_before_the_samples_own_code(
+    leads: bool, left: list[str]
+) -> None:
+    (swap,) = (rule_of("IO401").find(facts_of(rule_of("IO401"), rule_of("IO401").fires[0])),)
+    found = [replace(each, rule="IO401", is_main_cause=leads, remedy="") for each in swap]
+    found += [Finding(rule=code, text="", remedy="do") for code in ("IO204", "IO103", "IO206")]
+    assert [each.rule for each in resolve(found)] == left
 
 
 @pytest.mark.parametrize(
@@ -213,14 +221,14 @@ def test_a_training_that_reads_its_own_memory_back_is_advised_to_hold_less(
     case = Case(100 * MIB, limit=420 * MIB)
     main = unknown(ProcessUse, pid=0, role="main", swap_in_bytes=back, major_faults=faults)
     host = unknown(HostUse, pressure_fraction={"memory": 1.0}, cgroup_pressure_fraction={"memory": pressed})
-    told = Culprit(id="swap", text="", evidence={}, wait_ms=50.0, leads=True)
     report = unknown(
         RankReport,
         steps=unknown(Steps, count=100, mean_ms=100.0),
         system=unknown(System, gpus=[], processes=[main], host=host),
-        culprits=[told] if led else [],
     )
-    found = swapping_advice(cast(RankAnalysis, case.analysis), report)
+    facts = RankFacts(report=report, limit_bytes=memory_limit_bytes(case.analysis.telemetry))
+    known = [Finding(rule="IO401", text="", is_main_cause=True, silences=("IO501",))] if led else []
+    found = advice_of([*known, *found_by("IO501", facts)], None)
     assert [(each.id, each.gain_ms_per_step) for each in found] == ([("swap", None)] if advised else [])
     if found:
         assert found[0].text == (

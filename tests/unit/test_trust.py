@@ -35,8 +35,9 @@ from iotrace.analysis.results import (
     System,
     Trust,
 )
+from iotrace.analysis.rules.trust import disturbed
 from iotrace.analysis.verdict.fixes import fixes_of
-from iotrace.analysis.verdict.trust import disturbed, trust_of, trust_of_traces
+from iotrace.analysis.verdict.trust import trust_of, trust_of_traces
 from iotrace.report.screen import print_trust
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured

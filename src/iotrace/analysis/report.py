@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from iotrace.analysis.advice import recommend
 from iotrace.analysis.completeness.not_captured import not_captured
 from iotrace.analysis.completeness.session_info import clock_bound_ns, clocks_of, session_info
-from iotrace.analysis.culprits import advice_of, culprits_of, waiting_for_threads, with_cpu
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Beside, compared_trace, memory_in
 from iotrace.analysis.device.imbalance import imbalance_of
@@ -18,19 +16,12 @@ from iotrace.analysis.gain.gain import gain_of
 from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.overhead import overhead_of
 from iotrace.analysis.host.system import system_of
-from iotrace.analysis.loader_facts import loader_facts
 from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.step_phases import step_phases
-from iotrace.analysis.program.full_memory import (
-    full_memory,
-    swapped,
-    swapping_advice,
-    with_memory_first,
-    with_swap,
-)
+from iotrace.analysis.program.full_memory import with_swap
 from iotrace.analysis.program.model import models_of, snapshots_of
-from iotrace.analysis.program.numa import apart, with_nodes
+from iotrace.analysis.program.numa import with_nodes
 from iotrace.analysis.program.speed import speed_of
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import (
@@ -46,22 +37,26 @@ from iotrace.analysis.results import (
     Steps,
     TrainerTimes,
 )
-from iotrace.analysis.startup.imports import slow_imports
+from iotrace.analysis.rules.facts.device import device_facts
+from iotrace.analysis.rules.facts.loader import loader_facts
+from iotrace.analysis.rules.facts.rank import rank_facts
+from iotrace.analysis.rules.model import advice_of, culprits_of, find_all, unasked
 from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.storage.amplification import with_amplification
 from iotrace.analysis.storage.by_mount import samples_of, with_storage
-from iotrace.analysis.storage.culprit import amplified, with_waste_first
 from iotrace.analysis.storage.file_groups import file_groups, used_files
 from iotrace.analysis.storage.io import io_of
 from iotrace.analysis.storage.whole_reads import with_whole_reads
 from iotrace.analysis.verdict.trust import trust_of
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.blocks import step_blocks
+from iotrace.analysis.wait.cpu_waits import with_cpu
 from iotrace.analysis.wait.data_wait import data_wait
-from iotrace.analysis.wait.loop_io import loop_reads, writing_advice
+from iotrace.analysis.wait.loop_io import loop_reads
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.stages import stages_of
+from iotrace.session.manifest import NotCaptured
 from iotrace.session.names import KIND_TRAINER
 from iotrace.sources.kineto.profiler_traces import Windows
 from iotrace.sources.processes import Process
@@ -72,45 +67,36 @@ from iotrace.sources.session import Session, rank_of
 class RankPart(msgspec.Struct, frozen=True):
     """A rank's part of a report, which is made by itself; `trace` is compared with the other ranks'.
 
-    Of its `windows` outlines are kept.
+    Of its `windows` outlines are kept. `unasked`: rules of a site's own that failed.
     """
 
     report: RankReport
     advice: list[Recommendation]
     trace: RankTrace | None
     windows: Windows
+    unasked: list[NotCaptured]
 
 
 def rank_part(one: RankAnalysis) -> RankPart:
     """Make everything that a report says of one rank alone."""
-    found = _rank(one)
-    found = replace(
-        found,
-        culprits=[
-            *culprits_of(one, found),
-            *swapped(one, found),
-            *full_memory(one, found),
-            *amplified(found),
-            *slow_imports(found.startup),
-            *apart(found.system),
-        ],
-    )
-    pools = [*waiting_for_threads(one, found)]
-    others = [each for each in found.culprits if not pools or each.id != "threads"]
-    found = replace(found, culprits=[*pools, *others])
-    advised = recommend(loader_facts(one, found))
-    if any(each.leads for each in pools):  # more workers would start more of these threads
-        advised = [item for item in advised if item.id != "too-few-workers"]
-    advised = with_memory_first(with_waste_first(advised, found.culprits), found.culprits)
-    first = [*advice_of(found.culprits), *swapping_advice(one, found)]
-    advice = [*first, *advised, *writing_advice(one, found)]
-    advice.sort(key=lambda item: item.remedy.startswith("try "))  # what may gain nothing comes last
+    figures = _rank(one)
+    facts = rank_facts(one, figures)
+    outside = find_all("rank", facts)
+    device = device_facts(one.compute)
+    found = [
+        *outside,
+        *find_all("loop", facts),
+        *(finding for loader in loader_facts(one, figures) for finding in find_all("loader", loader)),
+        *(find_all("device", device) if device is not None else ()),
+    ]
+    report = replace(figures, culprits=culprits_of(outside))
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(
-        report=found,
-        advice=[replace(item, rank=found.rank) for item in advice],
-        trace=compared_trace(found.rank, one.compute, beside),
+        report=report,
+        advice=advice_of(found, report.rank),
+        trace=compared_trace(report.rank, one.compute, beside),
         windows=one.rank.main.windows.outline(),
+        unasked=unasked(),
     )
 
 
@@ -129,6 +115,7 @@ def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report
     clocks = clocks_of(session)
     withheld = None if imbalance is None else imbalance.withheld
     trust = trust_of(about, ranks, clocks, analysis.data_loss, withheld)
+    failed = dict.fromkeys([*(item for part in parts for item in part.unasked), *unasked()])
     return Report(
         schema_version=SCHEMA_VERSION,
         session=about,
@@ -137,7 +124,7 @@ def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report
         processes=[_process(session, process) for process in session.processes],
         imbalance=imbalance,
         recommendations=[item for part in parts for item in part.advice],
-        not_captured=not_captured(analysis),
+        not_captured=[*not_captured(analysis), *failed],
         clocks=clocks,
         forecasts=forecasts_of(session),
     )

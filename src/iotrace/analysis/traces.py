@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.advice import Facts, device_advice, workers_advice
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Compute, compared_trace, compute_of, memory_in
 from iotrace.analysis.device.imbalance import imbalance_of
@@ -32,9 +31,10 @@ from iotrace.analysis.results import (
     Steps,
     System,
 )
+from iotrace.analysis.rules.model import advice_of, find_all, unasked
 from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
-from iotrace.analysis.wait.data_wait import verdict
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.kineto.kinds import Kind, is_unknown
 from iotrace.sources.kineto.trace import Column, KinetoTrace
@@ -66,6 +66,7 @@ class TracePart(msgspec.Struct, frozen=True):
     clock_kind: str
     recorded: list[str]
     not_captured: list[NotCaptured]
+    unasked: list[NotCaptured]
     stepped: bool
     complete: bool
 
@@ -97,6 +98,7 @@ def trace_part(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US) -> Trac
         clock_kind="none" if trace.base_ns is None else "assumed",
         recorded=_recorded(trace, result),
         not_captured=_not_captured(trace),
+        unasked=unasked(),
         stepped=bool(activity.steps.any()),
         complete=not trace.problems,
     )
@@ -139,7 +141,11 @@ def report_of_parts(found: Sequence[TracePart]) -> Report:
         processes=[],
         imbalance=imbalance,
         recommendations=advice,
-        not_captured=[*missing, *(item for part in found for item in part.not_captured)],
+        not_captured=[
+            *missing,
+            *(item for part in found for item in part.not_captured),
+            *dict.fromkeys(item for part in found for item in part.unasked),
+        ],
         clocks=[_clock(number, part) for number, part in ranks],
     )
 
@@ -238,13 +244,16 @@ def _data_wait(rank: _Trace) -> DataWait:
 
 def _advice(rank: _Trace, result: RankReport) -> list[Recommendation]:
     """Advise on the data wait, then on what else the device waits for."""
-    advice = workers_advice(rank.trace, result.data_wait)
-    if result.accelerator is not None:
-        (waits,), (activity,) = rank.compute.waits, rank.compute.activities
-        covered = Coverage(waits.starts_ns, waits.ends_ns)
-        facts = Facts(0, activity, result.accelerator, rank.starts, rank.ends, covered)
-        advice += device_advice(facts)
-    return advice
+    wait = result.data_wait
+    waits = 100 * (bound_fraction(wait) or 0.0) >= MODERATELY_PERCENT
+    if not waits and rank.compute.accelerator is None:
+        return []
+    from iotrace.analysis.rules.facts.device import DeviceFacts, device_facts, loads_itself
+
+    facts = device_facts(rank.compute) or DeviceFacts()
+    if waits and loads_itself(rank.trace):
+        facts = replace(facts, wait_ms=wait.raw_ms, exposed_wait_ms=wait.exposed_ms)
+    return advice_of(find_all("device", facts), rank=0)
 
 
 def _exposed(rank: _Trace, waits: DataWaits, raw_ns: int) -> tuple[int | None, str]:

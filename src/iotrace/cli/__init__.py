@@ -36,8 +36,11 @@ _COMMANDS = (
     "merge",
     "export",
     "schema",
+    "rules",
+    "explain",
 )
 _OTHERWISE = {"open": "open_"}  # what has the name of a builtin function
+_TOGETHER = {"schema": "reference", "rules": "reference", "explain": "reference"}  # in one module
 
 _FAILED = 1
 _USAGE = 2
@@ -46,7 +49,7 @@ _INTERRUPTED = 130
 
 
 class _Commands(click.Group):
-    """Each command is the function of the module that has its name, or nearly."""
+    """Each command is the function of the module that has its name, or nearly, or of one that has several."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -54,7 +57,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module = import_module(f"iotrace.cli.{cmd_name}")
+        module = import_module(f"iotrace.cli.{_TOGETHER.get(cmd_name, cmd_name)}")
         found: click.Command = getattr(module, _OTHERWISE.get(cmd_name, cmd_name))
         return found
 

@@ -152,7 +152,8 @@ def print_check(result: Check, console: Console) -> None:
     """Print `result`: what it says first, then the figures; it reads the same without colour."""
     style = "bold red" if not result.ok else "bold yellow" if result.untold else "bold green"
     line(console, "", Text(result.text, style=style), 0)
-    label = "Why" if result.text.startswith("FAILED") else "Worse"
+    held = {item.condition for item in result.conditions if item.holds}
+    label = "Why" if all(finding.what in held for finding in result.worse) else "Worse"
     say_each(console, label, [finding.text for finding in result.worse])
     say_each(console, "Untold", [finding.text for finding in result.untold])
     for item in result.conditions:

@@ -1,18 +1,21 @@
-"""A list of sessions as text. It needs no rich, whose import would be most of the time that a list takes."""
+"""Sessions and rules as text. It needs no rich, whose import would be most of the time that a list takes."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
+import textwrap
 from datetime import datetime
 from pathlib import PurePath
 
+from iotrace.analysis.rules.catalogue import Explained, RuleList
 from iotrace.report.printing import aligned_within, echo, visible
 from iotrace.session.listing import ListedSession, Listing
 from iotrace.units import size, time_span
 
 _HEADINGS = ("session", "started", "took", "exit", "size")
 _NARROWEST = 12
+_WIDEST, _LABEL = 100, 9  # columns of a rule's text, and of the words before it
 _ENDS = {"running": "running", "killed": "killed", "unknown": "?"}
 
 
@@ -33,6 +36,35 @@ def print_sessions(listing: Listing) -> None:
         echo("no verdict: none was kept for what is recorded; iotrace report SESSION shows it")
     if any(each.state == "unknown" for each in listing.sessions):
         echo("? : it ran on another host, which alone sees whether it still does")
+
+
+def print_rules(found: RuleList) -> None:
+    """Print a line for each rule, and below it what it means."""
+    width = shutil.get_terminal_size().columns
+    for each in found.rules:
+        echo(f"{each.code} {each.name} ({each.scope})")
+        echo(*textwrap.wrap(each.summary, width, initial_indent="  ", subsequent_indent="  "))
+    echo("iotrace explain CODE says more of one")
+
+
+def print_rule(rule: Explained) -> None:
+    """Print a rule: what it means, its bounds, what to do, an example."""
+    width = min(_WIDEST, shutil.get_terminal_size().columns)
+    echo(f"{rule.code} {rule.name}", f"  about {rule.about}")
+    for paragraph in rule.meaning:
+        echo("", *textwrap.wrap(paragraph, width))
+    parts = [
+        ("Bounds", rule.bounds),
+        ("Remedy", [rule.remedy]),
+        ("Example", [rule.example, rule.change and f"→ {rule.change}"]),
+    ]
+    for label, texts in parts:
+        told = [text for text in texts if text]
+        for place, text in enumerate(told):
+            if not place:
+                echo("")
+            first = f"{label if not place else '':<{_LABEL}}"
+            echo(*textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * _LABEL))
 
 
 def _row(session: ListedSession) -> tuple[str, ...]:

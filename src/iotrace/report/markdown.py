@@ -36,8 +36,7 @@ _SIGNS = {"not-input-bound": "✅", "moderately-input-bound": "⚠️", "wait-un
 def report_markdown(report: Report) -> str:
     """Write the first screen of `report`, its causes, ranks and worst batches."""
     found = report.verdict
-    text = found.text.removeprefix(found.banner).lstrip()
-    lines = [f"### {_SIGNS.get(found.kind, '❌')} {escape(found.banner)}: {escape(text)}", ""]
+    lines = [f"### {_SIGNS.get(found.kind, '❌')} {escape(found.banner)}: {escape(found.said)}", ""]
     lines += [f"- **Why**: {escape(found.why)}"] if found.why else []
     lines += [f"- **{label}**: {escape(text)}" for label, text in ending(report)]
     lines += _fixes(found.fixes)

@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, SessionInfo, Trust
+from iotrace.analysis.results import BAD, MEMORY_BY_OPERATOR, Fix, RankReport, Report, SessionInfo, Trust
+from iotrace.analysis.rules.trust import OTHER_PROGRAMS
 from iotrace.analysis.verdict.failed import last_hang
-from iotrace.analysis.verdict.trust import LESS_TRACING
 from iotrace.report.layout import SHORT_LABEL, facts, line, say, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.words import (
@@ -55,9 +55,8 @@ _TRUST_STYLES = {"ok": "green", "caution": "yellow", "bad": "bold red"}
 def print_screen(report: Report, console: Console) -> None:
     """Print the verdict over the job, then the figures of the rank that it is about, or of all ranks."""
     found = report.verdict
-    banner = found.banner
     style = _STYLES.get(found.kind, "bold")
-    line(console, "", Text.assemble((banner, style), "   ", found.text.removeprefix(banner).lstrip()), 0)
+    line(console, "", Text.assemble((found.banner, style), "   ", found.said), 0)
     if found.why:
         say(console, "Why", found.why)
     for label, text in ending(report):
@@ -119,7 +118,7 @@ def no_fix_text(report: Report, more: str) -> str:
     if not report.session.argv and report.verdict.kind != "device-idle":
         return "not known from a trace alone; iotrace run -- CMD also records workers, files and causes"
     trust = report.verdict.trust
-    if trust.level == "bad" and any("other programs" in reason for reason in trust.reasons):
+    if trust.level == BAD and OTHER_PROGRAMS in trust.codes:
         more = f"repeat on a quiet machine; {more}"
     return f"iotrace knows no fix for it; {more}"
 
@@ -167,7 +166,7 @@ def silenced(report: Report) -> str:
     told = [fix.gain_ms_per_step for fix in report.verdict.fixes]
     if report.verdict.trust.level != "bad" or not told or not any(gains) or any(told):
         return ""
-    if any(reason.endswith(LESS_TRACING) for reason in report.verdict.trust.reasons):
+    if any(rank.overhead is not None and rank.overhead.is_for_calls for rank in report.ranks):
         return "gain unknown"
     again = "repeat on a quiet machine, with more steps" if report.session.argv else "trace more steps"
     return f"gain unknown: {again}"

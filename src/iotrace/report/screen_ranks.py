@@ -24,10 +24,10 @@ _COMPARED = ("for others", _COMPUTE, "late in")
 
 
 def advice_rows(advice: Sequence[Recommendation], several: bool) -> list[tuple[str, str]]:
-    """List advice as its ranks and its text; what several ranks are told stands once."""
+    """List advice as its ranks, its text and code; what several ranks are told stands once."""
     ranks: dict[str, list[int]] = {}
     for item in advice:
-        own = ranks.setdefault(item.text, [])
+        own = ranks.setdefault(f"{item.text} [{item.code}]" if item.code else item.text, [])
         if item.rank is not None and item.rank not in own:
             own.append(item.rank)
     return [(_named(sorted(own)) if several else "", text) for text, own in ranks.items()]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from iotrace.analysis.results.base import total
 from iotrace.analysis.results.top import Top, TopProcess, TopRank
-from iotrace.analysis.verdict.verdict import BANNERS
+from iotrace.analysis.wait.data_wait import HIGHLY
 from iotrace.report.layout import command, line, plain
 from iotrace.report.words import soon
 from iotrace.units import counted, if_known, one_decimal, percent, size
@@ -71,7 +71,7 @@ def _print_state(top: Top, worst: TopRank | None, console: Console) -> None:
     elif top.awaited is not None:
         _banner(console, f"RUNNING no figures yet: awaits {top.awaited}")
     if top.verdict is not None:
-        high = top.verdict.text.startswith(BANNERS["input-bound"])
+        high = worst is not None and worst.data_wait.verdict == HIGHLY
         _banner(console, top.verdict.text, "bold red" if high else "bold")
         if top.verdict.why:
             _line(console, "Why", top.verdict.why)

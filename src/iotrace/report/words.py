@@ -14,7 +14,7 @@ from iotrace.analysis.results import (
     SlowLoopSteps,
     Steps,
 )
-from iotrace.analysis.startup.imports import SLOW_IMPORTS
+from iotrace.analysis.rules.startup import SLOW_IMPORTS
 from iotrace.units import counted, milliseconds, percent, size
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms

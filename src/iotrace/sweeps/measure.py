@@ -13,8 +13,8 @@ from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.resampling import mean_ci
 from iotrace.analysis.results import LoaderResult, RankReport, total
+from iotrace.analysis.rules.trust import disturbed
 from iotrace.analysis.table import NONE
-from iotrace.analysis.verdict.trust import disturbed
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
 from iotrace.sources.records import Ended, Override, Replayed, Threads

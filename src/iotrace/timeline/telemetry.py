@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from iotrace.analysis.host.system import devices_of
-from iotrace.analysis.results.figure import figures_of
+from iotrace.analysis.results.base import figures_of
 from iotrace.analysis.results.host import Gpu
 from iotrace.sources.clocks.session_clock import Times
 from iotrace.sources.session import Rank, Session

@@ -11,7 +11,7 @@ from iotrace.analysis.compare.results import Comparison, Differing, Side
 from iotrace.analysis.compare.same_work import differences
 from iotrace.analysis.compare.spread import cpu_slower_pct
 from iotrace.analysis.compare.stage_changes import stage_changes
-from iotrace.analysis.verdict.trust import BAD
+from iotrace.analysis.results import BAD
 
 SCHEMA_VERSION = 1
 # Two runs of one program on one quiet machine differ by so much, whatever the steps within each say.

@@ -1,18 +1,46 @@
-"""What all parts of a report share."""
+"""What all parts of a report share, and the declaration of a figure, in the annotation of its field.
+
+``Annotated[float | None, figure("power", said="power")]`` is all that a figure needs beside its value: the
+tables of docs/definitions.md (``tools/docs figures``), the descriptions of ``iotrace schema``, the rows of
+``--view system`` and a device's counters in the timeline are made of it. Nobody evaluates it at import.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TypeVar, get_args, get_type_hints
 
 import msgspec
+
+# What names end with, before `_mean`, `_peak` and the like; the longer ones first.
+_UNITS = {
+    "_bytes_per_s": "bytes/s",
+    "_gb_per_s": "GB/s",
+    "_mb_per_s": "MB/s",
+    "_tflop_per_s": "TFLOP/s",
+    "_per_second": "1/s",
+    "_per_s": "1/s",
+    "_bytes": "bytes",
+    "_fraction": "0 to 1",
+    "_pct": "%",
+    "_ms": "ms",
+    "_us": "µs",
+    "_ns": "ns",
+    "_seconds": "s",
+    "_s": "s",
+    "_w": "W",
+    "_j": "J",
+    "_mhz": "MHz",
+    "_c": "°C",
+}
+_OVER_TIME = ("_mean", "_min", "_peak", "_max")
+_OF = ("_per_step", "_per_sample", "_total", "_ci95")
+_Number = TypeVar("_Number", int, float)
 
 
 class ReportPart(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the parts of a report: immutable, encoded with all fields."""
-
-
-_Number = TypeVar("_Number", int, float)
 
 
 def total(amounts: Iterable[_Number | None]) -> _Number | None:
@@ -20,3 +48,69 @@ def total(amounts: Iterable[_Number | None]) -> _Number | None:
     amounts = list(amounts)
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if len(known) == len(amounts) else None
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """What is declared of a field. `null`: when it is unknown; `said`: its name in ``--view system``.
+
+    `place` orders that view, where the order of the fields is not it. `counter`: its name in the timeline.
+    """
+
+    name: str
+    meaning: str
+    unit: str
+    null: str
+    said: str
+    place: int
+    counter: str
+    may_be_null: bool
+
+    @property
+    def sampled(self) -> str:
+        """The name of what is sampled, of which this is the mean, the least or the most."""
+        return _without(self.name, _OVER_TIME)
+
+    @property
+    def is_largest(self) -> bool:
+        """Whether it is the largest of several values, beside which a mean may stand."""
+        return any(word in ("peak", "max") for word in self.name.split("_"))
+
+
+def figure(
+    meaning: str,
+    unit: str | None = None,
+    *,
+    null: str = "",
+    said: str = "",
+    place: int = 0,
+    counter: str = "",
+) -> msgspec.Meta:
+    """Declare a figure; without `unit` it is the one that the field's name ends with."""
+    known = {"meaning": meaning, "unit": unit, "null": null, "said": said, "place": place, "counter": counter}
+    in_words = meaning + (f"; in {unit}" if unit else "") + (f"; null: {null}" if null else "")
+    return msgspec.Meta(description=in_words, extra=known)
+
+
+@cache
+def figures_of(kind: type[msgspec.Struct]) -> Sequence[Figure]:
+    """List what the fields of `kind` declare, in their order."""
+    found = []
+    hints = get_type_hints(kind, include_extras=True)
+    for field in msgspec.structs.fields(kind):
+        value, *abouts = get_args(hints[field.name]) or (None,)
+        for about in abouts:
+            if isinstance(about, msgspec.Meta) and about.extra is not None:
+                may_be_null = type(None) in get_args(value)
+                unit = about.extra["unit"] or _unit_of(field.name)
+                known = {**about.extra, "name": field.encode_name, "unit": unit, "may_be_null": may_be_null}
+                found.append(Figure(**known))
+    return found
+
+
+def _unit_of(name: str) -> str:
+    stem = "_" + _without(_without(name, _OF), _OVER_TIME)
+    return next((unit for ending, unit in _UNITS.items() if stem.endswith(ending)), "")
+
+
+def _without(name: str, endings: tuple[str, ...]) -> str:
+    return next((name.removesuffix(ending) for ending in endings if name.endswith(ending)), name)

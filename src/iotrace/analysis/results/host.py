@@ -6,8 +6,11 @@ from typing import Annotated
 
 import msgspec
 
-from iotrace.analysis.results.base import ReportPart
-from iotrace.analysis.results.figure import figure
+from iotrace.analysis.results.base import ReportPart, figure
+
+# What tracing may take of a step: from where on its figures are doubtful, and from where on bad.
+TRACING_PERCENT = (2.0, 10.0)
+_BUSY, _SATURATED = 0.9, 0.2  # of the CPUs' time: none is free
 
 
 class Gpu(ReportPart, frozen=True, kw_only=True):
@@ -99,6 +102,12 @@ class HostUse(ReportPart, frozen=True, kw_only=True):
     calibration: Annotated[Calibration | None, figure("how fast the CPUs were")] = None
     swap_in_bytes: Annotated[int | None, figure("memory of the job's control group that came back from swap")] = None
 
+    @property
+    def has_free_cpus(self) -> bool:
+        """Whether there was a CPU that neither the job nor anything else kept busy."""
+        busy, saturated = self.cpu_busy_fraction, self.cpu_saturated_fraction
+        return busy is not None and busy < _BUSY and (saturated or 0.0) < _SATURATED
+
 
 class Forecast(ReportPart, frozen=True, kw_only=True):
     """What runs out at the rate of the later half of the run."""
@@ -168,3 +177,14 @@ class Overhead(ReportPart, frozen=True, kw_only=True):
     ] = None
     estimated_pct_of_step: Annotated[float | None, figure("by how much the steps would be shorter at most", "%", null="as `consumer_pct_of_step`")] = None
     least_pct_of_step: Annotated[float | None, figure("the same, of workers pro rata to the waits for their batches", "%", null="as above")] = None
+
+    @property
+    def calls_cost_most(self) -> bool:
+        """Whether to trace POSIX calls cost more than spans did, at the least."""
+        calls_us = (self.posix_calls or 0) * (self.next_posix_call_us or 0.0)
+        return calls_us > self.spans * (self.span_us or 0.0)
+
+    @property
+    def is_for_calls(self) -> bool:
+        """Whether tracing took so much that figures are bad, and POSIX calls cost most of it."""
+        return (self.least_pct_of_step or 0.0) >= TRACING_PERCENT[1] and self.calls_cost_most

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from iotrace.analysis.results.base import ReportPart
-from iotrace.analysis.results.figure import figure
+from iotrace.analysis.results.base import ReportPart, figure
+from iotrace.analysis.results.loop import FileCost
 
 
 class ReadPattern(ReportPart, frozen=True, kw_only=True):
@@ -243,3 +243,8 @@ class Io(ReportPart, frozen=True, kw_only=True):
         """Whether processes read more than was traced: the bytes of each file are at least those told."""
         seen = self.seen_fraction
         return seen is not None and seen < MOSTLY_SEEN and self.unseen_because is not None
+
+
+def cost_of_file_ms(file: FileCost | FileGroup, cause: str) -> float:
+    """Return what a file, or a group of files, adds to a cause."""
+    return {"read": file.read_ms, "decode": file.decode_ms}.get(cause) or 0.0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from iotrace.analysis.results.base import ReportPart
-from iotrace.analysis.results.figure import figure
+from iotrace.analysis.results.base import ReportPart, figure
 
 # Not captured where nobody asked for it: the first screen does not miss it.
 MEMORY_BY_OPERATOR = "memory by operator and module"

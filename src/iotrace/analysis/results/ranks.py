@@ -6,8 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from iotrace.analysis.results.base import ReportPart
-from iotrace.analysis.results.figure import figure
+from iotrace.analysis.results.base import ReportPart, figure
 
 
 class RankBalance(ReportPart, frozen=True, kw_only=True):

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from iotrace.analysis.results.base import ReportPart
+from iotrace.analysis.results.base import ReportPart, figure
 from iotrace.analysis.results.device import Accelerator, Operator, SlowStep
-from iotrace.analysis.results.figure import figure
 from iotrace.analysis.results.host import Forecast, Overhead, System
 from iotrace.analysis.results.io import FileGroup, Io
 from iotrace.analysis.results.loop import (
@@ -44,6 +43,10 @@ class Fix(ReportPart, frozen=True, kw_only=True):
     at_most: Annotated[bool, figure("whether the gain is a bound")] = True
     gain_interval_ms: Annotated[list[float] | None, figure("the 95 % interval of a gain that is predicted", null="it is a bound")] = None
     cost_ms_per_step: Annotated[float | None, figure("the wait that the fix's own cause, or file, costs now", null="no replay says what ends with it")] = None
+    code: Annotated[str | None, figure("the rule that says so: `iotrace explain CODE`", null="no rule does")] = None
+
+
+OK, CAUTION, BAD = "ok", "caution", "bad"
 
 
 class Trust(ReportPart, frozen=True, kw_only=True):
@@ -51,6 +54,9 @@ class Trust(ReportPart, frozen=True, kw_only=True):
 
     level: Annotated[str, figure("`ok`, `caution` or `bad`, see trust")]
     reasons: Annotated[list[str], figure("why it is not `ok`, the worst first; where it is, the facts that it rests on")]
+    codes: Annotated[list[str], figure("of the reasons, in their order: the rules that they come from; empty where all is well")] = msgspec.field(
+        default_factory=list
+    )
 
 
 class Verdict(ReportPart, frozen=True, kw_only=True):
@@ -68,6 +74,11 @@ class Verdict(ReportPart, frozen=True, kw_only=True):
     trust: Trust
     culprit: Annotated[str | None, figure("the id of the rank's culprit that `why` names before the cause", null="it names none")] = None
 
+    @property
+    def said(self) -> str:
+        """Return what `text` says behind its banner."""
+        return self.text[len(self.banner) :].lstrip()
+
 
 Evidence = dict[str, float | str | list[int]]
 
@@ -82,6 +93,7 @@ class Culprit(ReportPart, frozen=True, kw_only=True):
     leads: Annotated[bool, figure("whether a verdict names it before the cause")]
     remedy: Annotated[str, figure("what ends it")] = ""
     gain_ms_per_step: Annotated[float | None, figure("what that saves at most")] = None
+    code: Annotated[str | None, figure("the rule that says so: `iotrace explain CODE`", null="in older reports")] = None
 
 
 class Failure(ReportPart, frozen=True, kw_only=True):
@@ -200,7 +212,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     id: Annotated[str, figure("`<cause>-bound`, or another id of the tables below")]
     severity: Annotated[str, figure("`high` where the cause is above 20 % of the mean step, else `medium`")]
     text: Annotated[str, figure("a sentence with the remedy; where the loop waits for several loaders it names the one")]
-    evidence: Annotated[dict[str, float], figure("the figures that it rests on, by name; `loader`: its id, where the loop waits for several")]
+    evidence: Annotated[Evidence, figure("the figures that it rests on, by name; `loader`: its id, where the loop waits for several")]
     gain_ms_per_step: Annotated[float | None, figure("an upper bound of what the change saves, see gains")] = None
     remedy: Annotated[str, figure("the change, in short")] = ""
     fix: Annotated[str | None, figure("the `id` of that fix in `verdict`")] = None
@@ -209,6 +221,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     gain_interval_ms: Annotated[list[float] | None, figure("the interval of its gain", null="the model says nothing of it")] = None
     command: Annotated[str, figure("what to type, where a command makes the change")] = ""
     cost_ms_per_step: Annotated[float | None, figure("what the cause, or the file, that it is about costs of the wait", null="the gain is no replay's")] = None
+    code: Annotated[str | None, figure("the rule that says so: `iotrace explain CODE`", null="in older reports")] = None
 
 
 class ClockSet(ReportPart, frozen=True, kw_only=True):

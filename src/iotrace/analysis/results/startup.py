@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from iotrace.analysis.results.base import ReportPart
-from iotrace.analysis.results.figure import figure
+from iotrace.analysis.results.base import ReportPart, figure
 
 
 class StartupPart(ReportPart, frozen=True, kw_only=True):

@@ -6,17 +6,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import GONE, Fix, RankReport, Recommendation, Trust
+from iotrace.analysis.results import BAD, GONE, Fix, RankReport, Recommendation, Trust
+from iotrace.analysis.rules.model import saves_wait
 from iotrace.analysis.verdict.reason import competes, trains_beside_workers
-from iotrace.analysis.verdict.trust import BAD
 from iotrace.units import percent
 
 _HELD_UP = 0.1  # of the step without the gain: where a bound would be wrong by as much
-# What analysis/device/advice.py advises: it saves no data wait.
-OF_THE_DEVICE = frozenset(
-    {"pageable-copies", "copies-not-overlapped", "synchronising-calls", "launch-bound"}
-    | {"exposed-communication", "allocations", "no-tensor-cores"}
-)
 
 
 def fixes_of(
@@ -44,8 +39,7 @@ def fixes_of(
 def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: str) -> Fix:
     step_ms, gain_ms = rank.steps.mean_ms, item.gain_ms_per_step
     # Ending and starting workers takes time outside the wait, too; so do writing and what idles the device.
-    waits = item.id not in ("startup-bound", "writing-in-the-loop") and item.id not in OF_THE_DEVICE
-    if gain_ms is not None and waits and rank.data_wait.exposed_ms is not None:
+    if gain_ms is not None and saves_wait(item) and rank.data_wait.exposed_ms is not None:
         # The device works through the rest of the wait: only its idle time can be won.
         gain_ms = min(gain_ms, rank.data_wait.exposed_ms)
     speedup = None if gain_ms is None or not step_ms or gain_ms >= step_ms else step_ms / (step_ms - gain_ms)
@@ -61,6 +55,7 @@ def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: s
         at_most=at_most,
         gain_interval_ms=item.gain_interval_ms,
         cost_ms_per_step=item.cost_ms_per_step,
+        code=item.code,
     )
 
 

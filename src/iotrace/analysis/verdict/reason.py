@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iotrace.analysis.results import FileCost, FileGroup, LoaderResult, RankReport
+from iotrace.analysis.results import FileCost, FileGroup, LoaderResult, RankReport, cost_of_file_ms
 from iotrace.analysis.verdict.device import each_step
-from iotrace.analysis.verdict.trust import free_cpus
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, device_waits
 from iotrace.units import percent
 
@@ -69,7 +68,7 @@ def competes(rank: RankReport) -> bool:
     if not trains_beside_workers(rank):
         return False
     host = rank.system.host
-    return host is not None and host.cpu_busy_fraction is not None and not free_cpus(host)
+    return host is not None and host.cpu_busy_fraction is not None and not host.has_free_cpus
 
 
 def reason_of(rank: RankReport) -> dict[str, str | None]:
@@ -100,9 +99,9 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         return {"why": why, "cause": cause}
     candidates: tuple[Sequence[FileCost | FileGroup], ...] = (wait.files, rank.file_groups)
     for files in candidates if cause in _SLOW else ():
-        most = max(files, key=lambda file: cost_ms(file, cause), default=None)
-        if most is not None and cost_ms(most, cause) >= MOSTLY * causes[cause]:
-            share = percent(cost_ms(most, cause) / raw_ms)
+        most = max(files, key=lambda file: cost_of_file_ms(file, cause), default=None)
+        if most is not None and cost_of_file_ms(most, cause) >= MOSTLY * causes[cause]:
+            share = percent(cost_of_file_ms(most, cause) / raw_ms)
             members = f" ({most.members} files)" if isinstance(most, FileGroup) and most.members else ""
             why = f"{most.path}{members} is {_SLOW[cause]}: {share} of the wait"
             return {"why": why, "file": most.path, "cause": cause}
@@ -120,8 +119,3 @@ def _most_awaited(rank: RankReport) -> LoaderResult | None:
     most = max(rank.data_wait.by_loader, key=lambda wait: wait.raw_ms, default=None)
     awaited = (loader for loader in rank.loaders if most is not None and loader.id == most.loader)
     return next(awaited, rank.primary)
-
-
-def cost_ms(file: FileCost | FileGroup, cause: str) -> float:
-    """What a file adds to a cause."""
-    return {"read": file.read_ms, "decode": file.decode_ms}.get(cause) or 0.0

@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.results import (
+    TRACING_PERCENT,
     Fix,
     Imbalance,
     RankReport,
@@ -21,7 +22,6 @@ from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import idle_fraction, idle_text, why_first, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.reason import MOSTLY, ready_text, reason_of, waits_text
-from iotrace.analysis.verdict.trust import TRACING_PERCENT, calls_cost_most
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict as verdict_in_words
 from iotrace.session.liveness import ENDED, RUNNING
 from iotrace.units import bounds, percent
@@ -209,7 +209,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     if 100 * fraction >= MODERATELY_PERCENT:
         if (traced := _of_tracing(rank, fraction)) is not None:
             text = f"{whose}{traced}, the wait {percent(fraction)}"
-            fix = _TRACE_LESS if rank.overhead is not None and calls_cost_most(rank.overhead) else None
+            fix = _TRACE_LESS if rank.overhead is not None and rank.overhead.calls_cost_most else None
             return Finding(kind="wait-unknown", text=text, rank=rank, fix=fix)
         return replace(Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank), **reason_of(rank))
     unseen = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)

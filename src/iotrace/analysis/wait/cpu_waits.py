@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Times, holding
 from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import DataWait
 from iotrace.analysis.table import Columns
 from iotrace.analysis.wait.production import PARTS, READING, outermost_of
 from iotrace.analysis.wait.waits import CAUSES, Waits
@@ -84,3 +87,15 @@ def cpu_causes_ns(waits: Waits, delays: Floats) -> dict[str, float] | None:
         for number, part in enumerate(PARTS)
         if part != "unknown"
     }
+
+
+def with_cpu(wait: DataWait, analysis: RankAnalysis) -> DataWait:
+    """Add what the causes of a wait spent without a CPU."""
+    if not wait.raw_ms:
+        return wait
+    waits = analysis.measured_waits
+    spent_ns = cpu_causes_ns(waits, cpu_waits(analysis.rank, waits))
+    if spent_ns is None:
+        return wait
+    steps = len(analysis.kept)
+    return replace(wait, without_cpu_ms={cause: ns / steps / 1e6 for cause, ns in spent_ns.items()})

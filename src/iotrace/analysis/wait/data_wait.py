@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # a report of bare traces has no ranks
 
 # XProf's bounds of the share of a step that waits for input.
 MODERATELY_PERCENT, _HIGHLY_PERCENT = 5.0, 20.0
+HIGHLY = "highly input-bound"  # the worst of the three verdicts over a wait
 _WORST_BATCHES = 5
 # Of the wait: with less of it for batches that were not made yet, workers are not what is missing.
 UNMADE = 0.25
@@ -122,7 +123,7 @@ def verdict(wait_fraction: float) -> str:
     percent = 100 * wait_fraction
     if percent < MODERATELY_PERCENT:
         return "not input-bound"
-    return "moderately input-bound" if percent <= _HIGHLY_PERCENT else "highly input-bound"
+    return "moderately input-bound" if percent <= _HIGHLY_PERCENT else HIGHLY
 
 
 NO_STEPS = np.empty((0, 2), np.int64)

@@ -5,26 +5,24 @@ Its reading is all that is known of the data without a loader; with one, reading
 
 from __future__ import annotations
 
-import posixpath
-
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Coverage, Intervals, distinct, pieces, subtract, union
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import LoopReads, RankReport, Recommendation
+from iotrace.analysis.results import LoopReads
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.table import taken
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, file_costs
+from iotrace.analysis.wait.data_wait import file_costs
 from iotrace.analysis.wait.item_reads import read_calls
 from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import READING, compose, of_kinds
 
 _WORTH_TELLING = 0.01  # of a step, where the data wait is known
 _SYNCS = frozenset({"fsync", "fdatasync"})
-_HIGH = 0.2  # of a step
-_MOSTLY = 0.5  # of the steps, or of the time that writing takes
+_MOSTLY = 0.5  # of the time that writing takes
 
 
 def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
@@ -68,42 +66,36 @@ def _beside_asks(steps: StepTable) -> Intervals:
     return subtract(union(starts, ends), union(asks["wait_start_ns"], asks["delivered_ns"]))
 
 
-def writing_advice(analysis: RankAnalysis, found: RankReport) -> list[Recommendation]:
-    """Advise to write elsewhere where the training thread writes in most steps, for 5 % of them or more.
+class LoopWrites(msgspec.Struct, frozen=True, kw_only=True):
+    """What the training thread wrote in the measured steps, and waited for the disk of that, in ms a step.
 
-    A checkpoint now and then is none of it: slow steps tell it. Nor is writing beside a device that is busy.
+    `of_steps` is the share of the steps in which it wrote. `file` took most of the time; empty: no one did.
     """
-    thread, kept, main, step_ms = analysis.loop.thread, analysis.kept, analysis.rank.main, found.steps.mean_ms
-    if thread is None or not len(kept) or not step_ms or analysis.loop.unknown_why:
-        return []
-    device = found.accelerator
-    if device is not None and device.span_us and 100 * device.idle_us < MODERATELY_PERCENT * device.span_us:
-        return []
+
+    writing_ms: float
+    synced_ms: float
+    of_steps: float
+    file: str
+
+
+def loop_writes(analysis: RankAnalysis) -> LoopWrites | None:
+    """Sum up what the thread wrote outside of its waits and evaluations; None where it wrote nothing."""
+    thread, kept, main = analysis.loop.thread, analysis.kept, analysis.rank.main
+    if thread is None or not len(kept) or analysis.loop.unknown_why:
+        return None
     calls = analysis.session.calls_of(main)
     calls = calls.where((calls.tid == thread.tid) & calls.named(WRITES | _SYNCS))
+    if not len(calls.tid):
+        return None
     spent_ns = Coverage(*_beside_asks(kept)).within(calls.start_ns, calls.end_ns)
-    spent_ms = float(spent_ns.sum()) * 1e-6 / len(kept)
     writing = distinct(np.searchsorted(kept["start_ns"], calls.start_ns[spent_ns > 0], side="right"))
-    if 100 * spent_ms < MODERATELY_PERCENT * step_ms or len(writing) < _MOSTLY * len(kept):
-        return []
     named = calls.file >= 0
     by_file = np.bincount(calls.file[named], spent_ns[named], 1)
     costly = int(np.argmax(by_file))
-    most = by_file[costly] >= _MOSTLY * spent_ns.sum()
-    path = analysis.session.paths.shown(calls.files[costly]) if most else ""
-    synced_ms = float(spent_ns[calls.named(_SYNCS)].sum()) * 1e-6 / len(kept)
-    does = "sync" if synced_ms >= _MOSTLY * spent_ms else "write"
-    name = posixpath.basename(path) if most else "its files"
-    return [
-        Recommendation(
-            id="writing-in-the-loop",
-            severity="high" if spent_ms > _HIGH * step_ms else "medium",
-            text=f"the training thread itself writes for {spent_ms:.1f} ms a step"
-            + (f", most of it to {path}" if most else "")
-            + (f"; {synced_ms:.1f} ms of that it waits for the disk (fsync)" if does == "sync" else "")
-            + f": {does} less often, or in a thread of its own",
-            evidence={"writing_ms": spent_ms, "sync_ms": synced_ms},
-            gain_ms_per_step=spent_ms,
-            remedy=f"{does} {name} less often, or in a thread: the loop does it for {spent_ms:.1f} ms a step",
-        )
-    ]
+    is_one = by_file[costly] >= _MOSTLY * spent_ns.sum() and spent_ns.any()
+    return LoopWrites(
+        writing_ms=float(spent_ns.sum()) * 1e-6 / len(kept),
+        synced_ms=float(spent_ns[calls.named(_SYNCS)].sum()) * 1e-6 / len(kept),
+        of_steps=len(writing) / len(kept),
+        file=analysis.session.paths.shown(calls.files[costly]) if is_one else "",
+    )

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from iotrace.analysis.results import RankReport, Report
-from iotrace.analysis.verdict.verdict import BANNERS
 from iotrace.report.screen import ending
 from iotrace.report.words import gain_words
 from iotrace.units import if_known, milliseconds, percent
@@ -24,8 +23,6 @@ _LEFT = 'style="text-align:left"'
 def report_html(report: Report) -> str:
     """Return `report` as an HTML fragment without scripts, in the page's own colours."""
     found = report.verdict
-    banner = BANNERS[found.kind]
-    rest = escape(found.text.removeprefix(banner).lstrip())
     rows = [("Why", escape(found.why))] if found.why else []
     rows += [(label, escape(text)) for label, text in ending(report)]
     rows += [
@@ -36,8 +33,9 @@ def report_html(report: Report) -> str:
     rows.append(("Trust", f"{level}: {escape(', '.join(found.trust.reasons))}"))
     body = "".join(f"<tr><th {_LEFT}>{label}</th><td {_LEFT}>{text}</td></tr>" for label, text in rows)
     about = escape(" ".join(["iotrace report", report.session.path]))
+    banner = _coloured(found.banner, _COLOURS.get(found.kind, _RED))
     return (
-        f"<div><p>{_coloured(banner, _COLOURS.get(found.kind, _RED))} {rest}</p><table>{body}</table>"
+        f"<div><p>{banner} {escape(found.said)}</p><table>{body}</table>"
         f"{_ranks(report.ranks)}<p><code>{about}</code></p></div>"
     )
 

@@ -151,8 +151,7 @@ def banner(report: Report, more: str = "the charts below show more") -> Banner:
         label, text = ("", f"or {fix.text}") if number else ("Fix", fix.text)
         rows.append(Row(label, text, gain_text(fix), other_wait_text(fix)))
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
-    text = found.text.removeprefix(found.banner).lstrip()
-    return Banner(_TONES.get(found.kind, "bad"), found.banner, text, rows, found.trust.level, trust)
+    return Banner(_TONES.get(found.kind, "bad"), found.banner, found.said, rows, found.trust.level, trust)
 
 
 def about(report: Report) -> list[tuple[str, str]]:

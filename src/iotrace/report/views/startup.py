@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iotrace.analysis.results import RankReport, Report
-from iotrace.analysis.startup.imports import SLOW_IMPORTS
+from iotrace.analysis.rules.startup import SLOW_IMPORTS
 from iotrace.analysis.startup.waterfall import NOT_NAMED
 from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import counted, percent, size

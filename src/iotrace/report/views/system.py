@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from iotrace.analysis.results import RankReport, Report, ReportPart
-from iotrace.analysis.results.figure import figures_of
+from iotrace.analysis.results.base import figures_of
 from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import three_digits
 

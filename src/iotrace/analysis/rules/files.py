@@ -1,19 +1,32 @@
-"""What to do about files that are slow to read or to decode: by their format and by what was read of them."""
+"""Files that are slow to read or to decode: what to do by their format and by what was read of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import PurePath
 
-import msgspec
-
-from iotrace.analysis.loader_facts import FileFacts, LoaderFacts
-from iotrace.analysis.results import ChunkedArray, FileGroup, MappedReads, RowGroups
-from iotrace.analysis.verdict.reason import cost_ms
+from iotrace.analysis.results import (
+    ChunkedArray,
+    Evidence,
+    FileGroup,
+    MappedReads,
+    RowGroups,
+    cost_of_file_ms,
+)
+from iotrace.analysis.rules.causes import (
+    MOSTLY,
+    Remedy,
+    costliest,
+    costly,
+    ended_by,
+    held_up_by,
+)
+from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
+from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
 from iotrace.analysis.wait.gain_bound import FILES
 from iotrace.units import counted, size
 
-_MOST_OF_COST = 0.5  # of a cause: what one file or group has to cost to be named
 _SMALL_READ = 64 << 10
 _FROM_STORAGE = 0.5  # of the bytes read
 _INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
@@ -42,40 +55,10 @@ _STORE_AS = (
 _ANY_PIECE = frozenset({"", ".npy", ".bin", ".dat", ".raw", ".idx", ".txt", ".jsonl", ".csv", ".tsv"})
 
 
-class Remedy(msgspec.Struct, frozen=True):
-    """A change: in short, and as a sentence with its evidence.
-
-    `gone` is what it spares at most, as `LoaderFacts.gains_ms` names it; empty: its cause.
-    Without `gains` it only shows more. `command` makes it.
-    """
-
-    short: str
-    text: str
-    gone: str = ""
-    gains: bool = True
-    command: str = ""
-    evidence: dict[str, float] = {}
-
-
-def _costly(facts: LoaderFacts, cause: str) -> FileFacts | None:
-    """The file that costs most of a cause; None where no file costs any."""
-    most = max(facts.files, key=lambda file: cost_ms(file, cause), default=None)
-    return most if most is not None and cost_ms(most, cause) > 0 else None
-
-
-def costliest(facts: LoaderFacts, cause: str) -> FileFacts | FileGroup | None:
-    """The file that costs most of a cause, or the group where that is most of it and the file is not."""
-    file, whole_ms = _costly(facts, cause), facts.causes_ms[cause]
-    if file is None or cost_ms(file, cause) >= _MOST_OF_COST * whole_ms:
-        return file
-    group = max(facts.groups, key=lambda each: cost_ms(each, cause), default=None)
-    return file if group is None or cost_ms(group, cause) < _MOST_OF_COST * whole_ms else group
-
-
 def _target(facts: LoaderFacts, cause: str) -> FileFacts | FileGroup | None:
     """The file or group that costs most of a cause, if it costs most of that."""
     most = costliest(facts, cause)
-    return most if most and cost_ms(most, cause) >= _MOST_OF_COST * facts.causes_ms[cause] else None
+    return most if most and cost_of_file_ms(most, cause) >= MOSTLY * facts.causes_ms[cause] else None
 
 
 def _named(target: FileFacts | FileGroup | None, others: str) -> tuple[str, str]:
@@ -101,20 +84,60 @@ def _suffix(path: str) -> str:
 
 def _formats(facts: LoaderFacts, cause: str) -> set[str]:
     """The formats that the cause is spent on, but for a small rest."""
-    whole_ms = sum(cost_ms(file, cause) for file in facts.files)
+    whole_ms = sum(cost_of_file_ms(file, cause) for file in facts.files)
     costs: dict[str, float] = {}
     for file in facts.files:
         suffix = _suffix(file.path)
-        costs[suffix] = costs.get(suffix, 0.0) + cost_ms(file, cause)
+        costs[suffix] = costs.get(suffix, 0.0) + cost_of_file_ms(file, cause)
     return {suffix for suffix, cost in costs.items() if cost >= 0.1 * whole_ms > 0}
 
 
-def read(facts: LoaderFacts) -> Remedy | None:
+@rule(
+    "IO101",
+    "slow-reads",
+    "loader",
+    id="read-bound",
+    turn=THE_CAUSE,
+    fires=[
+        {
+            "cause": "read",
+            "files": [{"path": "d/a.npy", "read_ms": 45.0, "reads": 1000, "read_bytes": 4 << 20}],
+        },
+        {
+            "cause": "read",
+            "files": [{"path": "d/a.jpg", "read_ms": 45.0, "read_bytes": 4 << 20}],
+            "storage_bytes": 1e9,
+        },
+    ],
+    silent=[
+        {
+            "cause": "read",
+            "files": [{"path": "d/a.jpg", "read_ms": 45.0, "reads": 1000, "read_bytes": 4 << 20}],
+        },
+        {"cause": "read", "files": [{"path": "d/a.npy", "read_ms": 45.0, "reads": 4, "read_bytes": 4 << 20}]},
+        {"cause": "read", "wait_ms": 4.0, "causes_ms": {"read": 4.0}},
+    ],
+)
+def slow_reads(facts: LoaderFacts) -> Iterator[Finding]:
+    """The loop waits for reads from files.
+
+    Many small reads cost more than few large ones; and data that comes from storage cannot come faster than
+    the storage gives it. The time is that of the calls and page faults in the making of batches that the loop
+    waited for.
+
+    Remedy: read or store larger pieces where the format allows, keep files that each sample reads whole, or
+    keep the data on faster storage. No remedy is named for formats whose pieces the program does not choose.
+    """
+    if held_up_by(facts, "read"):
+        yield from ended_by(_faster_reads(facts), "read", facts)
+
+
+def _faster_reads(facts: LoaderFacts) -> Remedy | None:
     """Small pieces are made larger where the format allows; storage is to blame where bytes came from it."""
     target, formats, found = _target(facts, "read"), _formats(facts, "read"), []
     name, gone = _named(target, "the data")
-    costly = _costly(facts, "read")
-    mapped = _mapped(facts, costly.path) if target is not None and costly is not None else None
+    most = costly(facts, "read")
+    mapped = _mapped(facts, most.path) if target is not None and most is not None else None
     if target is not None and mapped is not None and mapped.predicted_bytes:
         return _single_pages(name, mapped)
     if (kept := _kept(facts, target, formats)) is not None:
@@ -144,14 +167,47 @@ def _single_pages(name: str, mapped: MappedReads) -> Remedy:
         f"the kernel reads far around the pages of {name} that are asked for: try single ones"
         f" (data._mmap.madvise(mmap.MADV_RANDOM), then {size(predicted)} at most), and compare"
     )
-    evidence = {"predicted_bytes": float(predicted), "major_faults": float(mapped.major_faults)}
+    evidence: Evidence = {"predicted_bytes": float(predicted), "major_faults": float(mapped.major_faults)}
     short = f"try single pages of {name}: data._mmap.madvise(mmap.MADV_RANDOM)"
-    return Remedy(short, text, gains=False, evidence=evidence)
+    return Remedy(short, text, gains=False, tries=True, spares_work=True, evidence=evidence)
 
 
-def decode(facts: LoaderFacts) -> Remedy | None:
+@rule(
+    "IO102",
+    "slow-decoding",
+    "loader",
+    id="decode-bound",
+    turn=THE_CAUSE,
+    fires=[
+        {"cause": "decode", "files": [{"path": "d/a.jpg", "decode_ms": 50.0}]},
+        {
+            "cause": "decode",
+            "files": [
+                {"path": "d/a.nc", "decode_ms": 50.0, "read_bytes": 4 << 20, "delivered_bytes": 1 << 20}
+            ],
+        },
+    ],
+    silent=[
+        {"cause": "decode", "files": [{"path": "d/a.npy", "decode_ms": 50.0}]},
+        {"cause": "decode", "wait_ms": 4.0, "causes_ms": {"decode": 4.0}},
+    ],
+)
+def slow_decoding(facts: LoaderFacts) -> Iterator[Finding]:
+    """The loop waits for a library to decode what it read: images, compressed chunks, tables.
+
+    The time is what the library's calls took, without the reads in them. Where chunks or row groups do not
+    fit what a sample reads, most of the decoding is of bytes that nobody uses.
+
+    Remedy: by the format: other chunks or row groups, lighter compression, a smaller size; or decode once,
+    ahead of training. None for arrays that need no decoding.
+    """
+    if held_up_by(facts, "decode"):
+        yield from ended_by(_less_decoding(facts), "decode", facts)
+
+
+def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     """By format: chunks and compression where there are any, else decoding once."""
-    formats, target, file = _formats(facts, "decode"), _target(facts, "decode"), _costly(facts, "decode")
+    formats, target, file = _formats(facts, "decode"), _target(facts, "decode"), costly(facts, "decode")
     name, gone = _named(target, "the files")
     if formats and formats <= _CHUNKED and file is not None:
         return _chunked(file, name, gone)
@@ -180,30 +236,35 @@ def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set
     name, gone = _named(target, "")
     one, each = (name, "it is") if found.files == 1 else (f"each file of {name}", "each file is")
     times = f"{each} read whole {found.times_per_pass:.0f} times an epoch"
-    evidence = {"whole_reads": float(found.times), "predicted_reads": float(found.files * found.readers)}
+    evidence: Evidence = {
+        "whole_reads": float(found.times),
+        "predicted_reads": float(found.files * found.readers),
+    }
     if formats == {".npy"}:
         text = f"map {one} (numpy.load(..., mmap_mode='r')), so that a sample reads its own part: {times}"
-        return Remedy(f"map {name}: numpy.load(mmap_mode='r')", text, gone, evidence=evidence)
+        return Remedy(
+            f"map {name}: numpy.load(mmap_mode='r')", text, gone, spares_work=True, evidence=evidence
+        )
     if not found.fits:
         return None
     text = f"read {one} once and keep it (functools.cache, or in the dataset's __init__): {times}"
     if found.given_bytes is not None:
         text += f"; {size(found.given_bytes)} held in each process that reads"
-    return Remedy(f"read {one} once and keep it", text, gone, evidence=evidence)
+    return Remedy(f"read {one} once and keep it", text, gone, spares_work=True, evidence=evidence)
 
 
 def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
     """Of a file of chunks or members that is opened for every sample: its layout is read anew each time."""
     costs_ms = attrgetter(f"{cause}_ms")
     most = max(facts.files, key=costs_ms, default=None)
-    if most is None or facts.samples is None or costs_ms(most) < _MOST_OF_COST * facts.causes_ms[cause]:
+    if most is None or facts.samples is None or costs_ms(most) < MOSTLY * facts.causes_ms[cause]:
         return None
     made = facts.samples * facts.batches
     if _suffix(most.path) not in _OPENED[cause] or made < _MANY_SAMPLES or most.opens < _EACH * made:
         return None
     name, gone = name_of(most.path), "" if cause == "transform" else f"{FILES}:{most.path}"
     text = f"{name} is opened {most.opens} times for {made:.0f} samples: open it once in each worker"
-    evidence = {"opens": float(most.opens)}
+    evidence: Evidence = {"opens": float(most.opens)}
     return Remedy(f"keep {name} open: each sample opens it", text, gone, evidence=evidence)
 
 
@@ -225,7 +286,7 @@ def _row_groups(facts: LoaderFacts, path: str) -> RowGroups | None:
 def _regrouped(found: RowGroups | None, name: str, gone: str) -> Remedy | None:
     if found is None or found.predicted_bytes is None:
         return None
-    evidence = {
+    evidence: Evidence = {
         "decoded_bytes": float(found.decoded_bytes),
         "predicted_bytes": float(found.predicted_bytes),
     }
@@ -237,7 +298,7 @@ def _regrouped(found: RowGroups | None, name: str, gone: str) -> Remedy | None:
             f" then {size(found.predicted_bytes)}, {size(each)} held by each process that reads it)"
         )
         what = "them" if name == "the files" else "it"
-        return Remedy(f"read {name} once and keep {what}", text, gone, evidence=evidence)
+        return Remedy(f"read {name} once and keep {what}", text, gone, spares_work=True, evidence=evidence)
     if found.suggested_rows is None:
         return None
     rows = counted(found.suggested_rows, "row")
@@ -247,7 +308,7 @@ def _regrouped(found: RowGroups | None, name: str, gone: str) -> Remedy | None:
         f" then about {size(found.predicted_bytes)}, if samples share no rows)"
     )
     short = f"store {name} in row groups of {rows}"
-    return Remedy(short, text, gone, command=found.command, evidence=evidence)
+    return Remedy(short, text, gone, spares_work=True, command=found.command, evidence=evidence)
 
 
 def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
@@ -259,9 +320,9 @@ def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
             f"store {array.dataset or 'it'} in chunks of {chunk}, as accesses ask for"
             f" ({size(least)} decoded for {size(array.used_bytes)} used; then {size(most)} at most)"
         )
-        evidence = {"decoded_bytes": float(least), "predicted_bytes": float(most)}
+        evidence: Evidence = {"decoded_bytes": float(least), "predicted_bytes": float(most)}
         short = f"re-chunk {name} to what a sample reads"
-        return Remedy(short, text, gone, command=array.command, evidence=evidence)
+        return Remedy(short, text, gone, spares_work=True, command=array.command, evidence=evidence)
     taken, made = file.read_bytes or 0, file.delivered_bytes or 0
     short = f"store {name} with lighter compression"
     if taken and made > _INFLATED * taken:

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import LoaderRun
@@ -54,8 +55,8 @@ class FileFacts(FileCost, frozen=True, kw_only=True):
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A loader and its part of the data wait. Figures in ms are means per measured step; None is unknown.
 
-    `wait_ms` is the loop's wait; `idle_ms` that of the accelerator in the waits for all loaders. `about` has
-    its settings, None where it has none of that name. `of_several`: the loop waits for others, too.
+    `wait_ms` is the loop's wait; `idle_ms` that of the accelerator in the waits for all loaders. `about`
+    has its settings, None where it has none of that name. `of_several`: the loop waits for others, too.
     `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
     its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of
     its samples, outside calls of libraries that work on threads of their own: these take `threaded` of it,
@@ -64,7 +65,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     production of a step's batches. `gains_ms` bounds what a step loses without a cause, without reading and
     decoding (`FILES`), and without that of one file (``files:PATH``); `predicted` has what a replay on the
     model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is what ending and
-    starting workers takes in later epochs.
+    starting workers takes in later epochs; `all_bound_ms` is the sum of `bound_ms` of all loaders of the
+    loop.
     """
 
     number: int = 0
@@ -101,11 +103,18 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     storage_bytes: float | None = None
     batches: int = 0
     batches_per_step: float = 1.0
+    all_bound_ms: float | None = None
 
     @property
     def bound_ms(self) -> float:
         """What of the wait a faster loader can win at most: an accelerator works in the rest of it."""
         return self.wait_ms if self.idle_ms is None else min(self.wait_ms, self.idle_ms)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the waits for all loaders of the loop are 5 % of a step or more."""
+        all_ms = self.bound_ms if self.all_bound_ms is None else self.all_bound_ms
+        return 100 * all_ms / self.step_ms >= MODERATELY_PERCENT
 
 
 _MOST_LOADERS = 32  # that advice is sought for
@@ -121,7 +130,13 @@ def loader_facts(analysis: RankAnalysis, report: RankReport) -> list[LoaderFacts
     costly = sorted(wait_ms, key=lambda number: -wait_ms[number])[:_MOST_LOADERS]
     of = waits.deliveries["loader"]
     found = [_facts(analysis, report, runs[one], waits[of == one], len(wait_ms)) for one in costly]
-    return sorted(found, key=lambda facts: -facts.wait_ms)
+    return together(sorted(found, key=lambda facts: -facts.wait_ms))
+
+
+def together(loaders: list[LoaderFacts]) -> list[LoaderFacts]:
+    """Tell each loader of a loop what all of them cost."""
+    all_ms = sum(facts.bound_ms for facts in loaders)
+    return [replace(facts, all_bound_ms=all_ms) for facts in loaders]
 
 
 def _facts(

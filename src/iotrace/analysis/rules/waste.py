@@ -1,64 +1,66 @@
-"""Name the file that makes a loop wait as most of what is decoded or fetched of it is wasted."""
+"""Bytes that are read or decoded in vain: what does not fit the accesses, what is read whole again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec.structs import replace
-
-from iotrace.analysis.culprits import leads, worth_telling
 from iotrace.analysis.results import (
     Amplification,
     ChunkedArray,
-    Culprit,
     Evidence,
     FileGroup,
-    RankReport,
-    Recommendation,
     RowGroups,
     WholeReads,
 )
+from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.model import Finding, rule
 from iotrace.units import digits
 
+_WHOLE = {
+    "path": "d/",
+    "ms": 50.0,
+    "whole_reads": {"files": 3, "times": 900, "times_per_pass": 90.0, "readers": 2},
+}
 
-def amplified(report: RankReport) -> list[Culprit]:
-    """Name the array or the files that hold the loop up, most of which is decoded in vain, or again.
 
-    It has no remedy of its own: the advice on its file has.
+@rule(
+    "IO403",
+    "read-amplification",
+    "rank",
+    fires=[{"file_groups": [_WHOLE]}],
+    silent=[{"file_groups": [{**_WHOLE, "whole_reads": None}]}, {"file_groups": [{**_WHOLE, "ms": 4.0}]}],
+)
+def read_amplification(facts: RankFacts) -> Iterator[Finding]:
+    """Most of what is read or decoded of an array or of files is wasted, or was read before.
+
+    Chunks, row groups and pages are decoded or fetched whole, however little of them a sample takes; and a
+    file that each sample reads whole is decoded again each time. What other chunks would decode is computed
+    from the accesses that were seen.
+
+    Remedy: that of slow reads or slow decoding (IO101, IO102), before more workers, which would do more of
+    the needless work at once.
     """
-    costs = {cost.path: cost.ms for cost in report.data_wait.files}
+    costs = {cost.path: cost.ms for cost in facts.report.data_wait.files}
     found = [
-        (cost_ms, culprit)
-        for group in report.file_groups
-        for cost_ms, culprit in (*_of_layout(group, costs), (group.ms, _of_whole_reads(group.whole_reads)))
-        if cost_ms is not None and culprit is not None
+        (cost_ms, seen)
+        for group in facts.report.file_groups
+        for cost_ms, seen in (*_of_layout(group, costs), (group.ms, _of_whole_reads(group.whole_reads)))
+        if cost_ms is not None and seen is not None
     ]
-    if not found:
-        return []
-    cost_ms, culprit = max(found, key=lambda pair: pair[0])
-    if not worth_telling(cost_ms, report):
-        return []
-    return [replace(culprit, wait_ms=cost_ms, leads=leads(cost_ms, report))]
-
-
-def with_waste_first(advice: list[Recommendation], culprits: Sequence[Culprit]) -> list[Recommendation]:
-    """Put what spares needless work first where that leads: more workers would do more of it at once."""
-    if not any(each.id == "read-amplification" and each.leads for each in culprits):
-        return advice
-    most_ms = max((item.gain_ms_per_step or 0.0 for item in advice), default=0.0)
-
-    def comes_later(item: Recommendation) -> bool:
-        return (
-            not {"predicted_bytes", "predicted_reads"} & {*item.evidence}
-            or (item.gain_ms_per_step or 0.0) < most_ms
+    cost_ms, (text, evidence) = max(found, key=lambda pair: pair[0], default=(0.0, ("", {})))
+    if facts.is_significant(cost_ms):
+        is_main_cause = facts.is_main_cause(cost_ms)
+        yield Finding(
+            text=text, evidence=evidence, cost_ms=cost_ms, is_main_cause=is_main_cause, spares_work=True
         )
 
-    return sorted(advice, key=comes_later)
+
+Seen = tuple[str, Evidence]
 
 
 def _of_layout(
     group: FileGroup, costs: Mapping[str, float | None]
-) -> Iterator[tuple[float | None, Culprit | None]]:
+) -> Iterator[tuple[float | None, Seen | None]]:
     if group.amplification is None:
         return
     for array in group.amplification.arrays:
@@ -67,22 +69,22 @@ def _of_layout(
     yield group.ms, _of_map(group.amplification)
 
 
-def _of_whole_reads(found: WholeReads | None) -> Culprit | None:
+def _of_whole_reads(found: WholeReads | None) -> Seen | None:
     if found is None:
         return None
     what = "it is" if found.files == 1 else "each of its files is"
-    return _culprit(
+    return _seen(
         f"{what} read and decoded whole {digits(found.times_per_pass, 2)} times an epoch",
         whole_reads=found.times,
         predicted_reads=found.files * found.readers,
     )
 
 
-def _of_array(array: ChunkedArray) -> Culprit | None:
+def _of_array(array: ChunkedArray) -> Seen | None:
     if array.predicted_bytes is None:
         return None
     ratio = digits(array.decoded_at_least_bytes / array.used_bytes, 2)
-    return _culprit(
+    return _seen(
         f"its chunks do not fit what a sample reads: {ratio} bytes are decoded for each byte used",
         decoded_bytes=array.decoded_at_least_bytes,
         used_bytes=array.used_bytes,
@@ -92,7 +94,7 @@ def _of_array(array: ChunkedArray) -> Culprit | None:
 
 def _of_row_groups(
     files: Sequence[RowGroups], costs: Mapping[str, float | None]
-) -> tuple[float, Culprit | None]:
+) -> tuple[float, Seen | None]:
     """Of Parquet files of one directory together: each may cost little."""
     told = [each for each in files if each.predicted_bytes is not None and each.passes is not None]
     kept = [each for each in told if each.keep]
@@ -102,7 +104,7 @@ def _of_row_groups(
     decoded = sum(each.decoded_bytes for each in known)
     once = sum(each.distinct_bytes for each in known) * max(each.passes or 1 for each in known)
     times = digits(decoded / once, 2)
-    culprit = _culprit(
+    seen = _seen(
         f"it is read and decoded whole {times} times an epoch"
         if known is kept
         else f"its row groups do not fit what a sample reads: each is decoded {times} times an epoch",
@@ -110,18 +112,18 @@ def _of_row_groups(
         distinct_bytes=once,
         predicted_bytes=sum(each.predicted_bytes or 0 for each in known),
     )
-    return _cost_ms(known, costs), culprit
+    return _cost_ms(known, costs), seen
 
 
 def _cost_ms(files: Sequence[RowGroups], costs: Mapping[str, float | None]) -> float:
     return sum(costs.get(each.path) or 0.0 for each in files)
 
 
-def _of_map(found: Amplification) -> Culprit | None:
+def _of_map(found: Amplification) -> Seen | None:
     if found.mapped is None or found.mapped.predicted_bytes is None or not found.fetched_per_used:
         return None
     ratio = digits(found.fetched_per_used, 2)
-    return _culprit(
+    return _seen(
         f"pages are read around those it needs: {ratio} bytes are fetched for each byte used",
         fetched_bytes=found.fetched_bytes or 0,
         used_bytes=found.used_bytes or 0,
@@ -129,6 +131,5 @@ def _of_map(found: Amplification) -> Culprit | None:
     )
 
 
-def _culprit(text: str, **evidence: float) -> Culprit:
-    figures: Evidence = {name: float(value) for name, value in evidence.items()}
-    return Culprit(id="read-amplification", text=text, evidence=figures, wait_ms=0.0, leads=False)
+def _seen(text: str, **evidence: float) -> Seen:
+    return text, {name: float(value) for name, value in evidence.items()}

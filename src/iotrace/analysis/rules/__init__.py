@@ -1,0 +1,1 @@
+"""What iotrace concludes from figures: the rules, a module for each subject."""

@@ -1,0 +1,161 @@
+"""What the rules of a loader share: a cause of its wait, what ends it, and what that gains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from iotrace.analysis.results import Evidence, FileGroup, cost_of_file_ms
+from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
+from iotrace.analysis.rules.model import Finding
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.analysis.wait.gain_bound import FILES
+
+MOSTLY = (
+    0.5  # of a cause: what one file or group has to cost to be named; of the time, what a thread mostly did
+)
+_HIGH_PERCENT = 20.0
+
+
+class Remedy(msgspec.Struct, frozen=True):
+    """A change: in short, and as a sentence with its evidence.
+
+    `gone` is what it spares at most, as `LoaderFacts.gains_ms` names it; empty: its cause. Without `gains` it
+    only shows more; `tries`: it may gain nothing. `command` makes it. `spares_work`: less is read or decoded.
+    """
+
+    short: str
+    text: str
+    gone: str = ""
+    gains: bool = True
+    tries: bool = False
+    spares_work: bool = False
+    command: str = ""
+    evidence: Evidence = {}
+
+
+def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[Finding]:
+    """Yield that a cause of the wait can be ended, where that gains 5 % of a step or more."""
+    if remedy is None:
+        return
+    cause_ms = cost_ms(facts, cause)
+    gain_ms, predicted = predicted_gain(facts, _row_of(facts, cause, remedy), _gain_ms(facts, cause, remedy))
+    if not is_worth(gain_ms, facts):
+        return
+    most = costliest(facts, cause)
+    share = f" ({cost_of_file_ms(most, cause):.1f} ms of it in {most.path})" if most is not None else ""
+    where = f" in {facts.item}" if cause == "transform" and facts.item else ""
+    costs = f"{cause}{of_loader(facts)}{where} costs {cause_ms:.1f} ms of wait a step{share}"
+    if cause == "startup":
+        costs = f"starting and ending workers{of_loader(facts)} takes {cause_ms:.1f} ms a step"
+    yield finding(
+        facts,
+        text=costs,
+        how=remedy.text,
+        remedy=remedy.short,
+        level=level(cause_ms, facts),
+        evidence={f"{cause}_ms": cause_ms, **which(facts), **remedy.evidence},
+        gain_ms=gain_ms if remedy.gains else None,
+        command=remedy.command,
+        cost_ms=_spared_ms(facts, cause, remedy),
+        tries=remedy.tries,
+        spares_work=remedy.spares_work,
+        **(predicted if remedy.gains else {}),
+    )
+
+
+def held_up_by(facts: LoaderFacts, cause: str) -> bool:
+    """Whether a cause costs 5 % of a step or more, and the waits for all loaders as much.
+
+    Workers that are started anew hold the loop up outside its waits, too.
+    """
+    return (facts.is_waited_for or cause == "startup") and is_worth(cost_ms(facts, cause), facts)
+
+
+def finding(facts: LoaderFacts, **known: Any) -> Finding:
+    """Make a finding on a loader; of several its number tells which."""
+    return Finding(loader=facts.number if facts.of_several else None, **known)
+
+
+def call_with(setting: str, facts: LoaderFacts) -> str:
+    """Write the change of a loader's setting as a call; of one of several loaders with its name."""
+    return f"DataLoader({setting})" + (f" of {facts.called}" if facts.called else "")
+
+
+def is_worth(saved_ms: float, facts: LoaderFacts) -> bool:
+    """Whether that much is 5 % of a step or more."""
+    return 100 * saved_ms / facts.step_ms >= MODERATELY_PERCENT
+
+
+def level(spent_ms: float, facts: LoaderFacts) -> str:
+    """Return how much that is of a step: ``high`` above 20 %."""
+    return "high" if 100 * spent_ms / facts.step_ms > _HIGH_PERCENT else "medium"
+
+
+def of_loader(facts: LoaderFacts) -> str:
+    """Name the loader where the loop waits for several."""
+    return f" of the loader of {facts.about.dataset} (loader {facts.number})" if facts.of_several else ""
+
+
+def which(facts: LoaderFacts) -> Evidence:
+    """Return the loader's number where the loop waits for several."""
+    return {"loader": float(facts.number)} if facts.of_several else {}
+
+
+def predicted_gain(facts: LoaderFacts, name: str, bound_ms: float) -> tuple[float, dict[str, Any]]:
+    """What a change saves: its bound; where the model of the loader speaks, its prediction and interval."""
+    row = facts.predicted.get(name)
+    if row is None or row.gain_ms_per_step is None or row.interval_ms is None:
+        return bound_ms, {}
+    interval_ms = [facts.step_ms - most_ms for most_ms in reversed(row.interval_ms)]
+    return row.gain_ms_per_step, {"gain": row.id, "gain_interval_ms": interval_ms}
+
+
+def cost_ms(facts: LoaderFacts, cause: str) -> float:
+    """What a cause takes of a step: of its wait, and to end workers and start others."""
+    return facts.causes_ms.get(cause, 0.0) + (facts.restart_ms if cause == "startup" else 0.0)
+
+
+def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
+    """A bound of what a step loses: of a replay without the cause, or without reading and decoding a file."""
+    if cause == "startup":
+        return cost_ms(facts, cause)
+    return min(facts.bound_ms, facts.gains_ms.get(remedy.gone or cause, facts.wait_ms))
+
+
+def _spared_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float | None:
+    """The wait of what a remedy spares: its file, all files, or its cause; None where none was replayed."""
+    if not remedy.gains or (remedy.gone or cause) not in facts.gains_ms:
+        return None
+    of_files, _, path = remedy.gone.partition(":")
+    if path:
+        return sum(file.read_ms + file.decode_ms for file in facts.files if file.path == path)
+    if of_files == FILES:
+        return sum(facts.causes_ms.get(each, 0.0) for each in ("read", "decode"))
+    return cost_ms(facts, cause)
+
+
+def _row_of(facts: LoaderFacts, cause: str, remedy: Remedy) -> str:
+    """The id of the gain's row that stands for a remedy."""
+    knobs = {
+        "startup": "persistent_workers=True",
+        "queued": f"prefetch_factor={2 * (facts.about.prefetch_factor or 0)}",
+    }
+    return remedy.gone or knobs.get(cause, cause)
+
+
+def costly(facts: LoaderFacts, cause: str) -> FileFacts | None:
+    """The file that costs most of a cause; None where no file costs any."""
+    most = max(facts.files, key=lambda file: cost_of_file_ms(file, cause), default=None)
+    return most if most is not None and cost_of_file_ms(most, cause) > 0 else None
+
+
+def costliest(facts: LoaderFacts, cause: str) -> FileFacts | FileGroup | None:
+    """The file that costs most of a cause, or the group where that is most of it and the file is not."""
+    file, whole_ms = costly(facts, cause), facts.causes_ms.get(cause, 0.0)
+    if file is None or cost_of_file_ms(file, cause) >= MOSTLY * whole_ms:
+        return file
+    group = max(facts.groups, key=lambda each: cost_of_file_ms(each, cause), default=None)
+    return file if group is None or cost_of_file_ms(group, cause) < MOSTLY * whole_ms else group

@@ -1,0 +1,339 @@
+"""CPUs that the makers of batches were ready for and did not get: bindings, quotas, threads, neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iotrace.analysis.results import Evidence, ProcessUse
+from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.wait.data_wait import bound_together
+from iotrace.analysis.wait.pools import Pool, pool_of
+from iotrace.units import counted, percent
+
+_SPIN = ("openblas", "torch")  # their threads spin while they wait; others sleep, and few gain little
+# Where all other CPUs are taken, too, to unbind gains little: who took them comes before the binding.
+_BEFORE_BINDING, _BEHIND_OTHERS = "IO302", "IO306"
+# What binds threads to CPUs from outside of the program's own code.
+_BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
+_ONE_THREAD = {
+    "torch": "torch.set_num_threads(1)",
+    "cv2": "cv2.setNumThreads(0)",
+    "blosc": "numcodecs.blosc.set_nthreads(1)",
+    "blosc2": "blosc2.set_nthreads(1)",
+    "openblas": "threadpoolctl.threadpool_limits(1)",
+    "numexpr": "numexpr.set_num_threads(1)",
+    "zarr": 'zarr.config.set({"async.concurrency": 1})',
+}
+# What rules on threads and CPUs share: four workers that wait 40 of 60 ms for a CPU.
+_BOUND = [{"role": f"worker {number}", "cpus": [0]} for number in range(4)]
+_FREE = [{"role": f"worker {number}", "cpus": [*range(8)]} for number in range(4)]
+_POOLED = [{**each, "library_threads": {"openblas": 8}, "threads_peak": 11} for each in _FREE]
+_CROWDED = {"others_cpu_fraction": 0.6, "cpu_busy_fraction": 0.99, "cpu_saturated_fraction": 0.9}
+
+
+@rule(
+    "IO301",
+    "waiting-for-threads",
+    "rank",
+    id="threads",
+    fires=[
+        {
+            "processes": _POOLED,
+            "causes_ms": {"transform": 50.0},
+            "without_cpu_ms": 0.0,
+            "asleep_for_pool": 0.8,
+        }
+    ],
+    silent=[
+        {"processes": _POOLED, "causes_ms": {"transform": 50.0}, "without_cpu_ms": 0.0},
+        {"processes": _FREE, "causes_ms": {"transform": 50.0}, "asleep_for_pool": 0.8, "without_cpu_ms": 0.0},
+    ],
+)
+def waiting_for_threads(facts: RankFacts) -> Iterator[Finding]:
+    """Samples sleep while threads of a library compute for them, and these threads lack CPUs.
+
+    Each worker starts as many threads as the library finds CPUs, so workers together have more threads than
+    there are CPUs. The sample's own thread sleeps: that looks like slow storage, and is none.
+
+    Remedy: one thread of the library in each worker. More workers would start more of these threads.
+    """
+    found = _lost_to_pool(facts)
+    pool = pool_of(facts.report.system)
+    if found is not None and pool is not None:
+        lost_ms, stage = found
+        yield _of_threads(facts, pool, lost_ms, stage, silences=("IO204",))
+
+
+def _lost_to_pool(facts: RankFacts) -> tuple[float, str] | None:
+    """What of a step is lost to a pool of threads without CPUs, and of which stage; None: too little."""
+    cause, how, share = "decode", "waiting for a CPU", facts.undecoded
+    if share is None and not (facts.lacks_cpus and pool_of(facts.report.system) is not None):
+        cause, how, share = "transform", "asleep for these", facts.asleep_for_pool
+    cause_ms = facts.report.data_wait.causes_ms.get(cause, 0.0)
+    lost_ms = (share or 0.0) * cause_ms
+    if not facts.is_significant(lost_ms):
+        return None
+    return lost_ms, f"{cause} {cause_ms:.1f} ms, {lost_ms:.1f} of it {how}"
+
+
+@rule(
+    "IO302",
+    "cpu-binding",
+    "rank",
+    fires=[
+        {"processes": _BOUND},
+        {"processes": _BOUND[:2], "usable": 1, "variables": {"SLURM_CPUS_PER_TASK": "1"}},
+    ],
+    silent=[
+        {"processes": [{"role": f"worker {number}", "cpus": [number]} for number in range(2)]},
+        {"processes": _BOUND, "without_cpu_ms": 14.9},
+        {"processes": _FREE},
+    ],
+)
+def cpu_binding(facts: RankFacts) -> Iterator[Finding]:
+    """More processes than CPUs are bound to a set of CPUs that is not all of the host's.
+
+    The kernel says which CPUs each process may run on, and how long its threads were ready to run without
+    one. The gain is a bound: a replay of the batches without these waits.
+
+    Remedy: by whom they are bound: the scheduler's request, a variable of OpenMP, the program's own call.
+    """
+    system = facts.report.system
+    found, online = bound_together(system.processes), system.cpus_online
+    if not facts.lacks_cpus or found is None or online is None or len(found[0]) >= online:
+        return
+    cpus, sharing = found
+    text = f"{_who(sharing)[1]} share{'s' if len(sharing) == 1 else ''} {_named(cpus)}"
+    yield _without_cpus(
+        facts,
+        text,
+        {
+            "affinity": cpus,
+            "processes": float(len(sharing)),
+            "cpus_usable": float(len(system.cpus_usable or [])),
+            "cpus_online": float(online),
+        },
+        remedy=_unbound(facts, cpus, sharing),
+        gain_ms=facts.cpu_gain_ms,
+        place=_BEHIND_OTHERS if _is_no_binding(facts) else "",
+    )
+
+
+def _unbound(facts: RankFacts, cpus: list[int], sharing: list[ProcessUse]) -> str:
+    """Say how the processes get more CPUs, by who bound them."""
+    system, variables = facts.report.system, facts.variables
+    usable, workers = system.cpus_usable or [], _who(sharing)[0]
+    main = next((each for each in system.processes if each.role == "main"), None)
+    if not set(usable) - set(cpus):  # the job itself may use no more
+        is_slurm = variables.get("SLURM_CPUS_PER_TASK") or "SLURM_CPU_BIND" in variables
+        how = f": sbatch --cpus-per-task={workers + 1}" if is_slurm else ""
+        return f"give the job {workers + 1} CPUs, it has {len(cpus)}{how}"
+    if main is not None and main.cpus and [*main.cpus] == cpus:
+        named = [f"{name}={variables[name]}" for name in _BINDING_VARIABLES if name in variables]
+        by = f" (unset {named[0]})" if named else " (taskset, numactl, sched_setaffinity)"
+        return f"start the training unbound{by}: it may use {len(usable)} CPUs"
+    return f"do not bind workers (os.sched_setaffinity): {len(usable)} CPUs are theirs"
+
+
+def _is_no_binding(facts: RankFacts) -> bool:
+    """Whether to unbind gains little: all other CPUs are taken, too."""
+    return facts.cpus_beside_busy and (_is_stolen(facts) or _has_neighbours(facts))
+
+
+@rule(
+    "IO303",
+    "cpu-quota",
+    "rank",
+    fires=[{"processes": _FREE, "host": {"cpu_throttled_fraction": 0.4, "cpu_busy_fraction": 0.1}}],
+    silent=[
+        {"processes": _FREE, "host": {"cpu_throttled_fraction": 0.09, "cpu_busy_fraction": 0.1}},
+        {"processes": _FREE, "host": {"cpu_throttled_fraction": 0.4}, "without_cpu_ms": 5.0},
+    ],
+)
+def cpu_quota(facts: RankFacts, *, least_of_periods: float = 0.1) -> Iterator[Finding]:
+    """A CPU quota stops the job.
+
+    A container is slow on an idle host, and steps take multiples of 100 ms, the quota's period. Bursts alone
+    use a quota up in up to 10 % of its periods.
+
+    Remedy: raise it, or run fewer workers.
+    """
+    host = facts.report.system.host
+    held = None if host is None else host.cpu_throttled_fraction
+    if facts.lacks_cpus and held is not None and held >= least_of_periods:
+        text = f"the CPU quota stopped the job in {percent(held)} of its periods"
+        remedy = "raise the CPU quota (cpu.max, Kubernetes' limits.cpu)"
+        evidence: Evidence = {"throttled_fraction": held}
+        yield _without_cpus(facts, text, evidence, remedy=remedy, gain_ms=facts.cpu_gain_ms)
+
+
+@rule(
+    "IO304",
+    "threads",
+    "rank",
+    fires=[{"processes": _POOLED}],
+    silent=[
+        {"processes": [{**each, "threads_peak": 2} for each in _POOLED]},
+        {"processes": [{**each, "pool_busy_pct_mean": 2.0} for each in _POOLED]},
+        {"processes": _POOLED, "without_cpu_ms": 5.0},
+    ],
+)
+def threads(facts: RankFacts) -> Iterator[Finding]:
+    """Libraries in workers have more threads together than there are CPUs.
+
+    A library that is imported alone has no threads yet: workers' other threads were busy. How much fewer
+    threads gain is not known: threads that spin compute less, others may gain nothing.
+
+    Remedy: one thread of the library in each worker.
+    """
+    pool = pool_of(facts.report.system)
+    if facts.lacks_cpus and pool is not None and _lost_to_pool(facts) is None:
+        yield _of_threads(facts, pool, facts.without_cpu_ms, _stage(facts))
+
+
+def _of_threads(
+    facts: RankFacts, pool: Pool, lost_ms: float, stage: str, silences: tuple[str, ...] = ()
+) -> Finding:
+    workers = counted(pool.workers, "worker")
+    setting = _ONE_THREAD.get(pool.library, f"one thread of {pool.library} in each worker")
+    tries = pool.library not in _SPIN
+    return Finding(
+        text=f"{workers} started {pool.threads} threads of {pool.library} for {pool.cpus} CPUs: {stage}",
+        evidence={"library": pool.library, "threads": float(pool.threads)},
+        remedy=f"{'try ' if tries else ''}{setting} (worker_init_fn)",
+        cost_ms=lost_ms,
+        is_main_cause=facts.is_main_cause(lost_ms),
+        tries=tries,
+        silences=silences,
+    )
+
+
+@rule(
+    "IO305",
+    "stolen-cpus",
+    "rank",
+    id="stolen",
+    fires=[{"processes": _FREE, "host": {"cpu_stolen_fraction": 0.2}}],
+    silent=[{"processes": _FREE, "host": {"cpu_stolen_fraction": 0.01}}],
+)
+def stolen_cpus(facts: RankFacts) -> Iterator[Finding]:
+    """Other virtual machines took CPU time of this one.
+
+    The hypervisor counts it. Nobody who runs the job can change it; storage is not to blame either.
+    """
+    host = facts.report.system.host
+    if host is not None and facts.lacks_cpus and _is_stolen(facts):
+        share = host.cpu_stolen_fraction or 0.0
+        text = f"other virtual machines took {percent(share)} of the CPUs' time"
+        place = _BEFORE_BINDING if _is_bound(facts) and _is_no_binding(facts) else ""
+        yield _without_cpus(facts, text, {"stolen_fraction": share}, place=place)
+
+
+@rule(
+    "IO306",
+    "neighbours",
+    "rank",
+    fires=[{"processes": _FREE, "host": _CROWDED}],
+    silent=[
+        {"processes": _FREE, "host": {**_CROWDED, "cpu_busy_fraction": 0.7, "cpu_saturated_fraction": 0.0}},
+        {"processes": _FREE, "host": _CROWDED, "without_cpu_ms": 5.0},
+    ],
+)
+def neighbours(facts: RankFacts) -> Iterator[Finding]:
+    """Other programs on the host took the CPUs.
+
+    No CPU was free while the makers of batches waited for one.
+    """
+    host = facts.report.system.host
+    if host is not None and facts.lacks_cpus and _has_neighbours(facts):
+        share = host.others_cpu_fraction or 0.0
+        text = f"other programs took {percent(share)} of the CPUs"
+        place = _BEFORE_BINDING if _is_bound(facts) and _is_no_binding(facts) else ""
+        yield _without_cpus(facts, text, {"others_cpu_fraction": share}, place=place)
+
+
+def _is_bound(facts: RankFacts) -> bool:
+    found, online = bound_together(facts.report.system.processes), facts.report.system.cpus_online
+    return found is not None and online is not None and len(found[0]) < online
+
+
+def _is_stolen(facts: RankFacts, least: float = 0.05) -> bool:
+    host = facts.report.system.host
+    return host is not None and (host.cpu_stolen_fraction or 0.0) >= least
+
+
+def _has_neighbours(facts: RankFacts, least: float = 0.2) -> bool:
+    host = facts.report.system.host
+    return host is not None and (host.others_cpu_fraction or 0.0) >= least and not host.has_free_cpus
+
+
+@rule(
+    "IO307",
+    "too-few-cpus",
+    "rank",
+    fires=[
+        {"processes": [{"role": f"worker {n}", "cpus": [0, 1]} for n in range(4)], "usable": 2, "online": 2}
+    ],
+    silent=[
+        {"processes": [{"role": "worker 0", "cpus": [0, 1]}], "usable": 2, "online": 2},
+        {
+            "processes": [{"role": f"worker {n}", "cpus": [0, 1]} for n in range(4)],
+            "usable": 2,
+            "online": 2,
+            "without_cpu_ms": 5.0,
+        },
+    ],
+)
+def too_few_cpus(facts: RankFacts) -> Iterator[Finding]:
+    """More processes than the host has CPUs share all of them.
+
+    Fewer workers may do as much: a sweep finds how many.
+    """
+    system = facts.report.system
+    found, online = bound_together(system.processes), system.cpus_online
+    if facts.lacks_cpus and found is not None and online is not None and len(found[0]) >= online:
+        text = f"{_who(found[1])[1]} share all {counted(online, 'CPU')} of the host"
+        evidence: Evidence = {"processes": float(len(found[1])), "cpus_online": float(online)}
+        yield _without_cpus(facts, text, evidence)
+
+
+def _without_cpus(
+    facts: RankFacts,
+    text: str,
+    evidence: Evidence,
+    remedy: str = "",
+    gain_ms: float | None = None,
+    place: str = "",
+) -> Finding:
+    lost_ms = facts.without_cpu_ms
+    return Finding(
+        text=f"{text}: {_stage(facts)}",
+        evidence=evidence,
+        remedy=remedy,
+        cost_ms=lost_ms,
+        gain_ms=gain_ms,
+        is_main_cause=facts.is_main_cause(lost_ms),
+        place=place,
+    )
+
+
+def _stage(facts: RankFacts) -> str:
+    """Name the cause that waited most for CPUs."""
+    wait = facts.report.data_wait
+    spent = wait.without_cpu_ms or {}
+    cause = max(spent, key=lambda name: spent[name])
+    return f"{cause} {wait.causes_ms[cause]:.1f} ms, {spent[cause]:.1f} of it waiting for a CPU"
+
+
+def _who(sharing: list[ProcessUse]) -> tuple[int, str]:
+    workers = sum(each.role != "main" for each in sharing)
+    return workers, counted(workers, "worker") + (" and the training" if len(sharing) > workers else "")
+
+
+def _named(cpus: list[int]) -> str:
+    if len(cpus) == 1:
+        return f"CPU {cpus[0]}"
+    if cpus == [*range(cpus[0], cpus[-1] + 1)]:
+        return f"CPUs {cpus[0]} to {cpus[-1]}"
+    return f"{len(cpus)} CPUs"

@@ -1,0 +1,120 @@
+"""What is known of a rank beyond its report: what rules on its surroundings rest on."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from iotrace.analysis.host.measured import MeasuredTime
+from iotrace.analysis.intervals import distinct
+from iotrace.analysis.program.full_memory import memory_limit_bytes, read_again_bytes, slept_for_swap
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import RankReport, System
+from iotrace.analysis.wait.cpu_waits import cpu_waits
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
+from iotrace.analysis.wait.gain_bound import replayed_gain_ms
+from iotrace.analysis.wait.loop_io import LoopWrites, loop_writes
+from iotrace.analysis.wait.pools import asleep_for_pool, decoding_without_cpu
+from iotrace.sources.records import Threads
+
+TOLD, MAIN = 0.25, 0.5  # of the data wait: what is worth telling, and what is a main cause
+_BUSY = 0.9  # of the time of the CPUs beside the bound ones
+
+
+class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's report, and figures of its surroundings; None is unknown.
+
+    `variables` are those that bind threads to CPUs. `cpus_beside_busy`: the CPUs that bound processes may
+    not use were busy. `cpu_gain_ms` bounds what a step loses without the waits for a CPU. `undecoded` is
+    the share of decoding in which zarr's threads had no CPU, `asleep_for_pool` that of the samples' making
+    in which their threads slept for a library's. `read_again_bytes` came from storage though it had been in
+    memory; `limit_bytes` is the memory that the control group may use. `slept_for_swap` is the share of the
+    samples' making in which their threads slept for memory in swap. `sampled`: the host's memory was.
+    `writes` is what the training thread wrote in its steps.
+    """
+
+    report: RankReport
+    variables: dict[str, str] = {}
+    cpus_beside_busy: bool = False
+    cpu_gain_ms: float | None = None
+    undecoded: float | None = None
+    asleep_for_pool: float | None = None
+    sampled: bool = True
+    read_again_bytes: float | None = None
+    limit_bytes: int | None = None
+    slept_for_swap: float = 0.0
+    writes: LoopWrites | None = None
+
+    def is_significant(self, cost_ms: float) -> bool:
+        """Whether that is a quarter of the data wait or more, and 5 % of a step."""
+        wait_ms, step_ms = self.report.data_wait.raw_ms, self.report.steps.mean_ms
+        if not wait_ms or not step_ms:
+            return False
+        return cost_ms >= TOLD * wait_ms and 100 * cost_ms >= MODERATELY_PERCENT * step_ms
+
+    def is_main_cause(self, cost_ms: float) -> bool:
+        """Whether that is half of the data wait or more: a verdict then names it before the cause."""
+        return cost_ms >= MAIN * (self.report.data_wait.raw_ms or 0.0)
+
+    @property
+    def without_cpu_ms(self) -> float:
+        """The data wait in which its makers were ready to run, and had no CPU."""
+        return sum((self.report.data_wait.without_cpu_ms or {}).values())
+
+    @property
+    def lacks_cpus(self) -> bool:
+        """Whether that wait is worth a word."""
+        return self.is_significant(self.without_cpu_ms)
+
+
+def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
+    """Look at the surroundings of a rank, as far as its waits make that worth while."""
+    telemetry = analysis.telemetry
+    facts = RankFacts(
+        report=report,
+        undecoded=decoding_without_cpu(analysis, report),
+        asleep_for_pool=asleep_for_pool(analysis, report),
+        sampled=telemetry is not None,
+        read_again_bytes=read_again_bytes(analysis),
+        limit_bytes=None if telemetry is None else memory_limit_bytes(telemetry),
+        slept_for_swap=slept_for_swap(analysis, report),
+        writes=loop_writes(analysis),
+    )
+    if not facts.lacks_cpus:
+        return facts
+    return msgspec.structs.replace(
+        facts,
+        variables=next((each.variables for each in analysis.rank.main.of_type(Threads)), {}),
+        cpus_beside_busy=_beside_busy(analysis, report.system),
+        cpu_gain_ms=_cpu_gain_ms(analysis, report),
+    )
+
+
+def _beside_busy(analysis: RankAnalysis, system: System) -> bool:
+    """Whether the CPUs that the bound processes may not use were busy, as far as they were sampled."""
+    found, telemetry = bound_together(system.processes), analysis.telemetry
+    if found is None or telemetry is None:
+        return False
+    host = telemetry.host
+    columns = [column for column, cpu in enumerate(host.cpus) if cpu not in found[0]]
+    if not columns:
+        return False
+    mean = MeasuredTime(analysis.kept).mean_share(host.time_ns, host.busy[:, columns].mean(axis=1))
+    return mean is not None and mean >= _BUSY
+
+
+def _cpu_gain_ms(analysis: RankAnalysis, report: RankReport) -> float | None:
+    """Bound what a step loses: a replay without the waits for a CPU, and the work that CPUs have to do."""
+    primary, system, step_ms = analysis.primary, report.system, report.steps.mean_ms or 0.0
+    if primary is None or primary.description.wrapped or primary.description.in_order is False:
+        return None
+    explained = analysis.explained(primary)
+    awaited = analysis.kept.awaited
+    measured = distinct(awaited["number"][awaited["loader"] == primary.number])
+    less = np.nan_to_num(cpu_waits(analysis.rank, explained).sum(axis=1))
+    gain_ms = replayed_gain_ms(explained.deliveries, measured, len(analysis.kept), less)
+    others = None if system.host is None else system.host.others_cpu_fraction
+    usable = len(system.cpus_usable or []) * (1 - (others or 0.0))
+    if system.cpu_pct_mean is not None and usable > 0:
+        gain_ms = min(gain_ms, max(0.0, step_ms - step_ms * system.cpu_pct_mean / 100 / usable))
+    return gain_ms

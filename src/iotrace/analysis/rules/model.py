@@ -1,0 +1,300 @@
+"""A rule is a function with its entry in the catalogue; a module is a subject.
+
+A rule gets the facts of its scope and yields what it found. It judges figures and computes none: its bounds
+are the defaults of its keyword arguments. Its docstring is what `iotrace explain` and docs/rules.md say.
+"""
+
+from __future__ import annotations
+
+import glob
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from iotrace.analysis.results import Culprit, Evidence, Recommendation
+from iotrace.session.manifest import NotCaptured
+
+# The modules that hold the rules of each scope, in the order of their codes.
+SUBJECTS = {
+    "loader": ("files", "samples", "workers"),
+    "rank": ("cpus", "memory", "waste", "startup", "numa"),
+    "loop": ("memory", "loop"),
+    "device": ("device",),
+    "trust": ("trust",),
+    "run": ("trust",),
+}
+SCOPES = {
+    "loader": "one loader that the training loop waits for",
+    "rank": "what holds the making of batches up from outside",
+    "loop": "what the training thread itself does",
+    "device": "what an accelerator waits for",
+    "trust": "how far the figures of a rank can be relied on",
+    "run": "how far those of the whole run can",
+}
+SITE_RULES = "iotrace.rules"  # the entry points that name modules with rules of a site's own
+
+Examples = Sequence[dict[str, Any]]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule found; times are means per measured step.
+
+    `text` is what was seen, `remedy` the change in short, `how` the same as a sentence with its evidence.
+    `cost_ms` is what it costs now, `gain_ms` what the change saves: at most, or as `gain`, a row of the
+    rank's gains, predicts within `gain_interval_ms`. A main cause is most of the wait. `tries`: the
+    change may gain nothing. `spares_work`: it makes less to do, where others only do it faster. Findings
+    of the rules that `silences` names are dropped. Those of one scope come in the order of their codes;
+    with a `place` where that code would.
+    """
+
+    text: str
+    remedy: str = ""
+    how: str = ""
+    command: str = ""
+    evidence: Evidence = {}
+    cost_ms: float | None = None
+    gain_ms: float | None = None
+    gain: str | None = None
+    gain_interval_ms: list[float] | None = None
+    level: str = "high"
+    is_main_cause: bool = False
+    tries: bool = False
+    spares_work: bool = False
+    silences: tuple[str, ...] = ()
+    place: str = ""
+    loader: int | None = None
+    rule: str = ""
+
+    @property
+    def advice(self) -> str:
+        """Return what was seen and what to do about it."""
+        return f"{self.text}: {self.how or self.remedy}"
+
+
+Find = TypeVar("Find", bound=Callable[..., Iterator[Finding]])
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule of the catalogue.
+
+    `id` is its name in the JSON report. Advice is told by `turn`, the lowest first; within the turn
+    `by_gain` puts the largest gain first. `saves_wait`: what it gains is data wait. `fires` are facts in
+    which it holds, `silent` those in which it only looks so: changes to the scope's facts
+    (`rules/facts/examples.py`).
+    """
+
+    code: str
+    name: str
+    scope: str
+    find: Callable[..., Iterator[Finding]]
+    id: str
+    turn: int = 0
+    saves_wait: bool = True
+    fires: Examples = ()
+    silent: Examples = ()
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """Return the rule's thresholds by name."""
+        parameters = inspect.signature(self.find).parameters.values()
+        return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+    @property
+    def summary(self) -> str:
+        """Return the first sentence of what it means."""
+        return self.meaning.partition("\n")[0]
+
+    @property
+    def meaning(self) -> str:
+        """Return what it means, why it matters and how sure it is: the docstring of its function."""
+        return inspect.getdoc(self.find) or ""
+
+
+_catalogue: dict[str, Rule] = {}
+
+
+def rule(code: str, name: str, scope: str, **known: Any) -> Callable[[Find], Find]:
+    """Enter a function into the catalogue.
+
+    Raises:
+        ValueError: another rule has this code, or there is no such scope.
+    """
+    if scope not in SCOPES:
+        raise ValueError(f"{code}: the scope is one of {', '.join(SCOPES)}")
+
+    def enter(find: Find) -> Find:
+        before = _catalogue.get(code)
+        if before is not None and before.find.__module__ != find.__module__:
+            raise ValueError(f"{code} is a rule of {before.find.__module__}")
+        _catalogue[code] = Rule(code=code, name=name, scope=scope, find=find, **{"id": name, **known})
+        return find
+
+    return enter
+
+
+def rules_of(scope: str) -> list[Rule]:
+    """Return the rules of a scope in the order of their codes, a site's own among them."""
+    _load(scope)
+    return sorted((each for each in _catalogue.values() if each.scope == scope), key=lambda each: each.code)
+
+
+def catalogue() -> list[Rule]:
+    """Return all rules in the order of their codes."""
+    return sorted((each for scope in SUBJECTS for each in rules_of(scope)), key=lambda each: each.code)
+
+
+def find_all(scope: str, facts: object) -> list[Finding]:
+    """Return what the rules of a scope find in its facts."""
+    found = [finding for each in rules_of(scope) for finding in ask(each, facts)]
+    return sorted(found, key=lambda finding: finding.place or finding.rule)
+
+
+def resolve(found: Sequence[Finding]) -> list[Finding]:
+    """Put the findings that have a remedy into the order in which they are worth trying.
+
+    Main causes go before what only they make slow, and silence what would make them worse. Where needless
+    work is a main cause, what spares it goes before what does it on more workers, unless another change
+    gains more. What may gain nothing comes last.
+    """
+    silenced = {rule for each in found if each.is_main_cause for rule in each.silences}
+    left = [each for each in found if each.remedy and each.rule not in silenced]
+    is_wasted = any(each.is_main_cause and each.spares_work for each in found)
+    of_loaders = [each for each in left if _turn(each) in _OF_LOADERS]
+    most_ms = max((each.gain_ms or 0.0 for each in of_loaders), default=0.0)
+
+    def place(each: Finding) -> tuple[bool, float, float]:
+        turn = _turn(each)
+        if is_wasted and turn in _OF_LOADERS and each.spares_work and (each.gain_ms or 0.0) >= most_ms:
+            return each.tries, _OF_LOADERS[0] - 0.5, 0.0
+        return each.tries, turn, -(each.gain_ms or 0.0) if turn in _BY_GAIN else 0.0
+
+    return sorted(left, key=place)
+
+
+# Turns of advice: causes outside the loader first, what the training thread does last.
+OUTSIDE, MORE_WORKERS, THE_CAUSE, ORDER, THE_LOOP, THE_DEVICE = range(6)
+_OF_LOADERS, _BY_GAIN = (MORE_WORKERS, THE_CAUSE, ORDER), (THE_CAUSE, THE_DEVICE)
+
+
+def _turn(found: Finding) -> int:
+    return rule_of(found.rule).turn
+
+
+def rule_of(code: str) -> Rule:
+    """Return the rule with this code.
+
+    Raises:
+        KeyError: there is none.
+    """
+    for scope in SUBJECTS:
+        if code in _catalogue:
+            break
+        _load(scope)
+    return _catalogue[code]
+
+
+def culprits_of(found: Sequence[Finding]) -> list[Culprit]:
+    """Return what holds the making of batches up from outside, in order."""
+    return [
+        Culprit(
+            id=rule_of(each.rule).id,
+            text=each.text,
+            evidence=each.evidence,
+            wait_ms=each.cost_ms or 0.0,
+            leads=each.is_main_cause,
+            remedy=each.remedy,
+            gain_ms_per_step=each.gain_ms,
+            code=each.rule,
+        )
+        for each in found
+    ]
+
+
+def advice_of(found: Sequence[Finding], rank: int | None) -> list[Recommendation]:
+    """Return what to do, the first thing first; of causes from outside the main ones alone."""
+    worth = [each for each in found if rule_of(each.rule).scope != "rank" or each.is_main_cause]
+    return [_recommendation(each, rank) for each in resolve(worth)]
+
+
+def _recommendation(found: Finding, rank: int | None) -> Recommendation:
+    rule = rule_of(found.rule)
+    return Recommendation(
+        id=rule.id,
+        severity=found.level,
+        text=found.advice,
+        evidence={"wait_ms": found.cost_ms or 0.0} if rule.scope == "rank" else dict(found.evidence),
+        gain_ms_per_step=found.gain_ms,
+        remedy=found.remedy,
+        fix=rule.id if found.loader is None else f"{rule.id}:{found.loader}",
+        rank=rank,
+        gain=found.gain,
+        gain_interval_ms=found.gain_interval_ms,
+        command=found.command,
+        cost_ms_per_step=found.cost_ms if rule.scope == "loader" else None,
+        code=found.rule,
+    )
+
+
+def saves_wait(item: Recommendation) -> bool:
+    """Whether what advice gains is data wait: an accelerator that works meanwhile bounds it."""
+    return item.code is None or rule_of(item.code).saves_wait
+
+
+def ask(rule: Rule, facts: object) -> list[Finding]:
+    """Return what one rule finds; one of a site's own that fails is named by `unasked`, and harms nothing."""
+    if rule.find.__module__.startswith("iotrace."):
+        return [replace(finding, rule=rule.code) for finding in rule.find(facts)]
+    try:
+        return [replace(finding, rule=rule.code) for finding in rule.find(facts)]
+    except Exception as error:
+        _failed[f"rule {rule.code}"] = f"{type(error).__name__}: {error}"
+        return []
+
+
+# Why rules of a site's own failed, until `unasked` tells it; why modules of them could not be loaded.
+_failed: dict[str, str] = {}
+_not_loaded: dict[str, str] = {}
+
+
+def unasked() -> list[NotCaptured]:
+    """Name the rules of a site's own that failed since the last call, and those that cannot be loaded."""
+    remedy = f"mend it, or uninstall what names it as an entry point of {SITE_RULES}"
+    found = [NotCaptured(what, why, remedy) for what, why in (*_not_loaded.items(), *_failed.items())]
+    _failed.clear()
+    return found
+
+
+def _load(scope: str) -> None:
+    for subject in SUBJECTS[scope]:
+        import_module(f"{__package__}.{subject}")
+    _load_site_rules()
+
+
+@cache
+def _load_site_rules() -> None:
+    if not any(map(_names_site_rules, sys.path)):  # else importlib.metadata takes 50 ms to find none
+        return
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=SITE_RULES):
+        try:
+            entry.load()
+        except Exception as error:
+            _not_loaded[f"rules of {entry.name}"] = f"{type(error).__name__}: {error}"
+
+
+def _names_site_rules(folder: str) -> bool:
+    """Whether a distribution that is installed in a folder of sys.path names rules of a site's own."""
+    for name in glob.iglob(os.path.join(glob.escape(folder), "*-info", "entry_points.txt")):
+        with suppress(OSError), open(name, "rb") as points:
+            if SITE_RULES.encode() in points.read():
+                return True
+    return False

@@ -1,0 +1,125 @@
+"""How samples are made and put together: the dataset's own code, the collate function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iotrace.analysis.rules.causes import MOSTLY, Remedy, ended_by, held_up_by
+from iotrace.analysis.rules.facts.loader import LoaderFacts
+from iotrace.analysis.rules.files import opened_again
+from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
+from iotrace.units import percent, size
+
+_TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
+_LARGE_BATCH = 1 << 20
+_MANY_SAMPLES = 16
+
+
+@rule(
+    "IO103",
+    "slow-transform",
+    "loader",
+    id="transform-bound",
+    turn=THE_CAUSE,
+    fires=[{"cause": "transform"}, {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0}],
+    silent=[
+        {"cause": "transform", "asleep": None},
+        {"cause": "transform", "wait_ms": 4.0, "causes_ms": {"transform": 4.0}},
+    ],
+)
+def slow_transform(facts: LoaderFacts) -> Iterator[Finding]:
+    """The loop waits for the dataset's own code.
+
+    What is neither reading, nor decoding in a library that iotrace knows, is the transform. Whether its
+    thread computed, slept or waited for a CPU is known from the kernel's account of the thread.
+
+    Remedy: precompute what is not random, vectorise the rest; keep a file open that each sample opens; or
+    find what a thread that sleeps waits for.
+    """
+    if held_up_by(facts, "transform"):
+        yield from ended_by(_faster_code(facts), "transform", facts)
+
+
+def _faster_code(facts: LoaderFacts) -> Remedy | None:
+    """By what the thread did: it slept, or it computed; waits for a CPU are neither."""
+    making_ms = sum(facts.causes_ms.get(cause, 0.0) for cause in ("read", "decode", "transform"))
+    if facts.asleep is None or facts.on_cpu is None:
+        return None
+    # Reading sleeps, too, and decoding computes: what is beyond them is the transform's.
+    asleep = max(0.0, facts.asleep - facts.causes_ms.get("read", 0.0) / making_ms)
+    on_cpu = max(0.0, facts.on_cpu - facts.causes_ms.get("decode", 0.0) / making_ms)
+    share = facts.causes_ms["transform"] / making_ms
+    item = facts.item.partition(" ")[0] or facts.about.dataset
+    if asleep >= max(on_cpu, MOSTLY * share):
+        return Remedy(
+            f"find out why {item or 'the dataset'} sleeps",
+            f"its thread sleeps in {percent(min(1.0, asleep / share))} of that: find what it waits for (a "
+            "network, a lock, another process, a reader that iotrace does not know)",
+        )
+    if on_cpu < max(asleep, _TELLING * share):
+        delayed = 1 - facts.asleep - facts.on_cpu - facts.threaded
+        if delayed < MOSTLY:
+            return None
+        return Remedy(
+            f"run again with a free CPU for each worker: {item or 'the transform'} waited for a CPU "
+            f"{percent(delayed)} of the time",
+            f"its thread waited for a CPU in {percent(delayed)} of the time, so what is slow is unknown: "
+            "run again with a free CPU for each worker (fewer workers, or no other programs)",
+            gains=False,
+        )
+    opened = opened_again(facts, "transform")
+    if opened is not None:
+        return opened
+    on_device = ", or run it on the accelerator" if facts.accelerated else ""
+    return Remedy(
+        f"precompute or vectorise {item or 'the transform'}",
+        f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}",
+    )
+
+
+@rule(
+    "IO104",
+    "slow-collate",
+    "loader",
+    id="collate-bound",
+    turn=THE_CAUSE,
+    fires=[
+        {"cause": "collate", "collate": "pad_sequences"},
+        {"cause": "collate", "collate": "default_collate"},
+        {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0},
+    ],
+    silent=[
+        {"cause": "collate", "collate": "default_collate", "core_free": False},
+        {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0, "samples": 4.0},
+        {"cause": "collate", "collate": "default_convert"},
+    ],
+)
+def slow_collate(facts: LoaderFacts) -> Iterator[Finding]:
+    """The loop waits for samples to be put together into a batch.
+
+    torch's own function only copies: its time grows with the bytes and with the number of samples.
+
+    Remedy: do less in a collate function of your own; else return narrower dtypes, or make a batch at once in
+    `__getitems__`.
+    """
+    if held_up_by(facts, "collate"):
+        yield from ended_by(_less_collating(facts), "collate", facts)
+
+
+def _less_collating(facts: LoaderFacts) -> Remedy | None:
+    """By whose the function is; torch's own only copies."""
+    if facts.collate and not facts.collate.startswith("default_"):
+        text = f"{facts.collate} is slow: pad, convert and copy less in it"
+        return Remedy(f"pad, convert and copy less in {facts.collate}", text)
+    if facts.collate != "default_collate" or facts.core_free is not True:
+        return None
+    if facts.batch_bytes is not None and facts.batch_bytes >= _LARGE_BATCH:
+        text = f"a batch of {size(facts.batch_bytes)} is copied: return narrower dtypes"
+        return Remedy("return narrower dtypes from the dataset", text)
+    if facts.samples is not None and facts.samples >= _MANY_SAMPLES and facts.batch_bytes is not None:
+        return Remedy(
+            "make a batch at once: Dataset.__getitems__",
+            f"{facts.samples:.0f} small samples are stacked one by one: make a batch at once in "
+            "the dataset's __getitems__, with a collate_fn that passes it on",
+        )
+    return None

@@ -1,0 +1,62 @@
+"""The start: what passes before the first step has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iotrace.analysis.results import Evidence, Startup
+from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.startup.imports import IMPORTS
+
+SLOW_IMPORTS = "imports"
+_MOSTLY = 0.75
+_REMEDY = "keep the environment on a local disk, or in one file (a container's image, squashfs)"
+
+
+@rule(
+    "IO404",
+    "slow-imports",
+    "rank",
+    id=SLOW_IMPORTS,
+    fires=[{"startup": {"imports": 20.0, "first_step": 25.0, "waiting": 15.0}}],
+    silent=[
+        {"startup": {"imports": 0.5, "first_step": 0.6, "waiting": 0.4}},
+        {"startup": {"imports": 5.0, "first_step": 25.0, "waiting": 4.0}},
+    ],
+)
+def slow_imports(
+    facts: RankFacts, *, least_seconds: float = 1.0, least_share: float = 0.5
+) -> Iterator[Finding]:
+    """Imports are most of the time to the end of the first step.
+
+    Where they mostly wait off a CPU, they wait for files: thousands of small ones, which a network file
+    system serves one after the other.
+
+    Remedy: keep the environment on a local disk, or in one file; only where they wait.
+    """
+    startup = facts.report.startup
+    whole = None if startup is None else startup.first_step_seconds
+    if startup is None or whole is None:
+        return
+    seconds = sum(part.seconds for part in startup.parts if part.name == IMPORTS)
+    if seconds < least_seconds or seconds < least_share * whole:
+        return
+    waiting = startup.imports_waiting_seconds
+    text = f"imports are {seconds:.1f} of the {whole:.1f} s to the end of the first step"
+    evidence: Evidence = {"imports_seconds": seconds, "first_step_seconds": whole}
+    remedy = ""
+    if waiting is not None:
+        evidence["imports_waiting_seconds"] = waiting
+        if waiting >= least_share * seconds:
+            mount = _waited_for(startup)
+            of = f" of {mount}" if mount is not None else ""
+            text, remedy = f"{text}, {waiting:.1f} of it waiting, as for files{of}", _REMEDY
+    yield Finding(text=text, evidence=evidence, cost_ms=0.0, remedy=remedy)
+
+
+def _waited_for(startup: Startup) -> str | None:
+    """Name the file system on which most of the imports' time off a CPU was spent; None: no one has most."""
+    slept = {each.mount: each.seconds - each.cpu_seconds for each in startup.mounts}
+    mount = max(slept, key=lambda name: slept[name], default=None)
+    return mount if mount is not None and slept[mount] >= _MOSTLY * sum(slept.values()) else None

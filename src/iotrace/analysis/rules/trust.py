@@ -1,0 +1,410 @@
+"""How far the figures of a report can be relied on. Each pair of bounds is (caution, bad)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from iotrace.analysis.resampling import FEWEST
+from iotrace.analysis.results import (
+    BAD,
+    CAUTION,
+    TRACING_PERCENT,
+    ClockInfo,
+    HostUse,
+    RankReport,
+    SessionInfo,
+)
+from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.wait.data_wait import bound_fraction
+from iotrace.session.manifest import NotCaptured
+from iotrace.units import bounds, counted, milliseconds, percent, size
+
+OTHER_PROGRAMS = "IO702"
+_LONG_STEPS = 2.0  # p95 over median, from which it is said
+_VERDICT_BOUNDS = (0.05, 0.20)
+_OTHERS = (0.05, 0.20)  # where no CPU is free
+_STOLEN = (0.05, 0.20)
+_CODE_AND_PIPES_BYTES = 10 << 20
+_USUAL_THROTTLE = "power cap"  # how a device works under full load
+_MIB = 1 << 20
+
+Bounds = tuple[float, float]
+
+
+class TrustFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's report; `waits_longest`: of all ranks it does, and decides the class of the verdict."""
+
+    report: RankReport
+    waits_longest: bool = True
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for all ranks: the session, what was lost of it, its clocks, the shortest mean step.
+
+    `untrained` is a process without a measured step, of a job where others have some. `withheld` says why no
+    rank is named as late.
+    """
+
+    session: SessionInfo
+    losses: Sequence[NotCaptured] = ()
+    clocks: Sequence[ClockInfo] = ()
+    step_ms: float | None = None
+    untrained: str | None = None
+    withheld: str | None = None
+
+
+def _doubt(value: float | None, least: Bounds, text: str) -> Iterator[Finding]:
+    if value is not None and value >= least[0]:
+        yield Finding(level=BAD if value >= least[1] else CAUTION, text=text)
+
+
+@rule(
+    "IO701",
+    "few-steps",
+    "trust",
+    fires=[{"steps": {"count": 12}}, {"steps": {"count": 0, "mean_ms": None}}],
+    silent=[{"steps": {"count": 20}}],
+)
+def few_steps(facts: TrustFacts, *, fewest: int = 20) -> Iterator[Finding]:
+    """Few steps were measured: a mean of them says little of the next ones."""
+    count = facts.report.steps.count
+    if count < fewest:
+        text = f"{counted(count, 'step')} measured" if count else "no step was measured"
+        yield Finding(level=BAD if count < FEWEST else CAUTION, text=text)
+
+
+@rule(
+    OTHER_PROGRAMS,
+    "other-programs",
+    "trust",
+    fires=[{"host": {"others_cpu_fraction": 0.3, "cpu_busy_fraction": 0.99}}, {"host": None}],
+    silent=[
+        {"host": {"others_cpu_fraction": 0.1, "cpu_busy_fraction": 0.5}},
+        {"host": {"others_cpu_fraction": 0.01, "cpu_busy_fraction": 0.99}},
+    ],
+)
+def other_programs(
+    facts: TrustFacts, *, least: Bounds = _OTHERS, least_beside_free: Bounds = (0.25, 2.0)
+) -> Iterator[Finding]:
+    """Other programs used the CPUs: times are no longer the job's own.
+
+    Where a CPU was free, they took none from the job.
+    """
+    host = facts.report.system.host
+    others = host.others_cpu_fraction if host is not None else None
+    if host is None or others is None:
+        if facts.report.steps.count:
+            yield Finding(level=CAUTION, text="not known: whether other programs were busy")
+        return
+    text = f"other programs used {percent(others)} of the CPUs"
+    yield from _doubt(others, least_beside_free if host.has_free_cpus else least, text)
+
+
+@rule(
+    "IO703",
+    "hypervisor",
+    "trust",
+    fires=[{"host": {"cpu_stolen_fraction": 0.1}}],
+    silent=[{"host": {"cpu_stolen_fraction": 0.01}}],
+)
+def hypervisor(facts: TrustFacts, *, least: Bounds = _STOLEN) -> Iterator[Finding]:
+    """The hypervisor gave CPU time of this machine to others."""
+    host = facts.report.system.host
+    stolen = host.cpu_stolen_fraction if host is not None else None
+    yield from _doubt(stolen, least, f"the hypervisor took {percent(stolen or 0.0)} of the CPUs' time")
+
+
+@rule(
+    "IO704",
+    "throttled",
+    "trust",
+    fires=[
+        {"host": {"cpu_throttled_fraction": 0.2}},
+        {"gpus": [{"index": 0, "throttle_reasons": {"thermal": 0.4}}]},
+    ],
+    silent=[
+        {"host": {"cpu_throttled_fraction": 0.05}},
+        {"gpus": [{"index": 0, "throttle_reasons": {"power cap": 0.9}}]},
+    ],
+)
+def throttled(facts: TrustFacts, *, least: float = 0.1) -> Iterator[Finding]:
+    """A CPU quota held the job back, or a GPU was slowed down: the same run may be faster next time.
+
+    A GPU under full load runs at its power cap; that is usual.
+    """
+    host = facts.report.system.host
+    held = host.cpu_throttled_fraction if host is not None else None
+    if held is not None and held >= least:
+        text = f"the CPU quota held the job back in {percent(held)} of its periods"
+        yield Finding(level=CAUTION, text=text)
+    for gpu in facts.report.system.gpus:
+        reasons = {why: share for why, share in gpu.throttle_reasons.items() if why != _USUAL_THROTTLE}
+        why = max(reasons, key=lambda name: reasons[name], default="")
+        if why and reasons[why] >= least:
+            text = f"GPU {gpu.index} was slowed down {percent(reasons[why])} of the time ({why})"
+            yield Finding(level=CAUTION, text=text)
+
+
+@rule(
+    "IO705",
+    "swapped",
+    "trust",
+    fires=[
+        {"host": {"swap_in_bytes": 90 * _MIB}, "processes": [{"role": "main", "swap_bytes_peak": 50 * _MIB}]}
+    ],
+    silent=[{"host": {"swap_in_bytes": 90 * _MIB}, "processes": [{"role": "main", "swap_bytes_peak": 0}]}],
+)
+def swapped(facts: TrustFacts, *, least_bytes: int = 16 << 20) -> Iterator[Finding]:
+    """Memory of the job was in swap, and came back in the steps."""
+    host = facts.report.system.host
+    own = [each.swap_bytes_peak or 0 for each in facts.report.system.processes]
+    back = host.swap_in_bytes if host is not None else None
+    if back is not None and min(back, sum(own)) >= least_bytes:
+        yield Finding(level=CAUTION, text=f"memory in swap: {size(back)} of it came back in the steps")
+
+
+@rule(
+    "IO706",
+    "unexplained-wait",
+    "trust",
+    fires=[
+        {
+            "wait": {
+                "raw_ms": 60.0,
+                "raw_wait_fraction": 0.6,
+                "causes_ms": {"unknown": 40.0},
+                "exposed_ms": 60.0,
+            }
+        },
+        {"wait": {"raw_ms": None, "raw_wait_fraction": None}},
+    ],
+    silent=[
+        {"wait": {"raw_ms": 60.0, "raw_wait_fraction": 0.6, "causes_ms": {"read": 60.0}, "exposed_ms": 60.0}},
+        {"wait": {"raw_ms": 1.0, "raw_wait_fraction": 0.01, "causes_ms": {"unknown": 1.0}}},
+    ],
+)
+def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterator[Finding]:
+    """The wait was not seen, or not all of it is explained, or whether the accelerator idled is not known."""
+    wait, count = facts.report.data_wait, facts.report.steps.count
+    if wait.raw_wait_fraction is None or not wait.raw_ms:
+        if count and wait.raw_wait_fraction is None:
+            yield Finding(level=CAUTION, text="the data wait was not seen")
+        return
+    if (bound_fraction(wait) or 0.0) >= _VERDICT_BOUNDS[0]:
+        if wait.exposed_ms is None:
+            yield Finding(level=CAUTION, text="not known: whether the accelerator had work in the wait")
+        elif wait.exposed_source == "kernels" and 2 * (wait.exposed_steps or 0) < count:
+            alone = counted(wait.exposed_steps or 0, "profiled step")
+            yield Finding(level=CAUTION, text=f"that the accelerator idles is known of {alone} alone")
+        unknown = wait.causes_ms.get("unknown", 0.0) / wait.raw_ms
+        yield from _doubt(unknown, least, f"{percent(unknown)} of the wait is not explained")
+
+
+@rule(
+    "IO707",
+    "tracing-cost",
+    "trust",
+    fires=[{"overhead": {"estimated_pct_of_step": 5.0}}, {"overhead": None}],
+    silent=[{"overhead": {"estimated_pct_of_step": 1.0}}],
+)
+def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> Iterator[Finding]:
+    """Tracing itself took much of a step.
+
+    The estimate is an upper bound: it raises a doubt. Only what tracing took at the least makes figures bad.
+    """
+    overhead = facts.report.overhead
+    cost = overhead.estimated_pct_of_step if overhead is not None else None
+    if overhead is None or cost is None:
+        if facts.report.steps.count:
+            yield Finding(level=CAUTION, text="tracing cost not measured")
+        return
+    if cost >= least_pct[0]:
+        level = BAD if (overhead.least_pct_of_step or 0.0) >= least_pct[1] else CAUTION
+        text = f"tracing took {bounds(overhead.least_pct_of_step, cost)} of a step"
+        yield Finding(
+            level=level,
+            text=f"{text}: repeat with --io off" if overhead.is_for_calls else text,
+        )
+
+
+def disturbed(host: HostUse | None) -> bool:
+    """Whether other programs or machines took so many of the CPUs that times are no longer the job's own."""
+    if host is None:
+        return False
+    others = host.others_cpu_fraction or 0.0
+    stolen = host.cpu_stolen_fraction or 0.0
+    return (not host.has_free_cpus and others >= _OTHERS[1]) or stolen >= _STOLEN[1]
+
+
+@rule(
+    "IO708",
+    "steps-vary",
+    "trust",
+    fires=[{"steps": {"mean_ci95_ms": [80.0, 120.0]}}],
+    silent=[
+        {"steps": {"mean_ci95_ms": [95.0, 105.0]}},
+        {"steps": {"count": 1, "mean_ci95_ms": [80.0, 120.0]}},
+    ],
+)
+def steps_vary(facts: TrustFacts, *, least: Bounds = (0.1, 0.5)) -> Iterator[Finding]:
+    """Steps vary so much that their mean is not well known.
+
+    The bound is half of the mean's 95 % interval, as a share of the mean.
+    """
+    steps = facts.report.steps
+    if steps.mean_ms and steps.mean_ci95_ms is not None and steps.count >= FEWEST:
+        low, high = steps.mean_ci95_ms
+        text = f"steps vary: mean {steps.mean_ms:.1f} ± {(high - low) / 2:.1f} ms"
+        if steps.p50_ms and steps.p95_ms and steps.p95_ms >= _LONG_STEPS * steps.p50_ms:
+            text += f" (p95 is {steps.p95_ms / steps.p50_ms:.1f}x the median)"
+        yield from _doubt((high - low) / 2 / steps.mean_ms, least, text)
+
+
+@rule(
+    "IO709",
+    "drift",
+    "trust",
+    fires=[{"steps": {"drift_pct": 20.0, "drift_ci95_pct": [10.0, 30.0]}}],
+    silent=[
+        {"steps": {"drift_pct": 20.0, "drift_ci95_pct": [-5.0, 45.0]}},
+        {"steps": {"drift_pct": 5.0, "drift_ci95_pct": [4.0, 6.0]}},
+    ],
+)
+def drift(facts: TrustFacts, *, least_pct: float = 10.0) -> Iterator[Finding]:
+    """Later steps are longer or shorter than earlier ones: the mean of a longer run may be another."""
+    change, interval = facts.report.steps.drift_pct, facts.report.steps.drift_ci95_pct
+    if change is None or interval is None or abs(change) < least_pct or interval[0] <= 0 <= interval[1]:
+        return
+    grew = "longer" if change > 0 else "shorter"
+    yield Finding(level=CAUTION, text=f"later steps are {abs(change):.0f} % {grew} than earlier ones")
+
+
+@rule(
+    "IO710",
+    "untraced-reads",
+    "trust",
+    fires=[
+        {
+            "io": {
+                "unseen_because": "maps",
+                "coverage": 0.5,
+                "processes": [{"is_worker": True, "kernel_bytes": 100 * _MIB}],
+            }
+        }
+    ],
+    silent=[
+        {
+            "io": {
+                "unseen_because": "maps",
+                "coverage": 0.5,
+                "processes": [{"is_worker": True, "kernel_bytes": _MIB}],
+            }
+        },
+        {"io": {"unseen_because": None, "coverage": 0.5}},
+    ],
+)
+def untraced_reads(facts: TrustFacts, *, least_coverage: float = 0.9) -> Iterator[Finding]:
+    """The kernel counts more bytes than calls that were traced: what looks like decoding may be reading."""
+    io = facts.report.io
+    if io is None or io.unseen_because is None:
+        return
+    # The training process reads code and its workers' queues, which are no data.
+    makers = [process for process in io.processes if process.is_worker] or io.processes
+    coverage = io.coverage if io.data_coverage is None else io.data_coverage
+    if coverage is None or coverage >= least_coverage:
+        return
+    of_steps = io.data_coverage is not None and io.data_coverage_of_steps
+    read = [process.steps_kernel_bytes if of_steps else process.kernel_bytes for process in makers]
+    missed = (1 - coverage) * sum(filter(None, read))
+    if missed >= _CODE_AND_PIPES_BYTES:
+        what = f"{percent(1 - coverage)} of the bytes read were not traced: some of decode may be reading"
+        yield Finding(level=CAUTION, text=what)
+
+
+@rule(
+    "IO711",
+    "class-uncertain",
+    "trust",
+    fires=[{"wait": {"raw_wait_fraction_ci95": [0.04, 0.09]}}],
+    silent=[{"wait": {"raw_wait_fraction_ci95": [0.06, 0.09]}}],
+)
+def class_uncertain(facts: TrustFacts) -> Iterator[Finding]:
+    """The interval of the wait holds a bound of the verdict's classes: 5 or 20 % of a step."""
+    wait = facts.report.data_wait
+    interval = wait.raw_wait_fraction_ci95 if wait.stall_fraction is None else wait.stall_fraction_ci95
+    if not facts.waits_longest or interval is None:
+        return
+    if any(interval[0] < bound < interval[1] for bound in _VERDICT_BOUNDS):
+        low, high = interval
+        yield Finding(level=CAUTION, text=f"the wait is {100 * low:.0f} to {percent(high)} of a step (95 %)")
+
+
+@rule(
+    "IO712",
+    "untrained-rank",
+    "run",
+    fires=[{"untrained": "rank 1"}],
+    silent=[{"untrained": None}],
+)
+def untrained_rank(facts: RunFacts) -> Iterator[Finding]:
+    """A rank of the job has no measured step, where others have some."""
+    if facts.untrained is not None:
+        yield Finding(level=CAUTION, text=f"{facts.untrained}: no step was measured")
+
+
+@rule(
+    "IO713",
+    "data-lost",
+    "run",
+    fires=[{"session": {"ended": False}}, {"losses": [{"what": "spans of pid 7", "why": "a full disk"}]}],
+    silent=[{}],
+)
+def data_lost(facts: RunFacts) -> Iterator[Finding]:
+    """Part of what was recorded is lost, or the end of the run was not seen."""
+    if facts.losses:
+        what = list(dict.fromkeys(each.what for each in facts.losses))
+        more = f" and {what[1] if len(what) == 2 else f'{len(what) - 1} other parts'}" if what[1:] else ""
+        yield Finding(level=CAUTION, text=f"lost: {what[0]}{more}")
+    elif not facts.session.ended:
+        yield Finding(level=CAUTION, text="the end of the run was not seen")
+    elif not facts.session.complete:
+        yield Finding(level=CAUTION, text="part of the data was lost")
+
+
+@rule(
+    "IO714",
+    "clocks",
+    "run",
+    fires=[
+        {"clocks": [{"host": "a", "bound_ns": 0, "set": []}, {"host": "b", "bound_ns": None, "set": []}]},
+        {"clocks": [{"host": "a", "bound_ns": 20_000_000, "set": []}], "step_ms": 100.0},
+    ],
+    silent=[{"clocks": [{"host": "a", "bound_ns": 20_000, "set": []}], "step_ms": 100.0}],
+)
+def clocks(facts: RunFacts, *, least_of_step: float = 0.05) -> Iterator[Finding]:
+    """Clocks of hosts were not compared, are not well known, or were set during the run."""
+    hosts = {clock.host for clock in facts.clocks}
+    if len(hosts) > 1 and any(clock.bound_ns is None for clock in facts.clocks):
+        yield Finding(level=CAUTION, text=f"the clocks of {len(hosts)} hosts were not compared")
+    bound_ms = max((clock.bound_ns or 0 for clock in facts.clocks), default=0) / 1e6
+    if facts.step_ms is not None and bound_ms >= least_of_step * facts.step_ms:
+        yield Finding(level=CAUTION, text=f"times of POSIX calls are known to ± {milliseconds(bound_ms)}")
+    set_ns = max((abs(item.by_ns) for clock in facts.clocks for item in clock.set), default=0)
+    if set_ns:
+        text = f"a clock was set by {milliseconds(set_ns / 1e6)} during the run (undone)"
+        yield Finding(level=CAUTION, text=text)
+
+
+@rule(
+    "IO715",
+    "late-rank-withheld",
+    "run",
+    fires=[{"withheld": "the clocks of two hosts are not known well enough"}],
+    silent=[{"withheld": None}],
+)
+def late_rank_withheld(facts: RunFacts) -> Iterator[Finding]:
+    """No rank is named as late: what was measured does not say which it was."""
+    if facts.withheld is not None:
+        yield Finding(level=CAUTION, text=facts.withheld)

@@ -1,0 +1,346 @@
+"""A loader's workers: how many, how they are kept, how their batches come to the loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from iotrace.analysis.rules.causes import (
+    MOSTLY,
+    Remedy,
+    call_with,
+    ended_by,
+    finding,
+    held_up_by,
+    is_worth,
+    level,
+    of_loader,
+    predicted_gain,
+    which,
+)
+from iotrace.analysis.rules.facts.loader import LoaderFacts
+from iotrace.analysis.rules.model import MORE_WORKERS, ORDER, THE_CAUSE, Finding, rule
+from iotrace.analysis.wait.data_wait import UNMADE
+from iotrace.units import size
+
+_LARGE_BATCH = 1 << 20
+_ABOUT = 1.5  # as long: making is slower beside the loop than in its place
+_HANDING_OVER_MS = 1.0  # what it may cost to bring a batch from another process
+_MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
+
+
+@rule(
+    "IO201",
+    "slow-transport",
+    "loader",
+    id="transport-bound",
+    turn=THE_CAUSE,
+    fires=[
+        {"cause": "transport"},
+        {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0},
+    ],
+    silent=[
+        {"cause": "transport", "workers": 0},
+        {"cause": "transport", "core_free": False},
+        {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 100.0},
+    ],
+)
+def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
+    """The loop waits for batches to come from the workers, which had made them.
+
+    A batch is put into shared memory, and its handle is sent through a queue. Large batches take long to
+    copy; of small ones, handing over may cost more than making them. Where no CPU was free, the wait may be
+    for one.
+
+    Remedy: send narrower dtypes; of batches that are soon made, try it without workers.
+    """
+    if held_up_by(facts, "transport"):
+        yield from ended_by(_less_transport(facts), "transport", facts)
+
+
+def _less_transport(facts: LoaderFacts) -> Remedy | None:
+    """Of large batches from workers, where no process waits for a CPU; and of batches soon made."""
+    if not facts.about.workers or facts.core_free is None or facts.handed_over:
+        return None
+    if facts.batch_bytes is None or facts.batch_bytes < _LARGE_BATCH:
+        return _without_workers(facts)
+    if not facts.core_free:
+        return None
+    cast = " and cast them on the accelerator" if facts.accelerated else ""
+    text = f"batches of {size(facts.batch_bytes)} come from the workers: send narrower dtypes{cast}"
+    return Remedy("send narrower dtypes from the workers", text)
+
+
+def _without_workers(facts: LoaderFacts) -> Remedy | None:
+    """Where the loop waits for a batch about as long as it would take to make it; a sweep tells.
+
+    Where processes wait for a CPU, that may be the wait: the change is then called unproven.
+    """
+    handing_ms = facts.causes_ms["transport"]
+    if facts.made_ms is None or facts.about.wrapped or facts.made_ms > _ABOUT * handing_ms:
+        return None
+    text = (
+        f"the loop waits {handing_ms:.1f} ms a step for batches that workers made in {facts.made_ms:.1f} ms: "
+        "without workers it may be faster; iotrace sweep --workers 0,1 measures it"
+    )
+    short = "try num_workers=0: iotrace sweep --workers 0,1"
+    if not facts.core_free:
+        text += ", and no CPU was free: the wait may be for one, so this is unproven"
+        short = "unproven: try num_workers=0 (iotrace sweep --workers 0,1 measures it)"
+    return Remedy(short, text, gains=False, tries=True, evidence={"made_ms": facts.made_ms})
+
+
+@rule(
+    "IO202",
+    "idle-workers",
+    "loader",
+    id="queued-bound",
+    turn=THE_CAUSE,
+    fires=[{"cause": "queued"}],
+    silent=[
+        {"cause": "queued", "core_free": False},
+        {"cause": "queued", "in_order": False},
+        {"cause": "queued", "handed_over": True},
+    ],
+)
+def idle_workers(facts: LoaderFacts) -> Iterator[Finding]:
+    """The loop waits for a batch whose worker had nothing to do before.
+
+    Each worker is given at most `prefetch_factor` batches ahead, and the next one when the loop takes one.
+
+    Remedy: raise `prefetch_factor`. None where a CPU was missing: then the worker may have waited for that.
+    """
+    if held_up_by(facts, "queued"):
+        yield from ended_by(_more_ahead(facts), "queued", facts)
+
+
+def _more_ahead(facts: LoaderFacts) -> Remedy | None:
+    """Only where workers had nothing to do: they take indices in order, and had a CPU."""
+    if not facts.about.workers or facts.about.wrapped or facts.core_free is not True or facts.handed_over:
+        return None
+    if facts.about.in_order is False or facts.about.prefetch_factor is None:
+        return None
+    change = f"raise prefetch_factor above {facts.about.prefetch_factor}"
+    return Remedy(change, f"{change}: workers had nothing to do until a batch was taken")
+
+
+@rule(
+    "IO203",
+    "workers-restarted",
+    "loader",
+    id="startup-bound",
+    turn=THE_CAUSE,
+    saves_wait=False,
+    fires=[{"cause": "startup", "epochs": 3}, {"cause": "startup", "epochs": 3, "objects": 3}],
+    silent=[
+        {"cause": "startup", "epochs": 1},
+        {"cause": "startup", "epochs": 3, "persistent_workers": True},
+        {"cause": "startup", "epochs": 3, "wrapped": True},
+    ],
+)
+def workers_restarted(facts: LoaderFacts) -> Iterator[Finding]:
+    """Workers are ended and started anew for each epoch.
+
+    Each new worker imports what the dataset needs, gets a copy of it, and makes its first batch while the
+    loop waits. The time counts outside the waits for batches, too: that in which iterators are made and
+    ended.
+
+    Remedy: `persistent_workers=True`, on a DataLoader that is made once.
+    """
+    if held_up_by(facts, "startup"):
+        yield from ended_by(_kept_workers(facts), "startup", facts)
+
+
+def _kept_workers(facts: LoaderFacts) -> Remedy | None:
+    """Only of workers that a later epoch starts anew."""
+    if not facts.about.workers or facts.about.wrapped or facts.epochs < 2 or facts.handed_over:
+        return None
+    if facts.objects > 1:
+        return Remedy(
+            "make the DataLoader once, and keep its workers",
+            f"{facts.objects} DataLoaders were made in turn, each with new workers: make it once, "
+            "with persistent_workers=True",
+        )
+    if facts.about.persistent_workers is not False:
+        return None
+    text = f"set persistent_workers=True: workers were started for each of {facts.epochs} epochs"
+    return Remedy(call_with("persistent_workers=True", facts), text)
+
+
+@rule(
+    "IO204",
+    "too-few-workers",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[
+        {"production_ms": 200.0},
+        {"production_ms": 200.0, "asleep": 1.0, "on_cpu": 0.0, "core_free": False},
+    ],
+    silent=[
+        {"production_ms": 200.0, "unmade_fraction": 0.0},
+        {"production_ms": 200.0, "core_free": False},
+        {"production_ms": 200.0, "cpus": 2},
+        {"production_ms": 90.0},
+    ],
+)
+def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
+    """Workers make batches slower than the loop takes them, and more of them would have a CPU or need none.
+
+    The loop waited for batches that were not made yet. The number in the advice is what is needed for
+    batches as fast as the loop takes them; more than the CPUs help only where workers mostly sleep.
+
+    Remedy: more workers. An IterableDataset has to share its samples among them.
+    """
+    about = facts.about
+    if about.wrapped or facts.production_ms is None or not facts.is_waited_for:
+        return
+    if not is_worth(facts.bound_ms, facts) or facts.unmade_fraction < UNMADE:
+        return
+    # In calls of libraries with threads of their own, somebody sleeps where the process does; or has no CPU.
+    asleep_there = facts.threaded - facts.threaded_cpu if facts.core_free else 0.0
+    sleeps = (facts.asleep or 0.0) + asleep_there >= MOSTLY
+    if not sleeps and (facts.core_free is not True or facts.cpus is None or about.workers + 1 >= facts.cpus):
+        return
+    compute_ms = facts.step_ms - facts.bound_ms
+    made_ms = facts.production_ms * facts.batches_per_step
+    if about.workers and made_ms / about.workers <= compute_ms:
+        return
+    enough = _enough_workers(facts, made_ms, compute_ms, sleeps)
+    bound_ms = min(_won_by_order(facts, enough), _beyond_the_cores(facts, made_ms))
+    gain_ms, predicted = predicted_gain(facts, f"num_workers={enough}", bound_ms)
+    if not is_worth(gain_ms, facts):
+        return
+    shards = "; its IterableDataset has to share its samples among them" if about.iterable else ""
+    room = "they mostly sleep" if sleeps else "the cores are not all busy"
+    more = f"raise num_workers above {about.workers}"
+    change = "more workers: iotrace sweep finds how many"
+    if enough is not None:
+        more += f", to {enough}"
+        change = call_with(f"num_workers={enough}", facts)
+        change += ", samples shared out" if about.iterable else ""
+    yield finding(
+        facts,
+        text=(
+            f"a batch{of_loader(facts)} takes {facts.production_ms:.0f} ms to make, the rest of a step "
+            f"{compute_ms:.0f} ms, and {room}"
+        ),
+        how=f"{more}{shards}",
+        remedy=change,
+        level=level(facts.bound_ms, facts),
+        evidence={
+            "production_ms": facts.production_ms,
+            "compute_ms": compute_ms,
+            "workers": float(about.workers),
+            **which(facts),
+        },
+        gain_ms=gain_ms,
+        **predicted,
+    )
+
+
+def _enough_workers(facts: LoaderFacts, made_ms: float, compute_ms: float, sleeps: bool) -> int | None:
+    """How many make batches as fast as the loop takes them; of those that compute as many as have a core.
+
+    None where that is known of neither.
+    """
+    cpus = facts.cpus or 0
+    needed = math.ceil(made_ms / compute_ms) if compute_ms > 0 else None
+    if not sleeps:
+        return cpus - 1 if needed is None else min(needed, cpus - 1)
+    return needed if needed is not None and facts.about.workers < needed <= _MOST_WORKERS * cpus else None
+
+
+def _beyond_the_cores(facts: LoaderFacts, made_ms: float) -> float:
+    """What a step may win before the computing that its batches need keeps all cores busy."""
+    busy_ms = made_ms * ((facts.on_cpu or 0.0) + facts.threaded_cpu) / (facts.cpus or 1)
+    return max(0.0, facts.step_ms - busy_ms)
+
+
+def _won_by_order(facts: LoaderFacts, workers: int | None) -> float:
+    """What a step may win if `workers` (None: any number) always have work: all but their start and work."""
+    won_ms = facts.wait_ms - facts.causes_ms.get("startup", 0.0)
+    if workers and facts.made_ms is not None:
+        won_ms = min(won_ms, facts.step_ms - facts.made_ms / workers)
+    return max(0.0, min(won_ms, facts.bound_ms))
+
+
+@rule(
+    "IO205",
+    "made-by-the-loop",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[{"wrapped": True, "workers": 0}],
+    silent=[
+        {"wrapped": True, "workers": 0, "on_cpu": 0.2},
+        {"wrapped": True, "workers": 0, "core_free": False},
+        {"wrapped": True, "workers": 0, "handed_over": True},
+    ],
+)
+def made_by_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
+    """The thread that trains computes each batch itself, of a source that is no DataLoader.
+
+    While it makes a batch it does not train, and a core was free. The most that is gained is the shorter of
+    the two.
+
+    Remedy: make the next batch meanwhile, in another process.
+    """
+    if not facts.about.wrapped or facts.about.workers or facts.handed_over or facts.core_free is not True:
+        return
+    if facts.production_ms is None or (facts.on_cpu or 0.0) < MOSTLY or facts.unmade_fraction < UNMADE:
+        return
+    compute_ms = facts.step_ms - facts.bound_ms
+    gain_ms = min(facts.bound_ms, compute_ms)  # while one computes, the other waits
+    if not facts.is_waited_for or not is_worth(gain_ms, facts) or gain_ms < _HANDING_OVER_MS:
+        return
+    yield finding(
+        facts,
+        text=(
+            f"the loop itself makes each batch{of_loader(facts)}, in {facts.production_ms:.1f} ms, and then "
+            f"computes for {compute_ms:.1f} ms"
+        ),
+        how=(
+            "make the next batch meanwhile, in another process (in a thread, if what makes it leaves the "
+            "interpreter's lock)"
+        ),
+        remedy="make the next batch in another process meanwhile",
+        level=level(facts.bound_ms, facts),
+        evidence={"production_ms": facts.production_ms, "compute_ms": compute_ms, **which(facts)},
+        gain_ms=gain_ms,
+    )
+
+
+@rule(
+    "IO206",
+    "waiting-in-order",
+    "loader",
+    turn=ORDER,
+    fires=[{"behind_ready_ms": 30.0}],
+    silent=[
+        {"behind_ready_ms": 30.0, "in_order": None},
+        {"behind_ready_ms": 30.0, "workers": 1},
+        {"behind_ready_ms": 4.0},
+    ],
+)
+def waiting_in_order(facts: LoaderFacts) -> Iterator[Finding]:
+    """The loop waits for one batch while a later one lies ready.
+
+    One slow sample holds up all batches behind it, as DataLoader delivers them in order.
+
+    Remedy: `DataLoader(in_order=False)`, where torch has it and the order of samples may change.
+    """
+    about, behind_ms = facts.about, facts.behind_ready_ms or 0.0
+    if about.in_order is not True or about.workers < 2 or about.wrapped or facts.handed_over:
+        return
+    won_ms, predicted = predicted_gain(facts, "in_order=False", _won_by_order(facts, about.workers))
+    if not facts.is_waited_for or not is_worth(min(behind_ms, won_ms), facts):
+        return
+    yield finding(
+        facts,
+        text=f"{behind_ms:.1f} ms of wait a step{of_loader(facts)} passed while a later batch lay ready",
+        how="DataLoader(in_order=False) delivers that one, where the order of samples may change",
+        remedy=f"{call_with('in_order=False', facts)}, if order may change",
+        level="medium",
+        evidence={"behind_ready_ms": behind_ms, **which(facts)},
+        gain_ms=won_ms,
+        **predicted,
+    )
