@@ -55,10 +55,6 @@ MODULES = {
 PROGRAM = """
 import sys, traceback, types, warnings
 from pathlib import Path
-from tests.support.results import unknown
-from tests.support.rules import blamed_by
-from tests.support.results import unknown
-from tests.support.rules import blamed_by
 sys.path[:0] = sys.argv[2].split(":")
 if sys.argv[1] == "noted":
     from iotrace.agent.recording import import_times

@@ -464,10 +464,11 @@ static u64 limited_room(void)
     return room < LEAST_ROOM ? LEAST_ROOM : room > LIMITED_ROOM ? LIMITED_ROOM : room;
 }
 
-/* How many filters of system calls the process has; of an older kernel, whether it has one. */
+/* How many filters of system calls the process has; of an older kernel, whether it has one. That of a tracer (strace
+ * --seccomp-bpf) only tells it of calls. */
 static u64 filters(void)
 {
-    static const char mode[] = "\nSeccomp:\t", count[] = "\nSeccomp_filters:\t";
+    static const char mode[] = "\nSeccomp:\t", count[] = "\nSeccomp_filters:\t", untraced[] = "\nTracerPid:\t0\n";
     char status[4096];
     long file = SYS(openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC, 0);
     long length = file < 0 ? 0 : SYS(read, file, status, sizeof status - 1);
@@ -475,6 +476,8 @@ static u64 filters(void)
         SYS(close, file);
     status[length > 0 ? length : 0] = 0;
     const char *found = strstr(status, count);
+    if (!strstr(status, untraced))
+        return 0;
     found = found ? found + sizeof count - 1 : (found = strstr(status, mode)) ? found + sizeof mode - 1 : "0";
     return strtoul(found, NULL, 10);
 }
