@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.compute import compute_of
+from iotrace.analysis.rank import SessionAnalysis
+from iotrace.analysis.report import rank_part
 from iotrace.analysis.results import Recommendation
 from iotrace.analysis.traces import analyse_traces
+from iotrace.sources.session import open_session
+from tests.support.fuzz import make_session
 from tests.support.kineto import AUTOGRAD, Event, annotation, event, kernel, operator, step, trace_of
 
 STEPS, STEP_US = 4, 1000
@@ -58,6 +65,18 @@ def test_copies_from_pageable_memory() -> None:
         copying(100, 250, "Memcpy DtoH (Device -> Pageable)"),
     ):
         assert advice(alike, busy) == {}
+
+
+def test_a_session_is_advised_on_its_device_too(tmp_path: Path) -> None:
+    one = SessionAnalysis(open_session(make_session(tmp_path / "session"))).ranks[0]
+    before = rank_part(one).advice
+    events = [step(number, number * STEP_US, (number + 1) * STEP_US) for number in range(STEPS)]
+    copies = copying(100, 250, "Memcpy HtoD (Pageable -> Device)")
+    made = [each for number in range(STEPS) for each in copies(number * STEP_US)]
+    vars(one)["compute"] = compute_of([Activity(trace_of(*events, *made))], whole=True)
+    found = rank_part(one).advice
+    assert [item.code for item in found] == [*(item.code for item in before), "IO601"]
+    assert (found[-1].id, found[-1].rank) == ("pageable-copies", one.rank.number)
 
 
 def test_calls_that_wait_for_the_device() -> None:

@@ -37,10 +37,9 @@ from iotrace.analysis.results import (
     Steps,
     TrainerTimes,
 )
-from iotrace.analysis.rules.facts.device import device_facts
 from iotrace.analysis.rules.facts.loader import loader_facts
 from iotrace.analysis.rules.facts.rank import rank_facts
-from iotrace.analysis.rules.model import advice_of, culprits_of, find_all, unasked
+from iotrace.analysis.rules.model import Finding, advice_of, culprits_of, find_all, unasked
 from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.storage.amplification import with_amplification
 from iotrace.analysis.storage.by_mount import samples_of, with_storage
@@ -82,12 +81,11 @@ def rank_part(one: RankAnalysis) -> RankPart:
     figures = _rank(one)
     facts = rank_facts(one, figures)
     outside = find_all("rank", facts)
-    device = device_facts(one.compute)
     found = [
         *outside,
         *find_all("loop", facts),
         *(finding for loader in loader_facts(one, figures) for finding in find_all("loader", loader)),
-        *(find_all("device", device) if device is not None else ()),
+        *_of_device(one),
     ]
     report = replace(figures, culprits=culprits_of(outside))
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
@@ -237,6 +235,14 @@ def _rank(analysis: RankAnalysis) -> RankReport:
 
 
 # What few sessions hold is imported where one does.
+
+
+def _of_device(analysis: RankAnalysis) -> list[Finding]:
+    if analysis.compute.accelerator is None:
+        return []
+    from iotrace.analysis.rules.facts.device import device_facts
+
+    return find_all("device", device_facts(analysis.compute))
 
 
 def _with_chunks(groups: list[FileGroup], io: Io, analysis: RankAnalysis) -> list[FileGroup]:
