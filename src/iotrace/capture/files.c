@@ -143,7 +143,7 @@ static u32 new_name(const char *path, u64 length)
     if (__atomic_load_n(&files, __ATOMIC_RELAXED) >= here.most_files)
         return OTHERS;
     u64 at = __atomic_fetch_add(&arena_used, length + 1, __ATOMIC_RELAXED);
-    if (at + length + 1 > __atomic_load_n(&arena_bytes, __ATOMIC_RELAXED)) {
+    if (at + length + sizeof(u64) > __atomic_load_n(&arena_bytes, __ATOMIC_RELAXED)) {
         __atomic_fetch_sub(&arena_used, length + 1, __ATOMIC_RELAXED);
         return OTHERS;
     }
@@ -151,16 +151,16 @@ static u32 new_name(const char *path, u64 length)
     if (file >= here.most_files)
         return OTHERS;
     names[file] = arena + at;
-    copy_bytes(names[file], path, length + 1);
+    copy_bytes(names[file], path, length);
+    names[file][length] = 0;
     return file;
 }
 
 static u32 hash_of(const char *path, u64 length)
 {
-    u64 hash = length, word;
-    for (; length >= sizeof word; path += sizeof word, length -= sizeof word) {
-        __builtin_memcpy(&word, path, sizeof word); /* one load, no call */
-        hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+    u64 hash = length;
+    for (; length >= sizeof(u64); path += sizeof(u64), length -= sizeof(u64)) {
+        hash = (hash ^ word_at(path)) * 0x9E3779B97F4A7C15ull;
         hash ^= hash >> 32;
     }
     for (; length; length--)
@@ -179,17 +179,16 @@ static u32 file_in(u64 *slot, u32 hash, const char *path, u64 length, u32 *made)
             || __atomic_compare_exchange_n(slot, &entry, (u64)hash << 32 | *made, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             return *made;
     }
-    return entry >> 32 == hash && is_same(names[(u32)entry], path) ? (u32)entry : 0; /* another thread may be faster */
+    return entry >> 32 == hash && is_same(names[(u32)entry], path, length) ? (u32)entry : 0; /* another thread may be faster */
 }
 
 /* The number of an absolute path. */
-static u32 number(const char *path)
+static u32 number(const char *path, u64 length)
 {
-    while (path[0] == '/' && path[1] == '/')
-        path++;
+    for (; path[0] == '/' && path[1] == '/'; path++)
+        length--;
     if (lies_below(&skipped, path) || (only.count && !lies_below(&only, path)))
         return IGNORED;
-    u64 length = length_of(path, 2 * LONGEST_PATH);
     u32 hash = hash_of(path, length), mask = 2 * here.most_files - 1, made = 0, file;
     u64 *bucket = &buckets[(hash & (BUCKETS - 1)) * PER_BUCKET];
     for (u32 at = 0; at < PER_BUCKET; at++)
@@ -256,7 +255,7 @@ static u32 find_descriptor(int descriptor)
         long length = SYS(readlinkat, AT_FDCWD, link, me.scratch, LONGEST_PATH);
         if (length > 0 && length < LONGEST_PATH && me.scratch[0] == '/') {
             me.scratch[length] = 0;
-            file = number(me.scratch);
+            file = number(me.scratch, (u64)length);
         }
         long position = S_ISREG(status.st_mode) ? SYS(lseek, descriptor, 0, SEEK_CUR) : -1;
         move_to(descriptor, position < 0 ? UNKNOWN_OFFSET : (u64)position);
@@ -288,7 +287,7 @@ u32 file_at(int directory, const char *path)
     if (own == LONGEST_PATH)
         return OTHERS;
     if (*path == '/')
-        return number(path);
+        return number(path, own);
     if (!own) /* AT_EMPTY_PATH */
         return directory == AT_FDCWD ? OTHERS : directory_at(directory);
     if (!me.rows && !begin_thread())
@@ -314,7 +313,7 @@ u32 file_at(int directory, const char *path)
         length += own;
     }
     me.scratch[length] = 0;
-    return number(me.scratch);
+    return number(me.scratch, length);
 }
 
 u32 look_up(int descriptor)
