@@ -212,7 +212,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     id: Annotated[str, figure("`<cause>-bound`, or another id of the tables below")]
     severity: Annotated[str, figure("`high` where the cause is above 20 % of the mean step, else `medium`")]
     text: Annotated[str, figure("a sentence with the remedy; where the loop waits for several loaders it names the one")]
-    evidence: Annotated[Evidence, figure("the figures that it rests on, by name; `loader`: its id, where the loop waits for several")]
+    evidence: Annotated[dict[str, float], figure("the figures that it rests on, by name; `loader`: its id, where the loop waits for several")]
     gain_ms_per_step: Annotated[float | None, figure("an upper bound of what the change saves, see gains")] = None
     remedy: Annotated[str, figure("the change, in short")] = ""
     fix: Annotated[str | None, figure("the `id` of that fix in `verdict`")] = None

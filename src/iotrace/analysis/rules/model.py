@@ -230,7 +230,7 @@ def _recommendation(found: Finding, rank: int | None) -> Recommendation:
         id=rule.id,
         severity=found.level,
         text=found.advice,
-        evidence={"wait_ms": found.cost_ms or 0.0} if rule.scope == "rank" else dict(found.evidence),
+        evidence={"wait_ms": found.cost_ms or 0.0} if rule.scope == "rank" else _figures(found.evidence),
         gain_ms_per_step=found.gain_ms,
         remedy=found.remedy,
         fix=rule.id if found.loader is None else f"{rule.id}:{found.loader}",
@@ -241,6 +241,10 @@ def _recommendation(found: Finding, rank: int | None) -> Recommendation:
         cost_ms_per_step=found.cost_ms if rule.scope == "loader" else None,
         code=found.rule,
     )
+
+
+def _figures(evidence: Evidence) -> dict[str, float]:
+    return {name: value for name, value in evidence.items() if isinstance(value, int | float)}
 
 
 def saves_wait(item: Recommendation) -> bool:
