@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.recorder_files import read_all
+
 # Fields of rows, by their kind.
 ROW_FIELDS = (
     (
@@ -97,6 +99,11 @@ def _calls(session: Path, mask: Callable[[str], str]) -> Iterator[str]:
     described = [json.loads(path.read_bytes()) for path in session.glob("**/process.json")]
     mains = {process["pid"] for process in described if process["role"] == "main"}
     events = []
+    for process in (each for folder in session.glob("**/posix") for each in read_all(folder)):
+        for row in process.rows if process.pid in mains else ():
+            file = mask(row.file)
+            for name, count in row.calls.items() if file.startswith(("<work>/", "data/")) else ():
+                yield from [f"{name} of {_NUMBERS.sub('#', file)}"] * count
     for path in session.glob("**/posix/*.pfw"):
         for line in _lines(path):
             try:
