@@ -182,11 +182,8 @@ static u32 file_in(u64 *slot, u32 hash, const char *path, u64 length, u32 *made)
     return entry >> 32 == hash && is_same(names[(u32)entry], path, length) ? (u32)entry : 0; /* another thread may be faster */
 }
 
-/* The number of an absolute path. */
-static u32 number(const char *path, u64 length)
+static u32 find_number(const char *path, u64 length)
 {
-    for (; path[0] == '/' && path[1] == '/'; path++)
-        length--;
     if (lies_below(&skipped, path) || (only.count && !lies_below(&only, path)))
         return IGNORED;
     u32 hash = hash_of(path, length), mask = 2 * here.most_files - 1, made = 0, file;
@@ -198,6 +195,28 @@ static u32 number(const char *path, u64 length)
         if ((file = file_in(&table[at & mask], hash, path, length, &made)))
             return file;
     return OTHERS;
+}
+
+/* Where the number of a path is if it was asked for not long ago: programs ask for few paths again and again. */
+static u32 *recent_of(const char *path, u64 length)
+{
+    static u32 recent[1 << 8];
+    u64 last = length < sizeof(u64) ? length : word_at(path + length - sizeof(u64));
+    return &recent[(last ^ length << 56) * 0x9E3779B97F4A7C15ull >> 56];
+}
+
+/* The number of an absolute path. */
+static u32 number(const char *path, u64 length)
+{
+    for (; path[0] == '/' && path[1] == '/'; path++)
+        length--;
+    u32 *recent = recent_of(path, length), found = __atomic_load_n(recent, __ATOMIC_ACQUIRE);
+    if (found && is_same(names[found], path, length))
+        return found;
+    found = find_number(path, length);
+    if (found >= FIRST_FILE)
+        __atomic_store_n(recent, found, __ATOMIC_RELEASE);
+    return found;
 }
 
 void forget_directory(void)

@@ -222,8 +222,10 @@ static void count(u32 file, enum kind kind, long result, u64 offset, u64 begin_n
         row->filled += result > 0;
         row->small += result > 0 && result < SMALL_BYTES;
         if (offset != UNKNOWN_OFFSET) {
-            if (group == READING)
-                row->last_end = __atomic_exchange_n(&here.read_ends[file], offset + (u64)result + 1, __ATOMIC_RELAXED) - 1;
+            if (group == READING) { /* no exchange: of two threads at once either may come first */
+                row->last_end = __atomic_load_n(&here.read_ends[file], __ATOMIC_RELAXED) - 1;
+                __atomic_store_n(&here.read_ends[file], offset + (u64)result + 1, __ATOMIC_RELAXED);
+            }
             if (row->last_end != UNKNOWN_OFFSET) {
                 row->after_another++;
                 row->sequential += offset == row->last_end;
