@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -276,3 +277,16 @@ def test_odd_values_are_read_or_told(session: Path) -> None:
     done = in_process("report", str(session), "--json")
     assert done.returncode == 0, done.stderr
     json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("field", [b'"started_ns"', b'"ended_ns"', b'"duration_ns"'])
+@pytest.mark.parametrize("time", [1 << 70, -(1 << 70)])
+def test_a_time_beyond_64_bits_is_damage(session: Path, field: bytes, time: int) -> None:
+    name = names.MANIFEST if field == b'"started_ns"' else names.OUTCOME
+    path = session / name
+    data, times = re.subn(field + rb": ?-?\d+", field + f": {time}".encode(), path.read_bytes())
+    assert times == 1
+    path.write_bytes(data)
+    done = in_process("report", "--json", str(session))
+    assert done.returncode == (1 if name == names.MANIFEST else 0), done.stderr
+    assert "Traceback" not in done.stderr

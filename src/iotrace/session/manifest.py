@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from iotrace.errors import SessionError
 from iotrace.session import names, reading
 
 _Document = TypeVar("_Document")
+_Ns = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]  # 146 years: beyond them a number is damaged
 
 
 class NotCaptured(msgspec.Struct, frozen=True):
@@ -57,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True):
     argv: list[str]
     cwd: str
     host: str
-    started_ns: int
+    started_ns: _Ns
     cpus: int
     posix: PosixState
     job: str = ""
@@ -82,8 +83,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """
 
     exit_code: int | None
-    ended_ns: int
-    duration_ns: int
+    ended_ns: _Ns
+    duration_ns: _Ns
     signal: int | None = None
     oom_kills: int | None = None
 
