@@ -16,8 +16,8 @@ from iotrace.cli.parameters import SOURCE, TARGET, import_numpy, json_option, ou
     "--format",
     "format_",
     type=click.Choice(["dftracer"]),
-    required=True,
-    help="dftracer: events for the analysers of dftracer.",
+    default="dftracer",
+    help="dftracer (the default): events for the analysers of dftracer.",
 )
 @json_option("the number of written events, by kind,")
 def export(session: Path, output: Path, format_: str, as_json: bool) -> int:
