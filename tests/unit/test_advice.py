@@ -8,59 +8,20 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.results import FileGroup, GainRow, WholeReads
+from iotrace.analysis.rules.facts.examples import facts_of
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
-from iotrace.sources.records import IteratorStart
+from iotrace.analysis.rules.model import rule_of
 from tests.support.results import unknown
 from tests.support.rules import recommend
 
 MIB = 1 << 20
 
 
-ABOUT = IteratorStart(
-    iterator=0,
-    loader=0,
-    dataset="Images",
-    workers=2,
-    epoch=0,
-    generation=0,
-    mono_ns=0,
-    iterable=False,
-    prefetch_factor=2,
-    persistent_workers=False,
-    in_order=True,
-)
-SETTINGS = {
-    "dataset",
-    "wrapped",
-    "workers",
-    "iterable",
-    "prefetch_factor",
-    "persistent_workers",
-    "in_order",
-}
-
-
 def facts(cause: str = "transform", **known: Any) -> LoaderFacts:
     """A loader of 2 workers whose wait, 50 of 100 ms a step, has one cause; a machine with room."""
-    settings = {name: known.pop(name) for name in SETTINGS & known.keys()}
-    return replace(
-        LoaderFacts(
-            about=replace(ABOUT, **settings),
-            step_ms=100.0,
-            wait_ms=50.0,
-            causes_ms={cause: 50.0},
-            production_ms=60.0,
-            unmade_fraction=1.0,
-            core_free=True,
-            cpus=8,
-            asleep=0.0,
-            on_cpu=1.0,
-            batches=100,
-            batch_bytes=8.0 * MIB,
-            samples=32.0,
-        ),
-        **known,
-    )
+    found = facts_of(rule_of("IO103"), {"cause": cause, **known})
+    assert isinstance(found, LoaderFacts)
+    return found
 
 
 def file(path: str, read_ms: float = 0.0, decode_ms: float = 0.0, **known: Any) -> FileFacts:

@@ -32,7 +32,7 @@ _LOADER = IteratorStart(
     persistent_workers=False,
     in_order=True,
 )
-_SETTINGS = frozenset(IteratorStart.__struct_fields__)
+_SETTINGS = {*IteratorStart.__struct_fields__} - {*LoaderFacts.__struct_fields__}
 
 
 def facts_of(rule: Rule, changes: Mapping[str, Any]) -> object:
