@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from iotrace import cli
+
 
 def iotrace(
     *words: str, stdout: object = subprocess.PIPE, **variables: str
@@ -58,3 +60,18 @@ def test_json_is_utf8_and_holds_names_that_are_not(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     found = {check["id"]: check["what"] for check in json.loads(done.stdout)["checks"]}
     assert found["data"].startswith(f"{tmp_path}/� é is on ")
+
+
+@pytest.mark.parametrize(("cause", "code"), [(KeyboardInterrupt(), 130), (ValueError(), None)])
+def test_an_interrupt_within_a_class_that_is_being_made(
+    monkeypatch: pytest.MonkeyPatch, cause: BaseException, code: int | None
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("Error calling __set_name__") from cause
+
+    monkeypatch.setattr(cli.app, "invoke", fails)
+    if code is None:
+        with pytest.raises(RuntimeError):
+            cli._main(["ls"])
+    else:
+        assert cli._main(["ls"]) == code

@@ -140,7 +140,9 @@ def _main(arguments: list[str]) -> int:
     except MemoryError:
         _say("the memory is not enough for this", "free some, or give fewer or smaller inputs")
         return _FAILED
-    except (click.Abort, KeyboardInterrupt):
+    except (KeyboardInterrupt, RuntimeError) as error:  # click.Abort is one
+        if not _is_interrupt(error):
+            raise
         _say("interrupted", "no file is left half-written: give the same command again")
         return _INTERRUPTED
     except BrokenPipeError:  # the reader of our output has left: head, a closed pager
@@ -150,6 +152,12 @@ def _main(arguments: list[str]) -> int:
         _give_up()
         _say(*_explained(error))
         return _NOT_STARTED if running else _FAILED
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether it was Ctrl-C, which Python before 3.12 wraps where it comes as a class is being made."""
+    kinds = (click.Abort, KeyboardInterrupt)
+    return isinstance(error, kinds) or isinstance(error.__cause__, KeyboardInterrupt)
 
 
 def _explained(error: OSError) -> tuple[str, str]:
