@@ -144,6 +144,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
     hooks = {
         "multiprocessing.util": lambda module: _close_with_processes(module, recorder),
         **dict.fromkeys(SPAWNING_MODULES, _hook("dataloader.pickling", "hook_dump", recorder)),
+        "multiprocessing.spawn": _hook("dataloader.spawning", "hook_preparing", recorder),
         "torch.utils.data.dataloader": lambda module: _hook_loaders(module, recorder, settings),
         "torch.autograd": _hook("training", "hook_autograd", recorder),
         "torch.optim.optimizer": _hook("training", "hook_optimizers", recorder),

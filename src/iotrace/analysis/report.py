@@ -48,6 +48,7 @@ from iotrace.analysis.storage.io import io_of
 from iotrace.analysis.storage.whole_reads import with_whole_reads
 from iotrace.analysis.verdict.trust import trust_of
 from iotrace.analysis.verdict.verdict import verdict_of
+from iotrace.analysis.wait.account import account_of
 from iotrace.analysis.wait.blocks import step_blocks
 from iotrace.analysis.wait.cpu_waits import with_cpu
 from iotrace.analysis.wait.data_wait import data_wait
@@ -202,6 +203,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         world_size=rank.world_size,
         incarnation=rank.incarnation,
         startup=startup_of(analysis),
+        account=account_of(analysis),
         steps=_steps(analysis),
         blocks=step_blocks(analysis, phases.by_step_ns),
         data_wait=wait,

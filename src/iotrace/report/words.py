@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from iotrace.analysis.results import (
+    Account,
     Failure,
     Fix,
     Forecast,
@@ -217,11 +218,11 @@ def start_facts(rank: RankReport) -> list[str]:
 
 
 def run_facts(rank: RankReport) -> list[str]:
-    """What the run was: its start-up, its loop, its workers, its memory."""
+    """What the run was: all of its time, its workers, its memory."""
     parts = []
-    if rank.startup is not None:
+    if rank.account is None and rank.startup is not None:
         parts.append(f"start-up {_seconds(rank.startup.seconds)}")
-    if rank.steps.loop_seconds is not None:
+    if rank.account is None and rank.steps.loop_seconds is not None:
         parts.append(f"training {_seconds(rank.steps.loop_seconds)}")
     primary = rank.primary
     within = [loader for loader in rank.loaders if primary is not None and loader.within == primary.id]
@@ -231,7 +232,44 @@ def run_facts(rank: RankReport) -> list[str]:
         parts.append(f"{counted(made_by.workers, 'worker')}{f' of {made_by.dataset}' if several else ''}")
     if rank.system.rss_peak_bytes is not None:
         parts.append(f"memory {size(rank.system.rss_peak_bytes)} at most")
-    return [" · ".join(parts)] if parts else []
+    return [*account_facts(rank.account), " · ".join(parts)] if parts else account_facts(rank.account)
+
+
+_ACCOUNT_NAMES = {
+    "first start": "workers' first start",
+    "waits": "waits for batches",
+    "iterators": "making iterators",
+    "validation iterators": "making its iterators",
+    "writing": "writing files",
+}
+
+
+def account_facts(account: Account | None) -> list[str]:
+    """All of the run's time, part by part, in seconds and whole percent, which sum to 100."""
+    if account is None or not account.whole_ns:
+        return []
+    known = [part for part in account.parts if part.ns]
+    shares = _whole_percent([part.ns or 0 for part in known])
+    shown = [
+        f"{_ACCOUNT_NAMES.get(part.name, part.name)} {_seconds_of(part.ns or 0)} ({share} %)"
+        for part, share in zip(known, shares, strict=True)
+        if share
+    ]
+    return [f"{_seconds(account.whole_ns / 1e9)}: {' · '.join(shown)}"]
+
+
+def _seconds_of(time_ns: int) -> str:
+    return _seconds(time_ns / 1e9) if time_ns >= 10**8 else f"{time_ns / 1e6:.0f} ms"
+
+
+def _whole_percent(amounts: Sequence[int]) -> list[int]:
+    """Share 100 out by the largest remainders."""
+    whole = sum(amounts)
+    shares = [100 * amount // whole for amount in amounts]
+    by_remainder = sorted(range(len(amounts)), key=lambda at: -(100 * amounts[at] % whole))
+    for at in by_remainder[: 100 - sum(shares)]:
+        shares[at] += 1
+    return shares
 
 
 def _seconds(seconds: float) -> str:

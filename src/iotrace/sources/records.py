@@ -113,6 +113,33 @@ class Pickled(Record, tag="pickled"):
     bytes: Int
 
 
+class Spawned(Record, tag="spawned"):
+    """The process was spawned: it imported `script` until `prepared_ns`, then unpickled what it was given."""
+
+    start_ns: Int
+    prepared_ns: Int
+    unpickled_ns: Int
+    script: str = ""
+
+
+class IteratorMade(Record, tag="iterator_made"):
+    """A thread made an iterator of a loader: it started its workers, or waited for those that it has."""
+
+    iterator: Int
+    tid: Int
+    start_ns: Int
+    duration_ns: Int
+
+
+class WorkersEnded(Record, tag="workers_ended"):
+    """A thread ended the workers of an iterator, and waited for that."""
+
+    iterator: Int
+    tid: Int
+    start_ns: Int
+    duration_ns: Int
+
+
 class Rows(Record, tag="rows"):
     """Records that come with every batch or step, as rows of integers: `kind` numbers names.ROW_FIELDS."""
 

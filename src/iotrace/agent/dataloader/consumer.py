@@ -14,6 +14,7 @@ from iotrace.agent import handovers, training
 from iotrace.agent.dataloader import fetch
 from iotrace.agent.dataloader.building_site import hook_construction, site_of
 from iotrace.agent.dataloader.cuda_events import CudaEvents
+from iotrace.agent.dataloader.iterator_times import hook_ending, hook_making
 from iotrace.agent.dataloader.pin_memory import hook_pin_memory_loop, stamps_of
 from iotrace.agent.dataloader.worker import hook_worker_loop
 from iotrace.agent.patching import WeakTable, hide_frame, observe, patch
@@ -175,6 +176,7 @@ def hook_loader(module: Any, recorder: Recorder) -> None:
     hook_worker_loop(module._utils.worker, recorder)
     hook_pin_memory_loop(module._utils.pin_memory, recorder)
     hook_construction(module.DataLoader, recorder)
+    hook_making(module.DataLoader, recorder, lambda iterator: number_of(iterator, recorder))
     _hook_iterator(module._BaseDataLoaderIter, recorder, module.torch.is_grad_enabled)
     hook_multiprocessing(module._MultiProcessingDataLoaderIter, recorder)
 
@@ -183,6 +185,12 @@ def state_of(iterator: Any, recorder: Recorder) -> _Iterator | None:
     """Return what is known of `iterator`; None where it was made before this session."""
     state: _Iterator | None = iterator.__dict__.get(_STATE)
     return state if state is not None and state.recorder is recorder else None
+
+
+def number_of(iterator: Any, recorder: Recorder) -> int | None:
+    """Return the number of `iterator`; None where it was made before this session, or is no DataLoader's."""
+    state = state_of(iterator, recorder) if hasattr(iterator, "__dict__") else None
+    return None if state is None else state.number
 
 
 def _hook_iterator(base: Any, recorder: Recorder, is_grad_enabled: Callable[[], bool]) -> None:
@@ -271,5 +279,6 @@ def hook_multiprocessing(iterator_class: Any, recorder: Recorder) -> None:
 
     observe(iterator_class, "__init__", recorder, _RECORDING_LOADER, after=made)
     observe(iterator_class, "_reset", recorder, _RECORDING_LOADER, before=resetting)
+    hook_ending(iterator_class, recorder, lambda iterator: number_of(iterator, recorder))
     observe(iterator_class, "_try_put_index", recorder, "recording an index", after=asked_to_send)
     observe(iterator_class, "_try_get_data", recorder, "recording a batch", after=looked_for_data)

@@ -8,7 +8,8 @@ from typing import Any
 
 from iotrace.agent import training
 from iotrace.agent.dataloader import fetch
-from iotrace.agent.dataloader.consumer import hook_multiprocessing, state_of
+from iotrace.agent.dataloader.consumer import hook_multiprocessing, number_of, state_of
+from iotrace.agent.dataloader.iterator_times import hook_making
 from iotrace.agent.patching import observe, patch
 from iotrace.agent.recording.recorder import Recorder
 
@@ -26,6 +27,7 @@ def hook_stateful(module: Any, recorder: Recorder) -> None:
     if training.override is not None:  # its iterator may be made by `state_dict`, before it is iterated
         training.override.hook_iteration(module.StatefulDataLoader, "__iter__")
         training.override.hook_iteration(module.StatefulDataLoader, "_get_iterator")
+    hook_making(module.StatefulDataLoader, recorder, lambda iterator: number_of(iterator, recorder))
     hook_multiprocessing(module._StatefulMultiProcessingDataLoaderIter, recorder)
     _hook_rewinding(module, recorder)
 

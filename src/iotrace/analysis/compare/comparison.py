@@ -7,10 +7,11 @@ from datetime import datetime, timezone
 
 from iotrace.analysis.compare.basis import Basis, Rank, rank_pair
 from iotrace.analysis.compare.changes import changed_parts, rest_parts, step_change
-from iotrace.analysis.compare.results import Comparison, Differing, Side
+from iotrace.analysis.compare.results import Comparison, Differing, Side, WholeRun
 from iotrace.analysis.compare.same_work import differences
 from iotrace.analysis.compare.spread import cpu_slower_pct
 from iotrace.analysis.compare.stage_changes import stage_changes
+from iotrace.analysis.compare.whole_run import whole_run
 from iotrace.analysis.results import BAD
 
 SCHEMA_VERSION = 1
@@ -35,6 +36,10 @@ def compare(one: Basis, other: Basis) -> Comparison:
     steps_ms, change_pct, ci95_pct = step_change(ranks)
     doubt = _doubt(one, other)
     verdict = _verdict(change_pct, ci95_pct, doubt)
+    text = _text(verdict, steps_ms, change_pct, ci95_pct, doubt)
+    whole = whole_run(ranks, (one.verdict.trust, other.verdict.trust))
+    if whole is not None and whole.verdict is not None:
+        verdict, text = whole.verdict, _whole_text(whole.verdict, whole, steps_ms)
     differs = list(differences(one, other, ranks))
     waits_ms = [rank.data_wait.raw_ms for rank in ranks]
     causes = [rank.data_wait.causes_ms for rank in ranks]
@@ -44,7 +49,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         comparable=not differs,
         differs=differs,
         verdict=verdict,
-        text=_text(verdict, steps_ms, change_pct, ci95_pct, doubt),
+        text=text,
         rank=ranks[0].rank,
         ranks=[len(side.ranks) for side in (one, other)],
         step_ms=steps_ms,
@@ -62,6 +67,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         settings=_settings(ranks),
         environment=list(_environment(one, other, ranks)),
         cpu_slower_pct=cpu_slower_pct(ranks[:1], ranks[1:]),
+        whole_run=whole,
     )
 
 
@@ -104,6 +110,16 @@ def _text(
     digits = 0 if abs(change_pct) >= 10 else 1
     interval = f"(95 %: {low:.{digits}f} to {high:.{digits}f})"
     return f"{_BANNERS[verdict]} {abs(change_pct):.{digits}f} % {interval}: {steps}"
+
+
+def _whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
+    in_all, starting, measured = (
+        f"{one:.1f} -> {other:.1f}" for one, other in (whole.step_ms, whole.starting_ms, steps_ms)
+    )
+    return (
+        f"{_BANNERS[verdict]} {abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which starting "
+        f"workers and first batches {starting}; a measured step took {measured} ms"
+    )
 
 
 def _settings(ranks: tuple[Rank, Rank]) -> list[Differing]:

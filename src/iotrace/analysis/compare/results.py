@@ -43,6 +43,21 @@ class StageChange(msgspec.Struct, frozen=True, kw_only=True):
     decoded_noise_pct: float | None = None
 
 
+class WholeRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole loop and the first start of its workers, per step; `parts_ms` are those of the account.
+
+    `starting_ms` is what starting workers, making iterators and their first batches take of it. `verdict` is
+    ``faster`` or ``slower`` where that has most of the change, which is more than such times differ from run
+    to run; else None.
+    """
+
+    verdict: str | None
+    step_ms: list[float]
+    change_pct: float
+    parts_ms: dict[str, list[float]]
+    starting_ms: list[float]
+
+
 class Differing(msgspec.Struct, frozen=True, kw_only=True):
     """A setting, or something around the program, with its two values."""
 
@@ -85,6 +100,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     settings: list[Differing]
     environment: list[Differing]
     cpu_slower_pct: float | None = None  # a fixed piece of work, in the second; taken out of CPU times
+    whole_run: WholeRun | None = None
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):

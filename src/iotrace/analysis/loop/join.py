@@ -20,7 +20,7 @@ from iotrace.sources.session import Rank
 def loaders_of(rank: Rank) -> list[LoaderRun]:
     """Read the rank's loaders in the order they were first iterated.
 
-    Loaders that one line makes anew, one after the other, with the same type of dataset, batch size,
+    Loaders that one line makes anew, one after the other, with the same type of dataset,
     workers and kind, are one loader.
     """
     groups: list[list[LoaderRun]] = []
@@ -37,7 +37,7 @@ def loaders_of(rank: Rank) -> list[LoaderRun]:
     return [_as_one(group) for group in groups]
 
 
-_OF_ONE_LOADER = ("site", "dataset", "batch_size", "workers")
+_OF_ONE_LOADER = ("site", "dataset", "workers")
 
 
 def _began_ns(loader: LoaderRun) -> int:

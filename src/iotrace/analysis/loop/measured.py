@@ -46,7 +46,10 @@ def _untouched(
     starts, profiled = np.zeros(len(later), np.bool_), np.zeros(len(later), np.bool_)
     if opening is not None:
         awaited = later.awaited
+        # A loader that the loop begins later is started anew: the loop pays for it.
+        begun = [opening.loader, *(each.loader for each in first.awaited)] if first else []
         warm = (awaited["epoch"] == opening.epoch) & (awaited["index"] < workers)
+        warm &= np.isin(awaited["loader"], begun)
         starts[later.awaited_by[warm]] = True
     for start_ns, end_ns in profiled_ns:
         until = np.ones(len(later), np.bool_) if end_ns is None else later["start_ns"] < end_ns

@@ -24,7 +24,7 @@ from iotrace.analysis.results.loop import (
 )
 from iotrace.analysis.results.program import Memory, Model, Snapshot, Speed, TrainerTimes
 from iotrace.analysis.results.ranks import Imbalance
-from iotrace.analysis.results.startup import Startup
+from iotrace.analysis.results.startup import Account, Startup
 from iotrace.session.manifest import NotCaptured
 
 SCHEMA_VERSION = 1
@@ -162,6 +162,7 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     world_size: int | None = None
     incarnation: int = 0
     startup: Startup | None = None
+    account: Account | None = None
     steps: Steps
     blocks: StepBlocks | None = None
     data_wait: DataWait

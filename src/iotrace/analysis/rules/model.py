@@ -26,7 +26,7 @@ from iotrace.session.manifest import NotCaptured
 SUBJECTS = {
     "loader": ("files", "samples", "workers"),
     "rank": ("cpus", "memory", "waste", "startup", "numa"),
-    "loop": ("memory", "loop"),
+    "loop": ("iterators", "memory", "loop"),
     "device": ("device",),
     "trust": ("trust",),
     "run": ("trust",),
@@ -86,8 +86,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule of the catalogue.
 
     `id` is its name in the JSON report. Advice is told by `turn`, the lowest first; within the turn
-    `by_gain` puts the largest gain first. `saves_wait`: what it gains is data wait. `fires` are facts in
-    which it holds, `silent` those in which it only looks so: changes to the scope's facts
+    `by_gain` puts the largest gain first. `saves_wait`: what it gains is data wait. `of_run`: it is part of
+    the whole loop and the first start of workers, beyond the measured steps. `fires` are facts in which it
+    holds, `silent` those in which it only looks so: changes to the scope's facts
     (`rules/facts/examples.py`).
     """
 
@@ -98,6 +99,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     turn: int = 0
     saves_wait: bool = True
+    of_run: bool = False
     fires: Examples = ()
     silent: Examples = ()
 

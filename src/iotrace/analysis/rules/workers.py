@@ -23,6 +23,7 @@ from iotrace.analysis.rules.model import MORE_WORKERS, ORDER, THE_CAUSE, Finding
 from iotrace.analysis.wait.data_wait import UNMADE
 from iotrace.units import size
 
+_ONE_ITERATOR = "keep one iterator (it = iter(loader)), not next(iter(loader)) for each batch"
 _LARGE_BATCH = 1 << 20
 _ABOUT = 1.5  # as long: making is slower beside the loop than in its place
 _HANDING_OVER_MS = 1.0  # what it may cost to bring a batch from another process
@@ -131,7 +132,11 @@ def _more_ahead(facts: LoaderFacts) -> Remedy | None:
     id="startup-bound",
     turn=THE_CAUSE,
     saves_wait=False,
-    fires=[{"cause": "startup", "epochs": 3}, {"cause": "startup", "epochs": 3, "objects": 3}],
+    fires=[
+        {"cause": "startup", "epochs": 3},
+        {"cause": "startup", "epochs": 3, "objects": 3},
+        {"cause": "startup", "epochs": 100, "single": 100},
+    ],
     silent=[
         {"cause": "startup", "epochs": 1},
         {"cause": "startup", "epochs": 3, "persistent_workers": True},
@@ -145,10 +150,33 @@ def workers_restarted(facts: LoaderFacts) -> Iterator[Finding]:
     loop waits. The time counts outside the waits for batches, too: that in which iterators are made and
     ended.
 
-    Remedy: `persistent_workers=True`, on a DataLoader that is made once.
+    Remedy: `persistent_workers=True`, on a DataLoader that is made once; where a program makes an iterator
+    for each batch (`next(iter(loader))`), one iterator that is kept.
     """
-    if held_up_by(facts, "startup"):
-        yield from ended_by(_kept_workers(facts), "startup", facts)
+    if not held_up_by(facts, "startup"):
+        return
+    if facts.is_single and facts.about.workers and not facts.about.wrapped and not facts.handed_over:
+        yield _one_iterator(facts)
+        return
+    yield from ended_by(_kept_workers(facts), "startup", facts)
+
+
+def _one_iterator(facts: LoaderFacts) -> Finding:
+    """Of `next(iter(loader))`: workers that go on make the next batches while the loop computes."""
+    lost_ms = facts.restart_ms + facts.wait_ms
+    return finding(
+        facts,
+        text=(
+            f"{facts.single} of {facts.epochs} iterators{of_loader(facts)} were left after one batch: making "
+            f"and ending them takes {facts.restart_ms:.1f} ms a step, the batches {facts.wait_ms:.1f} ms"
+        ),
+        how=f"{_ONE_ITERATOR}: its workers make the next batches meanwhile",
+        remedy=_ONE_ITERATOR,
+        level=level(lost_ms, facts),
+        evidence={"restart_ms": facts.restart_ms, "single": float(facts.single), **which(facts)},
+        gain_ms=lost_ms,
+        cost_ms=lost_ms,
+    )
 
 
 def _kept_workers(facts: LoaderFacts) -> Remedy | None:
@@ -218,6 +246,8 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
         more += f", to {enough}"
         change = call_with(f"num_workers={enough}", facts)
         change += ", samples shared out" if about.iterable else ""
+    if facts.is_single:  # else each batch would wait for new workers
+        change, more = f"keep one iterator, then {change}", f"keep one iterator for all batches, then {more}"
     yield finding(
         facts,
         text=(

@@ -9,13 +9,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import less_inner
+from iotrace.analysis.intervals import length, less_inner, union
 from iotrace.analysis.wait.production import outermost
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Imports
 
 STANDARD = "(standard library)"
 IMPORTS = "imports"  # the name of their part of a start
+_NEEDED = ("torch", "numpy")  # by any worker
 _DTYPE = np.dtype([("start_ns", "<i8"), ("duration_ns", "<i8"), ("cpu_ns", "<i8"), ("tid", "<i8")])
 
 
@@ -66,6 +67,17 @@ def outer_imports(imports: ImportTable, tid: int, end_ns: int) -> npt.NDArray[np
     """Return the rows of a thread that lie in no other one, of those that began before `end_ns`."""
     rows = imports.rows
     return rows[outermost(rows, (rows["tid"] == tid) & (rows["start_ns"] < end_ns))]
+
+
+def needed_imports_ns(process: Process, end_ns: int) -> int:
+    """Return how long a worker imported what each worker does before `end_ns`, with all that these import."""
+    imports = imports_of(process)
+    if imports is None:
+        return 0
+    numbers = [number for number, name in enumerate(imports.packages) if name in _NEEDED]
+    rows = imports.rows[np.isin(imports.package, numbers) & (imports.rows["tid"] == process.pid)]
+    rows = rows[rows["start_ns"] < end_ns]
+    return length(union(rows["start_ns"], rows["start_ns"] + rows["duration_ns"]))
 
 
 def own_cpu_ns(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from iotrace.analysis.results import BAD, GONE, Fix, RankReport, Recommendation, Trust
-from iotrace.analysis.rules.model import saves_wait
+from iotrace.analysis.rules.model import rule_of, saves_wait
 from iotrace.analysis.verdict.reason import competes, trains_beside_workers
 from iotrace.units import percent
 
@@ -37,7 +37,9 @@ def fixes_of(
 
 
 def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: str) -> Fix:
-    step_ms, gain_ms = rank.steps.mean_ms, item.gain_ms_per_step
+    gain_ms = item.gain_ms_per_step
+    is_of_run = item.code is not None and rule_of(item.code).of_run and rank.account is not None
+    step_ms = rank.account.step_ms if is_of_run and rank.account is not None else rank.steps.mean_ms
     # Ending and starting workers takes time outside the wait, too; so do writing and what idles the device.
     if gain_ms is not None and saves_wait(item) and rank.data_wait.exposed_ms is not None:
         # The device works through the rest of the wait: only its idle time can be won.
@@ -46,7 +48,7 @@ def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: s
     if item.gain_interval_ms is not None:
         at_most = any(row.id == item.gain and row.change == GONE for row in rank.gain)
     else:
-        at_most = not (competes(rank) or _held_up(rank, gain_ms or 0.0))
+        at_most = is_of_run or not (competes(rank) or _held_up(rank, gain_ms or 0.0))
     return Fix(
         id=item.fix or item.id,
         text=of_loader + item.remedy + _of_another(item, rank, cause),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +26,9 @@ from iotrace.analysis.verdict.reason import MOSTLY, ready_text, reason_of, waits
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict as verdict_in_words
 from iotrace.session.liveness import ENDED, RUNNING
 from iotrace.units import bounds, percent
+
+if TYPE_CHECKING:
+    from iotrace.analysis.verdict.loop_costs import LoopCosts
 
 BANNERS = {
     "input-bound": "INPUT-BOUND",
@@ -204,7 +208,10 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     if rank is None:
         return Finding(kind="wait-unknown", text="no process was traced")
     whose = f"{rank.called}: " if len(ranks) > 1 else ""
-    wait, fraction = rank.data_wait, _fraction(rank)
+    wait, fraction, costs = rank.data_wait, _fraction(rank), _loop_costs(rank)
+    if costs is not None and costs.fraction > _step_fraction(rank):
+        kind, said = _KINDS[verdict_in_words(fraction)], f"{whose}{costs.text}"
+        return Finding(kind=kind, text=said, why=costs.why, cause="startup", rank=rank)
     text = f"{whose}{waits_text(rank, fraction)}"
     if 100 * fraction >= MODERATELY_PERCENT:
         if (traced := _of_tracing(rank, fraction)) is not None:
@@ -303,5 +310,19 @@ def _loop_reads(rank: RankReport) -> str | None:
 
 
 def _fraction(rank: RankReport) -> float:
+    """The share that its loaders cost the loop: of the steady step, or in all where that is more."""
+    costs = _loop_costs(rank)
+    return max(_step_fraction(rank), -1.0 if costs is None else costs.fraction)
+
+
+def _loop_costs(rank: RankReport) -> LoopCosts | None:
+    if rank.account is None:  # of bare traces
+        return None
+    from iotrace.analysis.verdict.loop_costs import loop_costs
+
+    return loop_costs(rank)
+
+
+def _step_fraction(rank: RankReport) -> float:
     fraction = bound_fraction(rank.data_wait)
     return -1.0 if fraction is None else fraction

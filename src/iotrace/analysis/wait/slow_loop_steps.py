@@ -182,6 +182,12 @@ def _restarts(analysis: RankAnalysis) -> Intervals:
     return union(starts, ends)
 
 
+def checkpoints_of(analysis: RankAnalysis) -> Intervals:
+    """When the training thread wrote much to a file."""
+    writing = _writing(analysis)
+    return union(writing.starts, writing.ends)
+
+
 def _writing(analysis: RankAnalysis) -> Writing:
     """Find the files that the training thread wrote much to, in order of time."""
     main, thread, paths = analysis.rank.main, analysis.loop.thread, analysis.session.paths

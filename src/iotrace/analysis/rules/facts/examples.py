@@ -86,6 +86,8 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
         "system": system,
         "file_groups": changes.pop("file_groups", []),
         "accelerator": changes.pop("accelerator", None),
+        "account": changes.pop("account", None),
+        "loaders": changes.pop("loaders", []),
         "startup": imports
         and {
             "seconds": imports["first_step"],

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.loop.iterations import Iterations, iterations_of
 from iotrace.analysis.loop.loaders import item_of, production_ms
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
@@ -65,8 +66,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     production of a step's batches. `gains_ms` bounds what a step loses without a cause, without reading and
     decoding (`FILES`), and without that of one file (``files:PATH``); `predicted` has what a replay on the
     model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is what ending and
-    starting workers takes in later epochs; `all_bound_ms` is the sum of `bound_ms` of all loaders of the
-    loop.
+    starting workers takes in later epochs; `single` iterators were left after one batch; `all_bound_ms` is
+    the sum of `bound_ms` of all loaders of the loop.
     """
 
     number: int = 0
@@ -87,6 +88,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     production_ms: float | None = None
     made_ms: float | None = None
     restart_ms: float = 0.0
+    single: int = 0
     unmade_fraction: float = 0.0
     behind_ready_ms: float | None = None
     batch_bytes: float | None = None
@@ -111,6 +113,11 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
         return self.wait_ms if self.idle_ms is None else min(self.wait_ms, self.idle_ms)
 
     @property
+    def is_single(self) -> bool:
+        """Whether an iterator is made for most batches: `next(iter(loader))`."""
+        return self.epochs > 2 and 2 * self.single >= self.epochs
+
+    @property
     def is_waited_for(self) -> bool:
         """Whether the waits for all loaders of the loop are 5 % of a step or more."""
         all_ms = self.bound_ms if self.all_bound_ms is None else self.all_bound_ms
@@ -129,7 +136,8 @@ def loader_facts(analysis: RankAnalysis, report: RankReport) -> list[LoaderFacts
     wait_ms = {each.loader: each.raw_ms for each in report.data_wait.by_loader}
     costly = sorted(wait_ms, key=lambda number: -wait_ms[number])[:_MOST_LOADERS]
     of = waits.deliveries["loader"]
-    found = [_facts(analysis, report, runs[one], waits[of == one], len(wait_ms)) for one in costly]
+    made = iterations_of(analysis)
+    found = [_facts(analysis, report, runs[one], waits[of == one], len(wait_ms), made) for one in costly]
     return together(sorted(found, key=lambda facts: -facts.wait_ms))
 
 
@@ -140,7 +148,12 @@ def together(loaders: list[LoaderFacts]) -> list[LoaderFacts]:
 
 
 def _facts(
-    analysis: RankAnalysis, report: RankReport, run: LoaderRun, waits: Waits, loaders: int
+    analysis: RankAnalysis,
+    report: RankReport,
+    run: LoaderRun,
+    waits: Waits,
+    loaders: int,
+    iterations: Iterations,
 ) -> LoaderFacts:
     steps = len(analysis.kept)
     primary = run is analysis.primary
@@ -175,7 +188,8 @@ def _facts(
         handed_over=handed_over,
         production_ms=production_ms(source.deliveries),
         made_ms=int((made["prepared_ns"] - made["taken_ns"]).sum()) / steps / 1e6 if len(made) else None,
-        restart_ms=_restart_ns(run, analysis.kept) / steps / 1e6,
+        restart_ms=iterations.restart_ns(run, *_measured_ns(analysis.kept)) / steps / 1e6,
+        single=iterations.single(run),
         unmade_fraction=unmade_fraction(waits),
         behind_ready_ms=wait.behind_ready_ms if primary else None,
         batch_bytes=int(sizes.sum()) / len(sizes) if len(sizes) else None,
@@ -219,16 +233,8 @@ def _gains(
     return {each: gain_ms(explained, measured, steps, each) for each in gone}
 
 
-def _restart_ns(run: LoaderRun, kept: StepTable) -> int:
-    """How long the consumer took, in measured steps, to end workers and to start those of a later epoch."""
-    start_ns, end_ns = int(kept["start_ns"][0]), int(kept["end_ns"][-1])
-    total_ns = 0
-    for each in run.passes.values():
-        if start_ns < each.start_ns < end_ns:
-            total_ns += each.asked_ns - each.start_ns
-        if each.exhausted_ns is not None and start_ns < each.exhausted_ns[0] < end_ns:
-            total_ns += each.exhausted_ns[1] - each.exhausted_ns[0]
-    return total_ns
+def _measured_ns(kept: StepTable) -> tuple[int, int]:
+    return int(kept["start_ns"][0]), int(kept["end_ns"][-1])
 
 
 def _objects(analysis: RankAnalysis, run: LoaderRun) -> int:

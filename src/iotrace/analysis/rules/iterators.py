@@ -1,0 +1,204 @@
+"""What it costs a loop that iterators are made, beyond its own loader's: spawned workers, validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iotrace.analysis.results import FIRST_START, VALIDATION_ITERATORS, Account
+from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
+from iotrace.units import counted, duration, size
+
+_HIGH_PERCENT = 20.0
+_S = 10**9
+_PARTS = [
+    {"name": "first start", "ns": 8 * _S},
+    {"name": "training", "ns": 2 * _S, "in_loop": True},
+    {"name": "iterators", "ns": 0, "in_loop": True},
+]
+_SPAWNED = {"count": 2, "script": "/job/train.py", "import_ns": 7 * _S, "needed_ns": 2 * _S, "unpickle_ns": 0}
+_ACCOUNT = {"loop_ns": 2 * _S, "steps": 100, "parts": _PARTS, "spawned": _SPAWNED}
+_LARGE = {**_SPAWNED, "import_ns": 2 * _S, "unpickle_ns": _S, "pickle_ns": 2 * _S, "pickled_bytes": 400 << 20}
+_EVALUATES = {
+    "loop_ns": 6 * _S,
+    "steps": 200,
+    "parts": [
+        {"name": "training", "ns": 3 * _S, "in_loop": True},
+        {"name": "validation iterators", "ns": 3 * _S, "in_loop": True, "times": 10},
+    ],
+}
+_VALIDATES = {
+    "id": 1,
+    "kind": "validation",
+    "dataset": "Images",
+    "workers": 2,
+    "persistent_workers": False,
+    "epochs": 10,
+}
+
+
+@rule(
+    "IO207",
+    "script-imported-again",
+    "loop",
+    turn=THE_CAUSE,
+    saves_wait=False,
+    of_run=True,
+    fires=[{"account": _ACCOUNT}],
+    silent=[
+        {"account": {**_ACCOUNT, "spawned": None}},
+        {"account": {**_ACCOUNT, "spawned": {**_SPAWNED, "import_ns": 2 * _S}}},
+        {"account": {**_ACCOUNT, "loop_ns": 1000 * _S}},
+    ],
+)
+def script_imported_again(facts: RankFacts) -> Iterator[Finding]:
+    """Each spawned worker imports the training script again, with all that it imports and runs.
+
+    A process that is spawned begins as a new Python: it runs the script as `__mp_main__` before it gets the
+    dataset. What stands at the script's outermost level, beside torch and numpy, every worker pays for, each
+    time that it is started. The gain is a bound: of that time, a worker needs what its dataset imports.
+
+    Remedy: move imports and work that workers do not need below `if __name__ == "__main__":` or into
+    functions; fork workers where no thread or device context forbids it; keep them (`persistent_workers`).
+    """
+    account = facts.report.account
+    spawned = None if account is None else account.spawned
+    if account is None or spawned is None:
+        return
+    needless_ns = spawned.import_ns - spawned.needed_ns
+    starts = 1 + account.restarted
+    cost_ns = min(needless_ns * starts, account.part_ns(FIRST_START) + account.restarts_ns)
+    if not account.is_worth(cost_ns):
+        return
+    name = (spawned.script or "the script").rpartition("/")[2]
+    yield _finding(
+        account,
+        cost_ns,
+        text=(
+            f"{counted(spawned.count, 'spawned worker')} imported {name} again, "
+            f"{duration(spawned.import_ns)} each, {duration(needless_ns)} of it beyond torch and numpy"
+        ),
+        how=(
+            f'move what workers do not need in {name} below `if __name__ == "__main__":`, or into functions; '
+            "or fork workers, where no thread and no device context forbids it"
+        ),
+        remedy=f'move imports and work of {name} below if __name__ == "__main__"',
+        evidence={
+            "import_ms": spawned.import_ns / 1e6,
+            "needed_ms": spawned.needed_ns / 1e6,
+            "starts": float(starts),
+        },
+    )
+
+
+@rule(
+    "IO208",
+    "dataset-unpickled",
+    "loop",
+    turn=THE_CAUSE,
+    saves_wait=False,
+    of_run=True,
+    fires=[{"account": {**_ACCOUNT, "spawned": _LARGE}}],
+    silent=[
+        {"account": _ACCOUNT},
+        {"account": {**_ACCOUNT, "spawned": {**_LARGE, "unpickle_ns": 1000, "pickle_ns": 1000}}},
+    ],
+)
+def dataset_unpickled(facts: RankFacts) -> Iterator[Finding]:
+    """The dataset is pickled for each spawned worker, which unpickles it.
+
+    Workers are started one after the other: each waits for its own copy. Many small Python objects, such as a
+    list of dictionaries, take longest. The gain is a bound: all of the pickling and unpickling that the loop
+    waited for.
+
+    Remedy: hold the data in arrays, in a file that workers open, or in shared memory; keep the workers.
+    """
+    account = facts.report.account
+    spawned = None if account is None else account.spawned
+    if account is None or spawned is None:
+        return
+    starts_ns = account.part_ns(FIRST_START) + account.restarts_ns
+    cost_ns = min(spawned.pickle_ns + spawned.unpickle_ns * (1 + account.restarted), starts_ns)
+    if not account.is_worth(cost_ns):
+        return
+    each_bytes = spawned.pickled_bytes / max(1, spawned.count)
+    yield _finding(
+        account,
+        cost_ns,
+        text=(
+            f"{size(each_bytes)} were pickled for each of {counted(spawned.count, 'spawned worker')}, which "
+            f"unpickled them in {duration(spawned.unpickle_ns)}; pickling took {duration(spawned.pickle_ns)} "
+            "in all"
+        ),
+        how="hold the dataset's data in arrays, in a file that workers open, or in shared memory",
+        remedy="hold the dataset in arrays, a file or shared memory: spawned workers unpickle it",
+        evidence={
+            "pickled_bytes": float(spawned.pickled_bytes),
+            "pickle_ms": spawned.pickle_ns / 1e6,
+            "unpickle_ms": spawned.unpickle_ns / 1e6,
+        },
+    )
+
+
+@rule(
+    "IO209",
+    "validation-restarts",
+    "loop",
+    turn=THE_CAUSE,
+    saves_wait=False,
+    of_run=True,
+    fires=[{"account": _EVALUATES, "loaders": [_VALIDATES]}],
+    silent=[
+        {"account": _EVALUATES, "loaders": [{**_VALIDATES, "persistent_workers": True}]},
+        {"account": {**_EVALUATES, "loop_ns": 100 * _S}, "loaders": [_VALIDATES]},
+        {"account": _EVALUATES, "loaders": [{**_VALIDATES, "epochs": 1}]},
+    ],
+)
+def validation_restarts(facts: RankFacts) -> Iterator[Finding]:
+    """Each validation starts its workers anew and ends them.
+
+    The more often a loop validates, and the fewer batches that takes, the more of it are these starts. The
+    gain is a bound: all time in which iterators of validations were made and ended, and made first batches.
+
+    Remedy: `persistent_workers=True` for the DataLoader of the validation.
+    """
+    account = facts.report.account
+    if account is None:
+        return
+    restart = [each for each in facts.report.loaders if _is_restarted(each.kind, each.workers, each.epochs)]
+    restart = [each for each in restart if each.persistent_workers is False]
+    cost_ns = account.part_ns(VALIDATION_ITERATORS)
+    if not restart or not account.is_worth(cost_ns):
+        return
+    most = max(restart, key=lambda each: each.epochs)
+    yield _finding(
+        account,
+        cost_ns,
+        text=(
+            f"{counted(most.epochs, 'validation')} with {counted(most.workers, 'new worker')} each: starting "
+            f"and ending them took {duration(cost_ns)} of the loop's {duration(account.loop_ns)}"
+        ),
+        how=f"set persistent_workers=True on the DataLoader of the validation ({most.dataset})",
+        remedy=f"DataLoader(persistent_workers=True) of the validation ({most.dataset})",
+        evidence={"validations": float(most.epochs), "workers": float(most.workers)},
+    )
+
+
+def _is_restarted(kind: str, workers: int, epochs: int) -> bool:
+    return kind not in ("training", "other") and workers > 0 and epochs > 1
+
+
+def _finding(
+    account: Account, cost_ns: int, *, text: str, how: str, remedy: str, evidence: dict[str, float]
+) -> Finding:
+    cost_ms = cost_ns / account.steps / 1e6
+    share_pct = 100 * cost_ns / max(1, account.judged_ns)
+    return Finding(
+        text=text,
+        how=how,
+        remedy=remedy,
+        evidence={**evidence, "cost_ms": cost_ms},
+        cost_ms=cost_ms,
+        gain_ms=cost_ms,
+        level="high" if share_pct > _HIGH_PERCENT else "medium",
+    )

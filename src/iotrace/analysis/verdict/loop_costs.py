@@ -1,0 +1,86 @@
+"""What its loaders cost a loop in all, where that is more than waiting: iterators made anew, a slow start."""
+
+from __future__ import annotations
+
+import msgspec
+
+from iotrace.analysis.results import (
+    FIRST_BATCHES,
+    FIRST_START,
+    ITERATORS,
+    VALIDATION_ITERATORS,
+    WAITS,
+    Account,
+    RankReport,
+)
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.units import counted, duration, percent
+
+_WORTH_NAMING = 0.005  # of the time that is judged
+
+
+class LoopCosts(msgspec.Struct, frozen=True):
+    """What is judged in place of the steady step's wait: its share, what is said of it, and why."""
+
+    fraction: float
+    text: str
+    why: str
+
+
+def loop_costs(rank: RankReport) -> LoopCosts | None:
+    """Judge the whole loop, and the first start where it could be shorter; None where steps tell it all."""
+    account = rank.account
+    if account is None or account.loader_pct is None or account.restarts_pct is None:
+        return None
+    is_once = account.avoidable_start_pct >= MODERATELY_PERCENT
+    if account.restarts_pct < MODERATELY_PERCENT and not is_once:
+        return None
+    whole_ns = account.loop_ns + (account.part_ns(FIRST_START) if is_once else 0)
+    parts = {
+        "starting workers once": account.part_ns(FIRST_START) if is_once else 0,
+        _restarts_name(account): account.part_ns(ITERATORS),
+        "starting the workers of its validation": account.part_ns(VALIDATION_ITERATORS),
+        "first batches": account.part_ns(FIRST_BATCHES),
+        "waiting for batches": account.part_ns(WAITS),
+    }
+    fraction = sum(parts.values()) / whole_ns
+    shown = sorted(parts.items(), key=lambda part: -part[1])
+    named = ", ".join(
+        f"{percent(ns / whole_ns)} {name}" for name, ns in shown if ns >= _WORTH_NAMING * whole_ns
+    )
+    of = "the loop and its start" if is_once else "the loop"
+    return LoopCosts(fraction, f"{percent(fraction)} of {of}: {named}", _why(account))
+
+
+def _restarts_name(account: Account) -> str:
+    if not account.workers_started:
+        return "iterators of persistent workers"
+    if 2 * account.one_batch_iterators >= account.iterators:
+        return "making an iterator for each batch"
+    return "starting workers each epoch"
+
+
+def _why(account: Account) -> str:
+    """Say how often workers were started, what that took, and what spawned ones did first."""
+    spawned = account.spawned
+    if account.restarts_pct is not None and account.restarts_pct >= MODERATELY_PERCENT:
+        started = (
+            f", with {counted(account.workers_started, 'new worker')}" if account.workers_started else ""
+        )
+        each = duration(account.restarts_ns / account.iterators)
+        parts = [f"{counted(account.iterators, 'iterator')} made anew{started}: {each} each"]
+    else:
+        parts = [f"its workers took {duration(account.part_ns(FIRST_START))} to start"]
+    if spawned is not None:
+        does = []
+        if spawned.import_ns:
+            does.append(f"imports {_name(spawned.script)} again ({duration(spawned.import_ns)})")
+        if 10 * spawned.unpickle_ns > spawned.import_ns:
+            does.append(f"unpickles its data ({duration(spawned.unpickle_ns)})")
+        if does:
+            parts.append(f"each spawned worker {' and '.join(does)}")
+    return "; ".join(parts)
+
+
+def _name(script: str | None) -> str:
+    return (script or "the script").rpartition("/")[2]

@@ -1,0 +1,181 @@
+"""Account for all of a training process's run: each instant of its training thread has one part.
+
+Definitions: docs/definitions.md, "account".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iotrace.analysis.intervals import Intervals, intersect, length, subtract, union
+from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.loop.iterations import evaluations_of, iterations_of
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import (
+    BEFORE_AND_AFTER,
+    CHECKPOINTS,
+    END,
+    FIRST_BATCHES,
+    FIRST_START,
+    ITERATORS,
+    PARTS,
+    START_UP,
+    TRAINING,
+    VALIDATION,
+    VALIDATION_ITERATORS,
+    WAITS,
+    WRITING,
+    Account,
+    AccountPart,
+    SpawnedWorkers,
+)
+from iotrace.analysis.startup.imports import needed_imports_ns
+from iotrace.analysis.storage.io import WRITES
+from iotrace.analysis.wait.slow_loop_steps import checkpoints_of
+from iotrace.sources.processes import Process
+from iotrace.sources.records import End, Pickled, Spawned, Tick
+from iotrace.sources.rows import newest_ns
+
+_SYNCS = frozenset({"fsync", "fdatasync"})
+
+
+def account_of(analysis: RankAnalysis) -> Account | None:
+    """Account for a rank's run; None where no step of a loop was seen."""
+    thread = analysis.loop.thread
+    if not len(analysis.loop.steps) or thread is None:
+        return None
+    evaluations = evaluations_of(analysis)
+    begun_ns, loop_ns, over_ns, ended_ns = _bounds(analysis, evaluations)
+    before, loop = _one(begun_ns, loop_ns), _one(loop_ns, over_ns)
+    iterations = iterations_of(analysis)
+    asked = Deliveries.joined([thread.asked, thread.handed])
+    checkpoints, writing = checkpoints_of(analysis), _writing(analysis)
+    claims = {
+        FIRST_START: iterations.when(FIRST_START),
+        VALIDATION_ITERATORS: iterations.when(VALIDATION_ITERATORS),
+        VALIDATION: evaluations,
+        ITERATORS: iterations.when(ITERATORS),
+        FIRST_BATCHES: iterations.when(FIRST_BATCHES),
+        WAITS: union(asked["wait_start_ns"], asked["delivered_ns"]),
+        CHECKPOINTS: checkpoints,
+        WRITING: writing,
+    }
+    found: dict[str, int] = {}
+    left = loop
+    for name, own in claims.items():  # an instant belongs to the first that covers it
+        own = intersect(own, left)
+        found[name], left = length(own), subtract(left, own)
+    found[TRAINING] = length(left)
+    before_ns = length(intersect(iterations.when(FIRST_START), before))
+    found[START_UP] = loop_ns - begun_ns - before_ns
+    later_ns = found[FIRST_START]  # of loaders that the loop asks later
+    found[FIRST_START] += before_ns
+    found[END] = ended_ns - over_ns
+    unknown = set() if analysis.session.posix_on else {CHECKPOINTS, WRITING}
+    if analysis.loop.unknown_why:
+        unknown.add(WAITS)
+    later = [
+        (each, bool(evaluates))
+        for each, evaluates in zip(iterations.passes, iterations.evaluate, strict=True)
+        if loop_ns <= each.of.asked_ns < over_ns and each.workers
+    ]
+    anew = [each.workers for each, _ in later if each.is_anew]
+    times = {
+        ITERATORS: sum(not evaluates for _, evaluates in later),
+        VALIDATION_ITERATORS: sum(evaluates and each.is_anew for each, evaluates in later),
+        VALIDATION: len(intersect(evaluations, loop)[0]),
+        CHECKPOINTS: len(intersect(checkpoints, loop)[0]),
+    }
+    steps_ns = over_ns - loop_ns - later_ns
+    is_known = WAITS not in unknown and steps_ns > 0
+    restarts_ns = found[ITERATORS] + found[VALIDATION_ITERATORS]
+    loader_ns = restarts_ns + found[FIRST_BATCHES] + found[WAITS]
+    return Account(
+        whole_ns=ended_ns - begun_ns,
+        loop_ns=steps_ns,
+        steps=len(analysis.loop.steps) + 1,
+        parts=_parts(found, unknown, ended_ns - begun_ns, times),
+        loader_pct=100 * loader_ns / steps_ns if is_known else None,
+        restarts_pct=100 * restarts_ns / steps_ns if is_known else None,
+        iterators=len(later),
+        one_batch_iterators=sum(each.is_single for each, _ in later),
+        restarted=len(anew),
+        workers_started=sum(anew),
+        spawned=_spawned(analysis),
+    )
+
+
+def _parts(
+    found: dict[str, int], unknown: set[str], whole_ns: int, times: dict[str, int]
+) -> list[AccountPart]:
+    """Make the parts in their order; the time of an unknown one is in that of the training."""
+    found[TRAINING] += sum(found[name] for name in unknown)
+    return [
+        AccountPart(
+            name=name,
+            in_loop=name not in BEFORE_AND_AFTER,
+            ns=None if name in unknown else found[name],
+            share_pct=None if name in unknown or not whole_ns else 100 * found[name] / whole_ns,
+            times=None if name in unknown else times.get(name),
+        )
+        for name in PARTS
+    ]
+
+
+def _bounds(analysis: RankAnalysis, evaluations: Intervals) -> tuple[int, int, int, int]:
+    """Return when the run began, the loop got its first batch, the loop was over, the run ended, in ns."""
+    steps, main = analysis.loop.steps, analysis.rank.main
+    loop_ns, over_ns = int(steps["start_ns"][0]), int(steps["end_ns"][-1])
+    trained = [
+        each.exhausted_ns
+        for loader in analysis.loaders
+        if loader.training or loader is analysis.primary
+        for each in loader.passes.values()
+    ]
+    stops = [exhausted_ns[1] for exhausted_ns in trained if exhausted_ns is not None]
+    rounds_ns = analysis.loop.thread.rounds.times_ns[-1:].tolist() if analysis.loop.thread else []
+    over_ns = max([over_ns, *stops, *rounds_ns, *evaluations[1][-1:].tolist()])
+    begun_ns = main.began_ns if analysis.startup is None else analysis.startup[0]
+    return min(begun_ns, loop_ns), loop_ns, over_ns, max(over_ns, _ended_ns(main))
+
+
+def _ended_ns(main: Process) -> int:
+    """Return when a process ended, or was last heard of."""
+    told = [each.mono_ns for each in main.of_type(End)] + [each.clock[0] for each in main.of_type(Tick)[-1:]]
+    newest = [newest_ns(kind, rows) for kind, rows in main.arrays.items()]
+    return main.clock.to_session_ns(max([main.identity.clock[0], *told, *newest]))
+
+
+def _writing(analysis: RankAnalysis) -> Intervals:
+    """When the training thread wrote to files, or waited for the disk."""
+    main, thread = analysis.rank.main, analysis.loop.thread
+    calls = analysis.session.calls_of(main)
+    tid = main.pid if thread is None else thread.tid
+    calls = calls.where((calls.tid == tid) & calls.named(WRITES | _SYNCS))
+    return union(calls.start_ns, calls.end_ns)
+
+
+def _spawned(analysis: RankAnalysis) -> SpawnedWorkers | None:
+    """Sum up what spawned workers did before they worked; None where none of them recorded it."""
+    own = [(worker, record) for worker in analysis.rank.workers for record in worker.of_type(Spawned)[:1]]
+    found = [record for _, record in own]
+    if not found:
+        return None
+    needed_ns = sum(
+        needed_imports_ns(worker, worker.clock.to_session_ns(record.prepared_ns)) for worker, record in own
+    )
+    pickled = analysis.rank.main.of_type(Pickled)
+    return SpawnedWorkers(
+        count=len(found),
+        script=next((record.script for record in found if record.script), None),
+        import_ns=sum(record.prepared_ns - record.start_ns for record in found) // len(found),
+        needed_ns=needed_ns // len(found),
+        unpickle_ns=sum(record.unpickled_ns - record.prepared_ns for record in found) // len(found),
+        pickle_ns=sum(record.duration_ns for record in pickled),
+        pickled_bytes=sum(record.bytes for record in pickled),
+    )
+
+
+def _one(start_ns: int, end_ns: int) -> Intervals:
+    """Return one interval; none where it is empty."""
+    return union(np.array([start_ns], np.int64), np.array([end_ns], np.int64))

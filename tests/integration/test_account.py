@@ -1,0 +1,151 @@
+"""The account of a run, of small programs: its parts sum exactly, and what is lost is found where it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.runs import run_script
+
+HEAD = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __init__(self, count=0):
+        self.rows = [{"path": f"{index}.jpg", "box": (index, index + 1)} for index in range(count)]
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        return torch.ones(4) * index
+
+weight = torch.ones(4, requires_grad=True)
+
+def train(batch, seconds=0.002):
+    (batch * weight).sum().backward()
+    time.sleep(seconds)
+"""
+
+SPAWNS = (
+    HEAD
+    + """
+time.sleep(0.3)  # what a script does where each spawned worker runs it again
+if __name__ == "__main__":
+    loader = DataLoader(Rows(100_000), batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    for epoch in range(3):
+        for batch in loader:
+            train(batch)
+"""
+)
+
+ONE_BATCH_EACH = (
+    HEAD
+    + """
+loader = DataLoader(Rows(), batch_size=4, num_workers=1)
+for step in range(12):
+    train(next(iter(loader)))
+"""
+)
+
+VALIDATES = (
+    HEAD
+    + """
+training = DataLoader(Rows(), batch_size=2, num_workers=1, persistent_workers=True)
+checking = DataLoader(Rows(), batch_size=4, num_workers=2, persistent_workers=sys.argv[1] == "persistent")
+for epoch in range(2):
+    for number, batch in enumerate(training):
+        train(batch)
+        if number % 4 == 3:
+            with torch.no_grad():
+                for batch in checking:
+                    time.sleep(0.001)
+"""
+)
+
+KEPT = (
+    HEAD
+    + """
+loader = DataLoader(Rows(), batch_size=1, num_workers=1, persistent_workers=True)
+for epoch in range(2):
+    for batch in loader:
+        train(batch, 0.02)
+"""
+)
+
+OF_ITERATORS = {"IO203", "IO207", "IO208", "IO209"}
+
+
+def account_of(directory: Path, program: str, *words: str) -> tuple[dict[str, Any], dict[str, int], set[str]]:
+    """The report of a program, the parts of its account in ns, and the codes of its recommendations."""
+    run = run_script(directory, program, *words)
+    assert run.code == 0, run.stderr
+    logs = list(run.session.glob("processes/*/agent.log"))
+    assert not logs, logs[0].read_text()
+    report = run.report()
+    account = report["ranks"][0]["account"]
+    parts = {part["name"]: part["ns"] for part in account["parts"] if part["ns"] is not None}
+    assert sum(parts.values()) == account["whole_ns"]
+    assert min(parts.values()) >= 0
+    inside = sum(part["ns"] or 0 for part in account["parts"] if part["in_loop"])
+    assert inside == account["loop_ns"]
+    assert sum(part["share_pct"] or 0 for part in account["parts"]) == pytest.approx(100)
+    return report, parts, {item["code"] for item in report["recommendations"]}
+
+
+def largest_of_loop(report: dict[str, Any]) -> str:
+    parts = [part for part in report["ranks"][0]["account"]["parts"] if part["in_loop"] and part["ns"]]
+    return str(max(parts, key=lambda part: part["ns"])["name"])
+
+
+def test_spawned_workers_that_are_started_each_epoch_are_the_loops_largest_part(tmp_path: Path) -> None:
+    report, parts, codes = account_of(tmp_path, SPAWNS)
+    account = report["ranks"][0]["account"]
+    assert largest_of_loop(report) == "iterators"
+    assert parts["first start"] > 0
+    assert (account["iterators"], account["restarted"], account["workers_started"]) == (2, 2, 2)
+    spawned = account["spawned"]
+    assert spawned["count"] == 3
+    assert spawned["script"].endswith(".py")
+    assert spawned["import_ns"] > spawned["needed_ns"] + 300_000_000  # the sleep
+    assert spawned["pickled_bytes"] > 3 * 100_000 * 10
+    assert spawned["unpickle_ns"] > 0
+    assert report["verdict"]["class"] == "input-bound"
+    assert "starting workers each epoch" in report["verdict"]["text"]
+    assert {"IO203", "IO207"} <= codes
+
+
+def test_an_iterator_for_each_batch_is_found(tmp_path: Path) -> None:
+    report, parts, codes = account_of(tmp_path, ONE_BATCH_EACH)
+    account = report["ranks"][0]["account"]
+    assert account["iterators"] == account["one_batch_iterators"] == 11
+    assert parts["waits"] == 0
+    assert parts["iterators"] + parts["first batches"] > parts["training"]
+    assert "IO203" in codes
+    assert any("keep one iterator" in fix["text"] for fix in report["verdict"]["fixes"])
+
+
+def test_a_validation_that_starts_its_workers_anew_is_found(tmp_path: Path) -> None:
+    report, parts, codes = account_of(tmp_path, VALIDATES, "anew")
+    found = {part["name"]: part["times"] for part in report["ranks"][0]["account"]["parts"]}
+    assert (found["validation"], found["validation iterators"]) == (6, 5)
+    assert parts["validation iterators"] > 0
+    assert "IO209" in codes
+
+
+def test_a_validation_that_keeps_its_workers_is_not_accused(tmp_path: Path) -> None:
+    report, parts, codes = account_of(tmp_path, VALIDATES, "persistent")
+    assert parts["validation iterators"] == 0
+    assert parts["validation"] > 0
+    assert not codes & OF_ITERATORS
+    assert "starting" not in report["verdict"]["text"]
+
+
+def test_a_loop_that_keeps_its_workers_is_not_accused(tmp_path: Path) -> None:
+    report, parts, codes = account_of(tmp_path, KEPT)
+    assert largest_of_loop(report) == "training"
+    assert parts["training"] > parts["iterators"]
+    assert not codes & OF_ITERATORS
+    assert "starting" not in report["verdict"]["text"]

@@ -1,0 +1,286 @@
+"""The account of a run: each instant has one part; what verdicts and comparisons make of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from iotrace.analysis.compare.basis import DataWait as ComparedWait, Rank, Steps, System
+from iotrace.analysis.compare.whole_run import whole_run
+from iotrace.analysis.intervals import union
+from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Pass
+from iotrace.analysis.loop.step_table import Step
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import (
+    BAD,
+    OK,
+    Account,
+    AccountPart,
+    DataWait,
+    RankReport,
+    SpawnedWorkers,
+    Trust,
+)
+from iotrace.analysis.verdict.loop_costs import loop_costs
+from iotrace.analysis.wait import account as account_module
+from iotrace.analysis.wait.account import account_of
+from iotrace.report.words import account_facts
+from iotrace.sources.records import End, IteratorMade, IteratorStart, WorkersEnded
+from tests.support.results import unknown
+from tests.support.tables import deliveries_of, steps_of
+
+MS, TID = 1_000_000, 7
+EPOCH_MS, STEPS = 200, 4  # of each epoch: made in 30, first batch after 20, then steps of 25, ended in 10
+
+
+def pass_of(epoch: int) -> tuple[int, Pass]:
+    start = 1000 + EPOCH_MS * epoch
+    made = start + 30
+    exhausted = ((start + 150) * MS, (start + 160) * MS)
+    return start, Pass((start + 10) * MS, made * MS, exhausted[1], STEPS, None, exhausted)
+
+
+def run_of(*, workers: int = 2, persistent: bool = False, epochs: int = 2, posix: bool = True) -> Any:
+    """A rank of two epochs of four batches, the process begun at 0 and ended at 2 s."""
+    about = IteratorStart(
+        iterator=0,
+        loader=0,
+        dataset="Rows",
+        workers=workers,
+        epoch=0,
+        generation=0,
+        mono_ns=0,
+        persistent_workers=persistent,
+    )
+    passes, deliveries, records = {}, [], []
+    for epoch in range(epochs):
+        start, each = pass_of(epoch)
+        passes[epoch, epoch] = each
+        records += [
+            IteratorMade(iterator=epoch, tid=TID, start_ns=start * MS, duration_ns=30 * MS),
+            WorkersEnded(iterator=epoch, tid=TID, start_ns=(start + 152) * MS, duration_ns=6 * MS),
+        ]
+        for index in range(STEPS):
+            asked = start + 30 + 30 * index
+            wait = 20 if index == 0 else 5  # the first worker was up 8 ms after it was asked
+            deliveries.append(
+                Delivery(
+                    0,
+                    len(deliveries),
+                    epoch,
+                    epoch,
+                    index,
+                    asked * MS,
+                    (asked + wait) * MS,
+                    TID,
+                    followed_by_backward=True,
+                    up_ns=(start + 38) * MS,
+                )
+            )
+    steps = [Step(one, one.delivered_ns, other.delivered_ns, (other,)) for one, other in pairwise(deliveries)]
+    loader = LoaderRun(0, about, deliveries_of(deliveries), passes)
+    records.append(End(mono_ns=2000 * MS))
+    main = SimpleNamespace(
+        pid=TID,
+        began_ns=0,
+        arrays={},
+        identity=SimpleNamespace(clock=(0, 0, 0)),
+        clock=SimpleNamespace(to_session_ns=lambda ns: ns),
+        of_type=lambda kind: [record for record in records if isinstance(record, kind)],
+    )
+    thread = SimpleNamespace(
+        tid=TID,
+        asked=loader.deliveries,
+        handed=deliveries_of([]),
+        rounds=SimpleNamespace(times_ns=np.empty(0, np.int64)),
+    )
+    return SimpleNamespace(
+        loaders=[loader],
+        primary=loader,
+        startup=None,
+        rank=SimpleNamespace(main=main, workers=[]),
+        loop=SimpleNamespace(steps=steps_of(steps), thread=thread, unknown_why=""),
+        session=SimpleNamespace(posix_on=posix),
+    )
+
+
+def account(monkeypatch: pytest.MonkeyPatch, wrote: tuple[float, float] = (0, 0), **settings: Any) -> Account:
+    nothing = union(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    written = union(*(np.array([int(ms * MS)], np.int64) for ms in wrote))
+    monkeypatch.setattr(account_module, "checkpoints_of", lambda _: nothing)
+    monkeypatch.setattr(account_module, "_writing", lambda _: written)
+    found = account_of(cast(RankAnalysis, run_of(**settings)))
+    assert found is not None
+    assert sum(part.ns or 0 for part in found.parts) == found.whole_ns == 2000 * MS
+    assert sum(part.share_pct or 0 for part in found.parts) == pytest.approx(100)
+    return found
+
+
+def ms_of(found: Account) -> dict[str, float | None]:
+    return {part.name: None if part.ns is None else part.ns / MS for part in found.parts}
+
+
+def test_each_instant_has_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = ms_of(account(monkeypatch))
+    # To 1050 the first batch; made from 1000, its worker up at 1038. The loop ends at 1360.
+    assert parts["first start"] == 38
+    assert parts["start-up"] == 1050 - 38
+    assert parts["iterators"] == 10 + 38 + 10  # two ends, one making
+    assert parts["first batches"] == 12
+    assert parts["waits"] == 2 * 3 * 5
+    assert parts["training"] == 310 - 58 - 12 - 30
+    assert parts["end"] == 640
+
+
+def test_what_is_written_in_the_loop_is_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    without, with_it = (ms_of(account(monkeypatch, wrote)) for wrote in ((0, 0), (1051, 1055)))
+    assert with_it["writing"] == 4
+    assert with_it["training"] == (without["training"] or 0) - 4
+
+
+def test_what_is_not_traced_is_unknown_and_in_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = ms_of(account(monkeypatch, (1051, 1055), posix=False))
+    assert parts["checkpoints"] is None
+    assert parts["writing"] is None
+    assert parts["training"] == 210
+
+
+def test_without_workers_an_iterator_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = account(monkeypatch, workers=0)
+    parts = ms_of(found)
+    assert parts["first start"] == parts["iterators"] == parts["first batches"] == 0
+    assert parts["waits"] == 2 * 3 * 5 + 20  # the first batch of all is of the start-up
+    assert (found.iterators, found.workers_started) == (0, 0)
+
+
+@pytest.mark.parametrize(("persistent", "started"), [(False, 2), (True, 0)])
+def test_workers_that_persist_are_not_started_anew(
+    monkeypatch: pytest.MonkeyPatch, persistent: bool, started: int
+) -> None:
+    found = account(monkeypatch, persistent=persistent)
+    assert (found.iterators, found.workers_started, found.restarted) == (1, started, started // 2)
+
+
+def test_no_step_is_no_account() -> None:
+    analysis = run_of()
+    analysis.loop.steps = steps_of([])
+    assert account_of(analysis) is None
+
+
+# What is said of an account.
+
+S = 1_000_000_000
+NAMES = ("start-up", "first start", "training", "waits", "first batches", "iterators", "end")
+
+
+def made(spawned: SpawnedWorkers | None = None, started: int = 4, **seconds: float) -> Account:
+    """An account of 100 steps with these parts, underscores for spaces."""
+    known = {name.replace("_", " "): int(value * S) for name, value in seconds.items()}
+    known["start-up"] = known.pop("start up", 0)
+    parts = [
+        AccountPart(name=name, in_loop=name not in ("start-up", "first start", "end"), ns=known.get(name, 0))
+        for name in (*NAMES, "validation", "validation iterators")
+    ]
+    loop_ns = sum(part.ns or 0 for part in parts if part.in_loop)
+    restarts_ns = known.get("iterators", 0) + known.get("validation iterators", 0)
+    cost_ns = restarts_ns + known.get("waits", 0) + known.get("first batches", 0)
+    return Account(
+        whole_ns=sum(part.ns or 0 for part in parts),
+        loop_ns=loop_ns,
+        steps=100,
+        parts=parts,
+        loader_pct=100 * cost_ns / loop_ns,
+        restarts_pct=100 * restarts_ns / loop_ns,
+        iterators=2,
+        restarted=2 if started else 0,
+        workers_started=started,
+        spawned=spawned,
+    )
+
+
+def spawned_workers(import_s: float, needed_s: float) -> SpawnedWorkers:
+    return SpawnedWorkers(
+        count=2,
+        script="/job/train.py",
+        import_ns=int(import_s * S),
+        needed_ns=int(needed_s * S),
+        unpickle_ns=0,
+        pickle_ns=0,
+        pickled_bytes=0,
+    )
+
+
+def rank_of(found: Account) -> RankReport:
+    return unknown(RankReport, rank=0, account=found, data_wait=DataWait())
+
+
+def test_a_verdict_tells_what_starting_workers_costs_the_loop() -> None:
+    costs = loop_costs(rank_of(made(training=14, waits=1, iterators=85)))
+    assert costs is not None
+    assert costs.text == "86 % of the loop: 85 % starting workers each epoch, 1 % waiting for batches"
+    assert costs.fraction == 0.86
+    assert costs.why == "2 iterators made anew, with 4 new workers: 42.5 s each"
+
+
+def test_a_loop_that_only_waits_is_judged_by_its_steps() -> None:
+    assert loop_costs(rank_of(made(training=50, waits=50))) is None
+    assert loop_costs(rank_of(made(training=97, iterators=3))) is None
+
+
+def test_a_first_start_counts_where_it_could_be_shorter() -> None:
+    found = {
+        needed: loop_costs(rank_of(made(spawned_workers(8, needed), training=2, first_start=8)))
+        for needed in (2, 8)
+    }
+    assert found[8] is None  # all of that is torch
+    assert found[2] is not None
+    assert found[2].text == "80 % of the loop and its start: 80 % starting workers once"
+    assert found[2].why == "its workers took 8 s to start; each spawned worker imports train.py again (8 s)"
+
+
+def test_the_first_screen_prints_shares_that_sum_to_100() -> None:
+    [line] = account_facts(made(start_up=1, first_start=1, training=1, waits=0.02))
+    shares = [
+        int(part.rpartition("(")[2].removesuffix(" %)")) for part in line.partition(": ")[2].split(" · ")
+    ]
+    assert sum(shares) == 100
+    assert line.startswith("3.0 s: ")
+    assert "waits for batches 20 ms (1 %)" in line
+
+
+# What a comparison makes of two.
+
+
+def compared(one: Account, other: Account, level: str = OK) -> Any:
+    ranks = [
+        Rank(0, Steps(100, mean_ms=10.0), ComparedWait(), System(), account=each) for each in (one, other)
+    ]
+    trust = Trust(level=level, reasons=[])
+    return whole_run((ranks[0], ranks[1]), (trust, trust))
+
+
+@pytest.mark.parametrize("level", [OK, BAD])
+def test_starts_that_end_decide_a_comparison(level: str) -> None:
+    found = compared(made(training=1, first_start=4), made(training=1, first_start=0.1), level)
+    assert found.verdict == "faster"
+    assert found.step_ms == [50.0, 11.0]
+    assert found.starting_ms == [40.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        made(training=1, first_start=3),  # such times differ from run to run
+        made(training=0.1, first_start=4, waits=0.1),
+    ],
+)
+def test_less_decides_none(after: Account) -> None:
+    assert compared(made(training=1, first_start=4), after).verdict is None
+
+
+def test_a_slower_step_is_told_by_the_steps() -> None:
+    assert compared(made(training=1), made(training=9)).verdict is None
