@@ -32,7 +32,7 @@ def train(batch, seconds=0.002):
 SPAWNS = (
     HEAD
     + """
-time.sleep(0.3)  # what a script does where each spawned worker runs it again
+time.sleep(1)  # what a script does where each spawned worker runs it again
 if __name__ == "__main__":
     loader = DataLoader(Rows(100_000), batch_size=4, num_workers=1, multiprocessing_context="spawn")
     for epoch in range(3):
@@ -62,6 +62,15 @@ for epoch in range(2):
             with torch.no_grad():
                 for batch in checking:
                     time.sleep(0.001)
+"""
+)
+
+CURRICULUM = (
+    HEAD
+    + """
+for size in (2, 3, 4):
+    for batch in DataLoader(Rows(), batch_size=size, num_workers=2):
+        train(batch)
 """
 )
 
@@ -109,7 +118,7 @@ def test_spawned_workers_that_are_started_each_epoch_are_the_loops_largest_part(
     spawned = account["spawned"]
     assert spawned["count"] == 3
     assert spawned["script"].endswith(".py")
-    assert spawned["import_ns"] > spawned["needed_ns"] + 300_000_000  # the sleep
+    assert spawned["import_ns"] > spawned["needed_ns"] + 900_000_000  # the sleep
     assert spawned["pickled_bytes"] > 3 * 100_000 * 10
     assert spawned["unpickle_ns"] > 0
     assert report["verdict"]["class"] == "input-bound"
@@ -141,6 +150,16 @@ def test_a_validation_that_keeps_its_workers_is_not_accused(tmp_path: Path) -> N
     assert parts["validation"] > 0
     assert not codes & OF_ITERATORS
     assert "starting" not in report["verdict"]["text"]
+
+
+def test_a_loader_that_is_built_anew_each_epoch_has_no_warm_up_but_its_first(tmp_path: Path) -> None:
+    report, parts, _ = account_of(tmp_path, CURRICULUM)
+    rank = report["ranks"][0]
+    assert [loader["epochs"] for loader in rank["loaders"]] == [3]
+    assert rank["steps"]["begun"] == rank["account"]["steps"] == 12 + 8 + 6
+    assert rank["steps"]["excluded"]["warmup"] <= 1
+    assert rank["account"]["workers_started"] == 4
+    assert parts["iterators"] > 0
 
 
 def test_a_loop_that_keeps_its_workers_is_not_accused(tmp_path: Path) -> None:

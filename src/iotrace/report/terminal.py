@@ -23,7 +23,7 @@ from iotrace.report.screen import print_next, print_screen
 from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, latest_first
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
-from iotrace.report.words import hang_rows, pace_texts, slow_text, who_failed
+from iotrace.report.words import hang_rows, pace_texts, slow_text, spawned_texts, who_failed
 from iotrace.sources.clocks.session_clock import step_text
 from iotrace.units import bounds, counted, if_known, milliseconds, percent
 
@@ -143,6 +143,8 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
         _print_overhead(rank.overhead, console)
     for loader in rank.loaders:
         line(console, f"loader {loader.id}" if len(rank.loaders) > 1 else "loader", loader_text(loader))
+    for text in spawned_texts(rank.account):
+        line(console, "workers", text)
     if rank.regions:
         _print_regions(rank.regions, console)
     print_system(rank.system, console)

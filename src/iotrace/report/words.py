@@ -16,7 +16,7 @@ from iotrace.analysis.results import (
     Steps,
 )
 from iotrace.analysis.rules.startup import SLOW_IMPORTS
-from iotrace.units import counted, milliseconds, percent, size
+from iotrace.units import counted, duration, milliseconds, percent, size
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
 _ACCUMULATED = 1.5  # micro-batches: less is an update that is left out now and then
@@ -256,6 +256,18 @@ def account_facts(account: Account | None) -> list[str]:
         if share
     ]
     return [f"{_seconds(account.whole_ns / 1e9)}: {' · '.join(shown)}"]
+
+
+def spawned_texts(account: Account | None) -> list[str]:
+    """What spawned workers did before they worked."""
+    if account is None or account.spawned is None:
+        return []
+    found = account.spawned
+    needed = f"{duration(found.needed_ns)} of that torch and numpy"
+    imports = f"{duration(found.import_ns)} to import {found.script} again ({needed})" if found.script else ""
+    given = f"{duration(found.unpickle_ns)} to unpickle {size(found.pickled_bytes / max(1, found.count))}"
+    pickled = f"pickling took {duration(found.pickle_ns)} in all"
+    return [", ".join(each for each in (f"{found.count} spawned: {imports}", given, pickled) if each)]
 
 
 def _seconds_of(time_ns: int) -> str:

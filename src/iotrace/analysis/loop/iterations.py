@@ -103,8 +103,8 @@ def iterations_of(analysis: RankAnalysis) -> Iterations:
         for number, (key, one) in enumerate(in_order):
             if key in firsts or (not one.batches and key[0] in timed):  # else another thread's
                 passes.append(Iteration(loader, key[0], one, firsts.get(key), number > 0))
-    middle = np.array([(each.of.asked_ns + each.of.end_ns) // 2 for each in passes], np.int64)
-    evaluate = holding(*evaluations_of(analysis), middle) >= 0
+    asked = np.array([each.of.asked_ns for each in passes], np.int64)
+    evaluate = holding(*evaluations_of(analysis), asked) >= 0
     spans: list[tuple[int, int, int, int]] = []
     of_iterator: dict[int, list[int]] = defaultdict(list)
     for row, each in enumerate(passes):
