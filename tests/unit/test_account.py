@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from iotrace.analysis.compare.basis import DataWait as ComparedWait, Rank, Steps, System
 from iotrace.analysis.compare.whole_run import whole_run
@@ -126,14 +127,14 @@ def ms_of(found: Account) -> dict[str, float | None]:
 
 def test_each_instant_has_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = ms_of(account(monkeypatch))
-    # To 1050 the first batch; made from 1000, its worker up at 1038. The loop ends at 1360.
+    # To 1050 the first batch; made from 1000, its worker up at 1038. At 1350 the loop asks in vain.
     assert parts["first start"] == 38
     assert parts["start-up"] == 1050 - 38
-    assert parts["iterators"] == 10 + 38 + 10  # two ends, one making
+    assert parts["iterators"] == 10 + 38  # the first is ended, the second made
     assert parts["first batches"] == 12
     assert parts["waits"] == 2 * 3 * 5
-    assert parts["training"] == 310 - 58 - 12 - 30
-    assert parts["end"] == 640
+    assert parts["training"] == 300 - 48 - 12 - 30
+    assert parts["end"] == 650
 
 
 def test_what_is_written_in_the_loop_is_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +230,11 @@ def test_a_verdict_tells_what_starting_workers_costs_the_loop() -> None:
 def test_a_loop_that_only_waits_is_judged_by_its_steps() -> None:
     assert loop_costs(rank_of(made(training=50, waits=50))) is None
     assert loop_costs(rank_of(made(training=97, iterators=3))) is None
+
+
+def test_one_epoch_restarts_nothing() -> None:
+    found = replace(made(training=2, iterators=1, started=0), iterators=0)
+    assert loop_costs(rank_of(found)) is None
 
 
 def test_a_first_start_counts_where_it_could_be_shorter() -> None:

@@ -82,7 +82,7 @@ class SpawnedWorkers(ReportPart, frozen=True, kw_only=True):
     script: Annotated[str | None, figure("the script that they imported again", null="none")] = None
     import_ns: Annotated[int, figure("importing that script and what it imports, mean of a worker")]
     needed_ns: Annotated[int, figure("of that torch and numpy, which any worker imports")]
-    unpickle_ns: Annotated[int, figure("unpickling the dataset and what else they were given, mean of a worker")]
+    unpickle_ns: Annotated[int, figure("unpickling the dataset and what else they were given, without imports, mean of a worker")]
     pickle_ns: Annotated[int, figure("pickling that in the main process, in all")]
     pickled_bytes: Annotated[int, figure("of that, in all", "bytes")]
 
@@ -101,8 +101,8 @@ class Account(ReportPart, frozen=True, kw_only=True):
         None
     )
     restarts_pct: Annotated[float | None, figure("of the loop: iterators alone, those of evaluations too", null="the wait is not known")] = None
-    iterators: Annotated[int, figure("iterators that the loop made after the first, of loaders with workers")] = 0
-    one_batch_iterators: Annotated[int, figure("of all iterators those of which the loop took one batch and then made another")] = 0
+    iterators: Annotated[int, figure("iterators that the loop made of loaders with workers, after the first of each")] = 0
+    one_batch_iterators: Annotated[int, figure("iterators of which the loop took one batch, and left them")] = 0
     restarted: Annotated[int, figure("of the iterators those with new workers")] = 0
     workers_started: Annotated[int, figure("workers that were started for them")] = 0
     spawned: Annotated[

@@ -69,15 +69,21 @@ def outer_imports(imports: ImportTable, tid: int, end_ns: int) -> npt.NDArray[np
     return rows[outermost(rows, (rows["tid"] == tid) & (rows["start_ns"] < end_ns))]
 
 
-def needed_imports_ns(process: Process, end_ns: int) -> int:
-    """Return how long a worker imported what each worker does before `end_ns`, with all that these import."""
+def imported_ns(process: Process, start_ns: int, end_ns: int, *, needed: bool = False) -> int:
+    """Return how long the main thread imported between two instants, ns; or only what each worker needs.
+
+    What that imports counts with it. 0 where no imports were recorded.
+    """
     imports = imports_of(process)
     if imports is None:
         return 0
-    numbers = [number for number, name in enumerate(imports.packages) if name in _NEEDED]
-    rows = imports.rows[np.isin(imports.package, numbers) & (imports.rows["tid"] == process.pid)]
-    rows = rows[rows["start_ns"] < end_ns]
-    return length(union(rows["start_ns"], rows["start_ns"] + rows["duration_ns"]))
+    own = imports.rows["tid"] == process.pid
+    if needed:
+        numbers = [number for number, name in enumerate(imports.packages) if name in _NEEDED]
+        own &= np.isin(imports.package, numbers)
+    starts = imports.rows["start_ns"][own]
+    ends = starts + imports.rows["duration_ns"][own]
+    return length(union(starts.clip(start_ns, end_ns), ends.clip(start_ns, end_ns)))
 
 
 def own_cpu_ns(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:

@@ -33,7 +33,7 @@ def loop_costs(rank: RankReport) -> LoopCosts | None:
     if account is None or account.loader_pct is None or account.restarts_pct is None:
         return None
     is_once = account.avoidable_start_pct >= MODERATELY_PERCENT
-    if account.restarts_pct < MODERATELY_PERCENT and not is_once:
+    if not is_once and not _restarts(account):
         return None
     whole_ns = account.loop_ns + (account.part_ns(FIRST_START) if is_once else 0)
     parts = {
@@ -52,6 +52,11 @@ def loop_costs(rank: RankReport) -> LoopCosts | None:
     return LoopCosts(fraction, f"{percent(fraction)} of {of}: {named}", _why(account))
 
 
+def _restarts(account: Account) -> bool:
+    """Whether iterators that are made anew take 5 % of the loop or more."""
+    return account.iterators > 0 and (account.restarts_pct or 0.0) >= MODERATELY_PERCENT
+
+
 def _restarts_name(account: Account) -> str:
     if not account.workers_started:
         return "iterators of persistent workers"
@@ -63,12 +68,13 @@ def _restarts_name(account: Account) -> str:
 def _why(account: Account) -> str:
     """Say how often workers were started, what that took, and what spawned ones did first."""
     spawned = account.spawned
-    if account.restarts_pct is not None and account.restarts_pct >= MODERATELY_PERCENT:
+    if _restarts(account):
         started = (
             f", with {counted(account.workers_started, 'new worker')}" if account.workers_started else ""
         )
-        each = duration(account.restarts_ns / account.iterators)
-        parts = [f"{counted(account.iterators, 'iterator')} made anew{started}: {each} each"]
+        count = account.restarted or account.iterators
+        each = duration(account.restarts_ns / count)
+        parts = [f"{counted(count, 'iterator')} made anew{started}: {each} each"]
     else:
         parts = [f"its workers took {duration(account.part_ns(FIRST_START))} to start"]
     if spawned is not None:

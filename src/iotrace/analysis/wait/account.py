@@ -29,7 +29,7 @@ from iotrace.analysis.results import (
     AccountPart,
     SpawnedWorkers,
 )
-from iotrace.analysis.startup.imports import needed_imports_ns
+from iotrace.analysis.startup.imports import imported_ns
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.slow_loop_steps import checkpoints_of
 from iotrace.sources.processes import Process
@@ -81,7 +81,7 @@ def account_of(analysis: RankAnalysis) -> Account | None:
     ]
     anew = [each.workers for each, _ in later if each.is_anew]
     times = {
-        ITERATORS: sum(not evaluates for _, evaluates in later),
+        ITERATORS: sum(each.is_later and not evaluates for each, evaluates in later),
         VALIDATION_ITERATORS: sum(evaluates and each.is_anew for each, evaluates in later),
         VALIDATION: len(intersect(evaluations, loop)[0]),
         CHECKPOINTS: len(intersect(checkpoints, loop)[0]),
@@ -97,7 +97,7 @@ def account_of(analysis: RankAnalysis) -> Account | None:
         parts=_parts(found, unknown, ended_ns - begun_ns, times),
         loader_pct=100 * loader_ns / steps_ns if is_known else None,
         restarts_pct=100 * restarts_ns / steps_ns if is_known else None,
-        iterators=len(later),
+        iterators=sum(each.is_later for each, _ in later),
         one_batch_iterators=sum(each.is_single for each, _ in later),
         restarted=len(anew),
         workers_started=sum(anew),
@@ -132,7 +132,7 @@ def _bounds(analysis: RankAnalysis, evaluations: Intervals) -> tuple[int, int, i
         if loader.training or loader is analysis.primary
         for each in loader.passes.values()
     ]
-    stops = [exhausted_ns[1] for exhausted_ns in trained if exhausted_ns is not None]
+    stops = [exhausted_ns[0] for exhausted_ns in trained if exhausted_ns is not None]
     rounds_ns = analysis.loop.thread.rounds.times_ns[-1:].tolist() if analysis.loop.thread else []
     over_ns = max([over_ns, *stops, *rounds_ns, *evaluations[1][-1:].tolist()])
     begun_ns = main.began_ns if analysis.startup is None else analysis.startup[0]
@@ -158,22 +158,29 @@ def _writing(analysis: RankAnalysis) -> Intervals:
 def _spawned(analysis: RankAnalysis) -> SpawnedWorkers | None:
     """Sum up what spawned workers did before they worked; None where none of them recorded it."""
     own = [(worker, record) for worker in analysis.rank.workers for record in worker.of_type(Spawned)[:1]]
-    found = [record for _, record in own]
-    if not found:
+    if not own:
         return None
-    needed_ns = sum(
-        needed_imports_ns(worker, worker.clock.to_session_ns(record.prepared_ns)) for worker, record in own
-    )
+    times = np.array([_before_work_ns(worker, record) for worker, record in own], np.int64)
+    import_ns, needed_ns, unpickle_ns = (times.sum(axis=0) // len(own)).tolist()
     pickled = analysis.rank.main.of_type(Pickled)
     return SpawnedWorkers(
-        count=len(found),
-        script=next((record.script for record in found if record.script), None),
-        import_ns=sum(record.prepared_ns - record.start_ns for record in found) // len(found),
-        needed_ns=needed_ns // len(found),
-        unpickle_ns=sum(record.unpickled_ns - record.prepared_ns for record in found) // len(found),
+        count=len(own),
+        script=next((record.script for _, record in own if record.script), None),
+        import_ns=import_ns,
+        needed_ns=needed_ns,
+        unpickle_ns=unpickle_ns,
         pickle_ns=sum(record.duration_ns for record in pickled),
         pickled_bytes=sum(record.bytes for record in pickled),
     )
+
+
+def _before_work_ns(worker: Process, record: Spawned) -> tuple[int, int, int]:
+    """How long a worker imported the script, of that what it needs, and unpickled without imports, ns."""
+    bounds = (record.start_ns, record.prepared_ns, record.unpickled_ns)
+    start_ns, prepared_ns, unpickled_ns = map(worker.clock.to_session_ns, bounds)
+    imported = imported_ns(worker, prepared_ns, unpickled_ns)
+    needed_ns = imported_ns(worker, start_ns, prepared_ns, needed=True)
+    return prepared_ns - start_ns, needed_ns, unpickled_ns - prepared_ns - imported
 
 
 def _one(start_ns: int, end_ns: int) -> Intervals:
