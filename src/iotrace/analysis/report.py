@@ -197,6 +197,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     return RankReport(
         rank=rank.number,
         pid=None if rank.numbered else rank.main.pid,
+        argv=[] if rank.numbered else rank.main.identity.argv,
         host=rank.main.host,
         local_rank=rank.main.identity.local_rank,
         world_size=rank.world_size,

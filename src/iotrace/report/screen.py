@@ -17,6 +17,7 @@ from iotrace.analysis.verdict.failed import last_hang
 from iotrace.report.layout import SHORT_LABEL, facts, line, say, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.words import (
+    commands_of,
     device_facts,
     file_facts,
     gain_text,
@@ -73,7 +74,8 @@ def print_screen(report: Report, console: Console) -> None:
     if rank is not None:
         if len(report.ranks) > 1:
             restart = f", restart {rank.incarnation}" if rank.incarnation else ""
-            line(console, "", f"Of {rank.called}{restart}:", 0)
+            command = commands_of(report.ranks).get(rank.pid or 0)
+            line(console, "", f"Of {rank.called}{restart}{f' ({command})' if command else ''}:", 0)
         for label, parts in fact_rows(rank):
             facts(console, label, parts)
     for text in soon(report.forecasts):

@@ -157,6 +157,7 @@ class GainRow(ReportPart, frozen=True, kw_only=True):
 class RankReport(ReportPart, frozen=True, kw_only=True):
     rank: int
     pid: int | None = None
+    argv: Annotated[list[str], figure("the command line of a process that nothing numbers; empty of a rank")] = msgspec.field(default_factory=list)
     host: str | None = None
     local_rank: int | None = None
     world_size: int | None = None
