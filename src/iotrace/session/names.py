@@ -147,6 +147,7 @@ FORWARD = "forward"
 FORWARD_NO_GRAD = "forward, no grad"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
+CLOSURE = "closure"  # what an optimizer's step calls to compute the loss anew
 
 
 # Who traces POSIX calls: our recorder, or dftracer, which logs every call and costs more.
