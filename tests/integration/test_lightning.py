@@ -148,7 +148,7 @@ def test_phases_are_told_apart(tmp_path: Path, namespace: str) -> None:
         ERRORS,
     )
     assert overlaps == [[0]]
-    assert calls == [["backward", 32], ["forward", 32], ["optimizer", 32]]
+    assert calls == [[name, 32] for name in ("backward", "closure", "forward", "optimizer")]
     one_fit = ["sanity check", *["training", "validation"] * 2]
     assert [name for (name,) in phases] == [*one_fit, *one_fit, "validation", "test", "predict"]
     # Three epochs begin after an evaluation, inside the step that ends with their first batch.

@@ -123,7 +123,7 @@ def _on_device(analysis: RankAnalysis, spans: Spans) -> dict[int, dict[str, int]
 def _exclusive(analysis: RankAnalysis, spans: Spans, trains: bool) -> dict[str, Intervals]:
     """Give each instant outside data waits to the innermost phase that holds it.
 
-    No phase is recorded in a backward pass, and no forward pass in a forward pass. Lightning's `training_step`
+    No phase is recorded in a backward pass, and no forward pass in a forward one. Lightning's `training_step`
     is forward and loss. Of an optimizer's closure what is neither is none of the optimizer's.
     """
     texts = analysis.rank.main.texts
