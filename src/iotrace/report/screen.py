@@ -22,6 +22,7 @@ from iotrace.report.words import (
     file_facts,
     gain_text,
     hang_text,
+    loop_facts,
     other_wait_text,
     pace_texts,
     run_facts,
@@ -248,7 +249,7 @@ def fact_rows(rank: RankReport) -> list[Row]:
         rows.append((label, [pace, split] if split else [pace]))
     if rank.data_wait.raw_ms:
         rows += _cause_rows(rank)
-    rows += [("Device", device_facts(rank)), ("Slow", slow_facts(rank))]
+    rows += [("Device", device_facts(rank)), ("Loop", loop_facts(rank)), ("Slow", slow_facts(rank))]
     rows += [("Files", file_facts(rank)), ("Start", start_facts(rank)), ("Ran", run_facts(rank))]
     return [row for row in rows if row[1]]
 

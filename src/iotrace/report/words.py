@@ -189,6 +189,11 @@ def slow_text(found: SlowLoopSteps) -> str:
     )
 
 
+def loop_facts(rank: RankReport) -> list[str]:
+    """What the loop does again and again beside its steps, where that takes much of its time."""
+    return [each.said for each in rank.loop_events if each.recurs and each.loop_fraction >= _WORTH_A_LINE]
+
+
 def slow_facts(rank: RankReport) -> list[str]:
     """What a first screen says of slow steps: nothing where they hardly matter."""
     found, steps = rank.loop_slow_steps, rank.steps

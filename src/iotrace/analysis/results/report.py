@@ -14,6 +14,7 @@ from iotrace.analysis.results.loop import (
     DataWait,
     HangInfo,
     LoaderResult,
+    LoopEvents,
     LoopReads,
     PhasesMs,
     RegionResult,
@@ -169,6 +170,7 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     culprits: list[Culprit] = msgspec.field(default_factory=list)
     loop_reads: LoopReads | None = None
     loop_slow_steps: SlowLoopSteps | None = None
+    loop_events: Annotated[list[LoopEvents], figure("what the loop does now and then beside its steps, longest first")] = msgspec.field(default_factory=list)
     stages: list[StageCost] = msgspec.field(default_factory=list)
     phases_ms: PhasesMs = msgspec.field(default_factory=PhasesMs)
     phases_source: str | None = None

@@ -86,6 +86,7 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
         "system": system,
         "file_groups": changes.pop("file_groups", []),
         "accelerator": changes.pop("accelerator", None),
+        "loop_events": changes.pop("loop_events", []),
         "startup": imports
         and {
             "seconds": imports["first_step"],
