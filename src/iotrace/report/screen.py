@@ -228,6 +228,8 @@ def _print_fixes(fixes: Sequence[Fix], console: Console) -> None:
     for number, fix in enumerate(fixes[:_MOST_FIXES]):
         text = fix.text if number == 0 else f"or {fix.text}"
         two_columns(console, "" if number else "Fix", text, gain_text(fix))
+        if fix.command:
+            two_columns(console, "", f"  {fix.command}", "", whole=True)
         if other_wait_text(fix):
             say(console, "", Text(f"({other_wait_text(fix)})", style="dim"))
     if len(fixes) > _MOST_FIXES:

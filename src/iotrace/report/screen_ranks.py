@@ -30,10 +30,15 @@ def advice_rows(advice: Sequence[Recommendation], several: bool) -> list[tuple[s
     """List advice as its ranks, its text and code; what several ranks are told stands once."""
     ranks: dict[str, list[int]] = {}
     for item in advice:
-        own = ranks.setdefault(f"{item.text} [{item.code}]" if item.code else item.text, [])
+        own = ranks.setdefault(advice_text(item), [])
         if item.rank is not None and item.rank not in own:
             own.append(item.rank)
     return [(_named(sorted(own)) if several else "", text) for text, own in ranks.items()]
+
+
+def advice_text(item: Recommendation) -> str:
+    """The sentence of advice, with the code of its rule."""
+    return f"{item.text} [{item.code}]" if item.code else item.text
 
 
 def _named(ranks: list[int]) -> str:

@@ -250,8 +250,12 @@ def run_facts(rank: RankReport) -> list[str]:
     if made_by is not None and not made_by.wrapped:
         several = len({loader.workers for loader in rank.loaders if not loader.wrapped}) > 1
         parts.append(f"{counted(made_by.workers, 'worker')}{f' of {made_by.dataset}' if several else ''}")
-    if rank.system.rss_peak_bytes is not None:
-        parts.append(f"memory {size(rank.system.rss_peak_bytes)} at most")
+    together, resident = rank.system.pss_peak_bytes, rank.system.rss_peak_bytes
+    if together is not None:
+        parts.append(f"memory {size(together)} at most")
+    elif resident is not None:
+        shared = " (RSS: shared pages count in each process)" if len(rank.system.processes) > 1 else ""
+        parts.append(f"memory {size(resident)} at most{shared}")
     return [" · ".join(parts)] if parts else []
 
 

@@ -45,6 +45,7 @@ class Fix(ReportPart, frozen=True, kw_only=True):
     gain_interval_ms: Annotated[list[float] | None, figure("the 95 % interval of a gain that is predicted", null="it is a bound")] = None
     cost_ms_per_step: Annotated[float | None, figure("the wait that the fix's own cause, or file, costs now", null="no replay says what ends with it")] = None
     code: Annotated[str | None, figure("the rule that says so: `iotrace explain CODE`", null="no rule does")] = None
+    command: Annotated[str, figure("what to type, where a command makes the change")] = ""
 
 
 OK, CAUTION, BAD = "ok", "caution", "bad"
