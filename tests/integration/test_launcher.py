@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from iotrace.launch import child
 from iotrace.launch.signal_monitor import _SAME_SIGNAL_NS
 from tests.support.runs import after_announcement
 from tests.support.waiting import eventually
@@ -470,6 +471,21 @@ def test_a_command_that_is_not_found_is_127(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["./no-such-program", "/no/such/program", ""])
 def test_a_path_that_is_not_found_is_127(tmp_path: Path, name: str) -> None:
     assert refused(tmp_path, "--", name)[0] == 127
+
+
+@pytest.mark.parametrize("options", [[], ["-u", "-X", "dev"], ["-Wignore", "-bB"]])
+def test_a_script_that_does_not_exist_is_2_as_in_python(tmp_path: Path, options: list[str]) -> None:
+    code, sentence = refused(tmp_path, "--", sys.executable, *options, "no-such-script.py", "started")
+    assert code == 2
+    assert "no-such-script.py does not exist" in sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "options", [["-c", "pass"], ["-bc", "pass"], ["-m", "this"], ["-V"], ["-X", "dev", "-c", ""]]
+)
+def test_what_is_no_script_of_pythons_is_run(options: list[str]) -> None:
+    assert child.find([sys.executable, *options, "no-such-script.py"], None) == sys.executable
 
 
 def test_a_script_in_the_working_directory_is_suggested(tmp_path: Path) -> None:

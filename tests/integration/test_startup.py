@@ -31,7 +31,7 @@ def test_a_run_says_what_its_start_was_made_of(tmp_path: Path) -> None:
     (rank,) = run.report()["ranks"]
     startup = rank["startup"]
     names = [part["name"] for part in startup["parts"]]
-    assert names[:3] == ["launch", "interpreter", "imports"]
+    assert names[:2] == ["interpreter", "imports"]
     assert names[-1] == NOT_NAMED  # the program's own lines
     assert {"tracing", "pickling", "first step"} <= set(names)
     assert sum(part["seconds"] for part in startup["parts"]) == pytest.approx(startup["first_step_seconds"])
@@ -49,6 +49,33 @@ def test_a_run_says_what_its_start_was_made_of(tmp_path: Path) -> None:
     assert "not named" in shown
     assert "pickled for spawned processes: " in shown
     assert "import email.mime.audio" in str(query_names(run.timeline()))
+
+
+TWO_TRAININGS = """
+import subprocess, sys
+if len(sys.argv) == 1:
+    for what in ("first", "second"):
+        subprocess.run([sys.executable, __file__, what], check=True)
+    sys.exit()
+import iotrace
+for _ in range(3):
+    iotrace.step()
+"""
+
+
+def test_a_start_counts_from_its_own_process(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TWO_TRAININGS)
+    run = run_traced(tmp_path, [str(program)], ["--quiet", "--no-telemetry"])
+    assert run.code == 0, run.stderr
+    by_command = {rank["argv"][-1]: rank["startup"] for rank in run.report()["ranks"]}
+    first, second = by_command["first"], by_command["second"]
+    assert first["launched_seconds"] > 0
+    # The second one starts behind the first: that is none of its own start.
+    assert second["launched_seconds"] >= first["launched_seconds"] + first["seconds"]
+    shown = in_process("report", str(run.session)).stdout
+    assert "program.py first" in shown
+    assert "program.py second" in shown
 
 
 PROGRAM_WITH_MODEL = """

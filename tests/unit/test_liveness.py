@@ -160,6 +160,45 @@ def test_sessions_are_listed_the_newest_first(tmp_path: Path) -> None:
     assert newest_session(new) == new
 
 
+def test_sessions_are_deleted_by_their_names(tmp_path: Path) -> None:
+    for number, name in enumerate(("old", "new", "left")):
+        ended(tmp_path / name, 10**18 + number)
+    (tmp_path / "notes.txt").write_text("mine")
+    done = in_process("ls", str(tmp_path), "--delete", "old", "--delete", "new/")
+    assert done.returncode == 0, done.stderr
+    assert "left" in done.stdout
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["left", "notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("now", "it may still run"),
+        ("far", "it may still run"),
+        ("link", "it is a link"),
+        ("notes", "there is no session notes"),
+        ("..", "there is no session .."),
+        ("ended/out", "there is no session ended/out"),
+    ],
+)
+def test_nothing_is_deleted_where_one_cannot_be(tmp_path: Path, named: str, why: str) -> None:
+    """Neither what is no session, nor the sessions that are named beside it."""
+    here = tmp_path / "here"
+    elsewhere = ended(tmp_path / "elsewhere", 1)
+    ended(here / "ended", 2)
+    (here / "ended" / "out").mkdir(exist_ok=True)
+    make(here / "now")
+    make(here / "far", launcher=ELSEWHERE)
+    (here / "link").symlink_to(elsewhere)
+    (here / "notes").mkdir()
+    before = sorted(here.rglob("*"))
+    done = in_process("ls", str(here), "--delete", "ended", "--delete", named)
+    assert done.returncode == 1
+    assert why in done.stderr
+    assert sorted(here.rglob("*")) == before
+    assert elsewhere.is_dir()
+
+
 def test_where_there_is_no_session_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(SessionError, match="there is no session in"):
         newest_session(tmp_path)

@@ -9,14 +9,23 @@ import pytest
 
 from iotrace.analysis.loop.step_phases import StepPhases, step_phases
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_PHASE, OPTIMIZER
+from iotrace.session.names import (
+    BACKWARD,
+    CLOSURE,
+    FORWARD,
+    FORWARD_NO_GRAD,
+    KIND_PHASE,
+    KIND_TRAINER,
+    OPTIMIZER,
+)
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import Identity
 from iotrace.sources.session import Rank
 from tests.support.rows import Exposed, Line, PhaseOnDevice, process_of
 from tests.unit.test_loop import MAIN, MS, OTHER, Program
 
-_NAMES = [FORWARD, FORWARD_NO_GRAD, BACKWARD, OPTIMIZER]
+_TRAINING_STEP = "[Strategy]SingleDeviceStrategy.training_step"
+_NAMES = [FORWARD, FORWARD_NO_GRAD, BACKWARD, OPTIMIZER, CLOSURE, _TRAINING_STEP]
 _STEPS = 5
 Phase = tuple[str, float, float]  # its name, when it begins and ends in the step, in ms
 
@@ -40,7 +49,8 @@ def figures(
             start_ns, end_ns = (round(base_ns + at_ms * MS) for at_ms in (start_ms, end_ms))
             row = dict.fromkeys(SPAN_DTYPE.names or (), -1)
             row.update(start_ns=start_ns, duration_ns=end_ns - start_ns)
-            row.update(tid=tid, name=_NAMES.index(name), kind=KIND_PHASE)
+            row.update(tid=tid, name=_NAMES.index(name))
+            row.update(kind=KIND_TRAINER if name == _TRAINING_STEP else KIND_PHASE)
             rows.append(tuple(row.values()))
             if device_ms is not None and number != 2:
                 records.append(PhaseOnDevice(tid, start_ns, round(device_ms[name] * MS)))
@@ -71,6 +81,9 @@ ORDINARY: list[Phase] = [(FORWARD, 0, 2), (BACKWARD, 2, 5), (OPTIMIZER, 6, 7)]
         ([[(FORWARD, 0, 1), (BACKWARD, 1, 2), *ORDINARY[1:]]], [1, 4, 1, 3]),  # accumulation
         ([ORDINARY[:2], ORDINARY[:2], ORDINARY], [2, 3, 1 / 4, 3.75]),  # ... over steps
         ([[(FORWARD, 1, 3), (BACKWARD, 3, 6), (OPTIMIZER, 0, 8)]], [2, 3, 3, 1]),  # a closure
+        # Of a closure that also computes a loss, that is none of the optimizer's, nor is Lightning's step.
+        ([[(FORWARD, 1, 3), (BACKWARD, 4, 6), (CLOSURE, 0, 7), (OPTIMIZER, 0, 8)]], [2, 2, 1, 4]),
+        ([[(_TRAINING_STEP, 1, 4), (BACKWARD, 4, 6), (CLOSURE, 0, 7), (OPTIMIZER, 0, 8)]], [3, 2, 1, 3]),
         ([[(FORWARD, 0, 4), (BACKWARD, 1, 2), (BACKWARD, 4, 6), (OPTIMIZER, 6, 7)]], [3, 3, 1, 2]),
         ([[*ORDINARY, (FORWARD, 8.5, 10)]], [2.5, 3, 1, 2.5]),  # what lies in a data wait is the wait's
         ([[*ORDINARY, (FORWARD_NO_GRAD, 7, 9)]], [2, 3, 1, 3]),  # a teacher

@@ -195,6 +195,16 @@ def test_the_rank_that_is_late_stands_first_of_its_table() -> None:
     assert sum("node1" in row for row in many) == 10
 
 
+def test_processes_are_named_by_what_differs_in_their_commands() -> None:
+    commands = [["python", "-u", "/a/train.py", "--lr", "1", what] for what in ("prepare", "resume")]
+    ranks = [rank(number, pid=70 + number, argv=argv) for number, argv in enumerate(commands)]
+    shown = screen(report(*ranks))
+    assert any(row.split()[:3] == ["70", "train.py", "prepare"] for row in shown)
+    assert "Of process 70 (train.py prepare):" in shown
+    alike = screen(report(*(replace(each, argv=commands[0]) for each in ranks)))
+    assert not any("train.py prepare" in row for row in alike)  # nothing tells them apart
+
+
 def test_a_job_of_many_ranks_is_a_screen_or_two() -> None:
     ranks = [rank(number, host=f"node{number // 8}") for number in range(1024)]
     slow = ranks[700]

@@ -20,6 +20,7 @@ from iotrace.analysis.results import (
     Steps,
 )
 from iotrace.analysis.wait import slow_loop_steps
+from iotrace.analysis.wait.loop_events import EVALUATION, Events
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.report.views.slow import slow_steps as slow_steps_view
@@ -56,6 +57,7 @@ def explained(
     others: float = 0.0,
     held: bool = False,
     restarts: tuple[tuple[float, float], ...] = (),
+    events: tuple[Events, ...] = (),
     monkeypatch: pytest.MonkeyPatch | None = None,
 ) -> SlowLoopSteps:
     """The slow ones of 40 steps, of which step `SLOW` took 110 ms; that is when each of these happened."""
@@ -119,7 +121,7 @@ def explained(
         rank=SimpleNamespace(main=main),
         session=session,
     )
-    found = loop_slow_steps(cast(RankAnalysis, analysis))
+    found = loop_slow_steps(cast(RankAnalysis, analysis), events=events)
     assert found is not None
     return found
 
@@ -197,6 +199,15 @@ def test_validation_explains_it() -> None:
     assert found.ms == 110.0
 
 
+@pytest.mark.parametrize(("steps", "slow"), [((SLOW,), 1), ((20, SLOW), 0)])
+def test_what_recurs_makes_no_step_slow(steps: tuple[int, ...], slow: int) -> None:
+    """One evaluation is a slow step; of two each is one of its kind, in whichever step it lies."""
+    starts = np.array([(begin_ms(number) + 5) * MS for number in steps])
+    lengths = np.array([100 if number == SLOW else 5 for number in steps]) * MS
+    events = Events(EVALUATION, starts, starts + lengths, np.array(steps))
+    assert explained(evaluation=True, events=(events,)).count == slow
+
+
 @pytest.mark.parametrize(
     ("tid", "size", "told"), [(TID, 10 << 20, True), (8, 10 << 20, False), (TID, 900, False)]
 )
@@ -262,7 +273,8 @@ def test_no_part_is_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_timeline_names_each_by_its_largest_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: tuple[Call, ...] = (("write", 10, 80, TID, 10 << 20),)
-    monkeypatch.setattr(build, "loop_slow_steps", lambda _: explained(calls=calls))
+    monkeypatch.setattr(build, "loop_events", lambda _: [])
+    monkeypatch.setattr(build, "loop_slow_steps", lambda *_, **__: explained(calls=calls))
     session = SimpleNamespace(manifest=SimpleNamespace(started_ns=0))
     (found,) = build._slow_steps(cast(RankAnalysis, SimpleNamespace(session=session)))
     assert (found.name, found.start_ns, found.end_ns) == ("slow step 30 · checkpoint", 300 * MS, 410 * MS)

@@ -230,7 +230,7 @@ def test_what_python_brings_is_one_package_and_damaged_lines_are_left_out() -> N
 
 def test_each_instant_belongs_to_the_innermost_range() -> None:
     ranges = [
-        Range("launch", 0, 10),
+        Range("interpreter", 0, 10),
         Range("import a", 20, 60),
         Range("import b", 30, 40),
         Range("import a", 32, 34),
@@ -238,7 +238,7 @@ def test_each_instant_belongs_to_the_innermost_range() -> None:
         Range("later", 200, 300),
     ]
     assert painted(ranges, 0, 100) == {
-        "launch": (0, 10),
+        "interpreter": (0, 10),
         NOT_NAMED: (10, 20),
         "import a": (20, 32),
         "import b": (30, 8),

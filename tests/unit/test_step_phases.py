@@ -28,6 +28,7 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.names import (
     BACKWARD as B,
+    CLOSURE as C,
     FORWARD as F,
     FORWARD_NO_GRAD as N,
     OPTIMIZER as S,
@@ -184,7 +185,7 @@ def scripted() -> None:
         (accumulating, [F, B, F, B, F, B, S]),
         (with_a_loss_module, [F, F, B]),
         (adversarial, [F, F, B, S, F, F, B, S]),
-        (by_a_closure, [F, B, S]),
+        (by_a_closure, [F, B, C, S]),
         (evaluating, [N, N]),
         (recomputing, [F, B, F, B]),
         (in_a_wrapper, [F, F, B]),
@@ -274,12 +275,13 @@ def test_errors_and_tracebacks_are_the_programs(recorder: Recorder) -> None:
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     net(_X).sum().backward()
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) as caught_in_closure:
         optimizer.step(lambda: 1 // 0)
+    assert not any("iotrace/agent" in each.filename for each in traceback.extract_tb(caught_in_closure.tb))
     optimizer.step()
     with pytest.raises(RuntimeError):
         _X.sum().backward()
-    assert phases(recorder) == [F, B, S, B]
+    assert phases(recorder) == [F, B, C, S, B]
 
 
 def test_copies_pickles_and_what_is_saved_hold_nothing_of_it(recorder: Recorder) -> None:

@@ -54,6 +54,11 @@ LOADER_MODULES = (
     *("torchdata.nodes.loader", "ultralytics.data.build", "webdataset.pipeline"),
 )
 STATEFUL_LOADER = "torchdata.stateful_dataloader"
+# What saves checkpoints (`checkpoints.SAVES`).
+SAVING_MODULES = (
+    *("torch.serialization", "torch.distributed.checkpoint.state_dict_saver", "safetensors.torch"),
+    *("transformers.trainer", "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"),
+)
 LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
 SPAWNING_MODULES = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
 _FOREIGN_PROFILERS = "torch_profiler.foreign_profilers"
@@ -165,6 +170,8 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         hooks[f"{package}.profilers.pytorch"] = _hook(_FOREIGN_PROFILERS, "hook_lightning", recorder)
         hooks[f"{package}.profilers.profiler"] = _hook("lightning", "hook_profiler", recorder)
         hooks[f"{package}.trainer.trainer"] = _hook("lightning", "hook_trainer", recorder)
+    for name in SAVING_MODULES:
+        _add(hooks, name, _hook("checkpoints", "hook_saves", recorder, name))
     for name in LOADER_MODULES:
         _add(hooks, name, _hook("loaders.record", "hook_loaders", recorder, name))
     if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:

@@ -143,22 +143,31 @@ def hook_optimizers(module: Any, recorder: Recorder) -> None:
         return
     numbers: dict[int, int] = {}
 
-    def guarded(act: Callable[[Any], None]) -> Callable[..., None]:
-        def hook(optimizer: Any, *_: Any) -> None:
+    def guarded(act: Callable[..., Any]) -> Callable[..., Any]:
+        def hook(optimizer: Any, args: Any = (), kwargs: Any = None) -> Any:
             if compiling():
-                return
+                return None
             try:
-                act(optimizer)
+                return act(optimizer, args, kwargs)
             except ours(Exception) as error:
                 recorder.absorb(error, "recording an optimizer's step")
+                return None
 
         return hook
 
-    def ended(optimizer: Any) -> None:
+    def begins(optimizer: Any, args: Any, kwargs: Any) -> Any:
+        step_phases.begin_optimizer(optimizer)
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], step_phases.timed_closure(recorder, args[1]), *args[2:]), kwargs
+        if kwargs and callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": step_phases.timed_closure(recorder, kwargs["closure"])}
+        return None
+
+    def ended(optimizer: Any, *_: Any) -> None:
         step_phases.end_optimizer(recorder, optimizer)
         _record_round(recorder, _OPTIMIZER, numbers.setdefault(id(optimizer), len(numbers)))
 
-    on_undo(module.register_optimizer_step_pre_hook(guarded(step_phases.begin_optimizer)).remove)
+    on_undo(module.register_optimizer_step_pre_hook(guarded(begins)).remove)
     on_undo(module.register_optimizer_step_post_hook(guarded(ended)).remove)
 
 

@@ -73,13 +73,26 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def startup(self) -> tuple[int, int] | None:
-        """From the launch to the first request, ns; None of a restart, and where the loop was not seen."""
-        steps, rank = self.loop.steps, self.rank
-        launched = [each for each in self.session.launches if each.manifest.host == rank.main.identity.node]
-        if not len(steps) or rank.incarnation or len(launched) != 1:
+        """From the start of its process, in the session, to the first request, ns; None without a loop."""
+        main, steps = self.rank.main, self.loop.steps
+        if not len(steps):
             return None
-        started_ns = rank.main.clock.to_reference.map_one(launched[0].manifest.started_ns)
-        return started_ns, int(steps["start_ns"][0])
+        known_ns = main.began_ns if self.sampled is None else min(self.sampled.start_ns, main.began_ns)
+        return max(known_ns, self.launched_ns or known_ns), int(steps["start_ns"][0])
+
+    @property
+    def launched_ns(self) -> int | None:
+        """When the command was launched on the host of the training process, in ns; None where unknown."""
+        return min(self._launched_ns, default=None)
+
+    @cached_property
+    def _launched_ns(self) -> list[int]:
+        main = self.rank.main
+        return [
+            main.clock.to_reference.map_one(each.manifest.started_ns)
+            for each in self.session.launches
+            if each.manifest.host == main.identity.node
+        ]
 
     @property
     def primary(self) -> LoaderRun | None:

@@ -52,6 +52,7 @@ from iotrace.analysis.wait.account import account_of
 from iotrace.analysis.wait.blocks import step_blocks
 from iotrace.analysis.wait.cpu_waits import with_cpu
 from iotrace.analysis.wait.data_wait import data_wait
+from iotrace.analysis.wait.loop_events import loop_events, summed
 from iotrace.analysis.wait.loop_io import loop_reads
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
@@ -195,9 +196,11 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     groups = with_whole_reads(groups, traced[1] if traced else {}, analysis, system)
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)
+    events = loop_events(analysis)
     return RankReport(
         rank=rank.number,
         pid=None if rank.numbered else rank.main.pid,
+        argv=[] if rank.numbered else rank.main.identity.argv,
         host=rank.main.host,
         local_rank=rank.main.identity.local_rank,
         world_size=rank.world_size,
@@ -208,7 +211,8 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         blocks=step_blocks(analysis, phases.by_step_ns),
         data_wait=wait,
         loop_reads=loop_reads(analysis),
-        loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns),
+        loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns, events),
+        loop_events=summed(analysis, events),
         stages=stages_of(analysis),
         phases_ms=phases.means_ms,
         phases_source=phases.source,

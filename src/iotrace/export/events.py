@@ -26,6 +26,7 @@ SPAN_KINDS = {
     names.KIND_DFTRACER: "mark",
     names.KIND_PHASE: "phase",
     names.KIND_TRAINER: "trainer",
+    names.KIND_CHECKPOINT: "checkpoint",
 }
 
 

@@ -26,18 +26,40 @@ _FORWARDED = {
 }
 # Python ignores these at its start; a program must find them as its shell would have left them.
 _RESTORED = [signal.SIGPIPE, signal.SIGXFSZ]
+_NO_SCRIPT = 2  # what Python leaves with where it cannot open its script
 _FROM_KERNEL = 128  # si_code SI_KERNEL: a key on the terminal, which reached the child too
+
+
+def _script(command: list[str]) -> str | None:
+    """Return the script that a command has Python run; None where it runs another program, or a module."""
+    if not re.fullmatch(r"python[\d.]*t?", os.path.basename(command[0])):
+        return None
+    words = iter(command[1:])
+    for word in words:
+        if word in ("-X", "-W"):
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+        elif not re.fullmatch(r"-(X|W).+|-[bBdEiIOPqRsSuvx]+", word):  # -c, -m, and what only prints
+            return None
+    return None
 
 
 def find(command: list[str], path: str | None) -> str:
     """Return the program that ``command[0]`` names on `path`.
 
     Raises:
-        LaunchError: not found (127) or not executable (126), as in a shell.
+        LaunchError: not found (127) or not executable (126), as in a shell; 2, as in Python, where that would
+            run a script that does not exist.
     """
     name = command[0]
     found = shutil.which(name, path=path)
     if found is not None:
+        script = _script(command)
+        if script is not None and not os.path.lexists(script):
+            raise LaunchError(
+                f"{script} does not exist", "check its path, and the directory it is run in", _NO_SCRIPT
+            )
         return found
     if "/" in name and os.path.isdir(name):
         raise LaunchError(f"{name} is a directory", "name a program", NOT_EXECUTABLE)

@@ -77,6 +77,7 @@ def tables_markdown(tables: Sequence[Table]) -> str:
 def _fixes(fixes: Sequence[Fix]) -> list[str]:
     return [
         f"- **{'or' if number else 'Fix'}** {escape(fix.text)}{f' ({gain})' if gain else ''}"
+        + (f": `{visible(fix.command).replace('`', '')}`" if fix.command else "")
         for number, (fix, gain) in enumerate((fix, gain_words(fix)) for fix in fixes)
     ]
 

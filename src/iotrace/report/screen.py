@@ -17,10 +17,12 @@ from iotrace.analysis.verdict.failed import last_hang
 from iotrace.report.layout import SHORT_LABEL, facts, line, say, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.words import (
+    commands_of,
     device_facts,
     file_facts,
     gain_text,
     hang_text,
+    loop_facts,
     other_wait_text,
     pace_texts,
     run_facts,
@@ -73,7 +75,8 @@ def print_screen(report: Report, console: Console) -> None:
     if rank is not None:
         if len(report.ranks) > 1:
             restart = f", restart {rank.incarnation}" if rank.incarnation else ""
-            line(console, "", f"Of {rank.called}{restart}:", 0)
+            command = commands_of(report.ranks).get(rank.pid or 0)
+            line(console, "", f"Of {rank.called}{restart}{f' ({command})' if command else ''}:", 0)
         for label, parts in fact_rows(rank):
             facts(console, label, parts)
     for text in soon(report.forecasts):
@@ -225,6 +228,8 @@ def _print_fixes(fixes: Sequence[Fix], console: Console) -> None:
     for number, fix in enumerate(fixes[:_MOST_FIXES]):
         text = fix.text if number == 0 else f"or {fix.text}"
         two_columns(console, "" if number else "Fix", text, gain_text(fix))
+        if fix.command:
+            two_columns(console, "", f"  {fix.command}", "", whole=True)
         if other_wait_text(fix):
             say(console, "", Text(f"({other_wait_text(fix)})", style="dim"))
     if len(fixes) > _MOST_FIXES:
@@ -246,7 +251,7 @@ def fact_rows(rank: RankReport) -> list[Row]:
         rows.append((label, [pace, split] if split else [pace]))
     if rank.data_wait.raw_ms:
         rows += _cause_rows(rank)
-    rows += [("Device", device_facts(rank)), ("Slow", slow_facts(rank))]
+    rows += [("Device", device_facts(rank)), ("Loop", loop_facts(rank)), ("Slow", slow_facts(rank))]
     rows += [("Files", file_facts(rank)), ("Start", start_facts(rank)), ("Ran", run_facts(rank))]
     return [row for row in rows if row[1]]
 

@@ -10,13 +10,16 @@ from rich.console import Console
 from rich.text import Text
 
 from iotrace.analysis.results import Imbalance, RankReport, Recommendation, Report
-from iotrace.report.layout import line, plain, print_table, table_of
+from iotrace.report.layout import line, middle_cut, plain, print_table, table_of
+from iotrace.report.printing import visible
+from iotrace.report.words import commands_of
 from iotrace.units import counted, if_known, one_decimal, percent
 
 MOST_RANKS = 15  # of more only the latest are shown, how the others are distributed, and a line a host
 _LATEST = 10
 _MOST_HOSTS = 10
 _MOST_NAMED = 8  # ranks of one advice
+_COMMAND_WIDTH = 28
 _NARROW = 76  # columns, below which neither hosts nor computing are shown
 _OWN = ("step ms", "data ms", "data")
 _COMPUTE = "compute"
@@ -27,10 +30,15 @@ def advice_rows(advice: Sequence[Recommendation], several: bool) -> list[tuple[s
     """List advice as its ranks, its text and code; what several ranks are told stands once."""
     ranks: dict[str, list[int]] = {}
     for item in advice:
-        own = ranks.setdefault(f"{item.text} [{item.code}]" if item.code else item.text, [])
+        own = ranks.setdefault(advice_text(item), [])
         if item.rank is not None and item.rank not in own:
             own.append(item.rank)
     return [(_named(sorted(own)) if several else "", text) for text, own in ranks.items()]
+
+
+def advice_text(item: Recommendation) -> str:
+    """The sentence of advice, with the code of its rule."""
+    return f"{item.text} [{item.code}]" if item.code else item.text
 
 
 def _named(ranks: list[int]) -> str:
@@ -55,20 +63,25 @@ def print_ranks(report: Report, console: Console) -> None:
     number = "process" if any(rank.pid is not None for rank in ranks) else "rank"
     wide = console.width >= _NARROW
     hosts = ["host"] if wide and any(rank.host for rank in ranks) else []
+    commands = commands_of(ranks)
+    named = ["command"] if commands and wide else []
     headings = _OWN if imbalance is None else _OWN + _COMPARED
     shown_headings = [heading for heading in headings if wide or heading != _COMPUTE]
-    table = table_of(["", number, *hosts, *shown_headings], texts=("", "host"))
+    table = table_of(["", number, *named, *hosts, *shown_headings], texts=("", "command", "host"))
     for rank in shown:
         mark = "late" if report.verdict.kind == "rank-late" and rank.rank == late else ""
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
         figures = dict(zip(headings, _row(rank, imbalance), strict=True))
-        cells = [f"{_number(rank)}{restart}", *(rank.host or "" for _ in hosts)]
+        own = [middle_cut(commands.get(_number(rank), ""), _COMMAND_WIDTH) for _ in named]
+        cells = [f"{_number(rank)}{restart}", *map(visible, own), *(rank.host or "" for _ in hosts)]
         table.add_row(Text(mark, style="bold red"), *cells, *(figures[each] for each in shown_headings))
     if several:
         steps, waits = _known(ranks)
         for what, share in (("least", 0), (f"median of {len(ranks)}", 50), ("95 % below", 95), ("most", 100)):
             cells = [f"{np.percentile(each, share):.1f}" if each else "?" for each in (steps, waits)]
-            table.add_row("", *("" for _ in hosts), what, *cells, *[""] * (len(shown_headings) - 2))
+            table.add_row(
+                "", *("" for _ in (*named, *hosts)), what, *cells, *[""] * (len(shown_headings) - 2)
+            )
     print_table(console, table)
     legend = "data: own wait for data, of measured steps"
     if imbalance is not None:

@@ -20,7 +20,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.report.layout import LABEL_WIDTH, command, line, plain, print_table, table_of
 from iotrace.report.screen import print_next, print_screen
-from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, latest_first
+from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, advice_text, latest_first
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
 from iotrace.report.words import hang_rows, pace_texts, slow_text, spawned_texts, who_failed
@@ -92,10 +92,11 @@ def _print_details(report: Report, console: Console) -> None:
     advice = [item for item in report.recommendations if item.rank in numbers]
     if advice:
         console.print()
+    typed = {advice_text(item): item.command for item in advice}
     for whose, text in advice_rows(advice, several=len(report.ranks) > 1):
         line(console, "advice", f"{whose}: {text}" if whose else text)
-    for typed in dict.fromkeys(item.command for item in advice if item.command):
-        console.print(plain(f"  {typed}"), soft_wrap=True)
+        if typed[text]:
+            console.print(plain(f"  {typed[text]}"), soft_wrap=True)
     if report.not_captured:
         console.print()
     for missing in report.not_captured:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Sequence
 
 from iotrace.analysis.results import (
@@ -158,6 +159,21 @@ def part_name(part: str) -> str:
     return f"wait for {part}" if part in _WAITS else _PART_NAMES.get(part, part)
 
 
+def commands_of(ranks: Sequence[RankReport]) -> dict[int, str]:
+    """Name several processes of a command by their scripts and what differs in their command lines, by pid.
+
+    Empty where nothing differs.
+    """
+    known = {rank.pid: rank.argv for rank in ranks if rank.pid is not None and rank.argv}
+    shared = set.intersection(*map(set, known.values())) if known else set()
+    found = {}
+    for pid, argv in known.items():
+        at = next((at for at, each in enumerate(argv) if each.endswith(".py")), 0)
+        rest = [each for each in argv[at + 1 :] if each not in shared]
+        found[pid] = " ".join([posixpath.basename(argv[at]), *rest])
+    return found if len({*found.values()}) > 1 else {}
+
+
 def slow_text(found: SlowLoopSteps) -> str:
     """Sum up the slow steps and their causes in one line."""
     parts = sorted(found.parts_ms.items(), key=lambda pair: -pair[1])[:_MOST_PARTS]
@@ -172,6 +188,11 @@ def slow_text(found: SlowLoopSteps) -> str:
         f"{found.count} of {found.measured} steps took {milliseconds(found.over_ms)} more than usual in all: "
         + ", ".join(named)
     )
+
+
+def loop_facts(rank: RankReport) -> list[str]:
+    """What the loop does again and again beside its steps, where that takes much of its time."""
+    return [each.said for each in rank.loop_events if each.recurs and each.loop_fraction >= _WORTH_A_LINE]
 
 
 def slow_facts(rank: RankReport) -> list[str]:
@@ -230,8 +251,12 @@ def run_facts(rank: RankReport) -> list[str]:
     if made_by is not None and not made_by.wrapped:
         several = len({loader.workers for loader in rank.loaders if not loader.wrapped}) > 1
         parts.append(f"{counted(made_by.workers, 'worker')}{f' of {made_by.dataset}' if several else ''}")
-    if rank.system.rss_peak_bytes is not None:
-        parts.append(f"memory {size(rank.system.rss_peak_bytes)} at most")
+    together, resident = rank.system.pss_peak_bytes, rank.system.rss_peak_bytes
+    if together is not None:
+        parts.append(f"memory {size(together)} at most")
+    elif resident is not None:
+        shared = " (RSS: shared pages count in each process)" if len(rank.system.processes) > 1 else ""
+        parts.append(f"memory {size(resident)} at most{shared}")
     return [*account_facts(rank.account), " · ".join(parts)] if parts else account_facts(rank.account)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import msgspec
 
 from iotrace.errors import SessionError
 from iotrace.session import names
-from iotrace.session.liveness import RUNNING, joint_exit_code, joint_state, read_launches
+from iotrace.session.liveness import RUNNING, UNKNOWN, joint_exit_code, joint_state, read_launches
 from iotrace.session.manifest import read_document, read_manifest, write_document
 from iotrace.version import __version__
 
@@ -107,6 +108,30 @@ def list_sessions(directory: Path) -> Listing:
     found = [_listed(path, directory) for path in sessions_in(directory)]
     found.sort(key=lambda each: each.started_ns or 0, reverse=True)
     return Listing(schema_version=SCHEMA_VERSION, directory=str(directory), sessions=found)
+
+
+def delete_sessions(directory: Path, wanted: Sequence[str]) -> None:
+    """Delete the sessions in `directory` that are called so in its list; all of them can be, or none is.
+
+    Raises:
+        SessionError: there is no such session, it is a link, it still runs, or the system refuses.
+    """
+    known = {each.name: each for each in list_sessions(directory).sessions}
+    for name in wanted:
+        each = known.get(name.rstrip("/"))
+        if each is None:
+            raise SessionError(
+                f"there is no session {name} in {directory.absolute()}", "iotrace ls lists them"
+            )
+        if each.state in (RUNNING, UNKNOWN):
+            raise SessionError(f"{name} is not deleted: it may still run", "end it, or delete it yourself")
+        if os.path.islink(each.path):
+            raise SessionError(f"{name} is not deleted: it is a link", "delete it yourself")
+    for name in dict.fromkeys(name.rstrip("/") for name in wanted):
+        try:
+            shutil.rmtree(known[name].path)
+        except OSError as error:
+            raise SessionError(f"cannot delete {name}: {error.strerror}", "delete it yourself") from error
 
 
 def _listed(path: Path, directory: Path) -> ListedSession:

@@ -142,11 +142,13 @@ KIND_REGION = 5  # a part of the program that its author named
 KIND_DFTRACER = 6  # a function or block that the program marked for dftracer
 KIND_PHASE = 7  # what a thread that trains is in, by the names below
 KIND_TRAINER = 8  # a range of Lightning's trainer: a hook, a callback, a strategy, the running of a batch
+KIND_CHECKPOINT = 9  # a call that saves a checkpoint: torch.save, safetensors, a trainer's
 
 FORWARD = "forward"
 FORWARD_NO_GRAD = "forward, no grad"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
+CLOSURE = "closure"  # what an optimizer's step calls to compute the loss anew
 
 
 # Who traces POSIX calls: our recorder, or dftracer, which logs every call and costs more.

@@ -12,6 +12,7 @@ from iotrace.analysis.loop.steps import Loop
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Failure
 from iotrace.analysis.wait.file_costs import FILE_PARTS
+from iotrace.analysis.wait.loop_events import loop_events
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session import names
@@ -123,7 +124,7 @@ def _steps(loop: Loop, detail: Detail | None) -> list[Slice]:
 
 def _slow_steps(analysis: RankAnalysis) -> list[Slice]:
     """Make a slice of each slow step, called by its largest cause."""
-    found = loop_slow_steps(analysis)
+    found = loop_slow_steps(analysis, events=loop_events(analysis))
     slices = []
     for step in found.steps if found is not None else ():
         parts = {**step.parts_ms, "not explained": step.unnamed_ms}

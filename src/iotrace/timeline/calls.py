@@ -22,6 +22,7 @@ _CATEGORIES = {
     names.KIND_MAPPED: "memory map",
     names.KIND_DFTRACER: "dftracer",
     names.KIND_TRAINER: "trainer",
+    names.KIND_CHECKPOINT: "checkpoint",
 }
 
 

@@ -1,4 +1,4 @@
-"""The track of the start: what the training process was in from its launch on, imports module by module."""
+"""The track of the start: what the training process was in from its start on, imports module by module."""
 
 from __future__ import annotations
 

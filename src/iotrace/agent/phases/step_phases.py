@@ -10,11 +10,13 @@ from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent.dataloader.cuda_events import CudaEvents
+from iotrace.agent.patching import hide_frame
 from iotrace.agent.phases.model_table import ModelTable
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import thread_id
 from iotrace.agent.unpatched import _local, get_ident
-from iotrace.session.names import BACKWARD, DEVICE_PHASE_ROW, KIND_PHASE, OPTIMIZER
+from iotrace.session.guard import ours
+from iotrace.session.names import BACKWARD, CLOSURE, DEVICE_PHASE_ROW, KIND_PHASE, OPTIMIZER
 
 Begun = tuple[Any, int]  # an event on the device, where one is in use; CLOCK_MONOTONIC
 
@@ -98,6 +100,25 @@ def begin_optimizer(optimizer: Any) -> None:
             del steps[position:]
             break
     steps.append((key, begin()))
+
+
+def timed_closure(recorder: Recorder, closure: Any) -> Any:
+    """Stand in for the closure of an optimizer's step: its time is none of the optimizer's."""
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        begun = begin()
+        try:
+            return closure(*args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        finally:
+            try:
+                record(recorder, CLOSURE, begun)
+            except ours(Exception) as problem:
+                recorder.absorb(problem, "recording an optimizer's closure")
+
+    return timed
 
 
 def end_optimizer(recorder: Recorder, optimizer: Any) -> None:

@@ -34,13 +34,14 @@ def system_of(session: Session, rank: Rank, kept: StepTable) -> System:
     time = MeasuredTime(kept)
     cpu_pct = cpu_percent(rank, kept)
     processes: list[ProcessUse] = []
-    peak_bytes = None
+    peak_bytes = pss_bytes = None
     if telemetry is not None:
         sampled = [(process, telemetry.process_of(process)) for process in rank.processes]
         seen = [item for _, item in sampled if item is not None and len(item.samples)]
         if time.seen(telemetry.first_ns, telemetry.last_ns):
             together = total_memory(seen)
             peak_bytes = None if together is None else int(together.value.max())
+            pss_bytes = None if together is None else _proportional(telemetry, seen, together)
         processes = [_process(process, item, rank, time, telemetry) for process, item in sampled]
         if cpu_pct is None and processes:
             cpu_pct = total(item.cpu_pct_mean for item in processes)
@@ -48,6 +49,7 @@ def system_of(session: Session, rank: Rank, kept: StepTable) -> System:
         gpus=[] if telemetry is None else _gpus(telemetry, rank, kept, time),
         cpu_pct_mean=cpu_pct,
         rss_peak_bytes=peak_bytes,
+        pss_peak_bytes=pss_bytes,
         cpus=rank.main.identity.cpus,
         processes=processes,
         host=None if telemetry is None else _host(session, rank.main, telemetry, time),
@@ -68,6 +70,15 @@ def total_memory(processes: list[SampledProcess]) -> Series | None:
         alive = (index > 0) & (times <= own[-1])
         total[alive] += item.samples["rss_bytes"][index[alive] - 1]
     return Series(times, total)
+
+
+def _proportional(telemetry: Telemetry, processes: list[SampledProcess], resident: Series) -> int | None:
+    """Find the largest sum of their PSS; None where no look at it found as many as held most."""
+    at_ns = resident.time_ns[int(resident.value.argmax())]
+    lived = sum(each.samples["time_ns"][0] <= at_ns <= each.samples["time_ns"][-1] for each in processes)
+    numbers = {each.number for each in processes}
+    looks = [[row[2] for row in record.processes if row[0] in numbers] for record in telemetry.memory]
+    return max((sum(look) for look in looks if len(look) >= lived), default=None)
 
 
 def _process(

@@ -17,7 +17,7 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import PhasesMs
 from iotrace.analysis.table import NONE
 from iotrace.session import names
-from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER
+from iotrace.session.names import BACKWARD, CLOSURE, FORWARD, FORWARD_NO_GRAD, KIND_TRAINER, OPTIMIZER
 
 Spans = npt.NDArray[Any]
 _FEW, _SHARE = 2, 0.05  # of the steps: in so many a backward pass may come without a forward that is seen
@@ -25,6 +25,7 @@ _NO_STEP = "no step is measured"
 _NO_PHASE = "no call of a module, backward pass or optimizer's step was seen on the training thread"
 _NO_WAIT = "the data wait is not known"
 _NO_EXPOSED = "how long the accelerator stood idle in the data wait is not known"
+_TRAINING_STEP = ".training_step"  # how the strategy's range of it ends
 _NEVER = {
     FORWARD: "backward passes came without a call of a module that could be seen",
     BACKWARD: "torch.autograd.backward was not called in a measured step",
@@ -109,7 +110,7 @@ def _on_device(analysis: RankAnalysis, spans: Spans) -> dict[int, dict[str, int]
         if start_ns not in timed:
             unknown_in.add(number)
             continue
-        own = found.setdefault(number, dict.fromkeys((FORWARD, BACKWARD, OPTIMIZER), 0))
+        own = found.setdefault(number, dict.fromkeys((FORWARD, BACKWARD, OPTIMIZER, CLOSURE), 0))
         own[name] += timed[start_ns]
         while around and around[-1][0] <= start_ns:
             around.pop()
@@ -122,7 +123,8 @@ def _on_device(analysis: RankAnalysis, spans: Spans) -> dict[int, dict[str, int]
 def _exclusive(analysis: RankAnalysis, spans: Spans, trains: bool) -> dict[str, Intervals]:
     """Give each instant outside data waits to the innermost phase that holds it.
 
-    No phase is recorded in a backward pass, and no forward pass in a forward pass.
+    No phase is recorded in a backward pass, and no forward pass in a forward one. Lightning's `training_step`
+    is forward and loss. Of an optimizer's closure what is neither is none of the optimizer's.
     """
     texts = analysis.rank.main.texts
     numbers, of_span = np.unique(spans["name"], return_inverse=True)
@@ -136,9 +138,24 @@ def _exclusive(analysis: RankAnalysis, spans: Spans, trains: bool) -> dict[str, 
     waits = union(awaited["wait_start_ns"], awaited["delivered_ns"])
     backward = subtract(intervals(BACKWARD), waits)
     forward = intervals(FORWARD) if trains else intervals(FORWARD, FORWARD_NO_GRAD)
+    forward = _joined(forward, _training_steps(analysis))
     forward = subtract(subtract(forward, waits), backward)
-    optimizer = subtract(subtract(subtract(intervals(OPTIMIZER), waits), backward), forward)
+    within = _joined(_joined(waits, backward), _joined(forward, intervals(CLOSURE)))
+    optimizer = subtract(intervals(OPTIMIZER), within)
     return {FORWARD: forward, BACKWARD: backward, OPTIMIZER: optimizer}
+
+
+def _joined(first: Intervals, second: Intervals) -> Intervals:
+    return union(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
+
+
+def _training_steps(analysis: RankAnalysis) -> Intervals:
+    """When the training thread was in the `training_step` of a module of Lightning's."""
+    main, thread = analysis.rank.main, analysis.loop.thread
+    numbers = [number for number, text in main.texts.items() if text.endswith(_TRAINING_STEP)]
+    own = np.isin(main.spans["name"], numbers) & (main.spans["kind"] == KIND_TRAINER)
+    spans = main.spans[own & (main.spans["tid"] == (main.pid if thread is None else thread.tid))]
+    return union(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
 
 
 def _by_step(own: Intervals, windows: tuple[Times, Times, Times], kept: StepTable) -> Times:

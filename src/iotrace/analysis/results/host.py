@@ -150,6 +150,14 @@ class System(ReportPart, frozen=True, kw_only=True):
             said="memory",
         ),
     ] = None
+    pss_peak_bytes: Annotated[
+        int | None,
+        figure(
+            "the same without pages of files, a page that processes share divided among them (PSS): the largest of the looks at it, each 10 s or rarer",
+            null="no look found as many processes as the largest sum",
+            said="memory, shared pages once",
+        ),
+    ] = None
     cpus: Annotated[int | None, figure("CPUs that the training process may run on", null="unknown")] = None
     processes: Annotated[list[ProcessUse], figure("empty where the host was not sampled")] = msgspec.field(default_factory=list)
     host: Annotated[HostUse | None, figure("the host of these, over the measured time", null="the host was not sampled")] = None

@@ -7,6 +7,9 @@ from typing import Annotated
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart, figure
+from iotrace.units import size
+
+_WORTH_SAYING = 0.05  # of what the loop does now and then
 
 
 class Excluded(ReportPart, frozen=True, kw_only=True):
@@ -94,6 +97,49 @@ class SlowLoopSteps(ReportPart, frozen=True, kw_only=True):
     unnamed_ms: Annotated[float, figure("the rest")]
     unknown: Annotated[dict[str, str], figure("of which causes nothing was recorded, and why")]
     steps: Annotated[list[SlowLoopStep], figure("the 20 that took most beyond the usual")]
+
+
+class LoopEvents(ReportPart, frozen=True, kw_only=True):
+    """What the loop does now and then beside its steps: one kind of it, summed up over the whole loop."""
+
+    kind: Annotated[str, figure("`evaluation`, `checkpoint`, or `writing`: the loop writes to a file, or waits for the disk (fsync)")]
+    count: Annotated[int, figure("in how many steps")]
+    seconds: Annotated[float, figure("their sum")]
+    loop_seconds: Annotated[float, figure("the whole loop's length, the last of them included")]
+    loop_fraction: Annotated[float, figure("the share of the loop's time")]
+    every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="there is one")] = None
+    seen_seconds: Annotated[float, figure("of it, in calls and passes that were seen; the rest: so much longer than others are the steps that hold one")] = 0.0
+    wait_seconds: Annotated[float | None, figure("of an evaluation, its own waits for data")] = None
+    start_seconds: Annotated[float | None, figure("of an evaluation, its iterators and workers start: until it asks for its first batch, and that wait")] = None
+    workers: Annotated[int | None, figure("`num_workers` of the evaluation's busiest loader")] = None
+    persistent_workers: Annotated[bool | None, figure("as set there", null="no DataLoader's")] = None
+    file: Annotated[str | None, figure("the file, or of several the directory, of checkpoints and syncs", null="none is known")] = None
+    bytes: Annotated[int | None, figure("written to checkpoints, as far as calls show", null="POSIX calls were not traced")] = None
+
+    @property
+    def recurs(self) -> bool:
+        """Whether the loop does it again and again."""
+        return self.count > 1
+
+    @property
+    def said(self) -> str:
+        """Say what it took of the loop, how often, and what of it is known."""
+        took = f"{self.seconds:.1f} of the loop's {self.loop_seconds:.1f} s"
+        every = f"every {self.every_steps:.3g} steps" if self.every_steps is not None else ""
+        if self.kind == "writing" and self.seen_seconds < self.seconds / 2:
+            longer = f"take {self.over_ms_each:.0f} ms longer than others: {took}"
+            return f"steps that sync {self.file or 'files'} (fsync), {self.count} in all, {every}, {longer}"
+        what = {"evaluation": "validation", "checkpoint": "saving checkpoints"}.get(self.kind, "writing")
+        often = ", ".join(filter(None, (f"{self.count} times", every)))
+        to = "" if self.file is None else f", {size(self.bytes)} to {self.file}" if self.bytes else f", to {self.file}"
+        waits = self.wait_seconds or 0.0
+        of_it = f"; {waits:.1f} s of it waits for its own data" if waits >= _WORTH_SAYING * self.seconds else ""
+        return f"{what} took {took}: {often}{to}{of_it}"
+
+    @property
+    def over_ms_each(self) -> float:
+        """What each step that holds one takes beyond what was seen of it."""
+        return 1e3 * max(0.0, self.seconds - self.seen_seconds) / self.count
 
 
 class LoopReads(ReportPart, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from iotrace.analysis.results.loop import (
     DataWait,
     HangInfo,
     LoaderResult,
+    LoopEvents,
     LoopReads,
     PhasesMs,
     RegionResult,
@@ -44,6 +45,7 @@ class Fix(ReportPart, frozen=True, kw_only=True):
     gain_interval_ms: Annotated[list[float] | None, figure("the 95 % interval of a gain that is predicted", null="it is a bound")] = None
     cost_ms_per_step: Annotated[float | None, figure("the wait that the fix's own cause, or file, costs now", null="no replay says what ends with it")] = None
     code: Annotated[str | None, figure("the rule that says so: `iotrace explain CODE`", null="no rule does")] = None
+    command: Annotated[str, figure("what to type, where a command makes the change")] = ""
 
 
 OK, CAUTION, BAD = "ok", "caution", "bad"
@@ -157,6 +159,7 @@ class GainRow(ReportPart, frozen=True, kw_only=True):
 class RankReport(ReportPart, frozen=True, kw_only=True):
     rank: int
     pid: int | None = None
+    argv: Annotated[list[str], figure("the command line of a process that nothing numbers; empty of a rank")] = msgspec.field(default_factory=list)
     host: str | None = None
     local_rank: int | None = None
     world_size: int | None = None
@@ -169,6 +172,7 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     culprits: list[Culprit] = msgspec.field(default_factory=list)
     loop_reads: LoopReads | None = None
     loop_slow_steps: SlowLoopSteps | None = None
+    loop_events: Annotated[list[LoopEvents], figure("what the loop does now and then beside its steps, longest first")] = msgspec.field(default_factory=list)
     stages: list[StageCost] = msgspec.field(default_factory=list)
     phases_ms: PhasesMs = msgspec.field(default_factory=PhasesMs)
     phases_source: str | None = None

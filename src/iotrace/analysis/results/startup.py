@@ -1,4 +1,4 @@
-"""From the launch to the first step, imports by package; all of a training process's time, part by part."""
+"""From the start of a process to its first step, imports by package; all of its time, part by part."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from iotrace.analysis.results.base import ReportPart, figure
 
 
 class StartupPart(ReportPart, frozen=True, kw_only=True):
-    """A part of the time from launch to the first step's end."""
+    """A part of the time from the start of the process to the first step's end."""
 
     name: Annotated[str, figure("what it was")]
-    at_seconds: Annotated[float, figure("after the launch, where it begins")]
+    at_seconds: Annotated[float, figure("after the start of the process, where it begins")]
     seconds: Annotated[float, figure("its length; parts do not overlap: each instant belongs to the innermost")]
     sampled: Annotated[bool, figure("whether the main thread's stack was looked at now and then")] = False
 
@@ -21,7 +21,7 @@ class ImportedPackage(ReportPart, frozen=True, kw_only=True):
     """Imports of the modules of one package."""
 
     package: Annotated[str, figure("its name")]
-    at_seconds: Annotated[float, figure("after the launch, where its import begins")]
+    at_seconds: Annotated[float, figure("after the start of the process, where its import begins")]
     seconds: Annotated[float, figure("of its modules, without those of others that these import")]
     cpu_seconds: Annotated[float, figure("its thread was on a CPU")]
     modules: Annotated[int, figure("what was looked for, found or not")]
@@ -40,10 +40,11 @@ class ImportMount(ReportPart, frozen=True, kw_only=True):
 
 
 class Startup(ReportPart, frozen=True, kw_only=True):
-    """From the launch to the first step."""
+    """From the start of the training process to its first step."""
 
-    seconds: Annotated[float, figure("from the launch of the command to the loop's first request for a batch")]
-    first_step_seconds: Annotated[float | None, figure("from the launch to the end of the first step")] = None
+    seconds: Annotated[float, figure("from the start of the training process to the loop's first request; of `iotrace.profile` from where it begins")]
+    launched_seconds: Annotated[float | None, figure("from the launch of the command to the start of the process", null="the launch is unknown")] = None
+    first_step_seconds: Annotated[float | None, figure("from the start of the process to the end of the first step")] = None
     named_fraction: Annotated[float | None, figure("the share of it that parts name")] = None
     parts: Annotated[Sequence[StartupPart], figure("what that time was made of; they sum to it, what has no name is the last one")] = ()
     imports: Annotated[Sequence[ImportedPackage], figure("by package")] = ()

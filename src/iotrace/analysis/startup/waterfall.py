@@ -1,4 +1,4 @@
-"""From the launch to the end of the first step: what the main thread was in, instant by instant.
+"""From the start of a process to the end of its first step: what the main thread was in, instant by instant.
 
 Parts are ranges, and each instant belongs to the innermost one. What lies in none has no name.
 """
@@ -21,7 +21,6 @@ from iotrace.session.names import KIND_READ_PATH, KIND_REGION
 from iotrace.sources.records import IteratorStart, Pickled
 
 NOT_NAMED = "not named"
-LAUNCH = "launch"
 INTERPRETER = "interpreter"
 TRACING = "iotrace"  # the package of the agent
 READS = "reads"
@@ -72,25 +71,28 @@ def painted(
 
 
 def startup_of(analysis: RankAnalysis) -> Startup | None:
-    """Make the waterfall of a rank; None where launch or loop were not seen."""
+    """Make the waterfall of a rank; None where the loop was not seen."""
     if analysis.startup is None:
         return None
-    launched_ns, request_ns = analysis.startup
-    seconds = (request_ns - launched_ns) / 1e9
+    began_ns, request_ns = analysis.startup
+    seconds = (request_ns - began_ns) / 1e9
+    launched_ns = analysis.launched_ns
+    launched_seconds = None if launched_ns is None else (began_ns - launched_ns) / 1e9
     imports = imports_of(analysis.rank.main)
     if imports is None:
-        return Startup(seconds=seconds, unknown_why=NO_IMPORTS)
+        return Startup(seconds=seconds, launched_seconds=launched_seconds, unknown_why=NO_IMPORTS)
     end_ns = max(request_ns, int(analysis.loop.steps["end_ns"][0]))
     sampled = sampled_of(analysis.rank.main)
-    names = painted(ranges_of(analysis, imports, launched_ns, end_ns), launched_ns, end_ns, sampled)
-    whole_ns = end_ns - launched_ns
-    packages = _packages(imports, names, launched_ns, end_ns, analysis.rank.main.pid)
+    names = painted(ranges_of(analysis, imports, began_ns, end_ns), began_ns, end_ns, sampled)
+    whole_ns = end_ns - began_ns
+    packages = _packages(imports, names, began_ns, end_ns, analysis.rank.main.pid)
     unnamed_ns = names.get(NOT_NAMED, (0, 0))[1]
     return Startup(
         seconds=seconds,
+        launched_seconds=launched_seconds,
         first_step_seconds=whole_ns / 1e9,
         named_fraction=1 - unnamed_ns / whole_ns if whole_ns > 0 else None,
-        parts=_parts(names, launched_ns),
+        parts=_parts(names, began_ns),
         imports=packages,
         mounts=_by_mount(packages),
         imports_waiting_seconds=_waiting_seconds(analysis, imports, end_ns),
@@ -99,12 +101,10 @@ def startup_of(analysis: RankAnalysis) -> Startup | None:
     )
 
 
-def ranges_of(analysis: RankAnalysis, imports: ImportTable, launched_ns: int, end_ns: int) -> Iterator[Range]:
-    """Yield what main and training thread were in from the launch to `end_ns`; ranges lie in each other."""
+def ranges_of(analysis: RankAnalysis, imports: ImportTable, began_ns: int, end_ns: int) -> Iterator[Range]:
+    """Yield what main and training thread were in from `began_ns` to `end_ns`; ranges lie in each other."""
     main, steps = analysis.rank.main, analysis.loop.steps
     tids = [main.pid] if analysis.loop.thread is None else [main.pid, analysis.loop.thread.tid]
-    began_ns = _began_ns(analysis, launched_ns, imports.begun_ns)
-    yield Range(LAUNCH, launched_ns, began_ns)
     yield Range(INTERPRETER, began_ns, imports.begun_ns)
     yield Range(FIRST_STEP, int(steps["start_ns"][0]), end_ns)
     starts: dict[tuple[int, int], int] = {}
@@ -181,14 +181,7 @@ def _waits(analysis: RankAnalysis, end_ns: int) -> Iterator[Range]:
             start_ns = until_ns
 
 
-def _began_ns(analysis: RankAnalysis, launched_ns: int, begun_ns: int) -> int:
-    """Return when the main process was started: as the kernel says, in ticks of 10 ms, else by its agent."""
-    sampled = analysis.sampled
-    known_ns = analysis.rank.main.began_ns if sampled is None else sampled.start_ns
-    return min(max(launched_ns, known_ns), begun_ns)
-
-
-def _parts(names: dict[str, tuple[int, int]], launched_ns: int) -> list[StartupPart]:
+def _parts(names: dict[str, tuple[int, int]], began_ns: int) -> list[StartupPart]:
     """Sum up imports as one part, and what was sampled shortly; what has no name is the last."""
     found: dict[str, tuple[int, int]] = {}
     # Functions of the program, which end with their file.
@@ -204,7 +197,7 @@ def _parts(names: dict[str, tuple[int, int]], launched_ns: int) -> list[StartupP
     rows = [
         StartupPart(
             name=name.removeprefix(_SAMPLED),
-            at_seconds=(first_ns - launched_ns) / 1e9,
+            at_seconds=(first_ns - began_ns) / 1e9,
             seconds=ns / 1e9,
             sampled=name.startswith(_SAMPLED),
         )
@@ -214,7 +207,7 @@ def _parts(names: dict[str, tuple[int, int]], launched_ns: int) -> list[StartupP
 
 
 def _packages(
-    imports: ImportTable, names: dict[str, tuple[int, int]], launched_ns: int, end_ns: int, tid: int
+    imports: ImportTable, names: dict[str, tuple[int, int]], began_ns: int, end_ns: int, tid: int
 ) -> list[ImportedPackage]:
     """Make a row for each package that the main thread imported until `end_ns`, the longest first."""
     own = (imports.rows["start_ns"] < end_ns) & (imports.rows["tid"] == tid)
@@ -227,7 +220,7 @@ def _packages(
             rows.append(
                 ImportedPackage(
                     package=package,
-                    at_seconds=(first_ns - launched_ns) / 1e9,
+                    at_seconds=(first_ns - began_ns) / 1e9,
                     seconds=ns / 1e9,
                     cpu_seconds=float(cpu_ns[number]) / 1e9,
                     modules=int(counts[number]),

@@ -58,6 +58,7 @@ def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: s
         gain_interval_ms=item.gain_interval_ms,
         cost_ms_per_step=item.cost_ms_per_step,
         code=item.code,
+        command=item.command,
     )
 
 

@@ -31,7 +31,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.startup.imports import imported_ns
 from iotrace.analysis.storage.io import WRITES
-from iotrace.analysis.wait.slow_loop_steps import checkpoints_of
+from iotrace.analysis.wait.checkpoints import saves_of
 from iotrace.sources.processes import Process
 from iotrace.sources.records import End, Pickled, Spawned, Tick
 from iotrace.sources.rows import newest_ns
@@ -49,7 +49,8 @@ def account_of(analysis: RankAnalysis) -> Account | None:
     before, loop = _one(begun_ns, loop_ns), _one(loop_ns, over_ns)
     iterations = iterations_of(analysis)
     asked = Deliveries.joined([thread.asked, thread.handed])
-    checkpoints, writing = checkpoints_of(analysis), _writing(analysis)
+    saves = saves_of(analysis)
+    checkpoints, writing = (saves.starts, saves.ends), _writing(analysis)
     claims = {
         FIRST_START: iterations.when(FIRST_START),
         VALIDATION_ITERATORS: iterations.when(VALIDATION_ITERATORS),

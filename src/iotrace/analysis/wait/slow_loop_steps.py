@@ -5,9 +5,8 @@ Definitions: docs/definitions.md, "loop_slow_steps".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,7 +16,8 @@ from iotrace.analysis.intervals import Intervals, Times, union
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
-from iotrace.analysis.storage.io import WRITES
+from iotrace.analysis.wait.checkpoints import Writing, writing_of
+from iotrace.analysis.wait.loop_events import CHECKPOINT, EVALUATION, Events
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.sources.records import Threads
@@ -25,35 +25,25 @@ from iotrace.sources.records import Threads
 FEWEST_STEPS = 20  # of fewer the 95th percentile is one of the longest
 _DEVIATIONS = 3.0
 _MOST_ROWS = 20
-_LEAST_WRITTEN = 1 << 20  # bytes to one file
-_SAME_WRITING_NS = 50_000_000  # between two calls on one file
-_OPENS = ("fopen", "fopen64")
 _WORTH_NAMING = 0.1  # of what a step took beyond the usual
 _EXPLAINS_NOTHING = "unknown"  # the cause of a wait
 
 Floats = npt.NDArray[np.float64]
 
 
-class Writing(msgspec.Struct, frozen=True):
-    """Files that a thread wrote `_LEAST_WRITTEN` to, without a pause: when, which, how many bytes."""
-
-    starts: Times
-    ends: Times
-    files: list[str]
-    sizes: Times
-
-
 def loop_slow_steps(
-    analysis: RankAnalysis, phases_ns: Mapping[str, Times] | None = None
+    analysis: RankAnalysis, phases_ns: Mapping[str, Times] | None = None, events: Sequence[Events] = ()
 ) -> SlowLoopSteps | None:
     """Find the slow ones of the measured steps and their causes; None of fewer than `FEWEST_STEPS`.
 
-    `phases_ns` has the time of each measured step in each phase.
+    `phases_ns` has the time of each measured step in each phase. Those of `events` that recur are no part of
+    a step here.
     """
     kept = analysis.kept
     if len(kept) < FEWEST_STEPS:
         return None
     lengths: Times = kept["end_ns"] - kept["start_ns"]
+    lengths -= sum((each.in_steps_ns(kept) for each in events if each.recurs), np.zeros(len(kept), np.int64))
     usual = float(np.median(lengths))
     beyond = float(np.percentile(lengths, 95)) + _DEVIATIONS * float(np.median(np.abs(lengths - usual)))
     slow = np.flatnonzero(lengths > beyond)
@@ -61,7 +51,7 @@ def loop_slow_steps(
     unknown: dict[str, str] = {}
     writing = None
     if len(slow):
-        found, writing = _parts(analysis, lengths)
+        found, writing = _parts(analysis, lengths, events)
         unknown = _unknown(analysis)
     over = {name: np.maximum(own - np.median(own), 0)[slow] for name, own in found.items()}
     beyond_usual = lengths[slow] - usual
@@ -72,7 +62,14 @@ def loop_slow_steps(
     over = {name: own * left for name, own in over.items()}
     phases = {name: np.maximum(own - np.median(own), 0)[slow] for name, own in (phases_ns or {}).items()}
     rows = [
-        _row(analysis, kept, int(step), at, (over, phases, writing), float(beyond_usual[at]))
+        _row(
+            analysis,
+            kept,
+            int(step),
+            int(lengths[step]),
+            (at, over, phases, writing),
+            float(beyond_usual[at]),
+        )
         for at, step in enumerate(slow.tolist())
     ]
     total = float(beyond_usual.sum())
@@ -94,11 +91,11 @@ def _row(
     analysis: RankAnalysis,
     kept: StepTable,
     number: int,
-    at: int,
-    found: tuple[dict[str, Floats], dict[str, Floats], Writing | None],
+    length_ns: int,
+    found: tuple[int, dict[str, Floats], dict[str, Floats], Writing | None],
     over_ns: float,
 ) -> SlowLoopStep:
-    over, phases, writing = found
+    at, over, phases, writing = found
     step = kept[number]
     parts = {name: float(own[at]) / 1e6 for name, own in over.items() if own[at] > 0}
     parts = dict(sorted(parts.items(), key=lambda pair: -pair[1]))
@@ -107,7 +104,7 @@ def _row(
     file = size = speed = None
     largest = next(iter(parts), None)
     if largest == "checkpoint" and writing is not None:
-        file, size, speed = _written(writing, step.start_ns, step.end_ns)
+        file, size, speed = writing.within(step.start_ns, step.end_ns)
     elif largest in ("read", "decode"):
         file = _file(analysis, kept, number)
     return SlowLoopStep(
@@ -115,7 +112,7 @@ def _row(
         epoch=None if opened is None else opened.epoch,
         batch=None if opened is None else opened.index,
         start_s=(step.start_ns - analysis.session.manifest.started_ns) / 1e9,
-        ms=(step.end_ns - step.start_ns) / 1e6,
+        ms=length_ns / 1e6,
         over_ms=over_ns / 1e6,
         parts_ms=parts,
         unnamed_ms=max(0.0, over_ns / 1e6 - sum(parts.values())),
@@ -128,22 +125,30 @@ def _row(
     )
 
 
-def _parts(analysis: RankAnalysis, lengths: Times) -> tuple[dict[str, Floats], Writing]:
+def _parts(
+    analysis: RankAnalysis, lengths: Times, events: Sequence[Events]
+) -> tuple[dict[str, Floats], Writing]:
     """Divide each measured step among causes, in ns: an instant belongs to the first that covers it."""
     kept = analysis.kept
-    writing = _writing(analysis)
+    writing = writing_of(analysis)
+    of_kind = {each.kind: each for each in events}
+    checkpoints = of_kind.get(CHECKPOINT)
+    saving = (writing.starts, writing.ends) if checkpoints is None else (checkpoints.starts, checkpoints.ends)
     awaited = kept.awaited
     intervals = {
         "garbage_collection": _pauses(analysis, "collection"),
         "compile": _pauses(analysis, "compilation"),
         "validation": union(kept.left_out[:, 0], kept.left_out[:, 1]),
-        "checkpoint": union(writing.starts, writing.ends),
+        "checkpoint": union(*saving),
         "data_wait": union(awaited["wait_start_ns"], awaited["delivered_ns"]),
         "restart": _restarts(analysis),
     }
     table = break_down([*intervals.values()], kept["start_ns"], kept["end_ns"])[0]
     found = {name: table[:, at].astype(np.float64) for at, name in enumerate(intervals)}
     waited = found.pop("data_wait")
+    for kind, part in ((EVALUATION, "validation"), (CHECKPOINT, "checkpoint")):
+        if kind in of_kind and of_kind[kind].recurs:
+            found[part] = np.zeros(len(kept))
     if not analysis.loop.unknown_why and len(awaited):
         found.update(_by_cause(analysis.measured_waits, kept, waited))
     claimed = sum(found.values(), np.zeros(len(kept)))
@@ -180,62 +185,6 @@ def _restarts(analysis: RankAnalysis) -> Intervals:
     spans += [each.exhausted_ns for each in primary.passes.values() if each.exhausted_ns is not None]
     starts, ends = np.array(sorted(spans), np.int64).reshape(-1, 2).T
     return union(starts, ends)
-
-
-def checkpoints_of(analysis: RankAnalysis) -> Intervals:
-    """When the training thread wrote much to a file."""
-    writing = _writing(analysis)
-    return union(writing.starts, writing.ends)
-
-
-def _writing(analysis: RankAnalysis) -> Writing:
-    """Find the files that the training thread wrote much to, in order of time."""
-    main, thread, paths = analysis.rank.main, analysis.loop.thread, analysis.session.paths
-    calls = analysis.session.calls_of(main)
-    calls = calls.where(calls.tid == (main.pid if thread is None else thread.tid))
-    order = np.lexsort((calls.start_ns, calls.file))
-    starts, ends, file = calls.start_ns[order], calls.end_ns[order], calls.file[order]
-    name = np.array(calls.names or [""])[calls.name[order]]
-    size = np.where(np.isin(name, [*WRITES]), np.maximum(calls.result[order], 0), 0)
-    same = np.diff(file) == 0
-    # What C++ writes between the two, as torch.save does, nobody traces; the kernel's account has it.
-    unseen = np.append(np.isin(name[:-1], _OPENS) & (name[1:] == "fclose") & same, False)
-    near = (starts[1:] - ends[:-1] <= _SAME_WRITING_NS) | unseen[:-1]
-    first = np.flatnonzero(np.append(np.ones(min(1, len(file)), np.bool_), ~(same & near)))
-    if not len(first):
-        return Writing(starts, ends, [], size)
-    begun, ended = starts[first], np.maximum.reduceat(ends, first)
-    sizes = np.add.reduceat(size, first)
-    for at in np.flatnonzero(np.add.reduceat(unseen.astype(np.int64), first)).tolist():
-        sizes[at] = max(int(sizes[at]), _accounted(analysis, int(begun[at]), int(ended[at])))
-    large = np.flatnonzero(sizes >= _LEAST_WRITTEN)
-    large = large[np.argsort(begun[large], kind="stable")]
-    names_of = [paths.shown(calls.files[number]) for number in file[first][large].tolist()]
-    return Writing(begun[large], ended[large], names_of, sizes[large])
-
-
-def _accounted(analysis: RankAnalysis, start_ns: int, end_ns: int) -> int:
-    """How many bytes the process passed to writing calls by the samples around an interval; 0: unknown."""
-    main = analysis.rank.main
-    telemetry = analysis.session.telemetry_of(main)
-    sampled = None if telemetry is None else telemetry.process_of(main)
-    written = None if sampled is None else sampled.series("wchar")
-    if written is None:
-        return 0
-    first = int(np.searchsorted(written.time_ns, start_ns, side="right")) - 1
-    last = int(np.searchsorted(written.time_ns, end_ns))
-    return int(written.value[last] - written.value[first]) if first >= 0 and last < len(written.value) else 0
-
-
-def _written(writing: Writing, start_ns: int, end_ns: int) -> tuple[str | None, int | None, float | None]:
-    """The file that most was written to in a step, the bytes of all files, and how many MB a second."""
-    inside = np.flatnonzero((writing.starts >= start_ns) & (writing.starts < end_ns))
-    if not len(inside):
-        return None, None, None
-    largest = int(inside[np.argmax(writing.sizes[inside])])
-    starts, ends = union(writing.starts[inside], writing.ends[inside])
-    size = int(writing.sizes[inside].sum())
-    return writing.files[largest], size, size / 1e6 / max(1e-9, float((ends - starts).sum()) / 1e9)
 
 
 def _file(analysis: RankAnalysis, kept: StepTable, number: int) -> str | None:

@@ -150,6 +150,7 @@ def banner(report: Report, more: str = "the charts below show more") -> Banner:
     for number, fix in enumerate(found.fixes):
         label, text = ("", f"or {fix.text}") if number else ("Fix", fix.text)
         rows.append(Row(label, text, gain_text(fix), other_wait_text(fix)))
+        rows += [Row("", fix.command)] if fix.command else []
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
     return Banner(_TONES.get(found.kind, "bad"), found.banner, found.said, rows, found.trust.level, trust)
 

@@ -1,4 +1,4 @@
-"""The view of the time from the launch to the first step: its parts as a waterfall, imports by package."""
+"""The view of a process's start, to its first step: its parts as a waterfall, imports by package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from iotrace.analysis.startup.waterfall import NOT_NAMED
 from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import counted, percent, size
 
-_NOT_SEEN = "the launch or the loop's first request was not seen"
+_NOT_SEEN = "the loop's first request was not seen"
 _RECORD = "iotrace run -- CMD, with a program that asks for batches"
 _MOST_PACKAGES = 15
 _SHORT, _LONG = 0.005, 0.5  # s
@@ -53,7 +53,7 @@ def startup(report: Report) -> list[Table]:
             notes.append(f"{found.first_step_seconds:.2f} s to the end of the first step; {named}")
         notes += _notes(rank)
         why = _NOT_SEEN if found is None or found.unknown_why is None else found.unknown_why
-        title = "From the launch to the end of the first step"
+        title = "From the start of the process to the end of the first step"
         return Table(title=title, rows=rows, fields=parts, unknown=why, remedy=_RECORD, notes=notes)
 
     def imports(rank: RankReport) -> Table:

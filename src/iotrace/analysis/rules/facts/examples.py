@@ -88,6 +88,7 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
         "accelerator": changes.pop("accelerator", None),
         "account": changes.pop("account", None),
         "loaders": changes.pop("loaders", []),
+        "loop_events": changes.pop("loop_events", []),
         "startup": imports
         and {
             "seconds": imports["first_step"],

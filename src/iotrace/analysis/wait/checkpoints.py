@@ -1,0 +1,137 @@
+"""When the training thread saved checkpoints: by the calls that save, and by its POSIX calls.
+
+Definitions: docs/definitions.md, "loop_events".
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from iotrace.analysis.intervals import Coverage, Times, union
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.storage.io import WRITES
+from iotrace.session.names import KIND_CHECKPOINT
+from iotrace.sources.posix_calls import PosixCalls
+
+_LEAST_WRITTEN = 1 << 20  # bytes to one file
+_SAME_WRITING_NS = 50_000_000  # between two calls on one file
+_OPENS = ("fopen", "fopen64")
+_OPENING, _CLOSING = ("open", "open64", "openat", *_OPENS), ("close", "fclose")
+_ENDS = ("fsync", "fdatasync", "rename")
+
+
+class Writing(msgspec.Struct, frozen=True):
+    """Files that a thread wrote `_LEAST_WRITTEN` to, without a pause: when, which, how many bytes."""
+
+    starts: Times
+    ends: Times
+    files: list[str]
+    sizes: Times
+
+    def within(self, start_ns: int, end_ns: int) -> tuple[str | None, int | None, float | None]:
+        """The file that most was written to between two times, the bytes of all, and how many MB a second."""
+        inside = np.flatnonzero((self.starts >= start_ns) & (self.starts < end_ns))
+        if not len(inside):
+            return None, None, None
+        largest = int(inside[np.argmax(self.sizes[inside])])
+        starts, ends = union(self.starts[inside], self.ends[inside])
+        size = int(self.sizes[inside].sum())
+        return self.files[largest], size, size / 1e6 / max(1e-9, float((ends - starts).sum()) / 1e9)
+
+
+def writing_of(analysis: RankAnalysis) -> Writing:
+    """Find the files that the training thread wrote much to, in order of time."""
+    main, thread, paths = analysis.rank.main, analysis.loop.thread, analysis.session.paths
+    calls = analysis.session.calls_of(main)
+    calls = calls.where(calls.tid == (main.pid if thread is None else thread.tid))
+    order = np.lexsort((calls.start_ns, calls.file))
+    starts, ends, file = calls.start_ns[order], calls.end_ns[order], calls.file[order]
+    name = np.array(calls.names or [""])[calls.name[order]]
+    size = np.where(np.isin(name, [*WRITES]), np.maximum(calls.result[order], 0), 0)
+    same = np.diff(file) == 0
+    # What C++ writes between the two, as torch.save does, nobody traces; the kernel's account has it.
+    unseen = np.append(np.isin(name[:-1], _OPENS) & (name[1:] == "fclose") & same, False)
+    near = (starts[1:] - ends[:-1] <= _SAME_WRITING_NS) | unseen[:-1]
+    first = np.flatnonzero(np.append(np.ones(min(1, len(file)), np.bool_), ~(same & near)))
+    if not len(first):
+        return Writing(starts, ends, [], size)
+    begun, ended = starts[first], np.maximum.reduceat(ends, first)
+    sizes = np.add.reduceat(size, first)
+    for at in np.flatnonzero(np.add.reduceat(unseen.astype(np.int64), first)).tolist():
+        sizes[at] = max(int(sizes[at]), _accounted(analysis, int(begun[at]), int(ended[at])))
+    large = np.flatnonzero(sizes >= _LEAST_WRITTEN)
+    large = large[np.argsort(begun[large], kind="stable")]
+    names_of = [paths.shown(calls.files[number]) for number in file[first][large].tolist()]
+    return Writing(begun[large], ended[large], names_of, sizes[large])
+
+
+def _accounted(analysis: RankAnalysis, start_ns: int, end_ns: int) -> int:
+    """How many bytes the process passed to writing calls by the samples around an interval; 0: unknown."""
+    main = analysis.rank.main
+    telemetry = analysis.session.telemetry_of(main)
+    sampled = None if telemetry is None else telemetry.process_of(main)
+    written = None if sampled is None else sampled.series("wchar")
+    if written is None:
+        return 0
+    first = int(np.searchsorted(written.time_ns, start_ns, side="right")) - 1
+    last = int(np.searchsorted(written.time_ns, end_ns))
+    return int(written.value[last] - written.value[first]) if first >= 0 and last < len(written.value) else 0
+
+
+class Saves(msgspec.Struct, frozen=True):
+    """When a thread saved checkpoints, sorted and disjoint; the files, and the bytes that calls show."""
+
+    starts: Times
+    ends: Times
+    files: list[str]
+    bytes: int
+
+
+def saves_of(analysis: RankAnalysis) -> Saves:
+    """Find the checkpoints of the training thread.
+
+    One is a call that saves, or 1 MiB or more written to a file; with the time in which the thread held the
+    file open, and with the calls that sync and rename it.
+    """
+    main, session = analysis.rank.main, analysis.session
+    tid = main.pid if analysis.loop.thread is None else analysis.loop.thread.tid
+    spans = main.spans[(main.spans["kind"] == KIND_CHECKPOINT) & (main.spans["tid"] == tid)]
+    begun, ended = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
+    writing = writing_of(analysis)
+    starts, ends = union(np.append(begun, writing.starts), np.append(ended, writing.ends))
+    calls = session.calls_of(main)
+    calls = calls.where((calls.tid == tid) & (calls.file >= 0))
+    opened, closed, file, written = _held_open(calls)
+    own = Coverage(starts, ends).within(opened, closed) > 0
+    starts, ends = union(np.append(starts, opened[own]), np.append(ends, closed[own]))
+    end_calls = calls.where(calls.named(frozenset(_ENDS)))
+    # What ends a save lies in it, or follows it at once.
+    for begin_ns, end_ns in zip(end_calls.start_ns.tolist(), end_calls.end_ns.tolist(), strict=True):
+        at = int(np.searchsorted(starts, begin_ns, side="right")) - 1
+        if at >= 0 and begin_ns - ends[at] <= _SAME_WRITING_NS:
+            ends[at] = max(ends[at], end_ns)
+    named = [main.texts.get(number) for number in spans["file"].tolist()]
+    files = [session.paths.shown(calls.files[number]) for number in file[own].tolist()]
+    files += [session.paths.shown(each) for each in named if each] if not files else []
+    return Saves(
+        *union(starts, ends),
+        [*dict.fromkeys([*files, *writing.files])],
+        max(int(written[own].sum()), int(writing.sizes.sum())),
+    )
+
+
+def _held_open(calls: PosixCalls) -> tuple[Times, Times, Times, Times]:
+    """When files were open that were written to meanwhile: from, to, the file, the bytes; one thread's."""
+    order = np.lexsort((calls.start_ns, calls.file))
+    name = np.array(calls.names or [""])[calls.name[order]]
+    file, starts, ends = calls.file[order], calls.start_ns[order], calls.end_ns[order]
+    writes = np.isin(name, [*WRITES])
+    size = np.cumsum(np.where(writes, np.maximum(calls.result[order], 0), 0))
+    count = np.cumsum(writes)
+    bounds = np.flatnonzero(np.isin(name, [*_OPENING, *_CLOSING]))
+    first, last = bounds[:-1], bounds[1:]
+    pairs = np.isin(name[first], _OPENING) & np.isin(name[last], _CLOSING) & (file[first] == file[last])
+    pairs &= count[last] > count[first]
+    first, last = first[pairs], last[pairs]
+    return starts[first], ends[last], file[first], size[last] - size[first]

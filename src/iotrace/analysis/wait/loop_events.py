@@ -1,0 +1,224 @@
+"""What the loop does now and then beside its steps: evaluations, checkpoints, writing and syncing of files.
+
+Definitions: docs/definitions.md, "loop_events".
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from iotrace.analysis.intervals import Coverage, Intervals, Times, distinct, holding, subtract, union
+from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
+from iotrace.analysis.loop.iterations import evaluations_of
+from iotrace.analysis.loop.step_table import StepTable
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import LoopEvents
+from iotrace.analysis.storage.io import WRITES
+from iotrace.analysis.wait.checkpoints import saves_of
+
+EVALUATION, CHECKPOINT, WRITING = "evaluation", "checkpoint", "writing"
+_SYNCS = frozenset({"fsync", "fdatasync"})
+_RECURS = 2  # steps
+_LEAST = 0.001  # of the loop: less is a line of a log
+_FEWEST = 3  # steps that sync, and four times as many others, are compared
+_Found = tuple[Intervals, list[str], int | None]
+
+
+class Events(msgspec.Struct, frozen=True):
+    """What the training thread did now and then, one kind of it: sorted, disjoint intervals in ns.
+
+    `steps` has the number, among the loop's, of the step that each begins in; behind the last: their count.
+    `over_ns` is what each step in which the loop syncs takes longer than others, beyond the intervals.
+    """
+
+    kind: str
+    starts: Times
+    ends: Times
+    steps: Times
+    files: Sequence[str] = ()
+    bytes: int | None = None
+    over_ns: int = 0
+    over_steps: Times = np.empty(0, np.int64)  # where those steps begin, in ns
+
+    @property
+    def count(self) -> int:
+        """In how many steps."""
+        return len(distinct(self.steps))
+
+    @property
+    def recurs(self) -> bool:
+        """Whether it is one of several, and none that happened once."""
+        return self.count >= _RECURS
+
+    @property
+    def seen_ns(self) -> int:
+        """The sum of the intervals."""
+        return int((self.ends - self.starts).sum())
+
+    @property
+    def total_ns(self) -> int:
+        """What it takes of the loop: the intervals, and what the steps take longer for it."""
+        return self.seen_ns + self.over_ns * len(self.over_steps)
+
+    def in_steps_ns(self, steps: StepTable) -> Times:
+        """What of each step it takes."""
+        held = np.isin(steps["start_ns"], self.over_steps)
+        return (
+            Coverage(self.starts, self.ends).within(steps["start_ns"], steps["end_ns"]) + self.over_ns * held
+        )
+
+
+def loop_events(analysis: RankAnalysis) -> list[Events]:
+    """Find what the loop does now and then; each instant belongs to one kind. Empty without a step."""
+    steps = analysis.loop.steps
+    if not len(steps):
+        return []
+    saves = saves_of(analysis)
+    saving = (saves.starts, saves.ends)
+    evaluating = subtract(evaluations_of(analysis), saving)
+    end_ns = _end_ns(analysis, evaluating)
+    posix = analysis.session.posix_on
+    found: list[tuple[str, _Found]] = [
+        (EVALUATION, (evaluating, [], None)),
+        (CHECKPOINT, (saving, saves.files, saves.bytes if posix else None)),
+    ]
+    events = [_events(analysis, kind, each, end_ns) for kind, each in found]
+    busy = [(each.starts, each.ends) for each in events]
+    events.append(_writing(analysis, busy, end_ns))
+    least_ns = _LEAST * int(steps["end_ns"][-1] - steps["start_ns"][0])
+    return [each for each in events if each.total_ns >= max(1, least_ns)]
+
+
+def summed(analysis: RankAnalysis, events: Sequence[Events]) -> list[LoopEvents]:
+    """Sum up each kind of events, the longest first."""
+    if not events:
+        return []
+    steps = analysis.loop.steps
+    ends = [int(each.ends[-1]) for each in events if len(each.ends)]
+    loop_ns = max(int(steps["end_ns"][-1]), *ends) - int(steps["start_ns"][0])
+    rows = []
+    for each in events:
+        between = np.diff(distinct(each.steps))
+        row = LoopEvents(
+            kind=each.kind,
+            count=each.count,
+            seconds=each.total_ns / 1e9,
+            loop_seconds=loop_ns / 1e9,
+            loop_fraction=each.total_ns / loop_ns,
+            every_steps=float(np.median(between)) if len(between) else None,
+            seen_seconds=each.seen_ns / 1e9,
+            file=_common(each.files),
+            bytes=each.bytes,
+        )
+        rows.append(_with_waits(analysis, each, row) if each.kind == EVALUATION else row)
+    return sorted(rows, key=lambda row: -row.seconds)
+
+
+def _events(analysis: RankAnalysis, kind: str, found: _Found, end_ns: int) -> Events:
+    """Take what lies in the loop; what follows its last known step only where it is one of several."""
+    (starts, ends), files, size = found
+    steps = analysis.loop.steps
+    last_ns = int(steps["end_ns"][-1])
+    numbers = np.searchsorted(steps["start_ns"], starts, side="right") - 1
+    numbers = np.where(starts >= last_ns, len(steps), numbers)
+    inside = (numbers >= 0) & (starts < end_ns)
+    if not (inside & (numbers < len(steps))).any():
+        inside &= False
+    return Events(kind, starts[inside], ends[inside], numbers[inside], files, size)
+
+
+def _end_ns(analysis: RankAnalysis, evaluating: Intervals) -> int:
+    """When the loop ended: with its last known step, its last pass, or an evaluation behind that."""
+    passes = [] if analysis.primary is None else analysis.primary.passes.values()
+    exhausted = [each.exhausted_ns[1] for each in passes if each.exhausted_ns is not None]
+    known: list[int] = [int(analysis.loop.steps["end_ns"][-1]), *exhausted, *evaluating[1][-1:].tolist()]
+    return max(known) + 1
+
+
+def _evaluating(analysis: RankAnalysis) -> list[LoaderRun]:
+    starts, ends = analysis.loop.steps.left_out.T
+    return [
+        loader
+        for loader in analysis.loaders
+        if (holding(starts, ends, np.array([each.asked_ns for each in loader.passes.values()])) >= 0).any()
+    ]
+
+
+def _with_waits(analysis: RankAnalysis, events: Events, row: LoopEvents) -> LoopEvents:
+    """Add what of evaluations was waiting for data, and what was starting iterators and workers."""
+    loaders = _evaluating(analysis)
+    if not loaders:
+        return row
+    own = Deliveries.joined([loader.deliveries for loader in loaders])
+    own = own[holding(events.starts, events.ends + 1, own["delivered_ns"]) >= 0]
+    passes = [each for loader in loaders for each in loader.passes.values()]
+    within = holding(events.starts, events.ends, np.array([each.asked_ns for each in passes])) >= 0
+    making_ns = sum(
+        each.asked_ns - each.start_ns for each, inside in zip(passes, within, strict=True) if inside
+    )
+    busiest = max(loaders, key=lambda loader: len(loader.deliveries)).description
+    return msgspec.structs.replace(
+        row,
+        wait_seconds=int(own.wait_ns.sum()) / 1e9,
+        start_seconds=(making_ns + int(own.wait_ns[own["index"] == 0].sum())) / 1e9,
+        workers=busiest.workers,
+        persistent_workers=busiest.persistent_workers,
+    )
+
+
+def _writing(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> Events:
+    """Find when the loop wrote and synced outside of waits and of what is `busy`."""
+    main, steps = analysis.rank.main, analysis.loop.steps
+    tid = main.pid if analysis.loop.thread is None else analysis.loop.thread.tid
+    calls = analysis.session.calls_of(main)
+    calls = calls.where((calls.tid == tid) & calls.named(WRITES | _SYNCS) & (calls.file >= 0))
+    own = union(calls.start_ns, calls.end_ns)
+    awaited = steps.awaited
+    for each in (union(awaited["wait_start_ns"], awaited["delivered_ns"]), *busy):
+        own = subtract(own, each)
+    syncs = calls.where(calls.named(_SYNCS))
+    named = syncs if len(syncs.file) else calls
+    files = [analysis.session.paths.shown(named.files[number]) for number in distinct(named.file).tolist()]
+    events = _events(analysis, WRITING, (own, files, None), end_ns)
+    inside = holding(events.starts, events.ends, syncs.start_ns) >= 0
+    over_ns, held = _longer(analysis, syncs.start_ns[inside], [*busy, own])
+    return msgspec.structs.replace(events, over_ns=over_ns, over_steps=held)
+
+
+def _longer(analysis: RankAnalysis, times: Times, known: Sequence[Intervals]) -> tuple[int, Times]:
+    """By how much a step that holds one of `times` is longer than others, beyond waits and what is `known`.
+
+    With the begins of the loop's steps that hold one. Nothing unless nearly each of them is longer than
+    nearly each of the others.
+    """
+    steps, kept = analysis.loop.steps, analysis.kept
+    starts = steps["start_ns"]
+    holds = distinct(np.searchsorted(starts, times, side="right") - 1)
+    begins: Times = starts[holds[holds >= 0]]
+    marked = np.isin(kept["start_ns"], begins)
+    nothing = 0, begins[:0]
+    if marked.sum() < _FEWEST or marked.sum() * 4 > (~marked).sum():
+        return nothing
+    awaited = steps.awaited
+    every = [*known, union(awaited["wait_start_ns"], awaited["delivered_ns"])]
+    covered = union(*(np.concatenate(each) for each in zip(*every, strict=True)))
+    rest = kept["end_ns"] - kept["start_ns"] - Coverage(*covered).within(kept["start_ns"], kept["end_ns"])
+    if np.percentile(rest[marked], 10) <= np.percentile(rest[~marked], 95):
+        return nothing
+    return int(np.median(rest[marked]) - np.median(rest[~marked])), begins
+
+
+def _common(files: Sequence[str]) -> str | None:
+    """The file; of several in one directory what their names share."""
+    if len({posixpath.dirname(each) for each in files}) != 1:
+        return None
+    first, *others = files
+    if not others:
+        return first
+    begin = posixpath.commonprefix([*files])
+    endings = {posixpath.splitext(each)[1] for each in files}
+    return f"{begin}*{endings.pop() if len(endings) == 1 else ''}"

@@ -1,0 +1,175 @@
+"""What the loop does now and then: each kind where it is true, and where it only looks so. Steps of 10 ms."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from iotrace.analysis.loop.deliveries import Delivery, Pass
+from iotrace.analysis.loop.step_table import Step
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import LoopEvents
+from iotrace.analysis.wait.loop_events import (
+    CHECKPOINT,
+    EVALUATION,
+    WRITING,
+    Events,
+    loop_events,
+    summed,
+)
+from iotrace.session.names import KIND_CHECKPOINT
+from iotrace.sources.posix_calls import COLUMNS, PosixCalls
+from iotrace.sources.processes import SPAN_DTYPE
+from tests.support.tables import steps_of
+
+MS = 1_000_000
+TID, OTHER = 7, 8
+COUNT = 40
+EVERY = 5
+
+Call = tuple[str, float, float, str]  # name, begin and end in ms within a step, file
+
+
+def program(
+    *,
+    evaluates: bool = False,
+    once: bool = False,
+    saves: tuple[tuple[float, float], ...] = (),
+    calls: tuple[Call, ...] = (),
+    longer_ms: int = 0,
+    tid: int = TID,
+) -> RankAnalysis:
+    """40 steps; each fifth one (`once`: the fifth) is longer, and has the evaluation, saves and calls."""
+    steps, held, now = [], [], 0
+    for number in range(COUNT):
+        special = number % EVERY == 0 and (number == EVERY or not once) and number > 0
+        end = now + 10 + (longer_ms if special else 0)
+        one = Delivery(0, number, 0, 0, number, now * MS, now * MS, TID)
+        left_out = (((now + 10) * MS, end * MS),) if special and evaluates else ()
+        steps.append(Step(one, now * MS, end * MS, (one,), left_out, 1))
+        held += [now] if special else []
+        now = end
+    spans = np.full(len(held) * len(saves), -1, SPAN_DTYPE)
+    where = [(start + begin, start + until) for start in held for begin, until in saves]
+    for row, (begin, until) in zip(spans, where, strict=True):
+        row["start_ns"], row["duration_ns"] = begin * MS, (until - begin) * MS
+        row["kind"], row["tid"] = KIND_CHECKPOINT, tid
+    passes = {}
+    if evaluates:
+        for number, start in enumerate([*held, now + 5]):  # the last one lies behind the last known step
+            begin = (start + 10) * MS
+            passes[9, number] = Pass(
+                begin, begin, begin + 20 * MS, 3, None, (begin + 19 * MS, begin + 20 * MS)
+            )
+    about = SimpleNamespace(workers=2, persistent_workers=False)
+    deliveries = steps_of(steps).awaited
+    val = SimpleNamespace(passes=passes, deliveries=deliveries[:0], description=about)
+    train = SimpleNamespace(passes={}, deliveries=deliveries, description=about)
+    table = steps_of(steps)
+    made = [
+        (name, start + begin, start + until, file) for start in held for name, begin, until, file in calls
+    ]
+    session = SimpleNamespace(
+        calls_of=lambda _: posix(made, tid),
+        paths=SimpleNamespace(shown=lambda path: path),
+        posix_on=True,
+        telemetry_of=lambda _: None,
+    )
+    main = SimpleNamespace(pid=TID, spans=spans, texts={})
+    analysis: Any = SimpleNamespace(
+        loop=SimpleNamespace(steps=table, thread=SimpleNamespace(tid=TID)),
+        kept=table,
+        loaders=[train, val],
+        primary=train,
+        rank=SimpleNamespace(main=main),
+        session=session,
+    )
+    return cast(RankAnalysis, analysis)
+
+
+def posix(calls: list[Any], tid: int) -> PosixCalls:
+    known, files = (sorted({call[at] for call in calls}) for at in (0, 3))
+    columns: dict[str, Any] = {name: np.full(len(calls), -1, np.int64) for name in COLUMNS}
+    columns["start_ns"] = np.array([int(call[1] * MS) for call in calls], np.int64)
+    columns["end_ns"] = np.array([int(call[2] * MS) for call in calls], np.int64)
+    columns["name"] = np.array([known.index(call[0]) for call in calls], np.int64)
+    columns["tid"] = np.full(len(calls), tid)
+    columns["result"] = np.array([900 if call[0] == "write" else -1 for call in calls], np.int64)
+    columns["file"] = np.array([files.index(call[3]) for call in calls], np.int64)
+    return PosixCalls(**columns, names=known, files=files, nodes=[], pids=frozenset(), problems=[])
+
+
+def only(analysis: RankAnalysis, kind: str) -> tuple[Events, LoopEvents]:
+    (events,) = loop_events(analysis)
+    (row,) = summed(analysis, [events])
+    assert events.kind == row.kind == kind
+    return events, row
+
+
+def test_evaluations_are_one_kind_and_count_behind_the_last_step() -> None:
+    events, row = only(program(evaluates=True, longer_ms=20), EVALUATION)
+    assert (events.count, events.total_ns) == (8, 8 * 20 * MS)
+    assert (row.count, row.seconds, row.every_steps) == (8, pytest.approx(0.16), 5.0)
+    assert row.recurs
+    assert row.workers == 2
+    assert row.loop_fraction == pytest.approx(row.seconds / row.loop_seconds)
+
+
+def test_what_happens_once_does_not_recur() -> None:
+    analysis = program(evaluates=True, longer_ms=20, once=True)
+    analysis.loaders[1].passes.pop((9, 1))
+    events, row = only(analysis, EVALUATION)
+    assert (events.count, row.every_steps, row.recurs) == (1, None, False)
+
+
+SAVED: tuple[Call, ...] = (
+    ("open", 2.0, 2.1, "ck.tmp"),
+    ("write", 3.0, 3.1, "ck.tmp"),
+    ("close", 41.0, 42.0, "ck.tmp"),
+)
+
+
+def test_a_checkpoint_lasts_while_its_file_is_open() -> None:
+    """As slow storage writes at the closing, whatever file object stands before it."""
+    events, row = only(program(saves=((2.5, 4.0),), calls=SAVED, longer_ms=50), CHECKPOINT)
+    assert (events.count, events.total_ns) == (7, 7 * 40 * MS)
+    assert (row.file, row.bytes, row.every_steps) == ("ck.tmp", 7 * 900, 5.0)
+
+
+def test_what_syncs_and_renames_a_checkpoint_belongs_to_it() -> None:
+    ends: tuple[Call, ...] = (("fsync", 43.0, 50.0, "ck.tmp"), ("rename", 51.0, 52.0, "ck.tmp"))
+    events, _ = only(program(saves=((2.5, 4.0),), calls=(*SAVED, *ends), longer_ms=50), CHECKPOINT)
+    assert events.total_ns == 7 * 50 * MS
+
+
+def test_a_file_that_is_written_without_a_save_is_no_checkpoint() -> None:
+    kinds = {events.kind for events in loop_events(program(calls=SAVED, longer_ms=50))}
+    assert CHECKPOINT not in kinds
+
+
+def test_what_another_thread_saves_costs_the_loop_nothing() -> None:
+    assert loop_events(program(saves=((2.5, 4.0),), calls=SAVED, longer_ms=50, tid=OTHER)) == []
+
+
+SYNCED: tuple[Call, ...] = (("write", 2.0, 2.1, "run.log"), ("fsync", 2.2, 3.2, "run.log"))
+
+
+def test_steps_that_sync_and_are_longer_count_whole() -> None:
+    events, row = only(program(calls=SYNCED, longer_ms=50), WRITING)
+    # 1.1 ms in the calls; and what each of the seven steps is longer beyond that.
+    assert events.seen_ns == pytest.approx(7 * 1.1 * MS)
+    assert events.total_ns == pytest.approx(7 * 50 * MS)
+    assert row.file == "run.log"
+    assert row.over_ms_each == pytest.approx(48.9)
+
+
+def test_steps_that_sync_and_are_as_long_as_others_cost_the_calls_alone() -> None:
+    events, _ = only(program(calls=SYNCED), WRITING)
+    assert events.total_ns == events.seen_ns
+
+
+def test_long_steps_with_nothing_of_these_are_none() -> None:
+    assert loop_events(program(longer_ms=50)) == []
