@@ -10,7 +10,7 @@ import pytest
 from tests.support.runs import run_script
 
 PROGRAM = """
-import csv, os, sys
+import csv, io, os, sys, tarfile
 from pathlib import Path
 
 import h5py
@@ -37,6 +37,9 @@ class Samples(Dataset):
         elif CASE == "opened":  # true: the keys are listed and read for each sample
             with h5py.File("keys.h5") as file:
                 return file["data"][[*file["data"]][index]][()]
+        elif CASE == "packed":  # true: all of the archive is inflated for one member
+            with tarfile.open("packed.tar.gz") as archive:
+                return np.frombuffer(archive.extractfile(f"{index:03}").read(), "u1").copy()
         elif CASE == "asked":  # true: no file of that name is there
             paths = [f"images/{index:03}.npy"]
             for suffix in (".png", ".jpg", ".tif"):
@@ -60,6 +63,11 @@ if CASE == "make":
     with h5py.File("keys.h5", "w") as file:
         for number in range(ENTRIES):
             file[f"data/{number:03}"] = np.zeros(64, "u1")
+    with tarfile.open("packed.tar.gz", "w:gz", compresslevel=1) as archive:
+        for number in range(60):
+            member = tarfile.TarInfo(f"{number:03}")
+            member.size = 1 << 14
+            archive.addfile(member, io.BytesIO(np.random.default_rng(number).bytes(member.size)))
 else:
     for batch in DataLoader(Samples(), batch_size=4, num_workers=2):
         pass
@@ -87,6 +95,7 @@ def repeated(data: Path, case: str) -> dict[str, dict[str, Any]]:
         ("listed", "listing", [IMAGES, MASKS], 300),
         ("indexed", "reading", ["index.csv"], None),
         ("opened", "opening", ["keys.h5"], None),
+        ("packed", "decoding", ["packed.tar.gz"], None),
         ("asked", "asking", [IMAGES], None),
     ],
 )

@@ -216,7 +216,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         phases_unknown_why=phases.unknown_why,
         loaders=[loader_result(analysis, loader) for loader in analysis.loaders],
         regions=regions_of(rank, len(kept), analysis.measured_waits),
-        repeated=repeated_work(analysis, traced[1]) if traced else [],
+        repeated=repeated_work(analysis, traced[1], groups) if traced else [],
         breakdown_ms=compute.breakdown_ms,
         breakdown_raw_ms=compute.breakdown_raw_ms,
         breakdown_steps=compute.breakdown_steps,

@@ -191,7 +191,7 @@ class RegionResult(ReportPart, frozen=True, kw_only=True):
 
 
 # Kinds of repeated work.
-LISTING, READING_AGAIN, OPENING, ASKING = "listing", "reading", "opening", "asking"
+LISTING, READING_AGAIN, OPENING, DECODING, ASKING = "listing", "reading", "opening", "decoding", "asking"
 
 
 class RepeatedWork(ReportPart, frozen=True, kw_only=True):
@@ -203,10 +203,14 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
 
     kind: Annotated[
         str,
-        figure("`listing` directories, `reading` whole files, `opening` files (until a library reads them), `asking` for files that none opens"),
+        figure(
+            "`listing` directories, `reading` whole files, `decoding` much of files by a library, `opening` files (until a library reads them), "
+            "`asking` for files that none opens"
+        ),
     ]
     paths: Annotated[list[str], figure("the files or directories that make up 90 % of the time, costliest first")]
     files: Annotated[int, figure("how many there are")]
+    read_fraction: Annotated[float | None, figure("of `reading` and `decoding`, what a sample reads of a file, on average", null="another kind")] = None
     entries: Annotated[int | None, figure("entries of a directory, the mean", null="not of `listing`, or the results were not counted")] = None
     samples_fraction: Annotated[float, figure("samples that do it")]
     ms_per_sample: Annotated[float, figure("time of a sample with these files")]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from iotrace.analysis.results import ASKING, LISTING, OPENING, READING_AGAIN, Evidence, RepeatedWork
+from iotrace.analysis.results import ASKING, DECODING, LISTING, OPENING, READING_AGAIN, Evidence, RepeatedWork
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, rule
 from iotrace.units import counted, percent
 
 _NAMED = 2  # files that a sentence names; of more their directory
 _FIRST = "IO300"  # before who takes CPUs: what is not done needs none
+_VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".mpg", ".mpeg", ".m4v", ".wmv", ".ts")
+_PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4", ".7z")
 _LISTED = {
     "kind": LISTING,
     "paths": ["d/imgs", "d/masks"],
@@ -34,6 +36,7 @@ _MANY = [f"d/{number}.h5" for number in range(20)]
     fires=[
         {"repeated": [_LISTED]},
         {"repeated": [{**_FILE, "kind": READING_AGAIN}]},
+        {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.mp4"], "read_fraction": 0.5}]},
         {"repeated": [{**_FILE, "kind": OPENING, "paths": _MANY, "files": 20}]},
         {"repeated": [{**_FILE, "kind": ASKING, "paths": ["d"]}]},
     ],
@@ -47,13 +50,14 @@ def repeated_work(
 ) -> Iterator[Finding]:
     """Samples do again and again with files what once would do.
 
-    They list the same directories, read the same index, open the same file and read its layout, or ask
-    whether files exist. The time is that of the calls and of what lies between them, until the sample turns
-    to another file: entries are matched and rows parsed there. From half of a sample's time on it is a main
-    cause.
+    They list the same directories, read the same index, decode the same video or compressed archive for one
+    part of it, open the same file and read its layout, or ask whether files exist. The time is that of the
+    calls and of what lies between them, until the sample turns to another file: entries are matched and rows
+    parsed there. From half of a sample's time on it is a main cause.
 
-    Remedy: make the list or read the index once, in the dataset's `__init__`; open files once in each worker
-    and keep them open, and what was read of their layout.
+    Remedy: make the list or read the index once, in the dataset's `__init__`; unpack archives and videos
+    ahead of training, or seek in them; open files once in each worker, and keep them open, and what was read
+    of their layout.
     """
     for work in facts.report.repeated:
         if work.samples_fraction >= least_samples and facts.is_significant(work.wait_ms):
@@ -68,7 +72,7 @@ def repeated_work(
                 gain_ms=work.gain_ms,
                 is_main_cause=is_main_cause,
                 spares_work=True,
-                silences=("IO101", "IO103"),
+                silences=("IO101", "IO102", "IO103") if work.kind == DECODING else ("IO101", "IO103"),
                 place=_FIRST if is_main_cause else "",
             )
 
@@ -80,6 +84,7 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
     does = {
         LISTING: f"listing {names}",
         READING_AGAIN: f"reading all of {names} again",
+        DECODING: f"decoding {_share(work)} {names} again",
         OPENING: f"opening {names} again, before it reads data",
         ASKING: f"asking for files in {names} that it does not open",
     }[work.kind]
@@ -89,6 +94,12 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
     return f"{who} spends {work.ms_per_sample:.1f} of {work.of_ms_per_sample:.1f} ms a sample on {does}{rare}"
 
 
+def _share(work: RepeatedWork) -> str:
+    """What a sample reads of a file."""
+    read = 1.0 if work.read_fraction is None else work.read_fraction
+    return "all of" if read >= 0.9 else f"{percent(read)} of"
+
+
 def _named(work: RepeatedWork) -> str:
     """The files' paths; of many their directory."""
     end = "/" if work.kind in (LISTING, ASKING) else ""
@@ -96,7 +107,9 @@ def _named(work: RepeatedWork) -> str:
         return " and ".join(f"{path.rstrip('/')}{end}" for path in work.paths)
     within = os.path.commonpath(work.paths) if not _is_mixed(work.paths) else ""
     what = counted(work.files, "directory" if end else "file", "directories" if end else "files")
-    return f"{what} in {within}/" if within else what
+    if not within:
+        return what
+    return f"{what} in {within}/" if end else f"a file in {within}/ ({what})"
 
 
 def _is_mixed(paths: list[str]) -> bool:
@@ -125,6 +138,21 @@ def _read_once(work: RepeatedWork) -> tuple[str, str]:
     )
 
 
+def _decode_once(work: RepeatedWork) -> tuple[str, str]:
+    what = _what(work, "the files")
+    if work.paths[0].endswith(_VIDEOS):
+        return (
+            f"store the frames of {what} as images, or seek to those that are used",
+            f"store the frames of {what} as images, or seek to those that a sample uses (decord, torchcodec)",
+        )
+    if work.paths[0].endswith(_PACKED):
+        return f"unpack {what} once, ahead of training", f"unpack {what} once, ahead of training"
+    return (
+        f"decode {what} once and keep it",
+        f"decode {what} once, ahead of training, and keep what is used of it",
+    )
+
+
 def _keep_open(work: RepeatedWork) -> tuple[str, str]:
     what, it = _what(work, "the files"), "it" if len(work.paths) == 1 else "each"
     return (
@@ -140,7 +168,13 @@ def _ask_once(work: RepeatedWork) -> tuple[str, str]:
     )
 
 
-_REMEDIES = {LISTING: _list_once, READING_AGAIN: _read_once, OPENING: _keep_open, ASKING: _ask_once}
+_REMEDIES = {
+    LISTING: _list_once,
+    READING_AGAIN: _read_once,
+    DECODING: _decode_once,
+    OPENING: _keep_open,
+    ASKING: _ask_once,
+}
 
 
 def _evidence(work: RepeatedWork) -> Evidence:

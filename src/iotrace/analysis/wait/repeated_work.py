@@ -1,65 +1,41 @@
-"""What samples do again and again with files: list directories, read an index, open a file, ask for others.
-
-From a sample's call on one of these until its next one on something else it works with that: entries are
-matched, rows are parsed. Behind the last call of a sample nothing counts: that may be the sample's own work.
-"""
+"""What samples do again and again with files: list directories, read an index, decode videos, open files."""
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Coverage, Times, distinct, holding
+from iotrace.analysis.intervals import Coverage, distinct
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import ASKING, LISTING, OPENING, READING_AGAIN, RepeatedWork
+from iotrace.analysis.results import (
+    ASKING,
+    DECODING,
+    LISTING,
+    OPENING,
+    READING_AGAIN,
+    FileGroup,
+    RepeatedWork,
+)
+from iotrace.analysis.storage.directories import group_of
 from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.analysis.storage.row_groups import passes_of
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.gain_bound import replayed_gain_ms
-from iotrace.analysis.wait.item_reads import read_calls
-from iotrace.analysis.wait.page_faults import bounds, holder
-from iotrace.analysis.wait.production import READING, outermost_of
 from iotrace.analysis.wait.regions import share_of_making
-from iotrace.session.names import KIND_ITEM, METADATA_CALLS
-from iotrace.sources.processes import Process
+from iotrace.analysis.wait.sample_visits import NEVER, Listings, Visits, listings_of, visits_of
 
 _EACH = 0.9  # of the samples that touch it: a worker that left took some along
 _AGAIN = 4  # times what each process, or each epoch, would need
 _MANY_SAMPLES = 16
+_MUCH = 0.25  # of a file, on average: what samples decode of it, to use less
+_MOSTLY = 0.5  # of a visit: the opening of a file
+_MEMBERS = (".tar", ".zip")  # whose members need not be decoded together: kept open, they are found at once
 _DOTS = 3  # results of readdir that are no entries: ".", ".." and the end
-_LISTS, _RESULTS = (METADATA_CALLS.index(name) for name in ("opendir", "readdir"))
 Costs = npt.NDArray[np.float64]
-_NEVER = np.iinfo(np.int64).max
-Listings = Mapping[str, tuple[int, int]]  # by directory: how often it was listed, the results that this gave
-
-
-class _Visits(msgspec.Struct, frozen=True):
-    """Stretches of one process's samples in which each is busy with one file; a row for each in all columns.
-
-    A `target` is twice the file's number; one more where other files in that directory were only asked for.
-    `reading_ns` is when a library began to read the file, `_NEVER`: it did not.
-    """
-
-    process: Process
-    items: int
-    items_ns: int
-    starts_ns: Times
-    ends_ns: Times
-    reading_ns: Times
-    read_bytes: Times
-    item: Times
-    target: Times
-
-    def counted_until(self, kind: str) -> Times:
-        """When each stretch ends, as far as it counts: what opens a file ends where a library reads it."""
-        if kind != OPENING:
-            return self.ends_ns
-        return np.where(self.reading_ns == _NEVER, self.starts_ns, self.reading_ns)
 
 
 class _Target(msgspec.Struct):
@@ -71,121 +47,45 @@ class _Target(msgspec.Struct):
     processes: int = 0
     read_bytes: int = 0
     by_library: bool = False
+    spent_ns: int = 0
+    opening_ns: int = 0
 
-    def add(self, visits: int, read_bytes: int, by_library: bool) -> None:
+    def add(self, visits: int, read_bytes: int, by_library: bool, spent_ns: int, opening_ns: int) -> None:
         """Count the visits of one more process."""
         self.visits += visits
         self.processes += 1
         self.read_bytes += read_bytes
         self.by_library |= by_library
+        self.spent_ns += spent_ns
+        self.opening_ns += opening_ns
 
 
-def repeated_work(analysis: RankAnalysis, calls: Mapping[str, FileCalls]) -> list[RepeatedWork]:
-    """Find what the samples of the loop's loader do again and again, costliest first; `calls` are by path."""
+def repeated_work(
+    analysis: RankAnalysis, calls: Mapping[str, FileCalls], groups: Sequence[FileGroup]
+) -> list[RepeatedWork]:
+    """Find what the samples of the loop's loader do again and again, costliest first; `calls` are by path.
+
+    Files of `groups` that are known as read whole are left out.
+    """
     passes = passes_of(analysis.loaders)
     if analysis.source is None or passes is None or not len(analysis.kept):
         return []
-    names, listings = FileNames(), _listings(analysis)
-    found = [_visits(analysis, process, calls, names, listings) for process in analysis.rank.processes]
+    names, listings = FileNames(), listings_of(analysis)
+    found = [visits_of(analysis, process, calls, names, listings) for process in analysis.rank.processes]
     if sum(visits.items for visits in found) < _MANY_SAMPLES:
         return []
-    kinds: dict[str, list[int]] = defaultdict(list)
+    kinds: dict[str, dict[int, _Target]] = defaultdict(dict)
+    whole = {group.path for group in groups if group.whole_reads is not None}
     for number, target in _targets(found, names).items():
-        kind = _kind_of(target, calls.get(target.path), listings.get(target.path, (0, 0))[0])
+        file = None if group_of(target.path, whole) else calls.get(target.path)
+        kind = _kind_of(target, file, listings.get(target.path, (0, 0))[0])
         if kind == ASKING or (kind and target.visits >= _AGAIN * max(passes, target.processes)):
-            kinds[kind].append(number)
-    work = [_work(kind, own, found, analysis, names, listings) for kind, own in kinds.items()]
+            kinds[kind][number] = target
+    work = [_work(kind, own, found, analysis, names, listings, calls) for kind, own in kinds.items()]
     return sorted((each for each in work if each.ms_per_sample), key=lambda each: -each.ms_per_sample)
 
 
-def _listings(analysis: RankAnalysis) -> Listings:
-    shown, found = analysis.session.paths.shown, dict[str, tuple[int, int]]()
-    files, sums = analysis.session.calls.files, analysis.session.sums_of(analysis.rank.processes)
-    if sums is None:
-        for process in analysis.rank.processes:
-            own = analysis.session.calls_of(process)
-            for file in own.file[own.named({"opendir"})].tolist():
-                path = shown(own.files[file])
-                found[path] = found.get(path, (0, 0))[0] + 1, 0
-        return found
-    rows = np.flatnonzero((sums.group == 0) & (sums.kinds[:, _LISTS] > 0))
-    for file, times, results in zip(
-        sums.file[rows].tolist(),
-        sums.kinds[rows, _LISTS].tolist(),
-        sums.kinds[rows, _RESULTS].tolist(),
-        strict=True,
-    ):
-        before = found.get(shown(files[file]), (0, 0))
-        found[shown(files[file])] = before[0] + times, before[1] + results
-    return found
-
-
-def _visits(
-    analysis: RankAnalysis,
-    process: Process,
-    calls: Mapping[str, FileCalls],
-    names: FileNames,
-    listings: Listings,
-) -> _Visits:
-    """Follow each sample of a process from file to file."""
-    items = outermost_of(process, KIND_ITEM)
-    made = analysis.produced_by(process.pid)
-    made = made[made["loader"] == (-1 if analysis.source is None else analysis.source.number)]
-    made = made[np.lexsort((made["prepared_ns"], made["taken_ns"]))]
-    items = items.taken(holding(made["taken_ns"], made["prepared_ns"], items["start_ns"]) >= 0)
-    own, spans, shown = (
-        analysis.session.calls_of(process),
-        outermost_of(process, *READING),
-        analysis.session.paths.shown,
-    )
-    target_of = {
-        number: _target(shown(own.files[number]), calls, names, listings)
-        for number in distinct(own.file).tolist()
-    }
-    of_calls = np.array([target_of[number] for number in own.file.tolist()], np.int64)
-    of_spans = 2 * names.of(
-        spans["file"], {number: shown(path) for number, path in process.span_files.items()}
-    )
-    is_call = np.arange(len(own) + len(spans)) < len(own)
-    starts, ends = (
-        np.concatenate(pair) for pair in zip((own.start_ns, own.end_ns), bounds(spans), strict=True)
-    )
-    target, tids = np.concatenate((of_calls, of_spans)), np.concatenate((own.tid, spans["tid"]))
-    sizes = np.where(read_calls(own) & (own.result > 0), own.result, 0)
-    item = holder(items, starts, tids)
-    order = np.lexsort((starts, item))
-    order = order[item[order] >= 0]
-    item, target, starts, ends = (each[order] for each in (item, target, starts, ends))
-    sizes = np.append(sizes, np.zeros(len(spans), np.int64))[order]
-    new_item = np.append(True, item[1:] != item[:-1])[: len(item)]
-    first = np.flatnonzero(new_item | np.append(True, target[1:] != target[:-1])[: len(item)])
-    last_of_item = np.append(new_item[first][1:], True)[: len(first)]
-    asked = (target[first] & 1).astype(np.bool_) & (target[first] >= 0)
-    in_calls = np.maximum.reduceat(ends, first) if len(first) else ends
-    until = np.where(last_of_item | asked, in_calls, np.append(starts[first][1:], 0)[: len(first)])
-    reading = np.minimum.reduceat(np.where(is_call[order], _NEVER, starts), first) if len(first) else starts
-    return _Visits(
-        process=process,
-        items=len(items),
-        items_ns=int(items["duration_ns"].sum()),
-        starts_ns=starts[first],
-        ends_ns=until,
-        reading_ns=reading,
-        read_bytes=np.add.reduceat(sizes, first) if len(first) else sizes,
-        item=item[first],
-        target=target[first],
-    )
-
-
-def _target(path: str, calls: Mapping[str, FileCalls], names: FileNames, listings: Listings) -> int:
-    """Number a file; what was never read, written, mapped or listed by its directory, as asked there."""
-    file = calls.get(path)
-    if path in listings or file is None or file.reads or file.writes or file.maps:
-        return 2 * (names.number(path) or 0)
-    return 2 * names.number(os.path.dirname(path) or ".") + 1
-
-
-def _targets(found: Sequence[_Visits], names: FileNames) -> dict[int, _Target]:
+def _targets(found: Sequence[Visits], names: FileNames) -> dict[int, _Target]:
     """Sum up the visits to each target; files that a process visits seldom are left out."""
     targets: dict[int, _Target] = {}
     for visits in found:
@@ -198,9 +98,18 @@ def _targets(found: Sequence[_Visits], names: FileNames) -> dict[int, _Target]:
         first = np.flatnonzero(new)
         times = np.add.reduceat(new | np.append(True, item[1:] != item[:-1]), first, dtype=np.int64)
         read_bytes = np.add.reduceat(visits.read_bytes[order], first)
-        by_library = np.logical_or.reduceat(visits.reading_ns[order] != _NEVER, first)
+        by_library = np.logical_or.reduceat(visits.reading_ns[order] != NEVER, first)
+        spent_ns, opening_ns = (
+            np.add.reduceat(
+                ((visits.opened_ns if kind == OPENING else visits.ends_ns) - visits.starts_ns)[order], first
+            )
+            for kind in (DECODING, OPENING)
+        )
         again = (times >= _AGAIN) | (target[first] & 1 == 1)
-        columns = (each[again].tolist() for each in (target[first], times, read_bytes, by_library))
+        columns = (
+            each[again].tolist()
+            for each in (target[first], times, read_bytes, by_library, spent_ns, opening_ns)
+        )
         for number, *sums in zip(*columns, strict=True):
             known = targets.setdefault(number, _Target(names.paths[number // 2], bool(number & 1)))
             known.add(*sums)
@@ -213,24 +122,27 @@ def _kind_of(target: _Target, file: FileCalls | None, listings: int) -> str:
         return ASKING
     if listings:
         return LISTING
-    if file is None or file.writes or file.opens < _EACH * target.visits:
+    if file is None or file.write_bytes >= file.read_bytes or file.opens < _EACH * target.visits:
         return ""
-    if target.by_library:
+    read = target.read_bytes / (file.distinct_bytes * target.visits) if file.distinct_bytes else 0.0
+    if not target.by_library:
+        return READING_AGAIN if read >= _EACH else ""
+    if read < _MUCH or target.opening_ns >= _MOSTLY * target.spent_ns or target.path.endswith(_MEMBERS):
         return OPENING
-    whole_bytes = file.distinct_bytes * target.visits
-    return READING_AGAIN if whole_bytes and target.read_bytes >= _EACH * whole_bytes else ""
+    return DECODING if read * target.visits >= _AGAIN * target.processes else ""
 
 
 def _work(
     kind: str,
-    targets: list[int],
-    found: Sequence[_Visits],
+    targets: Mapping[int, _Target],
+    found: Sequence[Visits],
     analysis: RankAnalysis,
     names: FileNames,
     listings: Listings,
+    calls: Mapping[str, FileCalls],
 ) -> RepeatedWork:
     """Sum up what samples do again of one kind."""
-    numbers = np.sort(np.array(targets, np.int64))
+    numbers = np.sort(np.array([*targets], np.int64))
     spent_ns, samples, waited_ns, gain_ms = np.zeros(len(numbers)), 0, 0.0, None
     waits, source = analysis.source_waits, analysis.source
     makers = waits.deliveries.maker(analysis.rank.main.pid)
@@ -238,7 +150,7 @@ def _work(
     less = np.zeros(len(deliveries))
     for visits in found:
         own = np.isin(visits.target, numbers)
-        until_ns = visits.counted_until(kind)
+        until_ns = visits.opened_ns if kind == OPENING else visits.ends_ns
         place = np.searchsorted(numbers, visits.target[own])
         spent_ns += np.bincount(place, (until_ns - visits.starts_ns)[own], len(numbers))
         samples += len(distinct(visits.item[own]))
@@ -260,6 +172,7 @@ def _work(
         kind=kind,
         paths=_costly(paths, spent_ns[ordered]),
         files=len(paths),
+        read_fraction=_read_fraction(targets.values(), calls) if kind in (READING_AGAIN, DECODING) else None,
         entries=_entries(results) if kind == LISTING else None,
         samples_fraction=samples / items,
         ms_per_sample=float(spent_ns.sum()) / items / 1e6,
@@ -273,6 +186,13 @@ def _costly(paths: list[str], spent_ns: Costs) -> list[str]:
     """The first of them, which together are most of the cost."""
     within = np.cumsum(spent_ns) - spent_ns < _EACH * spent_ns.sum()
     return [path for path, is_costly in zip(paths, within.tolist(), strict=True) if is_costly]
+
+
+def _read_fraction(targets: Iterable[_Target], calls: Mapping[str, FileCalls]) -> float:
+    """What a visit reads of a file, the mean of all visits."""
+    known = [(calls[each.path].distinct_bytes * each.visits, each.read_bytes) for each in targets]
+    whole_bytes, read_bytes = (sum(column) for column in zip(*known, strict=True))
+    return float(min(1.0, read_bytes / whole_bytes))
 
 
 def _entries(listings: Sequence[tuple[int, int]]) -> int | None:
