@@ -29,6 +29,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.verdict.loop_costs import loop_costs
 from iotrace.analysis.wait import account as account_module
 from iotrace.analysis.wait.account import account_of
+from iotrace.analysis.wait.checkpoints import Saves
 from iotrace.report.words import account_facts
 from iotrace.sources.records import End, IteratorMade, IteratorStart, WorkersEnded
 from tests.support.results import unknown
@@ -112,7 +113,7 @@ def run_of(*, workers: int = 2, persistent: bool = False, epochs: int = 2, posix
 def account(monkeypatch: pytest.MonkeyPatch, wrote: tuple[float, float] = (0, 0), **settings: Any) -> Account:
     nothing = union(np.zeros(0, np.int64), np.zeros(0, np.int64))
     written = union(*(np.array([int(ms * MS)], np.int64) for ms in wrote))
-    monkeypatch.setattr(account_module, "checkpoints_of", lambda _: nothing)
+    monkeypatch.setattr(account_module, "saves_of", lambda _: Saves(*nothing, [], 0))
     monkeypatch.setattr(account_module, "_writing", lambda _: written)
     found = account_of(cast(RankAnalysis, run_of(**settings)))
     assert found is not None

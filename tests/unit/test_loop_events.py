@@ -23,7 +23,7 @@ from iotrace.analysis.wait.loop_events import (
 from iotrace.session.names import KIND_CHECKPOINT
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE
-from tests.support.tables import steps_of
+from tests.support.tables import deliveries_of, steps_of
 
 MS = 1_000_000
 TID, OTHER = 7, 8
@@ -66,8 +66,11 @@ def program(
             )
     about = SimpleNamespace(workers=2, persistent_workers=False)
     deliveries = steps_of(steps).awaited
-    val = SimpleNamespace(passes=passes, deliveries=deliveries[:0], description=about)
-    train = SimpleNamespace(passes={}, deliveries=deliveries, description=about)
+    given = [Delivery(1, at, 9, at, 0, each.asked_ns, each.asked_ns, TID) for (_, at), each in passes.items()]
+    val = SimpleNamespace(
+        passes=passes, deliveries=deliveries_of(given), description=about, kind="validation"
+    )
+    train = SimpleNamespace(passes={}, deliveries=deliveries, description=about, kind="training")
     table = steps_of(steps)
     made = [
         (name, start + begin, start + until, file) for start in held for name, begin, until, file in calls

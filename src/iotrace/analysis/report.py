@@ -43,6 +43,7 @@ from iotrace.analysis.rules.model import Finding, advice_of, culprits_of, find_a
 from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.storage.amplification import with_amplification
 from iotrace.analysis.storage.by_mount import samples_of, with_storage
+from iotrace.analysis.storage.few_files import with_few_files
 from iotrace.analysis.storage.file_groups import file_groups, used_files
 from iotrace.analysis.storage.io import io_of
 from iotrace.analysis.storage.whole_reads import with_whole_reads
@@ -55,6 +56,7 @@ from iotrace.analysis.wait.data_wait import data_wait
 from iotrace.analysis.wait.loop_events import loop_events, summed
 from iotrace.analysis.wait.loop_io import loop_reads
 from iotrace.analysis.wait.regions import regions_of
+from iotrace.analysis.wait.repeated_work import repeated_work
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.stages import stages_of
 from iotrace.session.manifest import NotCaptured
@@ -194,6 +196,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         groups = _with_chunks(groups, io, analysis)
         groups = with_amplification(groups, io, traced[1], rank, paths, _row_groups(analysis))
     groups = with_whole_reads(groups, traced[1] if traced else {}, analysis, system)
+    groups = with_few_files(groups, analysis)
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)
     events = loop_events(analysis)
@@ -219,6 +222,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         phases_unknown_why=phases.unknown_why,
         loaders=[loader_result(analysis, loader) for loader in analysis.loaders],
         regions=regions_of(rank, len(kept), analysis.measured_waits),
+        repeated=repeated_work(analysis, traced[1], groups) if traced else [],
         breakdown_ms=compute.breakdown_ms,
         breakdown_raw_ms=compute.breakdown_raw_ms,
         breakdown_steps=compute.breakdown_steps,

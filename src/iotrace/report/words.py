@@ -214,7 +214,8 @@ def file_facts(rank: RankReport) -> list[str]:
     shown = [group for group in rank.file_groups if group.cost_ms >= worth_ms][:_MOST_GROUPS]
     parts = []
     for group in shown:
-        files = f" ({group.members} files)" if group.members is not None else ""
+        few = f", {len(group.few.paths)} of them {percent(group.few.fraction)}" if group.few else ""
+        files = f" ({group.members} files{few})" if group.members is not None else ""
         own = {"decode": group.decode_ms, "transform": group.transform_ms, "read": group.read_ms}
         of = ", ".join(f"{name} {ms or 0.0:.1f}" for name, ms in own.items() if ms or name != "transform")
         parts.append(f"{group.path}{files} {milliseconds(group.cost_ms)} a step ({of})")

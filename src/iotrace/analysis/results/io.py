@@ -174,6 +174,17 @@ class WholeReads(ReportPart, frozen=True, kw_only=True):
     fits: Annotated[bool, figure("whether the files, kept in each of the `readers`", null="never; false where neither is known")]
 
 
+class FewFiles(ReportPart, frozen=True, kw_only=True):
+    """Few files of a group that make up most of what reading, decoding and the transform behind them take.
+
+    Each takes three times as long as the median of the others, or longer.
+    """
+
+    paths: Annotated[list[str], figure("the files, costliest first")]
+    of: Annotated[int, figure("files of the group that batches were made of")]
+    fraction: Annotated[float, figure("their share of the time, over all batches of the run")]
+
+
 class FileGroup(ReportPart, frozen=True, kw_only=True):
     """Files that are one thing to their user: a store, a dataset, a directory, an archive or one file.
 
@@ -195,6 +206,7 @@ class FileGroup(ReportPart, frozen=True, kw_only=True):
     pattern: Annotated[ReadPattern | None, figure("how its reads went", null="no read call")] = None
     amplification: Annotated[Amplification | None, figure("what was fetched and decoded for what was used", null="its format does not tell")] = None
     whole_reads: Annotated[WholeReads | None, figure("calls that gave one of its files whole", null="there were none, or each was read once a pass")] = None
+    few: Annotated[FewFiles | None, figure("few files that make up most of its time", null="there are none")] = None
 
     @property
     def cost_ms(self) -> float:

@@ -236,6 +236,37 @@ class RegionResult(ReportPart, frozen=True, kw_only=True):
     wait_ms: Annotated[float | None, figure("the data wait charged to it", "ms per step")] = None
 
 
+# Kinds of repeated work.
+LISTING, READING_AGAIN, OPENING, DECODING, ASKING = "listing", "reading", "opening", "decoding", "asking"
+
+
+class RepeatedWork(ReportPart, frozen=True, kw_only=True):
+    """What samples of the loop's loader do again and again with files; times are means over all samples.
+
+    A sample's time with a file is from a call on it until the next call on another one; what follows its last
+    call counts for none.
+    """
+
+    kind: Annotated[
+        str,
+        figure(
+            "`listing` directories, `reading` whole files, `decoding` much of files by a library, `opening` files (until a library reads them), "
+            "`asking` for files that none opens"
+        ),
+    ]
+    paths: Annotated[list[str], figure("the files or directories that make up 90 % of the time, costliest first")]
+    files: Annotated[int, figure("how many there are")]
+    read_fraction: Annotated[float | None, figure("of `reading` and `decoding`, what a sample reads of a file, on average", null="another kind")] = None
+    entries: Annotated[int | None, figure("entries of a directory, the mean", null="not of `listing`, or the results were not counted")] = None
+    samples_fraction: Annotated[float, figure("samples that do it")]
+    ms_per_sample: Annotated[float, figure("time of a sample with these files")]
+    of_ms_per_sample: Annotated[float, figure("time of a sample")]
+    wait_ms: Annotated[float, figure("the data wait charged to it", "ms per step")]
+    gain_ms: Annotated[float | None, figure("what a step loses without it, a bound by replay", "ms per step", null="the loader is no DataLoader in order")] = (
+        None
+    )
+
+
 class StepBlocks(ReportPart, frozen=True, kw_only=True):
     """Means of blocks of consecutive measured steps, in order of time; 64 at most, however long the run."""
 

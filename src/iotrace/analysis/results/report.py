@@ -18,6 +18,7 @@ from iotrace.analysis.results.loop import (
     LoopReads,
     PhasesMs,
     RegionResult,
+    RepeatedWork,
     SlowLoopSteps,
     StageCost,
     StepBlocks,
@@ -179,6 +180,7 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     phases_unknown_why: str | None = None
     loaders: list[LoaderResult] = msgspec.field(default_factory=list)
     regions: list[RegionResult] = msgspec.field(default_factory=list)
+    repeated: list[RepeatedWork] = msgspec.field(default_factory=list)
     breakdown_ms: dict[str, float] | None = None
     breakdown_raw_ms: dict[str, float] | None = None
     breakdown_steps: int | None = None

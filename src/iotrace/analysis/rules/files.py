@@ -30,7 +30,7 @@ from iotrace.units import counted, size
 _SMALL_READ = 64 << 10
 _FROM_STORAGE = 0.5  # of the bytes read
 _INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
-_LONGEST_NAME = 24
+_LONGEST_NAME, _MOST_NAMED = 24, 5
 _MANY_SAMPLES = 16
 _EACH = 0.9  # of the samples: a worker that left took some along
 _CHUNKED = frozenset({".h5", ".hdf5", ".he5", ".nc", ".nc4", ".cdf", ".zarr"})
@@ -56,15 +56,29 @@ _ANY_PIECE = frozenset({"", ".npy", ".bin", ".dat", ".raw", ".idx", ".txt", ".js
 
 
 def _target(facts: LoaderFacts, cause: str) -> FileFacts | FileGroup | None:
-    """The file or group that costs most of a cause, if it costs most of that."""
+    """The file or group that costs most of a cause, if it costs most of that; of few files their group."""
     most = costliest(facts, cause)
+    if most is not None:
+        most = next((each for each in facts.groups if each.few and most.path in each.few.paths), most)
     return most if most and cost_of_file_ms(most, cause) >= MOSTLY * facts.causes_ms[cause] else None
 
 
 def _named(target: FileFacts | FileGroup | None, others: str) -> tuple[str, str]:
     """A target's name, or else `others`; what a change of it spares: of a group all files."""
     name = others if target is None else name_of(target.path)
+    if isinstance(target, FileGroup) and target.few is not None:
+        name = f"{len(target.few.paths)} of {counted(target.few.of, 'file')} in {name}"
     return name, f"{FILES}:{target.path}" if isinstance(target, FileFacts) else FILES
+
+
+def _the_few(target: FileFacts | FileGroup | None) -> str:
+    """The names of few files that dominate."""
+    few = target.few if isinstance(target, FileGroup) else None
+    if few is None:
+        return ""
+    more = len(few.paths) - _MOST_NAMED
+    names = [PurePath(path).name for path in few.paths[:_MOST_NAMED]]
+    return f" ({', '.join(names)}{f' and {more} more' if more > 0 else ''})"
 
 
 def name_of(path: str) -> str:
@@ -223,7 +237,7 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
         return None  # nothing to decode: what this time is, is not known
     for known, what, how, text in _STORE_AS:
         if formats and formats <= known:
-            return Remedy(f"store {what if target is None else name} {how}", text, gone)
+            return Remedy(f"store {what if target is None else name} {how}", text + _the_few(target), gone)
     text = "decode it once, ahead of training, and keep the result where there is room"
     return Remedy("decode once, ahead of training; keep the result", text, FILES)
 

@@ -1,4 +1,4 @@
-"""Memory that is full: files that are read from storage again, memory in swap that processes read back."""
+"""Memory: files that are read from storage again for lack of it, memory in swap, memory that workers copy."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from iotrace.analysis.program.full_memory import LEAST_SWAPPED_BYTES, pressure
 from iotrace.analysis.results import Evidence, total
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
 from iotrace.analysis.rules.numa import who
-from iotrace.units import percent, size
+from iotrace.units import counted, percent, size
 
 _PARTS = ("read", "decode", "transform")  # in which a sample's page faults lie
 _A_PART = 0.1  # of what came back: whose memory it was is said from there on
@@ -161,6 +161,41 @@ def training_in_swap(
         level="medium",
         evidence={"swap_in_bytes": back, "major_faults": faults, "pressure": waiting},
     )
+
+
+@rule(
+    "IO510",
+    "copied-memory",
+    "loop",
+    turn=THE_LOOP,
+    saves_wait=False,
+    fires=[{"copied_bytes": [320 * _MIB] * 2}],
+    silent=[{"copied_bytes": [60 * _MIB] * 16}, {"copied_bytes": [300 * _MIB]}, {}],
+)
+def copied_memory(
+    facts: RankFacts, *, least_each_bytes: int = 128 * _MIB, least_bytes: int = 512 * _MIB
+) -> Iterator[Finding]:
+    """Forked workers copied much of the memory that they shared with the training process.
+
+    They share it until one writes to it. To use a Python object is to write its reference count, so a dataset
+    that holds millions of them is copied into each worker, page by page, as samples are made. With more
+    workers, or in a longer run, memory may run out. The figure is a lower bound, of when workers were last
+    looked at.
+
+    Remedy: keep what the dataset holds as lists and dictionaries in arrays (numpy, torch, pyarrow), which are
+    few objects.
+    """
+    large = [each for each in facts.copied_bytes if each >= least_each_bytes]
+    if sum(large) >= least_bytes:
+        who = counted(len(large), "worker")
+        yield Finding(
+            text=f"{who} copied {size(sum(large))} of the training process's memory, page by page",
+            remedy=f"keep the dataset's lists in arrays: {who} copied {size(sum(large))} of memory",
+            how="keep the dataset's lists and dictionaries in arrays (numpy, torch, pyarrow): to use a Python"
+            " object is to write its reference count, which copies its page into the worker",
+            level="medium",
+            evidence={"copied_bytes": float(sum(large)), "workers": float(len(large))},
+        )
 
 
 def _evidence(facts: RankFacts) -> Evidence:

@@ -25,7 +25,7 @@ from iotrace.session.manifest import NotCaptured
 # The modules that hold the rules of each scope, in the order of their codes.
 SUBJECTS = {
     "loader": ("files", "samples", "workers"),
-    "rank": ("cpus", "memory", "waste", "startup", "numa"),
+    "rank": ("cpus", "memory", "waste", "startup", "numa", "repeated", "regions"),
     "loop": ("iterators", "memory", "loop"),
     "device": ("device",),
     "trust": ("trust",),

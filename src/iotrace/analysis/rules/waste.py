@@ -1,7 +1,8 @@
-"""Bytes that are read or decoded in vain: what does not fit the accesses, what is read whole again."""
+"""Files that cost more than they need: what is read or decoded in vain, few files dearer than the others."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from iotrace.analysis.results import (
@@ -14,7 +15,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, rule
-from iotrace.units import digits
+from iotrace.units import digits, percent
 
 _WHOLE = {
     "path": "d/",
@@ -53,6 +54,45 @@ def read_amplification(facts: RankFacts) -> Iterator[Finding]:
         yield Finding(
             text=text, evidence=evidence, cost_ms=cost_ms, is_main_cause=is_main_cause, spares_work=True
         )
+
+
+_DEAR = {
+    "path": "d/",
+    "ms": 50.0,
+    "few": {"paths": ["d/7.png", "d/27.png", "d/47.png"], "of": 60, "fraction": 0.85},
+}
+
+
+@rule(
+    "IO409",
+    "few-files",
+    "rank",
+    fires=[{"file_groups": [_DEAR]}],
+    silent=[{"file_groups": [{**_DEAR, "few": None}]}, {"file_groups": [{**_DEAR, "ms": 4.0}]}],
+)
+def few_files(facts: RankFacts) -> Iterator[Finding]:
+    """Few files of a directory take most of the time that all of them take.
+
+    A tenth of the files or fewer take half of it or more, each of them three times as long as the median of
+    the others. That is of the making of all batches; they are charged the same share of the wait.
+
+    Remedy: that of slow reads or slow decoding (IO101, IO102), of these files alone: such as images that are
+    much larger than the others, or a file that is compressed otherwise.
+    """
+    dear = [
+        (each.few.fraction * each.cost_ms, each, each.few) for each in facts.report.file_groups if each.few
+    ]
+    for cost_ms, group, few in sorted(dear, key=lambda each: -each[0])[:1]:
+        if facts.is_significant(cost_ms):
+            files = len(few.paths)
+            named = ", ".join([*map(os.path.basename, few.paths[:3]), *["…"][: files - 3 > 0]])
+            take = f"take{'s' if files == 1 else ''} {percent(few.fraction)} of its time"
+            yield Finding(
+                text=f"{files} of {few.of} files in {group.path} {take} ({named})",
+                evidence={"files": float(files), "of": float(few.of), "fraction": few.fraction},
+                cost_ms=cost_ms,
+                is_main_cause=facts.is_main_cause(cost_ms),
+            )
 
 
 Seen = tuple[str, Evidence]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.results import DeviceReads, FileGroup, Io, MountIo
-from iotrace.analysis.storage.file_groups import parents
+from iotrace.analysis.storage.directories import parents
 from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of
 from iotrace.sources.clocks.session_clock import Times
 from iotrace.sources.processes import Process

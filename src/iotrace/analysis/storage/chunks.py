@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import Chunks, FileGroup, FileIo, Io, total
 from iotrace.analysis.storage.amplification import given_bytes
-from iotrace.analysis.storage.file_groups import parents
+from iotrace.analysis.storage.directories import parents
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import ArrayInfo, Gridded

@@ -1,6 +1,7 @@
 """Files summed up by what a user thinks in: a store, a dataset, a directory; else the file itself.
 
-A file that costs more than half of its directory stands alone. Temporary files and those of Python and of
+A file that costs more than half of its directory stands alone, unless it is one of few that cost most of it.
+Temporary files and those of Python and of
 libraries belong to no group, unless batches were made of them.
 """
 
@@ -16,6 +17,8 @@ from msgspec.structs import replace
 
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import DataWait, FileCost, FileGroup, FileIo, Io, total
+from iotrace.analysis.storage.directories import is_root, parents
+from iotrace.analysis.storage.few_files import few_of_directories
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.paths import is_code
 
@@ -37,13 +40,15 @@ _RESOURCES = re.compile(r"/etc/|/usr/|(.*/)?\.(cache/(matplotlib|fontconfig|pip|
 class Used(msgspec.Struct, frozen=True):
     """The files of a rank as reports name them: those that batches were made of, those that libraries read.
 
-    `prefixes` are the directories of its Python installations.
+    `prefixes` are the directories of its Python installations, `few` the files that with few others make up
+    most of what their directory costs.
     """
 
     cwd: str
     in_batches: frozenset[str]
     by_libraries: frozenset[str]
     prefixes: frozenset[str] = frozenset()
+    few: frozenset[str] = frozenset()
 
 
 class _Unit(msgspec.Struct, frozen=True):
@@ -71,6 +76,7 @@ def used_files(analysis: RankAnalysis) -> Used:
         in_batches=frozenset(analysis.waits.files.totals()),
         by_libraries=frozenset(map(analysis.session.paths.shown, by_libraries)),
         prefixes=frozenset(prefix for process in processes for prefix in process.identity.prefixes),
+        few=few_of_directories(analysis),
     )
 
 
@@ -135,32 +141,19 @@ def _summed_up(units: Sequence[_Unit], used: Used) -> list[_Unit]:
     worth = [_WORTH_NAMING * sum(unit.weights[measure] for unit in units) for measure in range(2)]
     directories = {*within, *(parent for directory in within for parent in parents(directory))}
     for directory in sorted(directories, key=len, reverse=True):
-        if not _is_root(directory):
-            made = _sum_up(directory, within.pop(directory, []), kinds.get(directory), worth)
+        if not is_root(directory):
+            made = _sum_up(directory, within.pop(directory, []), kinds.get(directory), worth, used.few)
             within[_home(directory, kinds)] += made
     found = []
     for root, own in within.items():
         here = [unit for unit in own if os.path.dirname(unit.path) == root]
-        found += [unit for unit in own if unit not in here] + _sum_up(root, here, None, worth)
+        found += [unit for unit in own if unit not in here] + _sum_up(root, here, None, worth, used.few)
     return found
 
 
 def _home(path: str, kinds: dict[str, str]) -> str:
     """The directory that a path is summed up in: the nearest that is one thing, else its own."""
     return next((parent for parent in parents(path) if parent in kinds), os.path.dirname(path))
-
-
-def parents(path: str) -> list[str]:
-    """The directories above a path, the nearest first; the root is the last."""
-    found = []
-    while not _is_root(path):
-        path = os.path.dirname(path)
-        found.append(path)
-    return found
-
-
-def _is_root(directory: str) -> bool:
-    return directory in ("", "/", "//") or directory.endswith(":")
 
 
 def _holders(units: Sequence[_Unit], used: Used) -> dict[str, str]:
@@ -186,7 +179,9 @@ def _holders(units: Sequence[_Unit], used: Used) -> dict[str, str]:
     return kinds
 
 
-def _sum_up(directory: str, units: list[_Unit], kind: str | None, worth: list[float]) -> list[_Unit]:
+def _sum_up(
+    directory: str, units: list[_Unit], kind: str | None, worth: list[float], few: frozenset[str]
+) -> list[_Unit]:
     """Sum up the units in a directory, but for one that costs most of them."""
     rest = [unit for unit in units if not unit.alone]
     found = [unit for unit in units if unit.alone]
@@ -194,7 +189,9 @@ def _sum_up(directory: str, units: list[_Unit], kind: str | None, worth: list[fl
         found += [unit for unit in rest if unit.written]
         rest = [unit for unit in rest if not unit.written]
     most = _most(rest, worth)
-    if most is not None and (kind is None or most.kind == kind):  # of a store an array alone
+    if (
+        most is not None and most.path not in few and (kind is None or most.kind == kind)
+    ):  # of a store an array alone
         found.append(replace(most, alone=True))
         rest.remove(most)
     if rest and (kind is not None or len(rest) >= _FEWEST):

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileGroup, System, WholeReads, total
-from iotrace.analysis.storage.file_groups import parents
+from iotrace.analysis.storage.directories import group_of
 from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.analysis.storage.row_groups import passes_lived, passes_of
 from iotrace.session.names import KIND_READ_PATH
@@ -115,8 +115,7 @@ def _by_group(files: Mapping[str, _File], groups: Sequence[FileGroup]) -> dict[s
     """The files of each group, by its path: itself, or a directory that they lie in."""
     paths, found = {group.path for group in groups}, defaultdict(list)
     for path, file in files.items():
-        within = (f"{directory}/" for directory in parents(path))
-        own = next((each for each in (path, *within) if each in paths), None)
+        own = group_of(path, paths)
         if own is not None:
             found[own].append(file)
     return found

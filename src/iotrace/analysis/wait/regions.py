@@ -63,15 +63,14 @@ def _add(process: Process, waits: Waits, found: dict[str, _Region]) -> None:
         region.wall_ns += int(outer["duration_ns"].sum())
         region.cpu_ns += int(outer["cpu_ns"].sum())
         if len(waits):
-            shares = _shares(outer, waits.deliveries)
+            shares = share_of_making(Coverage(*bounds(outer)), waits.deliveries)
             region.in_production |= bool(shares.any())
             region.wait_ns += sum((shares * waits.making_ns).tolist())
 
 
-def _shares(spans: npt.NDArray[np.void], made: Deliveries) -> npt.NDArray[np.float64]:
-    """Find the share of each batch's production that lies inside any of the spans."""
+def share_of_making(covered: Coverage, made: Deliveries) -> npt.NDArray[np.float64]:
+    """Find the share of each batch's production that lies inside any of some stretches."""
     starts, ends = made["taken_ns"], made["prepared_ns"]
-    covered = Coverage(*bounds(spans)).within(starts, ends)
     shares: npt.NDArray[np.float64] = np.zeros(len(made))
-    np.divide(covered, ends - starts, out=shares, where=ends > starts)
+    np.divide(covered.within(starts, ends), ends - starts, out=shares, where=ends > starts)
     return shares

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from iotrace.analysis.results import Amplification, RankReport, ReadPattern, Report, RowGroups
+from iotrace.analysis.results import Amplification, FewFiles, RankReport, ReadPattern, Report, RowGroups
 from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import one_decimal, percent, size, three_digits
 
@@ -17,6 +17,12 @@ _MOST_ROWS = 20
 
 class _Amplified(Amplification, frozen=True, kw_only=True):
     """A group with what was fetched and decoded of it."""
+
+    path: str
+
+
+class _Few(FewFiles, frozen=True, kw_only=True):
+    """The few files of a group."""
 
     path: str
 
@@ -104,6 +110,21 @@ def storage(report: Report) -> list[Table]:
             notes=("times: that each was decoded in an epoch · fit: rows of a group that would fit",),
         ),
     )
+    few = of_ranks(
+        [rank for rank in report.ranks if _few(rank)],
+        lambda rank: Table(
+            title="Few files that take most of their directory's time", rows=_few(rank), fields=_FEW
+        ),
+    )
+    repeated = of_ranks(
+        [rank for rank in report.ranks if rank.repeated],
+        lambda rank: Table(
+            title="What samples do again and again",
+            rows=rank.repeated,
+            fields=_REPEATED,
+            notes=("ms: of a sample, until it turns to another file · wait: ms a step",),
+        ),
+    )
     device = of_ranks(
         report.ranks,
         lambda rank: Table(
@@ -118,7 +139,7 @@ def storage(report: Report) -> list[Table]:
             unknown=_NO_CALLS if rank.io is None else "no process's account could be read",
         ),
     )
-    return mounts + files + amplified + grouped + device
+    return mounts + files + few + repeated + amplified + grouped + device
 
 
 _MOUNTED = (*_PATTERN[:5], Field("plain_bytes_per_s", "plain", _mib), *_NAMED[5:])
@@ -142,6 +163,30 @@ _ROW_GROUPS = (
     Field("suggested_rows", "fit", absent="-"),
     Field("path", "of", is_text=True),
 )
+
+
+_FEW = (
+    Field("fraction", "time", percent),
+    Field("of", "of files"),
+    Field("path", "in", is_text=True),
+    Field("paths", "files", ", ".join, is_text=True),
+)
+
+_REPEATED = (
+    Field("kind", "what", is_text=True),
+    Field("ms_per_sample", "ms", one_decimal),
+    Field("of_ms_per_sample", "of", one_decimal),
+    Field("wait_ms", "wait", one_decimal),
+    Field("files", "files"),
+    Field("entries", "entries", absent="-"),
+    Field("paths", "of", ", ".join, is_text=True),
+)
+
+
+def _few(rank: RankReport) -> list[_Few]:
+    return [
+        _Few(path=each.path, **msgspec.structs.asdict(each.few)) for each in rank.file_groups if each.few
+    ][:_MOST_ROWS]
 
 
 def _row_groups(rank: RankReport) -> list[RowGroups]:

@@ -84,7 +84,7 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
         "steps": {"count": 100, "mean_ms": 100.0},
         "data_wait": wait,
         "system": system,
-        "file_groups": changes.pop("file_groups", []),
+        **{name: changes.pop(name, []) for name in ("file_groups", "regions", "repeated")},
         "accelerator": changes.pop("accelerator", None),
         "account": changes.pop("account", None),
         "loaders": changes.pop("loaders", []),

@@ -7,6 +7,7 @@ import numpy as np
 
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.intervals import distinct
+from iotrace.analysis.program.copied_memory import copied_bytes
 from iotrace.analysis.program.full_memory import memory_limit_bytes, read_again_bytes, slept_for_swap
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport, System
@@ -30,7 +31,8 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     in which their threads slept for a library's. `read_again_bytes` came from storage though it had been in
     memory; `limit_bytes` is the memory that the control group may use. `slept_for_swap` is the share of the
     samples' making in which their threads slept for memory in swap. `sampled`: the host's memory was.
-    `writes` is what the training thread wrote in its steps.
+    `writes` is what the training thread wrote in its steps. `copied_bytes` is what each forked worker copied
+    of the training process's memory, at least.
     """
 
     report: RankReport
@@ -44,6 +46,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int | None = None
     slept_for_swap: float = 0.0
     writes: LoopWrites | None = None
+    copied_bytes: list[int] = []
 
     def is_significant(self, cost_ms: float) -> bool:
         """Whether that is a quarter of the data wait or more, and 5 % of a step."""
@@ -79,6 +82,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         limit_bytes=None if telemetry is None else memory_limit_bytes(telemetry),
         slept_for_swap=slept_for_swap(analysis, report),
         writes=loop_writes(analysis),
+        copied_bytes=copied_bytes(analysis),
     )
     if not facts.lacks_cpus:
         return facts

@@ -1,0 +1,182 @@
+"""What samples do again and again with files, where once would do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from iotrace.analysis.results import ASKING, DECODING, LISTING, OPENING, READING_AGAIN, Evidence, RepeatedWork
+from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.model import Finding, rule
+from iotrace.units import counted, percent
+
+_NAMED = 2  # files that a sentence names; of more their directory
+_FIRST = "IO300"  # before who takes CPUs: what is not done needs none
+_VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".mpg", ".mpeg", ".m4v", ".wmv", ".ts")
+_PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4", ".7z")
+_LISTED = {
+    "kind": LISTING,
+    "paths": ["d/imgs", "d/masks"],
+    "files": 2,
+    "entries": 6000,
+    "samples_fraction": 1.0,
+    "ms_per_sample": 14.0,
+    "of_ms_per_sample": 16.0,
+    "wait_ms": 50.0,
+    "gain_ms": 52.0,
+}
+_FILE = {**_LISTED, "paths": ["d/a.csv"], "files": 1, "entries": None}
+_MANY = [f"d/{number}.h5" for number in range(20)]
+
+
+@rule(
+    "IO407",
+    "repeated-work",
+    "rank",
+    fires=[
+        {"repeated": [_LISTED]},
+        {"repeated": [{**_FILE, "kind": READING_AGAIN}]},
+        {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.mp4"], "read_fraction": 0.5}]},
+        {"repeated": [{**_FILE, "kind": OPENING, "paths": _MANY, "files": 20}]},
+        {"repeated": [{**_FILE, "kind": ASKING, "paths": ["d"]}]},
+    ],
+    silent=[
+        {"repeated": [{**_LISTED, "wait_ms": 4.0}]},
+        {"repeated": [{**_LISTED, "samples_fraction": 0.1}]},
+    ],
+)
+def repeated_work(
+    facts: RankFacts, *, least_samples: float = 0.5, most_of_sample: float = 0.5
+) -> Iterator[Finding]:
+    """Samples do again and again with files what once would do.
+
+    They list the same directories, read the same index, decode the same video or compressed archive for one
+    part of it, open the same file and read its layout, or ask whether files exist. The time is that of the
+    calls and of what lies between them, until the sample turns to another file: entries are matched and rows
+    parsed there. From half of a sample's time on it is a main cause.
+
+    Remedy: make the list or read the index once, in the dataset's `__init__`; unpack archives and videos
+    ahead of training, or seek in them; open files once in each worker, and keep them open, and what was read
+    of their layout.
+    """
+    for work in facts.report.repeated:
+        if work.samples_fraction >= least_samples and facts.is_significant(work.wait_ms):
+            remedy, how = _REMEDIES[work.kind](work)
+            is_main_cause = work.ms_per_sample >= most_of_sample * work.of_ms_per_sample
+            yield Finding(
+                text=_text(work, facts),
+                remedy=remedy,
+                how=how,
+                evidence=_evidence(work),
+                cost_ms=work.wait_ms,
+                gain_ms=work.gain_ms,
+                is_main_cause=is_main_cause,
+                spares_work=True,
+                silences=("IO101", "IO102", "IO103") if work.kind == DECODING else ("IO101", "IO103"),
+                place=_FIRST if is_main_cause else "",
+            )
+
+
+def _text(work: RepeatedWork, facts: RankFacts) -> str:
+    primary = facts.report.primary
+    who = (primary.item if primary is not None else None) or "the dataset"
+    names = _named(work)
+    does = {
+        LISTING: f"listing {names}",
+        READING_AGAIN: f"reading all of {names} again",
+        DECODING: f"decoding {_share(work)} {names} again",
+        OPENING: f"opening {names} again, before it reads data",
+        ASKING: f"asking for files in {names} that it does not open",
+    }[work.kind]
+    if work.entries:
+        does += f" ({work.entries} entries{' each' if work.files > 1 else ''})"
+    rare = "" if work.samples_fraction >= 0.9 else f", in {percent(work.samples_fraction)} of the samples"
+    return f"{who} spends {work.ms_per_sample:.1f} of {work.of_ms_per_sample:.1f} ms a sample on {does}{rare}"
+
+
+def _share(work: RepeatedWork) -> str:
+    """What a sample reads of a file."""
+    read = 1.0 if work.read_fraction is None else work.read_fraction
+    return "all of" if read >= 0.9 else f"{percent(read)} of"
+
+
+def _named(work: RepeatedWork) -> str:
+    """The files' paths; of many their directory."""
+    end = "/" if work.kind in (LISTING, ASKING) else ""
+    if len(work.paths) <= _NAMED:
+        return " and ".join(f"{path.rstrip('/')}{end}" for path in work.paths)
+    within = os.path.commonpath(work.paths) if not _is_mixed(work.paths) else ""
+    what = counted(work.files, "directory" if end else "file", "directories" if end else "files")
+    if not within:
+        return what
+    return f"{what} in {within}/" if end else f"a file in {within}/ ({what})"
+
+
+def _is_mixed(paths: list[str]) -> bool:
+    """Whether some are relative, and some are not: these have no common directory."""
+    return len({os.path.isabs(path) for path in paths}) > 1
+
+
+def _what(work: RepeatedWork, many: str) -> str:
+    """A short name for what a remedy changes."""
+    return os.path.basename(work.paths[0].rstrip("/")) if len(work.paths) == 1 else many
+
+
+def _list_once(work: RepeatedWork) -> tuple[str, str]:
+    what = f"{_what(work, 'the directories')}/" if len(work.paths) == 1 else "the directories"
+    return (
+        f"list {what} once, in __init__",
+        f"list {what} once, in the dataset's __init__, and keep the names",
+    )
+
+
+def _read_once(work: RepeatedWork) -> tuple[str, str]:
+    what, it = _what(work, "the files"), "it" if len(work.paths) == 1 else "them"
+    return (
+        f"read {what} once, in __init__",
+        f"read {what} once, in the dataset's __init__, and keep what was made of {it}",
+    )
+
+
+def _decode_once(work: RepeatedWork) -> tuple[str, str]:
+    what = _what(work, "the files")
+    if work.paths[0].endswith(_VIDEOS):
+        return (
+            f"store the frames of {what} as images, or seek to those that are used",
+            f"store the frames of {what} as images, or seek to those that a sample uses (decord, torchcodec)",
+        )
+    if work.paths[0].endswith(_PACKED):
+        return f"unpack {what} once, ahead of training", f"unpack {what} once, ahead of training"
+    return (
+        f"decode {what} once and keep it",
+        f"decode {what} once, ahead of training, and keep what is used of it",
+    )
+
+
+def _keep_open(work: RepeatedWork) -> tuple[str, str]:
+    what, it = _what(work, "the files"), "it" if len(work.paths) == 1 else "each"
+    return (
+        f"keep {what} open: each sample opens {it}",
+        f"open {what} once in each worker, at the first sample, and keep the handle and the list of keys",
+    )
+
+
+def _ask_once(work: RepeatedWork) -> tuple[str, str]:
+    return (
+        "look for files once, in __init__",
+        "look for files once, in the dataset's __init__, and keep the list of those that are there",
+    )
+
+
+_REMEDIES = {
+    LISTING: _list_once,
+    READING_AGAIN: _read_once,
+    DECODING: _decode_once,
+    OPENING: _keep_open,
+    ASKING: _ask_once,
+}
+
+
+def _evidence(work: RepeatedWork) -> Evidence:
+    found = {"ms_per_sample": work.ms_per_sample, "of_ms_per_sample": work.of_ms_per_sample}
+    return {**found, "files": float(work.files), "samples_fraction": work.samples_fraction}

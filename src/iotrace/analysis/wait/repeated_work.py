@@ -1,0 +1,201 @@
+"""What samples do again and again with files: list directories, read an index, decode videos, open files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.intervals import Coverage, distinct
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import (
+    ASKING,
+    DECODING,
+    LISTING,
+    OPENING,
+    READING_AGAIN,
+    FileGroup,
+    RepeatedWork,
+)
+from iotrace.analysis.storage.directories import group_of
+from iotrace.analysis.storage.read_pattern import FileCalls
+from iotrace.analysis.storage.row_groups import passes_of
+from iotrace.analysis.wait.file_costs import FileNames
+from iotrace.analysis.wait.gain_bound import replayed_gain_ms
+from iotrace.analysis.wait.regions import share_of_making
+from iotrace.analysis.wait.sample_visits import NEVER, Listings, Visits, listings_of, visits_of
+
+_EACH = 0.9  # of the samples that touch it: a worker that left took some along
+_AGAIN = 4  # times what each process, or each epoch, would need
+_MANY_SAMPLES = 16
+_MUCH = 0.25  # of a file, on average: what samples decode of it, to use less
+_MOSTLY = 0.5  # of a visit: the opening of a file
+_MEMBERS = (".tar", ".zip")  # whose members need not be decoded together: kept open, they are found at once
+_DOTS = 3  # results of readdir that are no entries: ".", ".." and the end
+Costs = npt.NDArray[np.float64]
+
+
+class _Target(msgspec.Struct):
+    """What all processes did with one file, or asked in one directory."""
+
+    path: str
+    asked: bool
+    visits: int = 0
+    processes: int = 0
+    read_bytes: int = 0
+    by_library: bool = False
+    spent_ns: int = 0
+    opening_ns: int = 0
+
+    def add(self, visits: int, read_bytes: int, by_library: bool, spent_ns: int, opening_ns: int) -> None:
+        """Count the visits of one more process."""
+        self.visits += visits
+        self.processes += 1
+        self.read_bytes += read_bytes
+        self.by_library |= by_library
+        self.spent_ns += spent_ns
+        self.opening_ns += opening_ns
+
+
+def repeated_work(
+    analysis: RankAnalysis, calls: Mapping[str, FileCalls], groups: Sequence[FileGroup]
+) -> list[RepeatedWork]:
+    """Find what the samples of the loop's loader do again and again, costliest first; `calls` are by path.
+
+    Files of `groups` that are known as read whole are left out.
+    """
+    passes = passes_of(analysis.loaders)
+    if analysis.source is None or passes is None or not len(analysis.kept):
+        return []
+    names, listings = FileNames(), listings_of(analysis)
+    found = [visits_of(analysis, process, calls, names, listings) for process in analysis.rank.processes]
+    if sum(visits.items for visits in found) < _MANY_SAMPLES:
+        return []
+    kinds: dict[str, dict[int, _Target]] = defaultdict(dict)
+    whole = {group.path for group in groups if group.whole_reads is not None}
+    for number, target in _targets(found, names).items():
+        file = None if group_of(target.path, whole) else calls.get(target.path)
+        kind = _kind_of(target, file, listings.get(target.path, (0, 0))[0])
+        if kind == ASKING or (kind and target.visits >= _AGAIN * max(passes, target.processes)):
+            kinds[kind][number] = target
+    work = [_work(kind, own, found, analysis, names, listings, calls) for kind, own in kinds.items()]
+    return sorted((each for each in work if each.ms_per_sample), key=lambda each: -each.ms_per_sample)
+
+
+def _targets(found: Sequence[Visits], names: FileNames) -> dict[int, _Target]:
+    """Sum up the visits to each target; files that a process visits seldom are left out."""
+    targets: dict[int, _Target] = {}
+    for visits in found:
+        order = np.lexsort((visits.item, visits.target))
+        order = order[visits.target[order] >= 0]
+        target, item = visits.target[order], visits.item[order]
+        if not len(order):
+            continue
+        new = np.append(True, target[1:] != target[:-1])
+        first = np.flatnonzero(new)
+        times = np.add.reduceat(new | np.append(True, item[1:] != item[:-1]), first, dtype=np.int64)
+        read_bytes = np.add.reduceat(visits.read_bytes[order], first)
+        by_library = np.logical_or.reduceat(visits.reading_ns[order] != NEVER, first)
+        spent_ns, opening_ns = (
+            np.add.reduceat(
+                ((visits.opened_ns if kind == OPENING else visits.ends_ns) - visits.starts_ns)[order], first
+            )
+            for kind in (DECODING, OPENING)
+        )
+        again = (times >= _AGAIN) | (target[first] & 1 == 1)
+        columns = (
+            each[again].tolist()
+            for each in (target[first], times, read_bytes, by_library, spent_ns, opening_ns)
+        )
+        for number, *sums in zip(*columns, strict=True):
+            known = targets.setdefault(number, _Target(names.paths[number // 2], bool(number & 1)))
+            known.add(*sums)
+    return targets
+
+
+def _kind_of(target: _Target, file: FileCalls | None, listings: int) -> str:
+    """Tell what samples do with a file; empty: nothing that once would do."""
+    if target.asked or (file is not None and listings and listings < _EACH * target.visits):
+        return ASKING
+    if listings:
+        return LISTING
+    if file is None or file.write_bytes >= file.read_bytes or file.opens < _EACH * target.visits:
+        return ""
+    read = target.read_bytes / (file.distinct_bytes * target.visits) if file.distinct_bytes else 0.0
+    if not target.by_library:
+        return READING_AGAIN if read >= _EACH else ""
+    if read < _MUCH or target.opening_ns >= _MOSTLY * target.spent_ns or target.path.endswith(_MEMBERS):
+        return OPENING
+    return DECODING if read * target.visits >= _AGAIN * target.processes else ""
+
+
+def _work(
+    kind: str,
+    targets: Mapping[int, _Target],
+    found: Sequence[Visits],
+    analysis: RankAnalysis,
+    names: FileNames,
+    listings: Listings,
+    calls: Mapping[str, FileCalls],
+) -> RepeatedWork:
+    """Sum up what samples do again of one kind."""
+    numbers = np.sort(np.array([*targets], np.int64))
+    spent_ns, samples, waited_ns, gain_ms = np.zeros(len(numbers)), 0, 0.0, None
+    waits, source = analysis.source_waits, analysis.source
+    makers = waits.deliveries.maker(analysis.rank.main.pid)
+    deliveries = source.deliveries if source is not None else waits.deliveries
+    less = np.zeros(len(deliveries))
+    for visits in found:
+        own = np.isin(visits.target, numbers)
+        until_ns = visits.opened_ns if kind == OPENING else visits.ends_ns
+        place = np.searchsorted(numbers, visits.target[own])
+        spent_ns += np.bincount(place, (until_ns - visits.starts_ns)[own], len(numbers))
+        samples += len(distinct(visits.item[own]))
+        covered = Coverage(visits.starts_ns[own], until_ns[own])
+        mine = waits[(makers == visits.process.pid) & waits.deliveries.made]
+        waited_ns += float((share_of_making(covered, mine.deliveries) * mine.making_ns).sum())
+        made = deliveries.made & (deliveries.maker(analysis.rank.main.pid) == visits.process.pid)
+        less[made] = covered.within(deliveries["taken_ns"][made], deliveries["prepared_ns"][made])
+    awaited = analysis.kept.awaited
+    steps = len(analysis.kept)
+    if source is not None and not source.description.wrapped and source.description.in_order is not False:
+        measured = distinct(awaited["number"][awaited["loader"] == source.number])
+        gain_ms = replayed_gain_ms(deliveries, measured, steps, less)
+    items = sum(visits.items for visits in found)
+    ordered = np.argsort(-spent_ns, kind="stable")
+    paths = [names.paths[number // 2] for number in numbers[ordered].tolist()]
+    results = [listings[path] for path in paths if path in listings]
+    return RepeatedWork(
+        kind=kind,
+        paths=_costly(paths, spent_ns[ordered]),
+        files=len(paths),
+        read_fraction=_read_fraction(targets.values(), calls) if kind in (READING_AGAIN, DECODING) else None,
+        entries=_entries(results) if kind == LISTING else None,
+        samples_fraction=samples / items,
+        ms_per_sample=float(spent_ns.sum()) / items / 1e6,
+        of_ms_per_sample=sum(visits.items_ns for visits in found) / items / 1e6,
+        wait_ms=waited_ns / steps / 1e6,
+        gain_ms=gain_ms,
+    )
+
+
+def _costly(paths: list[str], spent_ns: Costs) -> list[str]:
+    """The first of them, which together are most of the cost."""
+    within = np.cumsum(spent_ns) - spent_ns < _EACH * spent_ns.sum()
+    return [path for path, is_costly in zip(paths, within.tolist(), strict=True) if is_costly]
+
+
+def _read_fraction(targets: Iterable[_Target], calls: Mapping[str, FileCalls]) -> float:
+    """What a visit reads of a file, the mean of all visits."""
+    known = [(calls[each.path].distinct_bytes * each.visits, each.read_bytes) for each in targets]
+    whole_bytes, read_bytes = (sum(column) for column in zip(*known, strict=True))
+    return float(min(1.0, read_bytes / whole_bytes))
+
+
+def _entries(listings: Sequence[tuple[int, int]]) -> int | None:
+    """Entries of a directory, the mean of all; None where the results of a listing were not counted."""
+    times, results = (sum(column) for column in zip(*listings, strict=True))
+    return round(results / times) - _DOTS if times and results else None

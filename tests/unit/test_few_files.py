@@ -1,0 +1,44 @@
+"""Few files that take most of the time of their group; and groups in which that only looks so."""
+
+from __future__ import annotations
+
+import pytest
+
+from iotrace.analysis.storage.few_files import Costs, few_files
+from tests.unit.test_file_groups import cost, grouped, images, row
+
+
+def costs(usual_ns: float, **dear_ns: float) -> Costs:
+    """Sixty files that two batches each needed; some cost more."""
+    paths = [f"dog/{number:03}" for number in range(60)]
+    return {path: (dear_ns.get(path.replace("dog/", "of_"), usual_ns), 2) for path in paths}
+
+
+def test_three_of_sixty_files() -> None:
+    found = few_files(costs(100.0, of_007=9000.0, of_027=10_000.0, of_047=8000.0))
+    assert found is not None
+    assert (found.paths, found.of) == (["dog/027", "dog/007", "dog/047"], 60)
+    assert found.fraction == pytest.approx(27_000 / 32_700)
+
+
+@pytest.mark.parametrize(
+    "alike",
+    [
+        costs(100.0),  # all are equally dear
+        costs(100.0, of_007=900.0, of_027=900.0),  # they cost more, and little in all
+        {path: cost for path, cost in costs(1.0, of_007=900.0).items() if path < "dog/009"},  # too few files
+        {**costs(100.0), "dog/index": (60_000.0, 600)},  # needed often, and no dearer than the others
+    ],
+)
+def test_none_is_told_where_none_stands_out(alike: Costs) -> None:
+    assert few_files(alike) is None
+
+
+def test_one_of_several_that_dominate_does_not_stand_alone() -> None:
+    paths = images("dog", 60)
+    dear = frozenset(paths[7::20])
+    waits = [cost(path, 50.0 if path == paths[7] else 15.0 if path in dear else 0.1) for path in paths]
+    groups, _ = grouped(waits, [row(path) for path in paths], few=dear)
+    assert [*groups] == ["dog/"]
+    alone, _ = grouped(waits, [row(path) for path in paths])
+    assert [*alone] == [paths[7], "dog/"]
