@@ -24,7 +24,7 @@ from iotrace.session.manifest import NotCaptured
 
 # The modules that hold the rules of each scope, in the order of their codes.
 SUBJECTS = {
-    "loader": ("files", "samples", "workers"),
+    "loader": ("files", "samples", "workers", "sources"),
     "rank": ("cpus", "memory", "waste", "startup", "numa"),
     "loop": ("memory", "loop"),
     "device": ("device",),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import LoaderRun
-from iotrace.analysis.loop.loaders import item_of, production_ms
+from iotrace.analysis.loop.loaders import item_of, production_ms, queue_depth
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
@@ -24,6 +24,7 @@ from iotrace.analysis.results import (
     RankReport,
     total,
 )
+from iotrace.analysis.rules.facts.making import Making, making_of
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,
@@ -66,7 +67,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     decoding (`FILES`), and without that of one file (``files:PATH``); `predicted` has what a replay on the
     model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is what ending and
     starting workers takes in later epochs; `all_bound_ms` is the sum of `bound_ms` of all loaders of the
-    loop.
+    loop. `ready`: so many batches lay ready when the loop came for one. `making`: how they are made.
     """
 
     number: int = 0
@@ -104,6 +105,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     batches: int = 0
     batches_per_step: float = 1.0
     all_bound_ms: float | None = None
+    ready: float | None = None
+    making: Making = Making()
 
     @property
     def bound_ms(self) -> float:
@@ -112,11 +115,34 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the waits for all loaders of the loop are 5 % of a step or more."""
+        """Whether the waits for all loaders of the loop are 5 % of a step; 10 % where batches lie ready.
+
+        To take one that is ready takes a moment, too, and longer where the loop has to wait for a CPU.
+        """
         all_ms = self.bound_ms if self.all_bound_ms is None else self.all_bound_ms
-        return 100 * all_ms / self.step_ms >= MODERATELY_PERCENT
+        least = KEPT_UP_PERCENT if (self.ready or 0.0) >= 1 else MODERATELY_PERCENT
+        return 100 * all_ms / self.step_ms >= least
+
+    @property
+    def made_asleep(self) -> float:
+        """The share of a batch's making in which its thread slept, samples and collating together."""
+        return self._made_as(self.asleep, self.making.collate_asleep)
+
+    @property
+    def made_on_cpu(self) -> float:
+        """The same of its computing."""
+        return self._made_as(self.on_cpu, self.making.collate_on_cpu)
+
+    def _made_as(self, samples: float | None, collated: float | None) -> float:
+        parts_ms = {
+            each: self.causes_ms.get(each, 0.0) for each in ("read", "decode", "transform", "collate")
+        }
+        whole_ms = sum(parts_ms.values())
+        of_collate = parts_ms["collate"] / whole_ms if whole_ms and collated is not None else 0.0
+        return (1 - of_collate) * (samples or 0.0) + of_collate * (collated or 0.0)
 
 
+KEPT_UP_PERCENT = 10.0  # of a step: what a loop waits that finds batches ready is no loader's fault below it
 _MOST_LOADERS = 32  # that advice is sought for
 
 
@@ -193,6 +219,8 @@ def _facts(
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or "",
+        ready=queue_depth(source.deliveries[1:]) if about.workers and not about.library else None,
+        making=making_of(analysis, source, analysis.source_waits if primary else waits),
     )
 
 
