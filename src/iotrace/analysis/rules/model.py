@@ -202,7 +202,7 @@ def rule_of(code: str) -> Rule:
 
 
 def culprits_of(found: Sequence[Finding]) -> list[Culprit]:
-    """Return what holds the making of batches up from outside, in order."""
+    """Return what holds the making of batches up, or is behind what seems to, in order."""
     return [
         Culprit(
             id=rule_of(each.rule).id,

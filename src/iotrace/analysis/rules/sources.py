@@ -24,6 +24,7 @@ from iotrace.units import percent
 
 _CHEAP_US = 30.0  # a sample: to ask for it takes as long as to make it
 _MANY_ROWS = 32
+_TOLD = 0.25  # of the wait: what a verdict names before its cause
 _EVEN = 0.75  # of the workers: as many as work while the busiest does
 
 
@@ -62,7 +63,7 @@ def fed_by_the_program(facts: LoaderFacts) -> Iterator[Finding]:
     yield finding(
         facts,
         text=(
-            f"{facts.about.dataset}{of_loader(facts)} sleeps until {feeder} of the program gives it samples: "
+            f"{facts.about.dataset}{of_loader(facts)} sleeps until {feeder} gives it samples: "
             f"{cost_ms:.1f} ms of wait a step"
         ),
         how=(
@@ -73,6 +74,7 @@ def fed_by_the_program(facts: LoaderFacts) -> Iterator[Finding]:
         level=level(cost_ms, facts),
         evidence={"transform_ms": cost_ms, **which(facts)},
         cost_ms=cost_ms,
+        is_main_cause=cost_ms >= MOSTLY * facts.wait_ms,
     )
 
 
@@ -131,7 +133,7 @@ def rows_one_by_one(facts: LoaderFacts) -> Iterator[Finding]:
         evidence={"rows_ms": cost_ms, "rows": facts.samples or 0.0, **which(facts)},
         gain_ms=gain_ms,
         cost_ms=cost_ms,
-        is_main_cause=True,
+        is_main_cause=cost_ms >= MOSTLY * facts.wait_ms,
         spares_work=True,
     )
 
@@ -209,14 +211,14 @@ def uneven_shards(facts: LoaderFacts) -> Iterator[Finding]:
         level=level(facts.bound_ms, facts),
         evidence={"sharing": making.sharing, "workers": float(workers), **which(facts)},
         gain_ms=gain_ms,
-        is_main_cause=True,
+        is_main_cause=facts.unmade_fraction >= MOSTLY,
         silences=("IO103", "IO206"),
     )
 
 
 def _leading(spent_ms: float, facts: LoaderFacts) -> dict[str, Any]:
     """Of what takes most of the dataset's own code that code is not to be made faster, or by more workers."""
-    leads = spent_ms >= MOSTLY * facts.causes_ms.get("transform", 0.0)
+    leads = spent_ms >= max(MOSTLY * facts.causes_ms.get("transform", 0.0), _TOLD * facts.wait_ms)
     return {"is_main_cause": leads, "spares_work": True, "silences": ("IO103",) if leads else ()}
 
 
@@ -269,7 +271,7 @@ def slow_first_sample(facts: LoaderFacts, *, times: float = 20.0) -> Iterator[Fi
         facts,
         text=(
             f"before the first sample of each epoch {item}{of_loader(facts)} works "
-            f"{making.first_item_ms:.0f} ms, for others {making.item_ms:.1f} ms: {making.fill_ms:.1f} ms of "
+            f"{making.first_item_ms:.0f} ms, for others {making.item_ms:.2g} ms: {making.fill_ms:.1f} ms of "
             "wait a step"
         ),
         how=(

@@ -77,10 +77,13 @@ def reason_of(rank: RankReport) -> dict[str, str | None]:
     What nobody who runs the job can change stands behind them.
     """
     found = _cause_of(rank)
-    culprit = next((each for each in rank.culprits if each.leads), None)
-    if culprit is None or found["why"] is None:
+    leading = [each for each in rank.culprits if each.leads]
+    if not leading or found["why"] is None:
         return found
-    why = culprit.text if culprit.remedy else f"{found['why']}; {culprit.text}"
+    culprit = next((each for each in leading if each.remedy), leading[0])
+    why = culprit.text if culprit.remedy else found["why"]
+    if not leading[0].remedy:
+        why = f"{why}; {leading[0].text}"
     return {**found, "why": why, "culprit": culprit.id}
 
 
