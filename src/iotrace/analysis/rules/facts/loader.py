@@ -29,6 +29,7 @@ from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,
     file_costs,
+    least_percent,
     means_ms,
     unmade_fraction,
 )
@@ -115,13 +116,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the waits for all loaders of the loop are 5 % of a step; 10 % where batches lie ready.
-
-        To take one that is ready takes a moment, too, and longer where the loop has to wait for a CPU.
-        """
+        """Whether the waits for all loaders of the loop are 5 % of a step; 10 % where batches lie ready."""
         all_ms = self.bound_ms if self.all_bound_ms is None else self.all_bound_ms
-        least = KEPT_UP_PERCENT if (self.ready or 0.0) >= 1 else MODERATELY_PERCENT
-        return 100 * all_ms / self.step_ms >= least
+        return 100 * all_ms / self.step_ms >= least_percent(self.ready)
 
     @property
     def made_asleep(self) -> float:
@@ -142,7 +139,6 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
         return (1 - of_collate) * (samples or 0.0) + of_collate * (collated or 0.0)
 
 
-KEPT_UP_PERCENT = 10.0  # of a step: what a loop waits that finds batches ready is no loader's fault below it
 _MOST_LOADERS = 32  # that advice is sought for
 
 
