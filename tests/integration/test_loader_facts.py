@@ -7,6 +7,7 @@ from pathlib import Path
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.rules.facts.loader import loader_facts
+from iotrace.session import names
 from iotrace.sources.session import open_session
 from tests.support.runs import run_script
 
@@ -57,3 +58,50 @@ def test_facts_of_a_loader(tmp_path: Path) -> None:
     assert set(arrays) <= {f"{number}.npy" for number in range(4)}
     assert set(arrays.values()) <= {12 * 4 * (1 << 16), None}
     assert sum(facts.causes_ms.values()) > 0
+
+
+SOURCES = """
+import gc, queue, threading
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+class Fed(IterableDataset):
+    def __init__(self, source):
+        self.source = source
+    def __iter__(self):
+        while (sample := self.source.get()) is not None:
+            yield sample
+
+class Collecting(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        gc.collect()
+        return torch.ones(1)
+
+def feed(source):
+    for _ in range(4):
+        source.put(torch.ones(1))
+    source.put(None)
+
+if __name__ == "__main__":
+    source = queue.Queue()
+    threading.Thread(target=feed, args=(source,)).start()
+    weight = torch.ones(1, requires_grad=True)
+    rows = DataLoader(TensorDataset(torch.ones(4, 1)), batch_size=2)
+    for loader in (DataLoader(Fed(source), batch_size=2), rows, DataLoader(Collecting(), num_workers=1)):
+        for batch in loader:
+            (torch.as_tensor(batch[0]) * weight).sum().backward()
+"""
+
+
+def test_who_feeds_a_dataset_and_whose_code_makes_its_samples(tmp_path: Path) -> None:
+    run = run_script(tmp_path, SOURCES)
+    assert run.code == 0, run.stderr
+    rank = SessionAnalysis(open_session(run.session)).ranks[0]
+    fed, rows, collecting = (loader.description for loader in rank.loaders)
+    assert (fed.fed_by, fed.item_library) == ("the queue source", None)
+    assert (rows.fed_by, rows.item_library) == (None, "torch")
+    assert (collecting.fed_by, collecting.tokenizer) == (None, None)
+    (worker,) = rank.rank.workers
+    assert len(worker.rows(names.PAUSE_ROW))

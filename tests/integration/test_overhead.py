@@ -83,7 +83,8 @@ def test_what_tracing_costs_is_measured(tmp_path: Path, monkeypatch: pytest.Monk
     assert costs is not None
     assert costs == read_document(tmp_path / names.COSTS, Costs)
     assert costs.host == "here"
-    measured = (costs.posix_call_ns, costs.next_posix_call_ns, costs.span_ns, costs.process_start_ns)
+    calls = (costs.posix_call_ns, costs.next_posix_call_ns, costs.span_ns, costs.next_span_ns)
+    measured = (*calls, costs.process_start_ns)
     assert all(cost is not None and cost >= 0 for cost in measured)
     assert any(measured)
 

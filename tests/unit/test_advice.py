@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from iotrace.analysis.results import FileGroup, GainRow, WholeReads
 from iotrace.analysis.rules.facts.examples import facts_of
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
+from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import rule_of
 from tests.support.results import unknown
 from tests.support.rules import recommend
@@ -157,7 +158,7 @@ def test_transforming(changes: dict[str, Any], said: str, not_said: str) -> None
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"collate": "pad_all"}, "pad_all is slow"),
+        ({"collate": "pad_all"}, "whether pad_all computes or sleeps is unknown"),
         ({"collate": "default_collate"}, "a batch of 8.0 MiB is copied"),
         ({"collate": "default_collate", "batch_bytes": 64.0}, "32 small samples are stacked one by one"),
         ({"collate": "default_collate", "batch_bytes": 64.0, "samples": 4.0}, ""),
@@ -186,8 +187,9 @@ def test_collating(changes: dict[str, Any], said: str) -> None:
         # Soon made, they may be made by the loop.
         ({"batch_bytes": 64.0, "made_ms": 70.0}, "50.0 ms a step for batches that workers made in 70.0 ms"),
         ({"batch_bytes": 64.0, "made_ms": 80.0}, ""),
-        ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": False}, "so this is unproven"),
-        ({"batch_bytes": 64.0, "made_ms": 80.0, "core_free": False}, ""),
+        # The loop may have waited for a CPU to take what lay ready.
+        ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": False}, ""),
+        ({"ready": 3.9, "wait_ms": 9.0, "causes_ms": {"transport": 9.0}}, ""),
         ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": None}, ""),
         ({"batch_bytes": 64.0, "made_ms": 70.0, "wrapped": True}, ""),
     ],
@@ -362,14 +364,18 @@ OPENED = file("d/a.h5", decode_ms=9.0, transform_ms=40.0, opens=3200)
         ("transform", {"asleep": 0.9, "on_cpu": 0.1, "item": "Volumes.__getitem__"},
          "find out why Volumes.__getitem__ sleeps"),
         ("collate", {"collate": "pad_all"}, "pad, convert and copy less in pad_all"),
+        ("collate", {"collate": "pad_all", "making": Making(collate_asleep=0.9, collate_on_cpu=0.0)},
+         "find out why pad_all sleeps (90 % of its time)"),
+        ("collate", {"collate": "pad_all", "making": Making(collate_asleep=0.1, collate_on_cpu=0.4)},
+         "compute less in pad_all (40 % CPU)"),
+        ("collate", {"collate": "pad_all", "making": Making(collate_asleep=0.1, collate_on_cpu=0.1)},
+         "find pad_all a free CPU: it lacked one in 80 % of the time"),
         ("collate", {"collate": "default_collate"}, "return narrower dtypes from the dataset"),
         ("collate", {"collate": "default_collate", "batch_bytes": 9.0},
          "make a batch at once: Dataset.__getitems__"),
         ("transport", {}, "send narrower dtypes from the workers"),
         ("transport", {"batch_bytes": 64.0, "made_ms": 70.0},
          "try num_workers=0: iotrace sweep --workers 0,1"),
-        ("transport", {"batch_bytes": 64.0, "made_ms": 70.0, "core_free": False},
-         "unproven: try num_workers=0 (iotrace sweep --workers 0,1 measures it)"),
         ("transform", {"files": [OPENED]}, "keep a.h5 open: each sample opens it"),
         ("transform", {"files": [replace(OPENED, opens=2000)]}, "precompute or vectorise Images"),
         ("transform", {"files": [replace(OPENED, transform_ms=9.0)]}, "precompute or vectorise Images"),
@@ -519,3 +525,42 @@ def test_a_gain_that_the_model_predicts_is_told_with_its_interval() -> None:
     without = replace(row, gain_ms_per_step=2.0)
     own = facts("decode", unmade_fraction=0.0, gains_ms=gains, files=[], predicted={"files": without})
     assert not recommend([own])  # the model says that it is not worth it
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "said"),
+    [
+        ("fed-by-the-program", {"workers": 0, "fed_by": "the queue q", "asleep": 0.9, "on_cpu": 0.0},
+         "feed Images faster (the queue q); num_workers may hang"),
+        ("rows-one-by-one", {"samples": 4096.0, "collate": "default_collate", "item_library": "torch",
+                             "making": Making(item_ms=0.01)},
+         "rows at once: BatchSampler and batch_size=None"),
+        ("rows-one-by-one", {"samples": 4096.0, "collate": "default_collate", "making": Making(item_ms=0.01)},
+         "rows at once: Images.__getitems__"),
+        ("uneven-shards", {"iterable": True, "workers": 4, "production_ms": 200.0, "asleep": 1.0,
+                           "on_cpu": 0.0, "unmade_fraction": 1.0, "making": Making(sharing=1.0, makers=1)},
+         "split the data evenly: 4 shards for 4 workers"),
+        ("slow-first-sample", {"iterable": True,
+                               "making": Making(fill_ms=30.0, first_item_ms=900.0, item_ms=1.0)},
+         "fill less before an epoch's first sample"),
+        ("collecting-garbage", {"making": Making(collecting_ms=30.0, collections=3, collection_ms=90.0)},
+         "gc.freeze() in worker_init_fn, or fewer objects"),
+    ],
+)  # fmt: skip
+def test_what_is_behind_slow_code_is_told_in_place_of_it(
+    rule: str, changes: dict[str, Any], said: str
+) -> None:
+    found = short(facts("transform", **{"unmade_fraction": 0.0, **changes}))
+    assert found == {rule: said}
+
+
+def test_who_tokenises_in_the_collate_function_is_told_to_do_it_ahead() -> None:
+    found = short(facts("collate", collate="col", tokenizer="tokenizers.Tokenizer", unmade_fraction=0.0))
+    assert found == {"tokenised-each-time": "tokenise ahead of training, not in col"}
+
+
+def test_nothing_is_advised_where_batches_lie_ready_and_the_wait_is_short() -> None:
+    short_wait = {"wait_ms": 9.0, "causes_ms": {"transform": 9.0}}
+    assert not recommend([facts("transform", **short_wait, ready=3.9)])
+    assert recommend([facts("transform", **short_wait, ready=0.4)])
+    assert recommend([facts("transform", wait_ms=12.0, causes_ms={"transform": 12.0}, ready=3.9)])

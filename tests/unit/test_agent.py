@@ -609,9 +609,10 @@ def test_the_function_that_makes_items_is_found() -> None:
     assert item_source(decorated, iterable=False) == known
     assert item_source([1, 2], iterable=False) == {"item": "list.__getitem__"}
     installed = compile("def __getitem__(self, index): ...", "/x/site-packages/tv/data.py", "exec")
-    exec(installed, space := {})  # type: ignore[var-annotated]
+    exec(installed, space := {"__name__": "tv.data"})
     assert item_source(type("ImageFolder", (), space)(), iterable=False) == {
-        "item": "ImageFolder.__getitem__"
+        "item": "ImageFolder.__getitem__",
+        "item_library": "tv",
     }
 
 

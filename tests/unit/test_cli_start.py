@@ -165,7 +165,7 @@ def test_each_command_names_its_exit_codes(name: str) -> None:
         (["schema", "else"], 2, "SUBJECT is report, "),
         (["schema", "report", "merge"], 2, "there is one argument too many: merge"),
         (["explain"], 2, "CODE|NAME is missing"),
-        (["explain", "IO2O4"], 2, "there is no rule IO2O4: did you mean IO204"),
+        (["explain", "IO2O4"], 2, "there is no rule IO2O4: did you mean IO2"),
         (["explain", "too-few-worker"], 2, "did you mean IO204"),
         (["explain", "zz"], 2, "there is no rule zz"),
         (["run", "--bogus"], 125, "there is no option --bogus"),

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
 
-from iotrace.analysis.host.overhead import count_inside, following, overhead_of
+from iotrace.analysis.host.overhead import count_inside, following, following_spans, overhead_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
 from iotrace.report.terminal import _print_overhead
 from iotrace.session import names
 from iotrace.sources.posix_calls import PosixCalls
+from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.session import open_session
 from tests.support.growing import Growing
 
@@ -50,6 +51,17 @@ def test_calls_that_follow_another_of_their_thread_at_once() -> None:
         **rest,
     )
     assert following(calls).tolist() == [False, True, False, False, False]
+
+
+def test_spans_that_follow_another_of_their_thread_at_once() -> None:
+    spans = np.zeros(6, SPAN_DTYPE)
+    spans["tid"] = [1, 1, 1, 2, 1, 1]
+    spans["start_ns"] = [0, 100_000, 110_000, 111_000, 200_000, 900_000]
+    spans["duration_ns"] = [50_000, 95_000, 5_000, 5_000, 5_000, 0]
+    # The third begins inside of the second, soon after it; the fifth soon after that has ended.
+    assert following_spans(spans).tolist() == [False, False, True, False, False, False]
+    spans["duration_ns"][2] = 85_000
+    assert following_spans(spans).tolist() == [False, False, True, False, True, False]
 
 
 def shown(percent: float | None, calls: int | None) -> str:

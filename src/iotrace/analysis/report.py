@@ -85,13 +85,10 @@ def rank_part(one: RankAnalysis) -> RankPart:
     figures = _rank(one)
     facts = rank_facts(one, figures)
     outside = find_all("rank", facts)
-    found = [
-        *outside,
-        *find_all("loop", facts),
-        *(finding for loader in loader_facts(one, figures) for finding in find_all("loader", loader)),
-        *_of_device(one),
-    ]
-    report = replace(figures, culprits=culprits_of(outside))
+    loaders = [finding for loader in loader_facts(one, figures) for finding in find_all("loader", loader)]
+    found = [*outside, *find_all("loop", facts), *loaders, *_of_device(one)]
+    named = [*outside, *(finding for finding in loaders if finding.is_main_cause)]
+    report = replace(figures, culprits=culprits_of(named))
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(
         report=report,

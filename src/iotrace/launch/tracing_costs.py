@@ -24,7 +24,7 @@ _SECONDS = 2.0
 _START = """
 import time
 start_ns = time.process_time_ns()
-call = next_call = span = "null"
+call = next_call = span = next_span = "null"
 """
 
 # Between two calls a program decodes and computes, and the caches hold something else: a call then costs
@@ -55,12 +55,14 @@ if recorder is not None:
     from iotrace.agent.recording.spans import timed
     def nothing():
         pass
-    span = added_ns(cold_ns, timed(recorder, nothing, "nothing", 3), nothing)
+    timed_call = timed(recorder, nothing, "nothing", 3)
+    span, next_span = added_ns(cold_ns, timed_call, nothing), added_ns(next_ns, timed_call, nothing)
     recorder.spans.clear()
 """
 
 _PRINT = """
-print('{"start": %d, "call": %s, "next_call": %s, "span": %s}' % (start_ns, call, next_call, span))
+costs = start_ns, call, next_call, span, next_span
+print('{"start": %d, "call": %s, "next_call": %s, "span": %s, "next_span": %s}' % costs)
 """
 
 
@@ -94,12 +96,13 @@ class CostMeasurement:
         self._directory.cleanup()
         if traced is None or bare is None:
             return None
-        posix_on, span = self._manifest.posix.on, traced["span"]
+        posix_on, span, next_span = self._manifest.posix.on, traced["span"], traced["next_span"]
         costs = Costs(
             host=self._manifest.host,
             posix_call_ns=max(0, round(traced["call"] or 0)) if posix_on else None,
             next_posix_call_ns=max(0, round(traced["next_call"] or 0)) if posix_on else None,
             span_ns=None if span is None else max(0, round(span)),
+            next_span_ns=None if next_span is None else max(0, round(next_span)),
             process_start_ns=max(0, round((traced["start"] or 0) - (bare["start"] or 0))),
         )
         write_document(self._session / names.COSTS, costs)

@@ -93,14 +93,15 @@ class Costs(msgspec.Struct, frozen=True):
     """CPU time that tracing adds, on `host`; None where a source was off and could not be measured.
 
     `posix_call_ns`: to a traced read of 4 KiB after other work; `next_posix_call_ns`: to one that follows
-    another. `span_ns`: to a timed call. `process_start_ns`: to the start of a Python process, with all
-    sources of the run.
+    another. `span_ns` and `next_span_ns`: likewise to a timed call. `process_start_ns`: to the start of a
+    Python process, with all sources of the run.
     """
 
     host: str
     posix_call_ns: int | None = None
     next_posix_call_ns: int | None = None
     span_ns: int | None = None
+    next_span_ns: int | None = None
     process_start_ns: int | None = None
 
 

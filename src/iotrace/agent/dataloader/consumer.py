@@ -11,7 +11,7 @@ from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent import handovers, training
-from iotrace.agent.dataloader import fetch
+from iotrace.agent.dataloader import fetch, held
 from iotrace.agent.dataloader.building_site import hook_construction, site_of
 from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.dataloader.iterator_times import hook_ending, hook_making
@@ -66,6 +66,8 @@ class _Iterator:
             "in_order": getattr(loader, "in_order", None),  # since torch 2.6
             "site": site,
             "builder": builder,
+            "fed_by": held.fed_by(loader.dataset),
+            "tokenizer": held.tokenizer_of(getattr(loader, "collate_fn", None)),
             **fetch.item_source(loader.dataset, iterator._dataset_kind == 1),
         }
         self.record_epoch()

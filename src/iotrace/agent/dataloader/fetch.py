@@ -116,7 +116,7 @@ def dataset_name(dataset: Any) -> str:
 
 
 def item_source(dataset: Any, iterable: bool) -> dict[str, str]:
-    """Return the function that makes a dataset's items, and its ``file:line``; as far as they are known.
+    """Return the function that makes a dataset's items, and its ``file:line`` or library; as far as known.
 
     Where torch's own class holds another dataset (``Subset``), the function is that one's.
     """
@@ -134,7 +134,9 @@ def item_source(dataset: Any, iterable: bool) -> dict[str, str]:
         for _ in range(_MOST_WRAPPERS):  # of decorators: iotrace.region is one
             function = getattr(function, "__wrapped__", function)
         code = getattr(function, "__code__", None)
-        if code is not None and "/site-packages/" not in code.co_filename:
+        if code is not None and "/site-packages/" in code.co_filename:
+            found["item_library"] = function.__module__.partition(".")[0]
+        elif code is not None:
             found["item_site"] = f"{code.co_filename}:{code.co_firstlineno}"
         return found
     except ours(Exception):  # a class of the program may do anything

@@ -11,6 +11,7 @@ from typing import Any
 from iotrace.agent import stacks, training
 from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.borders import find_border
+from iotrace.agent.recording.pauses import watch_collections
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.thread_counts import thread_counts
@@ -73,6 +74,7 @@ class _Worker:
         self.early = 2  # requests for an index until nothing is left to say about the worker itself
         self.append({"type": "worker", "worker": number, "count": count, "mono_ns": monotonic_ns()})
         recorder.start()
+        watch_collections(recorder)
         stacks.install(recorder)
         recorder.flush()
 

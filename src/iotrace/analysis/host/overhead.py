@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
+from iotrace.analysis.wait.page_faults import Spans, bounds
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
@@ -27,7 +28,7 @@ def overhead_of(analysis: RankAnalysis) -> Overhead:
     shares = least = None
     if analysis.primary is not None and len(analysis.kept) and costs is not None:
         # As if every call came after work: what a program does between two is unknown.
-        shares = _shares(analysis, replace(costs, next_ns=costs.first_ns))
+        shares = _shares(analysis, replace(costs, next_ns=costs.first_ns, next_span_ns=costs.span_ns))
         least = _shares(analysis, costs)
     return Overhead(
         posix_calls=sum(session.calls_of(each).made for each in processes) if session.posix_on else None,
@@ -46,9 +47,10 @@ def overhead_of(analysis: RankAnalysis) -> Overhead:
 
 
 class _Costs(msgspec.Struct, frozen=True):
-    """What a span adds, a call that comes after other work, and a call that follows another at once."""
+    """What a span and a call add that come after other work, and those that follow another at once."""
 
     span_ns: int
+    next_span_ns: int
     first_ns: int
     next_ns: int
 
@@ -62,11 +64,14 @@ class _Costs(msgspec.Struct, frozen=True):
         if first_ns is None:
             return None
         next_ns = first_ns if costs.next_posix_call_ns is None else costs.next_posix_call_ns
-        return cls(costs.span_ns, first_ns, min(first_ns, next_ns))
+        next_span_ns = costs.span_ns if costs.next_span_ns is None else costs.next_span_ns
+        return cls(costs.span_ns, min(costs.span_ns, next_span_ns), first_ns, min(first_ns, next_ns))
 
-    def added_ns(self, calls: PosixCalls, span_starts: Times, starts: Times, ends: Times) -> int:
+    def added_ns(self, calls: PosixCalls, spans: Spans, starts: Times, ends: Times) -> int:
         """What the calls and spans added that begin in the windows ``[starts[i], ends[i])``."""
-        added_ns = self.span_ns * count_inside(span_starts, starts, ends)
+        added_ns = self.span_ns * count_inside(spans["start_ns"], starts, ends)
+        if saved_ns := self.span_ns - self.next_span_ns:
+            added_ns -= saved_ns * count_inside(spans["start_ns"][following_spans(spans)], starts, ends)
         added_ns += self.first_ns * count_inside(calls.start_ns, starts, ends)
         if saved_ns := self.first_ns - self.next_ns:
             added_ns -= saved_ns * count_inside(calls.start_ns[following(calls)], starts, ends)
@@ -116,7 +121,7 @@ def _consumer_ns(analysis: RankAnalysis, costs: _Costs) -> int:
     tids = distinct(main.rows(names.BATCH_ROW)["tid"])
     starts, ends = analysis.kept["start_ns"], analysis.kept["end_ns"]
     calls, spans = analysis.session.calls_of(main), main.spans
-    own_spans = spans["start_ns"][np.isin(spans["tid"], tids)]
+    own_spans = spans[np.isin(spans["tid"], tids)]
     return costs.added_ns(calls.where(np.isin(calls.tid, tids)), own_spans, starts, ends)
 
 
@@ -128,7 +133,7 @@ def _of_worker(analysis: RankAnalysis, costs: _Costs, worker: Process) -> tuple[
         return 0, 0
     made = made[np.lexsort((made["prepared_ns"], made["taken_ns"]))]
     starts, ends = made["taken_ns"], made["prepared_ns"]
-    added_ns = costs.added_ns(analysis.session.calls_of(worker), worker.spans["start_ns"], starts, ends)
+    added_ns = costs.added_ns(analysis.session.calls_of(worker), worker.spans, starts, ends)
     return added_ns, int((ends - starts).sum())
 
 
@@ -138,6 +143,17 @@ def following(calls: PosixCalls) -> npt.NDArray[np.bool_]:
     tid, start, end = calls.tid[order], calls.start_ns[order], calls.end_ns[order]
     found = np.zeros(len(calls), np.bool_)
     found[order[1:]] = (tid[1:] == tid[:-1]) & (start[1:] - end[:-1] < _AT_ONCE_NS)
+    return found
+
+
+def following_spans(spans: Spans) -> npt.NDArray[np.bool_]:
+    """Mark the spans that begin within 20 µs of the beginning or the end of their thread's last one."""
+    order = np.lexsort((spans["start_ns"], spans["tid"]))
+    tid, start = spans["tid"][order], spans["start_ns"][order]
+    end = bounds(spans)[1][order]
+    before = np.where(end[:-1] <= start[1:], end[:-1], start[:-1])
+    found = np.zeros(len(spans), np.bool_)
+    found[order[1:]] = (tid[1:] == tid[:-1]) & (start[1:] - before < _AT_ONCE_NS)
     return found
 
 

@@ -87,7 +87,7 @@ Evidence = dict[str, float | str | list[int]]
 
 
 class Culprit(ReportPart, frozen=True, kw_only=True):
-    """Who holds a stage up from outside."""
+    """Who holds a stage up from outside, or what is behind the code of a loader that is slow."""
 
     id: Annotated[str, figure("which one")]
     text: Annotated[str, figure("the sentence")]

@@ -24,7 +24,7 @@ from iotrace.session.manifest import NotCaptured
 
 # The modules that hold the rules of each scope, in the order of their codes.
 SUBJECTS = {
-    "loader": ("files", "samples", "workers"),
+    "loader": ("files", "samples", "workers", "sources"),
     "rank": ("cpus", "memory", "waste", "startup", "numa", "repeated", "regions"),
     "loop": ("iterators", "memory", "loop"),
     "device": ("device",),
@@ -204,7 +204,7 @@ def rule_of(code: str) -> Rule:
 
 
 def culprits_of(found: Sequence[Finding]) -> list[Culprit]:
-    """Return what holds the making of batches up from outside, in order."""
+    """Return what holds the making of batches up, or is behind what seems to, in order."""
     return [
         Culprit(
             id=rule_of(each.rule).id,

@@ -8,6 +8,7 @@ from iotrace.analysis.rules.causes import MOSTLY, Remedy, ended_by, held_up_by
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.files import opened_again
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
+from iotrace.analysis.rules.sources import fetched_row_by_row
 from iotrace.units import percent, size
 
 _TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
@@ -25,6 +26,9 @@ _MANY_SAMPLES = 16
     silent=[
         {"cause": "transform", "asleep": None},
         {"cause": "transform", "wait_ms": 4.0, "causes_ms": {"transform": 4.0}},
+        {"cause": "transform", "wait_ms": 9.0, "causes_ms": {"transform": 9.0}, "ready": 3.9},
+        {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "fed_by": "the queue q"},
+        {"cause": "transform", "item": "TensorDataset.__getitem__", "item_library": "torch"},
     ],
 )
 def slow_transform(facts: LoaderFacts) -> Iterator[Finding]:
@@ -36,7 +40,7 @@ def slow_transform(facts: LoaderFacts) -> Iterator[Finding]:
     Remedy: precompute what is not random, vectorise the rest; keep a file open that each sample opens; or
     find what a thread that sleeps waits for.
     """
-    if held_up_by(facts, "transform"):
+    if held_up_by(facts, "transform") and not (facts.about.fed_by or fetched_row_by_row(facts)):
         yield from ended_by(_faster_code(facts), "transform", facts)
 
 
@@ -70,6 +74,14 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
     opened = opened_again(facts, "transform")
     if opened is not None:
         return opened
+    if facts.about.item_library == "torch":
+        return None  # it only indexes what the program gave it
+    if facts.about.item_library:
+        return Remedy(
+            f"make samples of {facts.about.dataset} ahead of training",
+            f"{item} is code of a library: do what is not random in it once, ahead of training, and store "
+            "the result",
+        )
     on_device = ", or run it on the accelerator" if facts.accelerated else ""
     return Remedy(
         f"precompute or vectorise {item or 'the transform'}",
@@ -99,18 +111,19 @@ def slow_collate(facts: LoaderFacts) -> Iterator[Finding]:
 
     torch's own function only copies: its time grows with the bytes and with the number of samples.
 
-    Remedy: do less in a collate function of your own; else return narrower dtypes, or make a batch at once in
-    `__getitems__`.
+    Whether one of the program's computed, slept or waited for a CPU is known from the kernel's account.
+
+    Remedy: find out what a function of your own sleeps for, or do once, ahead of training, what it computes;
+    else return narrower dtypes, or make a batch at once in `__getitems__`.
     """
-    if held_up_by(facts, "collate"):
+    if held_up_by(facts, "collate") and not (facts.about.tokenizer or fetched_row_by_row(facts)):
         yield from ended_by(_less_collating(facts), "collate", facts)
 
 
 def _less_collating(facts: LoaderFacts) -> Remedy | None:
     """By whose the function is; torch's own only copies."""
     if facts.collate and not facts.collate.startswith("default_"):
-        text = f"{facts.collate} is slow: pad, convert and copy less in it"
-        return Remedy(f"pad, convert and copy less in {facts.collate}", text)
+        return _own_collate(facts)
     if facts.collate != "default_collate" or facts.core_free is not True:
         return None
     if facts.batch_bytes is not None and facts.batch_bytes >= _LARGE_BATCH:
@@ -123,3 +136,30 @@ def _less_collating(facts: LoaderFacts) -> Remedy | None:
             "the dataset's __getitems__, with a collate_fn that passes it on",
         )
     return None
+
+
+def _own_collate(facts: LoaderFacts) -> Remedy | None:
+    """By what the program's own function did: it slept, computed, or waited for a CPU."""
+    asleep, on_cpu, name = facts.making.collate_asleep, facts.making.collate_on_cpu, facts.collate
+    if asleep is None or on_cpu is None:
+        short = f"pad, convert and copy less in {name}"
+        return Remedy(short, f"whether {name} computes or sleeps is unknown: {short}")
+    if asleep >= max(on_cpu, MOSTLY):
+        return Remedy(
+            f"find out why {name} sleeps ({percent(asleep)} of its time)",
+            f"{name} sleeps in {percent(asleep)} of that: find what it waits for (a network, a lock, another "
+            "process)",
+        )
+    delayed = percent(max(0.0, 1 - asleep - on_cpu))
+    if on_cpu < _TELLING:
+        return Remedy(
+            f"find {name} a free CPU: it lacked one in {delayed} of the time",
+            f"{name} waited for a CPU in {delayed} of the time, so what is slow is unknown: run again with a "
+            "free CPU for each worker (fewer workers, or no other programs)",
+            gains=False,
+        )
+    return Remedy(
+        f"compute less in {name} ({percent(on_cpu)} CPU)",
+        f"{name} computes in {percent(on_cpu)} of that, and waits for a CPU in {delayed}: do once, ahead of "
+        "training, what is not random in it (tokenising, parsing, converting); only pad and stack here",
+    )

@@ -19,7 +19,9 @@ from iotrace.analysis.rules.causes import (
     which,
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
+from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import MORE_WORKERS, ORDER, THE_CAUSE, Finding, rule
+from iotrace.analysis.rules.sources import shared_unevenly
 from iotrace.analysis.wait.data_wait import UNMADE
 from iotrace.units import size
 
@@ -43,15 +45,17 @@ _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
     silent=[
         {"cause": "transport", "workers": 0},
         {"cause": "transport", "core_free": False},
+        {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0, "core_free": False},
         {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 100.0},
+        {"cause": "transport", "wait_ms": 9.0, "causes_ms": {"transport": 9.0}, "ready": 3.9},
     ],
 )
 def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for batches to come from the workers, which had made them.
 
     A batch is put into shared memory, and its handle is sent through a queue. Large batches take long to
-    copy; of small ones, handing over may cost more than making them. Where no CPU was free, the wait may be
-    for one.
+    copy; of small ones, handing over may cost more than making them. Where no CPU was free, the loop may
+    have waited for one to take what lay ready, which no loader changes: then nothing is advised.
 
     Remedy: send narrower dtypes; of batches that are soon made, try it without workers.
     """
@@ -60,23 +64,18 @@ def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
 
 
 def _less_transport(facts: LoaderFacts) -> Remedy | None:
-    """Of large batches from workers, where no process waits for a CPU; and of batches soon made."""
-    if not facts.about.workers or facts.core_free is None or facts.handed_over:
+    """Of large batches from workers, and of batches soon made; only where a CPU was free."""
+    if not facts.about.workers or facts.core_free is not True or facts.handed_over:
         return None
     if facts.batch_bytes is None or facts.batch_bytes < _LARGE_BATCH:
         return _without_workers(facts)
-    if not facts.core_free:
-        return None
     cast = " and cast them on the accelerator" if facts.accelerated else ""
     text = f"batches of {size(facts.batch_bytes)} come from the workers: send narrower dtypes{cast}"
     return Remedy("send narrower dtypes from the workers", text)
 
 
 def _without_workers(facts: LoaderFacts) -> Remedy | None:
-    """Where the loop waits for a batch about as long as it would take to make it; a sweep tells.
-
-    Where processes wait for a CPU, that may be the wait: the change is then called unproven.
-    """
+    """Where the loop waits for a batch about as long as it would take to make it; a sweep tells."""
     handing_ms = facts.causes_ms["transport"]
     if facts.made_ms is None or facts.about.wrapped or facts.made_ms > _ABOUT * handing_ms:
         return None
@@ -85,9 +84,6 @@ def _without_workers(facts: LoaderFacts) -> Remedy | None:
         "without workers it may be faster; iotrace sweep --workers 0,1 measures it"
     )
     short = "try num_workers=0: iotrace sweep --workers 0,1"
-    if not facts.core_free:
-        text += ", and no CPU was free: the wait may be for one, so this is unproven"
-        short = "unproven: try num_workers=0 (iotrace sweep --workers 0,1 measures it)"
     return Remedy(short, text, gains=False, tries=True, evidence={"made_ms": facts.made_ms})
 
 
@@ -209,6 +205,8 @@ def _kept_workers(facts: LoaderFacts) -> Remedy | None:
         {"production_ms": 200.0, "core_free": False},
         {"production_ms": 200.0, "cpus": 2},
         {"production_ms": 90.0},
+        {"production_ms": 200.0, "iterable": True, "fed_by": "the queue q"},
+        {"production_ms": 200.0, "iterable": True, "making": Making(sharing=1.0, makers=1)},
     ],
 )
 def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
@@ -217,16 +215,19 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     The loop waited for batches that were not made yet. The number in the advice is what is needed for
     batches as fast as the loop takes them; more than the CPUs help only where workers mostly sleep.
 
-    Remedy: more workers. An IterableDataset has to share its samples among them.
+    Remedy: more workers. An IterableDataset has to share its samples among them. None for one that a thread
+    or process of the program feeds, and where some workers have no data already.
     """
     about = facts.about
+    if about.fed_by or shared_unevenly(facts):
+        return
     if about.wrapped or facts.production_ms is None or not facts.is_waited_for:
         return
     if not is_worth(facts.bound_ms, facts) or facts.unmade_fraction < UNMADE:
         return
     # In calls of libraries with threads of their own, somebody sleeps where the process does; or has no CPU.
     asleep_there = facts.threaded - facts.threaded_cpu if facts.core_free else 0.0
-    sleeps = (facts.asleep or 0.0) + asleep_there >= MOSTLY
+    sleeps = facts.made_asleep + asleep_there >= MOSTLY
     if not sleeps and (facts.core_free is not True or facts.cpus is None or about.workers + 1 >= facts.cpus):
         return
     compute_ms = facts.step_ms - facts.bound_ms
@@ -282,7 +283,7 @@ def _enough_workers(facts: LoaderFacts, made_ms: float, compute_ms: float, sleep
 
 def _beyond_the_cores(facts: LoaderFacts, made_ms: float) -> float:
     """What a step may win before the computing that its batches need keeps all cores busy."""
-    busy_ms = made_ms * ((facts.on_cpu or 0.0) + facts.threaded_cpu) / (facts.cpus or 1)
+    busy_ms = made_ms * (facts.made_on_cpu + facts.threaded_cpu) / (facts.cpus or 1)
     return max(0.0, facts.step_ms - busy_ms)
 
 

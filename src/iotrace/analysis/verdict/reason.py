@@ -77,10 +77,13 @@ def reason_of(rank: RankReport) -> dict[str, str | None]:
     What nobody who runs the job can change stands behind them.
     """
     found = _cause_of(rank)
-    culprit = next((each for each in rank.culprits if each.leads), None)
-    if culprit is None or found["why"] is None:
+    leading = [each for each in rank.culprits if each.leads]
+    if not leading or found["why"] is None:
         return found
-    why = culprit.text if culprit.remedy else f"{found['why']}; {culprit.text}"
+    culprit = next((each for each in leading if each.remedy), leading[0])
+    why = culprit.text if culprit.remedy else found["why"]
+    if not leading[0].remedy:
+        why = f"{why}; {leading[0].text}"
     return {**found, "why": why, "culprit": culprit.id}
 
 
@@ -109,7 +112,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     if cause == "transform" and primary is not None:
         what = primary.item or f"the own code of {primary.dataset} (transform)"
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
-        share += f" of the wait, not making them: {_found_ready(primary)}"
+        taken = ", and no CPU was free to take one" if competes(rank) else ""
+        share += f" of the wait, not making them: {_found_ready(primary)}{taken}"
         return {"why": f"{what} takes {share}", "cause": cause}
     return {"why": f"{what} takes {share} of the wait", "cause": cause}
 

@@ -23,7 +23,12 @@ from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import idle_fraction, idle_text, why_first, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.reason import MOSTLY, ready_text, reason_of, waits_text
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict as verdict_in_words
+from iotrace.analysis.wait.data_wait import (
+    MODERATELY_PERCENT,
+    bound_fraction,
+    least_percent,
+    verdict as verdict_in_words,
+)
 from iotrace.session.liveness import ENDED, RUNNING
 from iotrace.units import bounds, percent
 
@@ -213,7 +218,8 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
         kind, said = _KINDS[verdict_in_words(fraction)], f"{whose}{costs.text}"
         return Finding(kind=kind, text=said, why=costs.why, cause="startup", rank=rank)
     text = f"{whose}{waits_text(rank, fraction)}"
-    if 100 * fraction >= MODERATELY_PERCENT:
+    ready = None if rank.primary is None else rank.primary.queue_depth_mean
+    if 100 * fraction >= least_percent(ready):
         if (traced := _of_tracing(rank, fraction)) is not None:
             text = f"{whose}{traced}, the wait {percent(fraction)}"
             fix = _TRACE_LESS if rank.overhead is not None and rank.overhead.calls_cost_most else None

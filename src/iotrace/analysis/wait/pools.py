@@ -93,9 +93,12 @@ def decoding_without_cpu(analysis: RankAnalysis, report: RankReport) -> float | 
     return min(1.0, delayed / busy) if enough and delayed >= _MOSTLY * busy else None
 
 
-def samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None, float | None, float, float]:
+def samples_made(
+    analysis: RankAnalysis, run: LoaderRun, kind: int = KIND_ITEM
+) -> tuple[float | None, float | None, float, float]:
     """The shares of the making of a loader's samples in which its thread slept, and in which it computed.
 
+    With another `kind` of spans those of what they are of, such as putting samples together.
     The last two are of libraries that work on threads of their own: their calls, which the first two leave
     out, and in these the CPU time of the process. What such calls waited for a CPU is in none.
     """
@@ -106,7 +109,7 @@ def samples_made(analysis: RankAnalysis, run: LoaderRun) -> tuple[float | None, 
         windows = made[makers == process.pid]
         windows = windows[np.lexsort((windows["prepared_ns"], windows["taken_ns"]))]
         spans = process.spans
-        items = outermost_of(process, KIND_ITEM)
+        items = outermost_of(process, kind)
         items = items.taken((items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0))
         if not len(windows) or not len(items):
             continue

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.iterations import Iterations, iterations_of
-from iotrace.analysis.loop.loaders import item_of, production_ms
+from iotrace.analysis.loop.loaders import item_of, production_ms, queue_depth
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
@@ -25,10 +25,12 @@ from iotrace.analysis.results import (
     RankReport,
     total,
 )
+from iotrace.analysis.rules.facts.making import Making, making_of
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,
     file_costs,
+    least_percent,
     means_ms,
     unmade_fraction,
 )
@@ -67,7 +69,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     decoding (`FILES`), and without that of one file (``files:PATH``); `predicted` has what a replay on the
     model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is what ending and
     starting workers takes in later epochs; `single` iterators were left after one batch; `all_bound_ms` is
-    the sum of `bound_ms` of all loaders of the loop.
+    the sum of `bound_ms` of all loaders of the loop. `ready`: so many batches lay ready when the loop came
+    for one. `making`: how they are made.
     """
 
     number: int = 0
@@ -106,6 +109,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     batches: int = 0
     batches_per_step: float = 1.0
     all_bound_ms: float | None = None
+    ready: float | None = None
+    making: Making = Making()
 
     @property
     def bound_ms(self) -> float:
@@ -119,9 +124,27 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the waits for all loaders of the loop are 5 % of a step or more."""
+        """Whether the waits for all loaders of the loop are 5 % of a step; 10 % where batches lie ready."""
         all_ms = self.bound_ms if self.all_bound_ms is None else self.all_bound_ms
-        return 100 * all_ms / self.step_ms >= MODERATELY_PERCENT
+        return 100 * all_ms / self.step_ms >= least_percent(self.ready)
+
+    @property
+    def made_asleep(self) -> float:
+        """The share of a batch's making in which its thread slept, samples and collating together."""
+        return self._made_as(self.asleep, self.making.collate_asleep)
+
+    @property
+    def made_on_cpu(self) -> float:
+        """The same of its computing."""
+        return self._made_as(self.on_cpu, self.making.collate_on_cpu)
+
+    def _made_as(self, samples: float | None, collated: float | None) -> float:
+        parts_ms = {
+            each: self.causes_ms.get(each, 0.0) for each in ("read", "decode", "transform", "collate")
+        }
+        whole_ms = sum(parts_ms.values())
+        of_collate = parts_ms["collate"] / whole_ms if whole_ms and collated is not None else 0.0
+        return (1 - of_collate) * (samples or 0.0) + of_collate * (collated or 0.0)
 
 
 _MOST_LOADERS = 32  # that advice is sought for
@@ -207,6 +230,8 @@ def _facts(
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or "",
+        ready=queue_depth(source.deliveries[1:]) if about.workers and not about.library else None,
+        making=making_of(analysis, source, analysis.source_waits if primary else waits),
     )
 
 

@@ -1,0 +1,359 @@
+"""Where samples come from: who feeds a dataset, how it is asked, shared out, filled, what its makers do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from iotrace.analysis.rules.causes import (
+    MOSTLY,
+    Remedy,
+    ended_by,
+    finding,
+    held_up_by,
+    is_worth,
+    level,
+    of_loader,
+    which,
+)
+from iotrace.analysis.rules.facts.loader import LoaderFacts
+from iotrace.analysis.rules.facts.making import Making
+from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, rule
+from iotrace.analysis.wait.data_wait import UNMADE
+from iotrace.units import percent
+
+_CHEAP_US = 30.0  # a sample: to ask for it takes as long as to make it
+_MANY_ROWS = 32
+_TOLD = 0.25  # of the wait: what a verdict names before its cause
+_EVEN = 0.75  # of the workers: as many as work while the busiest does
+
+
+@rule(
+    "IO210",
+    "fed-by-the-program",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[
+        {
+            "cause": "transform",
+            "fed_by": "the queue q",
+            "iterable": True,
+            "workers": 0,
+            "asleep": 0.9,
+            "on_cpu": 0.0,
+        }
+    ],
+    silent=[
+        {"cause": "transform", "iterable": True, "workers": 0, "asleep": 0.9, "on_cpu": 0.0},
+        {"cause": "transform", "fed_by": "the queue q", "asleep": 0.1, "on_cpu": 0.9},
+    ],
+)
+def fed_by_the_program(facts: LoaderFacts) -> Iterator[Finding]:
+    """A thread or another process of the program gives the dataset its samples, and is slower than the loop.
+
+    The dataset sleeps for them, and has a queue, a pipe or a thread of the training process. A worker gets a
+    copy of the dataset, but not of that thread: it would wait for ever. So no number of workers is advised.
+
+    Remedy: make what feeds the dataset faster, such as by more of the processes that fill its queue.
+    """
+    feeder = facts.about.fed_by
+    if not feeder or not held_up_by(facts, "transform") or facts.made_asleep < MOSTLY:
+        return
+    cost_ms = facts.causes_ms["transform"]
+    yield finding(
+        facts,
+        text=(
+            f"{facts.about.dataset}{of_loader(facts)} sleeps until {feeder} gives it samples: "
+            f"{cost_ms:.1f} ms of wait a step"
+        ),
+        how=(
+            "make what fills it faster; num_workers is not advised: workers get a copy of the dataset, not "
+            "the thread that feeds it, and may wait for ever"
+        ),
+        remedy=f"feed {facts.about.dataset} faster ({feeder}); num_workers may hang",
+        level=level(cost_ms, facts),
+        evidence={"transform_ms": cost_ms, **which(facts)},
+        cost_ms=cost_ms,
+        is_main_cause=cost_ms >= MOSTLY * facts.wait_ms,
+    )
+
+
+@rule(
+    "IO211",
+    "rows-one-by-one",
+    "loader",
+    turn=THE_CAUSE,
+    fires=[
+        {
+            "causes_ms": {"transform": 38.0, "collate": 10.0},
+            "collate": "default_collate",
+            "samples": 4096.0,
+            "making": Making(item_ms=0.007),
+        }
+    ],
+    silent=[
+        {"collate": "default_collate", "samples": 4096.0, "making": Making(item_ms=2.0)},
+        {"collate": "default_collate", "samples": 8.0, "making": Making(item_ms=0.007)},
+        {"collate": "pad", "samples": 4096.0, "making": Making(item_ms=0.007)},
+    ],
+)
+def rows_one_by_one(facts: LoaderFacts) -> Iterator[Finding]:
+    """A batch is fetched row by row and stacked again, of a dataset that holds its rows in memory.
+
+    A call of `__getitem__` for each row, and stacking thousands of tensors, take longer than to index all
+    rows at once.
+
+    Remedy: one index for the whole batch: a sampler of batches with `batch_size=None`, or `__getitems__`.
+    """
+    if not fetched_row_by_row(facts):
+        return
+    cost_ms = sum(facts.causes_ms.get(cause, 0.0) for cause in ("transform", "collate"))
+    gain_ms = min(facts.bound_ms, cost_ms)
+    if not facts.is_waited_for or not is_worth(gain_ms, facts):
+        return
+    whole = f"DataLoader({facts.about.dataset.lower()}, sampler=BatchSampler(…), batch_size=None)"
+    if facts.about.item_library:
+        how = f"{whole} asks for a batch at once; or index the tensors yourself"
+        remedy = "rows at once: BatchSampler and batch_size=None"
+    else:
+        how = (
+            f"index all rows of a batch at once, in {facts.about.dataset}.__getitems__ with a collate_fn "
+            f"that passes them on; or {whole}, where __getitem__ takes a list"
+        )
+        remedy = f"rows at once: {facts.about.dataset}.__getitems__"
+    yield finding(
+        facts,
+        text=(
+            f"{facts.samples:.0f} rows a batch{of_loader(facts)} are fetched one by one and stacked: "
+            f"{cost_ms:.1f} ms of wait a step"
+        ),
+        how=how,
+        remedy=remedy,
+        level=level(cost_ms, facts),
+        evidence={"rows_ms": cost_ms, "rows": facts.samples or 0.0, **which(facts)},
+        gain_ms=gain_ms,
+        cost_ms=cost_ms,
+        is_main_cause=cost_ms >= MOSTLY * facts.wait_ms,
+        spares_work=True,
+    )
+
+
+def fetched_row_by_row(facts: LoaderFacts, *, cheap_us: float = _CHEAP_US, many: int = _MANY_ROWS) -> bool:
+    """Whether samples are so cheap, and so many in a batch, that asking for each costs most."""
+    about, item_ms = facts.about, facts.making.item_ms
+    return (
+        not (about.iterable or about.wrapped or facts.handed_over)
+        and facts.collate == "default_collate"
+        and (facts.samples or 0.0) >= many
+        and item_ms is not None
+        and 1000 * item_ms <= cheap_us
+    )
+
+
+@rule(
+    "IO212",
+    "uneven-shards",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[
+        {
+            "iterable": True,
+            "workers": 4,
+            "production_ms": 100.0,
+            "asleep": 1.0,
+            "on_cpu": 0.0,
+            "making": Making(sharing=2.0, makers=2),
+        }
+    ],
+    silent=[
+        {"iterable": True, "workers": 4, "production_ms": 100.0, "making": Making(sharing=3.8, makers=4)},
+        {"workers": 4, "production_ms": 100.0, "making": Making(sharing=2.0, makers=2)},
+        {
+            "iterable": True,
+            "workers": 4,
+            "production_ms": 100.0,
+            "core_free": False,
+            "making": Making(sharing=2.0, makers=2),
+        },
+    ],
+)
+def uneven_shards(facts: LoaderFacts) -> Iterator[Finding]:
+    """Some workers have no data, or much less than others: its parts are fewer than workers, or uneven.
+
+    An IterableDataset shares its samples out itself, mostly by files. A worker without a file ends at once.
+    More workers do not help.
+
+    Remedy: as many parts of one size as there are workers, or a multiple.
+    """
+    making, workers = facts.making, facts.about.workers
+    if not shared_unevenly(facts) or making.sharing is None or facts.production_ms is None:
+        return
+    if not facts.is_waited_for or facts.unmade_fraction < UNMADE:
+        return
+    sleeps = facts.made_asleep >= MOSTLY
+    if not sleeps and (facts.core_free is not True or (facts.cpus or 0) <= making.sharing + 1):
+        return
+    compute_ms = facts.step_ms - facts.bound_ms
+    made_ms = facts.production_ms * facts.batches_per_step
+    gain_ms = min(facts.bound_ms, facts.step_ms - max(compute_ms, made_ms / workers))
+    if not is_worth(gain_ms, facts):
+        return
+    seen = (
+        f"{making.makers} of {workers} workers made all batches"
+        if (making.makers or 0) < workers
+        else f"of {workers} workers one made {percent(1 / making.sharing)} of the batches"
+    )
+    yield finding(
+        facts,
+        text=f"{seen}{of_loader(facts)}: the parts of {facts.about.dataset} are fewer, or uneven",
+        how=f"share its data out in {workers} parts of one size, or a multiple (files, shards)",
+        remedy=f"split the data evenly: {workers} shards for {workers} workers",
+        level=level(facts.bound_ms, facts),
+        evidence={"sharing": making.sharing, "workers": float(workers), **which(facts)},
+        gain_ms=gain_ms,
+        is_main_cause=facts.unmade_fraction >= MOSTLY,
+        silences=("IO103", "IO206"),
+    )
+
+
+def _leading(spent_ms: float, facts: LoaderFacts) -> dict[str, Any]:
+    """Of what takes most of the dataset's own code that code is not to be made faster, or by more workers."""
+    leads = spent_ms >= max(MOSTLY * facts.causes_ms.get("transform", 0.0), _TOLD * facts.wait_ms)
+    return {"is_main_cause": leads, "spares_work": True, "silences": ("IO103",) if leads else ()}
+
+
+def shared_unevenly(facts: LoaderFacts, *, even: float = _EVEN) -> bool:
+    """Whether the busiest worker has so much more to do than others that these had nothing to do."""
+    about, sharing = facts.about, facts.making.sharing
+    return (
+        bool(about.iterable) and about.workers > 1 and sharing is not None and sharing <= even * about.workers
+    )
+
+
+@rule(
+    "IO213",
+    "slow-first-sample",
+    "loader",
+    turn=THE_CAUSE,
+    fires=[
+        {
+            "iterable": True,
+            "epochs": 4,
+            "making": Making(fill_ms=30.0, first_item_ms=2000.0, item_ms=0.5),
+        }
+    ],
+    silent=[
+        {"iterable": True, "epochs": 4, "making": Making(fill_ms=2.0, first_item_ms=2000.0, item_ms=0.5)},
+        {"iterable": True, "epochs": 4, "making": Making(fill_ms=30.0, first_item_ms=4.0, item_ms=0.5)},
+        {"epochs": 4, "making": Making(fill_ms=30.0, first_item_ms=2000.0, item_ms=0.5)},
+    ],
+)
+def slow_first_sample(facts: LoaderFacts, *, times: float = 20.0) -> Iterator[Finding]:
+    """Each epoch begins with a long wait: its first sample takes many times as long as any other.
+
+    An IterableDataset works before it yields, as one does that fills a shuffle buffer, or lists its files.
+
+    Remedy: yield while the buffer fills, or make it smaller and shuffle the files; or keep one pass going
+    over all epochs.
+    """
+    making, about = facts.making, facts.about
+    if not about.iterable or about.wrapped or not making.item_ms or making.first_item_ms is None:
+        return
+    gain_ms = min(facts.bound_ms, making.fill_ms)
+    if (
+        not facts.is_waited_for
+        or not is_worth(gain_ms, facts)
+        or making.first_item_ms < times * making.item_ms
+    ):
+        return
+    item = facts.item.partition(" ")[0] or about.dataset
+    yield finding(
+        facts,
+        text=(
+            f"before the first sample of each epoch {item}{of_loader(facts)} works "
+            f"{making.first_item_ms:.0f} ms, for others {making.item_ms:.2g} ms: {making.fill_ms:.1f} ms of "
+            "wait a step"
+        ),
+        how=(
+            "as where a shuffle buffer is filled: yield while it fills, make it smaller and shuffle the "
+            "files, or keep one pass going over all epochs"
+        ),
+        remedy="fill less before an epoch's first sample",
+        level=level(gain_ms, facts),
+        evidence={"fill_ms": making.fill_ms, "first_item_ms": making.first_item_ms, **which(facts)},
+        gain_ms=gain_ms,
+        cost_ms=making.fill_ms,
+        **_leading(making.fill_ms, facts),
+    )
+
+
+@rule(
+    "IO214",
+    "collecting-garbage",
+    "loader",
+    turn=THE_CAUSE,
+    fires=[{"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0)}],
+    silent=[
+        {"making": Making(collecting_ms=2.0, collections=12, collection_ms=800.0)},
+        {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0), "wait_ms": 2.0},
+    ],
+)
+def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
+    """Python's garbage collector stops who makes the batches, while the loop waits for them.
+
+    A full collection looks at all objects of the process. A dataset of millions of lists and dictionaries
+    makes it long, and code that makes many objects makes it frequent.
+
+    Remedy: `gc.freeze()` at the worker's start takes the dataset's objects out; or hold arrays in place of
+    them; or `gc.disable()`, and `gc.collect()` every so many batches, which bounds the memory.
+    """
+    making = facts.making
+    gain_ms = min(facts.bound_ms, making.collecting_ms)
+    if not facts.is_waited_for or not is_worth(gain_ms, facts):
+        return
+    where = "in worker_init_fn" if facts.about.workers else "before the loop"
+    yield finding(
+        facts,
+        text=(
+            f"making batches{of_loader(facts)} stops for Python's garbage collector: {making.collections} "
+            f"collections of {making.collection_ms:.0f} ms, {making.collecting_ms:.1f} ms of wait a step"
+        ),
+        how=(
+            f"gc.freeze() {where} takes the dataset's objects out of them; hold arrays, not millions of "
+            "objects; or gc.disable() with gc.collect() every so many batches"
+        ),
+        remedy=f"gc.freeze() {where}, or fewer objects",
+        level=level(gain_ms, facts),
+        evidence={"collecting_ms": making.collecting_ms, "collections": making.collections, **which(facts)},
+        gain_ms=gain_ms,
+        cost_ms=making.collecting_ms,
+        **_leading(making.collecting_ms, facts),
+    )
+
+
+@rule(
+    "IO215",
+    "tokenised-each-time",
+    "loader",
+    turn=THE_CAUSE,
+    fires=[{"cause": "collate", "collate": "encode", "tokenizer": "tokenizers.Tokenizer"}],
+    silent=[
+        {"cause": "collate", "collate": "encode"},
+        {"cause": "transform", "collate": "encode", "tokenizer": "tokenizers.Tokenizer"},
+    ],
+)
+def tokenised_each_time(facts: LoaderFacts) -> Iterator[Finding]:
+    """The collate function tokenises each batch anew, in each epoch, while the loop waits.
+
+    It uses a tokenizer, and most of the wait is in it.
+
+    Remedy: tokenise once, ahead of training, and store the numbers; pad alone in the collate function.
+    """
+    if held_up_by(facts, "collate") and facts.about.tokenizer:
+        remedy = Remedy(
+            f"tokenise ahead of training, not in {facts.collate or 'collate_fn'}",
+            f"{facts.collate or 'the collate function'} tokenises each batch ({facts.about.tokenizer}): do "
+            "it once, ahead of training, store the numbers, and pad alone here",
+            spares_work=True,
+        )
+        yield from ended_by(remedy, "collate", facts)

@@ -1,0 +1,90 @@
+"""How batches are made: who shares the work, what first samples take, what collections of garbage take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.rules.facts.making import _shared, making_of
+from iotrace.analysis.wait.waits import Waits
+from iotrace.session import names
+from iotrace.session.names import KIND_ITEM
+from iotrace.sources.records import IteratorStart
+from iotrace.sources.session import open_session
+from tests.support.growing import MS, SECOND, Growing
+from tests.support.tables import deliveries_of
+
+ABOUT = IteratorStart(iterator=0, loader=0, dataset="S", workers=4, epoch=0, generation=0, mono_ns=0)
+
+
+def shared(*workers: int | None) -> tuple[int | None, float | None]:
+    batches = [Delivery(0, number, 0, 0, number, 0, 1, worker=each) for number, each in enumerate(workers)]
+    return _shared(LoaderRun(0, ABOUT, deliveries_of(batches)))
+
+
+def test_how_many_workers_made_the_batches() -> None:
+    assert shared(0, 1, 2, 3, 0, 1, 2, 3) == (4, 4.0)
+    assert shared(0, 2, 0, 2) == (2, 2.0)
+    assert shared(0, 0, 0, 1) == (2, pytest.approx(4 / 3))
+    assert shared(None, None) == shared() == (None, None)
+
+
+def made(tmp_path: Path, pauses: Sequence[tuple[int, int]] = ()) -> RankAnalysis:
+    run = Growing(tmp_path)
+    run.record(20)
+    run.end()
+    (records,) = tmp_path.glob(f"{names.PROCESSES}/{run._worker(0)}-*/{names.RECORDS}")
+    with records.open("a") as file:
+        for start_ns, end_ns in pauses:
+            row = {"type": "pause", "pause": "collection", "tid": -1, "start_ns": start_ns, "end_ns": end_ns}
+            file.write(json.dumps(row) + "\n")
+    session = open_session(tmp_path)
+    return RankAnalysis(session, session.ranks[0])
+
+
+def test_long_collections_in_the_making_of_batches_count_as_they_are_waited_for(
+    tmp_path: Path,
+) -> None:
+    taken_ns = SECOND + 3 * 15 * MS
+    pauses = [(taken_ns, taken_ns + 12 * MS), (taken_ns + 13 * MS, taken_ns + 14 * MS), (1, 20 * MS)]
+    analysis = made(tmp_path, pauses)
+    making = making_of(analysis, analysis.loaders[0], analysis.measured_waits)
+    # One is short, one lies before the first batch.
+    assert (making.collections, making.collection_ms) == (1, 12.0)
+    waits = analysis.measured_waits
+    own = waits[waits.deliveries["taken_ns"] == analysis.rank.main.clock.to_session_ns(taken_ns)]
+    waited_ns = int(own.deliveries.wait_ns.sum()) - int(own.of_cause("transport").sum())
+    assert making.collecting_ms == pytest.approx(waited_ns * 12 / 15 / len(analysis.kept) / 1e6)
+
+
+def test_without_collections_and_later_passes_there_is_none(tmp_path: Path) -> None:
+    analysis = made(tmp_path)
+    making = making_of(analysis, analysis.loaders[0], analysis.measured_waits)
+    assert (making.collections, making.collection_ms, making.collecting_ms) == (0, None, 0.0)
+    assert (making.first_item_ms, making.fill_ms, making.item_ms) == (None, 0.0, 15.0)
+    assert (making.makers, making.sharing) == (1, 1.0)
+
+
+def test_what_the_first_sample_of_a_later_pass_takes_longer_than_others(tmp_path: Path) -> None:
+    analysis = made(tmp_path)
+    worker = analysis.rank.workers[0]
+    spans = worker.spans.copy()
+    items = (spans["kind"] == KIND_ITEM).nonzero()[0]
+    spans["duration_ns"][items] = 1 * MS
+    spans["duration_ns"][items[10]] = 14 * MS
+    rank = replace(analysis.rank, workers=[replace(worker, spans=spans)])
+    analysis = RankAnalysis(analysis.session, rank)
+    waits = analysis.measured_waits
+    epochs = (waits.deliveries["index"] >= 10).astype("int64")  # from the tenth batch on a second pass
+    waits = Waits(
+        waits.deliveries.changed(epoch=epochs), waits.causes, waits.files, waits.made, waits.made_files
+    )
+    making = making_of(analysis, analysis.loaders[0], waits)
+    assert (making.first_item_ms, making.item_ms) == (14.0, 1.0)
+    assert making.fill_ms > 0
