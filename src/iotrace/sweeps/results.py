@@ -37,7 +37,8 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     any), ``not applied`` (the loader had other workers than asked, or no batches from memory). `inference`:
     no backward pass follows the loop's batches; `loaders` were iterated. `own_workers` are those that the
     program asks for by itself. `disturbed`: other programs or machines took so many CPUs that the times are
-    not the command's own (docs/definitions.md, trust). `cache` is the state of the page cache before the run:
+    not the command's own (docs/definitions.md, trust); without them a step takes `least_step_ms` at the
+    least. `cache` is the state of the page cache before the run:
     ``asis``, ``cold``, ``warm``, or ``cannot be`` one of them. `origin` is known of a DataLoader.
     """
 
@@ -51,6 +52,7 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     step_ms: float | None = None
     step_ci95_ms: list[float] | None = None
+    least_step_ms: float | None = None
     samples_per_second: float | None = None
     compute_ms: float | None = None
     compute_ci95_ms: list[float] | None = None

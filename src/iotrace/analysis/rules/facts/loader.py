@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from iotrace.analysis.host.disturbance import alone
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import item_of, production_ms
@@ -60,7 +61,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
     its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of
     its samples, outside calls of libraries that work on threads of their own: these take `threaded` of it,
-    and compute in `threaded_cpu` at least. `called` tells the loader from others of the program; else it is
+    and compute in `threaded_cpu` at least. `waits_alone`: others took CPUs, and without them the loop would
+    wait, too, for 5 % of a step or more. `called` tells the loader from others of the program; else it is
     empty. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is the
     production of a step's batches. `gains_ms` bounds what a step loses without a cause, without reading and
     decoding (`FILES`), and without that of one file (``files:PATH``); `predicted` has what a replay on the
@@ -99,6 +101,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     on_cpu: float | None = None
     threaded: float = 0.0
     threaded_cpu: float = 0.0
+    waits_alone: bool = False
     called: str = ""
     storage_bytes: float | None = None
     batches: int = 0
@@ -188,12 +191,18 @@ def _facts(
         on_cpu=on_cpu,
         threaded=threaded,
         threaded_cpu=threaded_cpu,
+        waits_alone=_waits_alone(report),
         called=_called(about.dataset, source, report),
         storage_bytes=_storage_bytes(report, steps),
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or "",
     )
+
+
+def _waits_alone(report: RankReport) -> bool:
+    found = alone(report)
+    return found.kept < 1 and 100 * found.least_wait_ms >= MODERATELY_PERCENT * found.least_step_ms
 
 
 def _called(name: str, run: LoaderRun, report: RankReport) -> str:
