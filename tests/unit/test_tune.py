@@ -205,13 +205,17 @@ def _request(directory: Path, params: dict[str, str]) -> Request:
     return Request(command=COMMAND, params=params, kind="point", repeat=0, directory=directory)
 
 
-def test_two_worker_counts_are_measured_before_another_is_predicted(crowded: tuple[Machine, Search]) -> None:
+def test_what_the_model_chose_is_predicted_before_it_runs(crowded: tuple[Machine, Search]) -> None:
     search = crowded[1]
     assert search.predicted
     assert len(Predictor(list(search.seen.values())).counts) > 2
     second = search.measured[1].params
     assert WORKERS in second
-    assert f"workers={second[WORKERS]}" not in search.predicted
+    assert f"workers={second[WORKERS]}" in search.predicted
+    best = result_of(search).best
+    assert best is not None
+    assert best.params
+    assert best.predicted_per_second is not None
 
 
 def test_where_many_workers_fail_fewer_are_tried(tmp_path: Path) -> None:

@@ -58,6 +58,14 @@ def inverted(interval_ms: Sequence[float] | None) -> list[float] | None:
     return [1e3 / interval_ms[1], 1e3 / interval_ms[0]]
 
 
+def alone_interval(interval: Sequence[float] | None, runs: Sequence[SweepRun]) -> list[float] | None:
+    """Return an interval of steps per second up to what the runs may do with nobody else on the CPUs."""
+    if interval is None:
+        return None
+    faster = [run.step_ms / run.least_step_ms for run in runs if run.step_ms and run.least_step_ms]
+    return [interval[0], interval[1] * max(faster, default=1.0)]
+
+
 def ratio_interval(row: PointResult, other: PointResult) -> tuple[float, float] | None:
     """Return the 95 % interval of how many times as fast as `other` a point is; None where one has none."""
     if not (row.per_second and other.per_second and row.ci95 and other.ci95):
