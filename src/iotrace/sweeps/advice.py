@@ -71,7 +71,7 @@ def why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[
     more = [row for row in usable if row.workers is not None and row.workers > chosen.workers]
     if chosen.stopped_by == "workers" and not more:
         if chosen.disturbed:
-            return f"It still waits {waits}, beside other programs: what more workers get of the CPUs is unknown."
+            return f"It still waits {waits}: what more workers get of busy CPUs is unknown."
         if chosen.cpu_pct_mean is None or _unmade(chosen) < _UNMADE:
             return f"It still waits {waits}."
         return f"It still waits {waits}: try more than {chosen.workers} workers."
