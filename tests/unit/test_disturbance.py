@@ -139,6 +139,19 @@ def test_cpu_time_carries_the_verdict_where_the_steps_do_not() -> None:
     )
 
 
+def test_what_varies_by_itself_is_not_put_down_to_others() -> None:
+    before, after = run(2.0, others=0.5, queueing_ms=10.0), run(0.5, others=0.5, queueing_ms=2.0)
+    for document in (before, after):
+        (rank,) = document["ranks"]
+        rank["stages"] = []
+        step_ms = rank["steps"]["mean_ms"]  # one step in ten takes nearly all of the time
+        rank["blocks"]["step_ms"] = [9.1 * step_ms if row % 10 == 0 else 0.1 * step_ms for row in range(60)]
+    found = told(before, after)
+    assert found.verdict == "unknown"
+    assert "the steps vary" in found.text
+    assert found.remedy == "run both for more steps"
+
+
 def test_a_check_fails_for_what_others_cannot_have_done() -> None:
     found = checked(run(4.0, others=0.5, queueing_ms=5.0), run(1.0, seed=3))
     assert "the step" in [finding.what for finding in found.worse]

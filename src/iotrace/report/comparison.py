@@ -48,8 +48,8 @@ def print_comparison(result: Comparison, console: Console) -> None:
 
 
 def reasons_label(result: Comparison) -> str:
-    """What names the list of changes: they are no reason where the step did not change."""
-    return "Parts" if result.verdict == "no-difference" else "Why"
+    """What names the list of changes: they are no reason where the step did not change for certain."""
+    return "Why" if result.verdict in ("faster", "slower") else "Parts"
 
 
 def reasons_of(result: Comparison) -> list[str]:

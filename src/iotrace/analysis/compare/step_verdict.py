@@ -19,6 +19,7 @@ _BANNERS = {"faster": "FASTER", "slower": "SLOWER"}
 _LEAST_KEPT = 0.01  # of a step: nobody knows that nothing of it is its own
 _CARRIES = 0.1  # of what a sample costs: what a stage has to change to speak for the step
 _A_FACTOR = 1.05
+_LONGER = "run both for more steps"
 _REMEDY = "run both again with fewer programs beside them, or several times each, for iotrace check"
 
 
@@ -42,7 +43,7 @@ def judge_step(
     """Judge the change of the mean step; `doubt`: what makes both incomparable, whatever they show."""
     steps = " -> ".join(f"{rank.steps.mean_ms or 0.0:.1f}" for rank in ranks) + " ms a step"
     if ci95_pct is None or doubt:
-        why, remedy = doubt or "too few steps for an interval", None if doubt else "run both for more steps"
+        why, remedy = doubt or "too few steps for an interval", None if doubt else _LONGER
         return StepVerdict(verdict="unknown", text=f"NOT CLEAR: {steps}; {why}", remedy=remedy)
     kept = [max(alone(rank).kept, _LEAST_KEPT) for rank in ranks]
     if min(kept) == 1.0:
@@ -69,8 +70,16 @@ def judge_step(
         return StepVerdict(
             verdict=measured, text=_text(measured, steps, change_pct, alone_pct), alone_pct=alone_pct
         )
+    ratio = 1 + change_pct / 100
+    if (ratio * kept[1] - 1) * (ratio / kept[0] - 1) > 0:  # others did not do all of it, chance may have
+        text = f"NOT CLEAR: {steps}; the steps vary: without the others {_range(alone_pct)} (95 %)"
+        return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=_LONGER)
     text = f"NOT CLEAR: {steps}; {_because(ranks, kept)}"
     return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=_REMEDY)
+
+
+def _range(interval_pct: Sequence[float]) -> str:
+    return f"{interval_pct[0]:+.0f} to {interval_pct[1]:+.0f} %"
 
 
 def _of_interval(interval_pct: Sequence[float], change_pct: float) -> str:
