@@ -10,7 +10,8 @@ from iotrace.analysis.compare.basis import basis_of
 from iotrace.analysis.compare.comparison import compare
 from iotrace.analysis.compare.results import Comparison
 from iotrace.analysis.host.disturbance import alone, is_disturbed, taken_share
-from iotrace.analysis.results import HostUse
+from iotrace.analysis.results import DataWait, HostUse, ProcessUse, RankReport, Steps, System
+from iotrace.analysis.verdict.reason import reason_of
 from tests.support.results import unknown
 from tests.unit.test_compare import checked, report
 
@@ -150,6 +151,37 @@ def test_what_varies_by_itself_is_not_put_down_to_others() -> None:
     assert found.verdict == "unknown"
     assert "the steps vary" in found.text
     assert found.remedy == "run both for more steps"
+
+
+def test_a_wait_that_others_may_have_made_is_said_to_be_so() -> None:
+    def why(queueing_ms: float) -> str | None:
+        processes = [unknown(ProcessUse, pid=1, role="main", run_delay_pct_mean=1.0)]
+        wait = unknown(
+            DataWait,
+            raw_ms=20.0,
+            raw_wait_fraction=0.2,
+            causes_ms={"transport": 20.0},
+            without_cpu_ms={"decode": 0.0},
+            queueing_ms=queueing_ms,
+            files=[],
+        )
+        busy = host(others_cpu_fraction=0.8, cpu_busy_fraction=0.99)
+        rank = unknown(
+            RankReport,
+            rank=0,
+            loaders=[],
+            culprits=[],
+            file_groups=[],
+            steps=unknown(Steps, count=40, mean_ms=100.0),
+            data_wait=wait,
+            system=unknown(System, cpus=2, gpus=[], processes=processes, host=busy),
+        )
+        return reason_of(rank)["why"]
+
+    taken = "other programs took 80 % of the CPUs: without that the loop may hardly wait; "
+    cause = "handing batches over from the workers (transport) takes 100 % of the wait"
+    assert why(20.0) == taken + cause
+    assert why(5.0) == cause
 
 
 def test_a_check_fails_for_what_others_cannot_have_done() -> None:

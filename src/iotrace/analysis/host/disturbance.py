@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from iotrace.analysis.results import HostUse
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.units import percent
 
 # Of the CPUs' time where none was free: what others may take before it counts, and what is much of it.
@@ -79,6 +80,12 @@ class Alone(msgspec.Struct, frozen=True):
     def kept(self) -> float:
         """The share of a step that is left at the least."""
         return self.least_step_ms / self.step_ms if self.step_ms else 1.0
+
+
+def may_be_all_of_wait(rank: Measured) -> bool:
+    """Whether others may have made so much of the wait that too little of it is left for a verdict."""
+    found = alone(rank)
+    return found.kept < 1 and 100 * found.least_wait_ms < MODERATELY_PERCENT * found.least_step_ms
 
 
 def taken_share(host: HostUse | None) -> float | None:

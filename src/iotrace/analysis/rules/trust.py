@@ -367,8 +367,9 @@ def class_uncertain(facts: TrustFacts) -> Iterator[Finding]:
     if found.kept < _SHORTER and found.least_step_ms:
         low = min(low, found.least_wait_ms / found.least_step_ms)
     if any(low < bound < high for bound in _VERDICT_BOUNDS):
-        how = "(95 %)" if low == interval[0] else "without the others"
-        yield Finding(level=CAUTION, text=f"the wait is {100 * low:.0f} to {percent(high)} of a step {how}")
+        share = f"the wait is {100 * low:.0f} to {percent(high)} of a step"
+        text = f"{share} (95 %)" if low == interval[0] else f"without the others {share}"
+        yield Finding(level=CAUTION, text=text)
 
 
 @rule(

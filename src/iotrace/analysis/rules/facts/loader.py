@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.host.disturbance import alone
+from iotrace.analysis.host.disturbance import alone, may_be_all_of_wait
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.loaders import item_of, production_ms
@@ -201,8 +201,7 @@ def _facts(
 
 
 def _waits_alone(report: RankReport) -> bool:
-    found = alone(report)
-    return found.kept < 1 and 100 * found.least_wait_ms >= MODERATELY_PERCENT * found.least_step_ms
+    return alone(report).kept < 1 and not may_be_all_of_wait(report)
 
 
 def _called(name: str, run: LoaderRun, report: RankReport) -> str:
