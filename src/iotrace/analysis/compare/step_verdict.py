@@ -14,7 +14,7 @@ from iotrace.units import percent
 
 # Two runs of one program on one quiet machine differ by so much, whatever the steps within each say.
 RUN_TO_RUN_PCT = 2.0
-_VAGUE_PCT = 10.0  # a wider interval does not say that there is no difference
+_NEARLY_ALONE = 0.9  # of a step is its own at the least: then an interval says more than a bound
 _BANNERS = {"faster": "FASTER", "slower": "SLOWER"}
 _LEAST_KEPT = 0.01  # of a step: nobody knows that nothing of it is its own
 _CARRIES = 0.1  # of what a sample costs: what a stage has to change to speak for the step
@@ -46,15 +46,13 @@ def judge_step(
         why, remedy = doubt or "too few steps for an interval", None if doubt else _LONGER
         return StepVerdict(verdict="unknown", text=f"NOT CLEAR: {steps}; {why}", remedy=remedy)
     kept = [max(alone(rank).kept, _LEAST_KEPT) for rank in ranks]
-    if min(kept) == 1.0:
-        verdict = _of_interval(ci95_pct, change_pct)
-        return StepVerdict(
-            verdict=verdict, text=_text(verdict, steps, change_pct, ci95_pct), alone_pct=ci95_pct
-        )
     low, high = (1 + ci95_pct[0] / 100) * kept[1], (1 + ci95_pct[1] / 100) / kept[0]
     alone_pct = [100 * (low - 1), 100 * (high - 1)]
     verdict = _of_interval(alone_pct, change_pct)
-    if verdict in _BANNERS:
+    if min(kept) >= _NEARLY_ALONE:
+        text = _text(verdict, steps, change_pct, alone_pct)
+        return StepVerdict(verdict=verdict, text=text, alone_pct=alone_pct)
+    if verdict in _BANNERS and min(map(abs, alone_pct)) >= RUN_TO_RUN_PCT:
         text = f"{_BANNERS[verdict]} {_at_least(low, high)}: {steps} as measured, beside other programs"
         return StepVerdict(verdict=verdict, text=text, alone_pct=alone_pct)
     measured = _of_interval(ci95_pct, change_pct)
@@ -66,10 +64,6 @@ def judge_step(
             f"{abs(stage.change_pct):.0f} % {less} CPU in {stage.what}"
         )
         return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct)
-    if measured == "no-difference" and max(map(abs, alone_pct)) < _VAGUE_PCT:
-        return StepVerdict(
-            verdict=measured, text=_text(measured, steps, change_pct, alone_pct), alone_pct=alone_pct
-        )
     ratio = 1 + change_pct / 100
     if (ratio * kept[1] - 1) * (ratio / kept[0] - 1) > 0:  # others did not do all of it, chance may have
         text = f"NOT CLEAR: {steps}; the steps vary: without the others {_range(alone_pct)} (95 %)"
