@@ -533,7 +533,9 @@ def test_points_that_others_held_up_unlike_compare_by_what_each_may_do_alone(tmp
     clear.least = 0.5
     result = run_sweep(tmp_path / "a", clear, asked).result()
     assert result.verdict.text.startswith("LIKELY BEST 4 workers")
-    assert result.points[0].alone_ci95 == pytest.approx([9.95, 20.1], abs=0.01)
+    low, high = result.points[0].ci95 or ()
+    assert (low, high) == pytest.approx((10 / 1.28, 10 / 0.72), rel=0.01)  # one run beside others
+    assert result.points[0].alone_ci95 == [low, 2 * high]
     vague = Uneven()
     vague.least = 0.2
     assert silent(run_sweep(tmp_path / "b", vague, asked).result()) == (
@@ -569,6 +571,20 @@ def test_a_point_above_its_ceiling_was_measured_wrong(tmp_path: Path) -> None:
     assert silent(result) == "4 workers are faster than the ceiling, which no loader can beat"
     fast = "faster than batches from memory: 4 workers, 33.3 steps/s against 11.1"
     assert fast in result.verdict.trust.reasons
+
+
+def test_a_ceiling_that_others_held_up_bounds_nothing_below_what_it_may_do_alone(tmp_path: Path) -> None:
+    class Slowed(Machine):
+        def __call__(self, request: Request) -> SweepRun:
+            run = super().__call__(request)
+            slow = {"compute_ms": 60.0, "compute_ci95_ms": [59.0, 61.0], "disturbed": True}
+            alone = {"step_ms": 60.0, "least_step_ms": 20.0}
+            return run if request.kind != "ceiling" else msgspec.structs.replace(run, **slow, **alone)
+
+    result = run_sweep(tmp_path / "s", Slowed()).result()
+    assert result.ceiling is not None
+    assert result.ceiling.ci95 == pytest.approx([1e3 / 61, 3e3 / 59])
+    assert result.verdict.kind == "best"  # 33 steps/s, above the 17 that were measured
 
 
 def test_a_point_alone_and_points_of_few_steps_say_nothing(tmp_path: Path) -> None:

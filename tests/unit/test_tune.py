@@ -171,6 +171,21 @@ def test_it_finds_the_workers_that_keep_up_in_few_runs(tmp_path: Path) -> None:
     assert kinds == [("point", None, 0), ("ceiling", None, 0), ("point", "3", 0), *pairs]
 
 
+def test_beside_other_programs_the_best_is_likely_so(tmp_path: Path) -> None:
+    class Busy(Machine):
+        def __call__(self, request: Request) -> SweepRun:
+            return replace(super().__call__(request), disturbed=True, others_cpu_fraction=0.5)
+
+    result = tuned(Busy(), tmp_path / "t")
+    assert result.verdict.likely
+    assert result.verdict.text.startswith("LIKELY BEST workers=3: ")
+    assert result.best is not None
+    assert result.best.ratio_ci95 is not None
+    assert result.best.ratio_ci95[0] > 2
+    assert result.verdict.trust.codes[0] == "IO901"
+    assert "LIKELY BEST   workers=3" in shown(result)
+
+
 def test_at_its_ceiling_it_says_so_after_at_most_three_runs(tmp_path: Path) -> None:
     machine = Machine(make_ms=5.0)
     result = tuned(machine, tmp_path / "t")
