@@ -53,6 +53,7 @@ _FACTS = {
     "device": "DeviceFacts",
     "trust": "TrustFacts",
     "run": "RunFacts",
+    "sweep": "SweepFacts",
 }
 
 

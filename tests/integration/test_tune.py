@@ -76,7 +76,7 @@ def test_a_loop_at_its_ceiling_is_told_after_at_most_three_runs(tmp_path: Path) 
     result = result_of(done)
     runs = runs_in(tmp_path / "s")
     if any(run["disturbed"] for run in runs):
-        assert result["verdict"]["trust"]["level"] == "bad"  # other programs made it wait
+        assert "IO901" in result["verdict"]["trust"]["codes"]  # other programs made it wait
         return
     assert done.returncode == 0
     assert (result["at_ceiling"], result["verdict"]["class"]) == (True, "at-ceiling")

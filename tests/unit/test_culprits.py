@@ -74,7 +74,7 @@ def blamed(
 def test_workers_that_share_a_cpu_are_named_before_the_cause() -> None:
     (found,) = blamed([worker(number, [0]) for number in range(4)])
     assert (found.id, found.leads, found.wait_ms) == ("cpu-binding", True, 40.0)
-    assert found.text == "4 workers share CPU 0: decode 54.0 ms, 40.0 of it waiting for a CPU"
+    assert found.text == "4 workers share CPU 0: 40.0 of 54.0 ms decoding was queueing for a busy CPU"
     assert found.evidence["affinity"] == [0]
     assert found.remedy == "do not bind workers (os.sched_setaffinity): 8 CPUs are theirs"
     assert found.code == "IO302"
@@ -106,7 +106,7 @@ def test_what_nobody_can_change_is_told_without_a_remedy() -> None:
     free = [worker(number, [*range(8)]) for number in range(4)]
     (found,) = blamed(free, others_cpu_fraction=0.6, cpu_busy_fraction=0.99, cpu_saturated_fraction=0.9)
     assert (found.id, found.remedy) == ("neighbours", "")
-    assert found.text.startswith("other programs took 60 % of the CPUs: decode 54.0 ms")
+    assert found.text.startswith("other programs took 60 % of the CPUs: 40.0 of 54.0 ms decoding")
     assert blamed(free, others_cpu_fraction=0.6, cpu_busy_fraction=0.7) == []
     (found,) = blamed(free, cpu_throttled_fraction=0.4, cpu_busy_fraction=0.1)
     assert found.id == "cpu-quota"
@@ -271,7 +271,8 @@ def test_zarrs_threads_that_find_no_cpu_decode_slowly(
     assert [each.id for each in found] == (["threads"] if told else [])
     if told:
         assert found[0].text == (
-            "4 workers started 24 threads of zarr for 2 CPUs: decode 54.0 ms, 45.0 of it waiting for a CPU"
+            "4 workers started 24 threads of zarr for 2 CPUs: "
+            "decode 54.0 ms, 45.0 of it queueing for a busy CPU"
         )
         assert (found[0].leads, found[0].remedy) == (
             True,

@@ -15,7 +15,7 @@ from iotrace.analysis.gain import gain as gains
 from iotrace.analysis.gain.changes import less
 from iotrace.analysis.gain.gain import Gain, gain_of
 from iotrace.analysis.gain.pipeline import Epoch, Pipeline, replay
-from iotrace.analysis.gain.recorded import Recorded, Withheld
+from iotrace.analysis.gain.recorded import Recorded, Withheld, as_it_was
 from iotrace.analysis.results import GONE, HALVED, DataWait, HostUse, System
 from iotrace.analysis.wait.production import PARTS
 from tests.support.results import unknown
@@ -225,18 +225,33 @@ def test_silent_where_the_model_misses_the_run_itself(monkeypatch: pytest.Monkey
     assert told(monkeypatch, replace(own, wait_ns=1.05 * own.wait_ns)).withheld is None
 
 
-def test_silent_where_workers_waited_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def queued(delay_ms: float = 5.0) -> Recorded:
+    """A run whose samples queued for a CPU while decoding."""
     own = recorded()
-    found = told(monkeypatch, replace(own, delay_ns=0.12 * own.made_ns))
-    assert found.withheld == "12 % of the batches' making was a wait for a CPU (over 10 %)"
+    delay_ns = np.full(len(own.pipeline), delay_ms * MS)
+    parts = own.parts_ns.copy()
+    parts[:, PARTS.index("decode")] += delay_ns
+    found = replace(own, delay_ns=delay_ns, made_ns=own.made_ns + delay_ns, parts_ns=parts)
+    return replace(found, wait_ns=replay(as_it_was(found).pipeline).wait_ns)
 
 
-def test_silent_where_others_used_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = told(monkeypatch, recorded(), others=0.2)
-    assert found.withheld == "other programs used 20 % of the CPUs (over 10 %)"
-    assert "not known" in (told(monkeypatch, recorded(), others=None).withheld or "")
+def test_beside_others_a_prediction_holds_with_and_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet, busy = told(monkeypatch, recorded()), told(monkeypatch, queued(), others=0.5)
+    assert (busy.withheld, busy.error_pct) == (None, pytest.approx(0.0, abs=1e-6))
+    for change in (GONE, HALVED):
+        alone, both = row(quiet, "transform", change), row(busy, "transform", change)
+        assert both.interval_ms[0] <= alone.predicted_ms_per_step <= both.interval_ms[1]
+        assert both.interval_ms[0] <= both.predicted_ms_per_step <= both.interval_ms[1]
+    # What more workers get of busy CPUs was not measured.
+    assert row(quiet, "num_workers=4").withheld is None
+    assert "other programs keep the CPUs busy" in row(busy, "num_workers=4").withheld
+
+
+def test_nobody_knows_of_others_or_they_took_nothing_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, recorded(), others=None).withheld is None
     asleep = recorded(pipeline=pipeline(cpu_ns=1.0))
-    assert told(monkeypatch, asleep, others=0.2).withheld is None
+    alone, beside = (row(told(monkeypatch, asleep, others=share), "transform") for share in (0.0, 0.2))
+    assert beside.interval_ms == pytest.approx(alone.interval_ms, rel=0.05)
 
 
 def test_silent_where_there_is_nothing_to_gain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -505,16 +505,45 @@ def test_a_placeholder_is_what_the_command_is_told(tmp_path: Path) -> None:
     assert [fix.text for fix in result.verdict.fixes] == ["workers=4 in the command"]
 
 
-def test_on_a_busy_machine_nothing_is_advised(tmp_path: Path) -> None:
+def test_on_a_busy_machine_points_that_differ_clearly_are_ranked_as_likely(tmp_path: Path) -> None:
     result = swept(tmp_path, Machine(), disturbed=True, others_cpu_fraction=0.4)
-    assert silent(result) == "other programs took the CPUs at 2 of 2 points"
-    assert result.verdict.why == "they used up to 40 % of the CPUs"
-    assert [fix.text for fix in result.verdict.fixes] == ["run it again on a quiet machine, with --repeat 5"]
-    assert result.verdict.trust.level == "bad"
-    assert result.verdict.trust.reasons[0] == "other programs took the CPUs in 2 of 2 runs"
+    assert result.verdict.text.startswith("LIKELY BEST 2 workers, as you have: 20 steps/s")
+    assert (result.verdict.kind, result.verdict.likely) == ("best", True)
+    assert "try more" not in (result.verdict.why or "")
+    assert result.verdict.trust.level == "caution"
+    assert result.verdict.trust.reasons[0] == "other programs took up to 40 % of the CPUs in 2 of 2 runs"
+    assert result.verdict.trust.codes[0] == "IO901"
 
 
-def test_points_that_cannot_be_told_apart_are_not_ranked(tmp_path: Path) -> None:
+def test_points_that_others_held_up_unlike_compare_by_what_each_may_do_alone(tmp_path: Path) -> None:
+    class Uneven(Machine):
+        """Others take CPUs at one worker alone, where the step alone takes `least` of what it took."""
+
+        least = 1.0
+
+        def __call__(self, request: Request) -> SweepRun:
+            run = super().__call__(request)
+            if request.params["workers"] != "1" or run.step_ms is None:
+                return msgspec.structs.replace(run, others_cpu_fraction=0.0)
+            held_up = {"others_cpu_fraction": 0.6, "disturbed": True}
+            return msgspec.structs.replace(run, least_step_ms=self.least * run.step_ms, **held_up)
+
+    asked = plan(axes={"workers": ["1", "4"]})  # 100 ms a step against 30
+    clear = Uneven()
+    clear.least = 0.5
+    result = run_sweep(tmp_path / "a", clear, asked).result()
+    assert result.verdict.text.startswith("LIKELY BEST 4 workers")
+    low, high = result.points[0].ci95 or ()
+    assert (low, high) == pytest.approx((10 / 1.28, 10 / 0.72), rel=0.01)  # one run beside others
+    assert result.points[0].alone_ci95 == [low, 2 * high]
+    vague = Uneven()
+    vague.least = 0.2
+    assert silent(run_sweep(tmp_path / "b", vague, asked).result()) == (
+        "which of 1 or 4 workers is faster is not clear"
+    )
+
+
+def test_points_whose_intervals_overlap_much_are_not_ranked(tmp_path: Path) -> None:
     class Noisy(Machine):
         def __call__(self, request: Request) -> SweepRun:
             run = super().__call__(request)
@@ -522,7 +551,7 @@ def test_points_that_cannot_be_told_apart_are_not_ranked(tmp_path: Path) -> None
             return msgspec.structs.replace(run, step_ci95_ms=[0.85 * run.step_ms, 1.15 * run.step_ms])
 
     result = run_sweep(tmp_path / "s", Noisy(compute_ms=30, make_ms=100)).result()
-    assert silent(result) == "4 and 7 workers cannot be told apart"
+    assert silent(result) == "which of 4 or 7 workers is faster is not clear"
     assert result.verdict.why == "33.3 (95 %: 29 to 39.2) against 33.3 (95 %: 29 to 39.2) steps/s"
     # Two that no interval can take for alike are told apart all the same.
     clear = run_sweep(tmp_path / "t", Noisy(), plan(axes={"workers": ["1", "4"]})).result()
@@ -540,7 +569,22 @@ def test_a_point_above_its_ceiling_was_measured_wrong(tmp_path: Path) -> None:
 
     result = run_sweep(tmp_path / "b", Odd()).result()
     assert silent(result) == "4 workers are faster than the ceiling, which no loader can beat"
-    assert "a point lies above the ceiling of 11.1" in result.verdict.trust.reasons
+    fast = "faster than batches from memory: 4 workers, 33.3 steps/s against 11.1"
+    assert fast in result.verdict.trust.reasons
+
+
+def test_a_ceiling_that_others_held_up_bounds_nothing_below_what_it_may_do_alone(tmp_path: Path) -> None:
+    class Slowed(Machine):
+        def __call__(self, request: Request) -> SweepRun:
+            run = super().__call__(request)
+            slow = {"compute_ms": 60.0, "compute_ci95_ms": [59.0, 61.0], "disturbed": True}
+            alone = {"step_ms": 60.0, "least_step_ms": 20.0}
+            return run if request.kind != "ceiling" else msgspec.structs.replace(run, **slow, **alone)
+
+    result = run_sweep(tmp_path / "s", Slowed()).result()
+    assert result.ceiling is not None
+    assert result.ceiling.ci95 == pytest.approx([1e3 / 61, 3e3 / 59])
+    assert result.verdict.kind == "best"  # 33 steps/s, above the 17 that were measured
 
 
 def test_a_point_alone_and_points_of_few_steps_say_nothing(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from iotrace.analysis.host.disturbance import is_disturbed
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.host.others import others_and_stolen
 from iotrace.analysis.loop.measured import summarise
@@ -35,7 +36,7 @@ from iotrace.analysis.results import (
     System,
     Trust,
 )
-from iotrace.analysis.rules.trust import disturbed
+from iotrace.analysis.verdict.failed import trust_after
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.trust import trust_of, trust_of_traces
 from iotrace.report.screen import print_trust
@@ -145,12 +146,12 @@ def test_good_figures_say_what_they_rest_on() -> None:
         (
             {"host": host(cpu_busy_fraction=0.95, others_cpu_fraction=0.06)},
             "caution",
-            "other programs used 6 % of the CPUs",
+            "other programs used 6 % of the CPUs: alone a step takes 93.1 to 100.5 ms",
         ),
         (
             {"host": host(cpu_saturated_fraction=0.5, others_cpu_fraction=0.5)},
             "bad",
-            "other programs used 50 % of the CPUs",
+            "other programs used 50 % of the CPUs: alone a step takes 44.0 to 100.5 ms",
         ),
         (
             {"host": host(cpu_stolen_fraction=0.25)},
@@ -251,10 +252,34 @@ def test_the_worst_rank_is_named_and_the_worst_reason_comes_first() -> None:
     level, reasons = told(rank(0, cost=3.0), rank(1, host=bad), rank(2))
     assert level == "bad"
     assert reasons == [
-        "rank 1: other programs used 50 % of the CPUs",
+        "rank 1: other programs used 50 % of the CPUs: alone a step takes 44.0 to 100.5 ms",
         "rank 0: tracing took up to 3 % of a step",
     ]
-    assert told(rank(0, host=bad), rank(1, host=bad))[1] == ["other programs used 50 % of the CPUs"]
+    assert told(rank(0, host=bad), rank(1, host=bad))[1] == [reasons[0].removeprefix("rank 1: ")]
+
+
+def test_others_whose_cost_was_counted_are_no_more_than_a_caution() -> None:
+    one = rank(host=host(cpu_busy_fraction=1.0, others_cpu_fraction=0.5))
+    main = unknown(ProcessUse, pid=1, role="main", run_delay_pct_mean=2.0)
+    system = replace(one.system, cpus=2, processes=[main])
+    wait = replace(one.data_wait, without_cpu_ms={"decode": 40.0}, queueing_ms=44.0)
+    counted = replace(one, system=system, data_wait=wait)
+    alone = "other programs used 50 % of the CPUs: alone a step takes 47.7 to 100.5 ms"
+    wait_text = "without the others the wait is 11 to 51 % of a step"
+    assert told(counted) == ("caution", [alone, wait_text])
+    assert told(one)[0] == "bad"  # nobody counted
+    item = Recommendation(
+        id="decode-bound", severity="high", text="", evidence={}, gain_ms_per_step=50.0, remedy="do", rank=0
+    )
+    (fix,) = fixes_of([item], [counted], trust_of(RUN, [counted]))
+    assert fix.gain_ms_per_step == 50.0
+
+
+@pytest.mark.parametrize("lengths_ms", [[], [100.0, 101.0], [100.0, 101.0] * 16])
+def test_beside_a_certain_failure_trust_is_a_caution_at_most(lengths_ms: list[float]) -> None:
+    one = rank(lengths_ms=lengths_ms, unknown_ms=40.0)
+    assert told(one)[0] == "bad"
+    assert trust_after(trust_of(RUN, [one]), [one]).level == "caution"
 
 
 def test_a_rank_without_steps_is_told_beside_those_that_have_some() -> None:
@@ -308,10 +333,10 @@ def test_bare_traces_say_what_they_do_not_hold() -> None:
 
 
 def test_disturbed_is_a_machine_whose_cpus_others_took() -> None:
-    assert disturbed(host(cpu_busy_fraction=1.0, others_cpu_fraction=0.2))
-    assert disturbed(host(cpu_stolen_fraction=0.2))
-    assert not disturbed(host(others_cpu_fraction=0.5))
-    assert not disturbed(None)
+    assert is_disturbed(host(cpu_busy_fraction=1.0, others_cpu_fraction=0.2))
+    assert is_disturbed(host(cpu_stolen_fraction=0.2))
+    assert not is_disturbed(host(others_cpu_fraction=0.5))
+    assert not is_disturbed(None)
 
 
 def test_the_screen_has_the_worst_reasons_and_counts_the_others() -> None:

@@ -171,6 +171,21 @@ def test_it_finds_the_workers_that_keep_up_in_few_runs(tmp_path: Path) -> None:
     assert kinds == [("point", None, 0), ("ceiling", None, 0), ("point", "3", 0), *pairs]
 
 
+def test_beside_other_programs_the_best_is_likely_so(tmp_path: Path) -> None:
+    class Busy(Machine):
+        def __call__(self, request: Request) -> SweepRun:
+            return replace(super().__call__(request), disturbed=True, others_cpu_fraction=0.5)
+
+    result = tuned(Busy(), tmp_path / "t")
+    assert result.verdict.likely
+    assert result.verdict.text.startswith("LIKELY BEST workers=3: ")
+    assert result.best is not None
+    assert result.best.ratio_ci95 is not None
+    assert result.best.ratio_ci95[0] > 2
+    assert result.verdict.trust.codes[0] == "IO901"
+    assert "LIKELY BEST   workers=3" in shown(result)
+
+
 def test_at_its_ceiling_it_says_so_after_at_most_three_runs(tmp_path: Path) -> None:
     machine = Machine(make_ms=5.0)
     result = tuned(machine, tmp_path / "t")
@@ -205,13 +220,17 @@ def _request(directory: Path, params: dict[str, str]) -> Request:
     return Request(command=COMMAND, params=params, kind="point", repeat=0, directory=directory)
 
 
-def test_two_worker_counts_are_measured_before_another_is_predicted(crowded: tuple[Machine, Search]) -> None:
+def test_what_the_model_chose_is_predicted_before_it_runs(crowded: tuple[Machine, Search]) -> None:
     search = crowded[1]
     assert search.predicted
     assert len(Predictor(list(search.seen.values())).counts) > 2
     second = search.measured[1].params
     assert WORKERS in second
-    assert f"workers={second[WORKERS]}" not in search.predicted
+    assert f"workers={second[WORKERS]}" in search.predicted
+    best = result_of(search).best
+    assert best is not None
+    assert best.params
+    assert best.predicted_per_second is not None
 
 
 def test_where_many_workers_fail_fewer_are_tried(tmp_path: Path) -> None:

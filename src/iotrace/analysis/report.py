@@ -184,7 +184,7 @@ def _steps(analysis: RankAnalysis) -> Steps:
 def _rank(analysis: RankAnalysis) -> RankReport:
     rank, compute, kept = analysis.rank, analysis.compute, analysis.kept
     system = with_nodes(with_swap(system_of(analysis.session, rank, kept), analysis), analysis)
-    wait = with_cpu(data_wait(analysis, system), analysis)
+    wait = with_cpu(data_wait(analysis, system), analysis, system.host)
     traced = io_of(analysis.session, rank, (kept[0].start_ns, kept[-1].end_ns) if kept else None)
     groups, io = file_groups(wait, traced and traced[0], used_files(analysis))
     if traced is not None and io is not None:

@@ -90,8 +90,8 @@ def sweep(
     iotrace runs CMD with each number of workers, and replaces {workers} in CMD. If CMD has no {workers},
     iotrace sets num_workers of the training DataLoader when the program first iterates it.
 
-    Exit codes: 0 there is advice, 1 there is none (the points do not differ clearly, the machine was busy, no
-    point has figures), 2 wrong usage, 130 interrupted (the results so far are printed and kept).
+    Exit codes: 0 there is advice, 1 there is none (the points do not differ clearly, or no point has
+    figures), 2 wrong usage, 130 interrupted (the results so far are printed and kept).
     """
     import_numpy()
     from iotrace.errors import UsageError

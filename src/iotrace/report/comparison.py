@@ -31,6 +31,7 @@ def print_comparison(result: Comparison, console: Console) -> None:
     if max(result.ranks) > 1:
         say(console, "Rank", f"{result.rank} stands for the job: it waits longest for its data")
     say_each(console, reasons_label(result), reasons_of(result))
+    say_each(console, "Do", [result.remedy] if result.remedy else [])
     say_each(console, "Trust", trust_of(result))
     console.print()
     print_rows(console, ("ms a step", *NAMES, "change", "95 %"), part_texts(result))
@@ -47,8 +48,8 @@ def print_comparison(result: Comparison, console: Console) -> None:
 
 
 def reasons_label(result: Comparison) -> str:
-    """What names the list of changes: they are no reason where the step did not change."""
-    return "Parts" if result.verdict == "no-difference" else "Why"
+    """What names the list of changes: they are no reason where the step did not change for certain."""
+    return "Why" if result.verdict in ("faster", "slower") else "Parts"
 
 
 def reasons_of(result: Comparison) -> list[str]:
@@ -155,7 +156,8 @@ def print_check(result: Check, console: Console) -> None:
     held = {item.condition for item in result.conditions if item.holds}
     label = "Why" if all(finding.what in held for finding in result.worse) else "Worse"
     say_each(console, label, [finding.text for finding in result.worse])
-    say_each(console, "Untold", [finding.text for finding in result.untold])
+    say_each(console, "Maybe", [finding.text for finding in result.untold])
+    say_each(console, "Warn", result.warnings)
     for item in result.conditions:
         if item.holds is False:
             is_known = item.value is not None

@@ -152,7 +152,8 @@ def check_markdown(result: Check) -> str:
     sign = "❌" if not result.ok else "⚠️" if result.untold else "✅"
     lines = [f"### {sign} iotrace check: {escape(result.text)}", ""]
     lines += [f"- **worse**: {escape(finding.text)}" for finding in result.worse]
-    lines += [f"- **cannot be told**: {escape(finding.text)}" for finding in result.untold]
+    lines += [f"- **not clear**: {escape(finding.text)}" for finding in result.untold]
+    lines += [f"- warning: {escape(warning)}" for warning in result.warnings]
     lines += [f"- passed: `{item.condition}`" for item in result.conditions if item.holds is False]
     comparison = result.comparison
     if comparison is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import BAD, MEMORY_BY_OPERATOR, Fix, RankReport, Report, SessionInfo, Trust
+from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, SessionInfo, Trust
 from iotrace.analysis.rules.trust import OTHER_PROGRAMS
 from iotrace.analysis.verdict.failed import last_hang
 from iotrace.report.layout import SHORT_LABEL, facts, line, say, two_columns
@@ -121,7 +121,7 @@ def no_fix_text(report: Report, more: str) -> str:
     if not report.session.argv and report.verdict.kind != "device-idle":
         return "not known from a trace alone; iotrace run -- CMD also records workers, files and causes"
     trust = report.verdict.trust
-    if trust.level == BAD and OTHER_PROGRAMS in trust.codes:
+    if OTHER_PROGRAMS in trust.codes:
         more = f"repeat on a quiet machine; {more}"
     return f"iotrace knows no fix for it; {more}"
 

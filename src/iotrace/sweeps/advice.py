@@ -70,13 +70,15 @@ def why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[
         return f"It waits {waits}: the rest is compute, and more than {most} will not help."
     more = [row for row in usable if row.workers is not None and row.workers > chosen.workers]
     if chosen.stopped_by == "workers" and not more:
+        if chosen.disturbed:
+            return f"It still waits {waits}: what more workers get of busy CPUs is unknown."
         if chosen.cpu_pct_mean is None or _unmade(chosen) < _UNMADE:
             return f"It still waits {waits}."
         return f"It still waits {waits}: try more than {chosen.workers} workers."
     if chosen.stopped_by == "workers":
         row = min(more, key=lambda row: row.workers or 0)
         if row.rate > chosen.rate * (1 + _AS_GOOD_PERCENT / 100):
-            return f"It waits {waits}; {row.workers} workers cannot be told from it."
+            return f"It waits {waits}; whether {row.workers} workers are faster is not clear."
         reason = _contention(chosen, row)
     else:
         reasons = {"cores": "all cores are busy", "storage": "reading slows down as more workers read"}

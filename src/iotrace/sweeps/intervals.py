@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from iotrace.analysis.compare.spread import OF_TIME, PRIOR_FREEDOM
 from iotrace.analysis.resampling import student_t
 from iotrace.sweeps.results import PointResult, SweepRun
 
@@ -37,11 +38,12 @@ def spread_of(points: Sequence[Sequence[float]]) -> Spread | None:
 def rate_interval(runs: Sequence[SweepRun], common: Spread | None) -> list[float] | None:
     """Return the 95 % interval of a point's steps per second; None where too few steps were measured.
 
-    Two to four runs say little of their own spread: they share that of all points.
+    Two to four runs say little of their own spread: they share that of all points. One run beside other
+    programs says nothing of it: it is taken to be what elapsed times differ by (analysis/compare/spread.py).
     """
     times = [run.step_ms for run in runs if run.step_ms]
     if len(times) == 1:
-        return inverted(runs[0].step_ci95_ms)
+        return inverted(_beside_others(runs[0]) if runs[0].disturbed else runs[0].step_ci95_ms)
     spread = spread_of([times]) if len(times) >= _RUNS_OF_THEIR_OWN else common
     if not times or spread is None:
         return None
@@ -51,11 +53,28 @@ def rate_interval(runs: Sequence[SweepRun], common: Spread | None) -> list[float
     return inverted([max(mean_ms - half_ms, 0.0) or min(times), mean_ms + half_ms])
 
 
+def _beside_others(run: SweepRun) -> list[float] | None:
+    """Widen the interval of a run's step by how much another run beside other programs may differ."""
+    if run.step_ci95_ms is None or not run.step_ms:
+        return None
+    own = (run.step_ci95_ms[1] - run.step_ci95_ms[0]) / 2
+    half_ms = math.hypot(own, student_t(PRIOR_FREEDOM) * OF_TIME * run.step_ms)
+    return [run.step_ms - half_ms, run.step_ms + half_ms]
+
+
 def inverted(interval_ms: Sequence[float] | None) -> list[float] | None:
     """Turn an interval of ms a step into one of steps per second."""
     if interval_ms is None or interval_ms[0] <= 0:
         return None
     return [1e3 / interval_ms[1], 1e3 / interval_ms[0]]
+
+
+def alone_interval(interval: Sequence[float] | None, runs: Sequence[SweepRun]) -> list[float] | None:
+    """Return an interval of steps per second up to what the runs may do with nobody else on the CPUs."""
+    if interval is None:
+        return None
+    faster = [run.step_ms / run.least_step_ms for run in runs if run.step_ms and run.least_step_ms]
+    return [interval[0], interval[1] * max(faster, default=1.0)]
 
 
 def ratio_interval(row: PointResult, other: PointResult) -> tuple[float, float] | None:

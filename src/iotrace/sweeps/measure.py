@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from iotrace.analysis.host.disturbance import alone, is_disturbed
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.resampling import mean_ci
 from iotrace.analysis.results import LoaderResult, RankReport, total
-from iotrace.analysis.rules.trust import disturbed
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
@@ -83,7 +83,8 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         costly_file=costly.path if costly else "",
         costly_file_ms=costly.ms if costly else None,
         others_cpu_fraction=None if slowest.system.host is None else slowest.system.host.others_cpu_fraction,
-        disturbed=any(disturbed(found.system.host) for _, found in looped),
+        disturbed=any(is_disturbed(found.system.host) for _, found in looped),
+        least_step_ms=alone(slowest).least_step_ms if slowest.steps.mean_ms else None,
         tracing_pct=None if slowest.overhead is None else slowest.overhead.estimated_pct_of_step,
         cpu_pct_mean=total(found.system.cpu_pct_mean for _, found in looped),
         rss_peak_bytes=total(found.system.rss_peak_bytes for _, found in looped),

@@ -37,7 +37,8 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     any), ``not applied`` (the loader had other workers than asked, or no batches from memory). `inference`:
     no backward pass follows the loop's batches; `loaders` were iterated. `own_workers` are those that the
     program asks for by itself. `disturbed`: other programs or machines took so many CPUs that the times are
-    not the command's own (docs/definitions.md, trust). `cache` is the state of the page cache before the run:
+    not the command's own (docs/definitions.md, trust); without them a step takes `least_step_ms` at the
+    least. `cache` is the state of the page cache before the run:
     ``asis``, ``cold``, ``warm``, or ``cannot be`` one of them. `origin` is known of a DataLoader.
     """
 
@@ -51,6 +52,7 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     step_ms: float | None = None
     step_ci95_ms: list[float] | None = None
+    least_step_ms: float | None = None
     samples_per_second: float | None = None
     compute_ms: float | None = None
     compute_ci95_ms: list[float] | None = None
@@ -83,7 +85,8 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
 class PointResult(msgspec.Struct, frozen=True, kw_only=True):
     """All repeats of one point. `stopped_by` is ``compute``, ``workers``, ``cores`` or ``storage``.
 
-    `yours`: the program has these workers without the sweep. `disturbed`: one of the runs was.
+    `yours`: the program has these workers without the sweep. `disturbed`: one of the runs was; `alone_ci95`
+    is `ci95` up to what the point may do with nobody else on the CPUs.
     `reason` says why `status` is not ``ok``, or else why a stall is unknown though it was asked for.
     """
 
@@ -92,6 +95,7 @@ class PointResult(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int
     per_second: float | None
     ci95: list[float] | None
+    alone_ci95: list[float] | None
     spread_pct: float | None
     yours: bool
     samples_per_second: float | None
@@ -128,7 +132,10 @@ class PointResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
-    """Training on batches from memory: no loader can be faster. `step_ms` is T1 of DS-Analyzer."""
+    """Training on batches from memory: no loader can be faster. `step_ms` is T1 of DS-Analyzer.
+
+    Where others took CPUs, `ci95` reaches to what it may do without them.
+    """
 
     per_second: float
     step_ms: float
@@ -148,13 +155,17 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the sweep says first; its class is ``best`` or ``no-advice``. A gain is measured, no bound."""
+    """What the sweep says first; its class is ``best`` or ``no-advice``. A gain is measured, no bound.
+
+    `likely`: others took CPUs from the runs; the best point is so beyond the intervals all the same.
+    """
 
     text: str
     kind: str = msgspec.field(name="class")
     why: str | None
     fixes: list[Fix]
     trust: Trust
+    likely: bool = False
 
 
 class SweepResult(msgspec.Struct, frozen=True, kw_only=True):

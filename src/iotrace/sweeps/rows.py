@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from iotrace.sweeps.cache import COLD, WARM
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PREFETCH, WORKERS
-from iotrace.sweeps.intervals import Spread, inverted, rate_interval, spread_of
+from iotrace.sweeps.intervals import Spread, alone_interval, inverted, rate_interval, spread_of
 from iotrace.sweeps.model import Predictor
 from iotrace.sweeps.results import Ceiling, PointResult, SweepRun
 
@@ -107,13 +107,15 @@ def _row(
     known = [run.workers for run in good if run.workers is not None]
     workers = known[0] if known else _asked(params)
     spread_percent = _spread_percent(good)
+    interval = rate_interval(good, shared.spread)
     status = "ok" if good else failed.status if failed else "not run"
     return PointResult(
         params=params,
         workers=workers,
         repeats=len(good),
         per_second=1e3 / step_ms if step_ms else None,
-        ci95=rate_interval(good, shared.spread),
+        ci95=interval,
+        alone_ci95=alone_interval(interval, good),
         spread_pct=spread_percent,
         step_ms=step_ms,
         compute_ms=compute_ms,
@@ -170,7 +172,7 @@ def ceiling_of(runs: Sequence[SweepRun]) -> Ceiling | None:
     return Ceiling(
         per_second=1e3 / t1_ms,
         step_ms=t1_ms,
-        ci95=inverted(found[0].compute_ci95_ms),
+        ci95=alone_interval(inverted(found[0].compute_ci95_ms), found[:1]),
         session=found[0].session,
     )
 

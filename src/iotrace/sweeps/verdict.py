@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from iotrace.analysis.results import Fix, Trust
+from iotrace.analysis.results import BAD, CAUTION, OK, Fix, Trust
+from iotrace.analysis.rules.facts.sweep import SweepFacts
+from iotrace.analysis.rules.model import Finding, find_all
 from iotrace.sweeps.advice import why_not_more
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.grid import WORKERS, asked_of_agent, named
 from iotrace.sweeps.intervals import ratio_interval
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import Ceiling, Origin, PointResult, SweepRun, SweepVerdict
-from iotrace.units import counted, digits, percent
+from iotrace.units import counted, digits
 
 AS_GOOD_PERCENT = 2.0  # two points that differ by less are taken for alike
 _REGRET_PERCENT = 10.0  # what another point may be faster than the advised one
 _CEILING_PERCENT = 2.0
-_FEW_STEPS = 20
-_TRACING_PERCENT = 2.0
-_SPREAD_PERCENT = 10.0
+_ALIKE = 0.2  # of the CPUs: by how much the shares that others took of them may differ
 _REPEATS = 5
 
 
@@ -35,10 +35,10 @@ class Choice(NamedTuple):
 
 
 def choose(rows: Sequence[PointResult], ceiling: Ceiling | None, repeats: int) -> Choice:
-    """Choose the fewest workers that are as good as any other point, where the points can be told apart."""
+    """Choose the fewest workers that are as good as any other point, where the points differ clearly."""
     usable = [row for row in rows if row.gave_figures]
     again = f"--repeat {max(_REPEATS, 2 * repeats)}"
-    quiet = f"run it again on a quiet machine, with {again}"
+    quiet = f"run it again with fewer programs beside it, and {again}"
     if not usable:
         return Choice(None, "no point gave figures")
     if len(usable) == 1:
@@ -47,30 +47,44 @@ def choose(rows: Sequence[PointResult], ceiling: Ceiling | None, repeats: int) -
     if vague := [row for row in usable if row.ci95 is None]:
         few = f"{called(vague[0].params)}: too few steps for a 95 % interval"
         return Choice(None, few, None, "more steps, such as --steps 50")
-    if busy := [row for row in usable if row.disturbed]:
-        what = f"other programs took the CPUs at {len(busy)} of {counted(len(usable), 'point')}"
-        share = max(row.others_cpu_fraction or 0.0 for row in busy)
-        why = f"they used up to {percent(share)} of the CPUs" if share else None
-        return Choice(None, what, why, quiet)
     if too_fast := [row for row in usable if above(row, ceiling)]:
         row = max(too_fast, key=lambda row: row.rate)
         assert ceiling is not None
         what = f"{called(row.params)} are faster than the ceiling, which no loader can beat"
-        why = f"{_figures(row)} steps/s against {digits(ceiling.per_second)}: one of both was disturbed"
+        why = f"{_figures(row)} steps/s against {digits(ceiling.per_second)}: one of both was held up"
         return Choice(None, what, why, quiet)
-    good = [row for row in usable if all(_as_good(row, other) for other in usable if other is not row)]
+    compared = usable if _held_up_alike(usable) else [_alone(row) for row in usable]
+    good = [
+        row
+        for row, own in zip(usable, compared, strict=True)
+        if all(_as_good(own, other) for other in compared if other is not own)
+    ]
     if good:
         return Choice(min(good, key=lambda row: (row.workers or 0, -row.rate)))
-    best = max(usable, key=lambda row: row.rate)
-    rival = max((row for row in usable if row is not best), key=lambda row: _regret_percent(best, row))
+    best = max(compared, key=lambda row: row.rate)
+    rival = max((row for row in compared if row is not best), key=lambda row: _regret_percent(best, row))
     pair = sorted((best, rival), key=lambda row: row.workers or 0)
-    names = " and ".join(called(row.params, short=row is pair[0]) for row in pair)
+    names = " or ".join(called(row.params, short=row is pair[0]) for row in pair)
     figures = " against ".join(_figures(row) for row in pair)
-    return Choice(None, f"{names} cannot be told apart", f"{figures} steps/s", f"{quiet}, or --steps 100")
+    what = f"which of {names} is faster is not clear"
+    return Choice(None, what, f"{figures} steps/s", f"{quiet}, or --steps 100")
+
+
+def _held_up_alike(rows: Sequence[PointResult]) -> bool:
+    """Whether others took about as much of the CPUs at all points: then these compare as measured."""
+    if not any(row.disturbed for row in rows):
+        return True
+    shares = [row.others_cpu_fraction for row in rows if row.others_cpu_fraction is not None]
+    return len(shares) == len(rows) and max(shares) - min(shares) <= _ALIKE
+
+
+def _alone(row: PointResult) -> PointResult:
+    """Return the point with the interval up to what it may do alone."""
+    return msgspec.structs.replace(row, ci95=row.alone_ci95 or row.ci95)
 
 
 def above(row: PointResult, ceiling: Ceiling | None) -> bool:
-    """Whether a point is faster than its ceiling beyond both intervals: one of both was disturbed."""
+    """Whether a point is faster than its ceiling beyond both intervals: one of both was held up."""
     if ceiling is None or row.ci95 is None:
         return False
     highest = ceiling.ci95[1] if ceiling.ci95 else ceiling.per_second
@@ -84,7 +98,7 @@ def _regret_percent(row: PointResult, other: PointResult) -> float:
 
 
 def _as_good(row: PointResult, other: PointResult) -> bool:
-    """Whether `other` is no faster than `row`, or cannot be told from it and is hardly faster if at all."""
+    """Whether `other` is no faster than `row`, or within its interval and hardly faster if at all."""
     interval = ratio_interval(other, row)
     if interval is None or _regret_percent(row, other) > _REGRET_PERCENT:
         return False
@@ -113,6 +127,7 @@ def verdict_of(
 ) -> SweepVerdict:
     """Put the choice into words: the banner, why, the change to make, how far to trust it."""
     trust = _trust(rows, ceiling, runs)
+    likely = any(row.disturbed for row in rows)
     if choice.point is None:
         remedy = Fix(id="rerun", text=choice.remedy, gain_ms_per_step=None, speedup=None)
         fixes = [remedy] if choice.remedy else []
@@ -122,8 +137,9 @@ def verdict_of(
     usable = [row for row in rows if row.gave_figures]
     yours = next((row for row in usable if row.yours), None)
     return SweepVerdict(
-        text=f"BEST {_best(choice.point, yours, runs)}",
+        text=f"{'LIKELY ' if likely else ''}BEST {_best(choice.point, yours, runs)}",
         kind="best",
+        likely=likely,
         why=why_not_more(choice.point, usable, runs) or None,
         fixes=[] if choice.point is yours else [_fix(choice.point, yours, plan, _origin(runs))],
         trust=trust,
@@ -171,9 +187,8 @@ def _fix(row: PointResult, yours: PointResult | None, plan: SweepPlan, origin: O
 
 
 def _trust(rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[SweepRun]) -> Trust:
-    doubts = sorted(_doubts(rows, ceiling, runs), key=lambda doubt: doubt[0] != "bad")
-    if doubts:
-        return Trust(level=doubts[0][0], reasons=[text for _, text in doubts])
+    if doubts := find_all("sweep", facts_of(rows, ceiling, runs)):
+        return trust_of(doubts)
     repeats = min((row.repeats for row in rows if row.status == "ok"), default=0)
     spreads = [row.spread_pct for row in rows if row.spread_pct is not None]
     facts = [f"{counted(repeats, 'run')} a point"]
@@ -181,29 +196,35 @@ def _trust(rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[
         facts.append(f"spread {max(spreads):.1f} %")
     if ceiling is not None:
         facts.append(f"no point above its ceiling of {digits(ceiling.per_second)}")
-    return Trust(level="ok", reasons=facts)
+    return Trust(level=OK, reasons=facts)
 
 
-def _doubts(
-    rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[SweepRun]
-) -> Iterator[tuple[str, str]]:
+def trust_of(doubts: Sequence[Finding]) -> Trust:
+    """Return the level of trust that the worst doubt leaves, with all of them."""
+    level = BAD if any(doubt.level == BAD for doubt in doubts) else CAUTION
+    return Trust(level=level, reasons=[doubt.text for doubt in doubts], codes=[each.rule for each in doubts])
+
+
+def facts_of(rows: Sequence[PointResult], ceiling: Ceiling | None, runs: Sequence[SweepRun]) -> SweepFacts:
+    """Sum up what doubts rest on."""
     good = [run for run in runs if run.ok and run.kind == "point"]
     usable = [row for row in rows if row.status == "ok"]
-    if disturbed := sum(run.disturbed for run in good):
-        yield "bad", f"other programs took the CPUs in {disturbed} of {counted(len(good), 'run')}"
-    if any(above(row, ceiling) for row in usable):
-        yield "bad", f"a point lies above the ceiling of {digits(ceiling.per_second if ceiling else 0)}"
-    if any(run.others_cpu_fraction is None for run in good):
-        yield "caution", "not known: whether other programs were busy"
-    if any(row.repeats == 1 for row in usable):
-        yield "caution", "1 run a point: how runs differ is not known"
-    spreads = [row.spread_pct for row in usable if row.spread_pct is not None]
-    if spreads and max(spreads) > _SPREAD_PERCENT:
-        yield "caution", f"runs of one point differ by up to {max(spreads):.0f} %"
-    if good and min(run.steps for run in good) < _FEW_STEPS:
-        yield "caution", f"{counted(min(run.steps for run in good), 'measured step')} in a run"
-    tracing = max((run.tracing_pct or 0.0 for run in good), default=0.0)
-    if tracing >= _TRACING_PERCENT:
-        yield "caution", f"tracing took up to {tracing:.0f} % of a step"
-    if missing := sum(row.status != "ok" for row in rows):
-        yield "caution", f"{missing} of {counted(len(rows), 'point')} gave no figures"
+    shares = [
+        run.others_cpu_fraction for run in good if run.disturbed and run.others_cpu_fraction is not None
+    ]
+    fastest = max((row for row in usable if above(row, ceiling)), key=lambda row: row.rate, default=None)
+    return SweepFacts(
+        runs=len(good),
+        disturbed=sum(run.disturbed for run in good),
+        taken_fraction=max(shares, default=None),
+        others_unknown=any(run.others_cpu_fraction is None for run in good),
+        above=None
+        if fastest is None or ceiling is None
+        else f"{called(fastest.params)}, {digits(fastest.rate)} steps/s against {digits(ceiling.per_second)}",
+        fewest_repeats=min((row.repeats for row in usable), default=None),
+        spread_pct=max((row.spread_pct for row in usable if row.spread_pct is not None), default=None),
+        fewest_steps=min((run.steps for run in good), default=None),
+        tracing_pct=max((run.tracing_pct for run in good if run.tracing_pct is not None), default=None),
+        points=len(rows),
+        missing=sum(row.status != "ok" for row in rows),
+    )

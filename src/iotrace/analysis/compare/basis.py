@@ -48,6 +48,8 @@ class DataWait(msgspec.Struct, frozen=True):
     raw_ms: float | None = None
     causes_ms: dict[str, float] = {}
     files: list[File] = []
+    without_cpu_ms: dict[str, float] | None = None
+    queueing_ms: float | None = None
 
 
 class Loader(msgspec.Struct, frozen=True):
@@ -77,6 +79,9 @@ class Io(msgspec.Struct, frozen=True):
 
 class ProcessUse(msgspec.Struct, frozen=True):
     storage_read_bytes: int | None = None
+    role: str = ""
+    run_delay_pct_mean: float | None = None
+    pool_delay_pct_mean: float | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True):

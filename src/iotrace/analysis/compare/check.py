@@ -12,13 +12,16 @@ from msgspec.structs import replace
 
 from iotrace.analysis.compare import check_words as words
 from iotrace.analysis.compare.basis import Basis, basis_of, middle_of, rank_pair, same_rank
-from iotrace.analysis.compare.comparison import RUN_TO_RUN_PCT, SCHEMA_VERSION, compare
+from iotrace.analysis.compare.comparison import SCHEMA_VERSION, compare
 from iotrace.analysis.compare.conditions import Limit, judge
-from iotrace.analysis.compare.machine import busy, held_up_alike, other_storage, others_share
+from iotrace.analysis.compare.machine import busy, held_up_alike, other_storage
 from iotrace.analysis.compare.results import Check, Comparison, Condition, Finding, StageChange
 from iotrace.analysis.compare.same_work import differences
 from iotrace.analysis.compare.spread import cpu_slower_pct, noise_of, prior_of
 from iotrace.analysis.compare.stage_changes import ERROR_OF_CORRECTION, stage_changes
+from iotrace.analysis.compare.step_verdict import RUN_TO_RUN_PCT
+from iotrace.analysis.host.disturbance import grown_by_crowding
+from iotrace.analysis.results import BAD
 from iotrace.errors import SessionError
 
 _WORTH_FAILING = 0.01  # of what a sample costs in all
@@ -70,7 +73,18 @@ def check(
         comparison=comparison,
         sessions=[session.path for session in sessions],
         baselines=[baseline.path for baseline in baselines],
+        warnings=[*_untrusted("session", sessions), *_untrusted("baseline", baselines)],
     )
+
+
+def _untrusted(name: str, sides: Sequence[Basis]) -> Iterator[str]:
+    """Warn of sessions that were measured beside other programs, or whose figures say little."""
+    for side in sides:
+        trust, why = side.verdict.trust, busy(side)
+        if why is None and trust.level == BAD:
+            why = next(iter(trust.reasons), "its figures say little")
+        if why is not None:
+            yield f"{name} {side.path}: {why}"
 
 
 def _of_most(found: Sequence[Condition]) -> Condition:
@@ -127,9 +141,10 @@ def _compared(baselines: Sequence[Basis], sessions: Sequence[Basis], anyway: boo
 def _judged(
     comparison: Comparison, baselines: Sequence[Basis], sessions: Sequence[Basis], worse_by_pct: float
 ) -> tuple[list[Finding], list[Finding]]:
-    """Sort what grew into what is worse for certain, and what the machine does not let tell."""
+    """Sort what grew into what is worse for certain, and what the machine leaves unclear."""
     doubt = None if held_up_alike(baselines, sessions) else _doubt(baselines, sessions)
-    crowding_pct = _crowding_pct([*baselines, *sessions])
+    hosts = [rank.system.host for side in (*baselines, *sessions) for rank in side.ranks]
+    grown_pct = 100 * max(map(grown_by_crowding, hosts), default=0.0)
     middle = middle_of(baselines), middle_of(sessions)
     cold = other_storage(rank_pair(*middle))
     worse: list[Finding] = []
@@ -137,7 +152,7 @@ def _judged(
 
     def tell(what: str, text: str, why: str | None) -> None:
         if why:
-            untold.append(Finding(what=what, text=f"{text}: cannot be told, as {why}"))
+            untold.append(Finding(what=what, text=f"{text}: not clear, as {why}"))
         else:
             worse.append(Finding(what=what, text=text))
 
@@ -146,7 +161,7 @@ def _judged(
         why = None
         if change.change_pct < change.noise_pct:
             why = words.noise(change.noise_pct, len(baselines), len(sessions))
-        elif doubt and not change.quiet and change.change_pct < max(_BUSY_PCT[change.clock], crowding_pct):
+        elif doubt and not change.quiet and change.change_pct < max(_BUSY_PCT[change.clock], grown_pct):
             why = doubt
         if change.stage == "read" and cold:
             why = cold
@@ -163,7 +178,9 @@ def _judged(
         percents = f"{change_pct:+.1f} %" if several else words.percents(change_pct, ci95_pct)
         text = f"the step: {percents}{words.because(comparison)}"
         slower_pct = max(comparison.cpu_slower_pct or 0.0, 0.0)
-        why = doubt or cold
+        # What is left of the change with nobody else on the CPUs is no doing of theirs.
+        alone_pct = comparison.alone_pct or ci95_pct
+        why = cold or (doubt if alone_pct[0] < worse_by_pct else None)
         if change_pct < noise_pct:
             why = words.noise(noise_pct, len(baselines), len(sessions))
         elif change_pct < noise_pct + (1 + ERROR_OF_CORRECTION) * slower_pct:
@@ -198,15 +215,6 @@ def _doubt(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> str | None:
         if why:
             return f"in {name} {why}"
     return None
-
-
-def _crowding_pct(sides: Sequence[Basis]) -> float:
-    """Return by how much a stage may cost more where others had the share s of the CPUs: s / (1 - s).
-
-    They have that share of the caches, too. Measured at 65 %: 16 % in a stage of 4 ms, 95 % in one of 0.3 ms.
-    """
-    share = max(filter(None, map(others_share, sides)), default=0.0)
-    return 100 * share / (1 - share) if share < 1 else math.inf
 
 
 class _Growth(msgspec.Struct, frozen=True):
@@ -255,7 +263,7 @@ def _told_once(grown: Sequence[_Growth]) -> Iterator[StageChange]:
 def _text(worse: list[Finding], untold: list[Finding], limits: Sequence[str], compared: bool) -> str:
     """Write the first line: what it is, and what of."""
     failed = worse and all(finding.what in limits for finding in worse)
-    banner = "FAILED" if failed else "WORSE" if worse else "CANNOT BE TOLD" if untold else "NOT WORSE"
+    banner = "FAILED" if failed else "WORSE" if worse else "NOT CLEAR" if untold else "NOT WORSE"
     if banner == "NOT WORSE" and not compared:
         banner = "PASSED"
     names = ", ".join(dict.fromkeys(finding.what for finding in worse or untold))

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
+from msgspec.structs import replace
+
 from iotrace.analysis.compare.basis import Basis, Rank, rank_pair
 from iotrace.analysis.compare.changes import changed_parts, rest_parts, step_change
 from iotrace.analysis.compare.results import Comparison, Differing, Side, WholeRun
 from iotrace.analysis.compare.same_work import differences
 from iotrace.analysis.compare.spread import cpu_slower_pct
 from iotrace.analysis.compare.stage_changes import stage_changes
+from iotrace.analysis.compare.step_verdict import BANNERS, judge_step
 from iotrace.analysis.compare.whole_run import whole_run
+from iotrace.analysis.host.disturbance import TRACING_COST
 from iotrace.analysis.results import BAD
 
 SCHEMA_VERSION = 1
-# Two runs of one program on one quiet machine differ by so much, whatever the steps within each say.
-RUN_TO_RUN_PCT = 2.0
-_BANNERS = {"faster": "FASTER", "slower": "SLOWER"}
 # Of the loop's loader, under their names in DataLoader.
 _SETTINGS = {
     "workers": "num_workers",
@@ -34,12 +35,12 @@ def compare(one: Basis, other: Basis) -> Comparison:
     """Compare two sessions, `one` before `other`, whether they did the same work or not."""
     ranks = rank_pair(one, other)
     steps_ms, change_pct, ci95_pct = step_change(ranks)
-    doubt = _doubt(one, other)
-    verdict = _verdict(change_pct, ci95_pct, doubt)
-    text = _text(verdict, steps_ms, change_pct, ci95_pct, doubt)
+    stages = stage_changes(ranks[:1], ranks[1:])
+    judged = judge_step(ranks, change_pct, ci95_pct, stages, _traced_too_much(one, other))
     whole = whole_run(ranks, (one.verdict.trust, other.verdict.trust))
     if whole is not None and whole.verdict is not None:
-        verdict, text = whole.verdict, _whole_text(whole.verdict, whole, steps_ms)
+        text = _whole_text(whole.verdict, whole, steps_ms)
+        judged = replace(judged, verdict=whole.verdict, text=text, likely=False, remedy=None)
     differs = list(differences(one, other, ranks))
     waits_ms = [rank.data_wait.raw_ms for rank in ranks]
     causes = [rank.data_wait.causes_ms for rank in ranks]
@@ -48,13 +49,16 @@ def compare(one: Basis, other: Basis) -> Comparison:
         sessions=[_side(side, rank) for side, rank in zip((one, other), ranks, strict=True)],
         comparable=not differs,
         differs=differs,
-        verdict=verdict,
-        text=text,
+        verdict=judged.verdict,
+        likely=judged.likely,
+        remedy=judged.remedy,
+        text=judged.text,
         rank=ranks[0].rank,
         ranks=[len(side.ranks) for side in (one, other)],
         step_ms=steps_ms,
         change_pct=change_pct,
         ci95_pct=ci95_pct,
+        alone_pct=judged.alone_pct,
         wait_ms=None if None in waits_ms else [wait for wait in waits_ms if wait is not None],
         causes_ms={
             cause: [each.get(cause, 0.0) for each in causes]
@@ -63,7 +67,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         },
         rest_ms=rest_parts(ranks),
         changed=changed_parts(ranks),
-        stages=stage_changes(ranks[:1], ranks[1:]),
+        stages=stages,
         settings=_settings(ranks),
         environment=list(_environment(one, other, ranks)),
         cpu_slower_pct=cpu_slower_pct(ranks[:1], ranks[1:]),
@@ -79,37 +83,13 @@ def _side(basis: Basis, rank: Rank) -> Side:
     return Side(path=basis.path, recorded=recorded, steps=rank.steps.count, trust=basis.verdict.trust)
 
 
-def _doubt(one: Basis, other: Basis) -> str | None:
-    """Say what keeps one of the two from being relied on; None where nothing does."""
+def _traced_too_much(one: Basis, other: Basis) -> str | None:
+    """Say that tracing itself made a side's steps longer; None where it hardly did."""
     for name, side in (("A", one), ("B", other)):
-        if side.verdict.trust.level == BAD:
-            return f"{name}: {side.verdict.trust.reasons[0]}"
+        trust = side.verdict.trust
+        if trust.level == BAD and TRACING_COST in trust.codes:
+            return f"{name}: {trust.reasons[trust.codes.index(TRACING_COST)]}"
     return None
-
-
-def _verdict(change_pct: float, ci95_pct: list[float] | None, doubt: str | None) -> str:
-    if ci95_pct is None or doubt:
-        return "unknown"
-    if ci95_pct[0] <= 0 <= ci95_pct[1] or abs(change_pct) < RUN_TO_RUN_PCT:
-        return "no-difference"
-    return "slower" if change_pct > 0 else "faster"
-
-
-def _text(
-    verdict: str, steps_ms: list[float], change_pct: float, ci95_pct: list[float] | None, doubt: str | None
-) -> str:
-    steps = f"{steps_ms[0]:.1f} -> {steps_ms[1]:.1f} ms a step"
-    if ci95_pct is None:
-        return f"CANNOT BE TOLD: {steps}; too few steps for an interval"
-    if verdict == "unknown":
-        return f"CANNOT BE TOLD: {steps}; {doubt}"
-    if verdict == "no-difference":
-        low, high = ci95_pct
-        return f"NO DIFFERENCE seen: {steps} ({change_pct:+.1f} %, 95 %: {low:+.1f} to {high:+.1f})"
-    low, high = sorted(abs(bound) for bound in ci95_pct)
-    digits = 0 if abs(change_pct) >= 10 else 1
-    interval = f"(95 %: {low:.{digits}f} to {high:.{digits}f})"
-    return f"{_BANNERS[verdict]} {abs(change_pct):.{digits}f} % {interval}: {steps}"
 
 
 def _whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
@@ -117,7 +97,7 @@ def _whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
         f"{one:.1f} -> {other:.1f}" for one, other in (whole.step_ms, whole.starting_ms, steps_ms)
     )
     return (
-        f"{_BANNERS[verdict]} {abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which starting "
+        f"{BANNERS[verdict]} {abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which starting "
         f"workers and first batches {starting}; a measured step took {measured} ms"
     )
 

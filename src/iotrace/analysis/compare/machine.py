@@ -1,14 +1,14 @@
-"""How far the machine lets two sessions be told apart: other programs, and files that were not in memory."""
+"""How alike the machine was in two sessions: other programs, and files that were not in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from iotrace.analysis.compare.basis import Basis, Rank
-from iotrace.analysis.host.others import QUIET
+from iotrace.analysis.host.disturbance import disturbances
 from iotrace.analysis.results import total
-from iotrace.units import percent
 
+_ALIKE = 0.1  # of the CPUs: by how much the shares that others took may differ
 _SEVERAL = 3  # baselines, to show how far runs differ
 _MORE_FROM_STORAGE = 2.0  # times as many bytes a step
 _FEW_BYTES = 1 << 16  # a step: as good as none
@@ -16,21 +16,8 @@ _FEW_BYTES = 1 << 16  # a step: as good as none
 
 def busy(side: Basis) -> str | None:
     """Say what kept the CPUs of a session's hosts from the program; None where they were free for it."""
-    return next(_disturbances(side), None)
-
-
-def _disturbances(side: Basis) -> Iterator[str]:
-    share = others_share(side)
-    if share is None:
-        yield "what other programs took of the CPUs is unknown"
-    elif share > QUIET:
-        yield f"other programs took {percent(share)} of the CPUs"
-    stolen = [rank.system.host.cpu_stolen_fraction or 0.0 for rank in side.ranks if rank.system.host]
-    if max(stolen, default=0.0) > QUIET:
-        yield f"other virtual machines took {percent(max(stolen))} of the CPUs"
-    held_back = [rank.system.host.cpu_throttled_fraction or 0.0 for rank in side.ranks if rank.system.host]
-    if max(held_back, default=0.0) > QUIET:
-        yield f"the CPU quota held it back in {percent(max(held_back))} of the periods"
+    hosts = [rank.system.host for rank in side.ranks if rank.steps.count]
+    return next((why for host in hosts for why in disturbances(host)), None)
 
 
 def held_up_alike(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> bool:
@@ -43,7 +30,7 @@ def held_up_alike(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> bool
     if len(known) < max(_SEVERAL, len(shares)):
         return False
     now = [others_share(side) for side in sessions]
-    alike = (min(known) - QUIET, max(known) + QUIET)
+    alike = (min(known) - _ALIKE, max(known) + _ALIKE)
     return all(share is not None and alike[0] <= share <= alike[1] for share in now)
 
 

@@ -77,6 +77,11 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """`verdict`: ``faster``, ``slower``, ``no-difference``, ``unknown``; `differs`: why not comparable.
 
+    `alone_pct` is the interval of the change with nobody else on the CPUs: wider than `ci95_pct` where
+    others took some. `likely`: that interval holds 0, and what a sample costs in CPU
+    time, which no neighbour changes much, speaks for the verdict. `remedy` says what would make clear what
+    is not.
+
     `rank` stands for the job, of `ranks` on each side. `rest_ms` is what a step does besides waiting: its
     phases, or the rest of it as one.
     """
@@ -99,6 +104,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     stages: list[StageChange]
     settings: list[Differing]
     environment: list[Differing]
+    alone_pct: list[float] | None = None
+    likely: bool = False
+    remedy: str | None = None
     cpu_slower_pct: float | None = None  # a fixed piece of work, in the second; taken out of CPU times
     whole_run: WholeRun | None = None
 
@@ -113,7 +121,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is worse, or that cannot be told: a stage, a file, a setting, the step."""
+    """Something that is worse, or of which that is not clear: a stage, a file, a setting, the step."""
 
     what: str
     text: str
@@ -124,6 +132,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     `session` and `baseline` are those in the middle, by the length of their steps, where there are several:
     of them are the fields of the comparison, each None without a baseline; its stages are of all.
+    `warnings`: sessions and baselines that were measured beside other programs, or say little by themselves.
     """
 
     schema_version: int
@@ -143,3 +152,4 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     comparison: Comparison | None
     sessions: list[str] = []
     baselines: list[str] = []
+    warnings: list[str] = []

@@ -20,7 +20,7 @@ from iotrace.analysis.results import Calibration
 
 PRIOR_FREEDOM = 4
 # Standard deviations of a stage's cost over runs, as shares of it, before any run was seen.
-_OF_TIME = 0.10  # elapsed times, such as reading
+OF_TIME = 0.10  # elapsed times, such as reading
 _OF_CPU = 0.05  # CPU times, where nothing says how fast the CPUs were
 _STEADIEST, _OF_SCATTER = (
     0.01,
@@ -53,7 +53,7 @@ def noise_of(sides: Sequence[Sequence[float]], prior: float, within: float = 0.0
 def prior_of(clock: str, ranks: Sequence[Rank]) -> float:
     """Return what the spread of a stage's cost over runs is taken to be before any is seen, as a share."""
     if clock != "cpu":
-        return _OF_TIME
+        return OF_TIME
     known = calibrations(ranks)
     if known is None:
         return _OF_CPU

@@ -9,7 +9,8 @@ import numpy as np
 
 from iotrace.analysis.gain.changes import Change, changes_of
 from iotrace.analysis.gain.pipeline import Floats, Pipeline, Replay, replay
-from iotrace.analysis.gain.recorded import Recorded, Withheld, recorded
+from iotrace.analysis.gain.recorded import Recorded, Withheld, alone, as_it_was, recorded
+from iotrace.analysis.host.disturbance import is_disturbed
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.resampling import interval_of, resampled_means
 from iotrace.analysis.results import DataWait, GainRow, System
@@ -17,9 +18,7 @@ from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, 
 from iotrace.units import percent
 
 _MISSED = 0.10  # of the wait: what the replay may differ from the run itself
-_DELAYED = 0.10  # of the production: what workers may have waited for a CPU
-_OTHERS = 0.10  # of the CPUs: what other programs may have used
-_COMPUTED = 0.20  # of the production: with less computing, others do not matter
+_DELAYED = 0.10  # of the production: what workers may wait for a CPU before two replays are made
 _DEMAND = 0.80  # of the CPUs: beyond it nothing is known from one number of workers
 _FASTER = 1.05  # times the measured rate: from there storage and memory give more than was measured
 _FROM_STORAGE = 1 << 20  # bytes a step
@@ -48,36 +47,46 @@ def gain_of(analysis: RankAnalysis, system: System, wait: DataWait) -> Gain:
         return Gain(withheld="ranks run in step: another one may hold up what this one gains")
     try:
         found = recorded(analysis, system)
-        _check(found, system)
-        own = replay(found.pipeline)
-        error = _error(found, own)
     except Withheld as why:
         return Gain(withheld=str(why))
+    if not _is_disturbed(found, system):
+        return _judged([found], analysis, system, wait)
+    return _judged([as_it_was(found), alone(found)], analysis, system, wait)
+
+
+def _judged(ways: list[Recorded], analysis: RankAnalysis, system: System, wait: DataWait) -> Gain:
+    """Replay each change in each of the ways in which the run may be seen; the first is how it was."""
+    found, kept = ways[0], analysis.kept
+    own = replay(found.pipeline)
+    error = _error(found, own)
     if not abs(error) <= _MISSED:
         return Gain(error_pct=100 * error, withheld=_missed(found, own))
     step_ms = int(kept.duration_ns.sum()) / len(kept) / 1e6
     if step_ms <= 0 or not own.delivered_ns[-1] > 0:
         return Gain(withheld="the steps took no time")
-    judge = _Judge(analysis, found, own, system, wait, step_ms)
-    rows = [judge.row(change) for change in changes_of(found, wait, step_ms, system.cpus or 1)]
-    return Gain(rows, 100 * error)
+    disturbed = len(ways) > 1
+    rows = []
+    for way in ways:
+        judge = _Judge(analysis, way, replay(way.pipeline), system, wait, step_ms, disturbed)
+        rows.append([judge.row(change) for change in changes_of(way, wait, step_ms, system.cpus or 1)])
+    others = {(row.id, row.change): row for row in rows[-1]}
+    return Gain([_over_both(row, others.get((row.id, row.change), row)) for row in rows[0]], 100 * error)
 
 
-def _check(found: Recorded, system: System) -> None:
-    """Raise where other work on the CPUs shaped the recorded times."""
+def _is_disturbed(found: Recorded, system: System) -> bool:
+    """Whether other work on the CPUs shaped the recorded times, or may have."""
     made = float(found.made_ns.sum())
     delayed = float(found.delay_ns.sum()) / made if made else 0.0
-    if delayed > _DELAYED:
-        raise Withheld(
-            f"{percent(delayed)} of the batches' making was a wait for a CPU (over {percent(_DELAYED)})"
-        )
     host = system.host
-    others = host.others_cpu_fraction if host is not None else None
-    if others is None:
-        raise Withheld("not known: whether other programs were busy")
-    computed = float(found.pipeline.cpu_ns.sum()) / made if made else 0.0
-    if others > _OTHERS and computed > _COMPUTED:
-        raise Withheld(f"other programs used {percent(others)} of the CPUs (over {percent(_OTHERS)})")
+    return delayed > _DELAYED or host is None or host.others_cpu_fraction is None or is_disturbed(host)
+
+
+def _over_both(row: GainRow, other: GainRow) -> GainRow:
+    """Widen a prediction to the one without the others on the CPUs; withheld where one of both is."""
+    if row.interval_ms is None or other.interval_ms is None:
+        return row if row.withheld else msgspec.structs.replace(other, withheld=other.withheld)
+    low, high = (pick(row.interval_ms[end], other.interval_ms[end]) for end, pick in enumerate((min, max)))
+    return msgspec.structs.replace(row, interval_ms=[low, high])
 
 
 def _error(found: Recorded, own: Replay) -> float:
@@ -102,8 +111,9 @@ class _Judge:
         system: System,
         wait: DataWait,
         step_ms: float,
+        disturbed: bool = False,
     ) -> None:
-        self.found, self.wait, self.step_ms = found, wait, step_ms
+        self.found, self.wait, self.step_ms, self.disturbed = found, wait, step_ms, disturbed
         self.rows = np.flatnonzero(found.measured[1:]) + 1
         self.own = self._cycles(own)
         read = [process.storage_read_bytes for process in system.processes]
@@ -151,6 +161,8 @@ class _Judge:
     def _beyond(self, change: Change, changed: Replay, predicted_ms: float) -> Iterator[str]:
         """Yield what of the changed run was never measured."""
         faster = self.step_ms / predicted_ms if predicted_ms > 0 else float("inf")
+        if self.disturbed and change.id.startswith("num_workers=") and faster > _FASTER:
+            yield "other programs keep the CPUs busy: what more workers get of them is not known"
         demand = _demand(change.pipeline, changed)
         if demand > _DEMAND and faster > _FASTER:
             yield f"it keeps over {percent(_DEMAND)} of the CPUs busy, and one number of workers was measured"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from iotrace.analysis.gain.pipeline import Epoch, Floats, Pipeline
 from iotrace.analysis.gain.transport import Transport
@@ -45,6 +48,26 @@ class Recorded(msgspec.Struct, frozen=True):
     parts_ns: Floats
     delay_ns: Floats
     held_ns: Floats
+    loop_delay_ns: Floats | None = None  # what the training thread waited for a CPU behind each batch
+
+
+def as_it_was(found: Recorded) -> Recorded:
+    """See each wait for a CPU as computing on CPUs that nobody else needs: the run as it went."""
+    pipe = found.pipeline
+    late = 0.0 if found.loop_delay_ns is None else found.loop_delay_ns
+    pipeline = replace(
+        pipe, cpu_ns=pipe.cpu_ns + found.delay_ns, idle_ns=pipe.idle_ns + late, cores=math.inf, foreign=0.0
+    )
+    return replace(found, pipeline=pipeline, delay_ns=np.zeros(len(pipe)))
+
+
+def alone(found: Recorded) -> Recorded:
+    """See the run with nobody else on its CPUs; the quickest hand-overs queued for none."""
+    pipe = found.pipeline
+    usual_ns = np.percentile(pipe.latency_ns, 25) if len(pipe) else 0.0
+    return replace(
+        found, pipeline=replace(pipe, foreign=0.0, latency_ns=np.minimum(pipe.latency_ns, usual_ns))
+    )
 
 
 def recorded(analysis: RankAnalysis, system: System) -> Recorded:
@@ -109,7 +132,8 @@ def recorded(analysis: RankAnalysis, system: System) -> Recorded:
         epochs=epochs,
     )
     wait_ns = own.wait_ns.astype(np.float64)
-    return Recorded(pipeline, waits, measured, wait_ns, made_ns, parts, delay_ns, way.held_ns)
+    late_ns = gap_ns * share.delayed
+    return Recorded(pipeline, waits, measured, wait_ns, made_ns, parts, delay_ns, way.held_ns, late_ns)
 
 
 def _foreign(system: System) -> float:

@@ -144,7 +144,7 @@ class MappedReads(ReportPart, frozen=True, kw_only=True):
     """
 
     accesses: Annotated[int, figure("`__getitem__` of the map that gave more than 16 bytes, in all processes")]
-    touched_bytes: Annotated[int | None, figure("pages that the accesses lie on at most, repeated ones too", null="some accesses cannot be told")] = None
+    touched_bytes: Annotated[int | None, figure("pages that the accesses lie on at most, repeated ones too", null="some accesses are unknown")] = None
     major_faults: Annotated[int, figure("page faults of samples that waited for storage")]
     predicted_bytes: Annotated[int | None, figure("what single pages would fetch at most", null="it is not")] = None
 
@@ -153,8 +153,8 @@ class Amplification(ReportPart, frozen=True, kw_only=True):
     """Bytes that calls fetched of a group, that libraries decoded of them, that the program was given."""
 
     fetched_bytes: Annotated[int | None, figure("what read calls returned of the group's files", null="not known of a memory map")] = None
-    decoded_bytes: Annotated[int | None, figure("what libraries decoded of them", null="it cannot be told")] = None
-    used_bytes: Annotated[int | None, figure("what the accesses asked for", null="it cannot be told")] = None
+    decoded_bytes: Annotated[int | None, figure("what libraries decoded of them", null="unknown")] = None
+    used_bytes: Annotated[int | None, figure("what the accesses asked for", null="unknown")] = None
     fetched_per_used: Annotated[float | None, figure("the same, divided", null="one of both is not known")] = None
     decoded_per_used: Annotated[float | None, figure("the same, divided", null="one of both is not known")] = None
     why: Annotated[str, figure("why a figure is null; empty where none is")]

@@ -194,6 +194,14 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
     files: Annotated[list[FileCost], figure("the raw wait by file", "ms per step")] = msgspec.field(default_factory=list)
     worst_batches: Annotated[list[WorstBatch], figure("the longest waits, five at most", "ms")] = msgspec.field(default_factory=list)
     without_cpu_ms: dict[str, float] | None = None
+    queueing_ms: Annotated[
+        float | None,
+        figure(
+            "what the raw wait loses at most if no thread queues for a CPU, by a replay of the batches",
+            "ms per step",
+            null="others took few CPUs, or not known",
+        ),
+    ] = None
 
 
 class LoaderResult(ReportPart, frozen=True, kw_only=True):

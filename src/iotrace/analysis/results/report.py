@@ -102,8 +102,8 @@ class Culprit(ReportPart, frozen=True, kw_only=True):
 class Failure(ReportPart, frozen=True, kw_only=True):
     """An exception that nothing caught, or a signal that ended a process."""
 
-    process: Annotated[int | None, figure("its pid", null="it cannot be told which process")] = None
-    role: Annotated[str | None, figure("as in `processes`, or `helper`, or `process`", null="it cannot be told which process")] = None
+    process: Annotated[int | None, figure("its pid", null="which process is not known")] = None
+    role: Annotated[str | None, figure("as in `processes`, or `helper`, or `process`", null="which process is not known")] = None
     rank: Annotated[int | None, figure("number of the rank", null="none")] = None
     worker: Annotated[int | None, figure("number of the worker in its loader", null="none")] = None
     type: Annotated[str, figure("class of the exception, or the signal's name")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from iotrace.analysis.host.disturbance import TAKEN, THROTTLED, is_crowded
 from iotrace.analysis.results import Evidence, ProcessUse
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, rule
@@ -25,6 +26,7 @@ _ONE_THREAD = {
     "numexpr": "numexpr.set_num_threads(1)",
     "zarr": 'zarr.config.set({"async.concurrency": 1})',
 }
+_DOING = {"read": "reading", "decode": "decoding", "transform": "in transforms", "collate": "collating"}
 # What rules on threads and CPUs share: four workers that wait 40 of 60 ms for a CPU.
 _BOUND = [{"role": f"worker {number}", "cpus": [0]} for number in range(4)]
 _FREE = [{"role": f"worker {number}", "cpus": [*range(8)]} for number in range(4)]
@@ -67,7 +69,7 @@ def waiting_for_threads(facts: RankFacts) -> Iterator[Finding]:
 
 def _lost_to_pool(facts: RankFacts) -> tuple[float, str] | None:
     """What of a step is lost to a pool of threads without CPUs, and of which stage; None: too little."""
-    cause, how, share = "decode", "waiting for a CPU", facts.undecoded
+    cause, how, share = "decode", "queueing for a busy CPU", facts.undecoded
     if share is None and not (facts.lacks_cpus and pool_of(facts.report.system) is not None):
         cause, how, share = "transform", "asleep for these", facts.asleep_for_pool
     cause_ms = facts.report.data_wait.causes_ms.get(cause, 0.0)
@@ -151,7 +153,7 @@ def _is_no_binding(facts: RankFacts) -> bool:
         {"processes": _FREE, "host": {"cpu_throttled_fraction": 0.4}, "without_cpu_ms": 5.0},
     ],
 )
-def cpu_quota(facts: RankFacts, *, least_of_periods: float = 0.1) -> Iterator[Finding]:
+def cpu_quota(facts: RankFacts, *, least_of_periods: float = THROTTLED) -> Iterator[Finding]:
     """A CPU quota stops the job.
 
     A container is slow on an idle host, and steps take multiples of 100 ms, the quota's period. Bursts alone
@@ -258,14 +260,13 @@ def _is_bound(facts: RankFacts) -> bool:
     return found is not None and online is not None and len(found[0]) < online
 
 
-def _is_stolen(facts: RankFacts, least: float = 0.05) -> bool:
+def _is_stolen(facts: RankFacts) -> bool:
     host = facts.report.system.host
-    return host is not None and (host.cpu_stolen_fraction or 0.0) >= least
+    return host is not None and (host.cpu_stolen_fraction or 0.0) >= TAKEN[0]
 
 
-def _has_neighbours(facts: RankFacts, least: float = 0.2) -> bool:
-    host = facts.report.system.host
-    return host is not None and (host.others_cpu_fraction or 0.0) >= least and not host.has_free_cpus
+def _has_neighbours(facts: RankFacts) -> bool:
+    return is_crowded(facts.report.system.host)
 
 
 @rule(
@@ -323,7 +324,8 @@ def _stage(facts: RankFacts) -> str:
     wait = facts.report.data_wait
     spent = wait.without_cpu_ms or {}
     cause = max(spent, key=lambda name: spent[name])
-    return f"{cause} {wait.causes_ms[cause]:.1f} ms, {spent[cause]:.1f} of it waiting for a CPU"
+    how = _DOING.get(cause, cause)
+    return f"{spent[cause]:.1f} of {wait.causes_ms[cause]:.1f} ms {how} was queueing for a busy CPU"
 
 
 def _who(sharing: list[ProcessUse]) -> tuple[int, str]:

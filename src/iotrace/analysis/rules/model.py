@@ -30,6 +30,7 @@ SUBJECTS = {
     "device": ("device",),
     "trust": ("trust",),
     "run": ("trust",),
+    "sweep": ("sweep",),
 }
 SCOPES = {
     "loader": "one loader that the training loop waits for",
@@ -38,6 +39,7 @@ SCOPES = {
     "device": "what an accelerator waits for",
     "trust": "how far the figures of a rank can be relied on",
     "run": "how far those of the whole run can",
+    "sweep": "how far the advice of a sweep or a search can",
 }
 SITE_RULES = "iotrace.rules"  # the entry points that name modules with rules of a site's own
 

@@ -22,7 +22,11 @@ _MANY_SAMPLES = 16
     "loader",
     id="transform-bound",
     turn=THE_CAUSE,
-    fires=[{"cause": "transform"}, {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0}],
+    fires=[
+        {"cause": "transform"},
+        {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0},
+        {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
+    ],
     silent=[
         {"cause": "transform", "asleep": None},
         {"cause": "transform", "wait_ms": 4.0, "causes_ms": {"transform": 4.0}},
@@ -35,7 +39,8 @@ def slow_transform(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for the dataset's own code.
 
     What is neither reading, nor decoding in a library that iotrace knows, is the transform. Whether its
-    thread computed, slept or waited for a CPU is known from the kernel's account of the thread.
+    thread computed, slept or waited for a CPU is known from the kernel's account of the thread. Beside other
+    programs its CPU time alone speaks, where the loop would wait for that without them, too.
 
     Remedy: precompute what is not random, vectorise the rest; keep a file open that each sample opens; or
     find what a thread that sleeps waits for.
@@ -49,9 +54,12 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
     making_ms = sum(facts.causes_ms.get(cause, 0.0) for cause in ("read", "decode", "transform"))
     if facts.asleep is None or facts.on_cpu is None:
         return None
+    delayed = 1 - facts.asleep - facts.on_cpu - facts.threaded
+    # Where the loop waits without the queueing, too, what the thread did otherwise tells what is slow.
+    given = 1 - delayed if facts.waits_alone and 0 < delayed < 1 else 1.0
     # Reading sleeps, too, and decoding computes: what is beyond them is the transform's.
-    asleep = max(0.0, facts.asleep - facts.causes_ms.get("read", 0.0) / making_ms)
-    on_cpu = max(0.0, facts.on_cpu - facts.causes_ms.get("decode", 0.0) / making_ms)
+    asleep = max(0.0, facts.asleep / given - facts.causes_ms.get("read", 0.0) / making_ms)
+    on_cpu = max(0.0, facts.on_cpu / given - facts.causes_ms.get("decode", 0.0) / making_ms)
     share = facts.causes_ms["transform"] / making_ms
     item = facts.item.partition(" ")[0] or facts.about.dataset
     if asleep >= max(on_cpu, MOSTLY * share):
@@ -61,7 +69,6 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
             "network, a lock, another process, a reader that iotrace does not know)",
         )
     if on_cpu < max(asleep, _TELLING * share):
-        delayed = 1 - facts.asleep - facts.on_cpu - facts.threaded
         if delayed < MOSTLY:
             return None
         return Remedy(

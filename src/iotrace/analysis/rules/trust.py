@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from iotrace.analysis.host.disturbance import BESIDE_FREE, TAKEN, THROTTLED, TRACING_COST, alone
 from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import (
     BAD,
     CAUTION,
     TRACING_PERCENT,
     ClockInfo,
-    HostUse,
     RankReport,
     SessionInfo,
 )
@@ -24,8 +24,7 @@ from iotrace.units import bounds, counted, milliseconds, percent, size
 OTHER_PROGRAMS = "IO702"
 _LONG_STEPS = 2.0  # p95 over median, from which it is said
 _VERDICT_BOUNDS = (0.05, 0.20)
-_OTHERS = (0.05, 0.20)  # where no CPU is free
-_STOLEN = (0.05, 0.20)
+_SHORTER = 0.98  # of a step: what it takes alone, where that is worth a word
 _CODE_AND_PIPES_BYTES = 10 << 20
 _USUAL_THROTTLE = "power cap"  # how a device works under full load
 _MIB = 1 << 20
@@ -79,18 +78,31 @@ def few_steps(facts: TrustFacts, *, fewest: int = 20) -> Iterator[Finding]:
     OTHER_PROGRAMS,
     "other-programs",
     "trust",
-    fires=[{"host": {"others_cpu_fraction": 0.3, "cpu_busy_fraction": 0.99}}, {"host": None}],
+    fires=[
+        {
+            "host": {"others_cpu_fraction": 0.3, "cpu_busy_fraction": 0.99},
+            "wait": {"raw_ms": 60.0, "causes_ms": {"decode": 60.0}, "without_cpu_ms": {"decode": 40.0}},
+            "processes": [{"role": "main", "run_delay_pct_mean": 5.0}],
+        },
+        {"host": {"others_cpu_fraction": 0.3, "cpu_busy_fraction": 0.99}},
+        {"host": None},
+    ],
     silent=[
         {"host": {"others_cpu_fraction": 0.1, "cpu_busy_fraction": 0.5}},
         {"host": {"others_cpu_fraction": 0.01, "cpu_busy_fraction": 0.99}},
     ],
 )
 def other_programs(
-    facts: TrustFacts, *, least: Bounds = _OTHERS, least_beside_free: Bounds = (0.25, 2.0)
+    facts: TrustFacts, *, least: Bounds = TAKEN, least_beside_free: float = BESIDE_FREE
 ) -> Iterator[Finding]:
     """Other programs used the CPUs: times are no longer the job's own.
 
-    Where a CPU was free, they took none from the job.
+    They only make a run slower. Where the kernel counted how long the job's threads were ready to run and had
+    no CPU, this says what a step takes alone: at the least what is left without all of that. What holds for
+    all these values holds whatever the others did. The figures are bad only where others took much and
+    nobody counted. Where a CPU was free, they took none from the job.
+
+    Remedy: none for what the interval bears out; for the rest, repeat with fewer programs beside it.
     """
     host = facts.report.system.host
     others = host.others_cpu_fraction if host is not None else None
@@ -98,8 +110,14 @@ def other_programs(
         if facts.report.steps.count:
             yield Finding(level=CAUTION, text="not known: whether other programs were busy")
         return
+    if others < (least_beside_free if host.has_free_cpus else least[0]):
+        return
+    found = alone(facts.report)
     text = f"other programs used {percent(others)} of the CPUs"
-    yield from _doubt(others, least_beside_free if host.has_free_cpus else least, text)
+    if found.kept < _SHORTER:
+        text += f": alone a step takes {found.least_step_ms:.1f} to {found.step_ms:.1f} ms"
+    is_bad = not found.is_counted and others >= least[1]
+    yield Finding(level=BAD if is_bad else CAUTION, text=text)
 
 
 @rule(
@@ -109,7 +127,7 @@ def other_programs(
     fires=[{"host": {"cpu_stolen_fraction": 0.1}}],
     silent=[{"host": {"cpu_stolen_fraction": 0.01}}],
 )
-def hypervisor(facts: TrustFacts, *, least: Bounds = _STOLEN) -> Iterator[Finding]:
+def hypervisor(facts: TrustFacts, *, least: Bounds = TAKEN) -> Iterator[Finding]:
     """The hypervisor gave CPU time of this machine to others."""
     host = facts.report.system.host
     stolen = host.cpu_stolen_fraction if host is not None else None
@@ -129,7 +147,7 @@ def hypervisor(facts: TrustFacts, *, least: Bounds = _STOLEN) -> Iterator[Findin
         {"gpus": [{"index": 0, "throttle_reasons": {"power cap": 0.9}}]},
     ],
 )
-def throttled(facts: TrustFacts, *, least: float = 0.1) -> Iterator[Finding]:
+def throttled(facts: TrustFacts, *, least: float = THROTTLED) -> Iterator[Finding]:
     """A CPU quota held the job back, or a GPU was slowed down: the same run may be faster next time.
 
     A GPU under full load runs at its power cap; that is usual.
@@ -203,7 +221,7 @@ def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterat
 
 
 @rule(
-    "IO707",
+    TRACING_COST,
     "tracing-cost",
     "trust",
     fires=[{"overhead": {"estimated_pct_of_step": 5.0}}, {"overhead": None}],
@@ -229,15 +247,6 @@ def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> I
         )
 
 
-def disturbed(host: HostUse | None) -> bool:
-    """Whether other programs or machines took so many of the CPUs that times are no longer the job's own."""
-    if host is None:
-        return False
-    others = host.others_cpu_fraction or 0.0
-    stolen = host.cpu_stolen_fraction or 0.0
-    return (not host.has_free_cpus and others >= _OTHERS[1]) or stolen >= _STOLEN[1]
-
-
 @rule(
     "IO708",
     "steps-vary",
@@ -248,10 +257,10 @@ def disturbed(host: HostUse | None) -> bool:
         {"steps": {"count": 1, "mean_ci95_ms": [80.0, 120.0]}},
     ],
 )
-def steps_vary(facts: TrustFacts, *, least: Bounds = (0.1, 0.5)) -> Iterator[Finding]:
+def steps_vary(facts: TrustFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Steps vary so much that their mean is not well known.
 
-    The bound is half of the mean's 95 % interval, as a share of the mean.
+    The bound is half of the mean's 95 % interval, as a share of the mean. Comparisons rest on that interval.
     """
     steps = facts.report.steps
     if steps.mean_ms and steps.mean_ci95_ms is not None and steps.count >= FEWEST:
@@ -259,7 +268,8 @@ def steps_vary(facts: TrustFacts, *, least: Bounds = (0.1, 0.5)) -> Iterator[Fin
         text = f"steps vary: mean {steps.mean_ms:.1f} ± {(high - low) / 2:.1f} ms"
         if steps.p50_ms and steps.p95_ms and steps.p95_ms >= _LONG_STEPS * steps.p50_ms:
             text += f" (p95 is {steps.p95_ms / steps.p50_ms:.1f}x the median)"
-        yield from _doubt((high - low) / 2 / steps.mean_ms, least, text)
+        if (high - low) / 2 / steps.mean_ms >= least:
+            yield Finding(level=CAUTION, text=text)
 
 
 @rule(
@@ -327,18 +337,39 @@ def untraced_reads(facts: TrustFacts, *, least_coverage: float = 0.9) -> Iterato
     "IO711",
     "class-uncertain",
     "trust",
-    fires=[{"wait": {"raw_wait_fraction_ci95": [0.04, 0.09]}}],
+    fires=[
+        {"wait": {"raw_wait_fraction_ci95": [0.04, 0.09]}},
+        {
+            "host": {"others_cpu_fraction": 0.9, "cpu_busy_fraction": 0.99},
+            "wait": {
+                "raw_ms": 60.0,
+                "raw_wait_fraction_ci95": [0.5, 0.7],
+                "causes_ms": {"decode": 60.0},
+                "without_cpu_ms": {"decode": 55.0},
+                "queueing_ms": 55.0,
+            },
+            "processes": [{"role": "main", "run_delay_pct_mean": 1.0}],
+        },
+    ],
     silent=[{"wait": {"raw_wait_fraction_ci95": [0.06, 0.09]}}],
 )
 def class_uncertain(facts: TrustFacts) -> Iterator[Finding]:
-    """The interval of the wait holds a bound of the verdict's classes: 5 or 20 % of a step."""
+    """The interval of the wait holds a bound of the verdict's classes: 5 or 20 % of a step.
+
+    Beside other programs it begins with the wait that is left where no thread queues for a CPU.
+    """
     wait = facts.report.data_wait
     interval = wait.raw_wait_fraction_ci95 if wait.stall_fraction is None else wait.stall_fraction_ci95
     if not facts.waits_longest or interval is None:
         return
-    if any(interval[0] < bound < interval[1] for bound in _VERDICT_BOUNDS):
-        low, high = interval
-        yield Finding(level=CAUTION, text=f"the wait is {100 * low:.0f} to {percent(high)} of a step (95 %)")
+    low, high = interval
+    found = alone(facts.report)
+    if found.kept < _SHORTER and found.least_step_ms:
+        low = min(low, found.least_wait_ms / found.least_step_ms)
+    if any(low < bound < high for bound in _VERDICT_BOUNDS):
+        share = f"the wait is {100 * low:.0f} to {percent(high)} of a step"
+        text = f"{share} (95 %)" if low == interval[0] else f"without the others {share}"
+        yield Finding(level=CAUTION, text=text)
 
 
 @rule(

@@ -7,7 +7,7 @@ from signal import Signals
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Failure, HangInfo, RankReport, SessionInfo, Trust
+from iotrace.analysis.results import BAD, CAUTION, OK, Failure, HangInfo, RankReport, SessionInfo, Trust
 
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 INTERRUPTED = "INTERRUPTED"
@@ -127,11 +127,14 @@ def _about(failure: Failure) -> str:
 
 
 def trust_after(trust: Trust, ranks: Sequence[RankReport]) -> Trust:
-    """Add that the last step is not whole, where steps were measured."""
+    """Add that the last step is not whole, where steps were measured.
+
+    What ended the run is certain, however few its steps were: its trust is no worse than a caution.
+    """
     if not any(rank.steps.count for rank in ranks):
-        return trust
-    reasons = [*(trust.reasons if trust.level != "ok" else []), "the last step is not whole"]
-    return replace(trust, level="caution" if trust.level == "ok" else trust.level, reasons=reasons)
+        return replace(trust, level=CAUTION) if trust.level == BAD else trust
+    reasons = [*(trust.reasons if trust.level != OK else []), "the last step is not whole"]
+    return replace(trust, level=CAUTION, reasons=reasons)
 
 
 def _name(failure: Failure) -> str:

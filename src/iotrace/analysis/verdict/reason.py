@@ -77,6 +77,9 @@ def reason_of(rank: RankReport) -> dict[str, str | None]:
     What nobody who runs the job can change stands behind them.
     """
     found = _cause_of(rank)
+    others = None if rank.system.host is None else _of_others(rank)
+    if found["why"] is not None and others is not None:
+        return {**found, "why": f"{others}: without that the loop may hardly wait; {found['why']}"}
     leading = [each for each in rank.culprits if each.leads]
     if not leading or found["why"] is None:
         return found
@@ -85,6 +88,13 @@ def reason_of(rank: RankReport) -> dict[str, str | None]:
     if not leading[0].remedy:
         why = f"{why}; {leading[0].text}"
     return {**found, "why": why, "culprit": culprit.id}
+
+
+def _of_others(rank: RankReport) -> str | None:
+    """Say what others took of the CPUs, where that may have made the whole wait."""
+    from iotrace.analysis.host.disturbance import disturbances, may_be_all_of_wait
+
+    return next(disturbances(rank.system.host), None) if may_be_all_of_wait(rank) else None
 
 
 def _cause_of(rank: RankReport) -> dict[str, str | None]:

@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import Times, holding
+from iotrace.analysis.host.disturbance import is_disturbed
+from iotrace.analysis.intervals import Times, distinct, holding
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import DataWait
+from iotrace.analysis.results import DataWait, HostUse
 from iotrace.analysis.table import Columns
+from iotrace.analysis.wait.gain_bound import replayed_gain_ms
 from iotrace.analysis.wait.production import PARTS, READING, outermost_of
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
@@ -89,8 +91,8 @@ def cpu_causes_ns(waits: Waits, delays: Floats) -> dict[str, float] | None:
     }
 
 
-def with_cpu(wait: DataWait, analysis: RankAnalysis) -> DataWait:
-    """Add what the causes of a wait spent without a CPU."""
+def with_cpu(wait: DataWait, analysis: RankAnalysis, host: HostUse | None = None) -> DataWait:
+    """Add what the causes of a wait spent without a CPU, and what it loses without that beside others."""
     if not wait.raw_ms:
         return wait
     waits = analysis.measured_waits
@@ -98,4 +100,23 @@ def with_cpu(wait: DataWait, analysis: RankAnalysis) -> DataWait:
     if spent_ns is None:
         return wait
     steps = len(analysis.kept)
-    return replace(wait, without_cpu_ms={cause: ns / steps / 1e6 for cause, ns in spent_ns.items()})
+    return replace(
+        wait,
+        without_cpu_ms={cause: ns / steps / 1e6 for cause, ns in spent_ns.items()},
+        queueing_ms=queueing_ms(analysis) if is_disturbed(host) else None,
+    )
+
+
+def queueing_ms(analysis: RankAnalysis, transport: bool = True) -> float | None:
+    """Bound, by a replay, what a step's wait loses where no maker of its batches queues for a CPU.
+
+    `transport`: handing them over, of which no account tells, takes no time either. None: cannot be replayed.
+    """
+    primary = analysis.primary
+    if primary is None or primary.description.wrapped or primary.description.in_order is False:
+        return None
+    explained = analysis.explained(primary)
+    awaited = analysis.kept.awaited
+    measured = distinct(awaited["number"][awaited["loader"] == primary.number])
+    less = np.nan_to_num(cpu_waits(analysis.rank, explained).sum(axis=1))
+    return replayed_gain_ms(explained.deliveries, measured, len(analysis.kept), less, transport)

@@ -47,11 +47,15 @@ def gain_ms(waits: Waits, measured: Times, steps: int, gone: str) -> float:
 
 
 def replayed_gain_ms(
-    deliveries: Deliveries, measured: Times, steps: int, less: npt.NDArray[np.float64]
+    deliveries: Deliveries,
+    measured: Times,
+    steps: int,
+    less: npt.NDArray[np.float64],
+    transport: bool = False,
 ) -> float:
-    """`gain_ms` without `less` ns of the making of each batch."""
+    """`gain_ms` without `less` ns of the making of each batch; `transport`: and of handing it over."""
     own = deliveries[:MOST]
-    return _mean_ms(saved_ns(own, less[:MOST]), measured, steps)
+    return _mean_ms(saved_ns(own, less[:MOST], transport), measured, steps)
 
 
 def _mean_ms(saved: npt.NDArray[np.float64], measured: Times, steps: int) -> float:

@@ -18,13 +18,14 @@ _LABELS = {
     "slower": ("SLOWER", "bad"),
     "faster": ("FASTER", "good"),
     "no-difference": ("NO DIFFERENCE", "good"),
-    "unknown": ("CANNOT BE TOLD", "warn"),
+    "unknown": ("NOT CLEAR", "warn"),
 }
 
 
 def comparison_page(result: Comparison) -> str:
     """Write `result` as a page."""
     label, tone = _LABELS.get(result.verdict, ("COMPARED", "warn"))
+    label = f"LIKELY {label}" if result.likely else label
     name = reasons_label(result)
     reasons = [("" if number else name, text) for number, text in enumerate(reasons_of(result))]
     rows = [("Work", f"differs in {difference}") for difference in result.differs]

@@ -22,7 +22,7 @@ _BANNERS = {
 
 def banner_of(found: SweepVerdict) -> tuple[str, str]:
     """Split a verdict into its banner and what follows."""
-    label = _BANNERS[found.kind][0]
+    label = f"{'LIKELY ' if found.likely else ''}{_BANNERS[found.kind][0]}"
     return label, found.text.removeprefix(label).lstrip()
 
 

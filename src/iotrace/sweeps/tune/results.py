@@ -18,7 +18,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Best(Setting, frozen=True, kw_only=True):
-    """The best setting. `predicted_per_second`: before its first run, after two worker counts were measured.
+    """The best setting. `predicted_per_second`: by the model before its first run.
 
     `ratio_ci95` is how many times as fast as the program's own it is; `apply` says how to type the change.
     """

@@ -218,7 +218,10 @@ class Search:
         ]
         if not left:
             return None
-        return self._simplest([(predictor.step_ms(params) or math.inf, params) for params in left])[1]
+        step, chosen = self._simplest([(predictor.step_ms(params) or math.inf, params) for params in left])
+        if math.isfinite(step):
+            self.predicted[key_of(chosen)] = step
+        return chosen
 
     def _simplest(self, found: list[tuple[float, Params]]) -> tuple[float, Params]:
         """The simplest setting, with its step, that is as good as the best of them, or as the ceiling."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Fix, Trust
+from iotrace.analysis.results import OK, Fix, Trust
+from iotrace.analysis.rules.model import find_all
 from iotrace.session.masks import masked
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import tail
@@ -17,10 +18,9 @@ from iotrace.sweeps.rows import ceiling_of, rows
 from iotrace.sweeps.tune.candidates import key_of
 from iotrace.sweeps.tune.results import SCHEMA_VERSION, Best, NoEffect, Setting, TuneResult
 from iotrace.sweeps.tune.search import Search
-from iotrace.sweeps.verdict import above
+from iotrace.sweeps.verdict import facts_of, trust_of
 from iotrace.units import counted, digits, percent
 
-_FEW_STEPS = 20
 _LONGEST = 120  # of a program's last line
 _HARDLY = 1.05  # times as fast: what is less at most is no advice
 
@@ -124,8 +124,13 @@ def _verdict(
             text, kind = f"BEST as you have it: {digits(own.per_second)} steps/s{of}", "best"
         return replace(said, text=text, kind=kind)
     if told.ratio is None or told.ratio_ci95 is None or told.ratio_ci95[0] <= 1 or not best.per_second:
-        what = f"{named(best.params)} cannot be told from what you have"
-        again = Fix(id="rerun", text="more --steps, on a quiet machine", gain_ms_per_step=None, speedup=None)
+        what = f"whether {named(best.params)} is faster than yours is not clear"
+        again = Fix(
+            id="rerun",
+            text="more --steps, with fewer programs beside it",
+            gain_ms_per_step=None,
+            speedup=None,
+        )
         why = search.stopped
         if told.ratio_ci95 is not None:
             why = f"{told.ratio_ci95[0]:.2f} to {told.ratio_ci95[1]:.2f} times as fast"
@@ -141,30 +146,25 @@ def _verdict(
         gain_interval_ms=[step_ms * (1 - 1 / each) for each in (low, high)],
     )
     ratio = f"{told.ratio:.2f}x of yours (95 %: {low:.2f} to {high:.2f})"
-    text = f"BEST {named(best.params)}: {digits(best.per_second)} steps/s, {ratio}"
-    return replace(said, text=text, kind="best", fixes=[fix])
+    likely = own.disturbed or best.disturbed
+    banner = "LIKELY BEST" if likely else "BEST"
+    text = f"{banner} {named(best.params)}: {digits(best.per_second)} steps/s, {ratio}"
+    return replace(said, text=text, kind="best", fixes=[fix], likely=likely)
 
 
 def _trust(found: Sequence[PointResult], search: Search, ceiling: Ceiling | None) -> Trust:
     good = [row for row in found if row.status == "ok"]
-    doubts: list[tuple[str, str]] = []
-    if busy := sum(row.disturbed for row in good):
-        doubts.append(("bad", f"other programs took the CPUs in runs of {counted(busy, 'setting')}"))
-    faster = max((row for row in good if above(row, ceiling)), key=lambda row: row.rate, default=None)
-    if faster is not None and ceiling is not None:
-        rates = f"{digits(faster.rate)} steps/s against {digits(ceiling.per_second)}"
-        doubts.append(("caution", f"a setting ran faster than batches from memory ({rates})"))
-    runs = [run for run in search.sweep.runs if run.ok and run.kind == "point"]
-    fewest = min((run.steps for run in runs), default=_FEW_STEPS)
-    if fewest < _FEW_STEPS:
-        doubts.append(("caution", f"{counted(fewest, 'measured step')} in a run: give more --steps"))
-    if search.winner is not search.own and max((row.repeats for row in good), default=0) < 2:
-        doubts.append(("caution", "no pair was run as proof: how runs differ is not known"))
-    elif not search.complete:
-        doubts.append(("caution", "the search did not end"))
-    if doubts:
-        return Trust(level=doubts[0][0], reasons=[text for _, text in doubts])
-    return Trust(level="ok", reasons=[f"{counted(len(runs), 'run')} of {counted(len(good), 'setting')}"])
+    facts = replace(
+        facts_of(found, ceiling, search.sweep.runs),
+        # A search runs most settings once, and pairs of the best: a setting that failed is in its warnings.
+        fewest_repeats=None,
+        missing=0,
+        is_proven=search.winner is search.own or max((row.repeats for row in good), default=0) > 1,
+        is_whole=search.complete,
+    )
+    if doubts := find_all("sweep", facts):
+        return trust_of(doubts)
+    return Trust(level=OK, reasons=[f"{counted(facts.runs, 'run')} of {counted(len(good), 'setting')}"])
 
 
 def _warnings(search: Search, best: PointResult | None, found: Sequence[PointResult]) -> Iterator[str]:

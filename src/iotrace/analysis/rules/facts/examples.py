@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from iotrace.analysis.rules.facts.device import DeviceFacts
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.facts.sweep import SweepFacts
 from iotrace.analysis.rules.model import Rule
 from iotrace.analysis.rules.trust import RunFacts, TrustFacts
 from iotrace.sources.records import IteratorStart
@@ -130,6 +131,12 @@ def _run(changes: dict[str, Any]) -> RunFacts:
     return fill(RunFacts, {"session": session, **changes})
 
 
+def _sweep(changes: dict[str, Any]) -> SweepFacts:
+    """Six runs of three points on a quiet machine."""
+    known = {"runs": 6, "points": 3, "fewest_repeats": 2, "spread_pct": 1.0, "fewest_steps": 40}
+    return SweepFacts(**{**known, **changes})
+
+
 _MADE: dict[str, Any] = {
     "loader": _loader,
     "rank": _rank,
@@ -137,6 +144,7 @@ _MADE: dict[str, Any] = {
     "device": _device,
     "trust": _trust,
     "run": _run,
+    "sweep": _sweep,
 }
 
 

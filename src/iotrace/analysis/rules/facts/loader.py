@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from iotrace.analysis.host.disturbance import alone, may_be_all_of_wait
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.iterations import Iterations, iterations_of
@@ -63,7 +64,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
     its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of
     its samples, outside calls of libraries that work on threads of their own: these take `threaded` of it,
-    and compute in `threaded_cpu` at least. `called` tells the loader from others of the program; else it is
+    and compute in `threaded_cpu` at least. `waits_alone`: others took CPUs, and without them the loop would
+    wait, too, for 5 % of a step or more. `called` tells the loader from others of the program; else it is
     empty. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is the
     production of a step's batches. `gains_ms` bounds what a step loses without a cause, without reading and
     decoding (`FILES`), and without that of one file (``files:PATH``); `predicted` has what a replay on the
@@ -104,6 +106,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     on_cpu: float | None = None
     threaded: float = 0.0
     threaded_cpu: float = 0.0
+    waits_alone: bool = False
     called: str = ""
     storage_bytes: float | None = None
     batches: int = 0
@@ -225,6 +228,7 @@ def _facts(
         on_cpu=on_cpu,
         threaded=threaded,
         threaded_cpu=threaded_cpu,
+        waits_alone=_waits_alone(report),
         called=_called(about.dataset, source, report),
         storage_bytes=_storage_bytes(report, steps),
         batches=len(source.deliveries),
@@ -233,6 +237,10 @@ def _facts(
         ready=queue_depth(source.deliveries[1:]) if about.workers and not about.library else None,
         making=making_of(analysis, source, analysis.source_waits if primary else waits),
     )
+
+
+def _waits_alone(report: RankReport) -> bool:
+    return alone(report).kept < 1 and not may_be_all_of_wait(report)
 
 
 def _called(name: str, run: LoaderRun, report: RankReport) -> str:

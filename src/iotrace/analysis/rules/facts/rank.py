@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from iotrace.analysis.host.measured import MeasuredTime
-from iotrace.analysis.intervals import distinct
 from iotrace.analysis.program.copied_memory import copied_bytes
 from iotrace.analysis.program.full_memory import memory_limit_bytes, read_again_bytes, slept_for_swap
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport, System
-from iotrace.analysis.wait.cpu_waits import cpu_waits
+from iotrace.analysis.wait.cpu_waits import queueing_ms
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
-from iotrace.analysis.wait.gain_bound import replayed_gain_ms
 from iotrace.analysis.wait.loop_io import LoopWrites, loop_writes
 from iotrace.analysis.wait.pools import asleep_for_pool, decoding_without_cpu
 from iotrace.sources.records import Threads
@@ -109,14 +106,10 @@ def _beside_busy(analysis: RankAnalysis, system: System) -> bool:
 
 def _cpu_gain_ms(analysis: RankAnalysis, report: RankReport) -> float | None:
     """Bound what a step loses: a replay without the waits for a CPU, and the work that CPUs have to do."""
-    primary, system, step_ms = analysis.primary, report.system, report.steps.mean_ms or 0.0
-    if primary is None or primary.description.wrapped or primary.description.in_order is False:
+    system, step_ms = report.system, report.steps.mean_ms or 0.0
+    gain_ms = queueing_ms(analysis, transport=False)
+    if gain_ms is None:
         return None
-    explained = analysis.explained(primary)
-    awaited = analysis.kept.awaited
-    measured = distinct(awaited["number"][awaited["loader"] == primary.number])
-    less = np.nan_to_num(cpu_waits(analysis.rank, explained).sum(axis=1))
-    gain_ms = replayed_gain_ms(explained.deliveries, measured, len(analysis.kept), less)
     others = None if system.host is None else system.host.others_cpu_fraction
     usable = len(system.cpus_usable or []) * (1 - (others or 0.0))
     if system.cpu_pct_mean is not None and usable > 0:

@@ -1,0 +1,123 @@
+"""Whether the step got faster or slower: what was measured, less what other programs may have done to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from iotrace.analysis.compare.basis import Rank
+from iotrace.analysis.compare.results import StageChange
+from iotrace.analysis.host.disturbance import alone, disturbances, grown_by_crowding
+from iotrace.units import percent
+
+# Two runs of one program on one quiet machine differ by so much, whatever the steps within each say.
+RUN_TO_RUN_PCT = 2.0
+_NEARLY_ALONE = 0.9  # of a step is its own at the least: then an interval says more than a bound
+BANNERS = {"faster": "FASTER", "slower": "SLOWER"}
+_LEAST_KEPT = 0.01  # of a step: nobody knows that nothing of it is its own
+_CARRIES = 0.1  # of what a sample costs: what a stage has to change to speak for the step
+_A_FACTOR = 1.05
+_LONGER = "run both for more steps"
+_REMEDY = "run both again with fewer programs beside them, or several times each, for iotrace check"
+
+
+class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict, with its words and what else `Comparison` has of it."""
+
+    verdict: str
+    text: str
+    likely: bool = False
+    alone_pct: list[float] | None = None
+    remedy: str | None = None
+
+
+def judge_step(
+    ranks: tuple[Rank, Rank],
+    change_pct: float,
+    ci95_pct: list[float] | None,
+    stages: Sequence[StageChange],
+    doubt: str | None,
+) -> StepVerdict:
+    """Judge the change of the mean step; `doubt`: what makes both incomparable, whatever they show."""
+    steps = " -> ".join(f"{rank.steps.mean_ms or 0.0:.1f}" for rank in ranks) + " ms a step"
+    if ci95_pct is None or doubt:
+        why, remedy = doubt or "too few steps for an interval", None if doubt else _LONGER
+        return StepVerdict(verdict="unknown", text=f"NOT CLEAR: {steps}; {why}", remedy=remedy)
+    kept = [max(alone(rank).kept, _LEAST_KEPT) for rank in ranks]
+    low, high = (1 + ci95_pct[0] / 100) * kept[1], (1 + ci95_pct[1] / 100) / kept[0]
+    alone_pct = [100 * (low - 1), 100 * (high - 1)]
+    verdict = _of_interval(alone_pct, change_pct)
+    if min(kept) >= _NEARLY_ALONE:
+        text = _text(verdict, steps, change_pct, alone_pct)
+        return StepVerdict(verdict=verdict, text=text, alone_pct=alone_pct)
+    if verdict in BANNERS and min(map(abs, alone_pct)) >= RUN_TO_RUN_PCT:
+        text = f"{BANNERS[verdict]} {_at_least(low, high)}: {steps} as measured, beside other programs"
+        return StepVerdict(verdict=verdict, text=text, alone_pct=alone_pct)
+    measured = _of_interval(ci95_pct, change_pct)
+    stage = _speaking(ranks, stages, measured)
+    if stage is not None:
+        less = "less" if stage.change_pct < 0 else "more"
+        text = (
+            f"LIKELY {BANNERS[measured]}: {steps} beside other programs; a sample costs "
+            f"{abs(stage.change_pct):.0f} % {less} CPU in {stage.what}"
+        )
+        return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct)
+    ratio = 1 + change_pct / 100
+    if (ratio * kept[1] - 1) * (ratio / kept[0] - 1) > 0:  # others did not do all of it, chance may have
+        text = f"NOT CLEAR: {steps}; the steps vary: without the others {_range(alone_pct)} (95 %)"
+        return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=_LONGER)
+    text = f"NOT CLEAR: {steps}; {_because(ranks, kept)}"
+    return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=_REMEDY)
+
+
+def _range(interval_pct: Sequence[float]) -> str:
+    return f"{interval_pct[0]:+.0f} to {interval_pct[1]:+.0f} %"
+
+
+def _of_interval(interval_pct: Sequence[float], change_pct: float) -> str:
+    if interval_pct[0] <= 0 <= interval_pct[1] or abs(change_pct) < RUN_TO_RUN_PCT:
+        return "no-difference"
+    return "slower" if change_pct > 0 else "faster"
+
+
+def _speaking(ranks: tuple[Rank, Rank], stages: Sequence[StageChange], measured: str) -> StageChange | None:
+    """Find a stage whose CPU time, or count of bytes, changed as the step did, beyond what neighbours do."""
+    if measured not in BANNERS:
+        return None
+    grown = max(grown_by_crowding(rank.system.host) for rank in ranks)
+    for change in stages:
+        by = change.change_pct / 100
+        if change.clock != "cpu" or (by > 0) != (measured == "slower"):
+            continue
+        beyond = abs(math.log1p(max(by, -0.999)))
+        noise = math.log1p(change.noise_pct / 100)
+        is_certain = beyond > noise and (change.quiet or beyond > math.log1p(grown))
+        if is_certain and change.share * abs(by) >= _CARRIES:
+            return change
+    return None
+
+
+def _because(ranks: tuple[Rank, Rank], kept: Sequence[float]) -> str:
+    """Say what others took of the CPUs, and what a step takes alone, on the side that suffered more."""
+    side = min((0, 1), key=lambda number: kept[number])
+    found = alone(ranks[side])
+    why = next(disturbances(ranks[side].system.host), "its CPUs were taken")
+    return f"in {'AB'[side]} {why}: alone a step takes {found.least_step_ms:.1f} to {found.step_ms:.1f} ms"
+
+
+def _at_least(low: float, high: float) -> str:
+    """Say by how much at least, of a ratio of steps that lies on one side of 1."""
+    factor = 1 / high if high < 1 else low
+    return f"at least {factor:.1f}x" if factor >= _A_FACTOR else f"at least {percent(factor - 1)}"
+
+
+def _text(verdict: str, steps: str, change_pct: float, interval_pct: Sequence[float]) -> str:
+    if verdict == "no-difference":
+        low, high = interval_pct
+        return f"NO DIFFERENCE seen: {steps} ({change_pct:+.1f} %, 95 %: {low:+.1f} to {high:+.1f})"
+    low, high = sorted(abs(bound) for bound in interval_pct)
+    digits = 0 if abs(change_pct) >= 10 else 1
+    interval = f"(95 %: {low:.{digits}f} to {high:.{digits}f})"
+    return f"{BANNERS[verdict]} {abs(change_pct):.{digits}f} % {interval}: {steps}"

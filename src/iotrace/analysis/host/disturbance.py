@@ -1,0 +1,175 @@
+"""What others did to a run: who took its CPUs, and what its steps would take if nobody had.
+
+This is the one judge of it: reports, comparisons, checks, sweeps and searches ask here. Others only make a
+run slower. So a step that took 90 ms, 40 of which its threads queued for a CPU, takes 50 to 90 ms alone: the
+answer is an interval, and what holds all over it is certain whatever the neighbours did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from iotrace.analysis.results import HostUse
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.units import percent
+
+# Of the CPUs' time where none was free: what others may take before it counts, and what is much of it.
+TAKEN = (0.05, 0.20)
+BESIDE_FREE = 0.25  # the same where a CPU was free: caches, memory bandwidth and clocks are shared still
+THROTTLED = 0.10  # of a quota's periods: bursts alone use up less
+# Who shares caches with others computes longer: 16 % where they had 65 % of the CPUs (docs/ci.md).
+_CROWDING = 0.25
+_GROWN_LEAST = 0.30  # what CPU times may grow by beside others, however little these took
+TRACING_COST = "IO707"
+
+
+class _Steps(Protocol):
+    @property
+    def mean_ms(self) -> float | None: ...
+
+
+class _Wait(Protocol):
+    @property
+    def raw_ms(self) -> float | None: ...
+    @property
+    def causes_ms(self) -> Mapping[str, float]: ...
+    @property
+    def without_cpu_ms(self) -> Mapping[str, float] | None: ...
+    @property
+    def queueing_ms(self) -> float | None: ...
+
+
+class _System(Protocol):
+    @property
+    def cpus(self) -> int | None: ...
+    @property
+    def host(self) -> HostUse | None: ...
+    @property
+    def processes(self) -> Sequence[Any]: ...
+
+
+class Measured(Protocol):
+    """What is judged: a rank's report, or what a comparison keeps of one."""
+
+    @property
+    def steps(self) -> _Steps: ...
+    @property
+    def data_wait(self) -> _Wait: ...
+    @property
+    def system(self) -> _System: ...
+
+
+class Alone(msgspec.Struct, frozen=True):
+    """What the mean step and its data wait take at the least if nobody else takes a CPU, in ms.
+
+    As measured they took `step_ms` and `wait_ms`. `is_counted`: the kernel counted how long the threads
+    queued; else it is reckoned by the others' share of the CPUs.
+    """
+
+    step_ms: float
+    wait_ms: float
+    least_step_ms: float
+    least_wait_ms: float
+    is_counted: bool
+
+    @property
+    def kept(self) -> float:
+        """The share of a step that is left at the least."""
+        return self.least_step_ms / self.step_ms if self.step_ms else 1.0
+
+
+def may_be_all_of_wait(rank: Measured) -> bool:
+    """Whether others may have made so much of the wait that too little of it is left for a verdict."""
+    found = alone(rank)
+    return found.kept < 1 and 100 * found.least_wait_ms < MODERATELY_PERCENT * found.least_step_ms
+
+
+def taken_share(host: HostUse | None) -> float | None:
+    """Return the share of the CPUs' time that others took; None where nobody knows.
+
+    Where a CPU was free, programs on the others took none of it from the job; a hypervisor did.
+    """
+    if host is None or host.others_cpu_fraction is None:
+        return None
+    others = 0.0 if host.has_free_cpus else host.others_cpu_fraction
+    return min(1.0, max(0.0, others) + max(0.0, host.cpu_stolen_fraction or 0.0))
+
+
+def is_disturbed(host: HostUse | None) -> bool:
+    """Whether others took so much of the CPUs that times are no longer the job's own."""
+    return (taken_share(host) or 0.0) >= TAKEN[0]
+
+
+def is_crowded(host: HostUse | None) -> bool:
+    """Whether other programs took much of the CPUs, and left none free."""
+    return host is not None and not host.has_free_cpus and (host.others_cpu_fraction or 0.0) >= TAKEN[1]
+
+
+def disturbances(host: HostUse | None) -> Iterator[str]:
+    """Say what kept the CPUs from the job, what took most first; what is not known is one, too."""
+    if host is None or host.others_cpu_fraction is None:
+        yield "what other programs took of the CPUs is unknown"
+    elif not host.has_free_cpus and host.others_cpu_fraction >= TAKEN[0]:
+        yield f"other programs took {percent(host.others_cpu_fraction)} of the CPUs"
+    if host is not None and (host.cpu_stolen_fraction or 0.0) >= TAKEN[0]:
+        yield f"other virtual machines took {percent(host.cpu_stolen_fraction or 0.0)} of the CPUs"
+    if host is not None and (host.cpu_throttled_fraction or 0.0) >= THROTTLED:
+        yield f"the CPU quota held it back in {percent(host.cpu_throttled_fraction or 0.0)} of the periods"
+
+
+def alone(rank: Measured) -> Alone:
+    """Find what a step takes at the least where nobody else takes a CPU.
+
+    All the time is given back in which a thread that the step waits for was ready and had no CPU, but no
+    more than others used of the CPUs meanwhile. Of transport, and of what nobody explains, no account of
+    the kernel tells: all of it may be waiting for a CPU.
+    """
+    step_ms, wait_ms = rank.steps.mean_ms or 0.0, rank.data_wait.raw_ms or 0.0
+    host, taken = rank.system.host, taken_share(rank.system.host) or 0.0
+    throttled = 0.0 if host is None else host.cpu_throttled_fraction or 0.0
+    if not is_disturbed(host) and throttled < THROTTLED:
+        return Alone(step_ms, wait_ms, step_ms, wait_ms, True)
+    queued = _queued_ms(rank)
+    if queued is None:
+        of_wait, of_rest = taken * wait_ms, taken * (step_ms - wait_ms)
+    else:
+        most_ms = taken * (rank.system.cpus or 1) * step_ms
+        of_wait, of_rest = queued
+        scale = min(1.0, most_ms / (of_wait + of_rest)) if of_wait + of_rest > 0 else 1.0
+        of_wait, of_rest = scale * of_wait, scale * of_rest
+    # Of a hypervisor no thread's account tells: what it took looks like computing.
+    stolen = 0.0 if host is None else host.cpu_stolen_fraction or 0.0
+    slower = (1 - _CROWDING * taken) * (1 - (throttled if throttled >= THROTTLED else 0.0)) * (1 - stolen)
+    least_ms = slower * max(0.0, step_ms - of_wait - of_rest)
+    return Alone(step_ms, wait_ms, least_ms, slower * max(0.0, wait_ms - of_wait), queued is not None)
+
+
+def grown_by_crowding(host: HostUse | None) -> float:
+    """Return by what share CPU times may have grown beside others that took the share s: s / (1 - s).
+
+    They had that share of the caches, too. Measured at 65 %: 16 % in a stage of 4 ms, 95 % in one of 0.3 ms.
+    """
+    taken = taken_share(host) or 0.0
+    if taken < TAKEN[0]:
+        return 0.0
+    return max(_GROWN_LEAST, taken / (1 - taken)) if taken < 1 else math.inf
+
+
+def _queued_ms(rank: Measured) -> tuple[float, float] | None:
+    """Return what of the wait, and of the rest of a step, may be queueing for a CPU; None: not known."""
+    wait, step_ms = rank.data_wait, rank.steps.mean_ms or 0.0
+    main = next((each for each in rank.system.processes if getattr(each, "role", None) == "main"), None)
+    if main is None or main.run_delay_pct_mean is None or wait.without_cpu_ms is None:
+        return None
+    wait_ms, of_wait = wait.raw_ms or 0.0, wait.queueing_ms
+    if of_wait is None:
+        # No replay: batches made in half the time halve the step that waits for them, not the wait alone.
+        counted_ms = sum(wait.causes_ms.get(cause, 0.0) for cause in wait.without_cpu_ms)
+        share = sum(wait.without_cpu_ms.values()) / counted_ms if counted_ms else 0.0
+        of_wait = min(counted_ms, share * step_ms) + max(0.0, wait_ms - counted_ms)
+    of_rest = (main.run_delay_pct_mean + (main.pool_delay_pct_mean or 0.0)) / 100 * step_ms
+    return min(of_wait, wait_ms), min(of_rest, step_ms - wait_ms)

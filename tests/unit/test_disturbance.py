@@ -1,0 +1,198 @@
+"""What others did to a run: the step alone is an interval, and what holds all over it is a verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from iotrace.analysis.compare.basis import basis_of
+from iotrace.analysis.compare.comparison import compare
+from iotrace.analysis.compare.results import Comparison
+from iotrace.analysis.host.disturbance import alone, is_disturbed, taken_share
+from iotrace.analysis.results import DataWait, HostUse, ProcessUse, RankReport, Steps, System
+from iotrace.analysis.verdict.reason import reason_of
+from tests.support.results import unknown
+from tests.unit.test_compare import checked, report
+
+
+def run(
+    decode: float = 1.0, others: float = 0.0, queueing_ms: float = 0.0, seed: int = 0, **known: Any
+) -> dict[str, Any]:
+    """A run of 10 ms of training and 40 ms of waiting a step, `queueing_ms` of these for busy CPUs."""
+    found = report(seed, others=others, **known)
+    (rank,) = found["ranks"]
+    factor = decode + queueing_ms / 40
+    for series in ("step_ms", "wait_ms"):
+        rank["blocks"][series] = [
+            value + (factor - 1) * wait
+            for value, wait in zip(rank["blocks"][series], rank["blocks"]["causes_ms"]["decode"], strict=True)
+        ]
+    waited = [factor * value for value in rank["blocks"]["causes_ms"]["decode"]]
+    rank["blocks"]["causes_ms"]["decode"] = waited
+    wait_ms = sum(waited) / len(waited)
+    rank["steps"]["mean_ms"] = sum(rank["blocks"]["step_ms"]) / len(waited)
+    rank["data_wait"] |= {
+        "raw_ms": wait_ms,
+        "causes_ms": {"decode": wait_ms},
+        "without_cpu_ms": {"decode": queueing_ms},
+        "queueing_ms": queueing_ms,
+    }
+    rank["system"]["processes"] = [{"role": "main", "run_delay_pct_mean": 1.0}]
+    rank["system"]["host"]["cpu_saturated_fraction"] = 0.9 if others else 0.0
+    for stage in rank["stages"]:
+        if stage["stage"] == "decode":
+            for field in ("mean_ms", "quartile_ms"):
+                stage[field] *= decode
+            stage["blocks_ms"] = [decode * value for value in stage["blocks_ms"]]
+    return found
+
+
+def told(one: dict[str, Any], other: dict[str, Any]) -> Comparison:
+    return compare(basis_of(one), basis_of(other))
+
+
+def host(**known: Any) -> HostUse:
+    return unknown(HostUse, **{"pressure_fraction": {}, "cgroup_pressure_fraction": {}, **known})
+
+
+def test_only_cpus_that_others_took_from_the_job_are_a_disturbance() -> None:
+    assert taken_share(host(others_cpu_fraction=0.5, cpu_busy_fraction=0.99)) == 0.5
+    assert taken_share(host(others_cpu_fraction=0.5, cpu_busy_fraction=0.6)) == 0.0  # there were free ones
+    assert taken_share(host(others_cpu_fraction=0.0, cpu_busy_fraction=0.6, cpu_stolen_fraction=0.3)) == 0.3
+    assert taken_share(host()) is None
+    assert not is_disturbed(host())
+    assert not is_disturbed(host(others_cpu_fraction=0.04, cpu_busy_fraction=0.99))
+
+
+def test_a_quiet_step_is_what_was_measured() -> None:
+    (rank,) = basis_of(run(queueing_ms=30.0)).ranks  # its own workers queue for its CPUs
+    found = alone(rank)
+    assert (found.least_step_ms, found.least_wait_ms) == (found.step_ms, found.wait_ms)
+
+
+def test_alone_a_step_takes_what_is_left_without_the_queueing() -> None:
+    (rank,) = basis_of(run(others=0.5, queueing_ms=60.0)).ranks
+    found = alone(rank)
+    assert found.step_ms == pytest.approx(110, abs=3)
+    # Less 1 % of the step in which the training thread queued, and an eighth for the caches.
+    assert found.least_step_ms == pytest.approx((50 - 1.1) * 0.875, abs=3)
+    assert found.least_step_ms < 50 < found.step_ms  # what it takes on a quiet machine
+    assert found.is_counted
+
+
+def test_others_cost_no_more_than_they_used() -> None:
+    (rank,) = basis_of(run(others=0.1, queueing_ms=60.0)).ranks
+    found = alone(rank)
+    taken_ms = 0.1 * 2 * found.step_ms
+    assert found.least_step_ms == pytest.approx((found.step_ms - taken_ms) * 0.975, abs=0.1)
+
+
+def test_where_nobody_counted_others_may_have_cost_their_share() -> None:
+    document = run(others=0.5, queueing_ms=60.0)
+    document["ranks"][0]["data_wait"]["without_cpu_ms"] = None
+    found = alone(basis_of(document).ranks[0])
+    assert not found.is_counted
+    assert found.least_step_ms == pytest.approx(0.5 * 0.875 * found.step_ms, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("others", "queueing_ms"), [(0.3, 10.0), (0.3, 60.0), (0.5, 60.0), (0.5, 200.0), (0.8, 200.0)]
+)
+def test_the_same_program_beside_others_did_not_change(others: float, queueing_ms: float) -> None:
+    quiet, busy = run(seed=1), run(others=others, queueing_ms=queueing_ms, seed=2)
+    for found in (told(quiet, busy), told(busy, quiet)):
+        assert found.verdict in ("unknown", "no-difference")
+        assert found.alone_pct is not None
+        assert found.alone_pct[0] <= 0 <= found.alone_pct[1]
+    slower = told(quiet, busy)
+    if slower.verdict == "unknown":
+        assert slower.text.startswith("NOT CLEAR: ")
+        assert "in B other programs took" in slower.text
+        assert slower.remedy is not None
+
+
+def test_what_others_cannot_have_done_is_told_with_what_it_is_at_least() -> None:
+    before, after = run(4.0, others=0.5, queueing_ms=100.0), run(0.25, others=0.5, queueing_ms=5.0)
+    found = told(before, after)
+    assert (found.verdict, found.likely) == ("faster", False)
+    assert found.text.startswith("FASTER at least ")
+    assert found.alone_pct is not None
+    on_quiet_cpus = 100 * (
+        run(0.25)["ranks"][0]["steps"]["mean_ms"] / run(4.0)["ranks"][0]["steps"]["mean_ms"] - 1
+    )
+    assert found.alone_pct[0] <= on_quiet_cpus <= found.alone_pct[1]
+    assert told(after, before).text.startswith("SLOWER at least ")
+
+
+def test_cpu_time_carries_the_verdict_where_the_steps_do_not() -> None:
+    before, after = run(1.0, others=0.5, queueing_ms=100.0), run(0.2, others=0.5, queueing_ms=40.0)
+    found = told(before, after)
+    assert found.alone_pct is not None
+    assert found.alone_pct[1] > 0  # by the steps it is not clear
+    assert (found.verdict, found.likely) == ("faster", True)
+    assert found.text.startswith("LIKELY FASTER: ")
+    assert "% less CPU in decode" in found.text
+    # The steps got longer while samples got cheaper: nothing speaks for either.
+    assert (
+        told(run(1.0, others=0.5, queueing_ms=5.0), run(0.2, others=0.8, queueing_ms=200.0)).verdict
+        == "unknown"
+    )
+
+
+def test_what_varies_by_itself_is_not_put_down_to_others() -> None:
+    before, after = run(2.0, others=0.5, queueing_ms=10.0), run(0.5, others=0.5, queueing_ms=2.0)
+    for document in (before, after):
+        (rank,) = document["ranks"]
+        rank["stages"] = []
+        step_ms = rank["steps"]["mean_ms"]  # one step in ten takes nearly all of the time
+        rank["blocks"]["step_ms"] = [9.1 * step_ms if row % 10 == 0 else 0.1 * step_ms for row in range(60)]
+    found = told(before, after)
+    assert found.verdict == "unknown"
+    assert "the steps vary" in found.text
+    assert found.remedy == "run both for more steps"
+
+
+def test_a_wait_that_others_may_have_made_is_said_to_be_so() -> None:
+    def why(queueing_ms: float) -> str | None:
+        processes = [unknown(ProcessUse, pid=1, role="main", run_delay_pct_mean=1.0)]
+        wait = unknown(
+            DataWait,
+            raw_ms=20.0,
+            raw_wait_fraction=0.2,
+            causes_ms={"transport": 20.0},
+            without_cpu_ms={"decode": 0.0},
+            queueing_ms=queueing_ms,
+            files=[],
+        )
+        busy = host(others_cpu_fraction=0.8, cpu_busy_fraction=0.99)
+        rank = unknown(
+            RankReport,
+            rank=0,
+            loaders=[],
+            culprits=[],
+            file_groups=[],
+            steps=unknown(Steps, count=40, mean_ms=100.0),
+            data_wait=wait,
+            system=unknown(System, cpus=2, gpus=[], processes=processes, host=busy),
+        )
+        return reason_of(rank)["why"]
+
+    taken = "other programs took 80 % of the CPUs: without that the loop may hardly wait; "
+    cause = "handing batches over from the workers (transport) takes 100 % of the wait"
+    assert why(20.0) == taken + cause
+    assert why(5.0) == cause
+
+
+def test_a_check_fails_for_what_others_cannot_have_done() -> None:
+    found = checked(run(4.0, others=0.5, queueing_ms=5.0), run(1.0, seed=3))
+    assert "the step" in [finding.what for finding in found.worse]
+    assert found.warnings == ["session run-0: other programs took 50 % of the CPUs"]
+    same = checked(run(others=0.5, queueing_ms=100.0), run(seed=3))
+    assert (same.ok, [finding.what for finding in same.untold]) == (True, ["the step"])
+
+
+def test_a_check_warns_of_a_baseline_that_says_little() -> None:
+    weak = report(2, verdict={"text": "", "trust": {"level": "bad", "reasons": ["3 steps measured"]}})
+    assert checked(report(1), weak).warnings == ["baseline run-2: 3 steps measured"]
+    assert checked(report(1), report(2)).warnings == []
