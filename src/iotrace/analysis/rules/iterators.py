@@ -56,7 +56,8 @@ def script_imported_again(facts: RankFacts) -> Iterator[Finding]:
 
     A process that is spawned begins as a new Python: it runs the script as `__mp_main__` before it gets the
     dataset. What stands at the script's outermost level, beside torch and numpy, every worker pays for, each
-    time that it is started. The gain is a bound: of that time, a worker needs what its dataset imports.
+    time that it is started. The gain is a bound: forked workers import nothing; spawned ones need torch,
+    numpy and what their dataset imports.
 
     Remedy: move imports and work that workers do not need below `if __name__ == "__main__":` or into
     functions; fork workers where no thread or device context forbids it; keep them (`persistent_workers`).
@@ -67,13 +68,13 @@ def script_imported_again(facts: RankFacts) -> Iterator[Finding]:
         return
     needless_ns = spawned.import_ns - spawned.needed_ns
     starts = 1 + account.restarted
-    cost_ns = min(needless_ns * starts, account.part_ns(FIRST_START) + account.restarts_ns)
-    if not account.is_worth(cost_ns):
+    starts_ns = account.part_ns(FIRST_START) + account.restarts_ns
+    if not account.is_worth(min(needless_ns * starts, starts_ns)):
         return
     name = (spawned.script or "the script").rpartition("/")[2]
     yield _finding(
         account,
-        cost_ns,
+        min(spawned.import_ns * starts, starts_ns),  # all of it where they are forked
         text=(
             f"{counted(spawned.count, 'spawned worker')} imported {name} again, "
             f"{duration(spawned.import_ns)} each, {duration(needless_ns)} of it beyond torch and numpy"
@@ -82,7 +83,7 @@ def script_imported_again(facts: RankFacts) -> Iterator[Finding]:
             f'move what workers do not need in {name} below `if __name__ == "__main__":`, or into functions; '
             "or fork workers, where no thread and no device context forbids it"
         ),
-        remedy=f'move imports and work of {name} below if __name__ == "__main__"',
+        remedy=f'move work of {name} below if __name__ == "__main__", or fork the workers',
         evidence={
             "import_ms": spawned.import_ns / 1e6,
             "needed_ms": spawned.needed_ns / 1e6,
