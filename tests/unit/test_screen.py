@@ -22,6 +22,7 @@ from iotrace.analysis.results import (
     LoaderResult,
     Overhead,
     PhasesMs,
+    ProcessUse,
     RankBalance,
     RankReport,
     Recommendation,
@@ -178,6 +179,7 @@ def late() -> Imbalance:
         collectives=matched,
         stragglers=[straggler],
         worst=[],
+        late_kinds=[],
     )
 
 
@@ -193,6 +195,36 @@ def test_the_rank_that_is_late_stands_first_of_its_table() -> None:
     many = screen(replace(found, ranks=[rank(number) for number in range(20)]))
     assert any("median of 20" in row for row in many)
     assert sum("node1" in row for row in many) == 10
+
+
+def test_a_mean_above_the_95th_percentile_has_a_word() -> None:
+    steps = unknown(Steps, count=32, excluded=NONE, mean_ms=48.5, p95_ms=24.7)
+    shown = screen(report(rank(steps=steps)))
+    assert any("48.5 ms (p95 24.7, few long steps)" in row for row in shown)
+    assert not any("few long steps" in row for row in screen(report(rank())))
+
+
+def test_memory_that_processes_share_counts_once() -> None:
+    processes = [unknown(ProcessUse, pid=number, role="main") for number in range(3)]
+    known = unknown(System, gpus=[], processes=processes, rss_peak_bytes=9 << 30)
+    shown = screen(report(rank(system=replace(known, pss_peak_bytes=2 << 30))))
+    assert any("memory 2.0 GiB at most" in row and "RSS" not in row for row in shown)
+    shown = screen(report(rank(system=known)))
+    assert "RSS" in " ".join(shown)
+
+
+def test_the_command_of_a_fix_stands_below_it() -> None:
+    fixes = [replace(VERDICT.fixes[0], command="h5repack -l CHUNK=1 a b"), VERDICT.fixes[2]]
+    shown = screen(report(rank(), verdict=replace(VERDICT, fixes=fixes)))
+    at = next(number for number, row in enumerate(shown) if row.startswith("Fix"))
+    assert shown[at + 1].split() == ["h5repack", "-l", "CHUNK=1", "a", "b"]
+
+
+def test_the_long_report_names_the_views_that_show_something() -> None:
+    shown = " ".join(" ".join(screen(report(rank()), verbose=True)).split())
+    views = shown.partition(" views ")[2].partition(":")[0].split(", ")
+    assert "ranks" in views
+    assert not {"kernels", "snapshot", "startup"} & {*views}
 
 
 def test_processes_are_named_by_what_differs_in_their_commands() -> None:

@@ -244,7 +244,8 @@ def fact_rows(rank: RankReport) -> list[Row]:
     steps = rank.steps
     rows: list[Row] = []
     if steps.mean_ms is not None:
-        long = f" (p95 {steps.p95_ms:.1f})" if steps.count > 1 else ""
+        few = ", few long steps" if (steps.p95_ms or 0.0) < steps.mean_ms else ""
+        long = f" (p95 {steps.p95_ms:.1f}{few})" if steps.count > 1 else ""
         pace = " · ".join([f"{milliseconds(steps.mean_ms)}{long}", *pace_texts(steps)])
         label = "Trace" if steps.count == 1 and steps.per_second is None else "Step"
         split = " · ".join(_split(rank, steps.mean_ms))

@@ -23,6 +23,7 @@ from iotrace.report.screen import print_next, print_screen
 from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, advice_text, latest_first
 from iotrace.report.terminal_compute import print_compute, print_imbalance
 from iotrace.report.terminal_system import print_io, print_system
+from iotrace.report.views import filled
 from iotrace.report.words import hang_rows, pace_texts, slow_text, spawned_texts, who_failed
 from iotrace.sources.clocks.session_clock import step_text
 from iotrace.units import bounds, counted, if_known, milliseconds, percent
@@ -102,6 +103,9 @@ def _print_details(report: Report, console: Console) -> None:
     for missing in report.not_captured:
         remedy = f" → {missing.remedy}" if missing.remedy else ""
         line(console, "not captured", f"{missing.what}: {missing.why}{remedy}")
+    if shows := filled(report):
+        console.print()
+        line(console, "views", f"{', '.join(shows)}: iotrace report --view NAME shows one")
 
 
 def _print_failure(failure: Failure, console: Console, earlier: Sequence[Failure], several: bool) -> None:

@@ -54,3 +54,8 @@ def tables_of(name: str, report: Report) -> Sequence[Table]:
     module = import_module(f"{__name__}.{VIEWS[name].module}")
     found: Sequence[Table] = getattr(module, name.replace("-", "_"))(report)
     return found
+
+
+def filled(report: Report) -> list[str]:
+    """Name the views that show something of this report."""
+    return [name for name in VIEWS if any(table.rows for table in tables_of(name, report))]
