@@ -15,8 +15,10 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.units import digits, percent
 
+_FIRST = "IO300"  # before who takes CPUs: what is not done needs none
 _WHOLE = {
     "path": "d/",
     "ms": 50.0,
@@ -93,6 +95,51 @@ def few_files(facts: RankFacts) -> Iterator[Finding]:
                 cost_ms=cost_ms,
                 is_main_cause=facts.is_main_cause(cost_ms),
             )
+
+
+_BY_EACH = {"files": 200, "workers": 2, "share": 1.0}
+
+
+@rule(
+    "IO411",
+    "read-by-each-worker",
+    "rank",
+    fires=[{"read_by_each": _BY_EACH}],
+    silent=[
+        {"read_by_each": {**_BY_EACH, "share": 0.5}},
+        {"read_by_each": {**_BY_EACH, "files": 4}},
+        {"read_by_each": _BY_EACH, "causes_ms": {"transform": 60.0}},
+    ],
+)
+def read_by_each_worker(
+    facts: RankFacts, *, least_files: int = 16, least_share: float = 0.8
+) -> Iterator[Finding]:
+    """Each worker reads and decodes all of the data in each epoch.
+
+    A worker has its own copy of an iterable dataset. Where the dataset reads everything and passes on every
+    so many sample alone, the reading and decoding of the others is in vain. That each worker read the same
+    files, about once each, was seen; what that costs is what all workers but one spend on it.
+
+    Remedy: choose a worker's files before they are read, by `torch.utils.data.get_worker_info()`; in a job of
+    several ranks by the rank, too.
+    """
+    found, causes_ms = facts.read_by_each, facts.report.data_wait.causes_ms
+    if found is None or found.files < least_files or found.share < least_share:
+        return
+    spent_ms = causes_ms.get("read", 0.0) + causes_ms.get("decode", 0.0)
+    cost_ms = found.share * spent_ms * (1 - 1 / found.workers)
+    if 100 * cost_ms >= MODERATELY_PERCENT * (facts.report.steps.mean_ms or 0.0) > 0:
+        yield Finding(
+            text=f"each of {found.workers} workers reads and decodes the same {found.files} files each epoch",
+            remedy="let each worker read its own files: torch.utils.data.get_worker_info()",
+            how="choose a worker's files before they are read, by torch.utils.data.get_worker_info()",
+            evidence={"files": float(found.files), "workers": float(found.workers), "share": found.share},
+            cost_ms=cost_ms,
+            gain_ms=cost_ms,
+            is_main_cause=True,
+            spares_work=True,
+            place=_FIRST,
+        )
 
 
 Seen = tuple[str, Evidence]

@@ -9,6 +9,7 @@ from iotrace.analysis.program.copied_memory import copied_bytes
 from iotrace.analysis.program.full_memory import memory_limit_bytes, read_again_bytes, slept_for_swap
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport, System
+from iotrace.analysis.storage.read_by_each import ReadByEach, read_by_each
 from iotrace.analysis.wait.cpu_waits import queueing_ms
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
 from iotrace.analysis.wait.loop_io import LoopWrites, loop_writes
@@ -29,7 +30,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory; `limit_bytes` is the memory that the control group may use. `slept_for_swap` is the share of the
     samples' making in which their threads slept for memory in swap. `sampled`: the host's memory was.
     `writes` is what the training thread wrote in its steps. `copied_bytes` is what each forked worker copied
-    of the training process's memory, at least.
+    of the training process's memory, at least. `read_by_each` are files that each worker reads.
     """
 
     report: RankReport
@@ -44,6 +45,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     slept_for_swap: float = 0.0
     writes: LoopWrites | None = None
     copied_bytes: list[int] = []
+    read_by_each: ReadByEach | None = None
 
     def is_significant(self, cost_ms: float) -> bool:
         """Whether that is a quarter of the data wait or more, and 5 % of a step."""
@@ -80,6 +82,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         slept_for_swap=slept_for_swap(analysis, report),
         writes=loop_writes(analysis),
         copied_bytes=copied_bytes(analysis),
+        read_by_each=read_by_each(analysis),
     )
     if not facts.lacks_cpus:
         return facts
