@@ -28,6 +28,7 @@ SUBJECTS = {
     "rank": ("cpus", "memory", "waste", "startup", "numa"),
     "loop": ("memory", "loop"),
     "device": ("device",),
+    "job": ("job",),
     "trust": ("trust",),
     "run": ("trust",),
 }
@@ -36,6 +37,7 @@ SCOPES = {
     "rank": "what holds the making of batches up from outside",
     "loop": "what the training thread itself does",
     "device": "what an accelerator waits for",
+    "job": "which rank of a job the others wait for",
     "trust": "how far the figures of a rank can be relied on",
     "run": "how far those of the whole run can",
 }

@@ -131,7 +131,7 @@ def _row(
 def _parts(analysis: RankAnalysis, lengths: Times) -> tuple[dict[str, Floats], Writing]:
     """Divide each measured step among causes, in ns: an instant belongs to the first that covers it."""
     kept = analysis.kept
-    writing = _writing(analysis)
+    writing = writing_of(analysis)
     awaited = kept.awaited
     intervals = {
         "garbage_collection": _pauses(analysis, "collection"),
@@ -182,7 +182,7 @@ def _restarts(analysis: RankAnalysis) -> Intervals:
     return union(starts, ends)
 
 
-def _writing(analysis: RankAnalysis) -> Writing:
+def writing_of(analysis: RankAnalysis) -> Writing:
     """Find the files that the training thread wrote much to, in order of time."""
     main, thread, paths = analysis.rank.main, analysis.loop.thread, analysis.session.paths
     calls = analysis.session.calls_of(main)
