@@ -16,6 +16,7 @@ from iotrace.analysis.results import Imbalance, LockedRank, Lockstep
 _FEWEST = 8  # steps
 _IN_STEP = 0.9  # of the steps: in so many the ranks have to be together
 _MOST_AROUND = 64
+_LATE_PERCENT = 5.0  # of the others' steps
 _MOSTLY = 0.5  # of the wait
 
 
@@ -73,17 +74,19 @@ def _rank(loop: RankLoop, first: int, behind: int) -> LockedRank:
 def _late(own: LockedRank, ranks: Sequence[LockedRank], steps: int, parts: Sequence[str]) -> Lockstep:
     others = [replace(each, waits_ms=_waited_ms(each, own, parts)) for each in ranks if each is not own]
     wait_ms = sum(each.waits_ms or 0.0 for each in others) / len(others)
+    wait_pct = 100 * wait_ms * len(others) / sum(each.step_ms for each in others)
+    is_late = wait_pct >= _LATE_PERCENT
     usual = {part: sum(each.parts_ms[part] for each in others) / len(others) for part in parts}
     longer = {part: own.parts_ms[part] - usual[part] for part in parts if own.parts_ms[part] > usual[part]}
     most = max(longer, key=lambda part: longer[part], default=None)
     return Lockstep(
         steps=steps,
-        ranks=sorted([own, *others], key=lambda each: each.rank),
-        late_rank=own.rank if wait_ms > 0 else None,
+        ranks=sorted([own, *others] if is_late else ranks, key=lambda each: each.rank),
+        late_rank=own.rank if is_late else None,
         wait_ms=wait_ms,
-        wait_pct=100 * wait_ms * len(others) / sum(each.step_ms for each in others),
+        wait_pct=wait_pct,
         late_by_ms=longer,
-        kind=most if most is not None and longer[most] >= _MOSTLY * wait_ms > 0 else None,
+        kind=most if most is not None and longer[most] >= _MOSTLY * wait_ms and is_late else None,
     )
 
 

@@ -150,7 +150,7 @@ class Lockstep(ReportPart, frozen=True, kw_only=True):
 
     steps: Annotated[int, figure("how many are compared")]
     ranks: Annotated[list[LockedRank], figure("the ranks, by number")]
-    late_rank: Annotated[int | None, figure("the rank that the others wait for", null="none is seen")] = None
+    late_rank: Annotated[int | None, figure("the rank that the others wait for", null="they wait for none in 5 % of their steps")] = None
     wait_ms: Annotated[float, figure("how long each of the others waits for it", "ms per step")]
     wait_pct: Annotated[float, figure("the share of that in their steps")]
     late_by_ms: Annotated[dict[str, float], figure("by part, what the late rank does longer than the mean of the others", "ms per step")]
