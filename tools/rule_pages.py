@@ -51,6 +51,7 @@ _FACTS = {
     "rank": "RankFacts",
     "loop": "RankFacts",
     "device": "DeviceFacts",
+    "job": "JobFacts",
     "trust": "TrustFacts",
     "run": "RunFacts",
     "sweep": "SweepFacts",

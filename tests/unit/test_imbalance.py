@@ -296,6 +296,52 @@ def test_a_late_rank_is_late_by_what_it_does_longer_than_the_first(by: str, devi
         assert (late.worker, late.file, found.worst[0].worker) == (None, None, None)
 
 
+def test_a_delay_counts_once_however_many_collectives_were_pending() -> None:
+    """DDP's buckets: rank 0 starts five all-reduces and waits in all of them while rank 1 waits for data."""
+
+    def one(number: int, wait: float) -> RankTrace:
+        made: list[Any] = []
+        for at in (0.0, 300.0, 600.0):
+            begun = at + wait + 10
+            buckets = [gloo(begun + 2 * each, at + 150 + each, 8 + each, 12 + each) for each in range(5)]
+            made += [step(int(at), at, at + 300), data_wait(at, at + wait), *buckets]
+        return rank(number, *made)
+
+    found = imbalance_of([one(0, 5), one(1, 105)])
+    assert found is not None
+    late = found.stragglers[0]
+    assert (late.rank, late.last_to_arrive, late.kind) == (1, 15, "data")
+    assert late.by_data_pct is not None
+    assert late.by_data_pct > 90
+    assert sum(late.late_by_ms.values()) == pytest.approx(0.3, rel=0.1)
+    (kind,) = found.late_kinds
+    assert kind.skew_ms == pytest.approx(0.3, rel=0.1)
+    assert found.collectives.skew_ms_mean == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("workers", "named"), [([0, 1, 0, 1, 0, 1], None), ([0, 0, 0, 1], None), ([1] * 6, 1)]
+)
+def test_a_worker_is_named_where_chance_would_not_choose_it(workers: list[int], named: int | None) -> None:
+    """Two workers share the late batches evenly, or so few are late that an even share may look like it."""
+    delays = [80.0] * len(workers)
+    other = late_by(1, delays, by="data")
+    made = [LateBatch(row, worker, 70 + worker, "decode", "a.h5") for row, worker in enumerate(workers)]
+    idle = LateBatch(-1, 1 - workers[0], 70, None, None)
+    found = imbalance_of([late_by(0, [0.0] * len(workers), by="data"), replace(other, batches=[*made, idle])])
+    assert found is not None
+    assert (found.stragglers[0].kind, found.stragglers[0].file) == ("data", "a.h5")
+    assert found.stragglers[0].worker == named
+
+
+def test_nothing_is_known_of_another_start_of_a_restarted_job() -> None:
+    found = imbalance_of([late_by(number, [80.0 * number] * 3, by="data") for number in range(2)])
+    assert found is not None
+    again = replace(found, incarnation=1)
+    assert again.of(1, 0) == (None, None)
+    assert again.of(1, 1) == again.of(1) == found.of(1)
+
+
 def test_a_wait_that_the_device_works_through_makes_no_rank_late() -> None:
     """Rank 1 waits for data as long as it computes, and both begin together: its computing made it late."""
     found = imbalance_of([late_by(number, [80.0 * number] * 5, by="both", device=True) for number in (0, 1)])

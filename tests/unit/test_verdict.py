@@ -34,6 +34,7 @@ from iotrace.analysis.results import (
     Trust,
     Verdict,
 )
+from iotrace.analysis.rules.facts.job import job_facts
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import verdict
 from iotrace.report.words import gain_text
@@ -80,7 +81,7 @@ def rank(
 
 
 def judged(*ranks: RankReport, imbalance: Imbalance | None = None, **about: Any) -> Verdict:
-    return verdict_of(session(**about), ranks, imbalance, [], OK)
+    return verdict_of(session(**about), ranks, job_facts(ranks, imbalance, None), [], OK)
 
 
 def late(number: int, impact_pct: float, by_data_pct: float) -> Imbalance:
@@ -193,7 +194,8 @@ def test_the_rank_that_is_late_stands_over_those_that_wait_for_it() -> None:
     assert "rank 1 is late; 3 ranks wait 53 % of each step for it" in found.text
     assert judged(*ranks, imbalance=late(1, 9.0, 95.0)).kind == "input-bound"
     computes = judged(*ranks, imbalance=late(0, 53.0, 10.0))
-    assert (computes.kind, computes.rank, computes.why) == ("rank-late", 0, "its data did not make it late")
+    # Nothing was seen that made it late: that its data did not is said of no such rank.
+    assert (computes.kind, computes.rank, computes.why) == ("rank-late", 0, "what made it late was not seen")
 
 
 def test_a_late_rank_has_the_evidence_of_what_made_it_late() -> None:

@@ -17,7 +17,9 @@ from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.overhead import overhead_of
 from iotrace.analysis.host.system import system_of
 from iotrace.analysis.loop.loaders import loader_result
+from iotrace.analysis.loop.lockstep import lockstep_of
 from iotrace.analysis.loop.measured import summarise
+from iotrace.analysis.loop.rank_loop import RankLoop, rank_loop_of
 from iotrace.analysis.loop.step_phases import step_phases
 from iotrace.analysis.program.full_memory import with_swap
 from iotrace.analysis.program.model import models_of, snapshots_of
@@ -36,7 +38,9 @@ from iotrace.analysis.results import (
     RowGroups,
     Steps,
     TrainerTimes,
+    last_start,
 )
+from iotrace.analysis.rules.facts.job import job_facts
 from iotrace.analysis.rules.facts.loader import loader_facts
 from iotrace.analysis.rules.facts.rank import rank_facts
 from iotrace.analysis.rules.model import Finding, advice_of, culprits_of, find_all, unasked
@@ -76,6 +80,7 @@ class RankPart(msgspec.Struct, frozen=True):
     report: RankReport
     advice: list[Recommendation]
     trace: RankTrace | None
+    loop: RankLoop | None
     windows: Windows
     unasked: list[NotCaptured]
 
@@ -94,6 +99,7 @@ def rank_part(one: RankAnalysis) -> RankPart:
         report=report,
         advice=advice_of(found, report.rank),
         trace=compared_trace(report.rank, one.compute, beside),
+        loop=rank_loop_of(one) if len(one.session.ranks) > 1 else None,
         windows=one.rank.main.windows.outline(),
         unasked=unasked(),
     )
@@ -112,17 +118,27 @@ def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report
     one_job = all(rank.pid is None for rank in ranks)
     imbalance = imbalance_of(compared, ranks[0].world_size) if ranks and one_job else None
     clocks = clocks_of(session)
+    if imbalance is not None:
+        imbalance = replace(imbalance, incarnation=ranks[0].incarnation)
+    loops = [part.loop for part in judged if part.loop] if one_job else []
+    lockstep = lockstep_of(loops, imbalance) if len(loops) == len(ranks) else None
+    job = job_facts(ranks, imbalance, lockstep) if one_job else None
+    together = [] if job is None else find_all("job", job)
+    late = None if job is None or job.late is None else job.late.rank
+    advice = [item for part in judged for item in part.advice]
     withheld = None if imbalance is None else imbalance.withheld
     trust = trust_of(about, ranks, clocks, analysis.data_loss, withheld)
     failed = dict.fromkeys([*(item for part in parts for item in part.unasked), *unasked()])
     return Report(
         schema_version=SCHEMA_VERSION,
         session=about,
-        verdict=verdict_of(about, ranks, imbalance, [item for part in judged for item in part.advice], trust),
+        verdict=verdict_of(about, ranks, job, advice, trust),
         ranks=[_with_fixes(part) for part in parts],
         processes=[_process(session, process) for process in session.processes],
         imbalance=imbalance,
-        recommendations=[item for part in parts for item in part.advice],
+        lockstep=lockstep,
+        culprits=culprits_of(together),
+        recommendations=[*advice_of(together, late), *(item for part in parts for item in part.advice)],
         not_captured=[*not_captured(analysis), *failed],
         clocks=clocks,
         forecasts=forecasts_of(session),
@@ -131,8 +147,7 @@ def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report
 
 def _last_start(parts: Sequence[RankPart]) -> list[RankPart]:
     """Choose the ranks of a restarted job's last start that trained; all of a job that was not restarted."""
-    trained = [part.report.incarnation for part in parts if part.report.steps.count]
-    last = max(trained or [part.report.incarnation for part in parts], default=0)
+    last = last_start([part.report for part in parts])
     return [part for part in parts if part.report.incarnation == last]
 
 

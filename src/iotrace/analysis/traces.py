@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from iotrace.analysis.results import (
     DataWait,
     Excluded,
     Gpu,
+    Imbalance,
     RankReport,
     Recommendation,
     Report,
@@ -31,13 +32,16 @@ from iotrace.analysis.results import (
     Steps,
     System,
 )
-from iotrace.analysis.rules.model import advice_of, find_all, unasked
+from iotrace.analysis.rules.model import advice_of, culprits_of, find_all, unasked
 from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.kineto.kinds import Kind, is_unknown
 from iotrace.sources.kineto.trace import Column, KinetoTrace
+
+if TYPE_CHECKING:
+    from iotrace.analysis.rules.facts.job import JobFacts
 
 _NO_STEPS = "it has no ProfilerStep ranges: all of it is taken for one step"
 _RECORDED = {"shapes": "record_shapes", "stacks": "with_stack"}
@@ -104,6 +108,13 @@ def trace_part(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US) -> Trac
     )
 
 
+def _job(ranks: list[RankReport], imbalance: Imbalance) -> JobFacts:
+    """Imported where several ranks are compared."""
+    from iotrace.analysis.rules.facts.job import job_facts
+
+    return job_facts(ranks, imbalance, None)
+
+
 def report_of_parts(found: Sequence[TracePart]) -> Report:
     """Make the report of traces by their parts, in the order of the traces."""
     about = SessionInfo(
@@ -120,6 +131,7 @@ def report_of_parts(found: Sequence[TracePart]) -> Report:
     apart = why_not_compared([part.of_job for part in found])
     compared = [replace(part.compared, rank=number) for number, part in ranks if part.compared]
     imbalance = imbalance_of(compared, sizes.pop() if len(sizes) == 1 else None) if apart is None else None
+    job = None if imbalance is None else _job(results, imbalance)
     stepped = all(part.stepped for part in found)
     recorded = [what for what in _RECORDED if all(what in part.recorded for part in found)]
     trust = trust_of_traces(results, recorded, about.complete, stepped, apart)
@@ -136,10 +148,11 @@ def report_of_parts(found: Sequence[TracePart]) -> Report:
     return Report(
         schema_version=SCHEMA_VERSION,
         session=about,
-        verdict=verdict_of(about, results, imbalance, advice, trust),
+        verdict=verdict_of(about, results, job, advice, trust),
         ranks=results,
         processes=[],
         imbalance=imbalance,
+        culprits=[] if job is None else culprits_of(find_all("job", job)),
         recommendations=advice,
         not_captured=[
             *missing,

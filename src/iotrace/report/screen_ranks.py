@@ -9,7 +9,8 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import Imbalance, RankReport, Recommendation, Report
+from iotrace.analysis.results import RankReport, Recommendation, Report
+from iotrace.analysis.rules.job import FED_BY_ANOTHER, UNEVEN_STEPS
 from iotrace.report.layout import line, middle_cut, plain, print_table, table_of
 from iotrace.report.printing import visible
 from iotrace.report.words import commands_of
@@ -23,6 +24,7 @@ _COMMAND_WIDTH = 28
 _NARROW = 76  # columns, below which neither hosts nor computing are shown
 _OWN = ("step ms", "data ms", "data")
 _COMPUTE = "compute"
+_BESIDE_THE_TABLE = (UNEVEN_STEPS, FED_BY_ANOTHER)
 _COMPARED = ("for others", _COMPUTE, "late in")
 
 
@@ -65,13 +67,16 @@ def print_ranks(report: Report, console: Console) -> None:
     hosts = ["host"] if wide and any(rank.host for rank in ranks) else []
     commands = commands_of(ranks)
     named = ["command"] if commands and wide else []
-    headings = _OWN if imbalance is None else _OWN + _COMPARED
+    headings: tuple[str, ...] = _OWN if imbalance is None else _OWN + _COMPARED
+    if imbalance is None and report.lockstep is not None and report.lockstep.late_rank is not None:
+        headings = (*_OWN, _COMPARED[0])
     shown_headings = [heading for heading in headings if wide or heading != _COMPUTE]
     table = table_of(["", number, *named, *hosts, *shown_headings], texts=("", "command", "host"))
     for rank in shown:
-        mark = "late" if report.verdict.kind == "rank-late" and rank.rank == late else ""
+        is_late = rank.rank == late and rank.incarnation == report.last_start
+        mark = "late" if report.verdict.kind == "rank-late" and is_late else ""
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
-        figures = dict(zip(headings, _row(rank, imbalance), strict=True))
+        figures = dict(zip(headings, _row(rank, report), strict=False))
         own = [middle_cut(commands.get(_number(rank), ""), _COMMAND_WIDTH) for _ in named]
         cells = [f"{_number(rank)}{restart}", *map(visible, own), *(rank.host or "" for _ in hosts)]
         table.add_row(Text(mark, style="bold red"), *cells, *(figures[each] for each in shown_headings))
@@ -84,12 +89,21 @@ def print_ranks(report: Report, console: Console) -> None:
             )
     print_table(console, table)
     legend = "data: own wait for data, of measured steps"
+    found = report.lockstep if report.lockstep and report.lockstep.late_rank is not None else None
+    if found is not None:
+        legend += f"; for others: waits for rank {found.late_rank}, of {counted(found.steps, 'step')}"
     if imbalance is not None:
         profiled = counted(max((each.steps for each in imbalance.ranks), default=0), "profiled step")
-        compared = "waits in collectives, compute: both of" if wide else "in collectives, of"
-        legend += f"; for others: {compared} {profiled}; late in: last to arrive, of all collectives"
+        if found is None:
+            legend += f"; for others: waits in collectives{', compute: both' if wide else ''} of {profiled}"
+        elif wide:
+            legend += f"; compute: of {profiled}"
+        legend += "; late in: last to arrive, of all collectives"
         legend += "" if imbalance.withheld is None else "; ?: the clocks do not tell"
     line(console, "", Text(legend, style="dim"), 0)
+    for culprit in report.culprits:
+        if not culprit.leads and culprit.code in _BESIDE_THE_TABLE:
+            line(console, "", culprit.text, 0)
     console.print()
     if several:
         _print_hosts(ranks, console)
@@ -102,6 +116,7 @@ def latest_first(report: Report) -> list[RankReport]:
     return sorted(
         report.ranks,
         key=lambda rank: (
+            rank.incarnation != report.last_start,
             -waited_for.get(rank.rank, 0.0),
             -(rank.data_wait.raw_wait_fraction or 0.0),
             rank.rank,
@@ -141,22 +156,34 @@ def _number(rank: RankReport) -> int:
     return rank.rank if rank.pid is None else rank.pid
 
 
-def _row(rank: RankReport, imbalance: Imbalance | None) -> Sequence[str]:
+def _row(rank: RankReport, report: Report) -> Sequence[str]:
+    imbalance = report.imbalance
     row = [
         if_known(rank.steps.mean_ms, one_decimal, "?"),
         if_known(rank.data_wait.raw_ms, one_decimal, "?"),
         if_known(rank.data_wait.raw_wait_fraction, percent, "?"),
     ]
     if imbalance is None:
-        return row
-    own, straggler = imbalance.of(rank.rank)
+        return [*row, _waited(rank, report, "?")]
+    own, straggler = imbalance.of(rank.rank, rank.incarnation)
     matched, last_in = imbalance.collectives.matched, straggler.last_to_arrive if straggler else 0
     if own is None or not own.step_ms:
         return [*row, "?", "?", "?"]
     waited_ms = own.communication_wait_ms
     return [
         *row,
-        "?" if waited_ms is None else percent(waited_ms / own.step_ms),
+        _waited(rank, report, "?" if waited_ms is None else percent(waited_ms / own.step_ms)),
         percent(own.compute_ms / own.step_ms),
         "?" if imbalance.withheld or not matched else percent(last_in / matched),
     ]
+
+
+def _waited(rank: RankReport, report: Report, in_profiled_steps: str) -> str:
+    """Say how long a rank waits for the late one over all steps, where the loops tell."""
+    found = report.lockstep
+    if found is None or found.late_rank is None or rank.incarnation != report.last_start:
+        return in_profiled_steps
+    own = next((each for each in found.ranks if each.rank == rank.rank), None)
+    if own is None or own.waits_ms is None or not own.step_ms:
+        return "-"
+    return percent(own.waits_ms / own.step_ms)

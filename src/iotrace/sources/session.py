@@ -160,11 +160,15 @@ class Session(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def ranks(self) -> list[Rank]:
-        """Every process that iterated a loader or called `iotrace.step`; the first process where none did."""
+        """Every process that iterated a loader or called `iotrace.step`; the first process where none did.
+
+        With them those of their process group that trained on what others sent.
+        """
         # A worker whose dataset iterates a loader of its own stays a worker.
-        trainers = [
-            process for process in self.processes if _takes_steps(process) and not process.of_type(Worker)
-        ]
+        processes = [process for process in self.processes if not process.of_type(Worker)]
+        trainers = [process for process in processes if _takes_steps(process)]
+        if any(process.of_type(Distributed) for process in trainers):
+            trainers = [process for process in processes if _takes_steps(process) or _is_fed(process)]
         if not trainers:
             trainers = self.processes[:1]
         numbers = [rank_of(trainer) for trainer in trainers]
@@ -185,7 +189,7 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         if process.of_type(Worker):
             return "loader worker"
         if id(process) in self._mains:
-            return "rank" if _takes_steps(process) else "main"
+            return "rank" if _takes_steps(process) or _is_fed(process) else "main"
         if any(id(child) in self._mains for child in self.children_of(process)):
             return "launcher"
         return "main" if process.identity.role == "main" else "helper"
@@ -238,6 +242,11 @@ def _at_once(one: Process, other: Process) -> bool:
 
 def _takes_steps(process: Process) -> bool:
     return bool(process.of_type(IteratorStart)) or len(process.rows(names.MARK_ROW)) > 0
+
+
+def _is_fed(process: Process) -> bool:
+    """Whether a process of a process group trained."""
+    return bool(process.of_type(Distributed)) and len(process.rows(names.ROUND_ROW)) > 0
 
 
 def rank_of(process: Process) -> tuple[int | None, int | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from math import comb
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ _MOST_NAMED = 200  # collectives whose batches are looked up
 _FEWEST_STEPS = 3  # from which what made a rank late is told
 _MOSTLY_PERCENT = 50.0
 _CLEARLY = 2.0
+_BY_CHANCE = 0.05
 _PARTS = ("compute_ms", "communication_wait_ms", "data_wait_ms", "other_ms")
 _EVIDENCE = {
     "compute": "it computes {:.1f} ms a step longer",
@@ -168,8 +170,8 @@ def _stragglers(
         others_ms = sum(one.steps * one.step_ms for one in balances if one.rank != rank.rank)
         impact_pct = 100 * waited_ns / 1e6 / others_ms if others_ms else None
         own = by_last[rank.rank]
-        skew_ns = sum(one.arisen_ns for one in own)
-        data_ns = sum(min(one.late_by_data_ns or 0, one.arisen_ns) for one in own)
+        skew_ns = sum(one.once_ns for one in own)
+        data_ns = sum(min(one.late_by_data_ns or 0, one.once_ns) for one in own)
         by_data_pct = 100 * data_ns / skew_ns if skew_ns else None
         late_by_ms: dict[str, float] = defaultdict(float)
         for one in own:
@@ -231,7 +233,10 @@ def _longer_ms(
 
 
 def _usual_batch(ranks: dict[int, RankTrace], own: Sequence[Late]) -> dict[str, Any]:
-    """Name worker, cause and file, each where it has most of the lateness by data; those alone."""
+    """Name worker, cause and file, each where it has most of the lateness by data; those alone.
+
+    A worker is named where equal ones would hardly make as many of the late batches by chance.
+    """
     costly = sorted(own, key=lambda one: -(one.late_by_data_ns or 0))[:_MOST_NAMED]
     known = [(batch, one.late_by_data_ns or 0) for one in costly if (batch := _batch(ranks, one)) is not None]
     in_all_ns = sum(ns for _, ns in known)
@@ -243,9 +248,26 @@ def _usual_batch(ranks: dict[int, RankTrace], own: Sequence[Late]) -> dict[str, 
         for batch, ns in known:
             costs_ns[tuple(getattr(batch, field) for field in fields)] += ns
         most = max(costs_ns, key=lambda key: costs_ns[key])
+        if fields[0] == "worker" and not _is_unequal(
+            [batch.worker for batch, ns in known if ns], most[0], ranks, own
+        ):
+            continue
         if 2 * costs_ns[most] >= in_all_ns:
             found |= zip(fields, most, strict=True)
     return found
+
+
+def _is_unequal(
+    makers: Sequence[int | None], worker: int | None, ranks: dict[int, RankTrace], own: Sequence[Late]
+) -> bool:
+    """Whether workers that make late batches alike would leave so many of them to one in few cases only."""
+    of = {one.last for one in own if one.last is not None}
+    workers = len({each.worker for rank in of for each in ranks[rank].batches if each is not None})
+    late, made = len(makers), makers.count(worker)
+    if workers < 2:
+        return True
+    chances = (comb(late, count) * (workers - 1) ** (late - count) for count in range(made, late + 1))
+    return bool(workers * sum(chances) <= _BY_CHANCE * workers**late)
 
 
 def _evidence(kind: str | None, longer_ms: float | None, batch: Mapping[str, Any]) -> str | None:

@@ -34,7 +34,7 @@ def _summed(own: Sequence[Late]) -> dict[str, Any]:
         "matched": len(own),
         "tied": sum(one.matched.last is None for one in own),
         "unsure": sum(one.unsure for one in own),
-        "skew_ms": sum(one.skew_ns for one in own) / 1e6,
+        "skew_ms": sum(one.skew_ns - max(0, one.arisen_ns - one.once_ns) for one in own) / 1e6,
     }
 
 

@@ -22,6 +22,8 @@ _STAYS, _MOVES = 0.8, 0.6  # share of the late steps of the rank that is last mo
 class Late(msgspec.Struct, frozen=True, kw_only=True):
     """A matched collective; `arisen_ns` is the part of its skew that arose within the window.
 
+    One delay of a rank holds up all collectives that are pending meanwhile (DDP's buckets): `once_ns` is
+    what this one adds to those that the rank came to before.
     `last` is None where several came last together, and where `unsure`: the bound of the ranks' clocks is no
     smaller than the skew, or they contradict the durations. `late_by_ns` is what the last rank did
     longer than the first by kind; `wait` is the row of the longest data wait that made it late, -1 without.
@@ -32,6 +34,7 @@ class Late(msgspec.Struct, frozen=True, kw_only=True):
     unsure: bool
     skew_ns: int
     arisen_ns: int
+    once_ns: int
     data_wait_ns: int | None = None
     late_by_data_ns: int | None = None
     late_by_ns: dict[str, int] = {}
@@ -48,7 +51,7 @@ def lateness_of(ranks: Sequence[RankTrace], matched: Sequence[Matched]) -> list[
     by_number = {rank.rank: rank for rank in ranks}
     before = {rank.rank: _before(rank, matched) for rank in ranks}
     kinds = ("data", "compute", "communication", other_kind(ranks))
-    arisen_ns = _arisen_ns(ranks, matched)
+    arisen_ns, added_ns = _arisen_ns(ranks, matched), _added_ns(matched)
     found = []
     for number, one in enumerate(matched):
         skew_ns, last = one.skew_ns, one.last
@@ -58,6 +61,7 @@ def lateness_of(ranks: Sequence[RankTrace], matched: Sequence[Matched]) -> list[
             unsure=last is not None and _unsure(one, last, by_number),
             skew_ns=skew_ns,
             arisen_ns=arisen_ns[number],
+            once_ns=min(arisen_ns[number], added_ns[number]),
         )
         if last is None or late.unsure:
             found.append(replace(late, last=None))
@@ -71,7 +75,7 @@ def lateness_of(ranks: Sequence[RankTrace], matched: Sequence[Matched]) -> list[
                 late,
                 data_wait_ns=own.wait_ns,
                 late_by_data_ns=min(skew_ns, max(own.exposed_ns - others_ns, 0)),
-                late_by_ns=_within(dict(zip(kinds, longer_ns.tolist(), strict=True)), arisen_ns[number]),
+                late_by_ns=_within(dict(zip(kinds, longer_ns.tolist(), strict=True)), late.once_ns),
                 wait=_longest(by_number[last], own.since_ns, one.starts_ns[last]),
             )
         )
@@ -183,6 +187,28 @@ def _arisen_ns(ranks: Sequence[RankTrace], matched: Sequence[Matched]) -> list[i
     return found
 
 
+def _added_ns(matched: Sequence[Matched]) -> list[int]:
+    """Find, per collective, how much of its skew no other one counts that its last rank came to before.
+
+    Of the wait of the rank that came first that is what begins behind the end of its waits in those.
+    """
+    found = [one.skew_ns for one in matched]
+    by_last: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for number, one in enumerate(matched):
+        if one.last is not None:
+            by_last[one.last].append((one.starts_ns[one.last], number))
+    for own in by_last.values():
+        until_ns: dict[int, int] = {}
+        for _, number in sorted(own):
+            one = matched[number]
+            first = max(one.durations_ns, key=lambda rank: one.durations_ns[rank])
+            end_ns = one.starts_ns[first] + one.skew_ns
+            found[number] = min(one.skew_ns, max(0, end_ns - until_ns.get(first, one.starts_ns[first])))
+            for rank, start_ns in one.starts_ns.items():
+                until_ns[rank] = max(start_ns + one.wait_ns(rank), until_ns.get(rank, start_ns))
+    return found
+
+
 def rank_waits(rank: RankTrace, late: Sequence[Late]) -> Column:
     """Find where `rank` was not last: when it arrived, how long it waited, how much of that counts, for whom.
 
@@ -227,7 +253,7 @@ def late_steps(late: Sequence[Late], step_ns: float) -> dict[int, int]:
     by_step: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for each in late:
         if each.last is not None and each.matched.step is not None:
-            by_step[each.matched.step][each.last] += each.counted_ns
+            by_step[each.matched.step][each.last] += max(each.once_ns, each.late_by_data_ns or 0)
     counts: dict[int, int] = defaultdict(int)
     for own in by_step.values():
         rank = max(own, key=lambda number: own[number])

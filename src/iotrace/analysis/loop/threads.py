@@ -88,7 +88,10 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
     counts = np.bincount(of)
     asking = dict(zip(tids.tolist(), first.tolist(), strict=True))  # its first delivery, by thread
     busiest = max(rounds, key=lambda one: len(rounds[one].times_ns)) if rounds else main.pid
-    handers = _handing_threads(set(asking) - {busiest}, busiest, blocked)
+    # Who trains on the batches that it takes hands none over: others wait for it to have their turn.
+    taken = zip(tids.tolist(), counts.tolist(), strict=True)
+    training = {one for one, count in taken if one in rounds and 2 * len(rounds[one].steps_ns) >= count}
+    handers = _handing_threads(set(asking) - training - {busiest}, training | {busiest}, blocked)
     if rounds:
         tid = busiest
     elif main.pid in asking or any(wait.tid == main.pid and wait.by in handers for wait in blocked):
@@ -106,10 +109,10 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
     inner = Inner.of(Deliveries.joined([inside, of_asked]), Deliveries.joined([asked[outer], asked[held_by]]))
     asked = _with_figures_of(inner, asked)
     evaluates = {*asking} - {*distinct(deliveries["tid"][deliveries["grad"] != 0]).tolist()}
-    others = {*asking} - {tid} - evaluates
-    handing = {
-        one for one in others if _meets(one, tid, int(deliveries["delivered_ns"][asking[one]]), blocked)
-    }
+    others = {*asking} - {tid} - training - evaluates
+    apart = training | {tid}
+    begun = deliveries["delivered_ns"]
+    handing = {one for one in others if _meets(one, tid, apart, int(begun[asking[one]]), blocked)}
     nothing = Rounds(np.empty(0, np.int64), [])
     found = rounds.get(tid, nothing)
     if is_warm_up(found, asked):
@@ -172,26 +175,26 @@ def _blocked(main: Process) -> list[Blocked]:
     return found
 
 
-def _handing_threads(asking: set[int], tid: int, blocked: list[Blocked]) -> set[int]:
-    """Threads other than `tid` that take batches, and those that such a thread meets at a condition."""
+def _handing_threads(asking: set[int], apart: set[int], blocked: list[Blocked]) -> set[int]:
+    """Threads that take batches, and those that such a thread meets at a condition; none of `apart`."""
     found = set(asking)
     grown = True
     while grown:
         met = {wait.tid for wait in blocked if wait.by in found}
         met |= {wait.by for wait in blocked if wait.tid in found and wait.by is not None}
-        more = met - found - {tid}
+        more = met - found - apart
         found |= more
         grown = bool(more)
     return found
 
 
-def _meets(one: int, tid: int, first_ns: int, blocked: list[Blocked]) -> bool:
+def _meets(one: int, tid: int, apart: set[int], first_ns: int, blocked: list[Blocked]) -> bool:
     """Tell whether the thread `one`, or one that it hands batches to, met `tid` at a condition.
 
     Before its first batch, at `first_ns`, a thread is met by whoever starts it.
     """
     since = [wait for wait in blocked if wait.end_ns > first_ns]
-    among = _handing_threads({one}, tid, since)
+    among = _handing_threads({one}, apart, since)
     return any(
         (wait.tid == tid and wait.by in among) or (wait.by == tid and wait.tid in among) for wait in since
     )

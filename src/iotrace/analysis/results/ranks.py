@@ -44,7 +44,9 @@ class Straggler(ReportPart, frozen=True, kw_only=True):
     late_by_ms: Annotated[dict[str, float], figure("by kind, what it did longer, in all, than the rank that came first")] = msgspec.field(default_factory=dict)
     late_steps: Annotated[int | None, figure("steps that it made late")] = None
     before_window_ms: Annotated[float | None, figure("how late it was when the window began")] = None
-    worker: Annotated[int | None, figure("the worker with most of its lateness by data", null="not of the kind `data`")] = None
+    worker: Annotated[int | None, figure("the worker with most of its lateness by data", null="not of the kind `data`, or others may be as late by chance")] = (
+        None
+    )
     pid: Annotated[int | None, figure("its pid", null="the same")] = None
     file: Annotated[str | None, figure("the file likewise", null="the same")] = None
     cause: Annotated[str | None, figure("the cause likewise", null="the same")] = None
@@ -78,7 +80,7 @@ class LateKind(ReportPart, frozen=True, kw_only=True):
     tied: Annotated[int, figure("of which several ranks came last")]
     last_rank: Annotated[int | None, figure("the rank that came last most often", null="all are tied")] = None
     last_count: Annotated[int, figure("how often it did")]
-    skew_ms: Annotated[float, figure("the sum of their skews")]
+    skew_ms: Annotated[float, figure("the sum of their skews; a delay that several pending ones wait for counts once")]
     unsure: Annotated[int, figure("of which the clocks do not confirm who was last")] = 0
 
 
@@ -104,6 +106,7 @@ class Imbalance(ReportPart, frozen=True, kw_only=True):
 
     ranks_seen: int
     world_size: int | None = None
+    incarnation: Annotated[int, figure("restarts of the job before the start that is compared")] = 0
     ranks: Annotated[list[RankBalance], figure("the parts of each rank's step in the window, which sum to `step_ms`")]
     spread: Annotated[dict[str, float | None], figure("of each part, (max - mean) / mean over the ranks", null="the mean is 0")]
     collectives: Collectives
@@ -119,7 +122,36 @@ class Imbalance(ReportPart, frozen=True, kw_only=True):
         default_factory=list
     )
 
-    def of(self, rank: int) -> tuple[RankBalance | None, Straggler | None]:
-        """Return what a rank's step is made of, and how the others wait for it, where that is known."""
+    def of(self, rank: int, incarnation: int | None = None) -> tuple[RankBalance | None, Straggler | None]:
+        """Return what a rank's step is made of, and how the others wait for it, where that is known.
+
+        Of a restarted job nothing is known of other starts than the one that is compared.
+        """
+        if incarnation not in (None, self.incarnation):
+            return None, None
         balance = next((one for one in self.ranks if one.rank == rank), None)
         return balance, next((one for one in self.stragglers if one.rank == rank), None)
+
+
+class LockedRank(ReportPart, frozen=True, kw_only=True):
+    """Means per step of a rank's loop."""
+
+    rank: Annotated[int, figure("its number")]
+    step_ms: Annotated[float, figure("their mean, evaluation in them; the parts sum to it")]
+    parts_ms: Annotated[
+        dict[str, float],
+        figure("`evaluation`, `checkpoint`, `data`, `backward`, `forward`, `optimizer` and `other`: an instant belongs to the first that holds it"),
+    ]
+    waits_ms: Annotated[float | None, figure("how long it waits for the late rank", null="it is the late one, or none is")] = None
+
+
+class Lockstep(ReportPart, frozen=True, kw_only=True):
+    """The ranks' loops beside each other over the steps that all have in common, warm-up aside."""
+
+    steps: Annotated[int, figure("how many are compared")]
+    ranks: Annotated[list[LockedRank], figure("the ranks, by number")]
+    late_rank: Annotated[int | None, figure("the rank that the others wait for", null="they wait for none in 5 % of their steps")] = None
+    wait_ms: Annotated[float, figure("how long each of the others waits for it", "ms per step")]
+    wait_pct: Annotated[float, figure("the share of that in their steps")]
+    late_by_ms: Annotated[dict[str, float], figure("by part, what the late rank does longer than the mean of the others", "ms per step")]
+    kind: Annotated[str | None, figure("the part that has at least half of the wait", null="none has")] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -25,7 +26,7 @@ from iotrace.analysis.results.loop import (
     Steps,
 )
 from iotrace.analysis.results.program import Memory, Model, Snapshot, Speed, TrainerTimes
-from iotrace.analysis.results.ranks import Imbalance
+from iotrace.analysis.results.ranks import Imbalance, Lockstep
 from iotrace.analysis.results.startup import Account, Startup
 from iotrace.session.manifest import NotCaptured
 
@@ -266,6 +267,12 @@ class ProcessInfo(ReportPart, frozen=True, kw_only=True):
     versions: Annotated[dict[str, str], figure("of libraries, where it iterates a loader")]
 
 
+def last_start(ranks: Sequence[RankReport]) -> int:
+    """Return the restarts before the last start of a job that trained."""
+    trained = [rank.incarnation for rank in ranks if rank.steps.count]
+    return max(trained or [rank.incarnation for rank in ranks], default=0)
+
+
 class Report(ReportPart, frozen=True, kw_only=True):
     schema_version: int
     session: SessionInfo
@@ -273,10 +280,17 @@ class Report(ReportPart, frozen=True, kw_only=True):
     ranks: list[RankReport]
     processes: list[ProcessInfo]
     imbalance: Imbalance | None = None
+    lockstep: Lockstep | None = None
+    culprits: Annotated[list[Culprit], figure("what holds of the ranks together")] = msgspec.field(default_factory=list)
     recommendations: list[Recommendation]
     not_captured: list[NotCaptured]
     clocks: list[ClockInfo]
     forecasts: list[Forecast] = msgspec.field(default_factory=list)
+
+    @property
+    def last_start(self) -> int:
+        """How often a job was restarted before the last start that trained."""
+        return last_start(self.ranks)
 
     @property
     def main_rank(self) -> RankReport | None:

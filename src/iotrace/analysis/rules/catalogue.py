@@ -7,6 +7,7 @@ from difflib import get_close_matches
 import msgspec
 
 from iotrace.analysis.rules.facts.examples import facts_of
+from iotrace.analysis.rules.facts.job import LATE_PERCENT
 from iotrace.analysis.rules.facts.rank import MAIN, TOLD
 from iotrace.analysis.rules.model import SCOPES, Rule, ask, catalogue
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
@@ -23,6 +24,7 @@ BOUNDS = {
         f"from {percent(MAIN)} of the wait on it is a main cause, and its remedy an advice."
     ),
     "loop": "",
+    "job": f"The others wait for a rank in {LATE_PERCENT:.0f} % of their steps or more, where one is late.",
     "device": "Shares are those of the traced window.",
     "trust": "Of a pair of bounds the first is for `caution`, the second for `bad`.",
     "run": "",

@@ -11,14 +11,13 @@ from msgspec.structs import replace
 from iotrace.analysis.results import (
     TRACING_PERCENT,
     Fix,
-    Imbalance,
     RankReport,
     Recommendation,
     SessionInfo,
-    Straggler,
     Trust,
     Verdict,
 )
+from iotrace.analysis.rules.model import find_all, rule_of
 from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import idle_fraction, idle_text, why_first, why_idle
 from iotrace.analysis.verdict.fixes import fixes_of
@@ -33,6 +32,7 @@ from iotrace.session.liveness import ENDED, RUNNING
 from iotrace.units import bounds, percent
 
 if TYPE_CHECKING:
+    from iotrace.analysis.rules.facts.job import JobFacts
     from iotrace.analysis.verdict.loop_costs import LoopCosts
 
 BANNERS = {
@@ -50,9 +50,6 @@ _KINDS = {
     "moderately input-bound": "moderately-input-bound",
     "not input-bound": "not-input-bound",
 }
-_LATE_PERCENT = 10.0  # of a step that the others wait for one rank
-_BY_DATA_PERCENT = 50.0  # of its lateness
-_OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's CPUs", "host": "host"}
 
 # What makes an unknown wait known.
 _NAME_IT = Fix(
@@ -85,12 +82,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 def verdict_of(
     session: SessionInfo,
     ranks: Sequence[RankReport],
-    imbalance: Imbalance | None,
+    job: JobFacts | None,
     recommendations: Sequence[Recommendation],
     trust: Trust,
 ) -> Verdict:
     """Say what holds for the job: its failure, a rank that is late, else the rank that waits longest."""
-    found = _late(ranks, imbalance) or of_worst(ranks)
+    found = (_late(job) if job is not None else None) or of_worst(ranks)
     if not session.argv:
         found = _of_traces(found, ranks)
         if found.why is None and found.kind not in ("wait-unknown", "not-input-bound"):
@@ -152,56 +149,29 @@ def _so_far(found: Finding) -> Finding:
     return replace(found, kind="running", text=text)
 
 
-def _late(ranks: Sequence[RankReport], imbalance: Imbalance | None) -> Finding | None:
-    """Find the rank that the others wait for, where that costs them much; or that ranks are late by turns."""
-    if imbalance is None:
+def _late(job: JobFacts) -> Finding | None:
+    """Say which rank the others wait for, where that costs them much; or that ranks are late by turns."""
+    from iotrace.analysis.rules.job import LATE_BY_DATA, ONE_LATE_WORKER  # few reports are of several ranks
+
+    late, found = job.late, find_all("job", job)
+    rank = None if late is None else job.rank(late.rank)
+    why = next((each for each in found if each.is_main_cause), None)
+    if late is None or rank is None or why is None:
         return None
-    late: Straggler | None = max(imbalance.stragglers, key=lambda each: each.impact_pct or 0.0, default=None)
-    if late is None or max(late.impact_pct or 0.0, _moving_pct(imbalance)) < _LATE_PERCENT:
-        return None
-    rank = next((each for each in ranks if each.rank == late.rank), None)
-    if rank is None:
-        return None
-    if _moving_pct(imbalance) >= _LATE_PERCENT:
-        return _by_turns(imbalance, late, rank)
-    others = imbalance.ranks_seen - 1
-    text = (
-        f"rank {late.rank} is late; {others} rank{'s wait' if others > 1 else ' waits'} "
-        f"{late.impact_pct:.0f} % of each step for it"
-    )
-    if (late.by_data_pct or 0.0) < _BY_DATA_PERCENT:
-        why = late.evidence or "its data did not make it late"
-        if imbalance.pattern == "stays" and late.kind in _OF_MACHINE:
-            share = f"{late.late_steps} of {imbalance.late_steps} late steps"
-            why = f"{why}, in {share}: look at its {_OF_MACHINE[late.kind]}"
-        return Finding(kind="rank-late", text=text, why=why, rank=rank)
+    waiting = f"{late.others} rank{'s wait' if late.others > 1 else ' waits'} {late.pct:.0f} % of each step"
+    text = f"rank {late.rank} is late; {waiting} for it"
+    if late.by_turns:
+        text = f"{late.by_turns} ranks are late by turns; ranks wait {late.pct:.0f} % of each step for one"
+    fix = Fix(id=rule_of(why.rule).id, text=why.remedy, code=why.rule) if why.remedy else None
+    told = Finding(kind="rank-late", text=text, why=why.text, rank=rank, fix=fix)
+    if late.kind != "data":
+        return told
     reason = reason_of(rank)
-    several = any(each.primary and each.workers > 1 for each in rank.loaders)
-    if late.worker is not None and several and reason.get("why"):
-        reason["why"] = f"{reason['why']}; late most by worker {late.worker}"
-    return replace(Finding(kind="rank-late", text=text, rank=rank), **reason)
-
-
-def _moving_pct(imbalance: Imbalance) -> float:
-    """What ranks that are late by turns cost, percent of all steps; 0 where one stays the late one."""
-    return (imbalance.late_pct or 0.0) if imbalance.pattern == "moves" else 0.0
-
-
-def _by_turns(imbalance: Imbalance, most: Straggler, rank: RankReport) -> Finding:
-    """Say that the late rank moves: uneven batches do that, a slow machine does not."""
-    late = [each for each in imbalance.stragglers if each.late_steps]
-    text = (
-        f"{len(late)} ranks are late by turns; ranks wait {_moving_pct(imbalance):.0f} % of each step for one"
-    )
-    share = f"rank {most.rank} in {most.late_steps} of {imbalance.late_steps} late steps"
-    skew_ms = sum(sum(each.late_by_ms.values()) for each in late)
-    data_ms = sum(each.late_by_ms.get("data", 0.0) for each in late)
-    if not skew_ms or data_ms < MOSTLY * skew_ms:
-        return Finding(kind="rank-late", text=text, why=f"no rank stays the late one: {share}", rank=rank)
-    found = replace(Finding(kind="rank-late", text=text, rank=rank), **reason_of(rank))
-    return replace(
-        found, why=f"their data, not a slow machine: {share}" + (f"; {found.why}" if found.why else "")
-    )
+    if (own := reason.get("why")) is not None:
+        more = [each.text for each in found if each.rule == ONE_LATE_WORKER]
+        first = [] if why.rule == LATE_BY_DATA else [why.text]
+        reason["why"] = "; ".join([*first, own, *more])
+    return replace(told, **{"why": why.text, **reason})
 
 
 def of_worst(ranks: Sequence[RankReport]) -> Finding:

@@ -114,7 +114,7 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
 
 
 def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) -> dict[str, Any]:
-    own, straggler = compared.of(rank.rank) if compared else (None, None)
+    own, straggler = compared.of(rank.rank, rank.incarnation) if compared else (None, None)
     matched = compared.collectives.matched if compared else 0
     cells: dict[str, dict[str, Any] | None] = dict.fromkeys(
         ("step", "data wait", "waits for other ranks", "compute", "came last in")

@@ -131,7 +131,7 @@ def late_in_groups(report: Report) -> Table:
 
 def _row(report: Report, rank: RankReport) -> RankRow:
     found = report.imbalance
-    balance, late = found.of(rank.rank) if found else (None, None)
+    balance, late = found.of(rank.rank, rank.incarnation) if found else (None, None)
     return RankRow(
         rank=rank.rank,
         host=rank.host,

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.rules.facts.device import DeviceFacts
+from iotrace.analysis.rules.facts.job import JobFacts
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.facts.sweep import SweepFacts
@@ -125,6 +126,11 @@ def _device(changes: dict[str, Any]) -> DeviceFacts:
     return DeviceFacts(**{"span_us": 10_000.0, "busy_us": 6_000.0, "steps": 10, **changes})
 
 
+def _job(changes: dict[str, Any]) -> JobFacts:
+    """The ranks of a job; none is late."""
+    return fill(JobFacts, changes)
+
+
 def _run(changes: dict[str, Any]) -> RunFacts:
     """A run that ended, with all that was recorded."""
     session = {"ended": True, "complete": True, **changes.pop("session", {})}
@@ -142,6 +148,7 @@ _MADE: dict[str, Any] = {
     "rank": _rank,
     "loop": _rank,
     "device": _device,
+    "job": _job,
     "trust": _trust,
     "run": _run,
     "sweep": _sweep,

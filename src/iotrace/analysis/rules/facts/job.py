@@ -1,0 +1,103 @@
+"""What rules on the ranks of a job rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from iotrace.analysis.results import Imbalance, Lockstep, RankReport, Straggler
+
+LATE_PERCENT = 10.0  # of a step that the others wait for one rank
+_MOSTLY_PERCENT = 50.0  # of what makes a rank late
+MOVES = "moves"
+
+
+class LateRank(msgspec.Struct, frozen=True, kw_only=True):
+    """The rank that the others wait for: for how much of their steps, and what it does longer, ms a step.
+
+    `kind` is the part of `Lockstep` or the kind of `Straggler` that has most of it; None where none has.
+    `late_steps`: how many it made late of how many; `by_turns`, where no rank stays the late one.
+    """
+
+    rank: int
+    others: int = 1
+    pct: float
+    kind: str | None = None
+    longer_ms: dict[str, float] = {}
+    in_words: str | None = None
+    late_steps: tuple[int, int] | None = None
+    by_turns: int = 0
+    worker: int | None = None
+
+
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranks of a job's last start, and the one that the others wait for."""
+
+    ranks: Sequence[RankReport]
+    late: LateRank | None = None
+    evaluation_ms: dict[int, float] = {}  # a step, by rank; where the loops could be compared
+    in_step: bool = False
+
+    def rank(self, number: int) -> RankReport | None:
+        """Return a rank's report."""
+        return next((each for each in self.ranks if each.rank == number), None)
+
+
+def job_facts(
+    ranks: Sequence[RankReport], imbalance: Imbalance | None, lockstep: Lockstep | None
+) -> JobFacts:
+    """Choose the late rank: over all steps where the loops tell, else by the profiled collectives."""
+    late = None if lockstep is None else _over_all_steps(lockstep, imbalance)
+    parts = {} if lockstep is None else {each.rank: each.parts_ms for each in lockstep.ranks}
+    return JobFacts(
+        ranks=ranks,
+        late=late or (None if imbalance is None else _by_collectives(imbalance)),
+        evaluation_ms={rank: own.get("evaluation", 0.0) for rank, own in parts.items()},
+        in_step=lockstep is not None,
+    )
+
+
+def _over_all_steps(found: Lockstep, imbalance: Imbalance | None) -> LateRank | None:
+    if found.late_rank is None or found.wait_pct < LATE_PERCENT:
+        return None
+    _, profiled = (None, None) if imbalance is None else imbalance.of(found.late_rank)
+    return LateRank(
+        rank=found.late_rank,
+        others=len(found.ranks) - 1,
+        pct=found.wait_pct,
+        kind=found.kind,
+        longer_ms=found.late_by_ms,
+        worker=None if profiled is None else profiled.worker,
+    )
+
+
+def _by_collectives(found: Imbalance) -> LateRank | None:
+    late = max(found.stragglers, key=lambda each: each.impact_pct or 0.0, default=None)
+    turns_pct = (found.late_pct or 0.0) if found.pattern == MOVES else 0.0
+    if late is None or max(late.impact_pct or 0.0, turns_pct) < LATE_PERCENT:
+        return None
+    turns = turns_pct >= LATE_PERCENT
+    own = next((each for each in found.ranks if each.rank == late.rank), None)
+    steps = own.steps if own is not None and own.steps else 1
+    return LateRank(
+        rank=late.rank,
+        others=found.ranks_seen - 1,
+        pct=turns_pct if turns else late.impact_pct or 0.0,
+        kind=_kind_by_turns(found) if turns else _kind(late),
+        longer_ms={kind: ms / steps for kind, ms in late.late_by_ms.items()},
+        in_words=late.evidence,
+        late_steps=(late.late_steps or 0, found.late_steps or 0) if turns or found.pattern else None,
+        by_turns=sum(bool(each.late_steps) for each in found.stragglers) if turns else 0,
+        worker=late.worker,
+    )
+
+
+def _kind(late: Straggler) -> str | None:
+    return "data" if (late.by_data_pct or 0.0) >= _MOSTLY_PERCENT else late.kind
+
+
+def _kind_by_turns(found: Imbalance) -> str | None:
+    skew_ms = sum(sum(each.late_by_ms.values()) for each in found.stragglers)
+    data_ms = sum(each.late_by_ms.get("data", 0.0) for each in found.stragglers)
+    return "data" if skew_ms and 100 * data_ms >= _MOSTLY_PERCENT * skew_ms else None

@@ -1,0 +1,271 @@
+"""Which rank the others wait for, and why. What made it late is told where a figure shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from iotrace.analysis.rules.facts.job import JobFacts, LateRank
+from iotrace.analysis.rules.model import OUTSIDE, Finding, rule
+
+LATE_BY_DATA, UNEVEN_STEPS, FED_BY_ANOTHER, ONE_LATE_WORKER = "IO801", "IO807", "IO808", "IO809"
+_DATA = LateRank(rank=1, pct=70.0, kind="data", longer_ms={"data": 56.0, "host": 2.0})
+_EVALUATES = LateRank(rank=0, pct=68.0, kind="evaluation", longer_ms={"evaluation": 56.8})
+_SAVES = LateRank(rank=0, pct=30.0, kind="checkpoint", longer_ms={"checkpoint": 30.0})
+_COMPUTES = LateRank(rank=0, pct=71.0, kind="forward", longer_ms={"forward": 25.0})
+_UNCLEAR = LateRank(rank=0, pct=30.0, longer_ms={"data": 10.0, "compute": 9.0, "host": 8.0})
+_TURNS = LateRank(rank=1, pct=20.0, kind="data", late_steps=(5, 12), by_turns=3)
+_LOADS = {"rank": 0, "steps": {"count": 100}, "loaders": [{"primary": True, "workers": 4}]}
+_LOADS_ITSELF = {"rank": 0, "steps": {"count": 100}, "loaders": [{"primary": True, "workers": 0}]}
+_IS_FED = {"rank": 1, "steps": {"count": 100}, "loaders": []}
+_BY_WORKER = LateRank(rank=0, pct=30.0, kind="data", longer_ms={"data": 30.0}, worker=2)
+
+
+def _long(*means_ms: float) -> list[dict[str, Any]]:
+    return [{"rank": rank, "steps": {"mean_ms": ms, "count": 100}} for rank, ms in enumerate(means_ms)]
+
+
+_TAKES_LONGER = {
+    "forward": "its forward pass takes {:.1f} ms a step longer",
+    "backward": "its backward pass takes {:.1f} ms a step longer",
+    "optimizer": "its optimizer takes {:.1f} ms a step longer",
+    "other": "{:.1f} ms a step more are neither data nor training: its loop logs, for example, or copies",
+}
+_OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's CPUs", "host": "host"}
+_LEAST_MS = 0.05
+_ALONE = ("data", "evaluation", "checkpoint")
+_WORDS = {"communication": "other collectives", "launch": "late launches", "host": "its host"}
+
+
+@rule(
+    LATE_BY_DATA,
+    "late-by-data",
+    "job",
+    fires=[{"late": _DATA}],
+    silent=[{"late": _EVALUATES}, {"late": _UNCLEAR}, {"late": _TURNS}, {}],
+)
+def late_by_data(facts: JobFacts) -> Iterator[Finding]:
+    """The other ranks wait for one that waits longer for its data.
+
+    At least half of its lateness is data wait beyond the others'. A delay counts once, however many
+    collectives were pending meanwhile.
+
+    Remedy: what the rank's own wait is due to.
+    """
+    late = facts.late
+    if late is not None and late.kind == "data" and not late.by_turns:
+        ms = late.longer_ms.get("data")
+        text = late.in_words or f"it waits {ms or 0.0:.1f} ms a step longer for data"
+        yield Finding(text=text, cost_ms=ms, is_main_cause=True)
+
+
+@rule(
+    "IO802",
+    "others-wait-for-evaluation",
+    "job",
+    turn=OUTSIDE,
+    saves_wait=False,
+    fires=[{"late": _EVALUATES}],
+    silent=[{"late": _DATA}, {"late": _COMPUTES}, {"evaluation_ms": {0: 50.0, 1: 50.0}}],
+)
+def others_wait_for_evaluation(facts: JobFacts) -> Iterator[Finding]:
+    """A rank evaluates alone, and the others wait for it in their next collective.
+
+    Over all steps the ranks stay together, and what the others do longer is as long as the evaluation.
+
+    Remedy: evaluate on all ranks, or less often.
+    """
+    late = facts.late
+    if late is not None and late.kind == "evaluation":
+        remedy = "evaluate on all ranks, each its share, or less often"
+        yield _alone(
+            late, f"rank {late.rank} evaluates alone, {late.longer_ms['evaluation']:.1f} ms a step", remedy
+        )
+
+
+@rule(
+    "IO803",
+    "others-wait-for-checkpoint",
+    "job",
+    turn=OUTSIDE,
+    saves_wait=False,
+    fires=[{"late": _SAVES}],
+    silent=[{"late": _EVALUATES}, {"late": _DATA}],
+)
+def others_wait_for_checkpoint(facts: JobFacts) -> Iterator[Finding]:
+    """A rank writes checkpoints alone, and the others wait for it in their next collective.
+
+    Remedy: save asynchronously.
+    """
+    late = facts.late
+    if late is not None and late.kind == "checkpoint":
+        ms = late.longer_ms["checkpoint"]
+        remedy = "save asynchronously (torch.distributed.checkpoint.async_save), or less often"
+        yield _alone(late, f"rank {late.rank} writes checkpoints alone, {ms:.1f} ms a step", remedy)
+
+
+def _alone(late: LateRank, text: str, remedy: str) -> Finding:
+    return Finding(
+        text=f"{text}, and the others wait meanwhile",
+        remedy=remedy,
+        how=remedy,
+        cost_ms=late.longer_ms[late.kind or ""],
+        evidence={"wait_pct": late.pct},
+        is_main_cause=True,
+    )
+
+
+@rule(
+    "IO804",
+    "late-by-its-work",
+    "job",
+    turn=OUTSIDE,
+    saves_wait=False,
+    fires=[{"late": _COMPUTES}],
+    silent=[{"late": _DATA}, {"late": _UNCLEAR}, {}],
+)
+def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
+    """The other ranks wait for one that takes longer for its part of the step, and not for data.
+
+    Whether it computes longer, or waits itself, collectives tell: it comes last to them.
+
+    Remedy: the same share of work on every rank; a look at a machine that stays the late one.
+    """
+    late = facts.late
+    if late is None or late.kind is None or late.kind in _ALONE or late.by_turns:
+        return
+    text = late.in_words or _TAKES_LONGER.get(late.kind, "").format(late.longer_ms.get(late.kind, 0.0))
+    if not text:
+        return
+    if late.late_steps is not None and late.kind in _OF_MACHINE:
+        share = "{} of {} late steps".format(*late.late_steps)
+        text = f"{text}, in {share}: look at its {_OF_MACHINE[late.kind]}"
+    remedy = f"the same work for each rank: rank {late.rank} does more, or its machine is slower"
+    yield Finding(
+        text=text, remedy=remedy, how=remedy, cost_ms=late.longer_ms.get(late.kind), is_main_cause=True
+    )
+
+
+@rule(
+    "IO805",
+    "late-by-turns",
+    "job",
+    fires=[{"late": _TURNS}],
+    silent=[{"late": _DATA}, {}],
+)
+def late_by_turns(facts: JobFacts) -> Iterator[Finding]:
+    """Ranks are late by turns. Uneven batches do that, a slow machine does not.
+
+    Remedy: batches that cost the same on every rank.
+    """
+    late = facts.late
+    if late is not None and late.by_turns:
+        share = "rank {} in {} of {} late steps".format(late.rank, *(late.late_steps or (0, 0)))
+        what = "their data, not a slow machine" if late.kind == "data" else "no rank stays the late one"
+        yield Finding(text=f"{what}: {share}", is_main_cause=True)
+
+
+@rule(
+    "IO806",
+    "late-for-several-reasons",
+    "job",
+    fires=[{"late": _UNCLEAR}],
+    silent=[{"late": _DATA}, {"late": _TURNS}, {}],
+)
+def late_for_several_reasons(facts: JobFacts) -> Iterator[Finding]:
+    """A rank is late, and no single thing that it does longer has most of that.
+
+    What is seen is told, the longest first: it is no proof that the rest did not add to it.
+
+    Remedy: more profiled steps (`--torch-steps`) show more collectives.
+    """
+    late = facts.late
+    if late is None or late.kind is not None or late.by_turns:
+        return
+    longer = sorted(late.longer_ms.items(), key=lambda pair: -pair[1])
+    parts = ", ".join(f"{_WORDS.get(kind, kind)} {ms:.1f} ms" for kind, ms in longer if ms >= _LEAST_MS)
+    seen = (
+        f"no single cause has most of it; longer a step: {parts}"
+        if parts
+        else "what made it late was not seen"
+    )
+    yield Finding(text=seen, is_main_cause=True)
+
+
+@rule(
+    UNEVEN_STEPS,
+    "uneven-steps",
+    "job",
+    fires=[{"ranks": _long(26.0, 79.0)}],
+    silent=[{"ranks": _long(70.0, 79.0)}, {"ranks": _long(26.0)}],
+)
+def uneven_steps(facts: JobFacts, *, least_ratio: float = 2.0) -> Iterator[Finding]:
+    """Steps of one rank take much longer than those of another.
+
+    Ranks that train together make as many steps in the same time. What one does between its steps, such as an
+    evaluation, is not in its steps; the others wait for it in theirs.
+
+    Remedy: the cause of the longer ones.
+    """
+    known = {each.rank: each.steps.mean_ms for each in facts.ranks if each.steps.mean_ms}
+    if len(known) < 2:
+        return
+    most, least = (choose(known, key=lambda rank: known[rank]) for choose in (max, min))
+    if known[most] < least_ratio * known[least]:
+        return
+    apart_ms = facts.evaluation_ms.get(least, 0.0)
+    text = f"a step takes {known[most]:.1f} ms on rank {most}, {known[least]:.1f} ms on rank {least}"
+    if apart_ms >= known[least] * (least_ratio - 1) / 2:
+        text = f"{text}, whose evaluation is not counted: {apart_ms:.1f} ms a step"
+    yield Finding(text=text)
+
+
+@rule(
+    FED_BY_ANOTHER,
+    "batches-from-another-rank",
+    "job",
+    fires=[{"in_step": True, "ranks": [_LOADS, _IS_FED]}],
+    silent=[
+        {"in_step": True, "ranks": [_LOADS, {**_LOADS, "rank": 1}]},
+        {"in_step": False, "ranks": [_LOADS, _IS_FED]},
+    ],
+)
+def batches_from_another_rank(facts: JobFacts) -> Iterator[Finding]:
+    """A rank trains and asks no loader for a batch, in step with ranks that do: it works on what they send.
+
+    Its own data wait is not known: what it receives, it waits for in a collective or in a `recv`.
+
+    Remedy: that of the rank that loads.
+    """
+    loading = [each.rank for each in facts.ranks if each.loaders]
+    fed = [each.rank for each in facts.ranks if not each.loaders and each.steps.count]
+    if loading and fed and facts.in_step:
+        whose, ask, work = f"rank {fed[0]}", "asks", "it works"
+        if len(fed) > 1:
+            whose, ask, work = f"{len(fed)} ranks", "ask", "they work"
+        yield Finding(text=f"{whose} {ask} no loader for a batch: {work} on what other ranks send")
+
+
+@rule(
+    ONE_LATE_WORKER,
+    "one-late-worker",
+    "job",
+    fires=[{"late": _BY_WORKER, "ranks": [_LOADS]}],
+    silent=[
+        {"late": replace(_BY_WORKER, worker=None), "ranks": [_LOADS]},
+        {"late": _BY_WORKER, "ranks": [_LOADS_ITSELF]},
+    ],
+)
+def one_late_worker(facts: JobFacts) -> Iterator[Finding]:
+    """One worker made most of the late batches, and more than equal workers would by chance.
+
+    Remedy: a look at what that worker reads.
+    """
+    late = facts.late
+    rank = None if late is None else facts.rank(late.rank)
+    if late is None or rank is None or late.kind != "data" or late.worker is None:
+        return
+    if any(each.primary and each.workers > 1 for each in rank.loaders):
+        yield Finding(text=f"late most by worker {late.worker}")

@@ -1,0 +1,114 @@
+"""The ranks' loops beside each other: who is waited for over all steps, and where nothing tells."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from iotrace.analysis.loop.lockstep import lockstep_of
+from iotrace.analysis.loop.rank_loop import ALONE, SHARED, RankLoop
+from iotrace.analysis.results import Collectives, Imbalance, Straggler
+from iotrace.analysis.rules.facts.job import job_facts
+from iotrace.analysis.rules.model import find_all
+from tests.support.results import unknown
+
+MS = 1_000_000
+PARTS = (*ALONE, *SHARED)
+
+
+def loop(rank: int, steps: list[dict[str, float]], *, device: bool = False, per_update: int = 1) -> RankLoop:
+    """A rank whose steps take so many ms for each part, one after the other."""
+    parts = np.array([[step.get(part, 0.0) * MS for part in PARTS] for step in steps]).astype(np.int64)
+    ends = np.cumsum(parts.sum(axis=1))
+    return RankLoop(
+        rank=rank,
+        starts_ns=np.append(0, ends[:-1]),
+        ends_ns=ends,
+        parts_ns=parts,
+        first=0,
+        per_update=per_update,
+        has_device=device,
+    )
+
+
+def last(rank: int) -> Imbalance:
+    """Of the profiled collectives: this rank comes last to them."""
+    straggler = unknown(Straggler, rank=rank, last_to_arrive=1, severity="critical", waited_for_ms=1.0)
+    none = Collectives(matched=1, unmatched=0)
+    return unknown(Imbalance, ranks_seen=2, ranks=[], collectives=none, stragglers=[straggler])
+
+
+def evaluates_each(every: int, ms: float) -> list[dict[str, float]]:
+    return [{"other": 20.0, "backward": 2.0, "evaluation": 0.0 if k % every else ms} for k in range(1, 41)]
+
+
+def waits_each(every: int, ms: float) -> list[dict[str, float]]:
+    """The steps of a rank that goes on, and waits in the backward pass of its next step."""
+    return [{"other": 20.0, "backward": 2.0 if k % every != 1 or k == 1 else 2.0 + ms} for k in range(1, 41)]
+
+
+@pytest.mark.parametrize("every", [4, 5, 20])
+def test_an_evaluation_of_one_rank_makes_the_others_wait(every: int) -> None:
+    found = lockstep_of([loop(0, evaluates_each(every, 290.0)), loop(1, waits_each(every, 290.0))], None)
+    assert found is not None
+    waits = 40 // every - 1  # for the last evaluation another step would wait
+    assert (found.late_rank, found.kind, found.steps) == (0, "evaluation", 40)
+    assert found.wait_ms == pytest.approx(290.0 * waits / 40)
+    assert [each.waits_ms for each in found.ranks] == [None, pytest.approx(290.0 * waits / 40)]
+    facts = job_facts([], None, found)
+    assert [each.rule for each in find_all("job", facts)] == (["IO802"] if found.wait_pct >= 10 else [])
+
+
+def test_nobody_waits_for_an_evaluation_of_a_rank_that_trains_alone() -> None:
+    """The other one goes on: it is eleven steps ahead after the first evaluation."""
+    even = [{"other": 20.0, "backward": 2.0}] * 40
+    assert lockstep_of([loop(0, evaluates_each(5, 290.0)), loop(1, even)], None) is None
+
+
+def test_even_ranks_wait_for_nobody() -> None:
+    even = [{"data": 5.0, "backward": 20.0}] * 40
+    found = lockstep_of([loop(0, even), loop(1, even), loop(2, even)], None)
+    assert found is not None
+    assert (found.late_rank, found.wait_ms, found.kind) == (None, 0.0, None)
+
+
+def test_ranks_that_all_evaluate_wait_for_nobody() -> None:
+    found = lockstep_of([loop(rank, evaluates_each(5, 290.0)) for rank in range(2)], None)
+    assert found is not None
+    assert found.late_rank is None
+
+
+def test_a_rank_late_by_its_data() -> None:
+    slow = [{"data": 60.0, "backward": 3.0}] * 40
+    fast = [{"data": 5.0, "backward": 58.0}] * 40
+    found = lockstep_of([loop(0, fast), loop(1, slow), loop(2, fast)], None)
+    assert found is not None
+    assert (found.late_rank, found.kind) == (1, "data")
+    assert found.wait_ms == pytest.approx(55.0)
+    assert found.wait_pct == pytest.approx(100 * 55 / 63)
+    # A device may work through the data wait of its host: then the others do not wait for it.
+    devices = [loop(0, fast, device=True), loop(1, slow, device=True)]
+    on_devices = lockstep_of(devices, None)
+    assert on_devices is not None
+    assert on_devices.late_rank is None
+
+
+def test_whether_a_longer_pass_is_work_or_a_wait_the_collectives_tell() -> None:
+    """Gradients are accumulated over four steps: the quick rank gets three steps ahead, and waits then."""
+    slow = [{"forward": 30.0, "backward": 1.0}] * 40
+    quick = [{"forward": 5.0, "backward": 101.0 if k % 4 == 3 else 1.0} for k in range(40)]
+    ranks = [loop(0, slow, per_update=4), loop(1, quick, per_update=4)]
+    assert (unseen := lockstep_of(ranks, None)) is not None
+    assert unseen.late_rank is None
+    found = lockstep_of(ranks, last(0))
+    assert found is not None
+    assert (found.late_rank, found.kind) == (0, "forward")
+    assert found.wait_ms == pytest.approx(25.0)
+    withheld = last(0)
+    assert lockstep_of(ranks, unknown(Imbalance, withheld="clocks", stragglers=withheld.stragglers)) == unseen
+
+
+def test_few_steps_and_one_rank_tell_nothing() -> None:
+    even = [{"backward": 20.0}] * 40
+    assert lockstep_of([loop(0, even)], None) is None
+    assert lockstep_of([loop(0, even[:5]), loop(1, even)], None) is None
