@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from iotrace.analysis.device.activity import Activity, Mask
+from iotrace.analysis.device.activity import Activity, Mask, summed_by
 from iotrace.analysis.device.modules import Origins, origins_of
 from iotrace.analysis.device.operators import OperatorTree
 from iotrace.analysis.intervals import intersect, length, union
-from iotrace.analysis.results import Kernel, MemoryOperation
+from iotrace.analysis.results import Kernel, KernelCategory, MemoryOperation
 from iotrace.sources.kineto.details import Details, Floats
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
@@ -26,6 +26,30 @@ _TENSOR_CORES = re.compile(
 _NO_TENSOR_CORES = re.compile(
     r"(?:volta|ampere|maxwell|turing|hopper)_sgemm|_simt_|[^t]f32f32_f32f32_f32", re.IGNORECASE
 )
+# What a kernel's name says of its category, in this order, in lower case; cijk is of hipBLASLt.
+_KERNELS = {
+    "attention": r"flash_?(?:fwd|bwd|attn|attention)|fmha|attn_(?:fwd|bwd)|_attention|paged_?attn",
+    "norm": r"(?:layer|batch|group|instance|rms)_?norm|rowwisemoments|computeinternalgradients|bn_(?:fw|bw)",
+    "convolution": r"convolve|conv\d?d|_conv_|im2col|col2im|xmma_(?:[fd]prop|[dw]grad)|winograd|igemm_",
+    "gemm": r"gemm|gemv|cijk_|cutlass::kernel|nvjet_|xmma|dot_kernel|triton_tem_|matmul",
+    "elementwise": r"elementwise|multi_tensor_apply|triton_poi_|dropout|_act_and_mul|activation_kernel",
+    "reduction": r"softmax|reduce|triton_(?:red|per)_|cumsum|scan_|argmax|topk|nll_loss|cross_entropy",
+    "index": r"index|gather|scatter|embedding|sort|lookup|permute",
+    "copy": r"catarray|copy|transpose|memcpy|memset|fill",
+}
+_LONG_ENOUGH = 160  # of a kernel's name: its parameters tell of others
+# And what its operator says, where the kernel's name says nothing.
+_OPERATORS = {
+    "attention": r"attention|flash_attn",
+    "norm": r"norm",
+    "convolution": r"conv",
+    "gemm": r"aten::(?:mm|bmm|addmm|addbmm|baddbmm|matmul|linear|_scaled_mm)$",
+    "elementwise": r"aten::(?:add|sub|mul|div|pow|r?sqrt|neg|exp|log|relu|gelu|silu|tanh|sigmoid|where)_?$",
+    "reduction": r"aten::(?:sum|mean|max|min|var|std|prod|any|all|softmax|_softmax|log_softmax)\b",
+    "index": r"index|gather|scatter|embedding|sort",
+    "copy": r"aten::(?:copy_|cat|clone|contiguous|fill_|zero_|stack)$",
+}
+CATEGORIES = (*_KERNELS, "communication", "other")
 _MOSTLY = 0.9
 _DIRECTION = re.compile(r"\b(?:Memcpy |Copy)?([HDP])(?:ost|evice|eer)?To([HDP])", re.IGNORECASE)
 
@@ -210,3 +234,40 @@ def _memory(name: str, one: _Copies) -> MemoryOperation:
 def without_launch(windows: Sequence[Window]) -> int:
     """Count what the device did without a launch in the trace: most was launched before it began."""
     return sum(int((each.activity.device & (each.activity.launch < 0)).sum()) for each in windows)
+
+
+def categories_of(windows: Sequence[Window]) -> list[KernelCategory]:
+    """Sum up what the device did by category, the most first."""
+    sums = np.zeros((len(CATEGORIES), 2), np.int64)
+    for window in windows:
+        activity, trace = window.activity, window.activity.trace
+        events, rows = trace.events, np.flatnonzero(activity.device)
+        operator = window.tree.names(window.tree.launcher[rows])
+        collective = activity.collective_kernels[rows]
+        copies = activity.kinds[rows] != Kind.KERNEL
+        size = len(trace.names) + 1
+        keys = (events.name[rows].astype(np.int64) * size + operator + 1) * 3 + np.where(
+            collective, 2, copies
+        )
+        for key, row in summed_by(keys, np.ones(len(keys)), events.duration_ns[rows]):
+            pair, which = divmod(key, 3)
+            name, op = divmod(pair, size)
+            known = ("", "copy", "communication")[which]
+            category = known or category_of(trace.names[name], trace.names[op - 1] if op else "")
+            sums[CATEGORIES.index(category)] += row
+    whole = int(sums[:, 1].sum())
+    found = [
+        KernelCategory(category=name, calls=calls, total_us=ns / 1e3, pct=100 * ns / whole)
+        for name, (calls, ns) in zip(CATEGORIES, sums.tolist(), strict=True)
+        if calls and whole
+    ]
+    return sorted(found, key=lambda one: -one.total_us)
+
+
+def category_of(kernel: str, operator: str = "") -> str:
+    """Name the category of a kernel that an operator launched; `other` where neither name tells."""
+    for patterns, name in ((_KERNELS, kernel[:_LONG_ENOUGH].lower()), (_OPERATORS, operator)):
+        for category, pattern in patterns.items():
+            if re.search(pattern, name):
+                return category
+    return "other"

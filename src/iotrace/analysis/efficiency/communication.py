@@ -9,8 +9,10 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.modules import rows_around
 from iotrace.analysis.intervals import length, subtract, union
 from iotrace.analysis.results import CollectiveKind
+from iotrace.sources.kineto.trace import Numbers
 
 # What a name of a kernel says of its kind, where its arguments say nothing; in this order.
 _KINDS = {
@@ -25,11 +27,12 @@ _KINDS = {
     "reduce": re.compile(r"reduce", re.IGNORECASE),
     "barrier": re.compile(r"barrier", re.IGNORECASE),
 }
+OTHER = "other"
 _BYTES = {
-    **dict.fromkeys(("double", "long", "int64", "float64", "complexfloat"), 8),
+    **dict.fromkeys(("double", "long", "long int", "int64", "float64", "complexfloat"), 8),
     **dict.fromkeys(("float", "int", "float32", "int32"), 4),
-    **dict.fromkeys(("half", "bfloat16", "short", "float16", "int16"), 2),
-    **dict.fromkeys(("byte", "char", "bool", "uint8", "int8", "unsigned char"), 1),
+    **dict.fromkeys(("half", "c10::half", "bfloat16", "c10::bfloat16", "short", "float16", "int16"), 2),
+    **dict.fromkeys(("byte", "char", "bool", "uint8", "int8", "unsigned char", "signed char"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
 }
 
@@ -58,10 +61,11 @@ def _add(sums: dict[tuple[str, str | None], _Sums], activity: Activity) -> None:
     compute = union(*activity.intervals(activity.compute_kernels))
     members: dict[tuple[str, str | None], list[int]] = {}
     for row, number, name in zip(
-        rows.tolist(), events.collective[rows].tolist(), events.name[rows].tolist(), strict=True
+        rows.tolist(), told_collectives(activity)[rows].tolist(), events.name[rows].tolist(), strict=True
     ):
         known = trace.collectives[number] if number >= 0 else None
-        kind = kind_of(known.name if known is not None else trace.names[name])
+        kind = kind_of(known.name) if known is not None else OTHER
+        kind = kind_of(trace.names[name]) if kind == OTHER else kind
         key = kind, known.group if known is not None else None
         members.setdefault(key, []).append(row)
         one = sums.setdefault(key, _Sums())
@@ -70,6 +74,8 @@ def _add(sums: dict[tuple[str, str | None], _Sums], activity: Activity) -> None:
             one.group_size = one.group_size or known.group_size
             width = _BYTES.get((known.dtype or "").lower())
             size = known.elements * width if known.elements is not None and width is not None else None
+            if kind == "all_gather" and events.collective[row] < 0:
+                size = None  # a range tells what went in, of which each rank gets that of all
         one.bytes = one.bytes + size if one.bytes is not None and size is not None else None
     for key, own in members.items():
         one = sums[key]
@@ -78,9 +84,27 @@ def _add(sums: dict[tuple[str, str | None], _Sums], activity: Activity) -> None:
         one.exposed += length(subtract(union(events.start_ns[own], events.end_ns[own]), compute))
 
 
+def told_collectives(activity: Activity) -> Numbers:
+    """Find per event which of the trace's collectives it is; -1 unknown.
+
+    A kernel that does not say so itself is that of the range around its launch: of ``record_param_comms``
+    where that tells, else of its backend's (``nccl:all_reduce``).
+    """
+    events = activity.trace.events
+    found: Numbers = events.collective.copy()
+    rows = np.flatnonzero(activity.collective_kernels & (found < 0) & (activity.launch >= 0))
+    known = (events.collective >= 0) & activity.ranges
+    for mask in (known & activity.collective_ranges, known & ~activity.collective_ranges):
+        if len(rows) and mask.any():
+            around = rows_around(activity, mask, activity.launch[rows])
+            told = around >= 0
+            found[rows[told]] = events.collective[around[told]]
+    return found
+
+
 def kind_of(name: str) -> str:
     """Name the kind of a collective: ``all_reduce`` for ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
-    return next((kind for kind, pattern in _KINDS.items() if pattern.search(name)), "other")
+    return next((kind for kind, pattern in _KINDS.items() if pattern.search(name)), OTHER)
 
 
 def _kind(kind: str, group: str | None, one: _Sums) -> CollectiveKind:

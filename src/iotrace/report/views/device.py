@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from iotrace.analysis.device.modules import short_frame
 from iotrace.analysis.results import Accelerator, RankReport, Report
 from iotrace.report.views.ranks import late_in_groups
 from iotrace.report.views.table import Field, Table, of_ranks
@@ -200,6 +201,55 @@ def gaps(report: Report) -> list[Table]:
         notes,
         commands=lambda found: [gap.command for gap in found.gaps],
     )
+
+
+def idle_time(report: Report) -> list[Table]:
+    """Show the account of idle time, the costliest cause first."""
+    fields = (
+        Field("us", "idle ms", _ms),
+        Field("gaps", "gaps"),
+        Field("cause", "cause", lambda name: name.replace("_", " "), is_text=True),
+        Field("call", "call", is_text=True, absent="-"),
+        Field("where", "on the host", short_frame, is_text=True, absent="-"),
+    )
+
+    def notes(found: Accelerator) -> list[str]:
+        if found.idle_time is None:
+            return []
+        return [f"they sum to {_ms(found.idle_time.idle_us)} of {_ms(found.idle_time.span_us)} ms"]
+
+    def rows(found: Accelerator) -> Sequence[msgspec.Struct]:
+        return [] if found.idle_time is None else found.idle_time.parts
+
+    return of_device(report, "Idle time of the device by cause", fields, rows, notes)
+
+
+def runtime_calls(report: Report) -> list[Table]:
+    """Show the calls of the runtime and the driver, the costliest for the host first."""
+    fields = (
+        Field("total_us", "host ms", _ms),
+        Field("calls", "calls"),
+        Field("median_us", "median us", one_decimal),
+        Field("max_us", "longest us", one_decimal),
+        Field("waits", "waits", lambda waits: "yes" if waits else "-", is_text=True),
+        Field("called_by", "called by", is_text=True, absent="-"),
+        Field("name", "call", is_text=True),
+    )
+    note = "waits: it returns when the device has done something; called by: the operator around most of it"
+    return of_device(
+        report, "Calls of the runtime", fields, lambda found: found.runtime_calls, lambda _: [note]
+    )
+
+
+def categories(report: Report) -> list[Table]:
+    """Show what the device's time was for, the most first."""
+    fields = (
+        Field("total_us", "ms", _ms),
+        Field("pct", "%", one_decimal),
+        Field("calls", "calls"),
+        Field("category", "category", is_text=True),
+    )
+    return of_device(report, "The device's time by kind of operator", fields, lambda found: found.categories)
 
 
 def modules(report: Report) -> list[Table]:
