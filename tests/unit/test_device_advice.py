@@ -125,7 +125,7 @@ def test_short_kernels_that_are_launched_too_late() -> None:
     assert found.evidence["median_us"] == 5
     assert found.gain_ms_per_step == pytest.approx(0.5, abs=0.01)
     assert advice(many(60, 100)) == {}  # few and long
-    assert advice(many(9, 10)) == {}  # the device is busy
+    assert "launch-bound" not in advice(many(9, 10))  # the device is busy
     waits = annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, STEPS * STEP_US)
     assert "launch-bound" not in advice(many(5, 10), lambda at: [] if at else [waits])
 

@@ -14,6 +14,8 @@ import pytest
 from iotrace.analysis.results import Report
 from iotrace.analysis.rules.model import rules_of
 from iotrace.analysis.traces import analyse_traces, report_of_parts, trace_part
+from iotrace.merge.input_files import CHROME, InputFile
+from iotrace.merge.survey import Wants, survey
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.traces import SHARED, shared_trace
 
@@ -140,6 +142,14 @@ def test_collectives_are_those_of_the_ranges_around_their_launches() -> None:
     assert kinds == {"all_to_all": 4, "all_reduce": 4, "all_gather": 2}
 
 
+def test_clocks_are_compared_by_the_exchanges_too() -> None:
+    """An all_to_all of older NCCL is a kernel SendRecv; the ranges around the launches tell which it is."""
+    for name in _DLRM:
+        file = InputFile(shared_trace(f"{name}.json.gz"), CHROME, name)
+        kinds = [key[0].partition("_RING")[0] for key in survey(file, Wants(collectives=True)).collectives]
+        assert sorted(kinds) == 5 * ["all_to_all"] + 3 * ["ncclKernel_AllReduce"]
+
+
 def test_ranks_are_compared_by_what_their_ranges_tell() -> None:
     found = report_of(*_DLRM).imbalance
     assert found is not None
@@ -147,6 +157,18 @@ def test_ranks_are_compared_by_what_their_ranges_tell() -> None:
     assert found.collectives.skew_ms_max == pytest.approx(7.625)
     assert found.collectives.skew_ms_mean == pytest.approx(1.405, abs=1e-3)
     assert max(found.stragglers, key=lambda one: one.last_to_arrive).rank == 7
+
+
+def test_communication_without_waits_and_what_each_rank_waited() -> None:
+    found = report_of(*_DLRM).imbalance
+    assert found is not None
+    speeds = found.collectives.speeds
+    exchanged = [one for one in speeds if one.kind == "all_to_all"]
+    assert sum(one.calls for one in exchanged) == 5
+    waited = {rank: sum(one.waited_us[str(rank)] for one in speeds) for rank in range(8)}
+    assert waited[1] == pytest.approx(1e3 * (found.ranks[1].communication_wait_ms or 0), rel=0.05)
+    assert min(waited, key=lambda rank: waited[rank]) == 7
+    assert all(one.bus_gb_per_s for one in speeds if one.bytes_per_call and one.kind == "all_reduce")
 
 
 def test_copies_to_pageable_memory_lie_on_the_critical_path() -> None:

@@ -53,9 +53,7 @@ def _print_accelerator(found: Accelerator, steps: int | None, console: Console) 
         told = [one for one in account.parts if one.us >= _WORTH_SHOWING * account.span_us]
         causes = [f"{one.cause.replace('_', ' ')} {one.us / 1e3:.1f}" for one in told]
         span = milliseconds(account.span_us / 1e3)
-        line(
-            console, "idle by cause", f"{milliseconds(account.idle_us / 1e3)} of {span}: {' · '.join(causes)}"
-        )
+        line(console, "idle due to", f"{milliseconds(account.idle_us / 1e3)} of {span}: {' · '.join(causes)}")
     ended = [
         f"{one.module or 'no module'}, {one.phase} {one.idle_us / 1e3:.1f}"
         for one in found.idle_by_module[:_MOST_MODULES]

@@ -15,7 +15,7 @@ import numpy as np
 
 from iotrace.analysis.device.accelerator import DataWaits
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.efficiency.communication import told_collectives
+from iotrace.analysis.efficiency.communication import bytes_of, told_collectives
 from iotrace.analysis.intervals import Coverage, Intervals, distinct, intersect, subtract, union
 from iotrace.sources.kineto.collectives import Collective
 from iotrace.sources.kineto.trace import Column
@@ -173,6 +173,8 @@ class Matched(msgspec.Struct, frozen=True, dict=True):
     starts_ns: dict[int, int]
     durations_ns: dict[int, int]
     group: str | None = None
+    about: Collective | None = None
+    bytes: int | None = None
 
     @cached_property
     def real_ns(self) -> int:
@@ -230,4 +232,14 @@ def _matched(ranks: dict[int, RankTrace], rows: dict[int, int]) -> Matched:
         starts_ns={rank: int(ranks[rank].called.start_ns[own]) for rank, own in rows.items()},
         durations_ns={rank: int(ranks[rank].called.duration_ns[own]) for rank, own in rows.items()},
         group=about.group if about else None,
+        about=about,
+        bytes=max(sizes) if (sizes := _sizes(ranks, rows)) else None,
     )
+
+
+def _sizes(ranks: dict[int, RankTrace], rows: dict[int, int]) -> list[int]:
+    """What each rank moves, of uneven parts not the same; empty where one does not tell."""
+    abouts = [ranks[rank].called.abouts[ranks[rank].called.about[row]] for rank, row in rows.items()]
+    sizes = [None if about is None else bytes_of(about) for about in abouts]
+    known = [size for size in sizes if size is not None]
+    return known if len(known) == len(sizes) else []

@@ -77,7 +77,7 @@ class _Sums(msgspec.Struct):
     is_collective: bool
     calls: int = 0
     total: int = 0
-    longest: int = 0
+    lasted: list[Column] = msgspec.field(default_factory=list)
     by_launcher: dict[tuple[str | None, str | None], int] = {}
     filling: list[float] = msgspec.field(default_factory=lambda: [0.0] * 4)
 
@@ -89,6 +89,7 @@ def kernels_of(windows: Sequence[Window]) -> list[Kernel]:
         _add(sums, window)
     found = []
     for name, one in sums.items():
+        lasted = np.concatenate(one.lasted)
         operator, module = max(one.by_launcher, key=lambda each: one.by_launcher[each])
         found.append(
             Kernel(
@@ -96,7 +97,10 @@ def kernels_of(windows: Sequence[Window]) -> list[Kernel]:
                 calls=one.calls,
                 total_us=one.total / 1e3,
                 mean_us=one.total / one.calls / 1e3,
-                max_us=one.longest / 1e3,
+                max_us=int(lasted.max()) / 1e3,
+                median_us=float(np.median(lasted)) / 1e3,
+                min_us=int(lasted.min()) / 1e3,
+                deviation_us=float(lasted.std()) / 1e3,
                 is_collective=one.is_collective,
                 op=operator,
                 module=module,
@@ -120,8 +124,8 @@ def _add(sums: dict[str, _Sums], window: Window) -> None:
     keys = (events.name[rows].astype(np.int64) * operators + operator + 1) * modules + module + 1
     groups, number, counts = np.unique(keys, return_inverse=True, return_counts=True)
     totals = np.bincount(number, weights=events.duration_ns[rows]).astype(np.int64)
-    longest = np.zeros(len(groups), dtype=np.int64)
-    np.maximum.at(longest, number, events.duration_ns[rows])
+    order = np.argsort(number, kind="stable")
+    lasted = np.split(events.duration_ns[rows[order]], np.cumsum(counts)[:-1])
     filling = []
     for values in (window.details.blocks_per_sm, window.details.occupancy_pct):
         each = window.details.of(values, rows)
@@ -137,7 +141,7 @@ def _add(sums: dict[str, _Sums], window: Window) -> None:
         one.calls += int(counts[at])
         one.total += int(totals[at])
         one.filling = [whole + part[at] for whole, part in zip(one.filling, filling, strict=True)]
-        one.longest = max(one.longest, int(longest[at]))
+        one.lasted.append(lasted[at])
         launcher = (trace.names[op - 1] if op else None, window.origins.modules[path - 1] if path else None)
         one.by_launcher[launcher] = one.by_launcher.get(launcher, 0) + int(totals[at])
 

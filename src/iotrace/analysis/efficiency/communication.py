@@ -12,6 +12,7 @@ from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.modules import rows_around
 from iotrace.analysis.intervals import length, subtract, union
 from iotrace.analysis.results import CollectiveKind
+from iotrace.sources.kineto.collectives import Collective
 from iotrace.sources.kineto.trace import Numbers
 
 # What a name of a kernel says of its kind, where its arguments say nothing; in this order.
@@ -72,10 +73,7 @@ def _add(sums: dict[tuple[str, str | None], _Sums], activity: Activity) -> None:
         size = None
         if known is not None:
             one.group_size = one.group_size or known.group_size
-            width = _BYTES.get((known.dtype or "").lower())
-            size = known.elements * width if known.elements is not None and width is not None else None
-            if kind == "all_gather" and events.collective[row] < 0:
-                size = None  # a range tells what went in, of which each rank gets that of all
+            size = bytes_of(known)
         one.bytes = one.bytes + size if one.bytes is not None and size is not None else None
     for key, own in members.items():
         one = sums[key]
@@ -102,6 +100,12 @@ def told_collectives(activity: Activity) -> Numbers:
     return found
 
 
+def bytes_of(one: Collective) -> int | None:
+    """Compute what a call moves of a rank, the larger of in and out; None where the trace does not tell."""
+    width = _BYTES.get((one.dtype or "").lower())
+    return one.elements * width if one.elements is not None and width is not None else None
+
+
 def kind_of(name: str) -> str:
     """Name the kind of a collective: ``all_reduce`` for ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``."""
     return next((kind for kind, pattern in _KINDS.items() if pattern.search(name)), OTHER)
@@ -110,7 +114,7 @@ def kind_of(name: str) -> str:
 def _kind(kind: str, group: str | None, one: _Sums) -> CollectiveKind:
     # Bytes in a ns are GB/s; a call without bytes (a barrier) has no bandwidth.
     algorithm = one.bytes / one.total if one.bytes and one.total else None
-    factor = _bus_factor(kind, one.group_size)
+    factor = bus_factor(kind, one.group_size)
     return CollectiveKind(
         kind=kind,
         group=group,
@@ -124,7 +128,7 @@ def _kind(kind: str, group: str | None, one: _Sums) -> CollectiveKind:
     )
 
 
-def _bus_factor(kind: str, size: int | None) -> float | None:
+def bus_factor(kind: str, size: int | None) -> float | None:
     """What nccl-tests multiplies the algorithm's bandwidth by (its doc/PERFORMANCE.md), for `size` ranks."""
     if size is None or size < 1:
         return None

@@ -61,6 +61,9 @@ class Kernel(ReportPart, frozen=True, kw_only=True):
     total_us: Annotated[float, figure("all together")]
     mean_us: Annotated[float, figure("the mean")]
     max_us: Annotated[float, figure("the longest")]
+    median_us: Annotated[float | None, figure("the median", null="never")] = None
+    min_us: Annotated[float | None, figure("the shortest", null="never")] = None
+    deviation_us: Annotated[float | None, figure("the standard deviation", null="never")] = None
     is_collective: Annotated[bool, figure("whether it communicates")]
     op: Annotated[str | None, figure("the operator that launched most of its time", null="no launch is known, or it lies in none")] = None
     module: Annotated[str | None, figure("the module that did", null="no launch is known, or it lies in none")] = None

@@ -9,7 +9,7 @@ import msgspec
 
 from iotrace.analysis.device.modules import short_frame
 from iotrace.analysis.results import Accelerator, RankReport, Report
-from iotrace.report.views.ranks import late_in_groups
+from iotrace.report.views.ranks import late_in_groups, speeds
 from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import counted, one_decimal, size, three_digits
 
@@ -62,7 +62,7 @@ def kernels(report: Report) -> list[Table]:
     fields = (
         Field("total_us", "ms", _ms),
         Field("calls", "calls"),
-        Field("mean_us", "mean us", one_decimal),
+        Field("median_us", "median us", one_decimal, absent="-"),
         Field("blocks_per_sm", "blocks/SM", three_digits, absent="-"),
         Field("occupancy_pct", "occup. %", three_digits, absent="-"),
         Field("op", "launched by", is_text=True),
@@ -155,7 +155,7 @@ def collectives(report: Report) -> list[Table]:
         return ["exposed: while no kernel computed; a bandwidth includes the wait for late ranks"]
 
     tables = of_device(report, "Communication", fields, lambda found: found.collectives, notes)
-    return [*tables, late_in_groups(report)]
+    return [*tables, speeds(report), late_in_groups(report)]
 
 
 def memory_operations(report: Report) -> list[Table]:
