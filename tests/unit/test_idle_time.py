@@ -10,6 +10,7 @@ import pytest
 from iotrace.analysis.device.accelerator import accelerator_of
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.idle_time import CAUSES, span_of
+from iotrace.analysis.device.kernels import category_of
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.results import IdlePart
 from iotrace.sources.kineto.reader import read_kineto
@@ -166,6 +167,42 @@ def test_updates_of_the_optimizer_are_steps_where_the_profiler_told_none() -> No
     assert Activity(trace_of(updates[0], *kernels), by_updates=True).step_spans()[1] == []
     told = trace_of(step(7, 5000, 5300), *updates, *kernels)
     assert Activity(told, by_updates=True).step_spans()[1] == [7]
+
+
+def test_ranges_of_the_program_have_what_their_threads_launched() -> None:
+    named = [annotation("train", 0, 100), annotation("loss", 40, 90), step(1, 0, 500), data_wait(0, 5)]
+    device = [kernel(200, 230, 10), kernel(230, 240, 50), kernel(300, 350, 60, tid=77)]
+    found = accelerator_of([Activity(trace_of(*named, *device))])
+    assert found is not None
+    times = {one.name: (one.calls, one.device_total_us, one.device_self_us) for one in found.ranges}
+    assert times == {"train": (1, 40, 30), "loss": (1, 10, 10)}
+
+
+def test_kernels_tell_how_even_they_are() -> None:
+    found = accelerator_of([Activity(trace_of(*(kernel(at, at + at, at - 1) for at in (10, 20, 60))))])
+    assert found is not None
+    (one,) = found.kernels
+    assert (one.median_us, one.min_us, one.max_us, one.mean_us) == (20, 10, 60, 30)
+    assert one.deviation_us == pytest.approx(21.6, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kernel_name", "operator_name", "category"),
+    [
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add", "", "elementwise"),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs", "aten::mm", "gemm"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", "", "gemm"),
+        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits", "", "attention"),
+        ("triton_red_fused_native_layer_norm_3", "", "norm"),
+        ("triton_poi_fused_add_0", "", "elementwise"),
+        ("void cudnn::bn_fw_tr_1C11_kernel_NCHW", "", "norm"),
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32", "aten::cudnn_convolution", "convolution"),
+        ("my_kernel", "aten::linear", "gemm"),
+        ("my_kernel", "", "other"),
+    ],
+)
+def test_kernels_by_category(kernel_name: str, operator_name: str, category: str) -> None:
+    assert category_of(kernel_name, operator_name) == category
 
 
 @pytest.mark.parametrize("name", TRACES)

@@ -29,7 +29,7 @@ from iotrace.analysis.device.kernels import (
     without_launch,
 )
 from iotrace.analysis.device.modules import PHASES, Origins
-from iotrace.analysis.device.operators import operators_of
+from iotrace.analysis.device.operators import RangeTree, operators_of
 from iotrace.analysis.device.stream_waits import Queues, stream_waits_of
 from iotrace.analysis.efficiency.communication import collectives_of
 from iotrace.analysis.efficiency.launches import launches_of, queue_of, runtime_calls_of
@@ -196,6 +196,7 @@ def accelerator_of(
         shapes=_shapes(totals.windows, peaks),
         kernels=kernels_of(totals.windows),
         operators=operators_of([window.tree for window in totals.windows]),
+        ranges=operators_of([RangeTree(window.activity) for window in totals.windows]),
         collectives=collectives_of([window.activity for window in totals.windows]),
         memory_operations=memory_operations_of(totals.windows),
         gaps=totals.gaps,

@@ -295,3 +295,4 @@ class Accelerator(ReportPart, frozen=True, kw_only=True):
     idle_time: Annotated[IdleTime | None, figure("the idle time by cause, one account", null="never where a device is known")] = None
     runtime_calls: Annotated[list[RuntimeCall], figure("calls of the runtime and driver by name")] = msgspec.field(default_factory=list)
     categories: Annotated[list[KernelCategory], figure("the device's time by kind of operator")] = msgspec.field(default_factory=list)
+    ranges: Annotated[list[Operator], figure("the same of ranges that the program named (`record_function`)")] = msgspec.field(default_factory=list)

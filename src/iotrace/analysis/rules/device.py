@@ -174,7 +174,7 @@ def exposed_communication(facts: DeviceFacts, *, least: float = 0.1) -> Iterator
     if facts.trains and facts.is_worth(facts.exposed.us, least):
         share = percent(facts.exposed.us / facts.span_us)
         text = f"communication that no computation hides, waits for late ranks included, takes {share}"
-        remedy = "overlap it with the backward pass (DDP's bucket_cap_mb, FSDP's prefetch)"
+        remedy = "overlap communication with the backward pass (DDP's bucket_cap_mb, FSDP's prefetch)"
         yield finding_of(facts, text, remedy, facts.exposed.us, calls=facts.exposed.calls)
 
 

@@ -26,6 +26,7 @@ class View(NamedTuple):
 VIEWS = {
     "kernels": View("kernels by name, and who launched them", "device"),
     "operators": View("operators: time on the host and on the device", "device"),
+    "ranges": View("ranges that the program named: time on the host and on the device", "device"),
     "shapes": View("operators by input shapes: FLOP/s against the roofline", "device"),
     "slow-steps": View("slow steps with causes, costs of a trace's first steps", "slow"),
     "launches": View("launches: the host's cost, delay until the device begins, queue", "device"),

@@ -22,6 +22,15 @@ def _ms(time_us: float) -> str:
     return f"{time_us / 1e3:.1f}"
 
 
+_ON_BOTH = (
+    Field("host_self_us", "host self", _ms),
+    Field("host_total_us", "host", _ms),
+    Field("device_self_us", "device self", _ms, absent="-"),
+    Field("device_total_us", "device", _ms, absent="-"),
+    Field("calls", "calls"),
+)
+
+
 def of_device(
     report: Report,
     title: str,
@@ -86,20 +95,24 @@ def kernels(report: Report) -> list[Table]:
 
 def operators(report: Report) -> list[Table]:
     """Show the operators, the costliest for the host first."""
-    fields = (
-        Field("host_self_us", "host self", _ms),
-        Field("host_total_us", "host", _ms),
-        Field("device_self_us", "device self", _ms, absent="-"),
-        Field("device_total_us", "device", _ms, absent="-"),
-        Field("calls", "calls"),
-        Field("name", "operator", is_text=True),
-    )
+    fields = (*_ON_BOTH, Field("name", "operator", is_text=True))
 
     def make(rank: RankReport) -> Table:
         none = "no trace of torch.profiler holds operators"
         return Table(title="Operators, in ms", rows=rank.operators or [], fields=fields, unknown=none)
 
     return of_ranks(report.ranks, make)
+
+
+def ranges(report: Report) -> list[Table]:
+    """Show the ranges that the program named, the costliest for the host first."""
+    fields = (*_ON_BOTH, Field("name", "range", is_text=True))
+    none, remedy = (
+        "the program named none",
+        "torch.profiler.record_function(NAME) around what is to be told apart",
+    )
+    title = "Ranges of the program, in ms, with what their own threads launched"
+    return of_device(report, title, fields, lambda found: found.ranges, unknown=none, remedy=remedy)
 
 
 def shapes(report: Report) -> list[Table]:
