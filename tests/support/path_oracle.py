@@ -26,6 +26,7 @@ _SQL = """select s.ts - (select min(ts) from slice), s.dur, s.name, lower(s.cate
 DROPPED = "select coalesce(sum(value), 0) from stats where name = 'slice_drop_overlapping_complete_event'"
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 _RUNTIME = ("cuda_runtime", "cuda_driver", "runtime")
+_TO_PAGEABLE = ("Memcpy DtoH (Device -> Pageable)",)
 _RANGES = ("ProfilerStep", "enumerate(", "nccl:", "gloo:", "module:")
 _AT_ONCE, _LEAST, _CLOCKS, _ROUNDING = 20_000, 2_000, 20_000, 1_000
 _STEPS = 10
@@ -221,12 +222,14 @@ class Oracle:
         """Calls that waited for the device: when they returned, until when, for what; in order."""
         names = ("DeviceSynchronize", "CtxSynchronize", "StreamSynchronize", "EventSynchronize")
         streams = {row.correlation: row.stream for row in self.rows if row.name == "Stream Sync"}
+        pageable = {one.row.correlation for one in self.work if one.row.name in _TO_PAGEABLE}
         by_end = sorted(self.work, key=lambda one: one.end)
         ends = [one.end for one in by_end]
         found = []
         for call in sorted(self.calls, key=lambda row: row.end):
             short = call.name.removeprefix("cuda").removeprefix("hip").removeprefix("cu")
             blocks = short in names or short in ("Memcpy", "MemcpyWithStream", "Free")
+            blocks = blocks or call.correlation in pageable
             if not blocks or call.thread not in self.threads:
                 continue
             stream = streams.get(call.correlation)

@@ -64,7 +64,7 @@ def test_copies_from_pageable_memory() -> None:
         copying(100, 250, "Memcpy HtoD (Host -> Device)"),
         copying(100, 250, "Memcpy DtoH (Device -> Pageable)"),
     ):
-        assert advice(alike, busy) == {}
+        assert not {"pageable-copies", "copies-not-overlapped"} & set(advice(alike, busy))
 
 
 def test_a_session_is_advised_on_its_device_too(tmp_path: Path) -> None:
@@ -75,8 +75,9 @@ def test_a_session_is_advised_on_its_device_too(tmp_path: Path) -> None:
     made = [each for number in range(STEPS) for each in copies(number * STEP_US)]
     vars(one)["compute"] = compute_of([Activity(trace_of(*events, *made))], whole=True)
     found = rank_part(one).advice
-    assert [item.code for item in found] == [*(item.code for item in before), "IO601"]
-    assert (found[-1].id, found[-1].rank) == ("pageable-copies", one.rank.number)
+    assert "IO601" not in [item.code for item in before]
+    (copying_advice,) = (item for item in found if item.code == "IO601")
+    assert (copying_advice.id, copying_advice.rank) == ("pageable-copies", one.rank.number)
 
 
 def test_calls_that_wait_for_the_device() -> None:
@@ -108,7 +109,7 @@ def test_the_line_of_python_where_stacks_were_recorded() -> None:
     found = advice(
         computing(0, 600), calling("cudaStreamSynchronize", 50, 605), stack, computing(700, 990, launched=690)
     )
-    assert "(in train.py(41): train_step)" in found["synchronising-calls"].text
+    assert "train.py(41): train_step" in found["synchronising-calls"].text
 
 
 def many(length: int, apart: int, first: int = 0) -> Any:
@@ -124,7 +125,7 @@ def test_short_kernels_that_are_launched_too_late() -> None:
     assert found.evidence["median_us"] == 5
     assert found.gain_ms_per_step == pytest.approx(0.5, abs=0.01)
     assert advice(many(60, 100)) == {}  # few and long
-    assert advice(many(9, 10)) == {}  # the device is busy
+    assert "launch-bound" not in advice(many(9, 10))  # the device is busy
     waits = annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, STEPS * STEP_US)
     assert "launch-bound" not in advice(many(5, 10), lambda at: [] if at else [waits])
 
@@ -141,9 +142,11 @@ def test_communication_that_nothing_hides() -> None:
 
     found = advice(backward, launched_there, reduced(710))["exposed-communication"]
     assert found.gain_ms_per_step == pytest.approx(0.25)
-    assert advice(backward, launched_there, reduced(400)) == {}  # hidden
-    assert advice(launched_there, reduced(710)) == {}  # no training
-    assert advice(backward, launched_there, reduced(710, "ncclDevKernel_SendRecv")) == {}
+    hidden = advice(backward, launched_there, reduced(400))
+    assert not {"exposed-communication", "exposed-exchanges"} & set(hidden)
+    assert "exposed-communication" not in advice(launched_there, reduced(710))  # no training
+    exchanged = advice(backward, launched_there, reduced(710, "ncclDevKernel_SendRecv"))
+    assert set(exchanged) == {"exposed-exchanges"}  # nothing overlaps these by itself
 
 
 def test_allocations_behind_the_first_step() -> None:

@@ -72,7 +72,7 @@ def test_a_phase_that_no_range_tells_of_is_unknown_and_its_work_elsewhere() -> N
         "elsewhere": 5_000,
     }
     (head, parts) = device_facts(unknown(RankReport, accelerator=device))
-    assert head == "busy 15.0 of 16.0 ms traced"
+    assert head == "busy 15.0 of 36.0 ms traced"
     assert parts == "forward 10.0 · elsewhere 5.0 (5.0 communication alone)"
 
 

@@ -142,6 +142,6 @@ def test_a_view_as_markdown(tmp_path: Path) -> None:
     assert done.exit_code == 0
     heading, _, columns, sides, first = done.output.splitlines()[:5]
     assert heading == "**Kernels**"
-    assert columns.startswith("| ms | calls | mean us |")
+    assert columns.startswith("| ms | calls | median us |")
     assert sides == "|---:|---:|---:|---:|---:|---|---|"
     assert first.endswith("| k0 |")

@@ -18,8 +18,10 @@ from iotrace.analysis.results import (
     FileGroup,
     GainRow,
     HostUse,
-    IdleByModule,
+    IdlePart,
+    IdleTime,
     Imbalance,
+    KernelCategory,
     LoaderResult,
     LoaderWait,
     LoopReads,
@@ -452,10 +454,15 @@ def traced(idle_us: float, **wait: Any) -> Verdict:
         comm_us=0.0,
         comm_comp_overlap_us=0.0,
         idle_us=idle_us,
-        idle_by_class_us={"host_wait": 0.7 * idle_us, "other": 0.3 * idle_us},
-        idle_by_module=[
-            IdleByModule(module="decoder", phase="forward", idle_us=0.6 * idle_us, comm_us=0.0, device_us=0.0)
-        ],
+        idle_time=IdleTime(
+            span_us=1e6,
+            idle_us=idle_us,
+            parts=[
+                IdlePart(cause="launch_gap", us=0.7 * idle_us, gaps=2000),
+                IdlePart(cause="host", us=0.3 * idle_us, gaps=3, where="a/train.py(41): augment"),
+            ],
+        ),
+        categories=[KernelCategory(category="gemm", calls=9, total_us=1e6 - idle_us, pct=100.0)],
     )
     one = replace(rank(**wait), accelerator=device, system=unknown(System, gpus=[], processes=[]))
     return judged(one, argv=[])
@@ -465,18 +472,21 @@ def test_bare_traces_tell_the_idle_time_of_the_device() -> None:
     idle = traced(240_000, wait_ms=None)
     assert (idle.kind, idle.text) == (
         "device-idle",
-        "DEVICE IDLE 24 % of the traced time (240 ms of 1 s)",
+        "DEVICE IDLE 24 % of the traced time (240.0 of 1000.0 ms)",
     )
-    assert (
-        idle.why
-        == "the host launches its kernels too late: 70 % of its gaps, 60 % before kernels of decoder, forward"
+    assert idle.why == (
+        "168.0 ms in 2000 gaps of at most 0.2 ms: the host launches kernels too late; "
+        "72.0 ms in 3 gaps of more than 0.2 ms, in which the host does other work, "
+        "most in train.py(41): augment"
     )
     assert traced(240_000, wait_ms=50.0).kind == "input-bound"
     busy = traced(50_000, wait_ms=1.0)
     assert busy.kind == "not-input-bound"
     saved = "a faster loader saves at most 1.0 ms a step"
     assert busy.why == f"{saved}; the device is busy 95 % of the traced steps"
-    assert traced(50_000, wait_ms=None).text == "WAIT UNKNOWN no wait for a DataLoader was recorded"
+    silent = traced(50_000, wait_ms=None)
+    assert (silent.kind, silent.text) == ("device-busy", "DEVICE BUSY 100 % GEMM")
+    assert silent.why == "little idles: the device works 95 % of the traced time (950.0 of 1000.0 ms)"
 
 
 def test_a_run_that_goes_on_is_told_so_and_gets_no_advice_on_what_was_not_seen() -> None:

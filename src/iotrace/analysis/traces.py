@@ -14,7 +14,6 @@ from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Compute, compared_trace, compute_of, memory_in
-from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.device.one_job import RankOfJob, ranks_missing, why_not_compared
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.measured import summarise
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from iotrace.analysis.rules.facts.job import JobFacts
 
 _NO_STEPS = "it has no ProfilerStep ranges: all of it is taken for one step"
+_UPDATES = "it has no ProfilerStep ranges: a step ends as Optimizer.step does"
 _RECORDED = {"shapes": "record_shapes", "stacks": "with_stack"}
 
 
@@ -85,7 +85,7 @@ def analyse_traces(traces: Iterable[KinetoTrace], kernel_gap_us: float = KERNEL_
 
 def trace_part(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US) -> TracePart:
     """Make what a report says of one trace, which needs nothing of the others: another process may do it."""
-    compute = compute_of([Activity(trace)], kernel_gap_us=kernel_gap_us, whole=True)
+    compute = compute_of([Activity(trace, by_updates=True)], kernel_gap_us=kernel_gap_us, whole=True)
     activity = compute.activities[0]
     (starts, ends), _ = activity.step_spans()
     if not len(starts):
@@ -101,9 +101,9 @@ def trace_part(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US) -> Trac
         # Their machine is not known; their times are taken for CLOCK_REALTIME of one machine.
         clock_kind="none" if trace.base_ns is None else "assumed",
         recorded=_recorded(trace, result),
-        not_captured=_not_captured(trace),
+        not_captured=_not_captured(activity),
         unasked=unasked(),
-        stepped=bool(activity.steps.any()),
+        stepped=bool(activity.step_spans()[1]),
         complete=not trace.problems,
     )
 
@@ -130,8 +130,12 @@ def report_of_parts(found: Sequence[TracePart]) -> Report:
     sizes = {part.of_job.world_size for part in found}
     apart = why_not_compared([part.of_job for part in found])
     compared = [replace(part.compared, rank=number) for number, part in ranks if part.compared]
-    imbalance = imbalance_of(compared, sizes.pop() if len(sizes) == 1 else None) if apart is None else None
-    job = None if imbalance is None else _job(results, imbalance)
+    imbalance = job = None
+    if apart is None and len(compared) > 1:
+        from iotrace.analysis.device.imbalance import imbalance_of
+
+        imbalance = imbalance_of(compared, sizes.pop() if len(sizes) == 1 else None)
+        job = None if imbalance is None else _job(results, imbalance)
     stepped = all(part.stepped for part in found)
     recorded = [what for what in _RECORDED if all(what in part.recorded for part in found)]
     trust = trust_of_traces(results, recorded, about.complete, stepped, apart)
@@ -221,7 +225,7 @@ def _steps(rank: _Trace) -> Steps:
     """Sum up the steps; of a trace that is one for want of any, how many a second is unknown."""
     durations_ns, excluded = rank.ends - rank.starts, Excluded(first=0, warmup=0, profiled=0)
     found = summarise(durations_ns, durations_ns[:0], excluded, len(durations_ns))
-    if rank.compute.activities[0].steps.any():
+    if rank.compute.activities[0].step_spans()[1]:
         return found
     return replace(found, per_second=None, unknown_why=_NO_STEPS)
 
@@ -263,7 +267,7 @@ def _advice(rank: _Trace, result: RankReport) -> list[Recommendation]:
         return []
     from iotrace.analysis.rules.facts.device import DeviceFacts, device_facts, loads_itself
 
-    facts = device_facts(rank.compute) or DeviceFacts()
+    facts = device_facts(rank.compute, whole=True) or DeviceFacts()
     if waits and loads_itself(rank.trace):
         facts = replace(facts, wait_ms=wait.raw_ms, exposed_wait_ms=wait.exposed_ms)
     return advice_of(find_all("device", facts), rank=0)
@@ -287,11 +291,12 @@ def _recorded(trace: KinetoTrace, result: RankReport) -> list[str]:
     return [what for what, key in _RECORDED.items() if trace.document.get(key) or shown[what]]
 
 
-def _not_captured(trace: KinetoTrace) -> list[NotCaptured]:
-    name = trace.path.name
+def _not_captured(activity: Activity) -> list[NotCaptured]:
+    trace, name = activity.trace, activity.trace.path.name
     found = [NotCaptured(f"part of {name}", problem) for problem in trace.problems]
     if not trace.named(lambda name: name.startswith("ProfilerStep")).any():
-        found.append(NotCaptured(f"steps of {name}", _NO_STEPS, "call profiler.step()"))
+        why = _UPDATES if activity.step_spans()[1] else _NO_STEPS
+        found.append(NotCaptured(f"steps of {name}", why, "call profiler.step()"))
     return [*found, *_unknown_events(trace)]
 
 

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -228,6 +229,8 @@ class _Finder:
         self._seen = 0  # how much of the rest was searched before
         self._orders: dict[tuple[str, ...], int] = {}
         self._mask = 0
+        self._ranges: Counter[str] = Counter()  # of backends, around what they launched
+        self._exchanges: list[tuple[int, int]] = []  # kernels of sends and receives, or of an all_to_all
 
     def feed(self, block: bytes) -> None:
         """One block after another."""
@@ -247,8 +250,14 @@ class _Finder:
         self._rest, self._seen = data[kept:], cut - kept
 
     def finish(self) -> None:
-        """No more blocks."""
+        """No more blocks. Older NCCL calls an all_to_all SendRecv: they are told apart by the ranges."""
         self.feed(b" " * 65536)
+        if (
+            len(self._exchanges) == self._ranges["all_to_all"]
+            and not self._ranges["send"] + self._ranges["recv"]
+        ):
+            for order, span in enumerate(sorted(self._exchanges)):
+                self._found.collectives["all_to_all", "", "", f"{BY_ORDER}{order}"] = span
 
     def _event(self, data: bytes, at: int) -> tuple[dict[str, Any], int, int] | None:
         """Decode the event around `at` as the file's reader does: its keys, start and end in ns."""
@@ -273,14 +282,23 @@ class _Finder:
 
     def _collective(self, data: bytes, at: int) -> None:
         found = self._event(data, at)
-        if found is None or str(found[0].get("cat", "")).lower() != "kernel":
+        if found is None:
             return
         event, *span = found
+        name = str(event.get("name", ""))
+        if str(event.get("cat", "")).lower() != "kernel":
+            self._ranges[name.partition(":")[2].partition(" ")[0]] += 1
+            return
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
-        name = str(event.get("name", ""))
         kind = str(args.get("Collective name") or name.split("(")[0])
         if not any(word in kind.lower().replace("_", "") for word in _TOGETHER):
+            if (
+                "Collective name" not in args
+                and "SendRecv" in kind
+                and len(self._exchanges) < _MOST_COLLECTIVES
+            ):
+                self._exchanges.append((span[0], span[1]))
             return
         # Groups of other ranks may have the same name.
         group = f"{args.get('Process Group Name', '')} {args.get('Process Group Ranks', '')}"

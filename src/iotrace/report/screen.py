@@ -34,7 +34,7 @@ from iotrace.report.words import (
 from iotrace.session.liveness import KILLED, UNKNOWN
 from iotrace.units import milliseconds
 
-WANT_A_FIX = ("input-bound", "moderately-input-bound", "rank-late", "device-idle")
+WANT_A_FIX = ("input-bound", "moderately-input-bound", "rank-late", "device-idle", "communication-bound")
 _ELSE = "-v has loader, system and I/O"
 _MOST_FIXES = 3
 _MANY_STEPS = 2000  # more than one wants to scroll through in a browser
@@ -46,6 +46,8 @@ _STYLES = {
     "rank-late": "bold red",
     "failed": "bold red",
     "device-idle": "bold red",
+    "communication-bound": "bold red",
+    "device-busy": "bold green",
     "moderately-input-bound": "bold yellow",
     "wait-unknown": "bold yellow",
     "running": "bold yellow",

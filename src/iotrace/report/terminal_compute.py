@@ -48,6 +48,12 @@ def _print_accelerator(found: Accelerator, steps: int | None, console: Console) 
         return
     classes = [f"{CLASSES[name]} {us / 1e3:.1f}" for name, us in found.idle_by_class_us.items() if us > 0]
     line(console, "idle", f"{milliseconds(found.idle_us / 1e3)} of it: {' · '.join(classes)}")
+    account = found.idle_time
+    if account is not None:
+        told = [one for one in account.parts if one.us >= _WORTH_SHOWING * account.span_us]
+        causes = [f"{one.cause.replace('_', ' ')} {one.us / 1e3:.1f}" for one in told]
+        span = milliseconds(account.span_us / 1e3)
+        line(console, "idle due to", f"{milliseconds(account.idle_us / 1e3)} of {span}: {' · '.join(causes)}")
     ended = [
         f"{one.module or 'no module'}, {one.phase} {one.idle_us / 1e3:.1f}"
         for one in found.idle_by_module[:_MOST_MODULES]

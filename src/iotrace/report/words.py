@@ -134,7 +134,8 @@ def device_facts(rank: RankReport) -> list[str]:
         alone_ms = (one.comm_alone_us or 0.0) / 1e3
         alone = f" ({alone_ms:.1f} communication alone)" if alone_ms >= _LEAST_MS else ""
         parts.append(f"{one.phase} {one.busy_us / 1e3:.1f}{alone}")
-    busy = f"busy {found.busy_us / 1e3:.1f} of {milliseconds(found.span_us / 1e3)} traced"
+    span_us = found.span_us if found.idle_time is None else found.idle_time.span_us
+    busy = f"busy {found.busy_us / 1e3:.1f} of {milliseconds(span_us / 1e3)} traced"
     return [busy, " · ".join(parts)]
 
 

@@ -19,18 +19,20 @@ from iotrace.analysis.device.gaps import (
     named_gaps,
     other_parts,
 )
+from iotrace.analysis.device.idle_time import Account
 from iotrace.analysis.device.kernels import (
     Window,
+    categories_of,
     filling_of,
     kernels_of,
     memory_operations_of,
     without_launch,
 )
 from iotrace.analysis.device.modules import PHASES, Origins
-from iotrace.analysis.device.operators import operators_of
+from iotrace.analysis.device.operators import RangeTree, operators_of
 from iotrace.analysis.device.stream_waits import Queues, stream_waits_of
 from iotrace.analysis.efficiency.communication import collectives_of
-from iotrace.analysis.efficiency.launches import launches_of, queue_of
+from iotrace.analysis.efficiency.launches import launches_of, queue_of, runtime_calls_of
 from iotrace.analysis.efficiency.peaks import peaks_of_windows
 from iotrace.analysis.efficiency.phases import IdleOrigins, PhaseTimes
 from iotrace.analysis.intervals import Coverage, intersect, length, pieces, union
@@ -74,6 +76,7 @@ class _Totals(msgspec.Struct):
     phases: PhaseTimes = msgspec.field(default_factory=PhaseTimes)
     gaps: list[Gap] = []
     others: dict[str, int] = {}
+    account: Account = msgspec.field(default_factory=Account)
 
     def add(self, activity: Activity, waits: DataWaits, kernel_gap_ns: int, origin: Origin | None) -> None:
         """Add one trace."""
@@ -103,6 +106,7 @@ class _Totals(msgspec.Struct):
         self.gaps = largest([*self.gaps, *named_gaps(window, gaps, classes, len(self.windows), origin)])
         self.windows.append(window)
         self.queues.append(Queues(activity))
+        self.account.add(self.queues[-1], gaps, waiting, kernel_gap_ns)
         for name, idle_ns in other_parts(self.queues[-1], gaps, classes).items():
             self.others[name] = self.others.get(name, 0) + idle_ns
         for own in self.queues[-1].by_stream():
@@ -192,12 +196,16 @@ def accelerator_of(
         shapes=_shapes(totals.windows, peaks),
         kernels=kernels_of(totals.windows),
         operators=operators_of([window.tree for window in totals.windows]),
+        ranges=operators_of([RangeTree(window.activity) for window in totals.windows]),
         collectives=collectives_of([window.activity for window in totals.windows]),
         memory_operations=memory_operations_of(totals.windows),
         gaps=totals.gaps,
         stream_waits=stream_waits_of(totals.queues),
         critical_path=critical_path_of(totals.queues),
         by_phase=totals.phases.rows(),
+        idle_time=totals.account.result(),
+        runtime_calls=runtime_calls_of([window.activity for window in totals.windows]),
+        categories=categories_of(totals.windows),
     )
 
 

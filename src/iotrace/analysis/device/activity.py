@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,18 @@ from iotrace.sources.kineto.kinds import Kind, is_collective_range, is_data_wait
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 Mask = npt.NDArray[np.bool_]
+
+# Calls that return when the device has done something, or all: of CUDA, HIP, SYCL (ur), Level Zero (ze).
+_SYNCHRONISES = re.compile(
+    r"(?:cuda|hip|cu)(?:Stream|Device|Event|Ctx)Synchronize|urQueueFinish|urEventWait"
+    r"|ze(?:CommandQueue|CommandList|Event|Fence)(?:Host)?Synchronize"
+)
+_COPIES = re.compile(
+    r"(?:cuda|hip)Memcpy(?:WithStream|2D|3D|ToSymbol|FromSymbol|[HD]to[HD])?$|cuMemcpy[HD]to[HD]_v2$"
+)
+_UPDATE = re.compile(r"Optimizer\.step#")
+_FEWEST_UPDATES = 2  # a single one tells of no step's length
+_TO_PAGEABLE = re.compile(r"Memcpy DtoH \(Device -> Pageable\)")
 
 
 def _mask(value: npt.ArrayLike) -> Mask:
@@ -42,9 +55,13 @@ def summed_by(keys: npt.NDArray[Any], *columns: npt.ArrayLike) -> Iterator[tuple
 
 
 class Activity(msgspec.Struct, frozen=True, dict=True):
-    """A trace with what its events are. Masks and columns have one entry per event."""
+    """A trace with what its events are. Masks and columns have one entry per event.
+
+    `by_updates`: where the profiler told no steps, each lasts until an update of the optimizer has ended.
+    """
 
     trace: KinetoTrace
+    by_updates: bool = False
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.int8]:
@@ -109,6 +126,19 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
         others = self.collective_ranges | self._asks | self.steps | self.modules
         return _mask((self.kinds == Kind.CPU_OP) & ~others)
 
+    @cached_property
+    def synchronising(self) -> Mask:
+        """Calls that wait for the device, as they say."""
+        return _mask((self.kinds == Kind.RUNTIME) & self.trace.matching(_SYNCHRONISES))
+
+    @cached_property
+    def blocking_copies(self) -> Mask:
+        """Calls that copy and return when that is done: to pageable memory all do, whatever their name."""
+        found = (self.kinds == Kind.RUNTIME) & self.trace.matching(_COPIES)
+        call = self.launch[self.device & self.trace.matching(_TO_PAGEABLE)]
+        found[call[call >= 0]] = True
+        return _mask(found)
+
     def intervals(self, rows: Mask | Column) -> Intervals:
         """Starts and ends of some events, by a mask or by their rows."""
         events = self.trace.events
@@ -119,11 +149,30 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
         return union(*self.intervals(self.device))
 
     def step_spans(self) -> tuple[Intervals, list[int]]:
-        """The profiler's steps in order of time, and their numbers."""
+        """The profiler's steps in order of time, and their numbers; else those that end with an update."""
+        if self.by_updates and not self.steps.any():
+            found: tuple[Intervals, list[int]] = self._steps_by_updates
+            return found
         return steps_in_order(self.trace, self.steps)
 
+    @cached_property
+    def _steps_by_updates(self) -> tuple[Intervals, list[int]]:
+        """From update to update of the optimizer that made most; the first begins with the first launch."""
+        events = self.trace.events
+        rows = np.flatnonzero(self._host_ranges & self.trace.matching(_UPDATE))
+        names, counts = np.unique(events.name[rows], return_counts=True)
+        if not len(names) or counts.max() < _FEWEST_UPDATES:
+            return (events.start_ns[:0], events.end_ns[:0]), []
+        rows = rows[events.name[rows] == names[counts.argmax()]]
+        ends = np.sort(events.end_ns[rows])
+        calls = self.launch[self.device]
+        known = calls[calls >= 0] if len(calls) else calls
+        known = known if len(known) else np.flatnonzero(self.operators)
+        begun = min(int(events.start_ns[known].min()), int(ends[0]) - 1) if len(known) else int(ends[0]) - 1
+        return (np.append(begun, ends[:-1]), ends), list(range(len(ends)))
+
     def whole(self) -> Intervals:
-        """The trace as one step, as torch-tb-profiler takes one without steps: from first to last operator.
+        """The trace as one step: from the first operator to the last one, or to the end of the device's work.
 
         A data wait may begin or end it; where the host was not recorded, the device does. Empty without any.
         """
@@ -131,6 +180,7 @@ class Activity(msgspec.Struct, frozen=True, dict=True):
         starts, ends = self.intervals(host if host.any() else self.device)
         if not len(starts):
             return starts, ends
+        ends = np.append(ends, self.trace.events.end_ns[self.device])
         return starts.min(keepdims=True), ends.max(keepdims=True)
 
     def launched_ns(self, rows: Column, unknown_is: npt.ArrayLike) -> Column:

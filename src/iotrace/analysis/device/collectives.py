@@ -15,6 +15,7 @@ import numpy as np
 
 from iotrace.analysis.device.accelerator import DataWaits
 from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.efficiency.communication import bytes_of, told_collectives
 from iotrace.analysis.intervals import Coverage, Intervals, distinct, intersect, subtract, union
 from iotrace.sources.kineto.collectives import Collective
 from iotrace.sources.kineto.trace import Column
@@ -122,7 +123,7 @@ def _called(activity: Activity, starts: Column, ends: Column, numbers: list[int]
     """Find the collectives: kernels, or ranges of backends on the host."""
     trace, events = activity.trace, activity.trace.events
     on_host = activity.collective_ranges & trace.matching(_HOST_BACKEND)
-    rows = np.flatnonzero(activity.collective_kernels | on_host)
+    rows, told = np.flatnonzero(activity.collective_kernels | on_host), told_collectives(activity)
     rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
     begun = activity.launched_ns(rows, events.start_ns[rows])
     index = np.searchsorted(starts, begun, side="right") - 1
@@ -132,11 +133,13 @@ def _called(activity: Activity, starts: Column, ends: Column, numbers: list[int]
     abouts: dict[int, int] = {}
     taken: list[tuple[int, int, int, int, int]] = []
     for row, step in zip(rows.tolist(), steps.tolist(), strict=True):
-        number, name = int(events.collective[row]), trace.names[events.name[row]]
+        number, name = int(told[row]), trace.names[events.name[row]]
         one = trace.collectives[number] if number >= 0 else None
-        if one is not None and one.name in _POINT_TO_POINT:
+        if one is not None and one.name.partition(" ")[0] in _POINT_TO_POINT:
             continue
         key = _key(one, step, name)
+        if one is not None and one.group is None and events.collective[row] < 0:
+            key = step, one.name  # a range tells neither group nor, of uneven parts, an equal size
         numbered = keys.setdefault(key, len(keys)), names.setdefault(name, len(names))
         taken.append((row, step, *numbered, abouts.setdefault(number, len(abouts))))
     row, step_of, key_of, name_of, about_of = np.array(taken, np.int64).reshape(-1, 5).T.copy()
@@ -170,6 +173,8 @@ class Matched(msgspec.Struct, frozen=True, dict=True):
     starts_ns: dict[int, int]
     durations_ns: dict[int, int]
     group: str | None = None
+    about: Collective | None = None
+    bytes: int | None = None
 
     @cached_property
     def real_ns(self) -> int:
@@ -227,4 +232,14 @@ def _matched(ranks: dict[int, RankTrace], rows: dict[int, int]) -> Matched:
         starts_ns={rank: int(ranks[rank].called.start_ns[own]) for rank, own in rows.items()},
         durations_ns={rank: int(ranks[rank].called.duration_ns[own]) for rank, own in rows.items()},
         group=about.group if about else None,
+        about=about,
+        bytes=max(sizes) if (sizes := _sizes(ranks, rows)) else None,
     )
+
+
+def _sizes(ranks: dict[int, RankTrace], rows: dict[int, int]) -> list[int]:
+    """What each rank moves, of uneven parts not the same; empty where one does not tell."""
+    abouts = [ranks[rank].called.abouts[ranks[rank].called.about[row]] for rank, row in rows.items()]
+    sizes = [None if about is None else bytes_of(about) for about in abouts]
+    known = [size for size in sizes if size is not None]
+    return known if len(known) == len(sizes) else []

@@ -23,10 +23,7 @@ KINDS = (
 _OPERATOR, _RUNTIME, _COLLECTIVE = (KINDS.index(kind) for kind in ("operator", "runtime", "collective"))
 MOST_STEPS = 10  # that are looked at, spread over the trace
 _MOST_PARTS = 30
-# Calls that return when the device has done something, or all.
-_BLOCKS = re.compile(
-    r"(?:cuda|hip|cu)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)(?:Memcpy|MemcpyWithStream|Free)$"
-)
+_FREES = re.compile(r"(?:cuda|hip)Free$")  # returns when the device has done all
 _CLOCKS_NS = 20_000  # by which a device's end may lie behind the return of the call that waited for it
 _ROUNDING_NS = 1_000  # by which a call may end behind what it lies in: times are rounded to a us at most
 _PREVIOUS, _LAUNCH, _WAIT, _UNKNOWN = range(4)
@@ -72,7 +69,8 @@ class _Walk(msgspec.Struct, frozen=True, dict=True):
     def blocked(self) -> tuple[Column, Column, Column]:
         """Calls that waited for the device, by their end: when they returned, until when, for which event."""
         activity, events, queues = self.activity, self.activity.trace.events, self.queues
-        calls = np.flatnonzero((activity.kinds == Kind.RUNTIME) & activity.trace.matching(_BLOCKS))
+        frees = (activity.kinds == Kind.RUNTIME) & activity.trace.matching(_FREES)
+        calls = np.flatnonzero(activity.synchronising | activity.blocking_copies | frees)
         calls = calls[np.isin(events.thread[calls], self.threads)]
         calls = calls[np.argsort(events.end_ns[calls], kind="stable")]
         by_end = np.argsort(queues.end_ns, kind="stable")
@@ -191,10 +189,11 @@ def critical_path_of(windows: Sequence[Queues]) -> CriticalPath | None:
 
 
 def _whole(activity: Activity) -> Intervals:
-    """Take a trace without steps as one; without operators it ends as the last call returns."""
-    if activity.operators.any():
-        return activity.whole()
-    starts, ends = activity.intervals(activity.device | (activity.kinds == Kind.RUNTIME))
+    """Take a trace without steps as one: it ends on the host; without operators as the last call returns."""
+    host = activity.operators | activity.data_waits
+    if not activity.operators.any():
+        host = activity.device | (activity.kinds == Kind.RUNTIME)
+    starts, ends = activity.intervals(host)
     return (starts.min(keepdims=True), ends.max(keepdims=True)) if len(starts) else (starts, ends)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.collectives import LateBatch, RankTrace, match
-from iotrace.analysis.device.late_groups import late_groups, late_kinds
+from iotrace.analysis.device.late_groups import late_groups, late_kinds, speeds_of
 from iotrace.analysis.device.lateness import (
     Late,
     bound_ns,
@@ -70,6 +70,7 @@ def imbalance_of(ranks: Sequence[RankTrace], world_size: int | None = None) -> I
             unmatched=unmatched,
             skew_ms_mean=float(np.mean([one.skew_ns for one in late])) / 1e6 if late else None,
             skew_ms_max=max(one.skew_ns for one in late) / 1e6 if late else None,
+            speeds=speeds_of(matched, world_size),
         ),
         stragglers=stragglers,
         worst=_worst({rank.rank: rank for rank in ranks}, late),

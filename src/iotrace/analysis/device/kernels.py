@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from iotrace.analysis.device.activity import Activity, Mask
+from iotrace.analysis.device.activity import Activity, Mask, summed_by
 from iotrace.analysis.device.modules import Origins, origins_of
 from iotrace.analysis.device.operators import OperatorTree
 from iotrace.analysis.intervals import intersect, length, union
-from iotrace.analysis.results import Kernel, MemoryOperation
+from iotrace.analysis.results import Kernel, KernelCategory, MemoryOperation
 from iotrace.sources.kineto.details import Details, Floats
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
@@ -26,6 +26,30 @@ _TENSOR_CORES = re.compile(
 _NO_TENSOR_CORES = re.compile(
     r"(?:volta|ampere|maxwell|turing|hopper)_sgemm|_simt_|[^t]f32f32_f32f32_f32", re.IGNORECASE
 )
+# What a kernel's name says of its category, in this order, in lower case; cijk is of hipBLASLt.
+_KERNELS = {
+    "attention": r"flash_?(?:fwd|bwd|attn|attention)|fmha|attn_(?:fwd|bwd)|_attention|paged_?attn",
+    "norm": r"(?:layer|batch|group|instance|rms)_?norm|rowwisemoments|computeinternalgradients|bn_(?:fw|bw)",
+    "convolution": r"convolve|conv\d?d|_conv_|im2col|col2im|xmma_(?:[fd]prop|[dw]grad)|winograd|igemm_",
+    "gemm": r"gemm|gemv|cijk_|cutlass::kernel|nvjet_|xmma|dot_kernel|triton_tem_|matmul",
+    "elementwise": r"elementwise|multi_tensor_apply|triton_poi_|dropout|_act_and_mul|activation_kernel",
+    "reduction": r"softmax|reduce|triton_(?:red|per)_|cumsum|scan_|argmax|topk|nll_loss|cross_entropy",
+    "index": r"index|gather|scatter|embedding|sort|lookup|permute",
+    "copy": r"catarray|copy|transpose|memcpy|memset|fill",
+}
+_LONG_ENOUGH = 160  # of a kernel's name: its parameters tell of others
+# And what its operator says, where the kernel's name says nothing.
+_OPERATORS = {
+    "attention": r"attention|flash_attn",
+    "norm": r"norm",
+    "convolution": r"conv",
+    "gemm": r"aten::(?:mm|bmm|addmm|addbmm|baddbmm|matmul|linear|_scaled_mm)$",
+    "elementwise": r"aten::(?:add|sub|mul|div|pow|r?sqrt|neg|exp|log|relu|gelu|silu|tanh|sigmoid|where)_?$",
+    "reduction": r"aten::(?:sum|mean|max|min|var|std|prod|any|all|softmax|_softmax|log_softmax)\b",
+    "index": r"index|gather|scatter|embedding|sort",
+    "copy": r"aten::(?:copy_|cat|clone|contiguous|fill_|zero_|stack)$",
+}
+CATEGORIES = (*_KERNELS, "communication", "other")
 _MOSTLY = 0.9
 _DIRECTION = re.compile(r"\b(?:Memcpy |Copy)?([HDP])(?:ost|evice|eer)?To([HDP])", re.IGNORECASE)
 
@@ -53,7 +77,7 @@ class _Sums(msgspec.Struct):
     is_collective: bool
     calls: int = 0
     total: int = 0
-    longest: int = 0
+    lasted: list[Column] = msgspec.field(default_factory=list)
     by_launcher: dict[tuple[str | None, str | None], int] = {}
     filling: list[float] = msgspec.field(default_factory=lambda: [0.0] * 4)
 
@@ -65,6 +89,7 @@ def kernels_of(windows: Sequence[Window]) -> list[Kernel]:
         _add(sums, window)
     found = []
     for name, one in sums.items():
+        lasted = np.concatenate(one.lasted)
         operator, module = max(one.by_launcher, key=lambda each: one.by_launcher[each])
         found.append(
             Kernel(
@@ -72,7 +97,10 @@ def kernels_of(windows: Sequence[Window]) -> list[Kernel]:
                 calls=one.calls,
                 total_us=one.total / 1e3,
                 mean_us=one.total / one.calls / 1e3,
-                max_us=one.longest / 1e3,
+                max_us=int(lasted.max()) / 1e3,
+                median_us=float(np.median(lasted)) / 1e3,
+                min_us=int(lasted.min()) / 1e3,
+                deviation_us=float(lasted.std()) / 1e3,
                 is_collective=one.is_collective,
                 op=operator,
                 module=module,
@@ -96,8 +124,8 @@ def _add(sums: dict[str, _Sums], window: Window) -> None:
     keys = (events.name[rows].astype(np.int64) * operators + operator + 1) * modules + module + 1
     groups, number, counts = np.unique(keys, return_inverse=True, return_counts=True)
     totals = np.bincount(number, weights=events.duration_ns[rows]).astype(np.int64)
-    longest = np.zeros(len(groups), dtype=np.int64)
-    np.maximum.at(longest, number, events.duration_ns[rows])
+    order = np.argsort(number, kind="stable")
+    lasted = np.split(events.duration_ns[rows[order]], np.cumsum(counts)[:-1])
     filling = []
     for values in (window.details.blocks_per_sm, window.details.occupancy_pct):
         each = window.details.of(values, rows)
@@ -113,7 +141,7 @@ def _add(sums: dict[str, _Sums], window: Window) -> None:
         one.calls += int(counts[at])
         one.total += int(totals[at])
         one.filling = [whole + part[at] for whole, part in zip(one.filling, filling, strict=True)]
-        one.longest = max(one.longest, int(longest[at]))
+        one.lasted.append(lasted[at])
         launcher = (trace.names[op - 1] if op else None, window.origins.modules[path - 1] if path else None)
         one.by_launcher[launcher] = one.by_launcher.get(launcher, 0) + int(totals[at])
 
@@ -210,3 +238,40 @@ def _memory(name: str, one: _Copies) -> MemoryOperation:
 def without_launch(windows: Sequence[Window]) -> int:
     """Count what the device did without a launch in the trace: most was launched before it began."""
     return sum(int((each.activity.device & (each.activity.launch < 0)).sum()) for each in windows)
+
+
+def categories_of(windows: Sequence[Window]) -> list[KernelCategory]:
+    """Sum up what the device did by category, the most first."""
+    sums = np.zeros((len(CATEGORIES), 2), np.int64)
+    for window in windows:
+        activity, trace = window.activity, window.activity.trace
+        events, rows = trace.events, np.flatnonzero(activity.device)
+        operator = window.tree.names(window.tree.launcher[rows])
+        collective = activity.collective_kernels[rows]
+        copies = activity.kinds[rows] != Kind.KERNEL
+        size = len(trace.names) + 1
+        keys = (events.name[rows].astype(np.int64) * size + operator + 1) * 3 + np.where(
+            collective, 2, copies
+        )
+        for key, row in summed_by(keys, np.ones(len(keys)), events.duration_ns[rows]):
+            pair, which = divmod(key, 3)
+            name, op = divmod(pair, size)
+            known = ("", "copy", "communication")[which]
+            category = known or category_of(trace.names[name], trace.names[op - 1] if op else "")
+            sums[CATEGORIES.index(category)] += row
+    whole = int(sums[:, 1].sum())
+    found = [
+        KernelCategory(category=name, calls=calls, total_us=ns / 1e3, pct=100 * ns / whole)
+        for name, (calls, ns) in zip(CATEGORIES, sums.tolist(), strict=True)
+        if calls and whole
+    ]
+    return sorted(found, key=lambda one: -one.total_us)
+
+
+def category_of(kernel: str, operator: str = "") -> str:
+    """Name the category of a kernel that an operator launched; `other` where neither name tells."""
+    for patterns, name in ((_KERNELS, kernel[:_LONG_ENOUGH].lower()), (_OPERATORS, operator)):
+        for category, pattern in patterns.items():
+            if re.search(pattern, name):
+                return category
+    return "other"

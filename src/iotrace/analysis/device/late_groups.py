@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from iotrace.analysis.device.collectives import Matched
 from iotrace.analysis.device.lateness import Late
-from iotrace.analysis.efficiency.communication import kind_of
-from iotrace.analysis.results import LateGroup, LateKind
+from iotrace.analysis.efficiency.communication import bus_factor, kind_of
+from iotrace.analysis.results import CollectiveSpeed, LateGroup, LateKind
 
+_MOST_SPEEDS = 30
 _Key = tuple[str, str | None, tuple[int, ...]]
 TIED = "several ranks came last together in each"
 UNSURE = "the clocks do not confirm who came last in most"
@@ -79,3 +81,39 @@ def _late_ns(one: Late, last: int) -> int:
     """
     others = [ns for rank, ns in one.matched.durations_ns.items() if rank != last]
     return min(round(median(others)) - one.matched.real_ns, one.counted_ns)
+
+
+def speeds_of(matched: Sequence[Matched], world_size: int | None) -> list[CollectiveSpeed]:
+    """Sum up what collectives took once all ranks had come, by kind, type and size; the most time first."""
+    by_key: dict[tuple[str, str | None, int | None], list[Matched]] = defaultdict(list)
+    for one in matched:
+        dtype = one.about.dtype if one.about is not None else None
+        by_key[kind_of(one.name), dtype, one.bytes].append(one)
+    found = [_speed(*key, own, world_size) for key, own in by_key.items()]
+    return sorted(found, key=lambda one: -one.least_us)[:_MOST_SPEEDS]
+
+
+def _speed(
+    kind: str, dtype: str | None, size: int | None, own: Sequence[Matched], world_size: int | None
+) -> CollectiveSpeed:
+    least_ns = sum(one.real_ns for one in own)
+    waited_ns: dict[int, int] = defaultdict(int)
+    for one in own:
+        for rank in one.durations_ns:
+            waited_ns[rank] += one.wait_ns(rank)
+    about = own[0].about
+    ranks = about.group_size if about is not None else None
+    if ranks is None and len(waited_ns) == world_size:
+        ranks = world_size
+    algorithm = size * len(own) / least_ns if size and least_ns else None
+    factor = bus_factor(kind, ranks)
+    return CollectiveSpeed(
+        kind=kind,
+        dtype=dtype,
+        bytes_per_call=size,
+        calls=len(own),
+        least_us=least_ns / 1e3,
+        algorithm_gb_per_s=algorithm,
+        bus_gb_per_s=None if algorithm is None or factor is None else algorithm * factor,
+        waited_us={str(rank): ns / 1e3 for rank, ns in sorted(waited_ns.items())},
+    )

@@ -163,11 +163,17 @@ def program_lines(activity: Activity, calls: Column) -> Column:
 
     Frames of torch and of Python itself do not count; -1 where stacks were not recorded, or none is there.
     """
-    frames = (activity.kinds == Kind.PYTHON) & activity.trace.named(_is_line_of_program)
+    frames = (activity.kinds == Kind.PYTHON) & activity.trace.named(is_line_of_program)
     return rows_around(activity, frames, calls)
 
 
-def _is_line_of_program(name: str) -> bool:
+def short_frame(name: str) -> str:
+    """Name a frame ``a/b/train.py(41): step`` by its file, without folders; an operator stays as it is."""
+    path, found, rest = name.partition("(")
+    return f"{path.rpartition('/')[2]}{found}{rest}" if "): " in name else name
+
+
+def is_line_of_program(name: str) -> bool:
     """Whether a frame ``train.py(41): step`` is neither torch's nor Python's own."""
     path, _, _ = name.partition("(")
     first = path.removesuffix(".py").partition("/")[0]

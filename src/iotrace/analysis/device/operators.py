@@ -121,7 +121,7 @@ class OperatorTree(msgspec.Struct, frozen=True, dict=True):
         index = np.full(len(events) + 1, _NONE, dtype=np.int64)
         index[self.rows] = np.arange(len(self.rows))
         launched = np.flatnonzero(activity.device & (activity.launch >= 0))
-        around = rows_around(activity, activity.operators, activity.launch[launched])
+        around = rows_around(activity, self.events, activity.launch[launched])
         found[launched] = index[around]
         ids = events.external_id
         unlaunched = np.flatnonzero(
@@ -151,6 +151,17 @@ class HostTree(OperatorTree, frozen=True, dict=True):
     @property
     def events(self) -> Mask:
         found: Mask = self.activity.operators | np.isin(self.activity.kinds, (Kind.RUNTIME, Kind.PYTHON))
+        return found
+
+
+class RangeTree(OperatorTree, frozen=True, dict=True):
+    """The ranges that the program named (``record_function``), without steps, waits and collectives."""
+
+    @property
+    def events(self) -> Mask:
+        activity = self.activity
+        others = activity.steps | activity.data_waits | activity.collective_ranges | activity.modules
+        found: Mask = (activity.kinds == Kind.ANNOTATION) & ~others
         return found
 
 

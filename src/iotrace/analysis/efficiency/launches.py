@@ -1,4 +1,4 @@
-"""Launches: how long each call takes the host, how long kernels wait in the queue, how full that is."""
+"""Calls of the runtime: what each costs the host; of launches how long kernels wait in the queue, too."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.kernels import Window
-from iotrace.analysis.results import Launches
+from iotrace.analysis.device.modules import rows_around
+from iotrace.analysis.results import Launches, RuntimeCall
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
+
+_MOST_OF_IT = 0.5  # of a call's time: what its operator has to be around to be named
 
 
 def launches_of(windows: Sequence[Window]) -> list[Launches]:
@@ -69,3 +74,49 @@ def queue_of(windows: Sequence[Window]) -> tuple[float | None, int | None]:
         changes = np.repeat([-1, 1], len(rows))[order]
         longest = max(longest or 0, int(np.cumsum(changes).max()))
     return (waited_ns / span_ns if span_ns else None), longest
+
+
+def runtime_calls_of(windows: Sequence[Activity]) -> list[RuntimeCall]:
+    """Sum up the calls by name, the costliest first."""
+    lasted: dict[str, list[Column]] = {}
+    by: dict[str, dict[str, float]] = {}
+    waits: set[str] = set()
+    for activity in windows:
+        trace, events = activity.trace, activity.trace.events
+        rows = np.flatnonzero(activity.kinds == Kind.RUNTIME)
+        if not len(rows):
+            continue
+        around = rows_around(activity, activity.operators, rows)
+        operator = np.where(around >= 0, events.name[np.maximum(around, 0)], -1)
+        blocking = (activity.synchronising | activity.blocking_copies)[rows]
+        order = np.argsort(events.name[rows], kind="stable")
+        names = events.name[rows[order]]
+        for own in np.split(order, np.flatnonzero(np.diff(names)) + 1):
+            name, durations = trace.names[int(events.name[rows[own[0]]])], events.duration_ns[rows[own]]
+            lasted.setdefault(name, []).append(durations)
+            sums, known = by.setdefault(name, {}), operator[own] >= 0
+            spent = (
+                np.bincount(operator[own[known]], weights=durations[known]) if known.any() else np.empty(0)
+            )
+            for number in np.flatnonzero(spent).tolist():
+                sums[trace.names[number]] = sums.get(trace.names[number], 0.0) + float(spent[number])
+            if blocking[own].any():
+                waits.add(name)
+    found = [
+        _runtime_call(name, np.concatenate(parts), by[name], name in waits) for name, parts in lasted.items()
+    ]
+    return sorted(found, key=lambda one: (-one.total_us, one.name))
+
+
+def _runtime_call(name: str, lasted: Column, by: dict[str, float], waits: bool) -> RuntimeCall:
+    total = int(lasted.sum())
+    most = max(by, key=lambda each: by[each], default=None)
+    return RuntimeCall(
+        name=name,
+        calls=len(lasted),
+        total_us=total / 1e3,
+        median_us=float(np.median(lasted)) / 1e3,
+        max_us=int(lasted.max()) / 1e3,
+        waits=waits,
+        called_by=most if most is not None and by[most] > _MOST_OF_IT * total else None,
+    )

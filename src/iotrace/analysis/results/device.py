@@ -61,6 +61,9 @@ class Kernel(ReportPart, frozen=True, kw_only=True):
     total_us: Annotated[float, figure("all together")]
     mean_us: Annotated[float, figure("the mean")]
     max_us: Annotated[float, figure("the longest")]
+    median_us: Annotated[float | None, figure("the median", null="never")] = None
+    min_us: Annotated[float | None, figure("the shortest", null="never")] = None
+    deviation_us: Annotated[float | None, figure("the standard deviation", null="never")] = None
     is_collective: Annotated[bool, figure("whether it communicates")]
     op: Annotated[str | None, figure("the operator that launched most of its time", null="no launch is known, or it lies in none")] = None
     module: Annotated[str | None, figure("the module that did", null="no launch is known, or it lies in none")] = None
@@ -149,6 +152,47 @@ class Gap(ReportPart, frozen=True, kw_only=True):
     source: Annotated[str | None, figure("with stacks, the innermost Python frame around the launch, neither torch's nor Python's", null="none is known")] = (
         None
     )
+
+
+class IdlePart(ReportPart, frozen=True, kw_only=True):
+    """Idle time of one cause, and where on the host most of it lies."""
+
+    cause: Annotated[str, figure("what the device waited for")]
+    us: Annotated[float, figure("all together")]
+    gaps: Annotated[int, figure("how many times the device was idle for it")]
+    where: Annotated[str | None, figure("the program's frame that holds most of it, without stacks an operator or range", null="none holds most")] = None
+    where_us: Annotated[float | None, figure("how much of it; behind waits for the device, of these waits", null="none holds most")] = None
+    call: Annotated[str | None, figure("the call of the runtime that holds most of it", null="none holds most")] = None
+    call_us: Annotated[float | None, figure("how much of it; behind waits for the device, of these waits", null="none holds most")] = None
+
+
+class IdleTime(ReportPart, frozen=True, kw_only=True):
+    """One account of the idle time: over the steps, without steps from the host's first event."""
+
+    span_us: Annotated[float, figure("from the first step, or the host's first event, to the end of the last step and of the device's work")]
+    idle_us: Annotated[float, figure("of it the device did nothing")]
+    parts: Annotated[list[IdlePart], figure("the same by `cause`, the costliest first; sums to `idle_us`")]
+
+
+class RuntimeCall(ReportPart, frozen=True, kw_only=True):
+    """All calls of the runtime or the driver of a name."""
+
+    name: Annotated[str, figure("the call")]
+    calls: Annotated[int, figure("how often")]
+    total_us: Annotated[float, figure("all together, on the host")]
+    median_us: Annotated[float, figure("the median")]
+    max_us: Annotated[float, figure("the longest")]
+    waits: Annotated[bool, figure("whether it returns when the device has done something: it synchronises, or copies and blocks")]
+    called_by: Annotated[str | None, figure("the operator around most of its time", null="none is around most of it")] = None
+
+
+class KernelCategory(ReportPart, frozen=True, kw_only=True):
+    """What the device did for operators of a kind."""
+
+    category: Annotated[str, figure("`gemm`, `convolution`, `attention`, `norm`, `reduction`, `elementwise`, `index`, `copy`, `communication` or `other`")]
+    calls: Annotated[int, figure("kernels and memory operations")]
+    total_us: Annotated[float, figure("each with all of its time")]
+    pct: Annotated[float, figure("of the time of all")]
 
 
 class SlowStep(ReportPart, frozen=True, kw_only=True):
@@ -248,3 +292,7 @@ class Accelerator(ReportPart, frozen=True, kw_only=True):
     stream_waits: Annotated[list[StreamWait], figure("waits of a `stream` of a `device` for another one")] = msgspec.field(default_factory=list)
     critical_path: Annotated[CriticalPath | None, figure("what the length of the steps was made of, host and device", null="nothing was launched")] = None
     by_phase: Annotated[list[DevicePhase] | None, figure("`busy_us` by phase", null="nothing was launched in a forward, backward or optimizer")] = None
+    idle_time: Annotated[IdleTime | None, figure("the idle time by cause, one account", null="never where a device is known")] = None
+    runtime_calls: Annotated[list[RuntimeCall], figure("calls of the runtime and driver by name")] = msgspec.field(default_factory=list)
+    categories: Annotated[list[KernelCategory], figure("the device's time by kind of operator")] = msgspec.field(default_factory=list)
+    ranges: Annotated[list[Operator], figure("the same of ranges that the program named (`record_function`)")] = msgspec.field(default_factory=list)

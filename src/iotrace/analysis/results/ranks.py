@@ -21,6 +21,19 @@ class RankBalance(ReportPart, frozen=True, kw_only=True):
     other_ms: Annotated[float, figure("the rest")]
 
 
+class CollectiveSpeed(ReportPart, frozen=True, kw_only=True):
+    """Matched collectives of a kind, type and size, without the waits for late ranks: the least of all ranks."""
+
+    kind: Annotated[str, figure("what it does")]
+    dtype: Annotated[str | None, figure("its type", null="the trace does not state it")] = None
+    bytes_per_call: Annotated[int | None, figure("what a call moves of a rank, the most of all", null="the trace does not state it")] = None
+    calls: Annotated[int, figure("how often")]
+    least_us: Annotated[float, figure("the shortest that any rank stayed in each, all together")]
+    algorithm_gb_per_s: Annotated[float | None, figure("bytes / `least_us`", null="the trace does not state the bytes")] = None
+    bus_gb_per_s: Annotated[float | None, figure("that × nccl-tests' factor for the ranks", null="as above; it has none for this kind")] = None
+    waited_us: Annotated[dict[str, float], figure("by rank: how much longer it stayed in them")]
+
+
 class Collectives(ReportPart, frozen=True, kw_only=True):
     """Collectives that could be matched between ranks; skew is the longest wait of a rank in one."""
 
@@ -28,6 +41,7 @@ class Collectives(ReportPart, frozen=True, kw_only=True):
     unmatched: Annotated[int, figure("those of which a rank has none")]
     skew_ms_mean: Annotated[float | None, figure("longest wait of a rank in one, the mean", null="none matched")] = None
     skew_ms_max: Annotated[float | None, figure("the same, the most", null="none matched")] = None
+    speeds: Annotated[list[CollectiveSpeed], figure("by kind, type and size, the most time first")] = msgspec.field(default_factory=list)
 
 
 class Straggler(ReportPart, frozen=True, kw_only=True):

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from iotrace.analysis.device.modules import short_frame
+from iotrace.analysis.results import IdlePart
 from iotrace.analysis.rules.facts.device import DeviceFacts, Spent
-from iotrace.analysis.rules.model import MORE_WORKERS, THE_DEVICE, Finding, rule
+from iotrace.analysis.rules.model import THE_DEVICE, Finding, rule
 from iotrace.units import counted, percent
 
-_HIGH = 0.2  # of the traced window
+_HIGH = 0.2  # of the span
+
+
+def idle_part(cause: str, us: float, **known: Any) -> IdlePart:
+    """Make a part of the idle time, for examples."""
+    return IdlePart(cause=cause, us=us, gaps=4, **known)
+
+
+def place_of(part: IdlePart) -> str:
+    """Name in parentheses the call and the place that most of a part lies in; empty where none is known."""
+    named = [name for name in (part.call, part.where and short_frame(part.where)) if name]
+    return f" (in {', '.join(named)})" if named else ""
 
 
 @rule(
     "IO600",
     "no-workers",
     "device",
-    turn=MORE_WORKERS,
+    turn=THE_DEVICE,
     fires=[{"wait_ms": 40.0}],
     silent=[{"wait_ms": None}],
 )
@@ -32,6 +46,7 @@ def no_workers(facts: DeviceFacts) -> Iterator[Finding]:
             how="give it some",
             remedy="DataLoader(num_workers=2) or more: it has none",
             evidence={"raw_ms": facts.wait_ms},
+            cost_ms=facts.wait_ms if facts.exposed_wait_ms is None else facts.exposed_wait_ms,
             gain_ms=facts.wait_ms if facts.exposed_wait_ms is None else facts.exposed_wait_ms,
         )
 
@@ -56,7 +71,7 @@ def pageable_copies(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Find
         copies = counted(facts.pageable.calls, "copy", "copies")
         text = f"{copies} to the device from pageable memory stop it from computing"
         remedy = "DataLoader(pin_memory=True) with .to(device, non_blocking=True)"
-        yield _finding(facts, text, remedy, facts.pageable.us, copies=facts.pageable.calls)
+        yield finding_of(facts, text, remedy, facts.pageable.us, copies=facts.pageable.calls)
 
 
 @rule(
@@ -76,7 +91,7 @@ def copies_not_overlapped(facts: DeviceFacts, *, least: float = 0.05) -> Iterato
     if facts.is_worth(facts.pinned.us, least):
         text = f"during {counted(facts.pinned.calls, 'copy', 'copies')} to the device no kernel computes"
         remedy = "copy the next batch on a stream of its own while this one computes"
-        yield _finding(facts, text, remedy, facts.pinned.us, copies=facts.pinned.calls)
+        yield finding_of(facts, text, remedy, facts.pinned.us, copies=facts.pinned.calls)
 
 
 @rule(
@@ -85,22 +100,21 @@ def copies_not_overlapped(facts: DeviceFacts, *, least: float = 0.05) -> Iterato
     "device",
     turn=THE_DEVICE,
     saves_wait=False,
-    fires=[{"synchronising": Spent(600.0, 4), "at": "aten::item"}],
-    silent=[{"synchronising": Spent(100.0, 4)}, {"late_us": 600.0}],
+    fires=[{"parts": [idle_part("synchronisation", 600.0)]}],
+    silent=[{"parts": [idle_part("synchronisation", 100.0)]}, {"parts": [idle_part("launch_gap", 600.0)]}],
 )
 def synchronising_calls(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Finding]:
     """The host waits for the device, and launches nothing meanwhile: the device then idles.
 
-    Only the idle time behind such calls counts, not the wait itself.
+    Only the idle time behind such calls counts, up to 1 ms each, not the wait itself.
 
     Remedy: keep `.item()`, `.cpu()`, `synchronize()` and prints of the loss out of most steps.
     """
-    spent = facts.synchronising
-    if facts.is_worth(spent.us, least):
-        where = f" (in {facts.at})" if facts.at else ""
-        text = f"{counted(spent.calls, 'call')} wait for the device, which then idles{where}"
+    part = facts.idle("synchronisation")
+    if facts.is_worth(part.us, least):
+        text = f"{counted(part.gaps, 'call')} wait for the device, which then idles{place_of(part)}"
         remedy = "keep .item(), .cpu(), synchronize() and prints of the loss out of most steps"
-        yield _finding(facts, text, remedy, spent.us, calls=spent.calls)
+        yield finding_of(facts, text, remedy, part.us, calls=part.gaps)
 
 
 @rule(
@@ -109,30 +123,35 @@ def synchronising_calls(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[
     "device",
     turn=THE_DEVICE,
     saves_wait=False,
-    fires=[{"late_us": 3000.0, "kernels_per_step": 200.0, "kernel_median_us": 5.0}],
+    fires=[{"parts": [idle_part("launch_gap", 3000.0)], "kernels_per_step": 200.0, "kernel_median_us": 5.0}],
     silent=[
-        {"late_us": 3000.0, "kernels_per_step": 200.0, "kernel_median_us": 200.0},
-        {"late_us": 3000.0, "kernels_per_step": 10.0, "kernel_median_us": 5.0},
-        {"late_us": 300.0, "kernels_per_step": 200.0, "kernel_median_us": 5.0},
+        {"parts": [idle_part("launch_gap", 3000.0)], "kernels_per_step": 200.0, "kernel_median_us": 200.0},
+        {"parts": [idle_part("launch_gap", 3000.0)], "kernels_per_step": 10.0, "kernel_median_us": 5.0},
+        {"parts": [idle_part("launch_gap", 300.0)], "kernels_per_step": 200.0, "kernel_median_us": 5.0},
+        {"parts": [idle_part("host", 3000.0)], "kernels_per_step": 200.0, "kernel_median_us": 5.0},
+        {"parts": [idle_part("graph_replay", 3000.0)], "kernels_per_step": 200.0, "kernel_median_us": 5.0},
     ],
 )
 def launch_bound(
-    facts: DeviceFacts, *, least: float = 0.2, fewest_kernels: int = 50, most_median_us: float = 20.0
+    facts: DeviceFacts, *, least: float = 0.05, fewest_kernels: int = 50, most_median_us: float = 20.0
 ) -> Iterator[Finding]:
     """Kernels are shorter than their launches: the device idles however fast the host is otherwise.
 
+    Only gaps up to 0.2 ms count that began before the launch: longer ones have another reason.
+
     Remedy: `torch.compile(mode="reduce-overhead")` or CUDA graphs, which launch many kernels at once.
     """
-    if not facts.is_worth(facts.late_us, least) or facts.kernels_per_step < fewest_kernels:
+    part = facts.idle("launch_gap")
+    if not facts.is_worth(part.us, least) or facts.kernels_per_step < fewest_kernels:
         return
     if facts.kernel_median_us <= most_median_us:
         text = (
-            f"the host launches {facts.kernels_per_step:.0f} kernels a step too late, "
+            f"the host launches {facts.kernels_per_step:.0f} kernels a step one by one and too late, "
             f"most of them short ({facts.kernel_median_us:.0f} us)"
         )
         remedy = 'torch.compile(mode="reduce-overhead") or CUDA graphs launch them at once'
-        figures = {"kernels_per_step": facts.kernels_per_step, "median_us": facts.kernel_median_us}
-        yield _finding(facts, text, remedy, facts.late_us, **figures)
+        kernels, median_us = facts.kernels_per_step, facts.kernel_median_us
+        yield finding_of(facts, text, remedy, part.us, kernels_per_step=kernels, median_us=median_us)
 
 
 @rule(
@@ -155,8 +174,8 @@ def exposed_communication(facts: DeviceFacts, *, least: float = 0.1) -> Iterator
     if facts.trains and facts.is_worth(facts.exposed.us, least):
         share = percent(facts.exposed.us / facts.span_us)
         text = f"communication that no computation hides, waits for late ranks included, takes {share}"
-        remedy = "overlap it with the backward pass (DDP's bucket_cap_mb, FSDP's prefetch)"
-        yield _finding(facts, text, remedy, facts.exposed.us, calls=facts.exposed.calls)
+        remedy = "overlap communication with the backward pass (DDP's bucket_cap_mb, FSDP's prefetch)"
+        yield finding_of(facts, text, remedy, facts.exposed.us, calls=facts.exposed.calls)
 
 
 @rule(
@@ -181,7 +200,7 @@ def allocations(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Finding]
             f"{counted(spent.calls, 'call')} of cudaMalloc and cudaFree behind the first step idle the device"
         )
         remedy = "equal shapes, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        yield _finding(facts, text, remedy, spent.us, calls=spent.calls)
+        yield finding_of(facts, text, remedy, spent.us, calls=spent.calls)
 
 
 @rule(
@@ -205,15 +224,19 @@ def no_tensor_cores(facts: DeviceFacts, *, least_of_busy: float = 0.2) -> Iterat
         share = percent(slow.us / facts.busy_us)
         text = f"kernels in single precision without tensor cores take {share} of the device's work"
         remedy = 'torch.set_float32_matmul_precision("high") or autocast'
-        yield _finding(facts, text, remedy, slow.us * facts.single_saved, kernels=slow.calls)
+        yield finding_of(facts, text, remedy, slow.us * facts.single_saved, kernels=slow.calls)
 
 
-def _finding(facts: DeviceFacts, text: str, remedy: str, cost_us: float, **evidence: float) -> Finding:
-    gain_ms = cost_us / 1e3 / facts.steps
+def finding_of(
+    facts: DeviceFacts, text: str, remedy: str, cost_us: float, /, gains: bool = True, **evidence: float
+) -> Finding:
+    """Make the finding of what costs `cost_us` over the span; where it comes but once it `gains` nothing."""
+    cost_ms = cost_us / 1e3 / facts.steps
     return Finding(
         text=text,
         remedy=remedy,
         level="high" if cost_us >= _HIGH * facts.span_us else "medium",
-        evidence={"ms_per_step": gain_ms, **evidence},
-        gain_ms=gain_ms,
+        evidence={"ms_per_step": cost_ms, **evidence},
+        cost_ms=cost_ms,
+        gain_ms=cost_ms if gains and facts.stepped else None,
     )

@@ -27,7 +27,7 @@ SUBJECTS = {
     "loader": ("files", "samples", "workers", "sources"),
     "rank": ("cpus", "memory", "waste", "startup", "numa", "repeated", "regions"),
     "loop": ("iterators", "memory", "loop"),
-    "device": ("device",),
+    "device": ("device", "device_idle"),
     "job": ("job",),
     "trust": ("trust",),
     "run": ("trust",),
@@ -180,9 +180,14 @@ def resolve(found: Sequence[Finding]) -> list[Finding]:
         turn = _turn(each)
         if is_wasted and turn in _OF_LOADERS and each.spares_work and (each.gain_ms or 0.0) >= most_ms:
             return each.tries, _OF_LOADERS[0] - 0.5, 0.0
-        return each.tries, turn, -(each.gain_ms or 0.0) if turn in _BY_GAIN else 0.0
+        return each.tries, turn, -_worth(each, turn) if turn in _BY_GAIN else 0.0
 
     return sorted(left, key=place)
+
+
+def _worth(each: Finding, turn: int) -> float:
+    """What a change gains; of the device also what its cause costs, where no gain is told."""
+    return max(each.gain_ms or 0.0, (each.cost_ms or 0.0) if turn == THE_DEVICE else 0.0)
 
 
 # Turns of advice: causes outside the loader first, what the training thread does last.

@@ -1,18 +1,20 @@
-"""What bare traces say beside the data wait: how long the device idled, and what ended that."""
+"""What bare traces say beside the data wait: what cost the device most, its idle time by cause first."""
 
 from __future__ import annotations
 
-from iotrace.analysis.results import Accelerator, RankReport
-from iotrace.units import duration, milliseconds, percent
+from collections.abc import Sequence
 
-IDLE_PERCENT = 10.0  # of the traced window, from which the device's idle time is the verdict
-_MOSTLY = 0.5  # of the idle time: what one class has to take to be named as its reason
-_REASONS = {
-    "data_wait": "it waits for data",
-    "host_wait": "the host launches its kernels too late",
-    "kernel_wait": "its kernels are short, with gaps between them",
-}
-_ON_DEVICE = ("kernel", "memcpy", "memset", "communication")
+from iotrace.analysis.device.modules import short_frame
+from iotrace.analysis.results import Accelerator, IdlePart, Imbalance, RankReport
+from iotrace.units import counted, duration, milliseconds, percent
+
+IDLE_PERCENT = 10.0  # of the account's span, from which idle time or communication is the verdict
+_MOSTLY = 0.5  # of the idle time: what the first steps have to take to be named as its reason
+_WORTH_NAMING = 0.15  # of the idle time
+_MOST_NAMED = 2
+ALONE = "communication_alone"
+_CATEGORIES = {"gemm": "GEMM", "index": "indexing"}
+_MOST_CATEGORIES = 3
 
 
 def each_step(rank: RankReport) -> str:
@@ -20,62 +22,138 @@ def each_step(rank: RankReport) -> str:
     return "the trace" if rank.steps.count == 1 and rank.steps.per_second is None else "each step"
 
 
-def idle_fraction(rank: RankReport) -> float | None:
-    """The share of the steps, without steps of the traced window, in which the device did nothing."""
-    found, parts = rank.accelerator, rank.breakdown_ms
-    if found is None or not found.span_us:
+def costs_of(rank: RankReport) -> dict[str, float]:
+    """What cost the device time, as shares of the account's span: idle time by cause, communication alone."""
+    found = rank.accelerator
+    if found is None or found.idle_time is None:
+        return {}
+    costs = {part.cause: part.us for part in found.idle_time.parts}
+    costs[ALONE] = found.comm_us - found.comm_comp_overlap_us
+    return {cause: us / found.idle_time.span_us for cause, us in costs.items()}
+
+
+def costliest(ranks: Sequence[RankReport]) -> tuple[str, RankReport] | None:
+    """Find the cause that costs the ranks most, and the rank that it costs most; None without a device."""
+    known = [(rank, costs) for rank in ranks if (costs := costs_of(rank))]
+    sums: dict[str, float] = {}
+    for _, costs in known:
+        for cause, share in costs.items():
+            sums[cause] = sums.get(cause, 0.0) + share
+    if not sums:
         return None
-    if not parts or not sum(parts.values()):
-        return found.idle_us / found.span_us
-    return 1 - sum(parts.get(name, 0.0) for name in _ON_DEVICE) / sum(parts.values())
+    cause = max(sums, key=lambda each: sums[each])
+    return cause, max(known, key=lambda pair: pair[1].get(cause, 0.0))[0]
 
 
-def idle_text(rank: RankReport) -> str | None:
-    """Say how long the device idled; None where that is little, or was not recorded."""
-    fraction, found, parts = idle_fraction(rank), rank.accelerator, rank.breakdown_ms
-    if fraction is None or found is None or 100 * fraction < IDLE_PERCENT:
-        return None
-    named = {gpu.name for gpu in rank.system.gpus}
-    device = f", {named.pop()}" if len(named) == 1 else ""
-    step_ms = sum((parts or {}).values())
-    if not step_ms:
-        of = f"{duration(1e3 * found.idle_us)} of {duration(1e3 * found.span_us)}"
-        return f"{percent(fraction)} of the traced time ({of}){device}"
-    return f"{percent(fraction)} of {each_step(rank)} ({fraction * step_ms:.1f} of {step_ms:.1f} ms){device}"
-
-
-def exposed_communication(found: Accelerator) -> str:
-    """Say how much communication no computation hides; empty where that is little."""
-    exposed_us = found.comm_us - found.comm_comp_overlap_us
-    if not found.span_us or 100 * exposed_us / found.span_us < IDLE_PERCENT:
-        return ""
+def idle_fraction(rank: RankReport) -> float:
+    """The share of the account's span in which the device did nothing; 0 where no device is known."""
+    found = rank.accelerator
     return (
-        f"communication that no compute hides takes {percent(exposed_us / found.span_us)} of the traced time"
+        0.0 if found is None or found.idle_time is None else found.idle_time.idle_us / found.idle_time.span_us
     )
 
 
-def why_idle(found: Accelerator) -> str | None:
-    """Name the class of most gaps between kernels, and the module whose kernel ended most of them."""
-    name = max(found.idle_by_class_us, key=lambda each: found.idle_by_class_us[each], default="")
-    idle_us, exposed = found.idle_by_class_us.get(name, 0.0), exposed_communication(found)
-    if name not in _REASONS or not idle_us or idle_us < _MOSTLY * found.idle_us:
-        return exposed or None
-    share = percent(idle_us / found.idle_us)
-    ended = max(found.idle_by_module, key=lambda one: one.idle_us, default=None)
-    where = ""
-    if ended is not None and (ended.module or ended.phase != "other"):
-        module = f"{ended.module}, " if ended.module else ""
-        where = f", {percent(ended.idle_us / found.idle_us)} before kernels of {module}{ended.phase}"
-    elif (origin := next((one for one in found.idle_by_origin if one.kind == "operator"), None)) is not None:
-        where = f", {percent(origin.idle_us / found.idle_us)} before kernels of {origin.name}"
-    return f"{_REASONS[name]}: {share} of its gaps{where}{exposed and f'; {exposed}'}"
+def verdict_of_device(
+    cause: str, rank: RankReport, imbalance: Imbalance | None
+) -> tuple[str, str, str] | None:
+    """Return the kind of verdict, what it says and why; None where no device is known."""
+    found = rank.accelerator
+    if found is None or found.idle_time is None:
+        return None
+    idle, alone = idle_fraction(rank), costs_of(rank)[ALONE]
+    span_us = found.idle_time.span_us
+    device = _device(rank)
+    if 100 * max(idle, alone) < IDLE_PERCENT:
+        works = _share(1 - idle, span_us)
+        return "device-busy", _busy(found, device), f"little idles: the device works {works}"
+    if 100 * idle < IDLE_PERCENT or (cause == ALONE and 100 * alone >= IDLE_PERCENT):
+        return "communication-bound", f"{_share(alone, span_us)}{device}", _why_alone(rank, imbalance)
+    return "device-idle", f"{_share(idle, span_us)}{device}", why_first(rank) or why_idle(found)
+
+
+def _share(fraction: float, span_us: float) -> str:
+    spent, whole = duration(1e3 * fraction * span_us), duration(1e3 * span_us)
+    if 1e4 <= span_us < 1e7:
+        spent, whole = f"{fraction * span_us / 1e3:.1f}", f"{span_us / 1e3:.1f} ms"
+    return f"{percent(fraction)} of the traced time ({spent} of {whole})"
+
+
+def _device(rank: RankReport) -> str:
+    named = {gpu.name for gpu in rank.system.gpus if gpu.name}
+    return f", {named.pop()}" if len(named) == 1 else ""
+
+
+def _busy(found: Accelerator, device: str) -> str:
+    """Name the kinds of operators that have most of the device's time."""
+    told = [
+        f"{one.pct:.0f} % {_CATEGORIES.get(one.category, one.category)}"
+        for one in found.categories[:_MOST_CATEGORIES]
+        if one.pct >= 1
+    ]
+    return f"{', '.join(told)}{device}"
+
+
+def _why_alone(rank: RankReport, imbalance: Imbalance | None) -> str:
+    """Name the collectives, and how much of their time is the wait for ranks that came later."""
+    found = rank.accelerator
+    kinds = [] if found is None else sorted(found.collectives, key=lambda one: -one.exposed_us)
+    named = ", ".join(f"{one.kind} {milliseconds(one.exposed_us / 1e3)}" for one in kinds[:_MOST_NAMED])
+    text = f"no compute hides its communication: {named}"
+    own = None if imbalance is None else next((one for one in imbalance.ranks if one.rank == rank.rank), None)
+    if found is not None and found.idle_time is not None and found.idle_time.parts:
+        part = found.idle_time.parts[0]
+        if 100 * part.us >= IDLE_PERCENT * found.idle_time.span_us:
+            text += f"; it idles {phrase(part)}"
+    if own is not None and own.communication_wait_ms and own.step_ms:
+        text += f"; waits for other ranks are {percent(own.communication_wait_ms / own.step_ms)} of each step"
+    return text
+
+
+def why_idle(found: Accelerator) -> str:
+    """Name the causes of most of the idle time, with what each costs."""
+    account = found.idle_time
+    if account is None or not account.idle_us:
+        return ""
+    told = [part for part in account.parts if part.us >= _WORTH_NAMING * account.idle_us]
+    said = [phrase(part) for part in (told or account.parts[:1])[:_MOST_NAMED]]
+    exposed_us = found.comm_us - found.comm_comp_overlap_us
+    if 100 * exposed_us >= IDLE_PERCENT * account.span_us:
+        share = percent(exposed_us / account.span_us)
+        said.append(f"communication that no compute hides takes {share} of the traced time")
+    return "; ".join(said)
+
+
+def phrase(part: IdlePart) -> str:
+    """Say what a part of the idle time was spent on: its ms first."""
+    where = f", most in {short_frame(part.where)}" if part.where else ""
+    call = part.call or ("calls that wait for the device" if part.cause == "synchronisation" else "copies")
+    gaps = counted(part.gaps, "gap")
+    said = {
+        "before_first_kernel": f"before the first kernel{where}{f', in {part.call}' if part.call else ''}",
+        "launch_delay": "from the first launch to its start, for which the trace has no reason",
+        "data_wait": "while the loop waits for data",
+        "blocking_copy": f"in or behind {call}, which blocks the host{where}",
+        "synchronisation": f"behind {call}, for which the host waits{where}",
+        "allocation": f"while memory is allocated and freed{where}",
+        "communication": "while the host communicates",
+        "launch_gap": f"in {gaps} of at most 0.2 ms: the host launches kernels too late",
+        "launch_call": f"inside slow calls of {part.call or 'the runtime'}{where}",
+        "host": f"in {gaps} of more than 0.2 ms, in which the host does other work{where}",
+        "graph_replay": f"in {gaps} within CUDA graphs that were launched in time",
+        "stream_wait": f"in {gaps} while streams wait for each other",
+        "kernel_gap": f"in {gaps} between kernels that were launched in time",
+        "after_last_kernel": f"after the last kernel{where}",
+        "unknown": f"in {gaps} of unknown cause: the kernels were launched in time",
+    }
+    return f"{milliseconds(part.us / 1e3)} {said[part.cause]}"
 
 
 def why_first(rank: RankReport) -> str | None:
     """Say what the first steps paid, where that is most of the device's idle time; else None."""
-    first = [step for step in rank.slow_steps or [] if step.is_first and step.over_ms is not None]
+    first = [step for step in rank.slow_steps or [] if step.is_first and step.over_ms]
     over_ms = sum(step.over_ms or 0.0 for step in first)
-    if rank.accelerator is None or over_ms * 1e3 < _MOSTLY * rank.accelerator.idle_us:
+    account = None if rank.accelerator is None else rank.accelerator.idle_time
+    if account is None or not first or over_ms * 1e3 < _MOSTLY * account.idle_us:
         return None
     names = {name for step in first for name in step.parts_ms}
     parts = {name: sum(step.parts_ms.get(name, 0.0) for step in first) for name in names}

@@ -19,7 +19,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.rules.model import find_all, rule_of
 from iotrace.analysis.verdict import failed
-from iotrace.analysis.verdict.device import idle_fraction, idle_text, why_first, why_idle
+from iotrace.analysis.verdict.device import costliest, costs_of, verdict_of_device
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.reason import MOSTLY, ready_text, reason_of, waits_text
 from iotrace.analysis.wait.data_wait import (
@@ -32,6 +32,7 @@ from iotrace.session.liveness import ENDED, RUNNING
 from iotrace.units import bounds, percent
 
 if TYPE_CHECKING:
+    from iotrace.analysis.results import Imbalance
     from iotrace.analysis.rules.facts.job import JobFacts
     from iotrace.analysis.verdict.loop_costs import LoopCosts
 
@@ -44,6 +45,8 @@ BANNERS = {
     "running": "RUNNING",
     "wait-unknown": "WAIT UNKNOWN",
     "device-idle": "DEVICE IDLE",
+    "communication-bound": "COMMUNICATION-BOUND",
+    "device-busy": "DEVICE BUSY",
 }
 _KINDS = {
     "highly input-bound": "input-bound",
@@ -89,7 +92,7 @@ def verdict_of(
     """Say what holds for the job: its failure, a rank that is late, else the rank that waits longest."""
     found = (_late(job) if job is not None else None) or of_worst(ranks)
     if not session.argv:
-        found = _of_traces(found, ranks)
+        found = _of_traces(found, ranks, None if job is None else job.imbalance)
         if found.why is None and found.kind not in ("wait-unknown", "not-input-bound"):
             found = replace(found, why=_why_of_trace(found.rank, recommendations))
     if session.state != ENDED and found.kind == "wait-unknown":  # a loop that was not seen may not have begun
@@ -242,23 +245,30 @@ def _read_ms(rank: RankReport) -> float:
     return rank.loop_reads.read_ms + rank.loop_reads.decode_ms if rank.loop_reads is not None else 0.0
 
 
-def _of_traces(found: Finding, ranks: Sequence[RankReport]) -> Finding:
-    """Judge bare traces: by the data wait where there is one, else by the device's idle time."""
-    if found.kind not in ("wait-unknown", "not-input-bound"):
+def _of_traces(found: Finding, ranks: Sequence[RankReport], imbalance: Imbalance | None) -> Finding:
+    """Judge bare traces by what costs most: the data wait, else the device by its largest cause."""
+    if found.kind in ("rank-late", "failed", "running"):
         return found
-    known = [rank for rank in ranks if rank.accelerator is not None and rank.accelerator.span_us]
-    rank = max(known, key=lambda each: idle_fraction(each) or 0.0, default=None)
-    if rank is not None and rank.accelerator is not None and (text := idle_text(rank)) is not None:
-        of = f", rank {rank.rank} of {rank.world_size or len(ranks)}" if len(ranks) > 1 else ""
-        return Finding(
-            kind="device-idle",
-            text=f"{text}{of}",
-            why=why_first(rank) or why_idle(rank.accelerator),
-            rank=rank,
-        )
-    if found.kind == "wait-unknown" and found.rank is not None and found.rank.steps.count:
-        return replace(found, text="no wait for a DataLoader was recorded", fix=None)
-    return found
+    worst = costliest(ranks)
+    if worst is None:
+        if found.kind == "wait-unknown" and found.rank is not None and found.rank.steps.count:
+            return replace(found, text="no wait for a DataLoader was recorded", fix=None)
+        return found
+    cause, rank = worst
+    is_input_bound = found.kind in ("input-bound", "moderately-input-bound")
+    told = verdict_of_device(cause, rank, imbalance)
+    if told is None or (is_input_bound and (cause == "data_wait" or _data_costs_most(found, cause, rank))):
+        return found
+    kind, text, why = told
+    if kind == "device-busy" and found.kind != "wait-unknown":
+        return found
+    of = f", rank {rank.rank} of {rank.world_size or len(ranks)}" if len(ranks) > 1 else ""
+    return Finding(kind=kind, text=f"{text}{of}", why=why, rank=rank)
+
+
+def _data_costs_most(found: Finding, cause: str, rank: RankReport) -> bool:
+    """Whether the rank that waits longest for data loses more by that than another one by a cause."""
+    return found.rank is not None and _fraction(found.rank) >= costs_of(rank).get(cause, 0.0)
 
 
 def _why_of_trace(rank: RankReport | None, recommendations: Sequence[Recommendation]) -> str | None:

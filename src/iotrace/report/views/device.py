@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from iotrace.analysis.device.modules import short_frame
 from iotrace.analysis.results import Accelerator, RankReport, Report
-from iotrace.report.views.ranks import late_in_groups
+from iotrace.report.views.ranks import late_in_groups, speeds
 from iotrace.report.views.table import Field, Table, of_ranks
 from iotrace.units import counted, one_decimal, size, three_digits
 
@@ -19,6 +20,15 @@ REMEDY = "iotrace run -- CMD records one where torch sees a device"
 
 def _ms(time_us: float) -> str:
     return f"{time_us / 1e3:.1f}"
+
+
+_ON_BOTH = (
+    Field("host_self_us", "host self", _ms),
+    Field("host_total_us", "host", _ms),
+    Field("device_self_us", "device self", _ms, absent="-"),
+    Field("device_total_us", "device", _ms, absent="-"),
+    Field("calls", "calls"),
+)
 
 
 def of_device(
@@ -61,7 +71,7 @@ def kernels(report: Report) -> list[Table]:
     fields = (
         Field("total_us", "ms", _ms),
         Field("calls", "calls"),
-        Field("mean_us", "mean us", one_decimal),
+        Field("median_us", "median us", one_decimal, absent="-"),
         Field("blocks_per_sm", "blocks/SM", three_digits, absent="-"),
         Field("occupancy_pct", "occup. %", three_digits, absent="-"),
         Field("op", "launched by", is_text=True),
@@ -85,20 +95,24 @@ def kernels(report: Report) -> list[Table]:
 
 def operators(report: Report) -> list[Table]:
     """Show the operators, the costliest for the host first."""
-    fields = (
-        Field("host_self_us", "host self", _ms),
-        Field("host_total_us", "host", _ms),
-        Field("device_self_us", "device self", _ms, absent="-"),
-        Field("device_total_us", "device", _ms, absent="-"),
-        Field("calls", "calls"),
-        Field("name", "operator", is_text=True),
-    )
+    fields = (*_ON_BOTH, Field("name", "operator", is_text=True))
 
     def make(rank: RankReport) -> Table:
         none = "no trace of torch.profiler holds operators"
         return Table(title="Operators, in ms", rows=rank.operators or [], fields=fields, unknown=none)
 
     return of_ranks(report.ranks, make)
+
+
+def ranges(report: Report) -> list[Table]:
+    """Show the ranges that the program named, the costliest for the host first."""
+    fields = (*_ON_BOTH, Field("name", "range", is_text=True))
+    none, remedy = (
+        "the program named none",
+        "torch.profiler.record_function(NAME) around what is to be told apart",
+    )
+    title = "Ranges of the program, in ms, with what their own threads launched"
+    return of_device(report, title, fields, lambda found: found.ranges, unknown=none, remedy=remedy)
 
 
 def shapes(report: Report) -> list[Table]:
@@ -154,7 +168,7 @@ def collectives(report: Report) -> list[Table]:
         return ["exposed: while no kernel computed; a bandwidth includes the wait for late ranks"]
 
     tables = of_device(report, "Communication", fields, lambda found: found.collectives, notes)
-    return [*tables, late_in_groups(report)]
+    return [*tables, speeds(report), late_in_groups(report)]
 
 
 def memory_operations(report: Report) -> list[Table]:
@@ -200,6 +214,55 @@ def gaps(report: Report) -> list[Table]:
         notes,
         commands=lambda found: [gap.command for gap in found.gaps],
     )
+
+
+def idle_time(report: Report) -> list[Table]:
+    """Show the account of idle time, the costliest cause first."""
+    fields = (
+        Field("us", "idle ms", _ms),
+        Field("gaps", "gaps"),
+        Field("cause", "cause", lambda name: name.replace("_", " "), is_text=True),
+        Field("call", "call", is_text=True, absent="-"),
+        Field("where", "on the host", short_frame, is_text=True, absent="-"),
+    )
+
+    def notes(found: Accelerator) -> list[str]:
+        if found.idle_time is None:
+            return []
+        return [f"they sum to {_ms(found.idle_time.idle_us)} of {_ms(found.idle_time.span_us)} ms"]
+
+    def rows(found: Accelerator) -> Sequence[msgspec.Struct]:
+        return [] if found.idle_time is None else found.idle_time.parts
+
+    return of_device(report, "Idle time of the device by cause", fields, rows, notes)
+
+
+def runtime_calls(report: Report) -> list[Table]:
+    """Show the calls of the runtime and the driver, the costliest for the host first."""
+    fields = (
+        Field("total_us", "host ms", _ms),
+        Field("calls", "calls"),
+        Field("median_us", "median us", one_decimal),
+        Field("max_us", "longest us", one_decimal),
+        Field("waits", "waits", lambda waits: "yes" if waits else "-", is_text=True),
+        Field("called_by", "called by", is_text=True, absent="-"),
+        Field("name", "call", is_text=True),
+    )
+    note = "waits: it returns when the device has done something; called by: the operator around most of it"
+    return of_device(
+        report, "Calls of the runtime", fields, lambda found: found.runtime_calls, lambda _: [note]
+    )
+
+
+def categories(report: Report) -> list[Table]:
+    """Show what the device's time was for, the most first."""
+    fields = (
+        Field("total_us", "ms", _ms),
+        Field("pct", "%", one_decimal),
+        Field("calls", "calls"),
+        Field("category", "category", is_text=True),
+    )
+    return of_device(report, "The device's time by kind of operator", fields, lambda found: found.categories)
 
 
 def modules(report: Report) -> list[Table]:

@@ -6,7 +6,7 @@ import msgspec
 
 from iotrace.analysis.results import Imbalance, RankReport, Report
 from iotrace.report.views.table import Field, Table
-from iotrace.units import one_decimal
+from iotrace.units import one_decimal, size, three_digits
 
 _WHY = {"data": "its data", "compute": "more computing", "launch": "late launches", "host": "its host"}
 _WHY["communication"] = "other collectives"
@@ -126,6 +126,28 @@ def late_in_groups(report: Report) -> Table:
         fields=fields,
         unknown="no collective could be matched across the ranks",
         notes=[f"{late}; in %: how many of the matched calls these are", *_basis(found)],
+    )
+
+
+def speeds(report: Report) -> Table:
+    """Show how fast communication is once all ranks are there."""
+    found = report.imbalance
+    rows = [] if found is None else found.collectives.speeds
+    fields = (
+        Field("least_us", "ms", lambda us: f"{us / 1e3:.2f}"),
+        Field("calls", "calls"),
+        Field("bytes_per_call", "bytes/call", size),
+        Field("algorithm_gb_per_s", "alg. GB/s", three_digits),
+        Field("bus_gb_per_s", "bus GB/s", three_digits),
+        Field("dtype", "type", is_text=True),
+        Field("kind", "kind", is_text=True),
+    )
+    return Table(
+        title="Communication without waits: the least time of all ranks",
+        rows=rows,
+        fields=fields,
+        unknown="no collective could be matched across the ranks",
+        remedy="give the traces of all ranks",
     )
 
 

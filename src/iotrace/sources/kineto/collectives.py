@@ -41,10 +41,12 @@ def collective_of(name: str, arguments: bytes) -> Collective:
             ranks=_ranks(_list(args.get("Process Group Ranks"))),
             sequence=_int(args.get("Seq")),
         )
-    types = _list(args.get("Input type"))
+    types, kind = _list(args.get("Input type")), name.partition(":")[2]
+    # A range tells what went in: of what a gather brings out more.
+    dims = None if "gather" in kind else _list(args.get("Input Dims"))
     return Collective(
-        name=name.partition(":")[2],
-        elements=_elements(_list(args.get("Input Dims"))),
+        name=kind,
+        elements=_elements(dims),
         dtype=str(types[0]) if isinstance(types, list) and types else None,
     )
 

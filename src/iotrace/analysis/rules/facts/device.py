@@ -7,18 +7,16 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute
-from iotrace.analysis.device.gaps import CLASSES, classify, gaps_of
-from iotrace.analysis.device.modules import program_lines, rows_around
-from iotrace.analysis.intervals import Coverage, innermost, union
-from iotrace.analysis.results import Accelerator
+from iotrace.analysis.device.gaps import gaps_of
+from iotrace.analysis.device.idle_time import EDGES
+from iotrace.analysis.intervals import Coverage, union
+from iotrace.analysis.results import Accelerator, CollectiveKind, IdlePart
 from iotrace.sources.kineto.kinds import Kind, is_data_wait
-from iotrace.sources.kineto.trace import Column, KinetoTrace
+from iotrace.sources.kineto.trace import KinetoTrace
 
-_SYNCHRONISES = re.compile(r"(?:cuda|hip)(?:Stream|Device|Event|Ctx)Synchronize|cuCtxSynchronize")
 _ALLOCATES = re.compile(r"(?:cuda|hip)(?:Malloc|Free)$")
 _OVERLAPS = ("all_reduce", "reduce_scatter", "all_gather")
 # Where the peaks are not known: an A100 does 312 TFLOP/s of bfloat16 and 19.5 of single precision.
@@ -34,42 +32,53 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """An accelerator over its traced window, times in us; `steps` is 1 where there are none.
+    """An accelerator over the span of its account of idle time, in us; `steps` is 1 where there are none.
 
-    `pageable` and `pinned` are copies to the device while no kernel computed. `synchronising`: calls that
-    waited for the device, by what it then idled; `at` is the operator around the costliest and its line.
-    `late_us`: it idled before kernels that the host launched late for another reason. `exposed`:
-    collectives that no computation hid, in a program that `trains`. `allocations` behind the first step, by
-    what the device idled in them. `single_precision`: kernels without tensor cores on devices that have
-    some, `single_saved` of their time is what the others would save. `wait_ms` is the loop's wait for a
-    DataLoader whose batches it makes itself, `exposed_wait_ms` the device's idle time in it.
+    `parts` are the idle time by cause; `has_stacks`: frames may name where. `pageable` and `pinned` are
+    copies to the device while no kernel computed. `exposed`: collectives that no computation hid, in a
+    program that `trains`; `exposed_others` those that training does not overlap by itself. `allocations`
+    behind the first step, by what the device idled in them. `single_precision`: kernels without tensor cores
+    on devices that have some, `single_saved` of their time is what the others would save. `elementwise_us`
+    is what elementwise kernels took. `wait_ms` is the loop's wait for a DataLoader whose batches it makes
+    itself, `exposed_wait_ms` the device's idle time in it. Without steps (not `stepped`) no gain is told: of
+    what would it be?
     """
 
     span_us: float = 0.0
     busy_us: float = 0.0
     steps: int = 1
+    stepped: bool = True
+    has_stacks: bool = False
+    parts: Sequence[IdlePart] = ()
     pageable: Spent = Spent()
     pinned: Spent = Spent()
-    synchronising: Spent = Spent()
-    at: str = ""
-    late_us: float = 0.0
     kernels_per_step: float = 0.0
     kernel_median_us: float = 0.0
     exposed: Spent = Spent()
+    exposed_others: Spent = Spent()
     trains: bool = False
+    elementwise_us: float = 0.0
     allocations: Spent = Spent()
     single_precision: Spent = Spent()
     single_saved: float = _SAVED
     wait_ms: float | None = None
     exposed_wait_ms: float | None = None
 
+    def idle(self, cause: str) -> IdlePart:
+        """Return the idle time of a cause, an empty part where there is none."""
+        none = IdlePart(cause=cause, us=0.0, gaps=0)
+        return next((part for part in self.parts if part.cause == cause), none)
+
     def is_worth(self, spent_us: float, share: float) -> bool:
-        """Whether that is this share of the traced window or more; never without a device."""
+        """Whether that is this share of the span or more; never without a device."""
         return spent_us >= share * self.span_us > 0
 
 
-def device_facts(compute: Compute) -> DeviceFacts | None:
-    """Sum up what the windows of a rank's traces show; None without a device."""
+def device_facts(compute: Compute, whole: bool = False) -> DeviceFacts | None:
+    """Sum up what the windows of a rank's traces show; None without a device.
+
+    The ends of a session's window are the profiler's. Those of a trace are the program's: it is `whole`.
+    """
     found = compute.accelerator
     if found is None:
         return None
@@ -77,27 +86,26 @@ def device_facts(compute: Compute) -> DeviceFacts | None:
     kernels = np.concatenate(lengths) if lengths else np.empty(0, np.int64)
     steps = compute.breakdown_steps or 1
     overlapped = [one for one in found.collectives if one.kind in _OVERLAPS]
-    late = [
-        _late(activity, Coverage(waits.starts_ns, waits.ends_ns), found)
-        for activity, waits in zip(compute.activities, compute.waits, strict=True)
-    ]
-    costliest = max(late, key=lambda each: each.costs_us.sum(), default=None)
+    others = [one for one in found.collectives if one.kind not in _OVERLAPS]
+    account = found.idle_time
     peaks = found.peaks.tflop_per_s if found.peaks is not None else {}
     return DeviceFacts(
-        span_us=found.span_us,
+        span_us=found.span_us if account is None else account.span_us,
         busy_us=found.busy_us,
         steps=steps,
+        stepped=any(activity.step_spans()[1] for activity in compute.activities),
+        has_stacks=any(bool((activity.kinds == Kind.PYTHON).any()) for activity in compute.activities),
+        parts=[] if account is None else [part for part in account.parts if whole or part.cause not in EDGES],
         pageable=_to_device(found, pinned=False),
         pinned=_to_device(found, pinned=True),
-        synchronising=_sum(Spent(float(each.costs_us.sum()), len(each.calls)) for each in late),
-        at="" if costliest is None else costliest.at,
-        late_us=sum(each.other_us for each in late),
         kernels_per_step=len(kernels) / steps,
         kernel_median_us=float(np.median(kernels)) / 1e3 if len(kernels) else 0.0,
-        exposed=Spent(sum(one.exposed_us for one in overlapped), sum(one.calls for one in overlapped)),
+        exposed=_exposed(overlapped),
+        exposed_others=_exposed(others),
         trains=any(one.phase == "backward" for one in found.idle_by_module),
         allocations=_sum(map(_allocations, compute.activities)),
         single_precision=_single_precision(compute.activities, found),
+        elementwise_us=sum(one.total_us for one in found.categories if one.category == "elementwise"),
         single_saved=1 - peaks["float32"] / peaks["bfloat16"] if "bfloat16" in peaks else _SAVED,
     )
 
@@ -108,47 +116,13 @@ def loads_itself(trace: KinetoTrace) -> bool:
     return bool(loaders) and all(_WITHOUT_WORKERS in name for name in loaders)
 
 
+def _exposed(collectives: Sequence[CollectiveKind]) -> Spent:
+    return Spent(sum(one.exposed_us for one in collectives), sum(one.calls for one in collectives))
+
+
 def _to_device(found: Accelerator, pinned: bool) -> Spent:
     own = [one for one in found.memory_operations if one.direction == "HtoD" and one.pinned is pinned]
     return Spent(sum(one.total_us - one.overlapped_us for one in own), sum(one.calls for one in own))
-
-
-class _Late(msgspec.Struct, frozen=True):
-    """Calls that waited for the device, what it idled behind each, and before other late launches."""
-
-    calls: Column
-    costs_us: npt.NDArray[np.float64]
-    other_us: float
-    at: str
-
-
-def _late(activity: Activity, waits: Coverage, found: Accelerator) -> _Late:
-    """Split the gaps before late launches: those after the host waited for the device, and the others."""
-    trace, events = activity.trace, activity.trace.events
-    gaps = gaps_of(activity, np.flatnonzero(activity.device))
-    late = classify(activity, gaps, waits, round(1e3 * found.kernel_gap_us))[:, CLASSES.index("host_wait")]
-    calls = np.flatnonzero((activity.kinds == Kind.RUNTIME) & trace.matching(_SYNCHRONISES))
-    # Such a call began while the device worked, and returned when it was done.
-    call = innermost(events.start_ns[calls], events.end_ns[calls], gaps.start_ns)
-    after = call >= 0
-    costs = np.bincount(call[after], weights=late[after], minlength=len(calls))
-    costly = calls[costs > 0]
-    at = _where(activity, costly, costs[costs > 0])
-    return _Late(costly, costs[costs > 0] / 1e3, float(late[~after].sum()) / 1e3, at)
-
-
-def _where(activity: Activity, calls: Column, costs: Column) -> str:
-    """Name the operator around the costliest of `calls`, and the line of Python where there are stacks."""
-    trace = activity.trace
-    around = rows_around(activity, activity.operators, calls)
-    frames = program_lines(activity, calls)
-    parts = []
-    for rows in (around, frames):
-        known = rows >= 0
-        if costs[known].sum() > costs.sum() / 2:
-            sums = np.bincount(trace.events.name[rows[known]], weights=costs[known])
-            parts.append(trace.names[int(sums.argmax())])
-    return ", ".join(parts)
 
 
 def _allocations(activity: Activity) -> Spent:

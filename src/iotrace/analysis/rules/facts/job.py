@@ -38,6 +38,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     late: LateRank | None = None
     evaluation_ms: dict[int, float] = {}  # a step, by rank; where the loops could be compared
     in_step: bool = False
+    imbalance: Imbalance | None = None
 
     def rank(self, number: int) -> RankReport | None:
         """Return a rank's report."""
@@ -55,6 +56,7 @@ def job_facts(
         late=late or (None if imbalance is None else _by_collectives(imbalance)),
         evaluation_ms={rank: own.get("evaluation", 0.0) for rank, own in parts.items()},
         in_step=lockstep is not None,
+        imbalance=imbalance,
     )
 
 
