@@ -77,12 +77,13 @@ def reason_of(rank: RankReport) -> dict[str, str | None]:
     What nobody who runs the job can change stands behind them.
     """
     found = _cause_of(rank)
-    others = None if rank.system.host is None else _of_others(rank)
-    if found["why"] is not None and others is not None:
-        return {**found, "why": f"{others}: without that the loop may hardly wait; {found['why']}"}
     culprit = next((each for each in rank.culprits if each.leads), None)
-    if culprit is None or found["why"] is None:
+    if found["why"] is None:
         return found
+    if culprit is None:
+        others = None if rank.system.host is None else _of_others(rank)
+        why = f"{others}: without that the loop may hardly wait; {found['why']}"
+        return found if others is None else {**found, "why": why}
     why = culprit.text if culprit.remedy else f"{found['why']}; {culprit.text}"
     return {**found, "why": why, "culprit": culprit.id}
 
