@@ -515,6 +515,13 @@ def test_on_a_busy_machine_points_that_differ_clearly_are_ranked_as_likely(tmp_p
     assert result.verdict.trust.codes[0] == "IO901"
 
 
+def test_on_a_busy_machine_more_workers_have_to_be_faster_for_certain(tmp_path: Path) -> None:
+    busy = {"disturbed": True, "others_cpu_fraction": 0.4}
+    machine = Machine(compute_ms=75.0, make_ms=100.0)  # 10 and 13.3 steps/s
+    assert silent(swept(tmp_path / "a", machine, **busy)) == "which of 1 or 2 workers is faster is not clear"
+    assert swept(tmp_path / "b", machine).verdict.text.startswith("BEST 2 workers")
+
+
 def test_points_that_others_held_up_unlike_compare_by_what_each_may_do_alone(tmp_path: Path) -> None:
     class Uneven(Machine):
         """Others take CPUs at one worker alone, where the step alone takes `least` of what it took."""

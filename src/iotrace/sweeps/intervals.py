@@ -84,7 +84,9 @@ def ratio_interval(row: PointResult, other: PointResult) -> tuple[float, float] 
     ratio = row.per_second / other.per_second
     below = math.hypot(1 - row.ci95[0] / row.per_second, other.ci95[1] / other.per_second - 1)
     above = math.hypot(row.ci95[1] / row.per_second - 1, 1 - other.ci95[0] / other.per_second)
-    return ratio * (1 - below), ratio * (1 + above)
+    # Of wide intervals the ends bound the ratio more closely than what holds for narrow ones.
+    low = max(ratio * (1 - below), row.ci95[0] / other.ci95[1])
+    return low, min(ratio * (1 + above), row.ci95[1] / other.ci95[0])
 
 
 def paired_ratio(runs: Sequence[SweepRun], params: dict[str, str]) -> tuple[float, float, float] | None:

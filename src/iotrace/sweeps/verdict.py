@@ -57,7 +57,7 @@ def choose(rows: Sequence[PointResult], ceiling: Ceiling | None, repeats: int) -
     good = [
         row
         for row, own in zip(usable, compared, strict=True)
-        if all(_as_good(own, other) for other in compared if other is not own)
+        if all(_as_good(own, other) and _is_clear(own, other) for other in compared if other is not own)
     ]
     if good:
         return Choice(min(good, key=lambda row: (row.workers or 0, -row.rate)))
@@ -103,6 +103,14 @@ def _as_good(row: PointResult, other: PointResult) -> bool:
     if interval is None or _regret_percent(row, other) > _REGRET_PERCENT:
         return False
     return interval[0] <= 1 or 100 * (other.rate / row.rate - 1) <= AS_GOOD_PERCENT
+
+
+def _is_clear(row: PointResult, other: PointResult) -> bool:
+    """Whether more workers are faster for certain, where other programs held points up."""
+    if not (row.disturbed or other.disturbed) or (row.workers or 0) <= (other.workers or 0):
+        return True
+    interval = ratio_interval(row, other)
+    return interval is not None and interval[0] > 1
 
 
 def called(params: dict[str, str], short: bool = False) -> str:

@@ -41,7 +41,7 @@ SCOPES = {
     "job": "which rank of a job the others wait for",
     "trust": "how far the figures of a rank can be relied on",
     "run": "how far those of the whole run can",
-    "sweep": "how far the advice of a sweep or a search can",
+    "sweep": "how far the advice of a sweep or a search can be relied on",
 }
 SITE_RULES = "iotrace.rules"  # the entry points that name modules with rules of a site's own
 

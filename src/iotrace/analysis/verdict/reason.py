@@ -77,12 +77,13 @@ def reason_of(rank: RankReport) -> dict[str, str | None]:
     What nobody who runs the job can change stands behind them.
     """
     found = _cause_of(rank)
-    others = None if rank.system.host is None else _of_others(rank)
-    if found["why"] is not None and others is not None:
-        return {**found, "why": f"{others}: without that the loop may hardly wait; {found['why']}"}
     leading = [each for each in rank.culprits if each.leads]
-    if not leading or found["why"] is None:
+    if found["why"] is None:
         return found
+    if not leading:
+        others = None if rank.system.host is None else _of_others(rank)
+        why = f"{others}: without that the loop may hardly wait; {found['why']}"
+        return found if others is None else {**found, "why": why}
     culprit = next((each for each in leading if each.remedy), leading[0])
     why = culprit.text if culprit.remedy else found["why"]
     if not leading[0].remedy:
