@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import RankReport
+from iotrace.analysis.rules.facts.examples import fill
 from iotrace.analysis.rules.facts.making import _shared, making_of
 from iotrace.analysis.wait.waits import Waits
 from iotrace.session import names
@@ -20,6 +22,7 @@ from iotrace.sources.session import open_session
 from tests.support.growing import MS, SECOND, Growing
 from tests.support.tables import deliveries_of
 
+REPORT = fill(RankReport, {})
 ABOUT = IteratorStart(iterator=0, loader=0, dataset="S", workers=4, epoch=0, generation=0, mono_ns=0)
 
 
@@ -54,7 +57,12 @@ def test_long_collections_in_the_making_of_batches_count_as_they_are_waited_for(
     taken_ns = SECOND + 3 * 15 * MS
     pauses = [(taken_ns, taken_ns + 12 * MS), (taken_ns + 13 * MS, taken_ns + 14 * MS), (1, 20 * MS)]
     analysis = made(tmp_path, pauses)
-    making = making_of(analysis, analysis.loaders[0], analysis.measured_waits)
+    decoding = making_of(analysis, analysis.loaders[0], analysis.measured_waits, REPORT)
+    assert decoding.collections == 0  # it is the decoding that makes the objects
+    worker = analysis.rank.workers[0]
+    computing = replace(worker, spans=worker.spans[worker.spans["kind"] == KIND_ITEM])
+    analysis = RankAnalysis(analysis.session, replace(analysis.rank, workers=[computing]))
+    making = making_of(analysis, analysis.loaders[0], analysis.measured_waits, REPORT)
     # One is short, one lies before the first batch.
     assert (making.collections, making.collection_ms) == (1, 12.0)
     waits = analysis.measured_waits
@@ -65,7 +73,7 @@ def test_long_collections_in_the_making_of_batches_count_as_they_are_waited_for(
 
 def test_without_collections_and_later_passes_there_is_none(tmp_path: Path) -> None:
     analysis = made(tmp_path)
-    making = making_of(analysis, analysis.loaders[0], analysis.measured_waits)
+    making = making_of(analysis, analysis.loaders[0], analysis.measured_waits, REPORT)
     assert (making.collections, making.collection_ms, making.collecting_ms) == (0, None, 0.0)
     assert (making.first_item_ms, making.fill_ms, making.item_ms) == (None, 0.0, 15.0)
     assert (making.makers, making.sharing) == (1, 1.0)
@@ -85,6 +93,6 @@ def test_what_the_first_sample_of_a_later_pass_takes_longer_than_others(tmp_path
     waits = Waits(
         waits.deliveries.changed(epoch=epochs), waits.causes, waits.files, waits.made, waits.made_files
     )
-    making = making_of(analysis, analysis.loaders[0], waits)
+    making = making_of(analysis, analysis.loaders[0], waits, REPORT)
     assert (making.first_item_ms, making.item_ms) == (14.0, 1.0)
     assert making.fill_ms > 0

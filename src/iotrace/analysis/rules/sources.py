@@ -357,3 +357,66 @@ def tokenised_each_time(facts: LoaderFacts) -> Iterator[Finding]:
             spares_work=True,
         )
         yield from ended_by(remedy, "collate", facts)
+
+
+@rule(
+    "IO216",
+    "read-by-every-rank",
+    "loader",
+    turn=THE_CAUSE,
+    fires=[
+        {
+            "causes_ms": {"decode": 40.0, "read": 6.0},
+            "making": Making(also_read=1.0, opens_per_sample=2.0, opens_per_pass=5.0, ranks=2),
+        }
+    ],
+    silent=[
+        # An image and its mask, of which each rank has its own part, shuffled anew in each epoch.
+        {
+            "causes_ms": {"decode": 40.0},
+            "making": Making(also_read=1.0, opens_per_sample=2.0, opens_per_pass=0.5, ranks=2),
+        },
+        {
+            "causes_ms": {"decode": 40.0},
+            "making": Making(also_read=0.0, opens_per_sample=2.0, opens_per_pass=5.0, ranks=2),
+        },
+        {
+            "causes_ms": {"decode": 40.0},
+            "making": Making(also_read=1.0, opens_per_sample=1.0, opens_per_pass=1.0, ranks=2),
+        },
+    ],
+)
+def read_by_every_rank(facts: LoaderFacts, *, alike: float = 0.9) -> Iterator[Finding]:
+    """Each rank reads and decodes the data of all ranks, and keeps its own share of it.
+
+    It opens as many files for each sample as there are ranks, each file in each pass, and another rank opens
+    the same ones.
+
+    Remedy: choose the rank's share before reading, by file or by index; then each reads its own alone.
+    """
+    making = facts.making
+    if making.ranks < 2 or (making.also_read or 0.0) < alike or (making.opens_per_pass or 0.0) < alike:
+        return
+    if (making.opens_per_sample or 0.0) < alike * making.ranks:
+        return
+    spent_ms = sum(facts.causes_ms.get(cause, 0.0) for cause in ("read", "decode", "transform"))
+    gain_ms = min(facts.bound_ms, spent_ms * (1 - 1 / making.ranks))
+    if not facts.is_waited_for or not is_worth(gain_ms, facts):
+        return
+    item = facts.item.partition(" ")[0] or facts.about.dataset
+    yield finding(
+        facts,
+        text=(
+            f"{item}{of_loader(facts)} opens {making.opens_per_sample:.1f} files for each sample that it "
+            f"gives, and another of the {making.ranks} ranks the same ones: each decodes the data of all"
+        ),
+        how="choose the rank's share by file or index before reading it, not among what has been decoded",
+        remedy="choose the rank's share before it is read",
+        level=level(gain_ms, facts),
+        evidence={"opens_per_sample": making.opens_per_sample or 0.0, "ranks": making.ranks, **which(facts)},
+        gain_ms=gain_ms,
+        cost_ms=gain_ms,
+        is_main_cause=gain_ms >= _TOLD * facts.wait_ms,
+        spares_work=True,
+        silences=("IO102", "IO103"),
+    )

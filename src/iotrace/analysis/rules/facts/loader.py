@@ -235,7 +235,7 @@ def _facts(
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or "",
         ready=queue_depth(source.deliveries[1:]) if about.workers and not about.library else None,
-        making=making_of(analysis, source, analysis.source_waits if primary else waits),
+        making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
     )
 
 

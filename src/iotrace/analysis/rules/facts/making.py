@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times, holding
+from iotrace.analysis.intervals import Times, holding, union
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import RankReport
+from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.pools import samples_made
 from iotrace.analysis.wait.production import PARTS, outermost_of
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
-from iotrace.session.names import KIND_COLLATE, KIND_ITEM
+from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.processes import Process
 
 _FULL_NS = 10_000_000  # a collection that looks at many objects: fewer of them make it shorter
@@ -29,7 +32,9 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     any. `first_item_ms` is the median of the first samples of later passes, of each worker, `item_ms` that of
     all samples; `fill_ms` is the wait for what the first ones took longer. `collecting_ms` is the wait in
     which their makers collected garbage: in `collections` of 10 ms or more, `collection_ms` each.
-    `collate_asleep` and `collate_on_cpu` are shares of the collate function's time.
+    `collate_asleep` and `collate_on_cpu` are shares of the collate function's time. Of the files that cost
+    most, `also_read` is the share that another rank reads, too; `opens_per_sample` and `opens_per_pass`, of a
+    file, say how often this one opened them. `ranks`: so many there are.
     """
 
     sharing: float | None = None
@@ -42,9 +47,13 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     collection_ms: float | None = None
     collate_asleep: float | None = None
     collate_on_cpu: float | None = None
+    also_read: float | None = None
+    opens_per_sample: float | None = None
+    opens_per_pass: float | None = None
+    ranks: int = 1
 
 
-def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits) -> Making:
+def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: RankReport) -> Making:
     """Look at the making of the batches that `waits`, those of a loader in the measured steps, are for."""
     steps = len(analysis.kept)
     makers, sharing = _shared(run)
@@ -62,7 +71,29 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits) -> Making:
         collection_ms=float(lengths.mean()) / 1e6 if len(lengths) else None,
         collate_asleep=asleep,
         collate_on_cpu=on_cpu,
+        **_read_by_others(analysis, run, report),
     )
+
+
+def _read_by_others(analysis: RankAnalysis, run: LoaderRun, report: RankReport) -> dict[str, Any]:
+    """Compare the files that cost this rank most with those of another one, the next."""
+    others = [each for each in analysis.session.ranks if each.number != analysis.rank.number]
+    costly = {file.path for file in report.data_wait.files if file.ms > 0}
+    opens = {file.path: file.opens for file in report.io.files if file.path in costly} if report.io else {}
+    samples = run.deliveries["samples"][run.deliveries.known("samples")]
+    made = int(samples.sum()) if len(samples) else len(run.deliveries)
+    if not others or not opens or not made or not run.epochs:
+        return {}
+    other = min(others, key=lambda each: (each.number < analysis.rank.number, each.number))
+    paths = analysis.session.paths
+    theirs = {paths.shown(file) for each in other.processes for file in each.files_of(KIND_READ_PATH)}
+    opened = sum(opens.values())
+    return {
+        "also_read": len(theirs & opens.keys()) / len(opens),
+        "opens_per_sample": opened / made,
+        "opens_per_pass": opened / len(opens) / run.epochs,
+        "ranks": len(others) + 1,
+    }
 
 
 def _shared(run: LoaderRun) -> tuple[int | None, float | None]:
@@ -112,7 +143,10 @@ def _firsts(
 
 
 def _collecting(analysis: RankAnalysis, own: Deliveries) -> tuple[npt.NDArray[np.float64], Times]:
-    """How long garbage was collected in the making of each batch; the lengths of these collections, in ns."""
+    """How long garbage was collected in the making of each batch; the lengths of these collections, in ns.
+
+    Those in the call of a library that reads or decodes are a part of that: it makes the objects.
+    """
     inside_ns, lengths = np.zeros(len(own)), []
     makers, made = own.maker(analysis.rank.main.pid), own.made
     for process in analysis.rank.processes:
@@ -122,7 +156,9 @@ def _collecting(analysis: RankAnalysis, own: Deliveries) -> tuple[npt.NDArray[np
             continue
         mine = mine[np.argsort(own["taken_ns"][mine], kind="stable")]
         of = holding(own["taken_ns"][mine], own["prepared_ns"][mine], starts)
-        starts, ends, of = starts[of >= 0], ends[of >= 0], of[of >= 0]
+        in_call = holding(*union(*bounds(outermost_of(process, KIND_READ_PATH))), starts) >= 0
+        chosen = (of >= 0) & ~in_call
+        starts, ends, of = starts[chosen], ends[chosen], of[chosen]
         np.add.at(inside_ns, mine[of], ends - starts)
         lengths.append(ends - starts)
     return inside_ns, np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
