@@ -142,6 +142,12 @@ def test_a_checkpoint_lasts_while_its_file_is_open() -> None:
     assert (row.file, row.bytes, row.every_steps) == ("ck.tmp", 7 * 900, 5.0)
 
 
+def test_a_burst_of_quick_calls_may_hold_the_opening() -> None:
+    calls: tuple[Call, ...] = (("metadata", 2.0, 2.1, "ck.tmp"), *SAVED[1:])
+    events, _ = only(program(saves=((2.5, 4.0),), calls=calls, longer_ms=50), CHECKPOINT)
+    assert events.total_ns == 7 * 40 * MS
+
+
 def test_what_syncs_and_renames_a_checkpoint_belongs_to_it() -> None:
     ends: tuple[Call, ...] = (("fsync", 43.0, 50.0, "ck.tmp"), ("rename", 51.0, 52.0, "ck.tmp"))
     events, _ = only(program(saves=((2.5, 4.0),), calls=(*SAVED, *ends), longer_ms=50), CHECKPOINT)

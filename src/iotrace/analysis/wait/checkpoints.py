@@ -18,6 +18,7 @@ _LEAST_WRITTEN = 1 << 20  # bytes to one file
 _SAME_WRITING_NS = 50_000_000  # between two calls on one file
 _OPENS = ("fopen", "fopen64")
 _OPENING, _CLOSING = ("open", "open64", "openat", *_OPENS), ("close", "fclose")
+_SEVERAL = "metadata"
 _ENDS = ("fsync", "fdatasync", "rename")
 
 
@@ -129,9 +130,12 @@ def _held_open(calls: PosixCalls) -> tuple[Times, Times, Times, Times]:
     writes = np.isin(name, [*WRITES])
     size = np.cumsum(np.where(writes, np.maximum(calls.result[order], 0), 0))
     count = np.cumsum(writes)
-    bounds = np.flatnonzero(np.isin(name, [*_OPENING, *_CLOSING]))
+    # A burst of several quick calls of metadata may hold the opening, or the closing.
+    bounds = np.flatnonzero(np.isin(name, [*_OPENING, *_CLOSING, _SEVERAL]))
     first, last = bounds[:-1], bounds[1:]
-    pairs = np.isin(name[first], _OPENING) & np.isin(name[last], _CLOSING) & (file[first] == file[last])
+    pairs = ~np.isin(name[first], _CLOSING) & ~np.isin(name[last], _OPENING) & (file[first] == file[last])
     pairs &= count[last] > count[first]
     first, last = first[pairs], last[pairs]
+    before = np.maximum(first - 1, 0)
+    first = np.where(np.isin(name[before], _OPENING) & (file[before] == file[first]), before, first)
     return starts[first], ends[last], file[first], size[last] - size[first]
