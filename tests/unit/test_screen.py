@@ -185,14 +185,16 @@ def late() -> Imbalance:
 
 def test_the_rank_that_is_late_stands_first_of_its_table() -> None:
     verdict = replace(VERDICT, kind="rank-late", banner="RANK LATE", text="RANK LATE rank 1 is late", rank=1)
-    found = report(rank(), rank(1), rank(2, incarnation=2), imbalance=late(), verdict=verdict)
+    again = [rank(number, incarnation=2) for number in range(2)]
+    found = report(*again, rank(1), imbalance=replace(late(), incarnation=2), verdict=verdict)
     shown = screen(found)
     heading = next(number for number, row in enumerate(shown) if row.split()[:2] == ["rank", "host"])
     rows = [" ".join(row.split()) for row in shown[heading + 1 :]]
-    assert rows[0] == "late 1 node1 134.4 59.5 44 % 0 % 20 % 90 %"
-    assert rows[1] == "0 node1 134.4 59.5 44 % 70 % 20 % 0 %"
-    assert rows[2].startswith("2, restart 2")
-    many = screen(replace(found, ranks=[rank(number) for number in range(20)]))
+    assert rows[0] == "late 1, restart 2 node1 134.4 59.5 44 % 0 % 20 % 90 %"
+    assert rows[1] == "0, restart 2 node1 134.4 59.5 44 % 70 % 20 % 0 %"
+    # Ranks were not compared in the start before: what is known of the last one does not stand there.
+    assert rows[2] == "1 node1 134.4 59.5 44 % ? ? ?"
+    many = screen(replace(found, imbalance=late(), ranks=[rank(number) for number in range(20)]))
     assert any("median of 20" in row for row in many)
     assert sum("node1" in row for row in many) == 10
 

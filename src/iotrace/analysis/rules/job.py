@@ -31,7 +31,7 @@ _TAKES_LONGER = {
     "forward": "its forward pass takes {:.1f} ms a step longer",
     "backward": "its backward pass takes {:.1f} ms a step longer",
     "optimizer": "its optimizer takes {:.1f} ms a step longer",
-    "other": "{:.1f} ms a step more are neither data nor training: its loop logs, for example, or copies",
+    "other": "it spends {:.1f} ms a step more outside of data and training: logging, for example",
 }
 _OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's CPUs", "host": "host"}
 _LEAST_MS = 0.05
@@ -143,6 +143,8 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
         share = "{} of {} late steps".format(*late.late_steps)
         text = f"{text}, in {share}: look at its {_OF_MACHINE[late.kind]}"
     remedy = f"the same work for each rank: rank {late.rank} does more, or its machine is slower"
+    if late.kind == "other":
+        remedy = f"do less often what rank {late.rank} alone does in its loop, or in another thread"
     yield Finding(
         text=text, remedy=remedy, how=remedy, cost_ms=late.longer_ms.get(late.kind), is_main_cause=True
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from iotrace.analysis.results import Imbalance, RankReport, Report
 from iotrace.report.views.table import Field, Table
@@ -54,6 +55,8 @@ def ranks(report: Report) -> list[Table]:
         notes += [item.why for item in report.not_captured if item.what == _BESIDE]
     elif any(row.steps < 3 for row in rows):
         notes.append("caution: of fewer than 3 steps nothing is told of why a rank is late")
+    if (loops := report.lockstep) is not None and loops.late_rank is not None:
+        notes.append(f"late, waits for others: of {loops.steps} steps, by what each rank does in them")
     tables = [Table(title="Ranks, in ms of a step", rows=rows, fields=fields, notes=notes)]
     return [*tables, _late_kinds(report.imbalance)] if report.imbalance is not None else tables
 
@@ -154,7 +157,7 @@ def speeds(report: Report) -> Table:
 def _row(report: Report, rank: RankReport) -> RankRow:
     found = report.imbalance
     balance, late = found.of(rank.rank, rank.incarnation) if found else (None, None)
-    return RankRow(
+    row = RankRow(
         rank=rank.rank,
         host=rank.host,
         steps=balance.steps if balance is not None else rank.steps.count,
@@ -170,3 +173,11 @@ def _row(report: Report, rank: RankReport) -> RankRow:
         start_skew_ms=late.before_window_ms if late is not None else None,
         evidence=late.evidence if late is not None else None,
     )
+    loops = report.lockstep
+    if loops is None or loops.late_rank is None or rank.incarnation != report.last_start:
+        return row
+    if loops.late_rank == rank.rank:  # what holds over all steps goes before the profiled ones
+        by_ms = None if loops.kind is None else loops.late_by_ms[loops.kind]
+        return replace(row, waited_for_pct=loops.wait_pct, late_by=loops.kind, late_by_ms=by_ms)
+    waits_ms = next((each.waits_ms for each in loops.ranks if each.rank == rank.rank), None)
+    return replace(row, communication_wait_ms=waits_ms)
