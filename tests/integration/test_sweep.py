@@ -77,7 +77,7 @@ def test_points_and_ceiling_are_what_their_sessions_hold(tmp_path: Path) -> None
     result = result_of(done)
     rows = {row["workers"]: row for row in result["points"]}
     assert sorted(rows) == [1, 4]
-    # On a busy machine there is no advice, and no other result.
+    # On a busy machine there may be no advice, and no other result.
     assert (done.returncode, result["advice"] is None) in [(0, False), (1, True)], done.stderr
     assert result["verdict"]["class"] == ("best" if result["advice"] else "no-advice")
     assert [row["yours"] for row in result["points"]] == [False, False]
@@ -86,7 +86,11 @@ def test_points_and_ceiling_are_what_their_sessions_hold(tmp_path: Path) -> None
         (session,) = row["sessions"]
         (rank,) = report_of(tmp_path / session)["ranks"]
         assert row["per_second"] == pytest.approx(rank["steps"]["per_second"])
-        assert row["ci95"] == pytest.approx([1e3 / end for end in reversed(rank["steps"]["mean_ci95_ms"])])
+        of_steps = [1e3 / end for end in reversed(rank["steps"]["mean_ci95_ms"])]
+        if row["disturbed"]:  # another run beside other programs may differ by more than steps do
+            assert row["ci95"][0] < of_steps[0] < of_steps[1] < row["ci95"][1]
+        else:
+            assert row["ci95"] == pytest.approx(of_steps)
         assert row["others_cpu_fraction"] == rank["system"]["host"]["others_cpu_fraction"]
         assert row["raw_wait_fraction"] == pytest.approx(rank["data_wait"]["raw_wait_fraction"])
         assert sum(row["causes_ms"].values()) == pytest.approx(rank["data_wait"]["raw_ms"])
