@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -150,6 +151,7 @@ def _mean(weighted: float, known: float) -> float | None:
     return weighted / known if known else None
 
 
+@lru_cache(maxsize=4096)  # names are long, and asked for by kernel and by operator
 def uses_tensor_cores(name: str) -> bool | None:
     """Whether a kernel multiplies by tensor cores, as its name tells; None where it tells nothing."""
     if _NO_TENSOR_CORES.search(name):
