@@ -30,6 +30,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.results.page import BatchWindow, RankColumns, SampledSeries
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.errors import IotraceError
+from iotrace.report.blocks import Field, Table
 from iotrace.report.markdown import comparison_markdown, report_markdown, sweep_markdown
 from iotrace.report.page import render
 from iotrace.report.page.comparison import comparison_page
@@ -39,7 +40,6 @@ from iotrace.report.page.sections import files_table, view_table
 from iotrace.report.page.sweep import sweep_page, tune_page
 from iotrace.report.page.tiles import squarify
 from iotrace.report.screen_ranks import advice_rows
-from iotrace.report.views.table import Field, Table
 from iotrace.session.manifest import NotCaptured
 from iotrace.sweeps.kept import keep, kept
 from tests.support.pages import Page

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Container, Iterable
-from typing import Any
+from collections.abc import Container, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -14,11 +14,15 @@ from rich.text import Text
 
 from iotrace.report.printing import visible
 
+if TYPE_CHECKING:  # a command that shows no report imports none of its results
+    from iotrace.report.blocks import Field, Table as TableBlock
+
 LABEL_WIDTH = 12
 SHORT_LABEL = 6  # of a first screen, and of what reads like one
 _NARROWEST = 20  # columns for text, however narrow the terminal
 _WIDEST = 93  # where what belongs to the edge stands on a wide one
 _GAP = "   "
+_BETWEEN, _NARROWEST_TEXT = 2, 8  # columns between two of a table, and of one with texts
 
 
 def command(argv: list[str], width: int) -> str:
@@ -117,6 +121,44 @@ def table_of(headings: Iterable[str], texts: Container[str]) -> Table:
     for heading in headings:
         table.add_column(heading, justify="left" if heading in texts else "right", no_wrap=True)
     return table
+
+
+def print_tables(tables: Sequence[TableBlock], console: Console) -> None:
+    """Print tables below each other; what is unknown is a question mark."""
+    from iotrace.report.blocks import cells_of, whose
+
+    for number, (table, name) in enumerate(zip(tables, whose(tables), strict=True)):
+        if number:
+            console.print()
+        line(console, "", f"{name}{table.title}", 0)
+        if table.rows:
+            print_table(console, _grid(table.fields, cells_of(table), console.width))
+        else:
+            line(console, "", table.unknown_text, 0)
+        for note in table.notes:
+            line(console, "", note, 0)
+        if table.commands:
+            line(console, "", "In the timeline, in the order above:", 0)
+        for typed in table.commands:
+            console.print(plain(typed), soft_wrap=True)
+
+
+def _grid(fields: Sequence[Field], cells: Sequence[Sequence[str]], width: int) -> Table:
+    """Lay the rows out; texts share the room that figures leave."""
+    headings = [field.heading for field in fields]
+    widest = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    texts = [at for at, field in enumerate(fields) if field.is_text]
+    room = width - _BETWEEN * (len(widest) - 1)
+    room -= sum(each for at, each in enumerate(widest) if at not in texts)
+    for left, at in zip(range(len(texts), 0, -1), sorted(texts, key=lambda at: widest[at]), strict=True):
+        widest[at] = min(widest[at], max(_NARROWEST_TEXT, room // left))
+        room -= widest[at]
+    grid = table_of(headings, [headings[at] for at in texts])
+    for column, wide in zip(grid.columns, widest, strict=True):
+        column.width = wide
+    for row in cells:
+        grid.add_row(*map(middle_cut, row, widest))
+    return grid
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from iotrace.analysis.compare.results import Check, Comparison
 from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.analysis.results import Fix, RankReport, Report
+from iotrace.report.blocks import Table, cells_of, whose
 from iotrace.report.comparison import (
     FROM_TO,
     part_texts,
@@ -20,7 +21,6 @@ from iotrace.report.printing import visible
 from iotrace.report.screen import ending, fact_rows, following, silenced, trust_text
 from iotrace.report.sweeps.head import banner_of, saved
 from iotrace.report.sweeps.sweep import point_rows
-from iotrace.report.views.table import Table, cells_of, whose
 from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
 from iotrace.report.words import gain_words
 from iotrace.sweeps.results import SweepResult

@@ -29,8 +29,6 @@ from iotrace.report.views import VIEWS, tables_of
 from iotrace.report.words import gain_text, other_wait_text, who_failed
 
 _MOST_ROWS = 20  # of a view
-_DEVICE_VIEWS = ("device", "dependencies")  # modules whose views are of the device
-_TRACE_VIEWS = (*_DEVICE_VIEWS, "slow", "memory")  # those of what traces hold
 _TONES = {
     "not-input-bound": "good",
     "moderately-input-bound": "warn",
@@ -119,12 +117,8 @@ def _views(report: Report, rank: RankReport | None, of_device: bool) -> list[dic
     if rank is None:
         return []
     own = replace(report, ranks=[rank])
-    modules = _DEVICE_VIEWS if rank.accelerator is not None else ()
-    views = [
-        name
-        for name, view in VIEWS.items()
-        if view.module in _TRACE_VIEWS and (view.module in modules) == of_device
-    ]
+    device = ("device",) if rank.accelerator is not None else ()
+    views = [name for name, view in VIEWS.items() if view.section and (view.section in device) == of_device]
     first = "gaps" if report.verdict.kind == "device-idle" else "kernels"
     views.sort(key=lambda name: name != first)
     return [

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from iotrace.analysis.page.costs import io_tree
 from iotrace.analysis.results import FileCost, FileIo, Imbalance, RankReport, Report, SessionInfo
 from iotrace.analysis.results.page import RankColumns
+from iotrace.report.blocks import Table, cells_of
 from iotrace.report.layout import middle_cut
 from iotrace.report.page.definitions import CAUSES
 from iotrace.report.screen import shown_path
 from iotrace.report.terminal import loader_text
 from iotrace.report.terminal_system import gpu_label, gpu_text
-from iotrace.report.views.table import Table, cells_of
 from iotrace.units import if_known, milliseconds, percent, size
 
 _MOST_FILES = 100

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from iotrace.analysis.compare.traces import NamedChange, TraceComparison
-from iotrace.report.layout import line, say
+from iotrace.report.blocks import Field, Table
+from iotrace.report.layout import line, print_tables, say
 from iotrace.report.views.device import kernel_name
-from iotrace.report.views.table import Field, Table, print_tables
 from iotrace.units import counted, milliseconds
 
 _MOST_ROWS = 10
