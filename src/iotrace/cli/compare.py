@@ -96,7 +96,7 @@ def are_traces(paths: Sequence[Path]) -> bool:
 def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv: Path | None) -> None:
     from iotrace.analysis.compare.traces import compare_traces
     from iotrace.cli.report import report_of_traces
-    from iotrace.report.views.trace_comparison import changes_of, print_trace_comparison
+    from iotrace.report.comparison import changes_of, print_trace_comparison
 
     found = compare_traces(report_of_traces((before,)), report_of_traces((after,)))
     if html is not None:

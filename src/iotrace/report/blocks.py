@@ -6,7 +6,7 @@ A terminal draws them in `layout`, a page in `page.render`, Markdown in `markdow
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,59 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
     "GB/s": three_digits,
     "TFLOP/s": three_digits,
 }
+
+
+class Line(NamedTuple):
+    """A text beside its label; `side` is a fix's gain, `note` why that is more than its cause costs.
+
+    Without a label it goes on with the line before.
+    """
+
+    label: str
+    text: str
+    side: str = ""
+    note: str = ""
+
+
+class Head(NamedTuple):
+    """What a result says first: banner, reasons and fixes, and how far to trust it where that is known.
+
+    `tone` is ``good``, ``warn`` or ``bad``. Without a label the text begins with it.
+    """
+
+    tone: str
+    label: str
+    text: str
+    lines: Sequence[Line]
+    level: str = ""
+    trust: str = ""
+
+
+def lines_of(label: str, texts: Sequence[str]) -> list[Line]:
+    """Make a line of each text, of which the first has the label."""
+    return [Line("" if number else label, text) for number, text in enumerate(texts)]
+
+
+def beside(line: Line, most: int = 6) -> Line:
+    """Put a label that is too long for its column before the text."""
+    return line if len(line.label) <= most else Line("", f"{line.label} {line.text}", line.side, line.note)
+
+
+class Grid(NamedTuple):
+    """Rows of texts below headings; columns of `texts` stand left, the others are figures."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: Sequence[int] = (0,)
+    title: str = ""
+
+
+class Document(NamedTuple):
+    """All that a terminal and Markdown say of a result, in order; `command` is what to type next."""
+
+    head: Head
+    parts: Sequence[Grid | Table | Sequence[Line]]
+    command: str = ""
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -109,6 +162,20 @@ def of_ranks(ranks: Sequence[RankReport], *makers: Callable[[RankReport], Table]
     return [msgspec.structs.replace(make(rank), rank=rank.rank) for make in makers for rank in ranks]
 
 
+def shortened(table: Table, most: int) -> Table:
+    """Leave out all but the first `most` rows, and say how many there are more."""
+    more = len(table.rows) - most
+    notes = [f"{more} more rows: --json", *table.notes] if more > 0 else table.notes
+    return msgspec.structs.replace(table, rows=table.rows[:most], notes=notes)
+
+
+def known(table: Table) -> Table:
+    """Leave out the columns that no row knows."""
+    cells = zip(*cells_of(table), strict=True) if table.rows else ()
+    fields = [field for field, own in zip(table.fields, cells, strict=False) if {*own} != {field.absent}]
+    return msgspec.structs.replace(table, fields=fields or table.fields)
+
+
 def whose(tables: Sequence[Table]) -> list[str]:
     """Name the rank of each table, where there are several."""
     several = len({table.rank for table in tables if table.rank is not None}) > 1
@@ -118,6 +185,12 @@ def whose(tables: Sequence[Table]) -> list[str]:
 def cells_of(table: Table) -> list[list[str]]:
     """Make the text of each cell."""
     return [[_cell(field, row) for field in table.fields] for row in table.rows]
+
+
+def grid_of(table: Table) -> Grid:
+    """Make the texts of a table."""
+    texts = [at for at, field in enumerate(table.fields) if field.is_text]
+    return Grid([field.heading for field in table.fields], cells_of(table), texts, table.title)
 
 
 def _cell(field: Field, row: msgspec.Struct) -> str:

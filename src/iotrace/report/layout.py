@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Container, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -12,16 +13,19 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from iotrace.report.printing import visible
+from iotrace.report.printing import aligned_within, visible
 
 if TYPE_CHECKING:  # a command that shows no report imports none of its results
-    from iotrace.report.blocks import Field, Table as TableBlock
+    from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table as TableBlock
 
 LABEL_WIDTH = 12
 SHORT_LABEL = 6  # of a first screen, and of what reads like one
 _NARROWEST = 20  # columns for text, however narrow the terminal
 _WIDEST = 93  # where what belongs to the edge stands on a wide one
 _GAP = "   "
+_NARROWEST_NAME = 10
+TONES = {"good": "bold green", "warn": "bold yellow", "bad": "bold red"}
+_LEVELS = {"ok": "green", "caution": "yellow", "bad": "bold red"}
 _BETWEEN, _NARROWEST_TEXT = 2, 8  # columns between two of a table, and of one with texts
 
 
@@ -62,6 +66,57 @@ def line(console: Console, label: str, text: str | Text, width: int = LABEL_WIDT
 def say(console: Console, label: str, text: str | Text) -> None:
     """Print a paragraph beside a short label."""
     line(console, label, text, SHORT_LABEL)
+
+
+def print_head(head: Head, console: Console) -> None:
+    """Print a banner, what stands below it, and trust."""
+    style = TONES[head.tone]
+    whole = (
+        Text.assemble((head.label, style), "   ", head.text) if head.label else Text(head.text, style=style)
+    )
+    line(console, "", whole, 0)
+    print_lines(head.lines, console)
+    if head.level:
+        style = _LEVELS.get(head.level, "")
+        say(console, "Trust", Text.assemble((head.level, style), f": {head.trust}"))
+
+
+def print_document(document: Document, console: Console) -> None:
+    """Print a head, and below it each part behind an empty line."""
+    from iotrace.report.blocks import Grid, Table
+
+    print_head(document.head, console)
+    for part in document.parts:
+        console.print()
+        if isinstance(part, Grid):
+            print_grid(part, console)
+        elif isinstance(part, Table):
+            print_tables([part], console)
+        else:
+            print_lines(part, console)
+    if document.command:
+        say(console, "Next", document.command)
+
+
+def print_grid(grid: Grid, console: Console) -> None:
+    """Print rows whose first column gives room to the others, nothing behind the last one."""
+    rows = [tuple(map(visible, row)) for row in (grid.headings, *grid.rows)]
+    cut = partial(middle_cut, parts=3)  # a stage and its file's name tell it
+    for number, row in enumerate(aligned_within(console.width, _NARROWEST_NAME, cut, rows)):
+        console.print(Text(row, style="" if number else "bold"), soft_wrap=True)
+
+
+def print_lines(lines: Iterable[Line], console: Console) -> None:
+    """Print lines, each beside its short label, what belongs to its side at the edge."""
+    from iotrace.report.blocks import beside
+
+    for each in map(beside, lines):
+        if each.side:
+            two_columns(console, each.label, each.text, each.side)
+        else:
+            say(console, each.label, each.text)
+        if each.note:
+            say(console, "", Text(f"({each.note})", style="dim"))
 
 
 def say_each(console: Console, label: str, texts: Iterable[str | Text]) -> None:

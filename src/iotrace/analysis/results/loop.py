@@ -183,11 +183,11 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
 class RegionResult(ReportPart, frozen=True, kw_only=True):
     """A part of the program that its author named, over the whole run; `wait_ms` is per measured step."""
 
-    name: Annotated[str, figure("as given")]
-    count: Annotated[int, figure("spans: uses, and resumptions of decorated generators")]
-    ms_total: Annotated[float, figure("sum of their lengths; of spans inside another one of that name on the same thread none")]
-    cpu_ms_total: Annotated[float, figure("CPU time of their threads, of the same spans")]
-    wait_ms: Annotated[float | None, figure("the data wait charged to it", "ms per step")] = None
+    name: Annotated[str, figure("as given", said="region", place=-1)]
+    count: Annotated[int, figure("spans: uses, and resumptions of decorated generators", said="count")]
+    ms_total: Annotated[float, figure("sum of their lengths; of spans inside another one of that name on the same thread none", said="total ms")]
+    cpu_ms_total: Annotated[float, figure("CPU time of their threads, of the same spans", said="CPU ms")]
+    wait_ms: Annotated[float | None, figure("the data wait charged to it", "ms per step", said="wait ms a step")] = None
 
 
 class StepBlocks(ReportPart, frozen=True, kw_only=True):

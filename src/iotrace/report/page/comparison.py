@@ -6,35 +6,40 @@ from typing import Any
 
 from iotrace.analysis.compare.results import Comparison
 from iotrace.analysis.compare.traces import TraceComparison
-from iotrace.report.comparison import part_rows, reasons_label, reasons_of, speed_of, stage_rows, trust_of
-from iotrace.report.page.definitions import CAUSES, WORDS
-from iotrace.report.page.render import Banner, Row, render
-from iotrace.report.page.sections import view_table
-from iotrace.report.views.trace_comparison import facts_of, headline, tables_of
+from iotrace.report.comparison import (
+    NAMES,
+    change_tables,
+    comparison_head,
+    part_rows,
+    speed_of,
+    stage_grid,
+    trace_head,
+)
+from iotrace.report.page.definitions import WORDS
+from iotrace.report.page.render import render
+from iotrace.report.page.sections import shown_table
+from iotrace.report.tables import CAUSES
 
 _MOST_ROWS = 50
 
 _LABELS = {
-    "slower": ("SLOWER", "bad"),
-    "faster": ("FASTER", "good"),
-    "no-difference": ("NO DIFFERENCE", "good"),
-    "unknown": ("CANNOT BE TOLD", "warn"),
+    "slower": "SLOWER",
+    "faster": "FASTER",
+    "no-difference": "NO DIFFERENCE",
+    "unknown": "CANNOT BE TOLD",
 }
 
 
 def comparison_page(result: Comparison) -> str:
     """Write `result` as a page."""
-    label, tone = _LABELS.get(result.verdict, ("COMPARED", "warn"))
-    name = reasons_label(result)
-    reasons = [("" if number else name, text) for number, text in enumerate(reasons_of(result))]
-    rows = [("Work", f"differs in {difference}") for difference in result.differs]
-    rows += [*reasons, *(("Trust", text) for text in trust_of(result))]
-    stages = stage_rows(result.stages)
+    label = _LABELS.get(result.verdict, "COMPARED")
+    head = comparison_head(result)
+    stages = stage_grid(result.stages, NAMES).rows
     return render(
         "compare.html",
         result,
         title=f"{label} · {result.sessions[1].path}",
-        banner=Banner(tone, label, result.text.removeprefix(label).lstrip(": "), [Row(*row) for row in rows]),
+        banner=head._replace(label=label, text=head.text.removeprefix(label).lstrip(": ")),
         nav=[
             ("parts", "A step"),
             *([("stages", "Samples")] if stages else []),
@@ -52,18 +57,17 @@ def comparison_page(result: Comparison) -> str:
 
 def trace_comparison_page(result: TraceComparison) -> str:
     """Write a comparison of two traces as a page."""
-    label, _, text = headline(result).partition("   ")
-    tables = tables_of(result)
+    head = trace_head(result)
     return render(
         "compare_traces.html",
         result,
-        title=f"{label} · {result.traces[1]}",
-        banner=Banner("warn", label, text, [Row(*row) for row in facts_of(result)]),
+        title=f"{head.label} · {result.traces[1]}",
+        banner=head,
         nav=[("kernels", "Kernels"), ("operators", "Operators"), ("about", "About")],
         result=result,
         tables=[
-            view_table(table, _MOST_ROWS) | {"id": name, "unknown": table.unknown}
-            for name, table in zip(("kernels", "operators"), tables, strict=True)
+            shown_table(table, _MOST_ROWS, names_first=True) | {"id": name}
+            for name, table in zip(("kernels", "operators"), change_tables(result), strict=True)
         ],
         words={"step": WORDS["step"]},
         cause_words={},

@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-CAUSES = {
-    "startup": "Workers were being started.",
-    "queued": "No worker had begun the batch: all were busy with others.",
-    "read": "In calls to the file system: open, read, page faults of memory maps.",
-    "decode": "In a library that reads files (h5py, zarr, PIL ...), outside of its reads: decompressing.",
-    "transform": "In the rest of the dataset's own code.",
-    "collate": "Putting samples together to a batch.",
-    "transport": "Handing the batch over from the worker to the loop.",
-    "unknown": "Nothing that was recorded explains it.",
-}
 WORDS = {
     "step": "From one delivery of a batch that is trained on to the next, without evaluation in between.",
     "measured steps": "Those that figures are made of: not the first, not those that await a worker's "

@@ -10,13 +10,14 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import msgspec
 from markupsafe import Markup, escape
 
 from iotrace.errors import writing
+from iotrace.report.blocks import Head, beside
 from iotrace.report.printing import visible
 from iotrace.units import fixed, length, milliseconds, percent, signed, size
 from iotrace.version import __version__
@@ -67,27 +68,7 @@ PATTERNS = {
 }
 
 
-class Row(NamedTuple):
-    """A line of a banner; `side` is a fix's gain, `note` why that is more than its cause costs."""
-
-    label: str
-    text: str
-    side: str = ""
-    note: str = ""
-
-
-class Banner(NamedTuple):
-    """What a page says first, with how far to trust it where that is told."""
-
-    tone: str
-    label: str
-    text: str
-    rows: list[Row]
-    level: str | None = None
-    trust: str = ""
-
-
-def render(template: str, document: Any, **shown: Any) -> str:
+def render(template: str, document: Any, banner: Head, **shown: Any) -> str:
     """Fill `template`; `document` is what the page keeps as JSON, its lists of records as columns."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -110,6 +91,7 @@ def render(template: str, document: Any, **shown: Any) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = environment.get_template(template).render(
         **shown,
+        banner=banner._replace(lines=[*map(beside, banner.lines)]),
         version=__version__,
         style=Markup((_TEMPLATES / "style.css").read_text()),
         light=Markup(_variables(LIGHT)),

@@ -8,11 +8,19 @@ from typing import Any
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.page import charts
 from iotrace.report.page.definitions import SWEEP, TUNE, WORDS
-from iotrace.report.page.render import Banner, Row, render
-from iotrace.report.screen import trust_text
-from iotrace.report.sweeps import tune
-from iotrace.report.sweeps.head import banner_of, figures_of, saved
-from iotrace.report.sweeps.sweep import following, is_advised, params_of, point_rows
+from iotrace.report.page.render import render
+from iotrace.report.sweep import (
+    change_of,
+    figures_of,
+    following,
+    following_search,
+    is_advised,
+    mark_of,
+    name_of,
+    params_of,
+    point_rows,
+    sweep_head,
+)
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import Ceiling, PointResult, SweepResult
 from iotrace.sweeps.tune.results import TuneResult
@@ -50,9 +58,9 @@ def tune_page(result: TuneResult, columns: Mapping[str, RankColumns]) -> str:
         params=1,
         cells=[_tuned(row, own, result) for row in result.runs],
         advised=[row.params == best for row in result.runs],
-        following=tune.following(result),
+        following=following_search(result),
         words=TUNE,
-        change=tune.change_of(result),
+        change=change_of(result),
         predicted=len(known),
         no_effect=result.no_effect,
         refused=[(named(one.params), one.why) for one in result.refused],
@@ -63,13 +71,13 @@ def _tuned(row: PointResult, own: float | None, result: TuneResult) -> list[str]
     """The cells of a setting: what the model expected of it and what it gave, as times as fast as yours."""
     rate, predicted = row.per_second, row.predicted_per_second
     return [
-        tune.name_of(row),
+        name_of(row),
         *figures_of(row),
         f"{predicted / own:.2f}x" if predicted and own else "",
         f"{rate / own:.2f}x" if rate and own and row.params else "",
         f"{100 * (predicted / rate - 1):+.0f} %" if predicted and rate else "",
         str(row.repeats),
-        tune.mark_of(row, result),
+        mark_of(row, result),
     ]
 
 
@@ -85,12 +93,7 @@ def _page(
     **shown: Any,
 ) -> str:
     """Fill the page of all that runs a command with several settings."""
-    found = result.verdict
-    label, text = banner_of(found)
-    said = [Row("Why", found.why)] if found.why else []
-    said += [Row("" if number else "Fix", fix.text, saved(fix)) for number, fix in enumerate(found.fixes)]
-    tone = "warn" if found.kind == "no-advice" else "good"
-    trust = trust_text(found.trust.level, found.trust.reasons)
+    head = sweep_head(result.verdict)
     falls, most = _waterfalls(points, columns), _most(points, result.ceiling)
     one, several = ("point", "Points") if kind == "sweep" else ("setting", "Settings")
     shown = {"change": [], "no_effect": [], "refused": [], "predicted": 0, **shown}
@@ -104,11 +107,11 @@ def _page(
     return render(
         "sweep.html",
         {kind: result, "columns": dict(columns)},
-        title=f"{label} · {result.path}",
+        title=f"{head.label} · {result.path}",
         kind=kind,
         one=one,
         several=several,
-        banner=Banner(tone, label, text, said, found.trust.level, trust),
+        banner=head,
         nav=[(name, title) for name, title in sections.items() if title],
         result=result,
         rows=[
