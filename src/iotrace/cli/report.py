@@ -290,6 +290,6 @@ def _compat(paths: tuple[Path, ...], tool: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        from iotrace.report.compat import print_compat
+        from iotrace.report.listing import print_compat
 
         print_compat(found)

@@ -148,7 +148,7 @@ def show(
         write_points(points, csv)
     if html is not None:
         from iotrace.analysis.page import columns_of_runs
-        from iotrace.report.page.sweep import sweep_page, tune_page
+        from iotrace.report.page.results import sweep_page, tune_page
 
         seen = columns_of_runs(row.sessions[-1] for row in points if row.status == "ok")
         page = sweep_page(result, seen) if isinstance(result, SweepResult) else tune_page(result, seen)

@@ -28,6 +28,7 @@ _BANNERS = {
 }
 _DETAILS = ("steps/s", "compute ms", "make ms", "CPU", "stopped by")
 _NARROW = 72  # columns below which a table shows less
+_WIDE = 100  # columns from which a table of settings shows what was expected
 _LONGEST = 36  # of a setting's name
 _LEGEND = {
     "95 %": "interval of steps/s",
@@ -229,7 +230,7 @@ def print_tune(result: TuneResult, console: Console) -> None:
     ]
     print_lines(lines_of("Not", none), console)
     console.print()
-    print_table(console, _settings_table(result))
+    print_table(console, _settings_table(result, console.width))
     if result.ceiling is not None:
         line(console, "", f"ceiling: {digits(result.ceiling.per_second)} steps/s, on batches from memory", 0)
     for setting in result.refused[:1]:
@@ -258,31 +259,39 @@ def following_search(result: TuneResult) -> list[tuple[str, str]]:
     return found
 
 
-def _settings_table(result: TuneResult) -> Table:
-    headings = ("setting", "steps/s", "95 %", "wait", "runs", "")
+def _settings_table(result: TuneResult, width: int) -> Table:
+    headings, rows = setting_rows(result, wide=width >= _WIDE)
     table = table_of(headings, texts=("setting", "95 %", ""))
-    for row in result.runs:
-        name = name_of(row)
-        table.add_row(
-            name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…",
-            *figures_of(row),
-            str(row.repeats),
-            mark_of(row, result),
-        )
+    for name, *cells in rows:
+        table.add_row(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…", *cells)
     return table
 
 
-def name_of(row: PointResult) -> str:
-    """What was set in these runs."""
-    return named(row.params) or "as it is"
+def setting_rows(result: TuneResult, wide: bool = True) -> tuple[list[str], list[list[str]]]:
+    """The headings and cells of the settings; `wide`: what was expected of each beside what it gave."""
+    own = None if result.baseline is None else result.baseline.per_second
+    more = ("predicted", "measured", "missed by") if wide else ()
+    rows = []
+    for row in result.runs:
+        rate, predicted = row.per_second, row.predicted_per_second
+        told = [
+            f"{predicted / own:.2f}x" if predicted and own else "",
+            f"{rate / own:.2f}x" if rate and own and row.params else "",
+            f"{100 * (predicted / rate - 1):+.0f} %" if predicted and rate else "",
+        ]
+        name = named(row.params) or "as it is"
+        rows.append([name, *figures_of(row), *told[: len(more)], str(row.repeats), _mark(row, result)])
+    return ["setting", "steps/s", "95 %", "wait", *more, "runs", ""], rows
 
 
-def mark_of(row: PointResult, result: TuneResult) -> str:
+def _mark(row: PointResult, result: TuneResult) -> str:
     """Say whether these are your settings, the best, beside busy programs; or why there is no figure."""
     if row.status != "ok":
         return row.status
-    marks = [] if row.params else ["yours"]
-    advised = result.best is not None and result.verdict.kind != "no-advice"
-    if advised and result.best is not None and row.params == result.best.params:
-        marks.append("best")
-    return " ".join([*marks, *(["busy"] if row.disturbed else [])])
+    is_best = result.best is not None and row.params == result.best.params
+    marks = {
+        "yours": not row.params,
+        "best": is_best and result.verdict.kind != "no-advice",
+        "busy": row.disturbed,
+    }
+    return " ".join(mark for mark, holds in marks.items() if holds)

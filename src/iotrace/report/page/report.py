@@ -12,9 +12,8 @@ from iotrace.analysis.results.page import RankColumns
 from iotrace.report import tables
 from iotrace.report.blocks import Table
 from iotrace.report.page import charts, sections, tiles
-from iotrace.report.page.compute import step_parts
-from iotrace.report.page.definitions import WORDS
-from iotrace.report.page.render import render
+from iotrace.report.page.render import WORDS, render
+from iotrace.report.page.sections import step_parts
 from iotrace.report.screen import fact_rows, following, head_of, opened
 from iotrace.report.screen_ranks import advice_rows
 from iotrace.report.views import VIEWS, tables_of

@@ -8,13 +8,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from iotrace.analysis.page.costs import io_tree
-from iotrace.analysis.results import FileCost, FileIo, Imbalance, RankReport, Report
+from iotrace.analysis.results import FileCost, FileIo, IdleByModule, Imbalance, RankReport, Report
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.blocks import Field, Table, cells_of
 from iotrace.report.layout import middle_cut
+from iotrace.report.screen_ranks import SHARES, shares_of
 from iotrace.report.terminal import loader_text
 from iotrace.report.terminal_system import gpu_label, gpu_text
-from iotrace.units import milliseconds, percent
+from iotrace.report.views.device import CLASSES
+from iotrace.report.words import step_parts_ms
+from iotrace.units import fixed, milliseconds, percent
 
 _MOST_FILES = 100
 _MOST_RANKS = 64
@@ -70,8 +73,7 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
     late = found.rank if found.kind == "rank-late" else None
     ranks = sorted(report.ranks, key=lambda rank: (rank.rank != late, rank.rank, rank.incarnation))
     rows = [_rank_row(rank, compared, late) for rank in ranks[:_MOST_RANKS]]
-    names = ("step", "data wait", "waits for other ranks", "compute", "came last in")
-    columns = [name for name in names if any(row["cells"][name] is not None for row in rows)]
+    columns = [name for name in ("step", *SHARES) if any(name in row["cells"] for row in rows)]
     return {
         "columns": columns,
         "rows": rows,
@@ -85,24 +87,17 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
 
 
 def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) -> dict[str, Any]:
-    own, straggler = compared.of(rank.rank) if compared else (None, None)
-    matched = compared.collectives.matched if compared else 0
-    cells: dict[str, dict[str, Any] | None] = dict.fromkeys(
-        ("step", "data wait", "waits for other ranks", "compute", "came last in")
-    )
+    shares = shares_of(rank, compared)
+    own, _ = compared.of(rank.rank) if compared else (None, None)
+    if own is not None and own.step_ms and shares["data wait"] is None:
+        shares["data wait"] = own.data_wait_ms / own.step_ms
+    cells: dict[str, dict[str, Any]] = {}
     if rank.steps.mean_ms is not None:
         cells["step"] = {"text": milliseconds(rank.steps.mean_ms), "value": rank.steps.mean_ms, "shade": 0}
-    fraction = rank.data_wait.raw_wait_fraction
-    if fraction is not None:
-        cells["data wait"] = _cell(fraction)
-    if own is not None and own.step_ms:
-        if own.communication_wait_ms is not None:
-            cells["waits for other ranks"] = _cell(own.communication_wait_ms / own.step_ms)
-        cells["compute"] = _cell(own.compute_ms / own.step_ms, shaded=False)
-        if fraction is None:
-            cells["data wait"] = _cell(own.data_wait_ms / own.step_ms)
-    if straggler is not None and matched:
-        cells["came last in"] = _cell(straggler.last_to_arrive / matched)
+    for name, share in shares.items():
+        if share is not None:
+            shade = 0 if name == "compute" else _shade(share)
+            cells[name] = {"text": percent(share), "value": share, "shade": shade}
     return {
         "name": f"{rank.rank if rank.pid is None else rank.called}"
         + (f", restart {rank.incarnation}" if rank.incarnation else ""),
@@ -111,10 +106,6 @@ def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) ->
         "cells": cells,
         "over_time": _over_time(rank),
     }
-
-
-def _cell(share: float, shaded: bool = True) -> dict[str, Any]:
-    return {"text": percent(share), "value": share, "shade": _shade(share) if shaded else 0}
 
 
 def _shade(share: float) -> int:
@@ -201,3 +192,74 @@ def _order(text: str, row: Any, field: Field) -> float | str | None:
     if value is None:
         return ""
     return None if field.is_text or _NUMBER.fullmatch(text) or not isinstance(value, int | float) else value
+
+
+_ROLE_NAMES = {"cpu_op": "CPU operators", "dataloader": "data loader"}
+
+
+def step_parts(rank: RankReport) -> list[dict[str, Any]]:
+    """What a step is made of, in tables of bars: by phase, as profiled, what idled the device and where."""
+    tables = []
+    known = step_parts_ms(rank)
+    if len(known) > 1:
+        source = "by events of the device" if rank.phases_source == "device_events" else "by the host's clock"
+        tables.append(
+            _bar_table("A step, in ms", known, f"Mean of {rank.steps.count} measured steps, {source}.")
+        )
+    if rank.breakdown_ms is not None and sum(rank.breakdown_ms.values()) > 0:
+        note = f"Mean of {rank.breakdown_steps} profiled steps: profiling slows a step, look at the shares."
+        named = {_ROLE_NAMES.get(role, role): ms for role, ms in rank.breakdown_ms.items() if ms > 0}
+        tables.append(_bar_table("As torch.profiler saw it, in ms", named, note))
+    return tables + _device_tables(rank)
+
+
+def _device_tables(rank: RankReport) -> list[dict[str, Any]]:
+    found = rank.accelerator
+    if found is None or not found.span_us:
+        return []
+    device = {
+        "compute": found.compute_us,
+        "communication": found.comm_us,
+        "memory": found.memory_us,
+        "idle": found.idle_us,
+    }
+    whole_us = found.span_us
+    note = f"Busy {percent(found.busy_us / whole_us)} of the {milliseconds(whole_us / 1e3)} traced."
+    if found.comm_us and found.comm_comp_overlap_pct is not None:
+        note += f" {found.comm_comp_overlap_pct:.0f} % of the communication ran during compute."
+    seen = {name: us for name, us in device.items() if us > 0}
+    tables = [_share_table("The device, % of the traced time", seen, whole_us, note)]
+    if found.idle_us:
+        idle = {CLASSES.get(name, name): us for name, us in found.idle_by_class_us.items() if us > 0}
+        tables.append(_share_table("The device idled for, %", idle, whole_us, ""))
+        modules = {_kernels(one): one.idle_us for one in found.idle_by_module[:12] if one.idle_us > 0}
+        if modules:
+            tables.append(_share_table("The device idled before kernels of, %", modules, whole_us, ""))
+        comm = {
+            _kernels(one): one.comm_us
+            for one in sorted(found.idle_by_module, key=lambda one: -one.comm_us)[:8]
+            if one.comm_us > 0
+        }
+        if comm:
+            tables.append(_share_table("Communication launched by, %", comm, whole_us, ""))
+    return tables
+
+
+def _kernels(found: IdleByModule) -> str:
+    return f"{found.module}, {found.phase}" if found.module else found.phase
+
+
+def _share_table(title: str, values_us: dict[str, float], whole_us: float, note: str) -> dict[str, Any]:
+    """Shares of the traced time: totals would stand beside figures of one step."""
+    return _bar_table(title, {name: 100 * us / whole_us for name, us in values_us.items()}, note)
+
+
+def _bar_table(title: str, values: dict[str, float], note: str) -> dict[str, Any]:
+    most = max(values.values(), default=0.0) or 1.0
+    least = 0.002 * most  # what would be no bar
+    rows = [
+        {"name": name, "value": value, "text": fixed(value, most), "width": f"{100 * value / most:.2f}"}
+        for name, value in values.items()
+        if value >= least
+    ]
+    return {"title": title, "rows": rows, "note": note}
