@@ -26,6 +26,12 @@ def us_as_2_digits(time_us: float) -> str:
     return f"{time_us / 1e3:.2f}"
 
 
+def kernel_name(kernel: str) -> str:
+    """Leave out of a kernel's name what all kernels share, and its parameters."""
+    name = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return name.partition("(")[0].strip() or kernel
+
+
 # How a figure of a unit stands in a table.
 _FORMS: Mapping[str, Callable[[Any], str]] = {
     "bytes": size,

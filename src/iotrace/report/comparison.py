@@ -11,9 +11,8 @@ from rich.console import Console
 from iotrace.analysis.compare.check_words import figure_text
 from iotrace.analysis.compare.results import Check, Comparison, StageChange
 from iotrace.analysis.compare.traces import NamedChange, TraceComparison
-from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table, lines_of
+from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table, kernel_name, lines_of
 from iotrace.report.layout import print_document
-from iotrace.report.views.device import kernel_name
 from iotrace.units import counted, digits, milliseconds, signed
 
 NAMES = ("A", "B")

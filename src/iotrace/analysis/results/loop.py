@@ -187,7 +187,7 @@ class RegionResult(ReportPart, frozen=True, kw_only=True):
     count: Annotated[int, figure("spans: uses, and resumptions of decorated generators", said="count")]
     ms_total: Annotated[float, figure("sum of their lengths; of spans inside another one of that name on the same thread none", said="total ms")]
     cpu_ms_total: Annotated[float, figure("CPU time of their threads, of the same spans", said="CPU ms")]
-    wait_ms: Annotated[float | None, figure("the data wait charged to it", "ms per step", said="wait ms a step")] = None
+    wait_ms: Annotated[float | None, figure("the data wait charged to it", "ms per step", said="wait ms a step", absent="-")] = None
 
 
 class StepBlocks(ReportPart, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ from iotrace.analysis.results import (
     StreamWait,
 )
 from iotrace.analysis.results.base import figure
-from iotrace.report.blocks import Field, Table, columns, of_ranks, us_as_2_digits, us_as_ms
+from iotrace.report.blocks import Field, Table, columns, kernel_name, of_ranks, us_as_2_digits, us_as_ms
 from iotrace.report.views.ranks import late_in_groups
 from iotrace.units import counted, one_decimal, three_digits
 
@@ -84,12 +84,6 @@ def of_device(
         )
 
     return of_ranks(report.ranks, make)
-
-
-def kernel_name(kernel: str) -> str:
-    """Leave out of a kernel's name what all kernels share, and its parameters."""
-    name = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
-    return name.partition("(")[0].strip() or kernel
 
 
 def kernels(report: Report) -> list[Table]:
