@@ -21,7 +21,6 @@ _NARROW = 76  # columns, below which neither hosts nor computing are shown
 _OWN = ("step ms", "data ms", "data")
 _COMPUTE = "compute"
 _COMPARED = ("for others", _COMPUTE, "late in")
-SHARES = ("data wait", "waits for other ranks", "compute", "came last in")
 
 
 def advice_rows(advice: Sequence[Recommendation], several: bool) -> list[tuple[str, str]]:
@@ -130,22 +129,21 @@ def _number(rank: RankReport) -> int:
 
 
 def _row(rank: RankReport, imbalance: Imbalance | None) -> Sequence[str]:
-    known = shares_of(rank, imbalance)
-    steps = [if_known(each, one_decimal, "?") for each in (rank.steps.mean_ms, rank.data_wait.raw_ms)]
-    return [*steps, *(if_known(known[each], percent, "?") for each in list(known)[: 4 if imbalance else 1])]
-
-
-def shares_of(rank: RankReport, imbalance: Imbalance | None) -> dict[str, float | None]:
-    """The shares of a rank's steps, and of the matched collectives that to which it came last."""
-    found: dict[str, float | None] = dict.fromkeys(SHARES)
-    own, straggler = imbalance.of(rank.rank) if imbalance is not None else (None, None)
-    found["data wait"] = rank.data_wait.raw_wait_fraction
-    if imbalance is None or own is None or not own.step_ms:
-        return found
-    if own.communication_wait_ms is not None:
-        found["waits for other ranks"] = own.communication_wait_ms / own.step_ms
-    found["compute"] = own.compute_ms / own.step_ms
-    matched = imbalance.collectives.matched
-    if matched and not imbalance.withheld:
-        found["came last in"] = (straggler.last_to_arrive if straggler else 0) / matched
-    return found
+    row = [
+        if_known(rank.steps.mean_ms, one_decimal, "?"),
+        if_known(rank.data_wait.raw_ms, one_decimal, "?"),
+        if_known(rank.data_wait.raw_wait_fraction, percent, "?"),
+    ]
+    if imbalance is None:
+        return row
+    own, straggler = imbalance.of(rank.rank)
+    matched, last_in = imbalance.collectives.matched, straggler.last_to_arrive if straggler else 0
+    if own is None or not own.step_ms:
+        return [*row, "?", "?", "?"]
+    waited_ms = own.communication_wait_ms
+    return [
+        *row,
+        "?" if waited_ms is None else percent(waited_ms / own.step_ms),
+        percent(own.compute_ms / own.step_ms),
+        "?" if imbalance.withheld or not matched else percent(last_in / matched),
+    ]

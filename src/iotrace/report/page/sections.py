@@ -12,7 +12,6 @@ from iotrace.analysis.results import FileCost, FileIo, IdleByModule, Imbalance, 
 from iotrace.analysis.results.page import RankColumns
 from iotrace.report.blocks import Field, Table, cells_of
 from iotrace.report.layout import middle_cut
-from iotrace.report.screen_ranks import SHARES, shares_of
 from iotrace.report.terminal import loader_text
 from iotrace.report.terminal_system import gpu_label, gpu_text
 from iotrace.report.views.device import CLASSES
@@ -73,7 +72,8 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
     late = found.rank if found.kind == "rank-late" else None
     ranks = sorted(report.ranks, key=lambda rank: (rank.rank != late, rank.rank, rank.incarnation))
     rows = [_rank_row(rank, compared, late) for rank in ranks[:_MOST_RANKS]]
-    columns = [name for name in ("step", *SHARES) if any(name in row["cells"] for row in rows)]
+    names = ("step", "data wait", "waits for other ranks", "compute", "came last in")
+    columns = [name for name in names if any(row["cells"][name] is not None for row in rows)]
     return {
         "columns": columns,
         "rows": rows,
@@ -87,17 +87,24 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
 
 
 def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) -> dict[str, Any]:
-    shares = shares_of(rank, compared)
-    own, _ = compared.of(rank.rank) if compared else (None, None)
-    if own is not None and own.step_ms and shares["data wait"] is None:
-        shares["data wait"] = own.data_wait_ms / own.step_ms
-    cells: dict[str, dict[str, Any]] = {}
+    own, straggler = compared.of(rank.rank) if compared else (None, None)
+    matched = compared.collectives.matched if compared else 0
+    cells: dict[str, dict[str, Any] | None] = dict.fromkeys(
+        ("step", "data wait", "waits for other ranks", "compute", "came last in")
+    )
     if rank.steps.mean_ms is not None:
         cells["step"] = {"text": milliseconds(rank.steps.mean_ms), "value": rank.steps.mean_ms, "shade": 0}
-    for name, share in shares.items():
-        if share is not None:
-            shade = 0 if name == "compute" else _shade(share)
-            cells[name] = {"text": percent(share), "value": share, "shade": shade}
+    fraction = rank.data_wait.raw_wait_fraction
+    if fraction is not None:
+        cells["data wait"] = _cell(fraction)
+    if own is not None and own.step_ms:
+        if own.communication_wait_ms is not None:
+            cells["waits for other ranks"] = _cell(own.communication_wait_ms / own.step_ms)
+        cells["compute"] = _cell(own.compute_ms / own.step_ms, shaded=False)
+        if fraction is None:
+            cells["data wait"] = _cell(own.data_wait_ms / own.step_ms)
+    if straggler is not None and matched and compared is not None and not compared.withheld:
+        cells["came last in"] = _cell(straggler.last_to_arrive / matched)
     return {
         "name": f"{rank.rank if rank.pid is None else rank.called}"
         + (f", restart {rank.incarnation}" if rank.incarnation else ""),
@@ -106,6 +113,10 @@ def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) ->
         "cells": cells,
         "over_time": _over_time(rank),
     }
+
+
+def _cell(share: float, shaded: bool = True) -> dict[str, Any]:
+    return {"text": percent(share), "value": share, "shade": _shade(share) if shaded else 0}
 
 
 def _shade(share: float) -> int:
