@@ -93,9 +93,9 @@ def test_the_largest_rooms_are_found() -> None:
 _TOLD = {"text", "why", "remedy", "reason", "reasons", "banner", "advice"}  # fields that people read
 _BY_TEXT = {  # what looks at such a text all the same, and why it may
     "analysis/results/report.py: self.text.removeprefix(self.banner)": "cuts the banner off",
-    "report/page/comparison.py: result.text.removeprefix(label)": "cuts the label off that stands before it",
+    "report/page/results.py: head.text.removeprefix(label)": "cuts the label off that stands before it",
     "report/screen.py: reason.partition(': ')": "puts what is said of one rank together",
-    "report/sweeps/head.py: found.text.removeprefix(label)": "cuts the label off that stands before it",
+    "report/sweep.py: found.text.removeprefix(label)": "cuts the label off that stands before it",
     "session/hangs.py: each.text.startswith('waits for work')": "a session's record holds the sentence alone",
     "sweeps/apply.py: 'HfArgumentParser' in source.text": "it is the user's program",
 }

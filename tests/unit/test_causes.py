@@ -8,14 +8,14 @@ from iotrace.analysis.rules.model import rules_of
 from iotrace.analysis.verdict import reason
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES
-from iotrace.report import terminal
-from iotrace.report.page import definitions, render
+from iotrace.report import tables, terminal
+from iotrace.report.page import render
 from iotrace.report.words import part_name
 
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_cause_has_all_that_is_said_of_it(cause: str) -> None:
-    assert cause in definitions.CAUSES
+    assert cause in tables.CAUSES
     assert cause == "unknown" or f"{cause}: " in terminal._LEGEND
     assert cause in render.LIGHT
     assert cause in render.DARK

@@ -12,8 +12,8 @@ from iotrace.analysis.device.imbalance import imbalance_of
 from iotrace.analysis.device.late_groups import TIED, UNSURE
 from iotrace.analysis.results import Imbalance, LateGroup
 from iotrace.analysis.traces import analyse_traces
+from iotrace.report.blocks import whose
 from iotrace.report.views import tables_of
-from iotrace.report.views.table import whose
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import operator
 from tests.unit.test_imbalance import nccl, rank

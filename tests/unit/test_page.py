@@ -30,16 +30,15 @@ from iotrace.analysis.results import (
 from iotrace.analysis.results.page import BatchWindow, RankColumns, SampledSeries
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.errors import IotraceError
+from iotrace.report.blocks import Field, Table
 from iotrace.report.markdown import comparison_markdown, report_markdown, sweep_markdown
 from iotrace.report.page import render
-from iotrace.report.page.comparison import comparison_page
 from iotrace.report.page.render import as_columns, at_slashes, unbroken, write_page
 from iotrace.report.page.report import report_page
-from iotrace.report.page.sections import files_table, view_table
-from iotrace.report.page.sweep import sweep_page, tune_page
+from iotrace.report.page.results import comparison_page, sweep_page, tune_page
+from iotrace.report.page.sections import files_table, shown_table
 from iotrace.report.page.tiles import squarify
 from iotrace.report.screen_ranks import advice_rows
-from iotrace.report.views.table import Field, Table
 from iotrace.session.manifest import NotCaptured
 from iotrace.sweeps.kept import keep, kept
 from tests.support.pages import Page
@@ -432,8 +431,8 @@ def test_markdown_keeps_names_as_they_are() -> None:
     text = report_markdown(found)
     assert text.startswith("### ❌ INPUT-BOUND: 44 % of each step waits for data")
     assert "- **Why**: data/case\\_02.h5 is slow to decode" in text
-    assert "| 27 | 190.0 | decode | worker 1 | data/case\\_02\\|x.h5 |" in text
-    assert all(row.count(" | ") == 4 for row in text.splitlines() if row.startswith("| 27"))
+    assert "| 27 | 190.0 | decode | data/case\\_02\\|x.h5 | worker 1 | 1 |" in text
+    assert all(row.count(" | ") == 6 for row in text.splitlines() if row.startswith("| 27"))
 
 
 def test_a_search_shows_the_change_and_predicted_beside_measured(tmp_path: Path) -> None:
@@ -473,9 +472,9 @@ def test_a_sweep_and_a_comparison_as_markdown(tmp_path: Path) -> None:
 def test_a_view_on_the_page_begins_with_what_names_a_row() -> None:
     rows = [NotCaptured(why="r", what="w" * 500), NotCaptured(why="s", what="v")]
     fields = [Field("why", "reason"), Field("what", "name", is_text=True)]
-    found = view_table(Table(title="t", rows=rows, fields=fields), most=1)
+    found = shown_table(Table(title="t", rows=rows, fields=fields), 1, names_first=True)
     assert [field.heading for field in found["fields"]] == ["name", "reason"]
-    name, reason = found["rows"][0]
+    (name, _), (reason, _) = found["rows"][0]
     assert len(name) < 200
     assert "…" in name
     assert (reason, found["more"]) == ("r", 1)

@@ -23,8 +23,8 @@ from iotrace.analysis.wait import slow_loop_steps
 from iotrace.analysis.wait.loop_events import EVALUATION, Events
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.waits import CAUSES, Explained
-from iotrace.report.views.slow import slow_steps as slow_steps_view
-from iotrace.report.views.table import cells_of
+from iotrace.report.blocks import cells_of
+from iotrace.report.views.steps import slow_steps as slow_steps_view
 from iotrace.report.words import slow_facts, slow_text
 from iotrace.session import names
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls

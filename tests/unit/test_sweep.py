@@ -14,7 +14,7 @@ from rich.console import Console
 
 from iotrace.analysis.gain.pipeline import Epoch, Pipeline
 from iotrace.errors import UsageError
-from iotrace.report.sweeps.sweep import print_sweep
+from iotrace.report.sweep import print_sweep
 from iotrace.sinks.content import Point, read as read_content, write_sweep
 from iotrace.sweeps import cache
 from iotrace.sweeps.execute import Request

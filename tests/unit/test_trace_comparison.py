@@ -13,8 +13,8 @@ from iotrace.analysis.compare.traces import TraceComparison, compare_traces
 from iotrace.analysis.traces import analyse_traces
 from iotrace.cli import app
 from iotrace.errors import UsageError
+from iotrace.report.comparison import print_trace_comparison, trace_head
 from iotrace.report.layout import make_console
-from iotrace.report.views.trace_comparison import facts_of, print_trace_comparison
 from tests.support.kineto import kernel, operator, step, trace_of
 
 DATA = Path(__file__).parent.parent / "data"
@@ -61,7 +61,8 @@ def test_the_part_that_changed_most_comes_first() -> None:
         compared([step(1, 0, 100)], [step(1, 0, 100)]),
         breakdown_ms={"kernel": [96.7, 99.0], "memcpy": [1.0, 1.0], "dataloader": [35.5, 0.3]},
     )
-    assert facts_of(found)[0] == ("Parts", "dataloader -35.2 (35.5 to 0.3) · kernel +2.3 (96.7 to 99.0)")
+    label, text, *_ = trace_head(found).lines[0]
+    assert (label, text) == ("Parts", "dataloader -35.2 (35.5 to 0.3) · kernel +2.3 (96.7 to 99.0)")
 
 
 def test_what_else_differs_is_told() -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import struct
 import types
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from iotrace.analysis.host.disturbance import is_disturbed
 from iotrace.analysis.host.measured import MeasuredTime
@@ -34,12 +32,11 @@ from iotrace.analysis.results import (
     Recommendation,
     SessionInfo,
     System,
-    Trust,
 )
 from iotrace.analysis.verdict.failed import trust_after
 from iotrace.analysis.verdict.fixes import fixes_of
 from iotrace.analysis.verdict.trust import trust_of, trust_of_traces
-from iotrace.report.screen import print_trust
+from iotrace.report.screen import trust_text
 from iotrace.session import names
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.clocks.session_clock import Clock
@@ -340,15 +337,10 @@ def test_disturbed_is_a_machine_whose_cpus_others_took() -> None:
 
 
 def test_the_screen_has_the_worst_reasons_and_counts_the_others() -> None:
-    def printed(trust: Trust, silenced: str = "") -> str:
-        console = Console(width=200, record=True, file=StringIO(), highlight=False)
-        print_trust(trust, console, silenced)
-        return console.export_text().rstrip()
-
-    assert printed(Trust(level="ok", reasons=["32 steps", "a", "b"])) == "Trust  ok: 32 steps, a, b"
-    doubted = Trust(level="bad", reasons=["a", "b", "c", "d", "e"])
-    assert printed(doubted, silenced="gain unknown: repeat") == (
-        "Trust  bad: a; b; c; 2 more with -v; gain unknown: repeat"
+    assert trust_text("ok", ["32 steps", "a", "b"], most=3) == "32 steps, a, b"
+    doubts = ["a", "b", "c", "d", "e"]
+    assert trust_text("bad", doubts, "gain unknown: repeat", 3) == (
+        "a; b; c; 2 more with -v; gain unknown: repeat"
     )
 
 

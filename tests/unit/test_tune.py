@@ -20,8 +20,7 @@ from iotrace.agent import sweep_override
 from iotrace.analysis.gain.pipeline import Epoch, Pipeline, replay
 from iotrace.analysis.results import LoaderResult
 from iotrace.errors import IotraceError, UsageError
-from iotrace.report.sweeps.sweep import write_points
-from iotrace.report.sweeps.tune import print_tune
+from iotrace.report.sweep import print_tune, write_points
 from iotrace.sweeps import measure
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import Request

@@ -67,7 +67,7 @@ def compare(
     result = compare_both(basis_of(report_at(before), before), basis_of(report_at(after), after))
     refused = not result.comparable and not anyway
     if html is not None and not refused:
-        from iotrace.report.page.comparison import comparison_page
+        from iotrace.report.page.results import comparison_page
 
         save_page(comparison_page(result), html)
     if form == "json" or not refused:
@@ -96,11 +96,11 @@ def are_traces(paths: Sequence[Path]) -> bool:
 def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv: Path | None) -> None:
     from iotrace.analysis.compare.traces import compare_traces
     from iotrace.cli.report import report_of_traces
-    from iotrace.report.views.trace_comparison import changes_of, print_trace_comparison
+    from iotrace.report.comparison import changes_of, print_trace_comparison
 
     found = compare_traces(report_of_traces((before,)), report_of_traces((after,)))
     if html is not None:
-        from iotrace.report.page.comparison import trace_comparison_page
+        from iotrace.report.page.results import trace_comparison_page
 
         save_page(trace_comparison_page(found), html)
     if csv is not None:

@@ -166,12 +166,15 @@ def _analysis(session: Path) -> SessionAnalysis:
 def _verdict(analysis: SessionAnalysis) -> list[tuple[str, str]]:
     """What the report says first: verdict, why, fixes with their gains, how far to trust it."""
     from iotrace.analysis.report import analyse
-    from iotrace.report.page.report import banner
+    from iotrace.report.blocks import beside
+    from iotrace.report.screen import head_of
 
     with watched() as progress:
         progress("finding why it waits")
-        found = banner(analyse(analysis), "iotrace report -v has loader, system and I/O")
-    rows = [(row.label, f"{row.text} ({row.side})" if row.side else row.text) for row in found.rows]
+        found = head_of(analyse(analysis), "iotrace report -v has loader, system and I/O")
+    rows = [
+        (row.label, f"{row.text} ({row.side})" if row.side else row.text) for row in map(beside, found.lines)
+    ]
     return [(found.label, found.text), *rows, ("Trust", f"{found.level}: {found.trust}")]
 
 

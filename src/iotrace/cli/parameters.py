@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from iotrace.cluster import Cluster
-    from iotrace.report.views.table import Table
+    from iotrace.report.blocks import Table
     from iotrace.stores import Copies
 
 _THREADS = "OPENBLAS_NUM_THREADS"
@@ -209,7 +209,7 @@ def save_page(page: str, path: Path) -> None:
 
 def save_tables(tables: Sequence[Table], path: Path) -> None:
     """Write the tables of a view as CSV, and say where they lie."""
-    from iotrace.report.views.table import write_csv
+    from iotrace.report.rows import write_csv
 
     write_csv(tables, path)
     echo(f"iotrace: wrote {path}", err=True)

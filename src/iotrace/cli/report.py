@@ -178,8 +178,9 @@ def _of_ranks(report: Report, chosen: frozenset[int]) -> Report:
 
 def _print_view(result: Report, name: str, form: str, csv: Path | None) -> None:
     """Print the view `name` of a report as JSON, Markdown or text, and write it to `csv`."""
+    from iotrace.report.layout import print_tables
+    from iotrace.report.rows import as_json
     from iotrace.report.views import tables_of
-    from iotrace.report.views.table import as_json, print_tables
 
     tables = tables_of(name, result)
     if csv is not None:
@@ -289,6 +290,6 @@ def _compat(paths: tuple[Path, ...], tool: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        from iotrace.report.compat import print_compat
+        from iotrace.report.listing import print_compat
 
         print_compat(found)

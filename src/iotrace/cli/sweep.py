@@ -96,7 +96,7 @@ def sweep(
     import_numpy()
     from iotrace.errors import UsageError
     from iotrace.report.layout import make_console
-    from iotrace.report.sweeps.sweep import Watcher
+    from iotrace.report.sweep_watch import Watcher
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.grid import axes_of
     from iotrace.sweeps.kept import keep
@@ -140,8 +140,7 @@ def show(
     result: SweepResult | TuneResult, form: str, html: Path | None, csv: Path | None, verbose: bool = False
 ) -> None:
     """Print the result of a sweep or a search, and write its page and its table."""
-    from iotrace.report.sweeps.sweep import print_sweep, write_points
-    from iotrace.report.sweeps.tune import print_tune
+    from iotrace.report.sweep import print_sweep, print_tune, write_points
     from iotrace.sweeps.results import SweepResult
 
     points = result.points if isinstance(result, SweepResult) else result.runs
@@ -149,7 +148,7 @@ def show(
         write_points(points, csv)
     if html is not None:
         from iotrace.analysis.page import columns_of_runs
-        from iotrace.report.page.sweep import sweep_page, tune_page
+        from iotrace.report.page.results import sweep_page, tune_page
 
         seen = columns_of_runs(row.sessions[-1] for row in points if row.status == "ok")
         page = sweep_page(result, seen) if isinstance(result, SweepResult) else tune_page(result, seen)

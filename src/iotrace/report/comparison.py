@@ -1,63 +1,86 @@
-"""Comparisons on the terminal, a check among them: verdict, why, trust, the parts of a step, what differs."""
+"""Comparisons, a check among them, as blocks: verdict, why, trust, the parts of a step, what differs."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from rich.console import Console
-from rich.text import Text
 
 from iotrace.analysis.compare.check_words import figure_text
 from iotrace.analysis.compare.results import Check, Comparison, StageChange
-from iotrace.report.layout import line, middle_cut, say, say_each
-from iotrace.report.printing import aligned_within, visible
-from iotrace.units import digits, signed
+from iotrace.analysis.compare.traces import NamedChange, TraceComparison
+from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table, kernel_name, lines_of
+from iotrace.report.layout import print_document
+from iotrace.units import counted, digits, milliseconds, signed
 
 NAMES = ("A", "B")
 FROM_TO = ("before", "now")  # of a check
 _LEAST_MS = 0.05  # a cause below it is not listed
 _MOST_STAGES = 8
 _MOST_REASONS = 5
+_MOST_ROWS = 10  # of changes
+_LEAST_US = 5.0  # of such a row: less is printed as 0.00 ms; CSV and JSON have all
 _WORTH_TELLING_PCT = 1.0
-_NARROWEST = 10  # columns of a name
-_COLORS = {"slower": "bold red", "faster": "bold green"}
+_TONES = {"slower": "bad", "unknown": "warn"}
 
 
 def print_comparison(result: Comparison, console: Console) -> None:
     """Print `result`; it reads the same without colour."""
-    line(console, "", Text(result.text, style=_COLORS.get(result.verdict, "bold")), 0)
-    say_each(console, "Work", [f"differs in {difference}" for difference in result.differs])
-    if max(result.ranks) > 1:
-        say(console, "Rank", f"{result.rank} stands for the job: it waits longest for its data")
-    say_each(console, reasons_label(result), reasons_of(result))
-    say_each(console, "Do", [result.remedy] if result.remedy else [])
-    say_each(console, "Trust", trust_of(result))
-    console.print()
-    print_rows(console, ("ms a step", *NAMES, "change", "95 %"), part_texts(result))
-    if result.stages:
-        console.print()
-        print_stages(result.stages[:_MOST_STAGES], console, ("A", "B"))
-    console.print()
+    print_document(comparison_document(result), console)
+
+
+def print_check(result: Check, console: Console) -> None:
+    """Print `result`: what it says first, then the figures; it reads the same without colour."""
+    print_document(check_document(result), console)
+
+
+def print_trace_comparison(result: TraceComparison, console: Console) -> None:
+    """Print what changed of a step, then kernels and operators by what they changed."""
+    print_document(trace_document(result), console)
+
+
+def comparison_document(result: Comparison) -> Document:
+    """Say how a step changed and why, what else differs, and what to look at next."""
+    sides = []
     for name, side in zip(NAMES, result.sessions, strict=True):
         recorded = f", recorded {side.recorded.replace('T', ' ')[:16]} UTC" if side.recorded else ""
-        say(console, name, f"{side.path}{recorded}, {side.steps} steps")
+        sides.append(Line(name, f"{side.path}{recorded}, {side.steps} steps"))
     around = [f"{item.what}: {' / '.join(item.values)}" for item in result.environment]
-    say_each(console, "Around", [*around, *speed_of(result)])
-    say(console, "Next", f"iotrace report {shlex.quote(result.sessions[1].path)}")
+    stages = [stage_grid(result.stages[:_MOST_STAGES], NAMES)] if result.stages else []
+    return Document(
+        comparison_head(result),
+        [
+            Grid(("ms a step", *NAMES, "change", "95 %"), part_texts(result)),
+            *stages,
+            [
+                *sides,
+                *lines_of("Around", [*around, *speed_of(result)]),
+            ],
+        ],
+        f"iotrace report {shlex.quote(result.sessions[1].path)}",
+    )
 
 
-def reasons_label(result: Comparison) -> str:
-    """What names the list of changes: they are no reason where the step did not change for certain."""
-    return "Why" if result.verdict in ("faster", "slower") else "Parts"
+def comparison_head(result: Comparison) -> Head:
+    """Say how a step changed, why, and how far to trust that."""
+    lines = lines_of("Work", [f"differs in {difference}" for difference in result.differs])
+    if max(result.ranks) > 1:
+        lines.append(Line("Rank", f"{result.rank} stands for the job: it waits longest for its data"))
+    # Changes are no reason where the step did not change for certain.
+    lines += lines_of("Why" if result.verdict in ("faster", "slower") else "Parts", _reasons(result))
+    lines += lines_of("Do", [result.remedy] if result.remedy else [])
+    lines += lines_of("Trust", trust_of(result))
+    return Head(_TONES.get(result.verdict, "good"), "", result.text, lines)
 
 
-def reasons_of(result: Comparison) -> list[str]:
+def _reasons(result: Comparison) -> list[str]:
     """What changed, the largest first, and which settings did."""
-    reasons = [
-        f"{change.what}: {change.by_ms:+.1f} ms a step{_interval(change.ci95_ms)}"
-        for change in result.changed[:_MOST_REASONS]
-    ]
+    reasons = []
+    for change in result.changed[:_MOST_REASONS]:
+        interval = f" (95 %: {_bounds(change.ci95_ms)})" if change.ci95_ms else ""
+        reasons.append(f"{change.what}: {change.by_ms:+.1f} ms a step{interval}")
     reasons += [f"{item.what}: {item.values[0]} -> {item.values[1]}" for item in result.settings]
     return reasons or ["no part of the step changed beyond its noise"]
 
@@ -77,14 +100,9 @@ def trust_of(result: Comparison, names: tuple[str, str] = NAMES) -> list[str]:
     return [f"{name} {side.trust.level}: {', '.join(side.trust.reasons)}" for name, side in sides]
 
 
-def print_stages(stages: Iterable[StageChange], console: Console, names: tuple[str, str]) -> None:
-    """Print what stages cost a sample, before and after."""
-    print_rows(console, ("ms a sample", *names, "change", "95 %"), stage_rows(stages))
-
-
-def stage_rows(stages: Iterable[StageChange]) -> list[tuple[str, ...]]:
-    """A row for each stage: its name, both costs, the change and its interval."""
-    return [
+def stage_grid(stages: Iterable[StageChange], names: tuple[str, str]) -> Grid:
+    """What stages cost a sample, before and after: a row for each, with the change and its interval."""
+    rows = [
         (
             f"{change.what} ({'CPU' if change.clock == 'cpu' else 'time'})",
             *(f"{digits(cost)}" for cost in change.cost_ms),
@@ -93,6 +111,7 @@ def stage_rows(stages: Iterable[StageChange]) -> list[tuple[str, ...]]:
         )
         for change in stages
     ]
+    return Grid(("ms a sample", *names, "change", "95 %"), rows)
 
 
 def part_rows(result: Comparison) -> list[tuple[str, float, float, str]]:
@@ -118,68 +137,115 @@ def _bounds(interval: list[float] | None) -> str:
     return "" if interval is None else f"{interval[0]:+.1f} to {interval[1]:+.1f}"
 
 
-def _interval(interval: list[float] | None) -> str:
-    return "" if interval is None else f" (95 %: {_bounds(interval)})"
-
-
-def print_rows(console: Console, heading: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table: names to the left, figures to the right, nothing behind the last column."""
-    table = [heading, *(tuple(map(visible, row)) for row in rows)]
-    for number, row in enumerate(aligned_within(console.width, _NARROWEST, _cut, table)):
-        console.print(Text(row, style="" if number else "bold"), soft_wrap=True)
-
-
-def _cut(name: str, width: int) -> str:
-    return middle_cut(name, width, parts=3)  # a stage and its file's name tell it
-
-
-def seen_by(result: Check) -> list[str]:
-    """Say what growth of the costliest stage is told from noise, and how fast the CPUs were."""
-    if result.comparison is None or not result.comparison.stages:
-        return []
-    runs = [len(result.baselines), len(result.sessions)]
-    of = " and ".join(
-        f"{count} {name}{'s' if count > 1 else ''}"
-        for count, name in zip(runs, ("baseline", "session"), strict=True)
-    )
-    stage = result.comparison.stages[0]
-    return [
-        f"{stage.stage} from {stage.noise_pct:+.0f} % on, by {of}",
-        *speed_of(result.comparison),
-    ]
-
-
-def print_check(result: Check, console: Console) -> None:
-    """Print `result`: what it says first, then the figures; it reads the same without colour."""
-    style = "bold red" if not result.ok else "bold yellow" if result.untold else "bold green"
-    line(console, "", Text(result.text, style=style), 0)
+def check_document(result: Check) -> Document:
+    """Say whether a session passes, what is worse, what the check can see, and how far to trust that."""
     held = {item.condition for item in result.conditions if item.holds}
     label = "Why" if all(finding.what in held for finding in result.worse) else "Worse"
-    say_each(console, label, [finding.text for finding in result.worse])
-    say_each(console, "Maybe", [finding.text for finding in result.untold])
-    say_each(console, "Warn", result.warnings)
+    lines = [
+        *lines_of(label, [finding.text for finding in result.worse]),
+        *lines_of("Maybe", [finding.text for finding in result.untold]),
+        *lines_of("Warn", result.warnings),
+    ]
     for item in result.conditions:
         if item.holds is False:
             is_known = item.value is not None
-            say(
-                console,
-                "Passed",
-                f"{figure_text(item)}; fails if {item.condition}" if is_known else item.condition,
-            )
+            text = f"{figure_text(item)}; fails if {item.condition}" if is_known else item.condition
+            lines.append(Line("Passed", text))
+    head = Head("bad" if not result.ok else "warn" if result.untold else "good", "", result.text, lines)
     comparison = result.comparison
-    if comparison is not None:
-        # Of several runs those in the middle stand here: what they say of the step is not all that is known.
-        if comparison.verdict != "unknown" and len(result.baselines) + len(result.sessions) == 2:
-            say(console, "Step", comparison.text)
-        say_each(console, "Sees", seen_by(result))
-        say_each(console, "Trust", trust_of(comparison, FROM_TO))
-        differing = [*comparison.settings, *comparison.environment]
-        say_each(console, "Differ", [f"{item.what}: {' / '.join(item.values)}" for item in differing])
-        console.print()
-        print_stages(comparison.stages[:_MOST_STAGES], console, FROM_TO)
-        console.print()
-        if result.baseline != result.session:
-            paths = f"{shlex.quote(result.baseline or '')} {shlex.quote(result.session)}"
-            say(console, "Next", f"iotrace compare {paths}{' --anyway' if comparison.differs else ''}")
-    else:
-        say(console, "Next", f"iotrace report {shlex.quote(result.session)}")
+    if comparison is None:
+        return Document(head, [], f"iotrace report {shlex.quote(result.session)}")
+    # Of several runs those in the middle stand here: what they say of the step is not all that is known.
+    if comparison.verdict != "unknown" and len(result.baselines) + len(result.sessions) == 2:
+        lines.append(Line("Step", comparison.text))
+    differing = [*comparison.settings, *comparison.environment]
+    lines += lines_of("Sees", _seen_by(result))
+    lines += lines_of("Trust", trust_of(comparison, FROM_TO))
+    lines += lines_of("Differ", [f"{item.what}: {' / '.join(item.values)}" for item in differing])
+    paths = f"{shlex.quote(result.baseline or '')} {shlex.quote(result.session)}"
+    again = f"iotrace compare {paths}{' --anyway' if comparison.differs else ''}"
+    stages = stage_grid(comparison.stages[:_MOST_STAGES], FROM_TO)
+    return Document(head, [stages, []], again if result.baseline != result.session else "")
+
+
+def _seen_by(result: Check) -> list[str]:
+    """Say what growth of the costliest stage is told from noise, and how fast the CPUs were."""
+    if result.comparison is None or not result.comparison.stages:
+        return []
+    runs = f"{counted(len(result.baselines), 'baseline')} and {counted(len(result.sessions), 'session')}"
+    stage = result.comparison.stages[0]
+    seen = f"{stage.stage} from {stage.noise_pct:+.0f} % on, by {runs}"
+    return [seen, *speed_of(result.comparison)]
+
+
+class _Change(msgspec.Struct, frozen=True):
+    by_ms: str
+    ms: str
+    calls: str
+    change: str
+    name: str
+
+
+_CHANGES = (
+    Field("by_ms", "by"),
+    Field("ms", "ms"),
+    Field("calls", "calls"),
+    Field("change", "change", is_text=True),
+    Field("name", "name", kernel_name, is_text=True),
+)
+
+
+def trace_document(found: TraceComparison) -> Document:
+    """Say how long a step took in each trace, then what kernels and operators changed."""
+    return Document(trace_head(found), change_tables(found, _MOST_ROWS))
+
+
+def trace_head(found: TraceComparison) -> Head:
+    """Say how a step changed by which parts, how far to trust that, and what else differs."""
+    lines = []
+    if found.breakdown_ms is not None:
+        changes = sorted(found.breakdown_ms.items(), key=lambda part: -abs(part[1][1] - part[1][0]))
+        parts = [
+            f"{name.replace('_', ' ')} {after - before:+.1f} ({before:.1f} to {after:.1f})"
+            for name, (before, after) in changes
+            if abs(after - before) >= _LEAST_MS
+        ]
+        lines.append(Line("Parts", " · ".join(parts) or "none changed by 0.05 ms"))
+    steps = " and ".join(counted(count, "step") for count in found.steps)
+    lines.append(Line("Trust", f"caution: {steps}; of one trace each nothing tells what is chance"))
+    lines += [Line("", f"differs in {text}") for text in found.differs]
+    before, after = found.step_ms
+    if before is None or after is None or found.change_pct is None:
+        return Head("warn", "UNKNOWN", "a trace holds neither steps nor operators nor device events", lines)
+    change = f"{milliseconds(before)}, then {milliseconds(after)} ({found.change_pct:+.0f} %)"
+    return Head("warn", "STEP", change, lines)
+
+
+def change_tables(found: TraceComparison, most: int | None = None) -> list[Table]:
+    """Make the tables of kernels and operators that changed, the first `most` of each."""
+    return [
+        _changes("Kernels: ms of a step on the device", found.kernels, most),
+        _changes("Operators: ms of a step on the host, without the operators inside", found.operators, most),
+    ]
+
+
+def changes_of(found: TraceComparison) -> list[Table]:
+    """Make the tables with all rows and fields, for CSV."""
+    tables = zip(change_tables(found), (found.kernels, found.operators), strict=True)
+    return [msgspec.structs.replace(table, rows=rows or []) for table, rows in tables]
+
+
+def _changes(title: str, changes: Sequence[NamedChange] | None, most: int | None) -> Table:
+    shown = [one for one in changes or () if one.change != "same" and abs(one.by_us) >= _LEAST_US][:most]
+    rows = [
+        _Change(
+            by_ms=f"{one.by_us / 1e3:+.2f}",
+            ms=f"{one.us[0] / 1e3:.2f} > {one.us[1] / 1e3:.2f}",
+            calls=f"{one.calls[0]:.0f} > {one.calls[1]:.0f}",
+            change=one.change,
+            name=one.name,
+        )
+        for one in shown
+    ]
+    why = "a trace shows no device" if changes is None else "none changed by 0.005 ms or more"
+    return Table(title=title, rows=rows, fields=_CHANGES, unknown=why)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Container, Iterable
-from typing import Any
+from collections.abc import Container, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -12,13 +13,20 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from iotrace.report.printing import visible
+from iotrace.report.printing import aligned_within, visible
+
+if TYPE_CHECKING:  # a command that shows no report imports none of its results
+    from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table as TableBlock
 
 LABEL_WIDTH = 12
 SHORT_LABEL = 6  # of a first screen, and of what reads like one
 _NARROWEST = 20  # columns for text, however narrow the terminal
 _WIDEST = 93  # where what belongs to the edge stands on a wide one
 _GAP = "   "
+_NARROWEST_NAME = 10
+TONES = {"good": "bold green", "warn": "bold yellow", "bad": "bold red"}
+_LEVELS = {"ok": "green", "caution": "yellow", "bad": "bold red"}
+_BETWEEN, _NARROWEST_TEXT = 2, 8  # columns between two of a table, and of one with texts
 
 
 def command(argv: list[str], width: int) -> str:
@@ -58,6 +66,59 @@ def line(console: Console, label: str, text: str | Text, width: int = LABEL_WIDT
 def say(console: Console, label: str, text: str | Text) -> None:
     """Print a paragraph beside a short label."""
     line(console, label, text, SHORT_LABEL)
+
+
+def print_head(head: Head, console: Console) -> None:
+    """Print a banner, what stands below it, and trust."""
+    style = TONES[head.tone]
+    whole = (
+        Text.assemble((head.label, style), "   ", head.text) if head.label else Text(head.text, style=style)
+    )
+    line(console, "", whole, 0)
+    print_lines(head.lines, console)
+    if head.level:
+        style = _LEVELS.get(head.level, "")
+        say(console, "Trust", Text.assemble((head.level, style), f": {head.trust}"))
+
+
+def print_document(document: Document, console: Console) -> None:
+    """Print a head, and below it each part behind an empty line."""
+    from iotrace.report.blocks import Grid, Table
+
+    print_head(document.head, console)
+    for part in document.parts:
+        console.print()
+        if isinstance(part, Grid):
+            print_grid(part, console)
+        elif isinstance(part, Table):
+            print_tables([part], console)
+        else:
+            print_lines(part, console)
+    if document.command:
+        say(console, "Next", document.command)
+
+
+def print_grid(grid: Grid, console: Console) -> None:
+    """Print rows whose first column gives room to the others, nothing behind the last one."""
+    rows = [tuple(map(visible, row)) for row in (grid.headings, *grid.rows)]
+    cut = partial(middle_cut, parts=3)  # a stage and its file's name tell it
+    for number, row in enumerate(aligned_within(console.width, _NARROWEST_NAME, cut, rows)):
+        console.print(Text(row, style="" if number else "bold"), soft_wrap=True)
+
+
+def print_lines(lines: Iterable[Line], console: Console) -> None:
+    """Print lines, each beside its short label, what belongs to its side at the edge."""
+    from iotrace.report.blocks import beside
+
+    for each in map(beside, lines):
+        if each.side:
+            two_columns(console, each.label, each.text, each.side)
+        else:
+            say(console, each.label, each.text)
+        if each.command:
+            two_columns(console, "", f"  {each.command}", "", whole=True)
+        if each.note:
+            say(console, "", Text(f"({each.note})", style="dim"))
 
 
 def say_each(console: Console, label: str, texts: Iterable[str | Text]) -> None:
@@ -117,6 +178,44 @@ def table_of(headings: Iterable[str], texts: Container[str]) -> Table:
     for heading in headings:
         table.add_column(heading, justify="left" if heading in texts else "right", no_wrap=True)
     return table
+
+
+def print_tables(tables: Sequence[TableBlock], console: Console) -> None:
+    """Print tables below each other; what is unknown is a question mark."""
+    from iotrace.report.blocks import cells_of, whose
+
+    for number, (table, name) in enumerate(zip(tables, whose(tables), strict=True)):
+        if number:
+            console.print()
+        line(console, "", f"{name}{table.title}", 0)
+        if table.rows:
+            print_table(console, _grid(table.fields, cells_of(table), console.width))
+        else:
+            line(console, "", table.unknown_text, 0)
+        for note in table.notes:
+            line(console, "", note, 0)
+        if table.commands:
+            line(console, "", "In the timeline, in the order above:", 0)
+        for typed in table.commands:
+            console.print(plain(typed), soft_wrap=True)
+
+
+def _grid(fields: Sequence[Field], cells: Sequence[Sequence[str]], width: int) -> Table:
+    """Lay the rows out; texts share the room that figures leave."""
+    headings = [field.heading for field in fields]
+    widest = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    texts = [at for at, field in enumerate(fields) if field.is_text]
+    room = width - _BETWEEN * (len(widest) - 1)
+    room -= sum(each for at, each in enumerate(widest) if at not in texts)
+    for left, at in zip(range(len(texts), 0, -1), sorted(texts, key=lambda at: widest[at]), strict=True):
+        widest[at] = min(widest[at], max(_NARROWEST_TEXT, room // left))
+        room -= widest[at]
+    grid = table_of(headings, [headings[at] for at in texts])
+    for column, wide in zip(grid.columns, widest, strict=True):
+        column.width = wide
+    for row in cells:
+        grid.add_row(*map(middle_cut, row, widest))
+    return grid
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -1,12 +1,14 @@
-"""Sessions and rules as text. It needs no rich, whose import would be most of the time that a list takes."""
+"""Sessions, rules and other tools' figures as text; to import rich would take longer than the list."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
 import textwrap
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import PurePath
+from typing import Any
 
 from iotrace.analysis.rules.catalogue import Explained, RuleList
 from iotrace.report.printing import aligned_within, echo, visible
@@ -82,3 +84,21 @@ def _date(time_ns: int) -> str:
 def _cut(text: str, width: int) -> str:
     """Cut the end of a text that is too long, and show that it is."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def print_compat(found: Mapping[str, Mapping[str, Any] | None]) -> None:
+    """Print the figures of each trace, by its path; None where the tool finds nothing that it counts."""
+    for path, figures in found.items():
+        echo(path)
+        for name, figure in (figures or {"figures": "none: the trace holds nothing that it counts"}).items():
+            echo(f"  {name:24} {_text(figure)}")
+
+
+def _text(figure: Any) -> str:
+    if isinstance(figure, Mapping):
+        return "  ".join(f"{key} {_text(value)}" for key, value in figure.items())
+    if isinstance(figure, list):
+        return " ".join(map(str, figure))
+    if isinstance(figure, float):
+        return f"{figure:.1f}" if figure >= 1 or not figure else f"{figure:.5f}"
+    return str(figure)

@@ -11,10 +11,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import MEMORY_BY_OPERATOR, Fix, RankReport, Report, SessionInfo, Trust
+from iotrace.analysis.results import MEMORY_BY_OPERATOR, RankReport, Report, SessionInfo
 from iotrace.analysis.rules.trust import OTHER_PROGRAMS
 from iotrace.analysis.verdict.failed import last_hang
-from iotrace.report.layout import SHORT_LABEL, facts, line, say, two_columns
+from iotrace.report.blocks import Head, Line
+from iotrace.report.layout import facts, line, print_head, say, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.words import (
     commands_of,
@@ -36,40 +37,42 @@ from iotrace.units import milliseconds
 
 WANT_A_FIX = ("input-bound", "moderately-input-bound", "rank-late", "device-idle", "communication-bound")
 _ELSE = "-v has loader, system and I/O"
-_MOST_FIXES = 3
+_MOST_FIXES = 3  # and reasons for trust
 _MANY_STEPS = 2000  # more than one wants to scroll through in a browser
 _MOST_CAUSES = 5
-_MOST_REASONS = 3  # for trust
+_MOST_ALIKE = 3  # of parts that many ranks lack
 _LEAST_MS = 0.05  # what is shown as 0.0
-_STYLES = {
-    "input-bound": "bold red",
-    "rank-late": "bold red",
-    "failed": "bold red",
-    "device-idle": "bold red",
-    "communication-bound": "bold red",
-    "device-busy": "bold green",
-    "moderately-input-bound": "bold yellow",
-    "wait-unknown": "bold yellow",
-    "running": "bold yellow",
-    "not-input-bound": "bold green",
+_TONES = {
+    "not-input-bound": "good",
+    "device-busy": "good",
+    **dict.fromkeys(("moderately-input-bound", "wait-unknown", "running"), "warn"),
 }
-_TRUST_STYLES = {"ok": "green", "caution": "yellow", "bad": "bold red"}
+
+
+def head_of(report: Report, more: str = "", most: int | None = None) -> Head:
+    """Say the verdict over the job, why, what to do, and how far to trust that; `more` to see without a fix.
+
+    A short one has the first `most` fixes and reasons for its trust.
+    """
+    found = report.verdict
+    lines = [Line("Why", found.why)] if found.why else []
+    lines += [Line(label, text) for label, text in ending(report)]
+    for number, fix in enumerate(found.fixes[:most]):
+        text = f"or {fix.text}" if number else fix.text
+        label = "" if number else "Fix"
+        lines.append(Line(label, text, gain_text(fix), other_wait_text(fix), fix.command))
+    if most is not None and len(found.fixes) > most:
+        lines.append(Line("", f"{len(found.fixes) - most} more: -v"))
+    if not found.fixes and found.kind in WANT_A_FIX:
+        gaps = "--view gaps has the longest idle times" if found.kind == "device-idle" else _ELSE
+        lines.append(Line("Fix", no_fix_text(report, more or gaps)))
+    trust = trust_text(found.trust.level, found.trust.reasons, silenced(report), most)
+    return Head(_TONES.get(found.kind, "bad"), found.banner, found.said, lines, found.trust.level, trust)
 
 
 def print_screen(report: Report, console: Console) -> None:
     """Print the verdict over the job, then the figures of the rank that it is about, or of all ranks."""
-    found = report.verdict
-    style = _STYLES.get(found.kind, "bold")
-    line(console, "", Text.assemble((found.banner, style), "   ", found.said), 0)
-    if found.why:
-        say(console, "Why", found.why)
-    for label, text in ending(report):
-        say(console, *beside(label, text))
-    _print_fixes(found.fixes, console)
-    if not found.fixes and found.kind in WANT_A_FIX:
-        where = "--view gaps has the longest idle times" if found.kind == "device-idle" else _ELSE
-        say(console, "Fix", no_fix_text(report, where))
-    print_trust(found.trust, console, silenced=silenced(report))
+    print_head(head_of(report, most=_MOST_FIXES), console)
     console.print()
     if len(report.ranks) > 1:
         print_ranks(report, console)
@@ -113,11 +116,6 @@ def _last_hang_rows(session: SessionInfo) -> list[tuple[str, str]]:
     return [("Hang", hang_text(hang)), *stacks]
 
 
-def beside(label: str, text: str) -> tuple[str, str]:
-    """Put a label that is too long for its column before the text."""
-    return (label, text) if len(label) <= SHORT_LABEL else ("", f"{label} {text}")
-
-
 def no_fix_text(report: Report, more: str) -> str:
     """Say that no fix is known, and where there is `more` to see; of bare traces what would tell."""
     if not report.session.argv and report.verdict.kind != "device-idle":
@@ -137,25 +135,16 @@ def _summed(parts: Iterable[str]) -> list[str]:
     return [
         each
         for what, own in found.items()
-        for each in (own if len(own) <= _MOST_REASONS else [what.replace("#", str(len(own)))])
+        for each in (own if len(own) <= _MOST_ALIKE else [what.replace("#", str(len(own)))])
     ]
 
 
-def print_trust(trust: Trust, console: Console, silenced: str = "") -> None:
-    """Print how far to trust the figures, and why; `silenced`: why no gain stands beside the fixes."""
-    reasons = trust.reasons[:_MOST_REASONS]
-    if len(trust.reasons) > len(reasons):
-        reasons.append(f"{len(trust.reasons) - len(reasons)} more with -v")
-    text = trust_text(trust.level, reasons, silenced)
-    level = (trust.level, _TRUST_STYLES.get(trust.level, ""))
-    say(console, "Trust", Text.assemble(level, f": {text}"))
-
-
-def trust_text(level: str, reasons: Sequence[str], silenced: str = "") -> str:
-    """What stands behind the level of trust; `silenced`: why no gain is stated."""
-    reasons = [*reasons, silenced] if silenced else reasons
+def trust_text(level: str, reasons: Sequence[str], silenced: str = "", most: int | None = None) -> str:
+    """What stands behind the level of trust, the first `most` reasons; `silenced`: why no gain is stated."""
+    left = len(reasons) - len(reasons[:most])
+    more = f"{left} more with -v" if left else ""
     told: dict[str, str] = {}
-    for reason in reasons:
+    for reason in filter(None, [*reasons[:most], more, silenced]):
         whose, named, what = reason.partition(": ")
         by_rank = named and whose.startswith(("rank ", "process "))
         if by_rank and whose in told:
@@ -224,18 +213,6 @@ def shown_path(path: str) -> str:
     """A path as one would type it here: relative where that is shorter."""
     relative = os.path.relpath(path)
     return shlex.quote(relative if len(relative) < len(path) else path)
-
-
-def _print_fixes(fixes: Sequence[Fix], console: Console) -> None:
-    for number, fix in enumerate(fixes[:_MOST_FIXES]):
-        text = fix.text if number == 0 else f"or {fix.text}"
-        two_columns(console, "" if number else "Fix", text, gain_text(fix))
-        if fix.command:
-            two_columns(console, "", f"  {fix.command}", "", whole=True)
-        if other_wait_text(fix):
-            say(console, "", Text(f"({other_wait_text(fix)})", style="dim"))
-    if len(fixes) > _MOST_FIXES:
-        say(console, "", f"{len(fixes) - _MOST_FIXES} more: -v")
 
 
 Row = tuple[str, Sequence[str]]  # a label, and what stands beside it

@@ -15,10 +15,11 @@ from iotrace.analysis.results import (
     LoaderResult,
     Overhead,
     RankReport,
-    RegionResult,
     Report,
 )
-from iotrace.report.layout import LABEL_WIDTH, command, line, plain, print_table, table_of
+from iotrace.report import tables
+from iotrace.report.blocks import shortened
+from iotrace.report.layout import LABEL_WIDTH, command, line, plain, print_table, print_tables
 from iotrace.report.screen import print_next, print_screen
 from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, advice_text, latest_first
 from iotrace.report.terminal_compute import print_compute, print_imbalance
@@ -151,29 +152,14 @@ def _print_rank(rank: RankReport, console: Console, several: bool) -> None:
     for text in spawned_texts(rank.account):
         line(console, "workers", text)
     if rank.regions:
-        _print_regions(rank.regions, console)
+        console.print()
+        print_tables([shortened(tables.regions(rank), _MOST_REGIONS)], console)
     print_system(rank.system, console)
     for culprit in rank.culprits:
         if culprit.id.startswith("numa-"):
             line(console, "NUMA", culprit.text)
     if rank.io is not None:
         print_io(rank.io, console, rank.file_groups)
-
-
-def _print_regions(regions: list[RegionResult], console: Console) -> None:
-    console.print()
-    table = table_of(["Regions", "count", "total", "CPU", "wait a step"], texts=["Regions"])
-    for region in regions[:_MOST_REGIONS]:
-        table.add_row(
-            region.name,
-            str(region.count),
-            milliseconds(region.ms_total),
-            milliseconds(region.cpu_ms_total),
-            if_known(region.wait_ms, milliseconds),
-        )
-    print_table(console, table)
-    if len(regions) > _MOST_REGIONS:
-        console.print(Text(f"{len(regions) - _MOST_REGIONS} more regions", style="dim"))
 
 
 def _print_wait(rank: RankReport, step_ms: float, console: Console) -> None:

@@ -87,11 +87,6 @@ def other_wait_text(fix: Fix) -> str:
     return f"it costs {milliseconds(cost_ms)}; {more} of other wait end, too, as workers get ahead"
 
 
-def gain_words(fix: Fix) -> str:
-    """What a fix gains and, where that is more than its cause costs, why: in one line."""
-    return ": ".join(each for each in (gain_text(fix), other_wait_text(fix)) if each)
-
-
 def who_failed(failure: Failure, several: bool) -> str:
     """Name the worker, thread or process that an exception ended; of `several` ranks with the rank."""
     training = failure.role == "rank"

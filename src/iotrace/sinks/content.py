@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 
 from iotrace.analysis.results import RankReport, Report, Verdict
+from iotrace.report.blocks import Table, of_ranks
 from iotrace.report.printing import encode_json
-from iotrace.report.sweeps.sweep import write_points
+from iotrace.report.rows import plain_value, write_csv
+from iotrace.report.sweep import write_points
 from iotrace.report.views import VIEWS, tables_of
-from iotrace.report.views.table import Table, of_ranks, plain_value, write_csv
 from iotrace.session import names
 from iotrace.session.manifest import write_atomically
 from iotrace.sweeps.results import SweepResult, SweepVerdict

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -51,19 +52,23 @@ def total(amounts: Iterable[_Number | None]) -> _Number | None:
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """What is declared of a field. `null`: when it is unknown; `said`: its name in ``--view system``.
+    """What is declared of a field. `null`: when it is unknown; `said`: its heading in a table, its name in a row.
 
-    `place` orders that view, where the order of the fields is not it. `counter`: its name in the timeline.
+    `place` orders columns and rows, where the order of the fields is not theirs. `absent` stands in a table
+    where it is null. `counter`: its name in the timeline. `attribute` is its name in Python.
     """
 
     name: str
+    attribute: str
     meaning: str
     unit: str
     null: str
     said: str
     place: int
+    absent: str
     counter: str
     may_be_null: bool
+    is_text: bool
 
     @property
     def sampled(self) -> str:
@@ -83,10 +88,12 @@ def figure(
     null: str = "",
     said: str = "",
     place: int = 0,
+    absent: str = "?",
     counter: str = "",
 ) -> msgspec.Meta:
     """Declare a figure; without `unit` it is the one that the field's name ends with."""
-    known = {"meaning": meaning, "unit": unit, "null": null, "said": said, "place": place, "counter": counter}
+    known = {"meaning": meaning, "unit": unit, "null": null, "said": said, "place": place, "absent": absent}
+    known["counter"] = counter
     in_words = meaning + (f"; in {unit}" if unit else "") + (f"; null: {null}" if null else "")
     return msgspec.Meta(description=in_words, extra=known)
 
@@ -100,10 +107,11 @@ def figures_of(kind: type[msgspec.Struct]) -> Sequence[Figure]:
         value, *abouts = get_args(hints[field.name]) or (None,)
         for about in abouts:
             if isinstance(about, msgspec.Meta) and about.extra is not None:
-                may_be_null = type(None) in get_args(value)
+                kinds = get_args(value) if isinstance(value, UnionType) else (value,)
+                own = {"name": field.encode_name, "attribute": field.name, "may_be_null": type(None) in kinds}
+                is_text = any(kind is str or get_origin((*get_args(kind), None)[0]) is list for kind in kinds)
                 unit = about.extra["unit"] or _unit_of(field.name)
-                known = {**about.extra, "name": field.encode_name, "unit": unit, "may_be_null": may_be_null}
-                found.append(Figure(**known))
+                found.append(Figure(**{**about.extra, **own, "unit": unit, "is_text": is_text}))
     return found
 
 

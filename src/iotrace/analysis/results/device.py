@@ -12,91 +12,101 @@ from iotrace.analysis.results.base import ReportPart, figure
 class IdleByModule(ReportPart, frozen=True, kw_only=True):
     """Idle time that kernels of a module and phase ended; what the device did that was launched there."""
 
-    module: Annotated[str | None, figure("the innermost module", null="no launch is known, or it lies in none")] = None
-    phase: Annotated[str, figure("the phase of the step")]
-    idle_us: Annotated[float, figure("idle time that its kernels ended")]
-    comm_us: Annotated[float, figure("of `device_us`, the collectives' part")]
-    device_us: Annotated[float, figure("what the device did that was launched there, each with all of its time")]
+    module: Annotated[str | None, figure("the innermost module", null="no launch is known, or it lies in none", said="module", place=5, absent="no module")] = (
+        None
+    )
+    phase: Annotated[str, figure("the phase of the step", said="phase", place=4)]
+    idle_us: Annotated[float, figure("idle time that its kernels ended", said="idle ms", place=1)]
+    comm_us: Annotated[float, figure("of `device_us`, the collectives' part", said="comm ms", place=3)]
+    device_us: Annotated[float, figure("what the device did that was launched there, each with all of its time", said="device ms", place=2)]
 
 
 class IdleByOrigin(ReportPart, frozen=True, kw_only=True):
     """Idle time by what ended it: a module, without one an operator, without one a name."""
 
-    kind: Annotated[str, figure("`module`; where none is known `operator`; without one `kernel`")]
-    name: Annotated[str, figure("its name")]
-    phase: Annotated[str, figure("the phase of the step")]
+    kind: Annotated[str, figure("`module`; where none is known `operator`; without one `kernel`", said="ended by", place=3)]
+    name: Annotated[str, figure("its name", said="name", place=5)]
+    phase: Annotated[str, figure("the phase of the step", said="phase", place=4)]
     gaps: Annotated[int, figure("how many times the device was idle")]
-    idle_us: Annotated[float, figure("for how long, all together")]
-    idle_by_class_us: Annotated[dict[str, float], figure("the same by class")]
+    idle_us: Annotated[float, figure("for how long, all together", said="idle ms", place=1)]
+    idle_by_class_us: Annotated[dict[str, float], figure("the same by class", said="{}", place=2)]
 
 
 class Launches(ReportPart, frozen=True, kw_only=True):
     """All calls of a name that launched."""
 
-    name: Annotated[str, figure("the call")]
-    calls: Annotated[int, figure("how often")]
-    host_us: Annotated[float, figure("what the calls cost the host, all together")]
-    host_median_us: Annotated[float, figure("the median of that")]
-    delay_median_us: Annotated[float, figure("from the call's start to that on the device (of a graph its first kernel)")]
-    delay_p95_us: Annotated[float, figure("the same, the 95th percentile")]
-    device_median_us: Annotated[float, figure("what was launched took the device, the median")]
-    shorter_than_call: Annotated[int, figure("calls that took the host longer than that took the device")]
+    name: Annotated[str, figure("the call", said="call", place=8)]
+    calls: Annotated[int, figure("how often", said="calls", place=2)]
+    host_us: Annotated[float, figure("what the calls cost the host, all together", said="host ms", place=1)]
+    host_median_us: Annotated[float, figure("the median of that", said="median us", place=3)]
+    delay_median_us: Annotated[float, figure("from the call's start to that on the device (of a graph its first kernel)", said="delay us", place=4)]
+    delay_p95_us: Annotated[float, figure("the same, the 95th percentile", said="p95", place=5)]
+    device_median_us: Annotated[float, figure("what was launched took the device, the median", said="runs us", place=6)]
+    shorter_than_call: Annotated[int, figure("calls that took the host longer than that took the device", said="shorter", place=7)]
 
 
 class StreamIdle(ReportPart, frozen=True, kw_only=True):
     """A stream's own gaps."""
 
-    device: Annotated[int | None, figure("its device")] = None
-    stream: Annotated[int | None, figure("its number")] = None
-    events: Annotated[int, figure("kernels and memory operations on it")]
-    busy_us: Annotated[float, figure("their union")]
-    idle_by_class_us: Annotated[dict[str, float], figure("its own gaps, whatever other streams did meanwhile")]
+    device: Annotated[int | None, figure("its device", said="device")] = None
+    stream: Annotated[int | None, figure("its number", said="stream")] = None
+    events: Annotated[int, figure("kernels and memory operations on it", said="events")]
+    busy_us: Annotated[float, figure("their union", said="busy ms")]
+    idle_by_class_us: Annotated[dict[str, float], figure("its own gaps, whatever other streams did meanwhile", said="{}")]
 
 
 class Kernel(ReportPart, frozen=True, kw_only=True):
     """All calls of a kernel."""
 
-    name: Annotated[str, figure("its name")]
-    calls: Annotated[int, figure("how often")]
-    total_us: Annotated[float, figure("all together")]
+    name: Annotated[str, figure("its name", said="kernel", place=7)]
+    calls: Annotated[int, figure("how often", said="calls", place=2)]
+    total_us: Annotated[float, figure("all together", said="ms", place=1)]
     mean_us: Annotated[float, figure("the mean")]
     max_us: Annotated[float, figure("the longest")]
-    median_us: Annotated[float | None, figure("the median", null="never")] = None
+    median_us: Annotated[float | None, figure("the median", null="never", said="median us", place=3, absent="-")] = None
     min_us: Annotated[float | None, figure("the shortest", null="never")] = None
     deviation_us: Annotated[float | None, figure("the standard deviation", null="never")] = None
     is_collective: Annotated[bool, figure("whether it communicates")]
-    op: Annotated[str | None, figure("the operator that launched most of its time", null="no launch is known, or it lies in none")] = None
+    op: Annotated[
+        str | None, figure("the operator that launched most of its time", null="no launch is known, or it lies in none", said="launched by", place=6)
+    ] = None
     module: Annotated[str | None, figure("the module that did", null="no launch is known, or it lies in none")] = None
-    blocks_per_sm: Annotated[float | None, figure("mean over its time", null="not told")] = None
-    occupancy_pct: Annotated[float | None, figure("mean over its time", null="not told")] = None
+    blocks_per_sm: Annotated[float | None, figure("mean over its time", null="not told", said="blocks/SM", place=4, absent="-")] = None
+    occupancy_pct: Annotated[float | None, figure("mean over its time", null="not told", said="occup. %", place=5, absent="-")] = None
     tensor_cores: Annotated[bool | None, figure("whether its name tells of them", null="not told")] = None
 
 
 class Operator(ReportPart, frozen=True, kw_only=True):
     """All calls of an operator. Self is without the operators inside."""
 
-    name: Annotated[str, figure("its name")]
-    calls: Annotated[int, figure("how often")]
-    host_total_us: Annotated[float, figure("on the host; a call inside one of its name is part of that")]
-    host_self_us: Annotated[float, figure("without the operators directly inside, on the same thread")]
-    device_total_us: Annotated[float | None, figure("what its launches took, with those of the operators inside", null="there is no device")] = None
-    device_self_us: Annotated[float | None, figure("what its own launches took", null="there is no device")] = None
+    name: Annotated[str, figure("its name", said="operator", place=6)]
+    calls: Annotated[int, figure("how often", said="calls", place=5)]
+    host_total_us: Annotated[float, figure("on the host; a call inside one of its name is part of that", said="host", place=2)]
+    host_self_us: Annotated[float, figure("without the operators directly inside, on the same thread", said="host self", place=1)]
+    device_total_us: Annotated[
+        float | None, figure("what its launches took, with those of the operators inside", null="there is no device", said="device", place=4, absent="-")
+    ] = None
+    device_self_us: Annotated[float | None, figure("what its own launches took", null="there is no device", said="device self", place=3, absent="-")] = None
 
 
 class OperatorShapes(ReportPart, frozen=True, kw_only=True):
     """All calls of an operator with such inputs."""
 
-    name: Annotated[str, figure("the operator")]
-    shapes: Annotated[list[list[int]], figure("its inputs' shapes")]
+    name: Annotated[str, figure("the operator", said="operator", place=6)]
+    shapes: Annotated[list[list[int]], figure("its inputs' shapes", said="input shapes", place=7)]
     types: Annotated[list[str], figure("and types")]
-    calls: Annotated[int, figure("how often; a call within one of its name is a part of that")]
+    calls: Annotated[int, figure("how often; a call within one of its name is a part of that", said="calls", place=2)]
     host_total_us: Annotated[float, figure("on the host")]
-    device_total_us: Annotated[float, figure("on the device", null="there is none")]
+    device_total_us: Annotated[float, figure("on the device", null="there is none", said="device ms", place=1)]
     flop_per_call: Annotated[int | None, figure("by the operator's definition", null="not known of this operator")] = None
-    tflop_per_s: Annotated[float | None, figure("over the device's time", null="as above")] = None
+    tflop_per_s: Annotated[float | None, figure("over the device's time", null="as above", said="TFLOP/s", place=3, absent="-")] = None
     peak_tflop_per_s: Annotated[float | None, figure("of the device, for the type", null="an unknown device; kernels with and without tensor cores")] = None
-    bound: Annotated[str | None, figure("`compute` or `memory`, the lower at these shapes (each operand moved once)", null="as above")] = None
-    roofline_pct: Annotated[float | None, figure("what it reaches of that", null="as above; attention with an own or unknown mask")] = None
+    bound: Annotated[
+        str | None, figure("`compute` or `memory`, the lower at these shapes (each operand moved once)", null="as above", said="bound by", place=5, absent="-")
+    ] = None
+    roofline_pct: Annotated[
+        float | None, figure("what it reaches of that", null="as above; attention with an own or unknown mask", said="roofline %", place=4, absent="-")
+    ] = None
 
 
 class DevicePeaks(ReportPart, frozen=True, kw_only=True):
@@ -112,41 +122,45 @@ class DevicePeaks(ReportPart, frozen=True, kw_only=True):
 class CollectiveKind(ReportPart, frozen=True, kw_only=True):
     """Communication of a kind in a process group."""
 
-    kind: Annotated[str, figure("what it does")]
-    group: Annotated[str | None, figure("the process group", null="the trace does not state it")] = None
-    group_size: Annotated[int | None, figure("its ranks", null="the trace does not state it")] = None
-    calls: Annotated[int, figure("how often")]
-    bytes: Annotated[int | None, figure("what it moved", null="the trace does not state it")] = None
-    total_us: Annotated[float, figure("all together, with the waits for late ranks")]
-    exposed_us: Annotated[float, figure("while no kernel computed")]
-    algorithm_gb_per_s: Annotated[float | None, figure("bytes / time", null="the trace does not state it")] = None
-    bus_gb_per_s: Annotated[float | None, figure("that × nccl-tests' factor for the group's size", null="the trace does not state it")] = None
+    kind: Annotated[str, figure("what it does", said="kind", place=9)]
+    group: Annotated[str | None, figure("the process group", null="the trace does not state it", said="group", place=8)] = None
+    group_size: Annotated[int | None, figure("its ranks", null="the trace does not state it", said="ranks", place=7)] = None
+    calls: Annotated[int, figure("how often", said="calls", place=3)]
+    bytes: Annotated[int | None, figure("what it moved", null="the trace does not state it", said="bytes", place=4)] = None
+    total_us: Annotated[float, figure("all together, with the waits for late ranks", said="ms", place=1)]
+    exposed_us: Annotated[float, figure("while no kernel computed", said="exposed ms", place=2)]
+    algorithm_gb_per_s: Annotated[float | None, figure("bytes / time", null="the trace does not state it", said="alg. GB/s", place=5)] = None
+    bus_gb_per_s: Annotated[
+        float | None, figure("that × nccl-tests' factor for the group's size", null="the trace does not state it", said="bus GB/s", place=6)
+    ] = None
 
 
 class MemoryOperation(ReportPart, frozen=True, kw_only=True):
     """All copies of a kind, or sets."""
 
-    name: Annotated[str, figure("what was copied from where to where, or set")]
+    name: Annotated[str, figure("what was copied from where to where, or set", said="operation", place=6)]
     direction: Annotated[str | None, figure("from, to", null="the trace does not state it")] = None
     pinned: Annotated[bool | None, figure("whether the host's memory was", null="the trace does not state it")] = None
-    calls: Annotated[int, figure("how often")]
-    bytes: Annotated[int | None, figure("what was moved", null="the trace does not state it")] = None
-    total_us: Annotated[float, figure("all together")]
-    gb_per_s: Annotated[float | None, figure("bytes / time", null="the trace does not state it")] = None
-    overlapped_us: Annotated[float, figure("while a kernel computed")]
+    calls: Annotated[int, figure("how often", said="calls", place=3)]
+    bytes: Annotated[int | None, figure("what was moved", null="the trace does not state it", said="bytes", place=4)] = None
+    total_us: Annotated[float, figure("all together", said="ms", place=1)]
+    gb_per_s: Annotated[float | None, figure("bytes / time", null="the trace does not state it", said="GB/s", place=5)] = None
+    overlapped_us: Annotated[float, figure("while a kernel computed", said="overlapped ms", place=2)]
 
 
 class Gap(ReportPart, frozen=True, kw_only=True):
     """A time in which the device did nothing."""
 
     window: Annotated[int, figure("which trace of the rank")]
-    start_us: Annotated[float, figure("since its first event")]
-    us: Annotated[float, figure("its length")]
+    start_us: Annotated[float, figure("since its first event", said="at ms", place=1)]
+    us: Annotated[float, figure("its length", said="idle ms", place=2)]
     before: Annotated[str, figure("the kernel before")]
-    after: Annotated[str, figure("the kernel that ended it")]
-    op: Annotated[str | None, figure("the operator that launched that", null="no launch is known, or it lies in none")] = None
-    module: Annotated[str | None, figure("the module that did", null="no launch is known, or it lies in none")] = None
-    kind: Annotated[str, figure("the class with most of it")] = msgspec.field(name="class")
+    after: Annotated[str, figure("the kernel that ended it", said="kernel after", place=6)]
+    op: Annotated[str | None, figure("the operator that launched that", null="no launch is known, or it lies in none", said="ended by", place=4)] = None
+    module: Annotated[str | None, figure("the module that did", null="no launch is known, or it lies in none", said="module", place=5, absent="no module")] = (
+        None
+    )
+    kind: Annotated[str, figure("the class with most of it", said="class", place=3)] = msgspec.field(name="class")
     at_s: Annotated[float, figure("its middle, in seconds since the session or the trace began")]
     command: Annotated[str, figure("shows it in the timeline")]
     source: Annotated[str | None, figure("with stacks, the innermost Python frame around the launch, neither torch's nor Python's", null="none is known")] = (
@@ -211,23 +225,23 @@ class StreamWait(ReportPart, frozen=True, kw_only=True):
     """Waits of a stream until a kernel on another one had ended."""
 
     device: Annotated[int | None, figure("its device", null="the trace does not state it")] = None
-    stream: Annotated[int, figure("the stream that waited")]
-    waits_for: Annotated[int, figure("the other one")]
-    calls: Annotated[int, figure("how often")]
-    waited_us: Annotated[float, figure("all together")]
-    kernel: Annotated[str, figure("what could begin")]
-    kernel_before: Annotated[str, figure("when this had ended")]
-    measured: Annotated[bool, figure("whether the trace has the synchronisation; else it is inferred from calls and times")]
+    stream: Annotated[int, figure("the stream that waited", said="stream", place=3)]
+    waits_for: Annotated[int, figure("the other one", said="for", place=4)]
+    calls: Annotated[int, figure("how often", said="calls", place=2)]
+    waited_us: Annotated[float, figure("all together", said="ms", place=1)]
+    kernel: Annotated[str, figure("what could begin", said="before this", place=7)]
+    kernel_before: Annotated[str, figure("when this had ended", said="until this ended", place=6)]
+    measured: Annotated[bool, figure("whether the trace has the synchronisation; else it is inferred from calls and times", said="known", place=5)]
 
 
 class CriticalPart(ReportPart, frozen=True, kw_only=True):
     """What has a part of the critical path."""
 
-    kind: Annotated[str, figure("what it is")]
-    name: Annotated[str, figure("its name")]
-    calls: Annotated[int, figure("how often")]
-    us: Annotated[float, figure("all together")]
-    pct: Annotated[float, figure("of all of the path")]
+    kind: Annotated[str, figure("what it is", said="kind", place=4)]
+    name: Annotated[str, figure("its name", said="name", place=5)]
+    calls: Annotated[int, figure("how often", said="calls", place=3)]
+    us: Annotated[float, figure("all together", said="ms", place=1)]
+    pct: Annotated[float, figure("of all of the path", said="%", place=2)]
 
 
 class CriticalPath(ReportPart, frozen=True, kw_only=True):

@@ -13,21 +13,29 @@ from iotrace.analysis.results.loop import FileCost
 class ReadPattern(ReportPart, frozen=True, kw_only=True):
     """How read calls of a file, group or mount went over the run; slow or fast, never "cached"."""
 
-    reads: Annotated[int, figure("read calls that did not fail")]
-    p50_ms: Annotated[float | None, figure("the least length that 50, 95, 99 % of them did not exceed", null="their times are not known")] = None
-    p95_ms: Annotated[float | None, figure("the least length that 50, 95, 99 % of them did not exceed", null="their times are not known")] = None
-    p99_ms: Annotated[float | None, figure("the least length that 50, 95, 99 % of them did not exceed", null="their times are not known")] = None
+    reads: Annotated[int, figure("read calls that did not fail", said="reads")]
+    p50_ms: Annotated[float | None, figure("the least length that 50, 95, 99 % of them did not exceed", null="their times are not known", said="p50 ms")] = None
+    p95_ms: Annotated[float | None, figure("the least length that 50, 95, 99 % of them did not exceed", null="their times are not known", said="p95")] = None
+    p99_ms: Annotated[float | None, figure("the least length that 50, 95, 99 % of them did not exceed", null="their times are not known", said="p99")] = None
     quantiles_of_bursts: Annotated[bool, figure("whether quick reads, one behind the other, were recorded together")] = False
-    bytes_per_s: Annotated[float | None, figure("bytes read / time in which at least one of the reads ran", null="a call does not tell its bytes")] = None
+    bytes_per_s: Annotated[
+        float | None, figure("bytes read / time in which at least one of the reads ran", null="a call does not tell its bytes", said="MiB/s")
+    ] = None
     reader_bytes_per_s: Annotated[float | None, figure("bytes read / sum of the reads' lengths: what one reader got", null="as above")] = None
-    small_fraction: Annotated[float | None, figure("reads that returned less than 64 KiB / those that returned something", null="none did")] = None
-    random_fraction: Annotated[float | None, figure("1 - `sequential_fraction`, of several files over all of their reads", null="no read has one before")] = (
+    small_fraction: Annotated[float | None, figure("reads that returned less than 64 KiB / those that returned something", null="none did", said="small")] = (
         None
     )
-    reread_fraction: Annotated[float | None, figure("as in `io.files[]`, of several files over all of their bytes", null="no range known")] = None
+    random_fraction: Annotated[
+        float | None,
+        figure("1 - `sequential_fraction`, of several files over all of their reads", null="no read has one before", said="random", absent="-"),
+    ] = None
+    reread_fraction: Annotated[
+        float | None, figure("as in `io.files[]`, of several files over all of their bytes", null="no range known", said="again", absent="-")
+    ] = None
     metadata_calls: Annotated[int, figure("calls that neither read nor write: open, close, stat, seek, mmap and so on")]
     metadata_calls_per_sample: Annotated[
-        float | None, figure("the same / samples that the rank's loaders delivered, of all phases", null="a loader does not tell its samples")
+        float | None,
+        figure("the same / samples that the rank's loaders delivered, of all phases", null="a loader does not tell its samples", said="meta"),
     ] = None
 
 
@@ -51,11 +59,11 @@ class DeviceReads(ReportPart, frozen=True, kw_only=True):
     `read_bytes[i]` lies between `at_seconds[i]` and `at_seconds[i + 1]`.
     """
 
-    pid: Annotated[int, figure("`main` or `worker <number>`")]
-    role: Annotated[str, figure("`main` or `worker <number>`")]
-    total_bytes: Annotated[int, figure("`read_bytes` of `/proc/PID/io` at its last account")]
+    pid: Annotated[int, figure("`main` or `worker <number>`", said="pid", place=1)]
+    role: Annotated[str, figure("`main` or `worker <number>`", said="role", place=2)]
+    total_bytes: Annotated[int, figure("`read_bytes` of `/proc/PID/io` at its last account", said="in all", place=3)]
     at_seconds: Annotated[list[float], figure("bounds of ten equal parts of the run, since the first account of the rank's processes")]
-    read_bytes: Annotated[list[int], figure("what of `total_bytes` was added in each part")]
+    read_bytes: Annotated[list[int], figure("what of `total_bytes` was added in each part", said="MiB in each tenth of the run", place=4)]
 
 
 class FileIo(ReportPart, frozen=True, kw_only=True):
@@ -117,19 +125,21 @@ class ChunkedArray(ReportPart, frozen=True, kw_only=True):
 class RowGroups(ReportPart, frozen=True, kw_only=True):
     """What was read of a Parquet file by row groups, each decoded whole; or whole, in `readers` processes."""
 
-    path: Annotated[str, figure("the file")]
+    path: Annotated[str, figure("the file", said="of")]
     rows: Annotated[int, figure("its rows")]
     groups: Annotated[int, figure("its row groups")]
-    group_rows: Annotated[int, figure("of the largest row group that was read", "rows")]
-    groups_read: Annotated[int, figure("different row groups that were read")]
+    group_rows: Annotated[int, figure("of the largest row group that was read", "rows", said="rows")]
+    groups_read: Annotated[int, figure("different row groups that were read", said="groups")]
     columns_read: Annotated[int, figure("columns that were asked for; all, where none was named")]
     columns: Annotated[int, figure("those of the file")]
-    reads: Annotated[int, figure("reads of one, with repetitions")]
-    decoded_bytes: Annotated[int, figure("what the reads gave, as Arrow holds it; of several groups in one call each by its rows")]
+    reads: Annotated[int, figure("reads of one, with repetitions", said="reads")]
+    decoded_bytes: Annotated[int, figure("what the reads gave, as Arrow holds it; of several groups in one call each by its rows", said="decoded")]
     distinct_bytes: Annotated[int, figure("the same, each row group with the same columns once")]
     passes: Annotated[int | None, figure("iterations of the rank's loaders, of all together", null="no loader was seen")] = None
-    decoded_per_pass: Annotated[float | None, figure("`decoded_bytes` / `distinct_bytes` / `passes`", null="`passes` is")] = None
-    suggested_rows: Annotated[int | None, figure("rows a group that would help", "rows", null="none would; the file was read whole")] = None
+    decoded_per_pass: Annotated[float | None, figure("`decoded_bytes` / `distinct_bytes` / `passes`", null="`passes` is", said="times")] = None
+    suggested_rows: Annotated[
+        int | None, figure("rows a group that would help", "rows", null="none would; the file was read whole", said="fit", absent="-")
+    ] = None
     predicted_bytes: Annotated[int | None, figure("what the same reads would decode, about", null="neither is named")] = None
     command: Annotated[str, figure("writes a copy with these row groups beside, with the file's compression", null="empty where none is suggested")] = ""
     whole_reads: Annotated[int, figure("how often the whole file was given (once for each set of columns), as one call or by batches")] = 0
@@ -152,12 +162,12 @@ class MappedReads(ReportPart, frozen=True, kw_only=True):
 class Amplification(ReportPart, frozen=True, kw_only=True):
     """Bytes that calls fetched of a group, that libraries decoded of them, that the program was given."""
 
-    fetched_bytes: Annotated[int | None, figure("what read calls returned of the group's files", null="not known of a memory map")] = None
-    decoded_bytes: Annotated[int | None, figure("what libraries decoded of them", null="unknown")] = None
-    used_bytes: Annotated[int | None, figure("what the accesses asked for", null="unknown")] = None
+    fetched_bytes: Annotated[int | None, figure("what read calls returned of the group's files", null="not known of a memory map", said="fetched")] = None
+    decoded_bytes: Annotated[int | None, figure("what libraries decoded of them", null="unknown", said="decoded")] = None
+    used_bytes: Annotated[int | None, figure("what the accesses asked for", null="unknown", said="used")] = None
     fetched_per_used: Annotated[float | None, figure("the same, divided", null="one of both is not known")] = None
-    decoded_per_used: Annotated[float | None, figure("the same, divided", null="one of both is not known")] = None
-    why: Annotated[str, figure("why a figure is null; empty where none is")]
+    decoded_per_used: Annotated[float | None, figure("the same, divided", null="one of both is not known", said="decoded/used")] = None
+    why: Annotated[str, figure("why a figure is null; empty where none is", said="unknown", place=2)]
     arrays: Annotated[list[ChunkedArray], figure("the arrays in chunks that were read, HDF5 and zarr; below")]
     row_groups: Annotated[list[RowGroups], figure("the Parquet files that pyarrow read by row groups, or whole; below")] = msgspec.field(default_factory=list)
     mapped: Annotated[MappedReads | None, figure("accesses to memory maps", null="no memory map, or the program's own")] = None
@@ -180,9 +190,9 @@ class FewFiles(ReportPart, frozen=True, kw_only=True):
     Each takes three times as long as the median of the others, or longer.
     """
 
-    paths: Annotated[list[str], figure("the files, costliest first")]
-    of: Annotated[int, figure("files of the group that batches were made of")]
-    fraction: Annotated[float, figure("their share of the time, over all batches of the run")]
+    paths: Annotated[list[str], figure("the files, costliest first", said="files", place=2)]
+    of: Annotated[int, figure("files of the group that batches were made of", said="of files")]
+    fraction: Annotated[float, figure("their share of the time, over all batches of the run", said="time", place=-1)]
 
 
 class FileGroup(ReportPart, frozen=True, kw_only=True):

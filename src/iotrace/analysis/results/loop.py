@@ -237,11 +237,11 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
 class RegionResult(ReportPart, frozen=True, kw_only=True):
     """A part of the program that its author named, over the whole run; `wait_ms` is per measured step."""
 
-    name: Annotated[str, figure("as given")]
-    count: Annotated[int, figure("spans: uses, and resumptions of decorated generators")]
-    ms_total: Annotated[float, figure("sum of their lengths; of spans inside another one of that name on the same thread none")]
-    cpu_ms_total: Annotated[float, figure("CPU time of their threads, of the same spans")]
-    wait_ms: Annotated[float | None, figure("the data wait charged to it", "ms per step")] = None
+    name: Annotated[str, figure("as given", said="region", place=-1)]
+    count: Annotated[int, figure("spans: uses, and resumptions of decorated generators", said="count")]
+    ms_total: Annotated[float, figure("sum of their lengths; of spans inside another one of that name on the same thread none", said="total ms")]
+    cpu_ms_total: Annotated[float, figure("CPU time of their threads, of the same spans", said="CPU ms")]
+    wait_ms: Annotated[float | None, figure("the data wait charged to it", "ms per step", said="wait ms a step", absent="-")] = None
 
 
 # Kinds of repeated work.
@@ -259,17 +259,20 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
         str,
         figure(
             "`listing` directories, `reading` whole files, `decoding` much of files by a library, `opening` files (until a library reads them), "
-            "`asking` for files that none opens"
+            "`asking` for files that none opens",
+            said="what",
         ),
     ]
-    paths: Annotated[list[str], figure("the files or directories that make up 90 % of the time, costliest first")]
-    files: Annotated[int, figure("how many there are")]
+    paths: Annotated[list[str], figure("the files or directories that make up 90 % of the time, costliest first", said="of", place=1)]
+    files: Annotated[int, figure("how many there are", said="files")]
     read_fraction: Annotated[float | None, figure("of `reading` and `decoding`, what a sample reads of a file, on average", null="another kind")] = None
-    entries: Annotated[int | None, figure("entries of a directory, the mean", null="not of `listing`, or the results were not counted")] = None
+    entries: Annotated[
+        int | None, figure("entries of a directory, the mean", null="not of `listing`, or the results were not counted", said="entries", absent="-")
+    ] = None
     samples_fraction: Annotated[float, figure("samples that do it")]
-    ms_per_sample: Annotated[float, figure("time of a sample with these files")]
-    of_ms_per_sample: Annotated[float, figure("time of a sample")]
-    wait_ms: Annotated[float, figure("the data wait charged to it", "ms per step")]
+    ms_per_sample: Annotated[float, figure("time of a sample with these files", said="ms", place=-3)]
+    of_ms_per_sample: Annotated[float, figure("time of a sample", said="of ms", place=-2)]
+    wait_ms: Annotated[float, figure("the data wait charged to it, per step", "ms", said="wait", place=-1)]
     gain_ms: Annotated[float | None, figure("what a step loses without it, a bound by replay", "ms per step", null="the loader is no DataLoader in order")] = (
         None
     )

@@ -13,27 +13,28 @@ MEMORY_BY_OPERATOR = "memory by operator and module"
 class PhaseSpeed(ReportPart, frozen=True, kw_only=True):
     """How fast the loop took batches in one phase."""
 
-    phase: Annotated[str, figure("the phase; without a trainer the kind of the loader")]
-    batches: Annotated[int, figure("that were delivered")]
+    phase: Annotated[str, figure("the phase; without a trainer the kind of the loader", said="phase", place=1)]
+    batches: Annotated[int, figure("that were delivered", said="batches", place=2)]
     samples: Annotated[int | None, figure("in them", null="a loader does not tell its samples")] = None
     cycles: Annotated[int, figure("from one ask to the next within a pass, without the first of a pass")]
     seconds: Annotated[float, figure("their length, all together")]
-    batches_per_second: Annotated[float | None, figure("`cycles` / `seconds`")] = None
-    samples_per_second: Annotated[float | None, figure("likewise")] = None
-    wait_ms: Annotated[float | None, figure("the mean raw wait for a batch, without the first of a pass")] = None
+    batches_per_second: Annotated[float | None, figure("`cycles` / `seconds`", said="batches/s", place=3)] = None
+    samples_per_second: Annotated[float | None, figure("likewise", said="samples/s", place=4)] = None
+    wait_ms: Annotated[float | None, figure("the mean raw wait for a batch, without the first of a pass", said="wait ms", place=5)] = None
     production_per_second: Annotated[
-        float | None, figure("workers (at least one) / the mean time to make a batch", null="loaders share it, or of other libraries")
+        float | None,
+        figure("workers (at least one) / the mean time to make a batch", null="loaders share it, or of other libraries", said="loader makes/s", place=6),
     ] = None
 
 
 class SpeedPoint(ReportPart, frozen=True, kw_only=True):
     """The speed of measured steps that follow each other."""
 
-    first_step: Annotated[int, figure("number of its first step")]
-    steps: Annotated[int, figure("how many measured steps")]
-    at_seconds: Annotated[float, figure("since the loop's first step")]
-    steps_per_second: Annotated[float, figure("their speed")]
-    wait_fraction: Annotated[float, figure("the raw wait's share")]
+    first_step: Annotated[int, figure("number of its first step", said="from step")]
+    steps: Annotated[int, figure("how many measured steps", said="steps")]
+    at_seconds: Annotated[float, figure("since the loop's first step", said="at s")]
+    steps_per_second: Annotated[float, figure("their speed", said="steps/s")]
+    wait_fraction: Annotated[float, figure("the raw wait's share", said="data wait")]
 
 
 class Speed(ReportPart, frozen=True, kw_only=True):
@@ -49,15 +50,15 @@ class Speed(ReportPart, frozen=True, kw_only=True):
 class TrainerRange(ReportPart, frozen=True, kw_only=True):
     """A range of Lightning's trainer; no time is in two rows' `self_ms_total`."""
 
-    kind: Annotated[str, figure("`callback`, `strategy`, `module`, `data module` or `loop`")]
-    owner: Annotated[str, figure("whose range it is")]
+    kind: Annotated[str, figure("`callback`, `strategy`, `module`, `data module` or `loop`", said="kind")]
+    owner: Annotated[str, figure("whose range it is", said="of")]
     hook: Annotated[str, figure("what it did")]
-    calls: Annotated[int, figure("how often")]
-    ms_total: Annotated[float, figure("their length, all together")]
-    self_ms_total: Annotated[float, figure("the same, less the ranges directly inside")]
+    calls: Annotated[int, figure("how often", said="calls")]
+    ms_total: Annotated[float, figure("their length, all together", said="total ms")]
+    self_ms_total: Annotated[float, figure("the same, less the ranges directly inside", said="self ms")]
     ms_max: Annotated[float, figure("the longest")]
-    ms_per_step: Annotated[float | None, figure("of those that begin in measured steps, outside evaluation passes")] = None
-    run_pct: Annotated[float | None, figure("of `seconds`")] = None
+    ms_per_step: Annotated[float | None, figure("of those that begin in measured steps, outside evaluation passes", said="ms a step")] = None
+    run_pct: Annotated[float | None, figure("of `seconds`", said="% of run")] = None
 
     @property
     def name(self) -> str:
@@ -74,16 +75,18 @@ class TrainerTimes(ReportPart, frozen=True, kw_only=True):
 class ModelLayer(ReportPart, frozen=True, kw_only=True):
     """A module of a model; figures with those of its modules."""
 
-    name: Annotated[str, figure("its name")]
+    name: Annotated[str, figure("its name", said="layer", place=4)]
     kind: Annotated[str, figure("its class")]
     depth: Annotated[int, figure("counts from the root")]
     calls: Annotated[int, figure("in one forward pass")]
     input_shapes: Annotated[list[list[int]] | None, figure("of the first tensors of its first call", null="not called")] = None
-    output_shapes: Annotated[list[list[int]] | None, figure("likewise", null="not called")] = None
-    parameters: Annotated[int | None, figure("with those of the layers inside, each once", null="a lazy layer that is not made")] = None
+    output_shapes: Annotated[list[list[int]] | None, figure("likewise", null="not called", said="output", place=3, absent="not called")] = None
+    parameters: Annotated[int | None, figure("with those of the layers inside, each once", null="a lazy layer that is not made", said="params", place=1)] = None
     trainable: Annotated[int | None, figure("of these, those that are trained", null="a lazy layer that is not made")] = None
     size_bytes: Annotated[int | None, figure("of parameters and buffers", null="a lazy layer that is not made")] = None
-    multiply_adds: Annotated[int | None, figure("of all its calls in that pass: of linear and convolution layers", null="others count nothing")] = None
+    multiply_adds: Annotated[
+        int | None, figure("of all its calls in that pass: of linear and convolution layers", null="others count nothing", said="mult-adds", place=2)
+    ] = None
 
 
 class Model(ReportPart, frozen=True, kw_only=True):
@@ -101,23 +104,23 @@ class Model(ReportPart, frozen=True, kw_only=True):
 class MemoryOperator(ReportPart, frozen=True, kw_only=True):
     """What an operator itself was given and freed on a device."""
 
-    device: Annotated[str, figure("the device")]
-    name: Annotated[str, figure("the operator")]
-    allocations: Annotated[int, figure("times that it was given memory, itself")]
-    allocated_bytes: Annotated[int, figure("what it was given")]
-    freed_bytes: Annotated[int, figure("what was given back within it; most is freed by Python, outside of operators")]
-    at_peak_bytes: Annotated[int | None, figure("of it, held at the device's peak", null="the trace does not tell addresses")] = None
+    device: Annotated[str, figure("the device", said="device", place=5)]
+    name: Annotated[str, figure("the operator", said="operator", place=6)]
+    allocations: Annotated[int, figure("times that it was given memory, itself", said="times", place=3)]
+    allocated_bytes: Annotated[int, figure("what it was given", said="given", place=1)]
+    freed_bytes: Annotated[int, figure("what was given back within it; most is freed by Python, outside of operators", said="freed", place=2)]
+    at_peak_bytes: Annotated[int | None, figure("of it, held at the device's peak", null="the trace does not tell addresses", said="at peak", place=4)] = None
 
 
 class MemoryDevice(ReportPart, frozen=True, kw_only=True):
     """A device's memory in the profiled steps."""
 
-    device: Annotated[str, figure("the device, by the type that the event says")]
-    allocations: Annotated[int, figure("times that memory was given")]
-    allocated_bytes: Annotated[int, figure("what was given")]
-    freed_bytes: Annotated[int, figure("what was given back")]
-    peak_bytes: Annotated[int | None, figure("the largest that torch's allocator said")] = None
-    reserved_peak_bytes: Annotated[int | None, figure("the same of what it reserved")] = None
+    device: Annotated[str, figure("the device, by the type that the event says", said="device", place=6)]
+    allocations: Annotated[int, figure("times that memory was given", said="times", place=3)]
+    allocated_bytes: Annotated[int, figure("what was given", said="given", place=1)]
+    freed_bytes: Annotated[int, figure("what was given back", said="freed", place=2)]
+    peak_bytes: Annotated[int | None, figure("the largest that torch's allocator said", said="peak", place=4)] = None
+    reserved_peak_bytes: Annotated[int | None, figure("the same of what it reserved", said="reserved", place=5, absent="-")] = None
     peak_at_us: Annotated[float | None, figure("since the first event of the trace")] = None
     peak_by_phase_bytes: Annotated[dict[str, int] | None, figure("the peak by phase; `before` the trace began", null="the trace does not tell addresses")] = (
         None
@@ -127,20 +130,20 @@ class MemoryDevice(ReportPart, frozen=True, kw_only=True):
 class MemoryModule(ReportPart, frozen=True, kw_only=True):
     """What was given to a module's operators, forward and backward, without the modules inside it."""
 
-    device: Annotated[str, figure("the device")]
-    name: Annotated[str, figure("the module")]
-    allocations: Annotated[int, figure("times that its operators were given memory")]
-    allocated_bytes: Annotated[int, figure("what they were given")]
-    at_peak_bytes: Annotated[int | None, figure("of it, held at the device's peak", null="the trace does not tell addresses")] = None
+    device: Annotated[str, figure("the device", said="device", place=4)]
+    name: Annotated[str, figure("the module", said="module", place=5)]
+    allocations: Annotated[int, figure("times that its operators were given memory", said="times", place=2)]
+    allocated_bytes: Annotated[int, figure("what they were given", said="given", place=1)]
+    at_peak_bytes: Annotated[int | None, figure("of it, held at the device's peak", null="the trace does not tell addresses", said="at peak", place=3)] = None
 
 
 class MemoryPoint(ReportPart, frozen=True, kw_only=True):
     """What a device's allocator held at a time."""
 
-    device: Annotated[str, figure("the device")]
-    at_us: Annotated[float, figure("since the first event of the trace")]
-    held_bytes: Annotated[int, figure("what its allocator held")]
-    by_phase_bytes: Annotated[dict[str, int], figure("the same by the phase that was given it, `before` the trace began")]
+    device: Annotated[str, figure("the device", said="device")]
+    at_us: Annotated[float, figure("since the first event of the trace", said="at ms")]
+    held_bytes: Annotated[int, figure("what its allocator held", said="held")]
+    by_phase_bytes: Annotated[dict[str, int], figure("the same by the phase that was given it, `before` the trace began", said="{}")]
 
 
 class Memory(ReportPart, frozen=True, kw_only=True):
@@ -155,6 +158,6 @@ class Memory(ReportPart, frozen=True, kw_only=True):
 class Snapshot(ReportPart, frozen=True, kw_only=True):
     """A file of what torch's allocator on a device recorded."""
 
-    path: Annotated[str, figure("the file")]
-    size_bytes: Annotated[int | None, figure("its size")] = None
-    at_seconds: Annotated[float, figure("after the start of the process")]
+    path: Annotated[str, figure("the file", said="file", place=3)]
+    size_bytes: Annotated[int | None, figure("its size", said="size", place=2)] = None
+    at_seconds: Annotated[float, figure("after the start of the process", said="at s", place=1)]

@@ -89,30 +89,32 @@ class LateCollective(ReportPart, frozen=True, kw_only=True):
 class LateKind(ReportPart, frozen=True, kw_only=True):
     """All matched collectives of a name."""
 
-    name: Annotated[str, figure("their name")]
-    matched: Annotated[int, figure("how many ranks have in common")]
-    tied: Annotated[int, figure("of which several ranks came last")]
-    last_rank: Annotated[int | None, figure("the rank that came last most often", null="all are tied")] = None
-    last_count: Annotated[int, figure("how often it did")]
-    skew_ms: Annotated[float, figure("the sum of their skews; a delay that several pending ones wait for counts once")]
-    unsure: Annotated[int, figure("of which the clocks do not confirm who was last")] = 0
+    name: Annotated[str, figure("their name", said="collective", place=7)]
+    matched: Annotated[int, figure("how many ranks have in common", said="calls", place=2)]
+    tied: Annotated[int, figure("of which several ranks came last", said="tied", place=5)]
+    last_rank: Annotated[int | None, figure("the rank that came last most often", null="all are tied", said="last rank", place=3, absent="-")] = None
+    last_count: Annotated[int, figure("how often it did", said="times", place=4)]
+    skew_ms: Annotated[float, figure("the sum of their skews; a delay that several pending ones wait for counts once", said="skew ms", place=1)]
+    unsure: Annotated[int, figure("of which the clocks do not confirm who was last", said="unsure", place=6)] = 0
 
 
 class LateGroup(ReportPart, frozen=True, kw_only=True):
     """All matched collectives of a kind and process group."""
 
-    kind: Annotated[str, figure("what they do")]
-    group: Annotated[str | None, figure("the process group", null="the trace does not state it")] = None
+    kind: Annotated[str, figure("what they do", said="kind", place=6)]
+    group: Annotated[str | None, figure("the process group", null="the trace does not state it", said="group", place=5, absent="-")] = None
     ranks: Annotated[list[int], figure("that take part")]
-    matched: Annotated[int, figure("as above")]
+    matched: Annotated[int, figure("as above", said="calls", place=1)]
     tied: Annotated[int, figure("as above")]
     unsure: Annotated[int, figure("as above")]
     skew_ms: Annotated[float, figure("as above")]
-    late_rank: Annotated[int | None, figure("the rank that came last most often", null="`unknown_why` says why")] = None
+    late_rank: Annotated[int | None, figure("the rank that came last most often", null="`unknown_why` says why", said="late rank", place=2)] = None
     late_calls: Annotated[int | None, figure("in how many of them", null="`late_rank` is")] = None
-    late_pct: Annotated[float | None, figure("of the matched", null="`late_rank` is")] = None
-    late_ms: Annotated[float | None, figure("how much later than the median of the others, the mean of these calls", null="`late_rank` is")] = None
-    unknown_why: Annotated[str | None, figure("why no rank is named", null="one is")] = None
+    late_pct: Annotated[float | None, figure("of the matched", null="`late_rank` is", said="in %", place=4)] = None
+    late_ms: Annotated[
+        float | None, figure("how much later than the median of the others, the mean of these calls", null="`late_rank` is", said="late ms", place=3)
+    ] = None
+    unknown_why: Annotated[str | None, figure("why no rank is named", null="one is", said="unknown, as", place=7, absent="-")] = None
 
 
 class Imbalance(ReportPart, frozen=True, kw_only=True):

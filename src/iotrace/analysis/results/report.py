@@ -149,11 +149,11 @@ class GainRow(ReportPart, frozen=True, kw_only=True):
     text: Annotated[str, figure("the change as one reads it")]
     change: Annotated[str, figure("`gone`, `halved`, or the new value of the knob")]
     predicted_ms_per_step: Annotated[
-        float | None, figure("the step with the change: the measured one x replayed cycles with it / without it", null="`withheld`")
+        float | None, figure("the step with the change: the measured one x replayed cycles with it / without it", null="`withheld`", said="step ms")
     ] = None
-    interval_ms: Annotated[list[float] | None, figure("its 95 % interval", null="`withheld`")] = None
-    gain_ms_per_step: Annotated[float | None, figure("step - predicted; below 0: slower", null="`withheld`")] = None
-    speedup: Annotated[float | None, figure("step / predicted; below 1: slower", null="`withheld`")] = None
+    interval_ms: Annotated[list[float] | None, figure("its 95 % interval", null="`withheld`", said="95 %")] = None
+    gain_ms_per_step: Annotated[float | None, figure("step - predicted; below 0: slower", null="`withheld`", said="saves ms")] = None
+    speedup: Annotated[float | None, figure("step / predicted; below 1: slower", null="`withheld`", said="faster")] = None
     withheld: Annotated[str | None, figure("why this change is not predicted", null="it is")] = None
     fix: Annotated[str | None, figure("the `id` of the verdict's fix that means the same; both have one gain", null="there is none")] = None
 

@@ -11,32 +11,34 @@ from iotrace.analysis.results.base import ReportPart, figure
 class StartupPart(ReportPart, frozen=True, kw_only=True):
     """A part of the time from the start of the process to the first step's end."""
 
-    name: Annotated[str, figure("what it was")]
-    at_seconds: Annotated[float, figure("after the start of the process, where it begins")]
-    seconds: Annotated[float, figure("its length; parts do not overlap: each instant belongs to the innermost")]
+    name: Annotated[str, figure("what it was", said="part")]
+    at_seconds: Annotated[float, figure("after the start of the process, where it begins", said="from s")]
+    seconds: Annotated[float, figure("its length; parts do not overlap: each instant belongs to the innermost", said="s")]
     sampled: Annotated[bool, figure("whether the main thread's stack was looked at now and then")] = False
 
 
 class ImportedPackage(ReportPart, frozen=True, kw_only=True):
     """Imports of the modules of one package."""
 
-    package: Annotated[str, figure("its name")]
+    package: Annotated[str, figure("its name", said="package")]
     at_seconds: Annotated[float, figure("after the start of the process, where its import begins")]
-    seconds: Annotated[float, figure("of its modules, without those of others that these import")]
-    cpu_seconds: Annotated[float, figure("its thread was on a CPU")]
-    modules: Annotated[int, figure("what was looked for, found or not")]
-    directory: Annotated[str | None, figure("where it lies", null="it has no files")] = None
+    seconds: Annotated[float, figure("of its modules, without those of others that these import", said="s")]
+    cpu_seconds: Annotated[float, figure("its thread was on a CPU", said="CPU s")]
+    modules: Annotated[int, figure("what was looked for, found or not", said="modules")]
+    directory: Annotated[str | None, figure("where it lies", null="it has no files", said="in", absent="-")] = None
     mount: Annotated[str | None, figure("its file system's type and point", null="it has no files, or unknown")] = None
 
 
 class ImportMount(ReportPart, frozen=True, kw_only=True):
     """The packages of `imports` that lie on one file system."""
 
-    mount: Annotated[str | None, figure("the file system's type and point", null="unknown")] = None
-    seconds: Annotated[float, figure("of the imports from it")]
-    cpu_seconds: Annotated[float, figure("their thread was on a CPU")]
-    modules: Annotated[int, figure("of them")]
-    packages: Annotated[int, figure("of them")]
+    mount: Annotated[
+        str | None, figure("the file system's type and point", null="unknown", said="file system", absent="unknown, or none: built in, not found")
+    ] = None
+    seconds: Annotated[float, figure("of the imports from it", said="s")]
+    cpu_seconds: Annotated[float, figure("their thread was on a CPU", said="CPU s")]
+    modules: Annotated[int, figure("of them", said="modules")]
+    packages: Annotated[int, figure("of them", said="packages")]
 
 
 class Startup(ReportPart, frozen=True, kw_only=True):

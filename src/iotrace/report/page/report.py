@@ -9,37 +9,19 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import RankReport, Report
 from iotrace.analysis.results.page import RankColumns
+from iotrace.report import tables
+from iotrace.report.blocks import Table
 from iotrace.report.page import charts, sections, tiles
-from iotrace.report.page.compute import step_parts
-from iotrace.report.page.definitions import CAUSES, WORDS
-from iotrace.report.page.render import Banner, Row, render
-from iotrace.report.screen import (
-    WANT_A_FIX,
-    beside,
-    ending,
-    fact_rows,
-    following,
-    no_fix_text,
-    opened,
-    silenced,
-    trust_text,
-)
+from iotrace.report.page.render import WORDS, render
+from iotrace.report.page.sections import step_parts
+from iotrace.report.screen import fact_rows, following, head_of, opened
 from iotrace.report.screen_ranks import advice_rows
 from iotrace.report.views import VIEWS, tables_of
-from iotrace.report.words import gain_text, other_wait_text, who_failed
+from iotrace.report.words import who_failed
 
-_MOST_ROWS = 20  # of a view
-_DEVICE_VIEWS = ("device", "dependencies")  # modules whose views are of the device
-_TRACE_VIEWS = (*_DEVICE_VIEWS, "slow", "memory")  # those of what traces hold
-_TONES = {
-    "not-input-bound": "good",
-    "moderately-input-bound": "warn",
-    "wait-unknown": "warn",
-    "running": "warn",
-}
+_MOST_ROWS, _MOST_OF_RUN = 20, 100  # of a view, of another table
 # What the page shows of its rank, by the names in its template.
 _OF_RANK = {
-    "where": sections.causes_table,
     "tiles": tiles.treemap,
     "files": sections.files_table,
     "parts": step_parts,
@@ -82,14 +64,15 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "ready": charts.ready_area(window) if window is not None else None,
         "waterfall": charts.waterfall(window) if window is not None else None,
         "fetched": charts.fetched([window]) if window is not None else [],
-        "worst": sections.worst_batches(rank, report.session) if rank is not None else None,
         "ranks": sections.ranks_table(report),
         "sparks": [charts.sparkline(one) for one in columns.series] if columns is not None else [],
-        "processes": sections.processes_table(report),
+        "processes": _shown(tables.processes(report)),
         "gpus": sections.devices(rank),
         "device": _views(report, rank, of_device=True),
         "tables": _views(report, rank, of_device=False),
-        "regions": [] if rank is None else rank.regions,
+        "where": _shown(tables.causes(rank)) if rank is not None else None,
+        "worst": _shown(tables.worst_batches(rank, report.session)) if rank is not None else None,
+        "regions": _shown(tables.regions(rank)) if rank is not None else None,
         "advice": advice_rows(report.recommendations, several=len(report.ranks) > 1),
         "missing": report.not_captured,
         "about": about(report),
@@ -101,17 +84,21 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "report.html",
         {"report": report, "columns": columns},
         title=f"{report.verdict.banner} · {report.session.path}",
-        banner=banner(report),
+        banner=head_of(report, "the charts below show more"),
         facts=fact_rows(rank) if rank is not None else [],
         following=[*(opened(report) if report.session.argv else []), *following(report, verbose=True)],
         rank=rank,
         several=len(report.ranks) > 1,
         report=report,
         nav=[(name, title) for name, title in _SECTIONS if shown[name]],
-        cause_words=CAUSES,
+        cause_words=tables.CAUSES,
         words=WORDS,
         **shown,
     )
+
+
+def _shown(table: Table) -> dict[str, Any] | None:
+    return sections.shown_table(table, _MOST_OF_RUN) if table.rows else None
 
 
 def _views(report: Report, rank: RankReport | None, of_device: bool) -> list[dict[str, Any]]:
@@ -119,40 +106,16 @@ def _views(report: Report, rank: RankReport | None, of_device: bool) -> list[dic
     if rank is None:
         return []
     own = replace(report, ranks=[rank])
-    modules = _DEVICE_VIEWS if rank.accelerator is not None else ()
-    views = [
-        name
-        for name, view in VIEWS.items()
-        if view.module in _TRACE_VIEWS and (view.module in modules) == of_device
-    ]
+    device = ("device",) if rank.accelerator is not None else ()
+    views = [name for name, view in VIEWS.items() if view.section and (view.section in device) == of_device]
     first = "gaps" if report.verdict.kind == "device-idle" else "kernels"
     views.sort(key=lambda name: name != first)
     return [
-        sections.view_table(table, _MOST_ROWS)
-        | {
-            "name": name,
-            "notes": table.notes,
-            "commands": table.commands,
-        }
+        sections.shown_table(table, _MOST_ROWS, names_first=True) | {"name": name}
         for name in views
         for table in tables_of(name, own)
         if table.rows
     ]
-
-
-def banner(report: Report, more: str = "the charts below show more") -> Banner:
-    """The first screen's verdict, why, fixes and trust, in its words; `more` to see where no fix is known."""
-    found = report.verdict
-    rows = [Row("Why", found.why)] if found.why else []
-    rows += [Row(*beside(label, text)) for label, text in ending(report)]
-    if not found.fixes and found.kind in WANT_A_FIX:
-        rows.append(Row("Fix", no_fix_text(report, more)))
-    for number, fix in enumerate(found.fixes):
-        label, text = ("", f"or {fix.text}") if number else ("Fix", fix.text)
-        rows.append(Row(label, text, gain_text(fix), other_wait_text(fix)))
-        rows += [Row("", fix.command)] if fix.command else []
-    trust = trust_text(found.trust.level, found.trust.reasons, silenced(report))
-    return Banner(_TONES.get(found.kind, "bad"), found.banner, found.said, rows, found.trust.level, trust)
 
 
 def about(report: Report) -> list[tuple[str, str]]:

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from msgspec.structs import replace
 
 from iotrace.analysis.page.costs import io_tree
-from iotrace.analysis.results import FileCost, FileIo, Imbalance, RankReport, Report, SessionInfo
+from iotrace.analysis.results import FileCost, FileIo, IdleByModule, Imbalance, RankReport, Report
 from iotrace.analysis.results.page import RankColumns
+from iotrace.report.blocks import Field, Table, cells_of
 from iotrace.report.layout import middle_cut
-from iotrace.report.page.definitions import CAUSES
-from iotrace.report.screen import shown_path
 from iotrace.report.terminal import loader_text
 from iotrace.report.terminal_system import gpu_label, gpu_text
-from iotrace.report.views.table import Table, cells_of
-from iotrace.units import if_known, milliseconds, percent, size
+from iotrace.report.views.device import CLASSES
+from iotrace.report.words import step_parts_ms
+from iotrace.units import fixed, milliseconds, percent
 
 _MOST_FILES = 100
 _MOST_RANKS = 64
 _LONGEST_NAME = 120  # characters: a kernel's mangled name has a thousand
 _SHADES = 5
-_OF_FILES = ("read", "decode", "transform")
+_NUMBER = re.compile(r"[-+]?[\d,.]+")
 _SAMPLED = ("util_pct_mean", "power_w_mean", "memory_bytes_peak")
-
-
-def causes_table(rank: RankReport) -> list[dict[str, Any]]:
-    """Each cause of the wait: what it costs, its share, its meaning."""
-    wait = rank.data_wait
-    if not wait.raw_ms:
-        return []
-    ordered = sorted(wait.causes_ms.items(), key=lambda pair: -pair[1])
-    return [
-        {"name": name, "ms": ms, "share": ms / wait.raw_ms, "meaning": CAUSES.get(name, "")}
-        for name, ms in ordered
-        if ms >= 0.005 * wait.raw_ms
-    ]
 
 
 def files_table(rank: RankReport) -> dict[str, Any] | None:
@@ -74,21 +62,6 @@ def _file_row(path: str, cost: FileCost | None, row: FileIo | None, known: bool)
         "read_bytes": None if row is None or row.maps else row.read_bytes,
         "read_ms_total": None if row is None else row.read_ms_total,
     }
-
-
-def worst_batches(rank: RankReport, session: SessionInfo) -> list[dict[str, Any]]:
-    """The batches that were waited for longest, with the command that shows each.
-
-    The command shows the longest wait for a batch of that number: of another epoch it is none. A file is
-    named only of a batch that was waited for because of files.
-    """
-    path, rows, numbers = shown_path(session.path), [], set()
-    for worst in rank.data_wait.worst_batches:
-        command = "" if worst.batch in numbers else f"iotrace open {path} --batch {worst.batch}"
-        numbers.add(worst.batch)
-        files = worst.files if worst.cause in _OF_FILES else []
-        rows.append({"batch": worst, "who": worst.made_by, "files": files, "command": command})
-    return rows
 
 
 def ranks_table(report: Report) -> dict[str, Any] | None:
@@ -130,7 +103,7 @@ def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) ->
         cells["compute"] = _cell(own.compute_ms / own.step_ms, shaded=False)
         if fraction is None:
             cells["data wait"] = _cell(own.data_wait_ms / own.step_ms)
-    if straggler is not None and matched:
+    if straggler is not None and matched and compared is not None and not compared.withheld:
         cells["came last in"] = _cell(straggler.last_to_arrive / matched)
     return {
         "name": f"{rank.rank if rank.pid is None else rank.called}"
@@ -163,26 +136,6 @@ def _over_time(rank: RankReport) -> dict[str, Any] | None:
             paths[shade] += f"M{number} 0h1v1h-1z"
     text = f"share of data wait over the run, {len(shares)} blocks of steps; at most {percent(max(shares))}"
     return {"count": len(shares), "paths": [pair for pair in paths.items() if pair[1]], "text": text}
-
-
-def processes_table(report: Report) -> list[dict[str, Any]]:
-    """CPU and memory of each process of each rank, those that grew most first."""
-    rows = [
-        {
-            "rank": rank.rank,
-            "role": process.role,
-            "pid": process.pid,
-            "figures": [
-                (if_known(process.cpu_pct_mean, "{:.0f} %".format), process.cpu_pct_mean),
-                (if_known(process.rss_peak_bytes, size), process.rss_peak_bytes),
-                (if_known(process.rss_growth_bytes, size), process.rss_growth_bytes),
-            ],
-        }
-        for rank in report.ranks
-        for process in rank.system.processes
-        if process.rss_peak_bytes is not None or process.cpu_pct_mean is not None
-    ]
-    return rows[:_MOST_FILES]
 
 
 def devices(rank: RankReport | None) -> list[str]:
@@ -219,15 +172,105 @@ def main_rank(report: Report, columns: RankColumns | None) -> RankReport | None:
     return report.main_rank or next(iter(report.ranks), None)
 
 
-def view_table(table: Table, most: int) -> dict[str, Any]:
-    """Texts of the first `most` rows of a view. What names a row stands first: a phone shows the left."""
-    names = [field for field in table.fields if field.is_text]
-    first = next((field for field in names if field.name == "name"), names[0] if names else table.fields[0])
-    ordered = [first, *(field for field in table.fields if field is not first)]
-    cells = cells_of(replace(table, fields=ordered, rows=table.rows[:most]))
+def shown_table(table: Table, most: int, names_first: bool = False) -> dict[str, Any]:
+    """Texts of the first `most` rows of a table, and what each is sorted by.
+
+    `names_first`: what names a row stands first, as a phone shows the left.
+    """
+    fields = list(table.fields)
+    if names_first:
+        texts = [field for field in fields if field.is_text]
+        first = next((field for field in texts if field.name == "name"), texts[0] if texts else fields[0])
+        fields = [first, *(field for field in fields if field is not first)]
+    rows = table.rows[:most]
     return {
         "title": table.title,
-        "fields": ordered,
-        "rows": [[middle_cut(text, _LONGEST_NAME) for text in row] for row in cells],
+        "fields": fields,
+        "rows": [
+            [(middle_cut(text, _LONGEST_NAME), _order(text, row, fields[at])) for at, text in enumerate(own)]
+            for own, row in zip(cells_of(replace(table, fields=fields, rows=rows)), rows, strict=True)
+        ],
         "more": max(0, len(table.rows) - most),
+        "notes": table.notes,
+        "commands": table.commands,
+        "unknown": table.unknown,
     }
+
+
+def _order(text: str, row: Any, field: Field) -> float | str | None:
+    """What a figure is sorted by where its text does not say; empty where it is unknown."""
+    value = None if "." in field.name else getattr(row, field.name)
+    if value is None:
+        return ""
+    return None if field.is_text or _NUMBER.fullmatch(text) or not isinstance(value, int | float) else value
+
+
+_ROLE_NAMES = {"cpu_op": "CPU operators", "dataloader": "data loader"}
+
+
+def step_parts(rank: RankReport) -> list[dict[str, Any]]:
+    """What a step is made of, in tables of bars: by phase, as profiled, what idled the device and where."""
+    tables = []
+    known = step_parts_ms(rank)
+    if len(known) > 1:
+        source = "by events of the device" if rank.phases_source == "device_events" else "by the host's clock"
+        tables.append(
+            _bar_table("A step, in ms", known, f"Mean of {rank.steps.count} measured steps, {source}.")
+        )
+    if rank.breakdown_ms is not None and sum(rank.breakdown_ms.values()) > 0:
+        note = f"Mean of {rank.breakdown_steps} profiled steps: profiling slows a step, look at the shares."
+        named = {_ROLE_NAMES.get(role, role): ms for role, ms in rank.breakdown_ms.items() if ms > 0}
+        tables.append(_bar_table("As torch.profiler saw it, in ms", named, note))
+    return tables + _device_tables(rank)
+
+
+def _device_tables(rank: RankReport) -> list[dict[str, Any]]:
+    found = rank.accelerator
+    if found is None or not found.span_us:
+        return []
+    device = {
+        "compute": found.compute_us,
+        "communication": found.comm_us,
+        "memory": found.memory_us,
+        "idle": found.idle_us,
+    }
+    whole_us = found.span_us
+    note = f"Busy {percent(found.busy_us / whole_us)} of the {milliseconds(whole_us / 1e3)} traced."
+    if found.comm_us and found.comm_comp_overlap_pct is not None:
+        note += f" {found.comm_comp_overlap_pct:.0f} % of the communication ran during compute."
+    seen = {name: us for name, us in device.items() if us > 0}
+    tables = [_share_table("The device, % of the traced time", seen, whole_us, note)]
+    if found.idle_us:
+        idle = {CLASSES.get(name, name): us for name, us in found.idle_by_class_us.items() if us > 0}
+        tables.append(_share_table("The device idled for, %", idle, whole_us, ""))
+        modules = {_kernels(one): one.idle_us for one in found.idle_by_module[:12] if one.idle_us > 0}
+        if modules:
+            tables.append(_share_table("The device idled before kernels of, %", modules, whole_us, ""))
+        comm = {
+            _kernels(one): one.comm_us
+            for one in sorted(found.idle_by_module, key=lambda one: -one.comm_us)[:8]
+            if one.comm_us > 0
+        }
+        if comm:
+            tables.append(_share_table("Communication launched by, %", comm, whole_us, ""))
+    return tables
+
+
+def _kernels(found: IdleByModule) -> str:
+    return f"{found.module}, {found.phase}" if found.module else found.phase
+
+
+def _share_table(title: str, values_us: dict[str, float], whole_us: float, note: str) -> dict[str, Any]:
+    """Shares of the traced time: totals would stand beside figures of one step."""
+    return _bar_table(title, {name: 100 * us / whole_us for name, us in values_us.items()}, note)
+
+
+def _bar_table(title: str, values: dict[str, float], note: str) -> dict[str, Any]:
+    most = max(values.values(), default=0.0) or 1.0
+    least = 0.002 * most  # what would be no bar
+    rows = [
+        {"name": name, "value": value, "text": fixed(value, most), "width": f"{100 * value / most:.2f}"}
+        for name, value in values.items()
+        if value >= least
+    ]
+    return {"title": title, "rows": rows, "note": note}

@@ -2,6 +2,7 @@
 
 A new view is a row of `VIEWS`, and in the module that it names a function with its name, ``-`` as ``_``,
 that takes the report and returns `Table`s. What it shows stands in the report: no figure is computed here.
+A column is a figure that declares its heading, `said`.
 """
 
 from __future__ import annotations
@@ -12,44 +13,54 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from iotrace.analysis.results import Report
-    from iotrace.report.views.table import Table
+    from iotrace.report.blocks import Table
 
 
 class View(NamedTuple):
-    """What a view shows, as its help says it; the module of this package that makes its tables."""
+    """What a view shows, as its help says it; the module of this package that makes its tables.
+
+    `section` of a report's page has them: what a `device` did, what else `traces` hold.
+    """
 
     shows: str
     module: str
+    section: str = ""
 
 
 # The command line reads this table at each start: the modules are imported when a view is asked for.
 VIEWS = {
-    "kernels": View("kernels by name, and who launched them", "device"),
-    "operators": View("operators: time on the host and on the device", "device"),
-    "ranges": View("ranges that the program named: time on the host and on the device", "device"),
-    "shapes": View("operators by input shapes: FLOP/s against the roofline", "device"),
-    "slow-steps": View("slow steps with causes, costs of a trace's first steps", "slow"),
-    "launches": View("launches: the host's cost, delay until the device begins, queue", "device"),
-    "collectives": View("communication by kind and group: bandwidth, exposed part, late rank", "device"),
-    "memory-operations": View("copies and sets of device memory: bandwidth, overlap", "device"),
-    "gaps": View("the ten longest idle times of the device", "device"),
-    "idle-time": View("the idle time of the device by cause, and where on the host", "device"),
-    "runtime-calls": View("calls of CUDA's runtime and its like: cost, who calls, which wait", "device"),
-    "categories": View("the device's time by kind of operator: GEMM, attention, elementwise", "device"),
-    "critical-path": View("the parts of a step's length, on host and device", "dependencies"),
-    "stream-waits": View("which stream waited for which, and what ended the wait", "dependencies"),
+    "kernels": View("kernels by name, and who launched them", "device", "device"),
+    "operators": View("operators: time on the host and on the device", "device", "device"),
+    "ranges": View("ranges that the program named: time on the host and on the device", "device", "device"),
+    "shapes": View("operators by input shapes: FLOP/s against the roofline", "device", "device"),
+    "slow-steps": View("slow steps with causes, costs of a trace's first steps", "steps", "traces"),
+    "launches": View("launches: the host's cost, delay until the device begins, queue", "device", "device"),
+    "collectives": View(
+        "communication by kind and group: bandwidth, exposed part, late rank", "device", "device"
+    ),
+    "memory-operations": View("copies and sets of device memory: bandwidth, overlap", "device", "device"),
+    "gaps": View("the ten longest idle times of the device", "device", "device"),
+    "idle-time": View("the idle time of the device by cause, and where on the host", "device", "device"),
+    "runtime-calls": View(
+        "calls of CUDA's runtime and its like: cost, who calls, which wait", "device", "device"
+    ),
+    "categories": View(
+        "the device's time by kind of operator: GEMM, attention, elementwise", "device", "device"
+    ),
+    "critical-path": View("the parts of a step's length, on host and device", "device", "device"),
+    "stream-waits": View("which stream waited for which, and what ended the wait", "device", "device"),
     "ranks": View("one line for each rank: its step, its waits, why it is late", "ranks"),
-    "modules": View("idle, device time, communication by module and phase", "device"),
-    "gain": View("what each change would gain: causes, files, settings", "gain"),
-    "streams": View("each stream of a device: busy, idle by class", "device"),
-    "startup": View("from the launch to the first step: imports by package, first batch", "startup"),
+    "modules": View("idle, device time, communication by module and phase", "device", "device"),
+    "gain": View("what each change would gain: causes, files, settings", "steps"),
+    "streams": View("each stream of a device: busy, idle by class", "device", "device"),
+    "startup": View("from the launch to the first step: imports by package, first batch", "steps"),
     "speed": View("batches and samples a second by phase, over time", "program"),
     "time": View("where Lightning's trainer spends its time: hooks, callbacks", "program"),
     "model": View("the layers of the model: parameters, shapes", "program"),
-    "memory": View("memory of each device that operators were given", "memory"),
-    "snapshot": View("the files of device memory for pytorch.org/memory_viz", "memory"),
-    "storage": View("reads: latency, small, random, amplified, device bytes", "storage"),
-    "system": View("means and peaks of processes, host, devices", "system"),
+    "memory": View("memory of each device that operators were given", "program", "traces"),
+    "snapshot": View("the files of device memory for pytorch.org/memory_viz", "program", "traces"),
+    "storage": View("reads: latency, small, random, amplified, device bytes", "host"),
+    "system": View("means and peaks of processes, host, devices", "host"),
 }
 
 

@@ -1,34 +1,61 @@
-"""Views of what the device did."""
+"""Views of what the device did, and of what awaited what: the critical path, waits between streams."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import msgspec
 
 from iotrace.analysis.device.modules import short_frame
-from iotrace.analysis.results import Accelerator, RankReport, Report
-from iotrace.report.views.ranks import late_in_groups, speeds
-from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import counted, one_decimal, size, three_digits
-
-NO_TRACE = "no trace of torch.profiler shows a device"
-CLASSES = {"data_wait": "data wait", "host_wait": "host late", "kernel_wait": "short gap", "other": "other"}
-REMEDY = "iotrace run -- CMD records one where torch sees a device"
-
-
-def _ms(time_us: float) -> str:
-    return f"{time_us / 1e3:.1f}"
-
-
-_ON_BOTH = (
-    Field("host_self_us", "host self", _ms),
-    Field("host_total_us", "host", _ms),
-    Field("device_self_us", "device self", _ms, absent="-"),
-    Field("device_total_us", "device", _ms, absent="-"),
-    Field("calls", "calls"),
+from iotrace.analysis.results import (
+    Accelerator,
+    CollectiveKind,
+    CriticalPart,
+    CriticalPath,
+    Gap,
+    IdleByModule,
+    IdleByOrigin,
+    Kernel,
+    Launches,
+    MemoryOperation,
+    Operator,
+    OperatorShapes,
+    RankReport,
+    Report,
+    StreamIdle,
+    StreamWait,
 )
+from iotrace.analysis.results.base import figure
+from iotrace.report.blocks import Field, Table, columns, kernel_name, of_ranks, us_as_2_digits, us_as_ms
+from iotrace.report.views.ranks import late_in_groups, speeds
+from iotrace.units import counted, one_decimal, three_digits
+
+CLASSES = {"data_wait": "data wait", "host_wait": "host late", "kernel_wait": "short gap", "other": "other"}
+_NO_TRACE = "no trace of torch.profiler shows a device"
+_REMEDY = "iotrace run -- CMD records one where torch sees a device"
+_KINDS = {
+    "data_wait": "data wait",
+    "operator": "operators on the host",
+    "runtime": "calls of the runtime",
+    "host": "host, outside of operators",
+    "kernel": "kernels",
+    "collective": "collectives",
+    "memory": "copies and sets",
+    "launch_delay": "launch delay",
+    "kernel_gap": "between kernels of a stream",
+    "stream_wait": "going on after another stream",
+    "unknown": "unknown",
+}
+
+
+class KindRow(msgspec.Struct, frozen=True):
+    """A kind's part of the critical path; `us` is the mean of a step."""
+
+    kind: Annotated[str, figure("what it is", said="kind")]
+    us: Annotated[float, figure("the mean of a step", said="ms a step")]
+    pct: Annotated[float, figure("of all of the path", said="%")]
 
 
 def of_device(
@@ -46,7 +73,7 @@ def of_device(
     def make(rank: RankReport) -> Table:
         found = rank.accelerator
         if found is None:
-            return Table(title=title, rows=[], fields=fields, unknown=NO_TRACE, remedy=REMEDY)
+            return Table(title=title, rows=[], fields=fields, unknown=_NO_TRACE, remedy=_REMEDY)
         return Table(
             title=title,
             rows=rows(found),
@@ -60,23 +87,8 @@ def of_device(
     return of_ranks(report.ranks, make)
 
 
-def kernel_name(kernel: str) -> str:
-    """Leave out of a kernel's name what all kernels share, and its parameters."""
-    name = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
-    return name.partition("(")[0].strip() or kernel
-
-
 def kernels(report: Report) -> list[Table]:
     """Show the kernels, the costliest first."""
-    fields = (
-        Field("total_us", "ms", _ms),
-        Field("calls", "calls"),
-        Field("median_us", "median us", one_decimal, absent="-"),
-        Field("blocks_per_sm", "blocks/SM", three_digits, absent="-"),
-        Field("occupancy_pct", "occup. %", three_digits, absent="-"),
-        Field("op", "launched by", is_text=True),
-        Field("name", "kernel", kernel_name, is_text=True),
-    )
 
     def notes(found: Accelerator) -> list[str]:
         said = []
@@ -90,23 +102,24 @@ def kernels(report: Report) -> list[Table]:
             said.append(f"{events} of the device: launched before the trace, or not in it")
         return said
 
+    fields = columns(Kernel, blocks_per_sm=three_digits, occupancy_pct=three_digits, name=kernel_name)
     return of_device(report, "Kernels", fields, lambda found: found.kernels, notes)
 
 
 def operators(report: Report) -> list[Table]:
     """Show the operators, the costliest for the host first."""
-    fields = (*_ON_BOTH, Field("name", "operator", is_text=True))
 
     def make(rank: RankReport) -> Table:
         none = "no trace of torch.profiler holds operators"
-        return Table(title="Operators, in ms", rows=rank.operators or [], fields=fields, unknown=none)
+        rows = rank.operators or []
+        return Table(title="Operators, in ms", rows=rows, fields=columns(Operator), unknown=none)
 
     return of_ranks(report.ranks, make)
 
 
 def ranges(report: Report) -> list[Table]:
     """Show the ranges that the program named, the costliest for the host first."""
-    fields = (*_ON_BOTH, Field("name", "range", is_text=True))
+    fields = columns(Operator)
     none, remedy = (
         "the program named none",
         "torch.profiler.record_function(NAME) around what is to be told apart",
@@ -117,15 +130,6 @@ def ranges(report: Report) -> list[Table]:
 
 def shapes(report: Report) -> list[Table]:
     """Show the operators by the shapes of their inputs, the costliest for the device first."""
-    fields = (
-        Field("device_total_us", "device ms", _ms),
-        Field("calls", "calls"),
-        Field("tflop_per_s", "TFLOP/s", three_digits, absent="-"),
-        Field("roofline_pct", "roofline %", three_digits, absent="-"),
-        Field("bound", "bound by", is_text=True, absent="-"),
-        Field("name", "operator", is_text=True),
-        Field("shapes", "input shapes", _dims, is_text=True),
-    )
 
     def notes(found: Accelerator) -> list[str]:
         if found.peaks is None:
@@ -138,7 +142,7 @@ def shapes(report: Report) -> list[Table]:
     return of_device(
         report,
         "Operators by input shapes",
-        fields,
+        columns(OperatorShapes, roofline_pct=three_digits, shapes=_dims),
         lambda found: found.shapes,
         notes,
         unknown="no shapes were recorded",
@@ -152,64 +156,32 @@ def _dims(shapes: list[list[int]]) -> str:
 
 def collectives(report: Report) -> list[Table]:
     """Show the communication, the costliest first."""
-    fields = (
-        Field("total_us", "ms", _ms),
-        Field("exposed_us", "exposed ms", _ms),
-        Field("calls", "calls"),
-        Field("bytes", "bytes", size),
-        Field("algorithm_gb_per_s", "alg. GB/s", three_digits),
-        Field("bus_gb_per_s", "bus GB/s", three_digits),
-        Field("group_size", "ranks"),
-        Field("group", "group", is_text=True),
-        Field("kind", "kind", is_text=True),
-    )
-
-    def notes(_: Accelerator) -> list[str]:
-        return ["exposed: while no kernel computed; a bandwidth includes the wait for late ranks"]
-
-    tables = of_device(report, "Communication", fields, lambda found: found.collectives, notes)
+    notes = ["exposed: while no kernel computed; a bandwidth includes the wait for late ranks"]
+    fields = columns(CollectiveKind)
+    tables = of_device(report, "Communication", fields, lambda found: found.collectives, lambda _: notes)
     return [*tables, speeds(report), late_in_groups(report)]
 
 
 def memory_operations(report: Report) -> list[Table]:
     """Show what copied and set memory, the costliest first."""
-    fields = (
-        Field("total_us", "ms", _ms),
-        Field("overlapped_us", "overlapped ms", _ms),
-        Field("calls", "calls"),
-        Field("bytes", "bytes", size),
-        Field("gb_per_s", "GB/s", three_digits),
-        Field("name", "operation", is_text=True),
-    )
+    fields = columns(MemoryOperation)
     return of_device(report, "Memory operations", fields, lambda found: found.memory_operations)
 
 
 def gaps(report: Report) -> list[Table]:
     """Show the longest times in which the device did nothing."""
-    fields = (
-        Field("start_us", "at ms", _ms),
-        Field("us", "idle ms", _ms),
-        Field("kind", "class", lambda name: CLASSES.get(name, name), is_text=True),
-        Field("op", "ended by", is_text=True),
-        Field("module", "module", is_text=True, absent="no module"),
-        Field("after", "kernel after", kernel_name, is_text=True),
-    )
 
     def notes(found: Accelerator) -> list[str]:
-        parts = [f"{name.replace('_', ' ')} {_ms(us)}" for name, us in found.idle_other_us.items() if us > 0]
-        lines = Counter(gap.source for gap in found.gaps if gap.source is not None)
-        return [
-            *([f"class other, in ms: {' · '.join(parts)}"] if parts else []),
-            *(
-                f"launched from {source}: {counted(times, 'kernel')} after"
-                for source, times in lines.most_common()
-            ),
-        ]
+        other = {name.replace("_", " "): us for name, us in found.idle_other_us.items() if us > 0}
+        parts = [f"{name} {us_as_ms(us)}" for name, us in other.items()]
+        lines = Counter(gap.source for gap in found.gaps if gap.source is not None).most_common()
+        said = [f"class other, in ms: {' · '.join(parts)}"] if parts else []
+        return said + [f"launched from {at}: {counted(times, 'kernel')} after" for at, times in lines]
 
     return of_device(
         report,
         "Longest idle times of the device",
-        fields,
+        columns(Gap, kind=lambda name: CLASSES.get(name, name), after=kernel_name),
         lambda found: found.gaps,
         notes,
         commands=lambda found: [gap.command for gap in found.gaps],
@@ -219,7 +191,7 @@ def gaps(report: Report) -> list[Table]:
 def idle_time(report: Report) -> list[Table]:
     """Show the account of idle time, the costliest cause first."""
     fields = (
-        Field("us", "idle ms", _ms),
+        Field("us", "idle ms", us_as_ms),
         Field("gaps", "gaps"),
         Field("cause", "cause", lambda name: name.replace("_", " "), is_text=True),
         Field("call", "call", is_text=True, absent="-"),
@@ -229,7 +201,7 @@ def idle_time(report: Report) -> list[Table]:
     def notes(found: Accelerator) -> list[str]:
         if found.idle_time is None:
             return []
-        return [f"they sum to {_ms(found.idle_time.idle_us)} of {_ms(found.idle_time.span_us)} ms"]
+        return [f"they sum to {us_as_ms(found.idle_time.idle_us)} of {us_as_ms(found.idle_time.span_us)} ms"]
 
     def rows(found: Accelerator) -> Sequence[msgspec.Struct]:
         return [] if found.idle_time is None else found.idle_time.parts
@@ -240,7 +212,7 @@ def idle_time(report: Report) -> list[Table]:
 def runtime_calls(report: Report) -> list[Table]:
     """Show the calls of the runtime and the driver, the costliest for the host first."""
     fields = (
-        Field("total_us", "host ms", _ms),
+        Field("total_us", "host ms", us_as_ms),
         Field("calls", "calls"),
         Field("median_us", "median us", one_decimal),
         Field("max_us", "longest us", one_decimal),
@@ -257,7 +229,7 @@ def runtime_calls(report: Report) -> list[Table]:
 def categories(report: Report) -> list[Table]:
     """Show what the device's time was for, the most first."""
     fields = (
-        Field("total_us", "ms", _ms),
+        Field("total_us", "ms", us_as_ms),
         Field("pct", "%", one_decimal),
         Field("calls", "calls"),
         Field("category", "category", is_text=True),
@@ -267,48 +239,24 @@ def categories(report: Report) -> list[Table]:
 
 def modules(report: Report) -> list[Table]:
     """Show for which module's kernels the device idled, and which communication the module launched."""
-    fields = (
-        Field("idle_us", "idle ms", _ms),
-        Field("device_us", "device ms", _ms),
-        Field("comm_us", "comm ms", _ms),
-        Field("phase", "phase", is_text=True),
-        Field("module", "module", is_text=True, absent="no module"),
-    )
-    by_module = of_device(
+    # Empty columns would leave names no room.
+    found = [rank.accelerator.idle_by_class_us for rank in report.ranks if rank.accelerator is not None]
+    classes = {name: text for name, text in CLASSES.items() if any(each.get(name) for each in found)}
+    return of_device(
         report,
         "Modules: idle time that they ended, the device's time, communication in it",
-        fields,
+        columns(IdleByModule),
         lambda found: found.idle_by_module,
+    ) + of_device(
+        report,
+        "Idle time by module; without one by operator, else by kernel",
+        columns(IdleByOrigin, classes, name=kernel_name),
+        lambda found: found.idle_by_origin,
     )
-    origins = (
-        Field("idle_us", "idle ms", _ms),
-        *(Field(f"idle_by_class_us.{name}", CLASSES[name], _ms) for name in _classes_of(report)),
-        Field("kind", "ended by", is_text=True),
-        Field("phase", "phase", is_text=True),
-        Field("name", "name", kernel_name, is_text=True),
-    )
-    title = "Idle time by module; without one by operator, else by kernel"
-    return by_module + of_device(report, title, origins, lambda found: found.idle_by_origin)
-
-
-def _classes_of(report: Report) -> list[str]:
-    """List the classes of idle time that a device has any of; empty columns would leave names no room."""
-    found = [rank.accelerator.idle_by_class_us for rank in report.ranks if rank.accelerator is not None]
-    return [name for name in CLASSES if any(classes.get(name) for classes in found)]
 
 
 def launches(report: Report) -> list[Table]:
     """Show the calls that launch: what they cost the host, how long until the device begins."""
-    fields = (
-        Field("host_us", "host ms", _ms),
-        Field("calls", "calls"),
-        Field("host_median_us", "median us", one_decimal),
-        Field("delay_median_us", "delay us", one_decimal),
-        Field("delay_p95_us", "p95", one_decimal),
-        Field("device_median_us", "runs us", one_decimal),
-        Field("shorter_than_call", "shorter"),
-        Field("name", "call", is_text=True),
-    )
 
     def notes(found: Accelerator) -> list[str]:
         said = ["delay: from the call to the start on the device; shorter: runs shorter than its call"]
@@ -317,18 +265,67 @@ def launches(report: Report) -> list[Table]:
             said.append(f"launched and not begun: {queue}")
         return said
 
+    fields = columns(Launches, delay_p95_us=one_decimal)
     return of_device(report, "Launches", fields, lambda found: found.launches, notes)
 
 
 def streams(report: Report) -> list[Table]:
     """Show each stream: how long it was busy, and why it idled."""
-    fields = (
-        Field("device", "device"),
-        Field("stream", "stream"),
-        Field("events", "events"),
-        Field("busy_us", "busy ms", _ms),
-        *(Field(f"idle_by_class_us.{name}", heading, _ms) for name, heading in CLASSES.items()),
+    title = "Streams: events, busy and idle time by class"
+    return of_device(report, title, columns(StreamIdle, CLASSES), lambda found: found.streams)
+
+
+def critical_path(report: Report) -> list[Table]:
+    """Show what a step's length was made of: by kind, then by name."""
+    by_name = of_ranks(report.ranks, _path_by_name)
+    return [*of_ranks(report.ranks, _path_by_kind), *(table for table in by_name if table.rows)]
+
+
+def _path(rank: RankReport) -> CriticalPath | None:
+    return None if rank.accelerator is None else rank.accelerator.critical_path
+
+
+def _path_by_kind(rank: RankReport) -> Table:
+    fields = columns(KindRow, us=us_as_2_digits, kind=lambda kind: _KINDS.get(kind, kind))
+    found = _path(rank)
+    rows, notes = [], []
+    if found is not None:
+        by_kind = sorted(found.by_kind_us.items(), key=lambda pair: -pair[1])
+        rows = [KindRow(kind, us / found.steps, 100 * us / found.span_us) for kind, us in by_kind if us]
+        of = f"{counted(found.steps, 'step')} of {found.of_steps}"
+        notes = [f"of {of}, {found.span_us / found.steps / 1e3:.1f} ms each: the kinds sum to them"]
+        inferred, measured = found.stream_waits_inferred, found.stream_waits_measured
+        if inferred:
+            notes.append(f"{inferred} of {inferred + measured} waits between streams are inferred")
+    title = "Critical path, by kind"
+    return Table(title=title, rows=rows, fields=fields, notes=notes, unknown=_NO_TRACE, remedy=_REMEDY)
+
+
+def _path_by_name(rank: RankReport) -> Table:
+    found = _path(rank)
+    return Table(
+        title="Critical path, by name: all steps",
+        rows=found.parts if found is not None else [],
+        fields=columns(CriticalPart, us=us_as_2_digits, name=kernel_name),
+        notes=["a faster kernel or call that is not on the path makes no step shorter"],
+    )
+
+
+def stream_waits(report: Report) -> list[Table]:
+    """Show which stream waited for which, and for which kernel."""
+    inferred = ["inferred: from cudaStreamWaitEvent calls and times"]
+    fields = columns(
+        StreamWait,
+        waited_us=us_as_2_digits,
+        measured=lambda known: "measured" if known else "inferred",
+        kernel_before=kernel_name,
+        kernel=kernel_name,
     )
     return of_device(
-        report, "Streams: events, busy and idle time by class", fields, lambda found: found.streams
+        report,
+        "Waits of streams for each other",
+        fields,
+        lambda found: found.stream_waits,
+        lambda found: inferred if found.stream_waits else [],
+        unknown="no stream was seen to wait for another one",
     )

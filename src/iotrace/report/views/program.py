@@ -1,4 +1,4 @@
-"""Views of a program: how fast it goes, where its trainer's time goes, its model."""
+"""Views of a program: how fast it goes, where its trainer's time goes, its model, its device memory."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ from collections.abc import Sequence
 import msgspec
 
 from iotrace.analysis.results import (
+    MemoryDevice,
+    MemoryModule,
+    MemoryOperator,
+    MemoryPoint,
     Model,
     ModelLayer,
     PhaseSpeed,
     RankReport,
     Report,
+    Snapshot,
     SpeedPoint,
     TrainerRange,
     total,
 )
-from iotrace.report.views.table import Field, Table, of_ranks
-from iotrace.units import one_decimal, percent, size, three_digits
+from iotrace.report.blocks import Field, Table, columns, of_ranks
+from iotrace.units import one_decimal, size, three_digits
 
+_NO_MEMORY = "no trace of torch.profiler recorded memory"
+_RECORD_MEMORY = "iotrace run --torch-options memory -- CMD"
 _NO_BATCH = "no loader delivered a batch"
 _NO_TRAINER = "no range of Lightning's trainer was seen"
 _NO_MODEL = "no call of a module of torch.nn with gradients was seen"
@@ -40,30 +47,16 @@ def _count(value: int) -> str:
 
 def speed(report: Report) -> list[Table]:
     """Show how fast each phase takes batches, and how the speed of training changes."""
-    fields = (
-        Field("phase", "phase", is_text=True),
-        Field("batches", "batches"),
-        Field("batches_per_second", "batches/s", three_digits),
-        Field("samples_per_second", "samples/s", three_digits),
-        Field("wait_ms", "wait ms", one_decimal),
-        Field("production_per_second", "loader makes/s", three_digits),
-    )
-    points = (
-        Field("first_step", "from step"),
-        Field("steps", "steps"),
-        Field("at_seconds", "at s", one_decimal),
-        Field("steps_per_second", "steps/s", three_digits),
-        Field("wait_fraction", "data wait", percent),
-    )
 
     def phases(rank: RankReport) -> Table:
-        rows: Sequence[PhaseSpeed] = rank.speed.phases if rank.speed else []
-        return Table(title="Speed by phase", rows=rows, fields=fields, unknown=_NO_BATCH, notes=_totals(rank))
+        rows = rank.speed.phases if rank.speed else []
+        fields, notes = columns(PhaseSpeed), _totals(rank)
+        return Table(title="Speed by phase", rows=rows, fields=fields, unknown=_NO_BATCH, notes=notes)
 
     def evolution(rank: RankReport) -> Table:
-        rows: Sequence[SpeedPoint] = rank.speed.evolution if rank.speed else []
-        why = rank.steps.unknown_why or "no step was measured"
-        return Table(title="Training, measured steps in order", rows=rows, fields=points, unknown=why)
+        rows = rank.speed.evolution if rank.speed else []
+        why, fields = rank.steps.unknown_why or "no step was measured", columns(SpeedPoint)
+        return Table(title="Training, measured steps in order", rows=rows, fields=fields, unknown=why)
 
     return of_ranks(report.ranks, phases, evolution)
 
@@ -88,23 +81,12 @@ def _totals(rank: RankReport) -> list[str]:
 
 def time(report: Report) -> list[Table]:
     """Show where the trainer's time goes: first summed up by what it is of, then each hook."""
-    shared: tuple[Field, ...] = (
-        Field("calls", "calls"),
-        Field("ms_total", "total ms", one_decimal),
-        Field("self_ms_total", "self ms", one_decimal),
-        Field("ms_per_step", "ms a step", one_decimal),
-        Field("run_pct", "% of run", one_decimal),
-    )
-    named = (Field("kind", "kind", is_text=True), Field("owner", "of", is_text=True, absent="-"))
-    without_self = [field for field in shared if field.name != "self_ms_total"]
-    hooks = (*without_self, Field("name", "hook", is_text=True))
 
     def summed(rank: RankReport) -> Table:
-        rows = _by_owner(rank.trainer.ranges) if rank.trainer else []
         return Table(
             title="Trainer's time by what it is of (self: without the hooks inside)",
-            rows=rows,
-            fields=(*shared, *named),
+            rows=_by_owner(rank.trainer.ranges) if rank.trainer else [],
+            fields=columns(TrainerRange),
             unknown=_NO_TRAINER,
             remedy=_RUN,
         )
@@ -112,10 +94,11 @@ def time(report: Report) -> list[Table]:
     def each(rank: RankReport) -> Table:
         ranges = rank.trainer.ranges if rank.trainer else []
         left = len(ranges) - _MOST_HOOKS
+        fields = columns(TrainerRange, None, ["self_ms_total", "kind", "owner"])
         return Table(
             title="Trainer's hooks",
             rows=ranges[:_MOST_HOOKS],
-            fields=hooks,
+            fields=[*fields, Field("name", "hook", is_text=True)],
             unknown=_NO_TRAINER,
             notes=[f"{left} more hooks: iotrace report --json, ranks[].trainer.ranges"] if left > 0 else [],
         )
@@ -147,12 +130,7 @@ def _by_owner(ranges: Sequence[TrainerRange]) -> list[TrainerRange]:
 
 def model(report: Report) -> list[Table]:
     """Show the layers of the largest model, and each other model as one row."""
-    fields = (
-        Field("parameters", "params", _count),
-        Field("multiply_adds", "mult-adds", _count),
-        Field("output_shapes", "output", _shapes, is_text=True, absent="not called"),
-        Field("name", "layer", is_text=True),
-    )
+    fields = columns(ModelLayer, parameters=_count, multiply_adds=_count, output_shapes=_shapes)
 
     def layers(rank: RankReport) -> Table:
         if not rank.models:
@@ -212,3 +190,59 @@ def _shapes(shapes: list[list[int]]) -> str:
         return "no tensor"
     first = str(shapes[0]).replace(" ", "")
     return first if len(shapes) == 1 else f"{first} +{len(shapes) - 1}"
+
+
+def memory(report: Report) -> list[Table]:
+    """Show each device's memory in the profiled steps, over time too, and who was given most."""
+
+    def devices(rank: RankReport) -> Table:
+        rows = rank.memory.devices if rank.memory else []
+        return Table(
+            title="Memory by device, in the profiled steps",
+            rows=rows,
+            fields=columns(MemoryDevice),
+            notes=[
+                f"{one.device} at its peak, by who was given it: "
+                + " · ".join(f"{name} {size(held)}" for name, held in one.peak_by_phase_bytes.items() if held)
+                for one in rows
+                if one.peak_by_phase_bytes
+            ],
+            unknown=_NO_MEMORY,
+            remedy=_RECORD_MEMORY,
+        )
+
+    def operators(rank: RankReport) -> Table:
+        rows, fields = rank.memory.operators if rank.memory else [], columns(MemoryOperator)
+        title = "Operators that were given most, themselves"
+        return Table(title=title, rows=rows, fields=fields, unknown=_NO_MEMORY)
+
+    def modules(rank: RankReport) -> Table:
+        rows, fields = rank.memory.modules if rank.memory else [], columns(MemoryModule)
+        title = "Modules that were given most, themselves, forward and backward"
+        return Table(title=title, rows=rows, fields=fields, unknown=_NO_MEMORY)
+
+    def evolution(rank: RankReport) -> Table:
+        kinds = ("forward", "backward", "optimizer", "other", "before")
+        return Table(
+            title="Memory held over time, by who was given it",
+            rows=rank.memory.evolution if rank.memory else [],
+            fields=columns(MemoryPoint, dict(zip(kinds, kinds, strict=True))),
+            unknown=_NO_MEMORY if rank.memory is None else "the trace does not tell addresses",
+        )
+
+    return of_ranks(report.ranks, devices, operators, modules, evolution)
+
+
+def snapshot(report: Report) -> list[Table]:
+    """Show where lies what the allocator recorded, for torch's viewer of memory."""
+
+    def make(rank: RankReport) -> Table:
+        return Table(
+            title="Snapshots of device memory, for pytorch.org/memory_viz",
+            rows=rank.snapshots,
+            fields=columns(Snapshot),
+            unknown="none was written; it takes a device of CUDA or HIP",
+            remedy="iotrace run --cuda-snapshot 5:3 -- CMD",
+        )
+
+    return of_ranks(report.ranks, make)

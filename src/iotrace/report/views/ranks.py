@@ -1,13 +1,16 @@
-"""The ranks beside each other, a line each."""
+"""The ranks beside each other, a line each; which of them comes last to collectives."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Imbalance, RankReport, Report
-from iotrace.report.views.table import Field, Table
-from iotrace.units import one_decimal, size, three_digits
+from iotrace.analysis.results import Imbalance, LateGroup, LateKind, RankReport, Report
+from iotrace.analysis.results.base import figure
+from iotrace.report.blocks import Field, Table, columns
+from iotrace.units import size, three_digits
 
 _WHY = {"data": "its data", "compute": "more computing", "launch": "late launches", "host": "its host"}
 _WHY["communication"] = "other collectives"
@@ -19,16 +22,18 @@ _MOVES = {"stays": "the late rank stays the same", "moves": "the late rank moves
 class RankRow(msgspec.Struct, frozen=True):
     """A rank: means of a step in ms; None where unknown."""
 
-    rank: int
-    host: str | None
+    rank: Annotated[int, figure("its number", said="rank", place=1)]
+    host: Annotated[str | None, figure("where it ran", said="host", place=9)]
     steps: int
-    step_ms: float | None
-    data_wait_ms: float | None
-    compute_ms: float | None
-    communication_wait_ms: float | None
-    other_ms: float | None
-    waited_for_pct: float | None
-    late_by: str | None
+    step_ms: Annotated[float | None, figure("its step", said="step ms", place=2)]
+    data_wait_ms: Annotated[float | None, figure("its wait for data", said="data wait", place=3)]
+    compute_ms: Annotated[float | None, figure("its computing", said="compute", place=5)]
+    communication_wait_ms: Annotated[
+        float | None, figure("waits in collectives", said="waits for others", place=4)
+    ]
+    other_ms: Annotated[float | None, figure("the rest", said="rest", place=6)]
+    waited_for_pct: Annotated[float | None, figure("of the others' time", said="late %", place=7)]
+    late_by: Annotated[str | None, figure("what made it late", said="late by", place=8, absent="-")]
     late_by_ms: float | None
     late_steps: int | None
     start_skew_ms: float | None
@@ -37,31 +42,22 @@ class RankRow(msgspec.Struct, frozen=True):
 
 def ranks(report: Report) -> list[Table]:
     """Show a line for each rank, those first that the others wait for."""
-    rows = sorted((_row(report, rank) for rank in report.ranks), key=lambda row: -(row.waited_for_pct or 0.0))
-    fields = (
-        Field("rank", "rank"),
-        Field("step_ms", "step ms", one_decimal),
-        Field("data_wait_ms", "data wait", one_decimal),
-        Field("communication_wait_ms", "waits for others", one_decimal),
-        Field("compute_ms", "compute", one_decimal),
-        Field("other_ms", "rest", one_decimal),
-        Field("waited_for_pct", "late %", one_decimal),
-        Field("late_by", "late by", lambda kind: _WHY.get(kind, kind), is_text=True, absent="-"),
-        Field("host", "host", is_text=True),
-    )
+    rows = [_rank(report, rank) for rank in report.ranks]
+    rows.sort(key=lambda row: -(row.waited_for_pct or 0.0))
     notes = ["late: share of the others' time in which they wait for this rank"] if report.imbalance else []
-    notes += _notes(report.imbalance) if report.imbalance else []
+    notes += _rank_notes(report.imbalance) if report.imbalance else []
     if report.imbalance is None:
         notes += [item.why for item in report.not_captured if item.what == _BESIDE]
     elif any(row.steps < 3 for row in rows):
         notes.append("caution: of fewer than 3 steps nothing is told of why a rank is late")
+    fields = columns(RankRow, late_by=lambda kind: _WHY.get(kind, kind))
     if (loops := report.lockstep) is not None and loops.late_rank is not None:
         notes.append(f"late, waits for others: of {loops.steps} steps, by what each rank does in them")
     tables = [Table(title="Ranks, in ms of a step", rows=rows, fields=fields, notes=notes)]
     return [*tables, _late_kinds(report.imbalance)] if report.imbalance is not None else tables
 
 
-def _notes(found: Imbalance) -> list[str]:
+def _rank_notes(found: Imbalance) -> list[str]:
     """Say whether the late rank stays the same, what made each late, and what the order rests on."""
     notes = [] if found.withheld is None else [found.withheld]
     if found.pattern is not None:
@@ -84,51 +80,30 @@ def _basis(found: Imbalance) -> list[str]:
 
 
 def _late_kinds(found: Imbalance) -> Table:
-    fields = (
-        Field("skew_ms", "skew ms", one_decimal),
-        Field("matched", "calls"),
-        Field("last_rank", "last rank", absent="-"),
-        Field("last_count", "times"),
-        Field("tied", "tied"),
-        Field("unsure", "unsure"),
-        Field("name", "collective", is_text=True),
-    )
+    notes = ["tied: several ranks came last together, so that none was late"]
+    if any(row.unsure for row in found.late_kinds):
+        notes.append("unsure: the clocks do not confirm which")
     return Table(
         title="Collectives: which rank comes last most often",
         rows=found.late_kinds,
-        fields=fields,
+        fields=columns(LateKind),
         unknown="none could be matched across the ranks",
-        notes=[
-            "tied: several ranks came last together, so that none was late",
-            *(["unsure: the clocks do not confirm which"] if any(r.unsure for r in found.late_kinds) else []),
-        ],
+        notes=notes,
     )
 
 
 def late_in_groups(report: Report) -> Table:
     """Show, by kind and group, which rank comes last to the collectives; without ranks beside it, why not."""
     found = report.imbalance
-    fields = (
-        Field("matched", "calls"),
-        Field("late_rank", "late rank"),
-        Field("late_ms", "late ms", lambda ms: f"{ms:.2f}"),
-        Field("late_pct", "in %", one_decimal),
-        Field("group", "group", is_text=True, absent="-"),
-        Field("kind", "kind", is_text=True),
-        Field("unknown_why", "unknown, as", is_text=True, absent="-"),
-    )
-    title = "Communication: which rank comes last"
-    if found is None:
-        apart = [item.why for item in report.not_captured if item.what == _BESIDE]
-        unknown = apart[0] if apart else "it takes traces of two ranks or more"
-        return Table(title=title, rows=[], fields=fields, unknown=unknown)
+    apart = [item.why for item in report.not_captured if item.what == _BESIDE]
     late = "late ms: after the median of the other ranks, mean of the calls to which it came last"
+    unknown = apart[0] if apart else "it takes traces of two ranks or more"
     return Table(
-        title=title,
-        rows=found.late_groups,
-        fields=fields,
-        unknown="no collective could be matched across the ranks",
-        notes=[f"{late}; in %: how many of the matched calls these are", *_basis(found)],
+        title="Communication: which rank comes last",
+        rows=found.late_groups if found is not None else [],
+        fields=columns(LateGroup, late_ms=lambda ms: f"{ms:.2f}"),
+        unknown=unknown if found is None else "no collective could be matched across the ranks",
+        notes=[f"{late}; in %: how many of the matched calls these are", *_basis(found)] if found else [],
     )
 
 
@@ -154,7 +129,7 @@ def speeds(report: Report) -> Table:
     )
 
 
-def _row(report: Report, rank: RankReport) -> RankRow:
+def _rank(report: Report, rank: RankReport) -> RankRow:
     found = report.imbalance
     balance, late = found.of(rank.rank, rank.incarnation) if found else (None, None)
     row = RankRow(
@@ -163,15 +138,15 @@ def _row(report: Report, rank: RankReport) -> RankRow:
         steps=balance.steps if balance is not None else rank.steps.count,
         step_ms=balance.step_ms if balance is not None else rank.steps.mean_ms,
         data_wait_ms=balance.data_wait_ms if balance is not None else rank.data_wait.raw_ms,
-        compute_ms=balance.compute_ms if balance is not None else None,
-        communication_wait_ms=balance.communication_wait_ms if balance is not None else None,
-        other_ms=balance.other_ms if balance is not None else None,
-        waited_for_pct=late.impact_pct if late is not None else None,
-        late_by=late.kind if late is not None else None,
-        late_by_ms=late.kind_ms if late is not None else None,
-        late_steps=late.late_steps if late is not None else None,
-        start_skew_ms=late.before_window_ms if late is not None else None,
-        evidence=late.evidence if late is not None else None,
+        compute_ms=getattr(balance, "compute_ms", None),
+        communication_wait_ms=getattr(balance, "communication_wait_ms", None),
+        other_ms=getattr(balance, "other_ms", None),
+        waited_for_pct=getattr(late, "impact_pct", None),
+        late_by=getattr(late, "kind", None),
+        late_by_ms=getattr(late, "kind_ms", None),
+        late_steps=getattr(late, "late_steps", None),
+        start_skew_ms=getattr(late, "before_window_ms", None),
+        evidence=getattr(late, "evidence", None),
     )
     loops = report.lockstep
     if loops is None or loops.late_rank is None or rank.incarnation != report.last_start:

@@ -1,18 +1,36 @@
-"""The page of a sweep or a search: what to use, the points beside each other, their batches side by side."""
+"""The pages of a sweep, a search and a comparison: what to use, or by which part a step changed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from iotrace.analysis.compare.results import Comparison
+from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.analysis.results.page import RankColumns
+from iotrace.report.comparison import (
+    NAMES,
+    change_tables,
+    comparison_head,
+    part_rows,
+    speed_of,
+    stage_grid,
+    trace_head,
+)
 from iotrace.report.page import charts
-from iotrace.report.page.definitions import SWEEP, TUNE, WORDS
-from iotrace.report.page.render import Banner, Row, render
-from iotrace.report.screen import trust_text
-from iotrace.report.sweeps import tune
-from iotrace.report.sweeps.head import banner_of, figures_of, saved
-from iotrace.report.sweeps.sweep import following, is_advised, params_of, point_rows
+from iotrace.report.page.render import SWEEP, TUNE, WORDS, render
+from iotrace.report.page.sections import shown_table
+from iotrace.report.sweep import (
+    change_of,
+    following,
+    following_search,
+    is_advised,
+    params_of,
+    point_rows,
+    setting_rows,
+    sweep_head,
+)
+from iotrace.report.tables import CAUSES
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import Ceiling, PointResult, SweepResult
 from iotrace.sweeps.tune.results import TuneResult
@@ -39,38 +57,23 @@ def sweep_page(result: SweepResult, columns: Mapping[str, RankColumns]) -> str:
 def tune_page(result: TuneResult, columns: Mapping[str, RankColumns]) -> str:
     """Write a search, with `columns` of its sessions by path, as a page: the change to type comes first."""
     best = None if result.best is None else result.best.params
-    own = None if result.baseline is None else result.baseline.per_second
-    known = [row for row in result.runs if row.per_second and row.predicted_per_second]
+    headings, cells = setting_rows(result)
     return _page(
         "tune",
         result,
         result.runs,
         columns,
-        headings=["setting", "steps/s", "95 %", "wait", "predicted", "measured", "missed by", "runs", ""],
+        headings=headings,
         params=1,
-        cells=[_tuned(row, own, result) for row in result.runs],
+        cells=cells,
         advised=[row.params == best for row in result.runs],
-        following=tune.following(result),
+        following=following_search(result),
         words=TUNE,
-        change=tune.change_of(result),
-        predicted=len(known),
+        change=change_of(result),
+        predicted=sum(bool(row.per_second and row.predicted_per_second) for row in result.runs),
         no_effect=result.no_effect,
         refused=[(named(one.params), one.why) for one in result.refused],
     )
-
-
-def _tuned(row: PointResult, own: float | None, result: TuneResult) -> list[str]:
-    """The cells of a setting: what the model expected of it and what it gave, as times as fast as yours."""
-    rate, predicted = row.per_second, row.predicted_per_second
-    return [
-        tune.name_of(row),
-        *figures_of(row),
-        f"{predicted / own:.2f}x" if predicted and own else "",
-        f"{rate / own:.2f}x" if rate and own and row.params else "",
-        f"{100 * (predicted / rate - 1):+.0f} %" if predicted and rate else "",
-        str(row.repeats),
-        tune.mark_of(row, result),
-    ]
 
 
 def _page(
@@ -85,12 +88,7 @@ def _page(
     **shown: Any,
 ) -> str:
     """Fill the page of all that runs a command with several settings."""
-    found = result.verdict
-    label, text = banner_of(found)
-    said = [Row("Why", found.why)] if found.why else []
-    said += [Row("" if number else "Fix", fix.text, saved(fix)) for number, fix in enumerate(found.fixes)]
-    tone = "warn" if found.kind == "no-advice" else "good"
-    trust = trust_text(found.trust.level, found.trust.reasons)
+    head = sweep_head(result.verdict)
     falls, most = _waterfalls(points, columns), _most(points, result.ceiling)
     one, several = ("point", "Points") if kind == "sweep" else ("setting", "Settings")
     shown = {"change": [], "no_effect": [], "refused": [], "predicted": 0, **shown}
@@ -104,11 +102,11 @@ def _page(
     return render(
         "sweep.html",
         {kind: result, "columns": dict(columns)},
-        title=f"{label} · {result.path}",
+        title=f"{head.label} · {result.path}",
         kind=kind,
         one=one,
         several=several,
-        banner=Banner(tone, label, text, said, found.trust.level, trust),
+        banner=head,
         nav=[(name, title) for name, title in sections.items() if title],
         result=result,
         rows=[
@@ -176,4 +174,74 @@ def _waterfalls(points: Sequence[PointResult], columns: Mapping[str, RankColumns
             "rows": charts.waterfall(window, whole),
         }
         for row, window in windows
+    ]
+
+
+_MOST_ROWS = 50
+
+_LABELS = {
+    "slower": "SLOWER",
+    "faster": "FASTER",
+    "no-difference": "NO DIFFERENCE",
+    "unknown": "CANNOT BE TOLD",
+}
+
+
+def comparison_page(result: Comparison) -> str:
+    """Write `result` as a page."""
+    label = _LABELS.get(result.verdict, "COMPARED")
+    head = comparison_head(result)
+    stages = stage_grid(result.stages, NAMES).rows
+    return render(
+        "compare.html",
+        result,
+        title=f"{label} · {result.sessions[1].path}",
+        banner=head._replace(label=label, text=head.text.removeprefix(label).lstrip(": ")),
+        nav=[
+            ("parts", "A step"),
+            *([("stages", "Samples")] if stages else []),
+            *([("around", "What else differs")] if result.settings or result.environment else []),
+            ("about", "About"),
+        ],
+        result=result,
+        parts=_parts(result),
+        stages=stages,
+        speed=speed_of(result),
+        words={word: WORDS[word] for word in ("step", "data wait", "rest of the step", "trust")},
+        cause_words=CAUSES,
+    )
+
+
+def trace_comparison_page(result: TraceComparison) -> str:
+    """Write a comparison of two traces as a page."""
+    head = trace_head(result)
+    return render(
+        "compare_traces.html",
+        result,
+        title=f"{head.label} · {result.traces[1]}",
+        banner=head,
+        nav=[("kernels", "Kernels"), ("operators", "Operators"), ("about", "About")],
+        result=result,
+        tables=[
+            shown_table(table, _MOST_ROWS, names_first=True) | {"id": name}
+            for name, table in zip(("kernels", "operators"), change_tables(result), strict=True)
+        ],
+        words={"step": WORDS["step"]},
+        cause_words={},
+    )
+
+
+def _parts(result: Comparison) -> list[dict[str, Any]]:
+    """The step and its parts as pairs of bars, in per cent of the longest."""
+    rows = part_rows(result)
+    most = max((value for _, before, after, _ in rows for value in (before, after)), default=0.0) or 1.0
+    return [
+        {
+            "name": name,
+            "values": [before, after],
+            "change": after - before,
+            "bounds": bounds,
+            "widths": [f"{100 * value / most:.2f}" for value in (before, after)],
+        }
+        for name, before, after, bounds in rows
     ]

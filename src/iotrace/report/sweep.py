@@ -1,30 +1,35 @@
-"""A sweep on the terminal and as CSV: the live table while it runs, then advice and table."""
+"""Sweeps and searches: what to use, why, what it saves; the points beside each other, also as CSV."""
 
 from __future__ import annotations
 
 import csv
 import shlex
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from iotrace.analysis.results import Fix
 from iotrace.errors import writing
-from iotrace.report.layout import line, print_table, table_of
-from iotrace.report.screen import print_commands, shown_path
-from iotrace.report.sweeps.head import figures_of, print_head, print_run, print_warnings, rate
-from iotrace.sweeps.execute import Request
+from iotrace.report.blocks import Head, Line, lines_of
+from iotrace.report.layout import line, print_head, print_lines, print_table, table_of
+from iotrace.report.screen import print_commands, shown_path, trust_text
 from iotrace.sweeps.grid import fill, named
-from iotrace.sweeps.results import PointResult, SweepResult, SweepRun
-from iotrace.sweeps.schedule import Sweep
-from iotrace.units import digits, if_known, milliseconds, one_decimal, size
+from iotrace.sweeps.results import PointResult, SweepResult, SweepVerdict
+from iotrace.sweeps.tune.results import TuneResult
+from iotrace.units import digits, if_known, milliseconds, one_decimal, percent, size
 
+_BANNERS = {
+    "best": ("BEST", "good"),
+    "at-ceiling": ("AT ITS CEILING", "good"),
+    "no-advice": ("NO ADVICE", "warn"),
+}
 _DETAILS = ("steps/s", "compute ms", "make ms", "CPU", "stopped by")
 _NARROW = 72  # columns below which a table shows less
+_WIDE = 100  # columns from which a table of settings shows what was expected
+_LONGEST = 36  # of a setting's name
 _LEGEND = {
     "95 %": "interval of steps/s",
     "wait": "share of a step that waits for data",
@@ -36,9 +41,40 @@ _LEGEND = {
 }
 
 
+def sweep_head(found: SweepVerdict, change: Sequence[str] = ()) -> Head:
+    """Say the verdict, its reason and the fixes; `change`: how the first one is typed, in lines."""
+    label, tone = _BANNERS[found.kind]
+    label = f"LIKELY {label}" if found.likely else label
+    lines = [Line("Why", found.why)] if found.why else []
+    lines += [Line("" if number else "Fix", fix.text, saved(fix)) for number, fix in enumerate(found.fixes)]
+    lines += [Line("", text) for text in change[1:]]
+    trust = trust_text(found.trust.level, found.trust.reasons)
+    text = found.text.removeprefix(label).lstrip()
+    return Head(tone, label, text, lines, found.trust.level, trust)
+
+
+def saved(fix: Fix) -> str:
+    """Say what a change saves; nothing where it was not measured."""
+    return f"saves {milliseconds(fix.gain_ms_per_step)} a step" if fix.gain_ms_per_step else ""
+
+
+def figures_of(row: PointResult) -> list[str]:
+    """Write a point's steps per second, their interval, and the share of a step that waits."""
+    return [
+        if_known(row.per_second, rate, "-"),
+        f"{rate(row.ci95[0])} - {rate(row.ci95[1])}" if row.ci95 else "",
+        if_known(row.raw_wait_fraction, percent),
+    ]
+
+
+def rate(per_second: float) -> str:
+    """Steps per second, as the tables have it."""
+    return f"{per_second:.1f}" if per_second < 1000 else f"{per_second:.0f}"
+
+
 def print_sweep(result: SweepResult, console: Console, verbose: bool = False) -> None:
     """Print what to use and how sure that is, the table with its legend, warnings, and what to type next."""
-    print_head(result.verdict, console)
+    print_head(sweep_head(result.verdict), console)
     console.print()
     print_table(console, sweep_table(result, console.width))
     _print_legend(result, console)
@@ -56,8 +92,7 @@ def print_sweep(result: SweepResult, console: Console, verbose: bool = False) ->
     for row in result.points:
         if row.status not in ("ok", "not run"):
             line(console, "", f"{named(row.params)}: {row.status}: {row.reason}; its output: {_log(row)}", 0)
-    print_warnings(result.warnings, console)
-    print_commands(following(result), console)
+    _print_end(result.warnings, following(result), console)
 
 
 def sweep_table(result: SweepResult, width: int) -> Table:
@@ -181,48 +216,83 @@ def write_points(points: Sequence[PointResult], path: Path) -> None:
             writer.writerow([*(row.params.get(name) for name in names), *figures, low, high])
 
 
-class Watcher:
-    """A live table on a terminal; a line per run elsewhere."""
+def _print_end(warnings: Sequence[str], commands: Sequence[tuple[str, str]], console: Console) -> None:
+    for warning in warnings:
+        line(console, "", Text.assemble(("warning: ", "yellow"), warning), 0)
+    print_commands(commands, console)
 
-    def __init__(self, sweep: Sweep, console: Console) -> None:
-        self._sweep = sweep
-        self._console = console
-        self._total = len(sweep.requests())
-        self._under_way = ""
-        self._started = 0.0
-        self._live = Live(console=console, get_renderable=self._show, refresh_per_second=2, transient=True)
 
-    def __enter__(self) -> Watcher:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
+def print_tune(result: TuneResult, console: Console) -> None:
+    """Print what to set and how it is typed, what is not worth it, then the settings that were run."""
+    print_head(sweep_head(result.verdict, change_of(result)), console)
+    none = [
+        f"{item.knob}: {item.interval_pct[0]:+.1f} … {item.interval_pct[1]:+.1f} % ({item.source})"
+        for item in result.no_effect
+    ]
+    print_lines(lines_of("Not", none), console)
+    console.print()
+    print_table(console, _settings_table(result, console.width))
+    if result.ceiling is not None:
+        line(console, "", f"ceiling: {digits(result.ceiling.per_second)} steps/s, on batches from memory", 0)
+    for setting in result.refused[:1]:
+        line(console, "", f"not tried: {named(setting.params)}: {setting.why}", 0)
+    _print_end(result.warnings, following_search(result)[:1], console)
 
-    def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
 
-    def before(self, request: Request) -> None:
-        """A run begins."""
-        done = self._total - len(self._sweep.missing())
-        what = {"point": named(request.params), "cold": f"cold ({named(request.params)})"}
-        self._under_way = f"run {done + 1} of {self._total}: {what.get(request.kind, request.kind)}"
-        self._started = time.monotonic()
-        if not self._console.is_terminal:
-            self._console.print(f"{self._under_way}{self._left()}")
+def change_of(result: TuneResult) -> list[str]:
+    """How to type the change that is advised, in lines; the first is the fix of the verdict."""
+    return result.best.apply if result.best is not None and result.verdict.kind == "best" else []
 
-    def after(self, run: SweepRun) -> None:
-        """A run ended."""
-        if not self._console.is_terminal:
-            print_run(run, self._console)
 
-    def _left(self) -> str:
-        seconds = [run.seconds for run in self._sweep.runs]
-        if not seconds:
-            return ""
-        left = len(self._sweep.missing()) * sum(seconds) / len(seconds)
-        return f" (about {left / 60:.0f} min left)" if left >= 90 else f" (about {left:.0f} s left)"
+def following_search(result: TuneResult) -> list[tuple[str, str]]:
+    """What to type next: the rest of a search, or the command with the change and what it did."""
+    command = shlex.join(["--", *result.argv])
+    if not result.complete:
+        return [(f"iotrace tune --resume -o {shown_path(result.path)} {command}", "")]
+    if result.best is None or not change_of(result):
+        return []
+    found = [(f"iotrace run {command}", "with the change")]
+    runs = {named(row.params): row.sessions for row in result.runs}
+    own, best = runs.get(named({})), runs.get(named(result.best.params))
+    if own and best:
+        pair = f"{shown_path(own[-1])} {shown_path(best[-1])}"
+        found.append((f"iotrace compare {pair}", "what the change does"))
+    return found
 
-    def _show(self) -> Group:
-        elapsed = time.monotonic() - self._started
-        now = Text(f"{self._under_way}, {elapsed:.0f} s{self._left()}", style="dim")
-        return Group(sweep_table(self._sweep.result(), self._console.width), now)
+
+def _settings_table(result: TuneResult, width: int) -> Table:
+    headings, rows = setting_rows(result, wide=width >= _WIDE)
+    table = table_of(headings, texts=("setting", "95 %", ""))
+    for name, *cells in rows:
+        table.add_row(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…", *cells)
+    return table
+
+
+def setting_rows(result: TuneResult, wide: bool = True) -> tuple[list[str], list[list[str]]]:
+    """The headings and cells of the settings; `wide`: what was expected of each beside what it gave."""
+    own = None if result.baseline is None else result.baseline.per_second
+    more = ("predicted", "measured", "missed by") if wide else ()
+    rows = []
+    for row in result.runs:
+        rate, predicted = row.per_second, row.predicted_per_second
+        told = [
+            f"{predicted / own:.2f}x" if predicted and own else "",
+            f"{rate / own:.2f}x" if rate and own and row.params else "",
+            f"{100 * (predicted / rate - 1):+.0f} %" if predicted and rate else "",
+        ]
+        name = named(row.params) or "as it is"
+        rows.append([name, *figures_of(row), *told[: len(more)], str(row.repeats), _mark(row, result)])
+    return ["setting", "steps/s", "95 %", "wait", *more, "runs", ""], rows
+
+
+def _mark(row: PointResult, result: TuneResult) -> str:
+    """Say whether these are your settings, the best, beside busy programs; or why there is no figure."""
+    if row.status != "ok":
+        return row.status
+    is_best = result.best is not None and row.params == result.best.params
+    marks = {
+        "yours": not row.params,
+        "best": is_best and result.verdict.kind != "no-advice",
+        "busy": row.disturbed,
+    }
+    return " ".join(mark for mark, holds in marks.items() if holds)

@@ -1,1 +1,0 @@
-"""Sweeps and searches on the terminal and as CSV."""
