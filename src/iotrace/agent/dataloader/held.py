@@ -103,5 +103,5 @@ def _taken(function: Any) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield name, cell.cell_contents
-        except ValueError:  # not filled yet
+        except ours(ValueError):  # not filled yet
             continue
