@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chromium", action="store_true", help="open pages in Chromium, which has to be there")
     parser.addoption("--faults", action="store_true", help="run all rows of tests/faults")
     parser.addoption("--programs", action="store_true", help="run all programs of tests/programs")
+    parser.addoption("--sentences", action="store_true", help="run all programs of tests/sentences")
     parser.addoption("--external", action="store_true", help="real trackers and launchers: tests/external")
     parser.addoption("--slow", action="store_true", help="run the big matrices too")
     parser.addoption("--traces", metavar="DIR", help="compare the sums of each trace in DIR with SQL")
@@ -42,14 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--faults"):
-        left_out = [item for item in items if item.get_closest_marker("fault") is not None]
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
-    if not config.getoption("--chromium"):
-        left_out = [item for item in items if item.get_closest_marker("chromium") is not None]
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+    for option, marker in (("--faults", "fault"), ("--chromium", "chromium"), ("--sentences", "sentences")):
+        if not config.getoption(option):
+            left_out = [item for item in items if item.get_closest_marker(marker) is not None]
+            items[:] = [item for item in items if item not in left_out]
+            config.hook.pytest_deselected(items=left_out)
     if config.getoption("--slow"):
         return
     skip = pytest.mark.skip(reason="a big matrix: run it with --slow")
