@@ -159,8 +159,8 @@ def test_rows_that_are_left_out_are_counted_and_columns_that_nothing_knows_are_n
 
 
 def test_a_label_that_is_too_long_stands_before_the_text() -> None:
-    assert beside(Line("Trust", "ok")) == ("Trust", "ok", "", "")
-    assert beside(Line("Until then", "ok", "2x")) == ("", "Until then ok", "2x", "")
+    assert beside(Line("Trust", "ok")) == Line("Trust", "ok")
+    assert beside(Line("Until then", "ok", "2x")) == Line("", "Until then ok", "2x")
 
 
 @pytest.mark.parametrize("width", [40, 200])
