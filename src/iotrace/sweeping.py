@@ -78,7 +78,7 @@ def tune(
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.kept import keep
     from iotrace.sweeps.model import look
-    from iotrace.sweeps.tune.start import open_search
+    from iotrace.sweeps.tune.search import open_search
     from iotrace.sweeps.tune.summary import result_of
 
     where = None if output is None else Path(output)

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from iotrace.launch import child
-from iotrace.launch.signal_monitor import _SAME_SIGNAL_NS
+from iotrace.launch.child import _SAME_SIGNAL_NS
 from tests.support.runs import after_announcement
 from tests.support.waiting import eventually
 

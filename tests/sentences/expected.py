@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 _BOUND = ("input-bound", "moderately-input-bound")
@@ -11,7 +13,7 @@ _NOT = ("not-input-bound",)
 class Row(NamedTuple):
     """A program and its conclusions, by the codes of rules.
 
-    `verdicts`: one of these. `first`: the first fix is one of these. `has`: each is found, `never`: none of these.
+    `verdicts`: one of these. `first`: the first fix is one of these. `has`: each is found, `never`: none.
     """
 
     name: str
@@ -19,7 +21,7 @@ class Row(NamedTuple):
     mended: bool = False
     ranks: int = 1
     one_cpu: bool = False
-    variables: dict[str, str] = {}
+    variables: Mapping[str, str] = MappingProxyType({})
     verdicts: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
     has: tuple[str, ...] = ()
@@ -27,7 +29,9 @@ class Row(NamedTuple):
     nothing_to_do: bool = False
 
 
-def _reported(program: str, first: tuple[str, ...], never: tuple[str, ...] = (), **known: object) -> list[Row]:
+def _reported(
+    program: str, first: tuple[str, ...], never: tuple[str, ...] = (), **known: object
+) -> list[Row]:
     """Make the row of a problem as reported, and the row of the same program mended."""
     name = program.partition("_")[2]
     path = f"reported/{program}.py"

@@ -1,7 +1,8 @@
 """What the first screen concludes of programs whose cause is known: by code, never by its words.
 
-Each row of `expected.py` is a program as somebody reported it, or the same program mended. It runs traced, once on
-the machine as it is and once with two busy processes beside it. `tools/test --sentences` runs all; `-k NAME` some.
+Each row of `expected.py` is a program as somebody reported it, or the same program mended. It runs traced,
+once on the machine as it is and once with two busy processes beside it. `tools/test --sentences` runs all;
+`-k NAME` some.
 """
 
 from __future__ import annotations
@@ -49,7 +50,13 @@ def test_what_is_concluded(row: Row, neighbours: str, data: Path, tmp_path: Path
     trace = [sys.executable, "-m", "iotrace", "run", "-q", "-o", str(session), "--"]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={row.ranks}"]
     program = [sys.executable, *(launcher if row.ranks > 1 else []), str(path)]
-    variables = {**os.environ, "RDATA": str(data), "FIX": str(int(row.mended)), "OMP_NUM_THREADS": "1", **row.variables}
+    variables = {
+        **os.environ,
+        "RDATA": str(data),
+        "FIX": str(int(row.mended)),
+        "OMP_NUM_THREADS": "1",
+        **row.variables,
+    }
     before = ["taskset", "-c", "0"] if row.one_cpu else []
     done = subprocess.run(
         [*before, *trace, *program], cwd=data, env=variables, timeout=_SECONDS, capture_output=True, text=True

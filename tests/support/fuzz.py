@@ -31,10 +31,10 @@ from iotrace.sources.dftracer.call_reader import read_posix
 from iotrace.sources.dftracer.lines import LineReader
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.processes import SPAN_DTYPE
-from iotrace.sources.record_files import each_record, read_rows
 from iotrace.sources.recorder.layout import read_file
 from iotrace.sources.recorder.reader import read_recorded
 from iotrace.sources.records import Record
+from iotrace.sources.rows import each_record, read_rows
 from iotrace.sources.samples import SidecarRecord
 from iotrace.sources.session import open_session
 from tests.support.growing import SECOND, Growing

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from iotrace.timeline.model import Slice
-from iotrace.timeline.writers.lanes import Lanes
-from iotrace.timeline.writers.spill import ROW, SLICE
+from iotrace.timeline.writers.lanes import ROW, SLICE, Lanes
 
 _LAST_NS = 2**63 - 1
 

@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.timeline.writers.compiled_native import FIELDS
-from iotrace.timeline.writers.lanes import NEXT, UNBOUND
-from iotrace.timeline.writers.protobuf import integer, varint
-from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, INSTANT, SLICE, Rows
+from iotrace.timeline.writers.descriptors import integer, varint
+from iotrace.timeline.writers.lanes import BEGIN, END, FLOW, FLOW_NEXT, INSTANT, NEXT, SLICE, UNBOUND, Rows
 
 _SLICE_BEGIN, _SLICE_END, _INSTANT = 1, 2, 3  # types of a TrackEvent
 _TYPES = {FLOW: 0, FLOW_NEXT: 0, BEGIN: _SLICE_BEGIN, END: _SLICE_END, INSTANT: _INSTANT}

@@ -11,9 +11,8 @@ import numpy as np
 from iotrace.session import names
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.processes import SPAN_DTYPE, Process
-from iotrace.sources.record_files import decode_lines
 from iotrace.sources.records import Identity, Record
-from iotrace.sources.rows import divided
+from iotrace.sources.rows import decode_lines, divided
 
 
 class BatchRecord(msgspec.Struct, tag="batch"):

@@ -23,7 +23,7 @@ from hypothesis import given, strategies as st
 
 import iotrace
 from iotrace.agent import imports, patching
-from iotrace.agent.dataloader import building_site
+from iotrace.agent.dataloader import consumer
 from iotrace.agent.dataloader.fetch import item_source
 from iotrace.agent.readpaths.memory_maps import MapAccesses
 from iotrace.agent.readpaths.row_groups import RowGroupReads
@@ -407,7 +407,7 @@ def _calls_of(call: Callable[[], None]) -> list[str]:
 
 def test_the_pin_memory_thread_is_stamped_on_both_sides(tmp_path: Path) -> None:
     """A stand-in for torch's loop, which needs an accelerator: the wrapping is ours, the loop is not."""
-    from iotrace.agent.dataloader.pin_memory import hook_pin_memory_loop, stamps_of
+    from iotrace.agent.dataloader.consumer import hook_pin_memory_loop, stamps_of
 
     def loop(in_queue: Any, out_queue: Any, device: str) -> None:
         for _ in range(2):
@@ -473,7 +473,7 @@ def test_every_module_of_a_library_that_is_waited_for_has_its_hook() -> None:
 
 def test_every_module_of_the_loaders_table_is_hooked() -> None:
     from iotrace.agent.bootstrap import LOADER_MODULES
-    from iotrace.agent.loaders.table import ROWS
+    from iotrace.agent.loaders.record import ROWS
 
     assert sorted(LOADER_MODULES) == sorted(ROWS)
 
@@ -639,7 +639,7 @@ def test_a_loaders_line_is_the_programs_and_its_library_is_told(
     exec(f"def {function}(make):\n    return make()", library)
 
     def observed() -> tuple[str, str | None]:
-        return building_site._building_site()
+        return consumer._building_site()
 
     site, found = library[function](observed)
     assert (site.rpartition(":")[0], found) == (__file__, builder)

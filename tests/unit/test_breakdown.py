@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings, strategies as st
 
-from iotrace.analysis.device.breakdown import break_down
+from iotrace.analysis.device.gaps import break_down
 from tests.support.kineto import MAIN, activity_of, annotation, data_wait, step
 from tests.unit.test_intervals import columns, interval, intervals
 

@@ -20,8 +20,8 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import culprits_of, find_all
-from iotrace.analysis.wait import pools
-from iotrace.analysis.wait.cpu_waits import cpu_causes_ns, cpu_waits
+from iotrace.analysis.wait import cpus
+from iotrace.analysis.wait.cpus import cpu_causes_ns, cpu_waits
 from iotrace.analysis.wait.waits import CAUSES, Explained
 from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.run_delays import run_delays
@@ -215,12 +215,12 @@ def test_a_sample_that_sleeps_for_a_librarys_threads_waits_for_no_storage(
     report = unknown(
         RankReport, data_wait=wait, system=system, steps=unknown(Steps, mean_ms=100.0), culprits=[]
     )
-    monkeypatch.setattr(pools, "samples_made", lambda *_: (asleep, 0.1, 0.0, 0.0))
-    monkeypatch.setattr(pools, "_making", lambda _: 1.0)
+    monkeypatch.setattr(cpus, "samples_made", lambda *_: (asleep, 0.1, 0.0, 0.0))
+    monkeypatch.setattr(cpus, "_making", lambda _: 1.0)
     analysis = cast(RankAnalysis, SimpleNamespace(source=object(), primary=None, kept=[1]))
     facts = {
-        "undecoded": pools.decoding_without_cpu(analysis, report),
-        "asleep_for_pool": pools.asleep_for_pool(analysis, report),
+        "undecoded": cpus.decoding_without_cpu(analysis, report),
+        "asleep_for_pool": cpus.asleep_for_pool(analysis, report),
     }
     found = blamed_by("IO301", report, **facts)
     assert [each.id for each in found] == (["threads"] if told else [])
@@ -260,12 +260,12 @@ def test_zarrs_threads_that_find_no_cpu_decode_slowly(
     report = unknown(
         RankReport, data_wait=wait, system=system, steps=unknown(Steps, mean_ms=100.0), culprits=[]
     )
-    monkeypatch.setattr(pools, "samples_made", lambda *_: (0.05, 0.05, threaded, 0.5))
-    monkeypatch.setattr(pools, "_making", lambda _: 1.0)
+    monkeypatch.setattr(cpus, "samples_made", lambda *_: (0.05, 0.05, threaded, 0.5))
+    monkeypatch.setattr(cpus, "_making", lambda _: 1.0)
     analysis = cast(RankAnalysis, SimpleNamespace(source=object(), primary=None, kept=[1]))
     facts = {
-        "undecoded": pools.decoding_without_cpu(analysis, report),
-        "asleep_for_pool": pools.asleep_for_pool(analysis, report),
+        "undecoded": cpus.decoding_without_cpu(analysis, report),
+        "asleep_for_pool": cpus.asleep_for_pool(analysis, report),
     }
     found = blamed_by("IO301", report, **facts)
     assert [each.id for each in found] == (["threads"] if told else [])

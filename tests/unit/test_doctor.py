@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from iotrace.doctor.checks import accelerators
-from iotrace.doctor.checks.accelerators import judge_amd, judge_nvidia
+from iotrace.doctor.checks.accelerators import TorchFacts, judge_amd, judge_nvidia, judge_torch
 from iotrace.doctor.checks.clock import check_clock_source, check_synchronised
 from iotrace.doctor.checks.cpus_and_memory import (
     Demand,
@@ -33,7 +33,6 @@ from iotrace.doctor.checks.interpreter import (
 from iotrace.doctor.checks.limits import check_limits, check_shm, most_processes
 from iotrace.doctor.checks.storage import Mount, check_output, mount_of, mounts, output
 from iotrace.doctor.checks.telemetry import check_telemetry
-from iotrace.doctor.checks.torch_probe import TorchFacts, judge_torch
 from iotrace.doctor.command import demand_of, hosts_of, interpreter_of
 from iotrace.doctor.diagnose import consequences
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe

@@ -12,12 +12,11 @@ import pytest
 from iotrace.analysis.device.accelerator import accelerator_of
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.kernels import uses_tensor_cores
-from iotrace.analysis.efficiency.flops import Work, work_of
-from iotrace.analysis.efficiency.peaks import peaks_of
+from iotrace.analysis.efficiency.flops import Work, peaks_of, work_of
 from iotrace.analysis.program.memory import memory_of
 from iotrace.analysis.results import Accelerator
-from iotrace.sources.kineto.details import Details, Inputs
 from iotrace.sources.kineto.reader import read_kineto
+from iotrace.sources.kineto.trace import Details, Inputs
 from tests.support.kineto import MAIN, PID, Event, activity_of, event, kernel, operator, trace_of
 from tests.support.traces import SHARED, shared_trace
 

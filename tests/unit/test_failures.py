@@ -25,7 +25,7 @@ from iotrace.sources.records import (
     Worker,
 )
 from iotrace.sources.session import open_session
-from iotrace.timeline.failures import ENDING, failure_name, failure_slices
+from iotrace.timeline.calls import ENDING, failure_name, failure_slices
 from iotrace.viewer.view import FAILURE, WORST, of_interest, view_of_session
 from tests.support.results import unknown
 from tests.support.rows import BatchRecord, Line, lines_of

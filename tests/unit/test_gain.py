@@ -12,8 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.gain import gain as gains
-from iotrace.analysis.gain.changes import less
-from iotrace.analysis.gain.gain import Gain, gain_of
+from iotrace.analysis.gain.gain import Gain, gain_of, less
 from iotrace.analysis.gain.pipeline import Epoch, Pipeline, replay
 from iotrace.analysis.gain.recorded import Recorded, Withheld, as_it_was
 from iotrace.analysis.results import GONE, HALVED, DataWait, HostUse, System

@@ -19,8 +19,7 @@ from iotrace.launch.telemetry.hangs.telling import collective_of, sentence, wait
 from iotrace.launch.telemetry.hangs.watch import HangWatch
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
-from iotrace.session.hang_words import differing, ranks_in_words
-from iotrace.session.hangs import Hang, hangs_of
+from iotrace.session.hangs import Hang, differing, hangs_of, ranks_in_words
 from tests.support.recorded import RecordedFile
 
 MAIN, WORKER = 100, 101

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from iotrace.launch.telemetry.hangs import blocked, computing
+from iotrace.launch.telemetry.hangs import blocked, watch
 from iotrace.launch.telemetry.hangs.telling import sentence_of_busy
 from iotrace.session import names
-from iotrace.session.hang_words import COMPUTING
-from iotrace.session.hangs import Hang
+from iotrace.session.hangs import COMPUTING, Hang
 from tests.unit.test_hang import MAIN, SECOND, WORKER, Machine
 
 MAIN_FRAME = 'File "train.py", line 30 in <module>'
@@ -67,7 +66,7 @@ def test_a_sample_that_never_ends_is_told_once(machine: Busy) -> None:
     assert told["kind"] == COMPUTING
     assert told["text"][0].startswith("COMPUTING WITHOUT A STEP: no batch for ")
     assert told["text"][1].startswith(f'  worker 0 (pid {WORKER}) computes, file "train.py", line 1')
-    assert machine.asked == computing.DUMPS
+    assert machine.asked == watch.DUMPS
     machine.batches(1)
     assert machine.seconds(300) == []
 
@@ -129,7 +128,7 @@ def test_a_process_that_is_somewhere_else_each_time_gets_on(machine: Busy) -> No
     machine.stack = lambda: [f'File "train.py", line 4 in part_{machine.asked}', MAIN_FRAME]
     machine.batches(40)
     assert machine.seconds(600) == []
-    assert machine.asked == computing.MOST_DUMPS
+    assert machine.asked == watch.MOST_DUMPS
 
 
 def test_a_process_that_records_samples_or_passes_gets_on(machine: Busy) -> None:
@@ -177,7 +176,7 @@ def test_under_a_debugger_nothing_is_told(machine: Busy) -> None:
     ],
 )
 def test_one_place_is_the_same_calls_from_the_same_lines(stacks: list[list[str]], depth: int) -> None:
-    assert len(computing.place(stacks)) == depth
+    assert len(watch.place(stacks)) == depth
 
 
 def test_words_of_a_process_that_computes() -> None:

@@ -14,7 +14,7 @@ from iotrace.session.hangs import hangs_of
 from iotrace.session.manifest import Outcome
 from iotrace.sources.session import open_session
 from iotrace.timeline.build import build
-from iotrace.timeline.failures import hang_slices
+from iotrace.timeline.calls import hang_slices
 from tests.support.runs import in_process, report_of
 from tests.unit.test_failures import MS, found, loop
 

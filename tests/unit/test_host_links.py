@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 from tools.benchmarks.big import write_session
 
 from iotrace.analysis.completeness.session_info import clocks_of as report_clocks
-from iotrace.launch.telemetry import Record, addresses, clock_exchange
+from iotrace.launch.telemetry import Record, clock_exchange
 from iotrace.launch.telemetry.clock_exchange import ClockExchange, may_be_of_several_hosts
 from iotrace.merge.analysed_input import survey_session
 from iotrace.merge.input_files import SESSION, InputFile
@@ -233,7 +233,7 @@ def test_real_datagrams_through_a_bad_network(
 
 
 def test_real_datagrams_by_ipv6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = addresses.bound_to("::1")
+    here = clock_exchange.bound_to("::1")
     if here is None:
         pytest.skip("no IPv6 here")
     here.close()
@@ -263,13 +263,13 @@ def test_addresses_of_interfaces_are_those_that_others_reach(monkeypatch: pytest
         "00000000000000000000000000000001 01 80 10 80       lo",
         "fd000000000000000000000000000005 06 40 00 80      ib1",
     ]
-    monkeypatch.setattr(addresses, "_of_ipv4", lambda: iter([("eth0", "10.0.0.1")]))
+    monkeypatch.setattr(clock_exchange, "_of_ipv4", lambda: iter([("eth0", "10.0.0.1")]))
     monkeypatch.setattr(Path, "read_text", lambda path: "\n".join(lines))
-    for variable in addresses._CHOICES:
+    for variable in clock_exchange._CHOICES:
         monkeypatch.delenv(variable, raising=False)
-    assert addresses.own_addresses() == ["10.0.0.1", "fd00::2", "fd00::5"]
+    assert clock_exchange.own_addresses() == ["10.0.0.1", "fd00::2", "fd00::5"]
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib")
-    assert addresses.own_addresses() == ["fd00::5"]
+    assert clock_exchange.own_addresses() == ["fd00::5"]
 
 
 def _unsigned(address: tuple[str, int]) -> None:

@@ -18,7 +18,7 @@ from iotrace.sources.records import (
     Replayed,
     TorchWindow,
 )
-from iotrace.sweeps.measure import measure
+from iotrace.sweeps.execute import measure
 from iotrace.sweeps.results import SweepRun
 from tests.support.rows import BatchRecord, Line, lines_of
 

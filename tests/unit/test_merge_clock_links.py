@@ -11,9 +11,9 @@ from hypothesis import given, settings, strategies as st
 
 from iotrace.errors import IotraceError
 from iotrace.merge.clocks.alignment import link
-from iotrace.merge.clocks.strict import refuse_unsure_orders
 from iotrace.merge.input import ClockLink, Input
 from iotrace.merge.input_files import CHROME, DFTRACER, SESSION, InputFile
+from iotrace.merge.run import refuse_unsure_orders
 from iotrace.merge.survey import Survey
 from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.sources.clocks.session_clock import Clock, Recording

@@ -20,7 +20,7 @@ from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.timeline.writers.chrome_json import ChromePart, opening
 from iotrace.timeline.writers.id_map import Tracks
-from iotrace.timeline.writers.spill import Spill
+from iotrace.timeline.writers.lanes import Spill
 from tests.support.texts import any_text
 
 pytestmark = pytest.mark.skipif(not compiled.available(), reason="no C compiler when iotrace was installed")

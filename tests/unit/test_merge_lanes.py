@@ -9,8 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
-from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, INSTANT, ROW, SLICE, Spill
+from iotrace.timeline.writers.lanes import (
+    BEGIN,
+    END,
+    FLOW,
+    FLOW_NEXT,
+    INSTANT,
+    NEXT,
+    ROW,
+    SLICE,
+    STACKED,
+    UNBOUND,
+    Lanes,
+    Spill,
+)
 
 spans = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 8), st.booleans()), max_size=14)
 

@@ -22,9 +22,20 @@ from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.timeline.writers import compiled_native, native, track_event
 from iotrace.timeline.writers.compiled_native import LABELS
 from iotrace.timeline.writers.id_map import Tracks
-from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND
+from iotrace.timeline.writers.lanes import (
+    BEGIN,
+    END,
+    FLOW,
+    FLOW_NEXT,
+    INSTANT,
+    NEXT,
+    ROW,
+    SLICE,
+    STACKED,
+    UNBOUND,
+    Spill,
+)
 from iotrace.timeline.writers.native import NativePart
-from iotrace.timeline.writers.spill import BEGIN, END, FLOW, FLOW_NEXT, INSTANT, ROW, SLICE, Spill
 from tests.support import native_oracle
 from tests.unit.test_merge_compiled import ids, numbers, texts, values
 

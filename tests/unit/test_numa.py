@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from iotrace.analysis.program.numa import with_nodes
+from iotrace.analysis.program.full_memory import with_nodes
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Gpu, NumaNode, ProcessUse, RankReport, System
 from iotrace.launch.telemetry.gpus import numa_node_of

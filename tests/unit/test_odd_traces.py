@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from iotrace.analysis.device.one_job import RankOfJob, ranks_missing
+from iotrace.analysis.device.collectives import RankOfJob, ranks_missing
 from iotrace.analysis.results import Report
 from iotrace.analysis.traces import analyse_traces
 from iotrace.cli import app

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.page.batches import ready_queue, steps_around
 from iotrace.analysis.page.costs import costs_of, io_tree
-from iotrace.analysis.page.steps import MOST_STEPS, binned
+from iotrace.analysis.page.series import MOST_STEPS, binned
 from iotrace.analysis.results import (
     FileCost,
     FileIo,
@@ -27,7 +27,7 @@ from iotrace.analysis.results import (
     SessionInfo,
     WorstBatch,
 )
-from iotrace.analysis.results.page import BatchWindow, RankColumns, SampledSeries
+from iotrace.analysis.results.top import BatchWindow, RankColumns, SampledSeries
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.errors import IotraceError
 from iotrace.report.blocks import Field, Table

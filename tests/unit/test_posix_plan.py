@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from iotrace.errors import LaunchError
-from iotrace.launch import dftracer_prefixes, posix
-from iotrace.launch.dftracer_prefixes import everything_but, spellings
+from iotrace.launch import posix
+from iotrace.launch.posix import everything_but, spellings
 from iotrace.session import names
 from tests.support.texts import any_text
 
@@ -123,10 +123,10 @@ def test_thousands_of_neighbours_leave_room_for_the_command(tmp_path: Path) -> N
 def test_what_is_too_long_to_be_left_out_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, "venv/x")
     one = everything_but([str(tmp_path / "venv")])
-    monkeypatch.setattr(dftracer_prefixes, "_MOST_BYTES", len(os.fsencode(":".join(one))) + 1)
+    monkeypatch.setattr(posix, "_MOST_BYTES", len(os.fsencode(":".join(one))) + 1)
     assert everything_but([str(tmp_path / "venv"), "/opt/conda"]) == one
     assert not matched(f"{tmp_path}/venv/x", one)
-    monkeypatch.setattr(dftracer_prefixes, "_MOST_BYTES", 0)
+    monkeypatch.setattr(posix, "_MOST_BYTES", 0)
     assert everything_but([str(tmp_path / "venv")]) == everything_but([])
 
 

@@ -16,7 +16,7 @@ from iotrace.agent import lightning, patching, training
 from iotrace.agent.phases.model_table import ModelTable
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.torch_profiler import cuda_snapshot, foreign_profilers, window
-from iotrace.analysis.program import model, trainer
+from iotrace.analysis.program import trainer
 from iotrace.session import names
 from iotrace.sources import records
 from iotrace.sources.processes import SPAN_DTYPE
@@ -71,7 +71,7 @@ def test_a_layer_counts_what_lies_in_it() -> None:
             _row("d", "LazyLinear", parameters=None),
         ],
     )
-    (found,) = model.models_of(SimpleNamespace(of_type=lambda _: [record]))  # type: ignore[arg-type]
+    (found,) = trainer.models_of(SimpleNamespace(of_type=lambda _: [record]))  # type: ignore[arg-type]
     by_name = {layer.name: layer for layer in found.layers}
     assert by_name["a"].parameters == 60  # not that of `ab`
     assert by_name["a"].multiply_adds == 2 * 50 * 4 * 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iotrace.sources.reaped_children import without_reaped
 from iotrace.sources.samples import SAMPLE_DTYPE, ProcessRecord
+from iotrace.sources.telemetry import without_reaped
 
 RECORDS = [
     ProcessRecord(number=0, pid=10, start_ns=0, ppid=1),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from iotrace.analysis.host.overhead import sum_inside
+from iotrace.analysis.storage.io import METADATA, READING, WRITING, recorded_files
 from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of
-from iotrace.analysis.storage.recorded_files import METADATA, READING, WRITING, recorded_files
 from iotrace.session.names import CALLS_EACH, METADATA_CALLS, READING_CALLS, WRITING_CALLS
 from iotrace.sources.posix_calls import COLUMNS, FileSums, PosixCalls
 from iotrace.sources.recorder.layout import BINS, POINT_BYTES, POINTS_EACH

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.wait.pools import samples_made
+from iotrace.analysis.wait.cpus import samples_made
 from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.session import open_session
 from tests.support.growing import MS, Growing

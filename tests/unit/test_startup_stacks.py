@@ -13,7 +13,7 @@ import pytest
 
 from iotrace.agent.recording import startup_stacks
 from iotrace.agent.recording.startup_stacks import StartupStacks
-from iotrace.analysis.startup.stacks import name_of, sampled_of
+from iotrace.analysis.startup.imports import name_of, sampled_of
 from iotrace.analysis.startup.waterfall import NOT_NAMED, Range, painted
 from iotrace.sources.processes import Process
 from iotrace.sources.records import IteratorStart, StartupStacks as Recorded

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from iotrace.analysis.completeness.telemetry import _gaps
+from iotrace.analysis.completeness.not_captured import _gaps
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.host.system import _calibration, _gpu, _throttled
 from iotrace.analysis.loop.step_table import Step, StepTable

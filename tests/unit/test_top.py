@@ -16,8 +16,8 @@ from iotrace.report.layout import make_console
 from iotrace.report.top import print_top
 from iotrace.session import names
 from iotrace.sources.live import posix as live_posix, process as live_process, recorded as live_recorded
+from iotrace.sources.live.process import Tail, last_rows
 from iotrace.sources.live.session import LiveSession
-from iotrace.sources.live.tail import Tail, last_rows
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.session import open_session
 from tests.support.growing import MS, SECOND, Growing, GrowingRecorded, agrees, looked

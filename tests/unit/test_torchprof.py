@@ -19,14 +19,14 @@ from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.loop.measured import measured, untrained, with_warm_up
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.errors import LaunchError
-from iotrace.launch import torch_settings
+from iotrace.launch import traced_run
 from iotrace.session.names import decode_settings, encode_settings
 from iotrace.sources.records import TorchWindow
 from tests.support.tables import steps_of
 
 
 def test_settings_reach_the_agent_whole() -> None:
-    found = torch_settings.settings("3:2:4", "shapes,stacks", "cpu")
+    found = traced_run.settings("3:2:4", "shapes,stacks", "cpu")
     schedule = WindowSchedule(decode_settings(encode_settings(found)))
     assert (schedule.on, schedule.wait, schedule.warmup, schedule.active, schedule.repeat) == (
         True,
@@ -36,7 +36,7 @@ def test_settings_reach_the_agent_whole() -> None:
         1,
     )
     assert (schedule.options, schedule.activities) == ({"shapes", "stacks"}, "cpu")
-    assert not WindowSchedule(torch_settings.settings("off", "", "all")).on
+    assert not WindowSchedule(traced_run.settings("off", "", "all")).on
     assert not WindowSchedule({}).on
 
 
@@ -55,7 +55,7 @@ def test_settings_reach_the_agent_whole() -> None:
 )
 def test_a_mistake_gets_a_sentence(steps: str, options: str, activities: str, named: str) -> None:
     with pytest.raises(LaunchError, match=named) as caught:
-        torch_settings.settings(steps, options, activities)
+        traced_run.settings(steps, options, activities)
     assert caught.value.exit_code == 125
     assert caught.value.remedy
 
@@ -117,7 +117,7 @@ def test_a_window_that_warmed_up_opens_on_a_loader_that_trains(monkeypatch: pyte
     monkeypatch.setattr(training, "threads", {get_ident(): 0})
     monkeypatch.setattr(training, "backward_count", 0)
     recorder: Any = SimpleNamespace(records=[])
-    found = torch_settings.settings("4:2:2:1", "", "all")
+    found = traced_run.settings("4:2:2:1", "", "all")
     one = _Opened(recorder, WindowSchedule(decode_settings(encode_settings(found))))
 
     def passed(number: int, batches: int, trains: bool) -> list[tuple[str, int | None]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from iotrace.analysis.device import one_job
+from iotrace.analysis.device import collectives
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import compute_of, exposed_by_kernels
 from iotrace.analysis.loop.deliveries import Delivery
@@ -248,20 +248,20 @@ def test_a_job_of_a_thousand_ranks_is_judged_without_looking_at_all_pairs(
 ) -> None:
     """Two windows each, over three hours: a pair of ranks is near where any two of their windows are."""
     looks = []
-    found = one_job._apart_ns
+    found = collectives._apart_ns
 
-    def counted(one: one_job.RankOfJob, other: one_job.RankOfJob) -> int | None:
+    def counted(one: collectives.RankOfJob, other: collectives.RankOfJob) -> int | None:
         looks.append(one)
         return found(one, other)
 
-    monkeypatch.setattr(one_job, "_apart_ns", counted)
+    monkeypatch.setattr(collectives, "_apart_ns", counted)
     hour_ns = 3_600 * 10**9
     traces = [
-        one_job.RankOfJob(f"{rank}-{window}", rank, 1_024, 9, window * hour_ns, window * hour_ns + 5)
+        collectives.RankOfJob(f"{rank}-{window}", rank, 1_024, 9, window * hour_ns, window * hour_ns + 5)
         for rank in range(1_024)
         for window in (0, 1)
     ]
-    assert one_job.why_not_one_job(traces) is None
+    assert collectives.why_not_one_job(traces) is None
     assert len(looks) == 1_024
-    late = one_job.RankOfJob("late", 1_024, 1_024, 9, 5 * hour_ns, 5 * hour_ns + 5)
-    assert one_job.why_not_one_job([*traces[::2], late]) == "0-0 and late were recorded 5 h apart"
+    late = collectives.RankOfJob("late", 1_024, 1_024, 9, 5 * hour_ns, 5 * hour_ns + 5)
+    assert collectives.why_not_one_job([*traces[::2], late]) == "0-0 and late were recorded 5 h apart"

@@ -21,17 +21,16 @@ from iotrace.analysis.gain.pipeline import Epoch, Pipeline, replay
 from iotrace.analysis.results import LoaderResult
 from iotrace.errors import IotraceError, UsageError
 from iotrace.report.sweep import print_tune, write_points
-from iotrace.sweeps import measure
+from iotrace.sweeps import execute
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, WORKERS, environment_of
 from iotrace.sweeps.intervals import paired_ratio
 from iotrace.sweeps.model import Predictor, Seen, with_settings
 from iotrace.sweeps.results import SweepRun
-from iotrace.sweeps.tune.limits import Place, refused
+from iotrace.sweeps.tune.candidates import Place, refused
 from iotrace.sweeps.tune.results import TuneResult
-from iotrace.sweeps.tune.search import Search
-from iotrace.sweeps.tune.start import open_search, seconds_of
+from iotrace.sweeps.tune.search import Search, open_search, seconds_of
 from iotrace.sweeps.tune.summary import result_of
 from tests.support.results import unknown
 
@@ -647,12 +646,12 @@ def test_a_setting_that_did_not_come_to_be_is_told() -> None:
     loader = unknown(
         LoaderResult, workers=2, prefetch_factor=4, persistent_workers=False, failures=[], phases={}
     )
-    assert measure._other_setting(run, loader) == "the loop's loader has persistent_workers=False, not True"
-    assert measure._other_setting(run, msgspec.structs.replace(loader, persistent_workers=True)) == ""
+    assert execute._other_setting(run, loader) == "the loop's loader has persistent_workers=False, not True"
+    assert execute._other_setting(run, msgspec.structs.replace(loader, persistent_workers=True)) == ""
     pins = SweepRun(params={PIN_MEMORY: "True"}, kind="point", repeat=0, session="", status="ok")
     inline = msgspec.structs.replace(loader, workers=0, pin_memory=False)
-    assert measure._other_setting(pins, inline) == "the loop's loader has pin_memory=False, not True"
-    assert measure._other_setting(run, inline) == ""
+    assert execute._other_setting(pins, inline) == "the loop's loader has pin_memory=False, not True"
+    assert execute._other_setting(run, inline) == ""
 
 
 def test_a_setting_that_is_faster_than_batches_from_memory_casts_a_doubt(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ from iotrace.cli.open import _size_note
 from iotrace.errors import IotraceError
 from iotrace.merge.plan import far_apart
 from iotrace.session.listing import title_of
-from iotrace.viewer.query import of_failures, of_ranks, of_rows
 from iotrace.viewer.server import Viewer, perfetto_ui
-from iotrace.viewer.view import View, view_of_file
+from iotrace.viewer.view import View, of_failures, of_ranks, of_rows, view_of_file
 
 TITLE = "</script><b>run"
 MINUTE_NS = 60 * 10**9

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tools.benchmarks.steps import Printed, step_seconds
 
-from iotrace.launch import posix, torch_settings
+from iotrace.launch import posix, traced_run
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, Telemetry, start
 from iotrace.launch.traced_run import traced_environment
 from iotrace.session import names
@@ -65,7 +65,7 @@ def environment_of(variant: str, session: Path) -> dict[str, str]:
     capture = posix.plan(sys.executable, [])
     if capture.why_not and variant in (POSIX, BOTH):
         raise SystemExit(f"tools/bench: {capture.why_not}: {capture.remedy}")
-    torch = torch_settings.settings(torch_settings.DEFAULT_STEPS, "", "all") if variant == WINDOW else {}
+    torch = traced_run.settings(traced_run.DEFAULT_STEPS, "", "all") if variant == WINDOW else {}
     both = traced_environment(bare, capture, session, torch)
     added = {key: value for key, value in both.items() if bare.get(key) != value}
     of_agent = {names.SETTINGS_VARIABLE, "PYTHONPATH"}

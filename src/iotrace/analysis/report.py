@@ -21,10 +21,8 @@ from iotrace.analysis.loop.lockstep import lockstep_of
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.rank_loop import RankLoop, rank_loop_of
 from iotrace.analysis.loop.step_phases import step_phases
-from iotrace.analysis.program.full_memory import with_swap
-from iotrace.analysis.program.model import models_of, snapshots_of
-from iotrace.analysis.program.numa import with_nodes
-from iotrace.analysis.program.speed import speed_of
+from iotrace.analysis.program.full_memory import with_nodes, with_swap
+from iotrace.analysis.program.trainer import models_of, snapshots_of, speed_of
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import (
     HALVED,
@@ -55,7 +53,7 @@ from iotrace.analysis.verdict.trust import trust_of
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.account import account_of
 from iotrace.analysis.wait.blocks import step_blocks
-from iotrace.analysis.wait.cpu_waits import with_cpu
+from iotrace.analysis.wait.cpus import with_cpu
 from iotrace.analysis.wait.data_wait import data_wait
 from iotrace.analysis.wait.loop_events import loop_events, summed
 from iotrace.analysis.wait.loop_io import loop_reads
@@ -279,7 +277,7 @@ def _with_chunks(groups: list[FileGroup], io: Io, analysis: RankAnalysis) -> lis
 def _row_groups(analysis: RankAnalysis) -> dict[str, RowGroups]:
     if not any(process.of_type(RowGroupsRead) for process in analysis.rank.processes):
         return {}
-    from iotrace.analysis.storage.row_groups import passes_lived, passes_of, row_groups
+    from iotrace.analysis.storage.chunks import passes_lived, passes_of, row_groups
 
     passes = passes_of(analysis.loaders)
     by_worker = passes_lived(analysis.loaders, passes)

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.collectives import RankTrace
+from iotrace.analysis.device.collectives import RankOfJob, RankTrace, ranks_missing, why_not_compared
 from iotrace.analysis.device.compute import Compute, compared_trace, compute_of, memory_in
-from iotrace.analysis.device.one_job import RankOfJob, ranks_missing, why_not_compared
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.results import (

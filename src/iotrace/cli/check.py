@@ -76,9 +76,8 @@ def check(
     wrong usage, 4 worse, a condition of --fail-if holds, or the run itself failed.
     """
     import_numpy()
-    from iotrace.analysis.compare.baselines import kept_at, save
     from iotrace.analysis.compare.basis import basis_of
-    from iotrace.analysis.compare.check import check as judge
+    from iotrace.analysis.compare.check import check as judge, kept_at, save
     from iotrace.analysis.compare.conditions import parse
     from iotrace.cli.compare import report_at
     from iotrace.errors import UsageError

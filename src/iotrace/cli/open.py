@@ -89,8 +89,7 @@ def open_(
         else:
             from msgspec.structs import replace
 
-            from iotrace.viewer.query import of_rows
-            from iotrace.viewer.view import of_interest, view_at, view_of_session
+            from iotrace.viewer.view import of_interest, of_rows, view_at, view_of_session
 
             analysis = _analysis(session)
             around = around or of_interest(analysis)

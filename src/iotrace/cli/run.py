@@ -13,7 +13,7 @@ import click
 
 from iotrace.cli.parameters import BEFORE_A_COMMAND, Size, import_numpy, io_option, log_option, output_option
 from iotrace.errors import LaunchError
-from iotrace.launch import torch_settings, traced_run, tracing_costs
+from iotrace.launch import traced_run, tracing_costs
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 from iotrace.report.printing import echo
 from iotrace.session.names import DFTRACER, RECORDER
@@ -36,7 +36,7 @@ _LONG_SECONDS = 10.0
 @click.option(
     "--torch-steps",
     metavar="WAIT:WARMUP:ACTIVE[:REPEAT]",
-    default=torch_settings.DEFAULT_STEPS,
+    default=traced_run.DEFAULT_STEPS,
     show_default=True,
     help="Training steps that torch.profiler records, or off.",
 )
@@ -102,7 +102,7 @@ def run(
     Exit codes: CMD's own, 128+N if signal N ended CMD, 127 if CMD was not found, 126 if CMD is not
     executable, 125 if iotrace could not start CMD.
     """
-    torch = torch_settings.settings(torch_steps, torch_options, torch_activities, cuda_snapshot)
+    torch = traced_run.settings(torch_steps, torch_options, torch_activities, cuda_snapshot)
     sampled_ms = telemetry_ms if telemetry else None
     announce = (lambda _: None) if quiet else _announce
     if most_bytes and not telemetry and _is_given("most_bytes"):

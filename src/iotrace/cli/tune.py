@@ -64,7 +64,7 @@ def tune(
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.kept import keep, kept_steps
     from iotrace.sweeps.model import look
-    from iotrace.sweeps.tune.start import open_search, seconds_of
+    from iotrace.sweeps.tune.search import open_search, seconds_of
     from iotrace.sweeps.tune.summary import result_of
 
     if resume and output is None:

@@ -24,7 +24,7 @@ from iotrace.doctor.checks import (
     storage,
     telemetry,
 )
-from iotrace.doctor.checks.torch_probe import BROKEN, TORCH, check_torch
+from iotrace.doctor.checks.accelerators import BROKEN, TORCH, check_torch
 from iotrace.doctor.command import (
     Interpreter,
     data_of,

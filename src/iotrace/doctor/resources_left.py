@@ -7,7 +7,7 @@ import resource
 
 from iotrace.doctor.checks.cpus_and_memory import available_memory, cpu_limit
 from iotrace.launch.telemetry.cgroups import read_own
-from iotrace.sweeps.tune.limits import Place
+from iotrace.sweeps.tune.candidates import Place
 
 
 def resources_left() -> Place:

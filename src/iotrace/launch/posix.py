@@ -2,6 +2,19 @@
 
 Files of the system and of Python are no data. The recorder is told what to leave out; dftracer takes prefixes
 of what to trace (`dftracer_prefixes`).
+
+Find libraries that are preloaded beside dftracer and wrap the same calls.
+
+dftracer redirects the calls of every library, and what ``dlsym(RTLD_NEXT)`` returns. A library that looks
+a call up when it is first used (Darshan does) gets dftracer's wrapper, which calls the library again: a
+segmentation fault. Nothing tells such a library from one that looks it up as it is loaded, so neither meets
+dftracer.
+
+The path prefixes that dftracer traces.
+
+dftracer compares a path as the program spelled it with a list of prefixes. The data may lie anywhere, so the
+list holds everything but the system and Python: relative paths by their first character, absolute ones by
+the complement of what is left out. A match costs the same for one prefix as for two thousand.
 """
 
 from __future__ import annotations
@@ -10,15 +23,16 @@ import importlib.util
 import os
 import platform
 import re
+import string
+import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from iotrace.errors import LaunchError
 from iotrace.launch import child
-from iotrace.launch.dftracer_prefixes import SYSTEM, everything_but, spellings
-from iotrace.launch.preloads import wraps_calls
 from iotrace.session.names import (
     DFTRACER,
     OFF,
@@ -28,6 +42,136 @@ from iotrace.session.names import (
     POSIX_VARIABLE,
     RECORDER,
 )
+
+_CALLS = frozenset(
+    {b"open", b"open64", b"openat", b"openat64", b"close", b"read", b"write", b"pread", b"pread64", b"pwrite"}
+    | {b"pwrite64", b"lseek", b"lseek64", b"fopen", b"fopen64", b"fread", b"fwrite", b"fclose"}
+)
+# Those of a run around this one, and what is wrapped.
+_HARMLESS = ("libdftracer", "_posix_guard.", "libc.", "libpthread")
+_FOR_ALL = Path("/etc/ld.so.preload")
+# Of ELF, 64 bits, little-endian.
+_HEADER = struct.Struct("<16x H H 20x Q 10x H H 2x")
+_SECTION = struct.Struct("<4x I 16x Q Q I 12x Q")
+_SYMBOL = struct.Struct("<I 2x H 16x")
+_DYNAMIC_SYMBOLS = 11
+
+
+def wraps_calls(inherited: str) -> str:
+    """Return the first library of `inherited` (an LD_PRELOAD) or the system's that wraps dftracer's calls."""
+    named = inherited
+    with suppress(OSError):
+        named += " " + _FOR_ALL.read_text(errors="surrogateescape")
+    searched = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path]
+    for name in re.split(r"[ :\t\n]+", named):
+        if os.path.basename(name).startswith(_HARMLESS):
+            continue
+        for path in [name] if "/" in name else [f"{directory}/{name}" for directory in searched]:
+            with suppress(OSError, struct.error, ValueError):
+                if _CALLS & set(_defined(Path(path).read_bytes())):
+                    return name
+    return ""
+
+
+def _defined(library: bytes) -> Iterator[bytes]:
+    """Yield the names of the functions and objects that a library exports."""
+    if library[:6] != b"\x7fELF\x02\x01":
+        return
+    _, _, sections_at, size, count = _HEADER.unpack_from(library)
+    sections = [_SECTION.unpack_from(library, sections_at + number * size) for number in range(count)]
+    for kind, at, length, strings, each in sections:
+        if kind != _DYNAMIC_SYMBOLS or not each:
+            continue
+        names_at = sections[strings][1]
+        for symbol in range(at, at + length, each):
+            name, section = _SYMBOL.unpack_from(library, symbol)
+            if section:  # 0: it is imported
+                begin = names_at + name
+                yield library[begin : library.index(b"\0", begin)]
+
+
+SYSTEM = frozenset(
+    {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32"}
+    | {"proc", "run", "sbin", "snap", "sys", "usr"}
+)
+# What a name may begin with: printable ASCII but the two separators, and the first bytes of UTF-8.
+_FIRST_CHARACTERS = "".join(sorted(set(string.printable) - set(string.whitespace) - {"/", ":"})) + " "
+_FIRST_CHARACTERS += bytes(range(0xC2, 0xF5)).decode("ascii", "surrogateescape")
+# Linux starts no program with a variable of 128 KiB.
+_MOST_BYTES = 96 << 10
+
+
+def spellings(paths: list[str]) -> list[str]:
+    """Return each path as a program may spell it: as given, relative, absolute, with its links resolved."""
+    found: dict[str, None] = {}
+    for path in paths:
+        if ":" in path:
+            raise LaunchError(
+                f"--io {path}: dftracer cannot match a path with a colon", "name a directory above it"
+            )
+        relative = os.path.relpath(path)
+        given = [path, os.path.normpath(path), os.path.abspath(path), os.path.realpath(path)]
+        if relative == ".":
+            given = [*given[2:], *_FIRST_CHARACTERS]
+        elif not relative.startswith("../"):
+            given += [relative, f"./{relative}"]
+        found.update(dict.fromkeys(given))
+    return list(found)
+
+
+def everything_but(excluded: list[str]) -> list[str]:
+    """Return prefixes that match every path but those below the system's directories and below `excluded`.
+
+    A name that does not exist yet and begins like an excluded neighbour is missed. Where all of it is too
+    long for a variable, the last of `excluded` are traced, too: the command would not start at all.
+    """
+    prefixes = _prefixes_but(excluded)
+    while excluded and sum(len(os.fsencode(prefix)) + 1 for prefix in prefixes) > _MOST_BYTES:
+        excluded = excluded[:-1]
+        prefixes = _prefixes_but(excluded)
+    return prefixes
+
+
+def _prefixes_but(excluded: list[str]) -> list[str]:
+    whole = {os.path.abspath(path) for path in excluded} | {os.path.realpath(path) for path in excluded}
+    left_out: dict[str, set[str]] = {"/": set(SYSTEM)}
+    for path in whole:
+        parent, name = os.path.split(path)
+        while name:
+            left_out.setdefault(parent, set()).add(name)
+            parent, name = os.path.split(parent)
+    prefixes = list(_FIRST_CHARACTERS)
+    # An excluded directory's own neighbours are listed where nothing above it is excluded whole.
+    whole |= {f"/{name}" for name in SYSTEM}
+    for directory, names in sorted(left_out.items()):
+        if any(directory == root or directory.startswith(f"{root}/") for root in whole):
+            continue
+        base = directory.rstrip("/") + "/"
+        first = {name[0] for name in names}
+        prefixes += [base + character for character in _FIRST_CHARACTERS if character not in first]
+        prefixes += [base + name for name in _neighbours(directory, names, first)]
+    return prefixes
+
+
+def _neighbours(directory: str, names: set[str], first: set[str]) -> list[str]:
+    """Return what tells the entries of `directory` beside `names` that begin as one of them does from them.
+
+    Of thousands of entries with names alike that is a few prefixes.
+    """
+    try:
+        entries = [entry for entry in os.scandir(directory) if entry.name[0] in first]
+    except OSError:
+        return []
+    found = set()
+    for entry in entries:
+        if entry.name in names or ":" in entry.name:
+            continue
+        spelling = f"{entry.name}/" if os.path.isdir(entry.path) else entry.name
+        shared = max(len(os.path.commonprefix([spelling, f"{name}/"])) for name in names)  # noqa: RUF071
+        if shared < len(spelling):
+            found.add(spelling[: shared + 1])
+    return sorted(found)
+
 
 _PACKAGE = Path(__file__).parents[1]
 # A program built with a sanitizer ends at its start where any library is preloaded, unless it is told not to

@@ -21,7 +21,7 @@ from iotrace.sources.chrome.event import Times
 from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.timeline.writers.chrome_json import ChromePart
 from iotrace.timeline.writers.id_map import Raw, Tracks
-from iotrace.timeline.writers.spill import Spill
+from iotrace.timeline.writers.lanes import Spill
 
 _LARGEST_METADATA = 1 << 20
 _READING_SHARE = 0.85  # of the time for an input; lanes and the order of packets take the rest

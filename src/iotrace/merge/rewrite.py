@@ -19,7 +19,7 @@ from iotrace.sources.chrome.event import ASYNC, FLOWS, NAMING, Times
 from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.timeline.writers.columns import Columns, Edit
 from iotrace.timeline.writers.id_map import Tracks
-from iotrace.timeline.writers.spill import BEGIN, ELSEWHERE, END, FLOW, FLOW_NEXT, INSTANT, SLICE, Spill
+from iotrace.timeline.writers.lanes import BEGIN, ELSEWHERE, END, FLOW, FLOW_NEXT, INSTANT, SLICE, Spill
 
 
 def _by_letter(kinds: dict[str, int], default: int) -> Any:

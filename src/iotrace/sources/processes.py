@@ -18,7 +18,6 @@ from iotrace.session.reading import UNREADABLE, entries, read_whole
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import Clock, Recording, Times
 from iotrace.sources.kineto.profiler_traces import Windows, read_windows
-from iotrace.sources.record_files import each_record, read_rows
 from iotrace.sources.records import (
     End,
     Identity,
@@ -29,7 +28,7 @@ from iotrace.sources.records import (
     TorchWindow,
     Worker,
 )
-from iotrace.sources.rows import DTYPES, Columns, divided, newest_ns
+from iotrace.sources.rows import DTYPES, Columns, divided, each_record, newest_ns, read_rows
 from iotrace.sources.samples import Sidecar
 
 SPAN_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SPAN_FIELDS.items()])

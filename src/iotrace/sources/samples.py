@@ -14,8 +14,8 @@ from iotrace.session import names
 from iotrace.session.reading import entries
 from iotrace.sources.clocks.anchors import AnchorSource
 from iotrace.sources.clocks.session_clock import Times
-from iotrace.sources.record_files import each_record
 from iotrace.sources.records import Int
+from iotrace.sources.rows import each_record
 
 SAMPLE_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SAMPLE_FIELDS.items()])
 

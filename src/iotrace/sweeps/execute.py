@@ -1,4 +1,7 @@
-"""One run of the command at one point: ``iotrace run`` in a process of its own, its output kept beside it."""
+"""One run of the command at one point: ``iotrace run`` in a process of its own, its output kept beside it.
+
+From a point's session to its figures.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,193 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+import numpy as np
+
 import iotrace_command
+from iotrace.analysis.host.disturbance import alone, is_disturbed
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.loop.step_table import StepTable
+from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
+from iotrace.analysis.report import analyse
+from iotrace.analysis.resampling import mean_ci
+from iotrace.analysis.results import LoaderResult, RankReport, total
+from iotrace.analysis.table import NONE
+from iotrace.analysis.wait.data_wait import bound_fraction
+from iotrace.errors import IotraceError
 from iotrace.session import names
-from iotrace.sweeps.grid import PREFETCH, WORKERS, asked_of_agent, environment_of, fill
-from iotrace.sweeps.measure import measure
-from iotrace.sweeps.results import SweepRun
+from iotrace.sources.records import Ended, Override, Replayed, Threads
+from iotrace.sources.session import open_session
+from iotrace.sweeps.grid import (
+    CV2_THREADS,
+    IN_ORDER,
+    LOADER_ARGUMENTS,
+    PERSISTENT,
+    PIN_MEMORY,
+    PREFETCH,
+    THREADS,
+    WORKERS,
+    asked_of_agent,
+    environment_of,
+    fill,
+)
+from iotrace.sweeps.results import Origin, SweepRun
+from iotrace.units import digits
+
+
+def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
+    """`run` with the figures of its session, or with the reason why there are none.
+
+    `by_agent`: the agent was to set the workers, as the command holds no place for them.
+    """
+    if run.exit_code:
+        return msgspec.structs.replace(run, status="failed", reason=f"exit code {run.exit_code}")
+    try:
+        session = open_session(Path(run.session))
+    except IotraceError as error:
+        return msgspec.structs.replace(run, status="failed", reason=str(error))
+    analysis = SessionAnalysis(session)
+    report = analyse(analysis)
+    run = msgspec.structs.replace(run, loaders=sum(len(rank.loaders) for rank in report.ranks))
+    looped = [
+        (rank, found) for rank, found in zip(analysis.ranks, report.ranks, strict=True) if found.steps.count
+    ]
+    if not looped:
+        reason = "it has no loader that iotrace knows, and no training"
+        if run.loaders:
+            reason = "its loop over a loader is too short: run longer, or more --steps"
+        return msgspec.structs.replace(run, status="no steps", reason=reason)
+    # Ranks run in step with each other: the one that waits longest for its data tells why.
+    rank, slowest = max(looped, key=lambda pair: bound_fraction(pair[1].data_wait) or 0.0)
+    wait, loader = slowest.data_wait, slowest.primary
+    computed_ms = (rank.kept.duration_ns - _bound_ns(rank.kept)) / 1e6
+    reason = _not_applied(run, rank, slowest, by_agent)
+    ended = any(process.of_type(Ended) for process in session.processes)
+    costly = wait.files[0] if wait.files else None
+    return msgspec.structs.replace(
+        run,
+        status="not applied" if reason else "ok",
+        reason=reason,
+        inference=loader is not None and loader.kind != "training",
+        ended=ended,
+        steps=slowest.steps.count,
+        step_ms=slowest.steps.mean_ms,
+        step_ci95_ms=slowest.steps.mean_ci95_ms,
+        samples_per_second=total(found.steps.samples_per_second for _, found in looped),
+        compute_ms=None if wait.raw_ms is None else float(computed_ms.mean()),
+        compute_ci95_ms=None if wait.raw_ms is None else mean_ci(computed_ms),
+        production_ms=loader.production_ms if loader else None,
+        workers=loader.workers if loader and not _hidden(rank, loader) else None,
+        own_workers=_own_workers(run, rank, loader, by_agent),
+        raw_wait_fraction=wait.raw_wait_fraction,
+        stall_fraction=wait.stall_fraction,
+        causes_ms=wait.causes_ms,
+        costly_file=costly.path if costly else "",
+        costly_file_ms=costly.ms if costly else None,
+        others_cpu_fraction=None if slowest.system.host is None else slowest.system.host.others_cpu_fraction,
+        disturbed=any(is_disturbed(found.system.host) for _, found in looped),
+        least_step_ms=alone(slowest).least_step_ms if slowest.steps.mean_ms else None,
+        tracing_pct=None if slowest.overhead is None else slowest.overhead.estimated_pct_of_step,
+        cpu_pct_mean=total(found.system.cpu_pct_mean for _, found in looped),
+        rss_peak_bytes=total(found.system.rss_peak_bytes for _, found in looped),
+        origin=_origin(rank),
+    )
+
+
+def _origin(rank: RankAnalysis) -> Origin | None:
+    """Where the loop's loader comes from; None where it is no DataLoader."""
+    if rank.source is None or rank.source.description.wrapped:
+        return None
+    about = rank.source.description
+    settings = {
+        WORKERS: about.workers,
+        PREFETCH: about.prefetch_factor,
+        IN_ORDER: about.in_order,
+        PERSISTENT: about.persistent_workers,
+        PIN_MEMORY: about.pin_memory,
+    }
+    known = {name: str(value) for name, value in settings.items() if value is not None}
+    awaited = set(rank.measured_waits.deliveries["loader"].tolist()) - {rank.source.number}
+    others = {
+        loader.description.site
+        for loader in rank.loaders
+        if loader.number in awaited and not loader.description.wrapped
+    }
+    found = sorted(filter(None, others - {about.site}))
+    return Origin(site=about.site, builder=about.builder, settings=known, others=found)
+
+
+def _bound_ns(steps: StepTable) -> Times:
+    """The wait of each step in which the accelerator had nothing to do; all of it where that is not known."""
+    return np.where(steps.exposed_ns == NONE, steps.wait_ns, steps.exposed_ns)
+
+
+def _hidden(rank: RankAnalysis, loader: LoaderResult) -> bool:
+    """Whether nobody knows by how many workers its batches are made."""
+    return (rank.source is None or rank.source.description.wrapped) and not loader.workers
+
+
+def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent: bool) -> str:
+    """Say why the run is not what was asked for; empty where it is."""
+    loader = found.primary
+    if run.kind == "ceiling":
+        replayed = any(process.of_type(Replayed) for process in rank.session.processes)
+        needed = loader is None or loader.wrapped or loader.kind != "training"
+        return "" if replayed or not needed else "the loop's batches did not come from memory"
+    if other := _other_threads(run, rank):
+        return other
+    asked = run.params.get(WORKERS)
+    if loader is not None and (other := _other_setting(run, loader)):
+        return other
+    if asked is None:
+        return ""
+    if loader is None or _hidden(rank, loader):
+        if not by_agent:
+            return ""
+        known = f", as measured: {digits(found.steps.per_second)} steps/s" if found.steps.per_second else ""
+        return f"the loop takes its batches from no DataLoader whose workers could be set{known}"
+    if loader.workers == int(asked):
+        return ""
+    return f"the loop's loader has {loader.workers} workers" + ("" if by_agent else f", not {asked}")
+
+
+def _other_setting(run: SweepRun, loader: LoaderResult) -> str:
+    """Name a setting of the loop's loader, beside its workers, that is known and not as asked; else empty."""
+    for name, field in LOADER_ARGUMENTS.items():
+        if name == WORKERS:
+            continue
+        asked, had = run.params.get(name), getattr(loader, field)
+        felt = loader.workers or name == PIN_MEMORY  # the others are of workers alone
+        if asked is not None and had is not None and felt and str(had) != asked:
+            return f"the loop's loader has {field}={had}, not {asked}"
+    return ""
+
+
+_LIBRARIES = {THREADS: "torch", CV2_THREADS: "cv2"}
+
+
+def _other_threads(run: SweepRun, rank: RankAnalysis) -> str:
+    """Name a library that has not the number of threads that the environment asked for; empty without one."""
+    records = rank.rank.main.of_type(Threads)
+    for name, library in _LIBRARIES.items():
+        asked, had = run.params.get(name), records[-1].threads.get(library) if records else None
+        if asked is not None and had is not None and str(had) != asked:
+            return f"{library} has {had} threads, not {asked}: the program sets them itself"
+    return ""
+
+
+def _own_workers(
+    run: SweepRun, rank: RankAnalysis, loader: LoaderResult | None, by_agent: bool
+) -> int | None:
+    """Find how many workers the program asks for by itself; None where its command was told."""
+    if not by_agent or loader is None or loader.wrapped:
+        return None
+    for override in rank.rank.main.of_type(Override):
+        if override.dataset == loader.dataset:
+            own: int | None = override.before[0]
+            return own
+    return loader.workers if run.params.get(WORKERS) == str(loader.workers) else None
+
 
 OUTPUT = "output.log"
 _REPLAYED = 4  # batches kept in memory for the ceiling

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from iotrace.analysis.gain.changes import persistent
+from iotrace.analysis.gain.gain import persistent
 from iotrace.analysis.gain.pipeline import Pipeline, replay
 from iotrace.analysis.gain.recorded import Withheld, recorded
 from iotrace.analysis.rank import SessionAnalysis

@@ -13,7 +13,6 @@ import msgspec
 from iotrace.errors import IotraceError, UsageError
 from iotrace.session.masks import masked
 from iotrace.sweeps import cache
-from iotrace.sweeps.advice import advise
 from iotrace.sweeps.execute import Executor, Request, tail
 from iotrace.sweeps.grid import named, warnings_of
 from iotrace.sweeps.kept import State, create, load, save
@@ -21,7 +20,7 @@ from iotrace.sweeps.model import Look, Predictor, Seen, look
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SCHEMA_VERSION, SweepResult, SweepRun
 from iotrace.sweeps.rows import base_of, ceiling_of, rows
-from iotrace.sweeps.verdict import choose, verdict_of
+from iotrace.sweeps.verdict import advise, choose, verdict_of
 
 
 class Sweep:

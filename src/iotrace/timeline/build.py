@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from iotrace.analysis.loop.deliveries import Deliveries
-from iotrace.analysis.loop.phases import phases_of
+from iotrace.analysis.loop.step_phases import phases_of
 from iotrace.analysis.loop.steps import Loop
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Failure
@@ -19,9 +19,15 @@ from iotrace.session import names
 from iotrace.session.hangs import Hang
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank
-from iotrace.timeline.calls import call_tracks, span_tracks, within
+from iotrace.timeline.calls import (
+    call_tracks,
+    failure_slices,
+    hang_slices,
+    span_tracks,
+    startup_slices,
+    within,
+)
 from iotrace.timeline.detail import MOST_SLICES, Detail, blocks, detail_of, note
-from iotrace.timeline.failures import failure_slices, hang_slices
 from iotrace.timeline.flows import DeliveryKey, batch_flows, chunk_flows
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import (
@@ -36,7 +42,6 @@ from iotrace.timeline.model import (
     first_ns,
     known,
 )
-from iotrace.timeline.startup import startup_slices
 from iotrace.timeline.telemetry import add_telemetry
 
 _MOST = 0.8  # of a cause: what the files of one directory have to cost to stand for all

@@ -15,9 +15,8 @@ from iotrace.analysis.device.gaps import CLASSES, MOST_GAPS, classify, gaps_of, 
 from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.device.modules import PHASES, Origins, nested_ranges
 from iotrace.analysis.intervals import Coverage
-from iotrace.sources.kineto.details import Floats
 from iotrace.sources.kineto.kinds import Kind
-from iotrace.sources.kineto.trace import Column
+from iotrace.sources.kineto.trace import Column, Floats
 from iotrace.timeline.model import Counter, Slice, Track, known
 
 IDLE, MODULES, QUEUE = "idle", "modules", "launch queue"

@@ -2,28 +2,121 @@
 
 The iterator classes are patched, never the user's loader. What is known of an iterator is an attribute of
 the iterator itself and dies with it.
+
+Note which line of the program makes each DataLoader, and the library that does it there.
+
+Record the pin-memory thread between workers and consumer: when each batch came in and was pinned.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent import handovers, training
 from iotrace.agent.dataloader import fetch, held
-from iotrace.agent.dataloader.building_site import hook_construction, site_of
 from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.dataloader.iterator_times import hook_ending, hook_making
-from iotrace.agent.dataloader.pin_memory import hook_pin_memory_loop, stamps_of
 from iotrace.agent.dataloader.worker import hook_worker_loop
-from iotrace.agent.patching import WeakTable, hide_frame, observe, patch
+from iotrace.agent.patching import StandIn, WeakTable, hide_frame, observe, patch
 from iotrace.agent.recording.borders import find_border
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.torch_profiler import window
 from iotrace.session.guard import ours
 from iotrace.session.names import BATCH_ROW, EXPOSED_ROW
+
+_sites = WeakTable()  # the lines that make loaders, and the library that does it there
+_origins = WeakTable()  # by dataset: the line of the program that made a loader of it; "" of several
+_BUILDERS = frozenset(("accelerate", "hydra", "lightning", "pytorch_lightning", "transformers"))
+_WRAPPERS = ("__init__", "wrapper")  # a library that watches the program's own calls, as Lightning does
+_PASSED_OVER = _BUILDERS | {"contextlib", "functools", "iotrace", "torch"}
+
+
+def site_of(loader: Any) -> tuple[str | None, str | None]:
+    """Return the line that made `loader`, and the library called there; None where they are not known."""
+    return _sites.get(loader) or (None, None)
+
+
+def hook_construction(loader_class: Any, recorder: Recorder) -> None:
+    """Note which line makes each loader: those of one line are one loader, made anew for each epoch."""
+
+    def made(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
+        site, builder = _building_site()
+        dataset = args[0].__dict__.get("dataset")
+        origin = _origins.get(dataset)
+        if builder is None:
+            _origins.put(dataset, "" if origin not in (None, site) else site)
+        elif origin:  # a library makes the program's loader anew
+            site, builder = origin, None
+        _sites.put(args[0], (site, builder))
+
+    observe(loader_class, "__init__", recorder, "noting where a loader is made", after=made)
+
+
+def _building_site() -> tuple[str, str | None]:
+    """Return the line of the program that makes a loader, as ``file:line``, and the library called there.
+
+    The library is None where the line calls torch.
+    """
+    frame, builder = sys._getframe(2), None
+    while frame.f_back is not None:
+        module = frame.f_globals.get("__name__", "").partition(".")[0]
+        if module not in _PASSED_OVER:
+            break
+        if module in _BUILDERS and frame.f_code.co_name not in _WRAPPERS:
+            builder = module
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}", builder
+
+
+# By the id of the thread's input queue: batch index -> (received_ns, pinned_ns).
+_pin_stamps: dict[int, dict[int, tuple[int, int]]] = {}
+
+
+def stamps_of(queue: Any) -> dict[int, tuple[int, int]]:
+    """Return the stamps of the thread that reads `queue`, which may not have begun yet."""
+    return _pin_stamps.setdefault(id(queue), {})
+
+
+def hook_pin_memory_loop(module: Any, recorder: Recorder) -> None:
+    """Patch ``_pin_memory_loop`` of ``torch.utils.data._utils.pin_memory``, the thread's target."""
+
+    def starting(args: list[Any], _: dict[str, Any]) -> int:
+        queue, stamps = args[0], stamps_of(args[0])
+        args[0], args[1] = _PinSource(queue, stamps), _PinTarget(args[1], stamps)
+        return id(queue)
+
+    def ended(queue: int | None, *_: Any) -> None:
+        if queue is not None:
+            _pin_stamps.pop(queue, None)
+
+    observe(
+        module, "_pin_memory_loop", recorder, "recording the pin-memory thread", before=starting, ended=ended
+    )
+
+
+class _PinSource(StandIn):
+    """Stands for the workers' queue, as the pin-memory thread reads it; its context are the stamps."""
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        item = self._of.get(*args, **kwargs)
+        if isinstance(item[0], int):
+            self._context[item[0]] = (monotonic_ns(), 0)
+        return item
+
+
+class _PinTarget(StandIn):
+    """Stands for the queue of pinned batches, as the pin-memory thread fills it; its context as above."""
+
+    def put(self, item: Any, *args: Any, **kwargs: Any) -> Any:
+        stamp = self._context.get(item[0]) if isinstance(item[0], int) else None
+        if stamp is not None:
+            self._context[item[0]] = (stamp[0], monotonic_ns())
+        return self._of.put(item, *args, **kwargs)
+
 
 _STATE = "_iotrace_state"
 _RECORDING_LOADER = "recording a loader"

@@ -1,9 +1,14 @@
-"""Whether a session passes: no stage, no step is worse than in its baseline, and no condition holds."""
+"""Whether a session passes: no stage, no step is worse than in its baseline, and no condition holds.
+
+Baselines as they are kept: one session or report, or a directory of several.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -14,15 +19,23 @@ from iotrace.analysis.compare import check_words as words
 from iotrace.analysis.compare.basis import Basis, basis_of, middle_of, rank_pair, same_rank
 from iotrace.analysis.compare.comparison import SCHEMA_VERSION, compare
 from iotrace.analysis.compare.conditions import Limit, judge
-from iotrace.analysis.compare.machine import busy, held_up_alike, other_storage
 from iotrace.analysis.compare.results import Check, Comparison, Condition, Finding, StageChange
 from iotrace.analysis.compare.same_work import differences
-from iotrace.analysis.compare.spread import cpu_slower_pct, noise_of, prior_of
+from iotrace.analysis.compare.spread import (
+    busy,
+    cpu_slower_pct,
+    held_up_alike,
+    noise_of,
+    other_storage,
+    prior_of,
+)
 from iotrace.analysis.compare.stage_changes import ERROR_OF_CORRECTION, stage_changes
 from iotrace.analysis.compare.step_verdict import RUN_TO_RUN_PCT
 from iotrace.analysis.host.disturbance import grown_by_crowding
 from iotrace.analysis.results import BAD
-from iotrace.errors import SessionError
+from iotrace.errors import SessionError, UsageError
+from iotrace.session import names
+from iotrace.session.listing import sessions_in
 
 _WORTH_FAILING = 0.01  # of what a sample costs in all
 _OF_COMPARISON = ("comparable", "step_ms", "change_pct", "ci95_pct", "causes_ms", "changed")
@@ -268,3 +281,52 @@ def _text(worse: list[Finding], untold: list[Finding], limits: Sequence[str], co
         banner = "PASSED"
     names = ", ".join(dict.fromkeys(finding.what for finding in worse or untold))
     return f"{banner}  {names}".rstrip()
+
+
+def kept_at(path: Path, leave_out: Sequence[Path] = ()) -> list[Path]:
+    """List the sessions and reports in a directory of several, but for those to `leave_out`; else the path.
+
+    Raises:
+        SessionError: the directory holds none.
+    """
+    if not path.is_dir() or (path / names.MANIFEST).exists():
+        return [path]
+    own = {each.resolve() for each in leave_out}
+    found = [*sessions_in(path), *path.glob("*.json")]
+    kept = sorted(each for each in found if each.resolve() not in own)
+    if not kept:
+        raise SessionError(
+            f"{path} holds no baseline", f"make one with: iotrace check SESSION --save-baseline {path}/"
+        )
+    return kept
+
+
+def save(reports: Sequence[Any], target: str) -> None:
+    """Keep `reports`: into a directory, where `target` is one or ends in ``/``, else as that file.
+
+    Raises:
+        UsageError: several reports, and one file.
+    """
+    directory = Path(target)
+    if not target.endswith("/") and not directory.is_dir():
+        if len(reports) > 1:
+            raise UsageError(
+                f"{target} would be one file for {len(reports)} sessions",
+                f"name a directory: --save-baseline {target}/",
+            )
+        directory.write_bytes(_encoded(reports[0]))
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    for report in reports:
+        (directory / _name_of(report["session"])).write_bytes(_encoded(report))
+
+
+def _name_of(session: Any) -> str:
+    """Name a report by when it was recorded, and what the session was called."""
+    started_ns = session.get("started_ns") or 0
+    began = datetime.fromtimestamp(started_ns // 10**9, timezone.utc)
+    return f"{began:%Y%m%dT%H%M%SZ}-{Path(session['path']).name}.json"
+
+
+def _encoded(report: Any) -> bytes:
+    return msgspec.json.encode(report) + b"\n"

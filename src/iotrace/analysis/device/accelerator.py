@@ -31,14 +31,18 @@ from iotrace.analysis.device.kernels import (
 from iotrace.analysis.device.modules import PHASES, Origins
 from iotrace.analysis.device.operators import RangeTree, operators_of
 from iotrace.analysis.device.stream_waits import Queues, stream_waits_of
-from iotrace.analysis.efficiency.communication import collectives_of
-from iotrace.analysis.efficiency.launches import launches_of, queue_of, runtime_calls_of
-from iotrace.analysis.efficiency.peaks import peaks_of_windows
-from iotrace.analysis.efficiency.phases import IdleOrigins, PhaseTimes
+from iotrace.analysis.efficiency.flops import peaks_of_windows
+from iotrace.analysis.efficiency.launches import (
+    IdleOrigins,
+    PhaseTimes,
+    collectives_of,
+    launches_of,
+    queue_of,
+    runtime_calls_of,
+)
 from iotrace.analysis.intervals import Coverage, intersect, length, pieces, union
 from iotrace.analysis.results import Accelerator, DevicePeaks, Gap, IdleByModule, OperatorShapes, StreamIdle
-from iotrace.sources.kineto.details import Floats
-from iotrace.sources.kineto.trace import Column
+from iotrace.sources.kineto.trace import Column, Floats
 
 KERNEL_GAP_US = 30.0  # HTA's
 
@@ -212,7 +216,7 @@ def accelerator_of(
 def _shapes(windows: Sequence[Window], peaks: DevicePeaks | None) -> list[OperatorShapes]:
     if not any(window.details.has_shapes for window in windows):
         return []
-    from iotrace.analysis.efficiency.shapes import shapes_of
+    from iotrace.analysis.efficiency.flops import shapes_of
 
     return shapes_of(windows, peaks)
 

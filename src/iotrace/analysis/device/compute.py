@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits, accelerator_of, waits_of
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.device.breakdown import ROLES, break_down, roles_of
 from iotrace.analysis.device.collectives import LateBatch, RankTrace, rank_trace_of
-from iotrace.analysis.device.gaps import Origin
+from iotrace.analysis.device.gaps import ROLES, Origin, break_down, roles_of
 from iotrace.analysis.device.operators import OperatorTree, operators_of
 from iotrace.analysis.efficiency.slow_traced_steps import slow_steps_of
 from iotrace.analysis.intervals import Coverage

@@ -1,9 +1,12 @@
-"""Times in which the device did nothing: whose fault each was, and what stands around the longest of them."""
+"""Times in which the device did nothing: whose fault each was, and what stands around the longest of them.
+
+Where each step's time went: every instant belongs to the first role of `ROLES` that covers it.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -12,8 +15,9 @@ from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.device.modules import program_lines
 from iotrace.analysis.device.stream_waits import Queues
-from iotrace.analysis.intervals import Coverage, outer_first
+from iotrace.analysis.intervals import Coverage, Intervals, outer_first
 from iotrace.analysis.results import Gap
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 
 CLASSES = ("data_wait", "host_wait", "kernel_wait", "other")
@@ -147,3 +151,48 @@ def names_of(
 def largest(gaps: Iterable[Gap]) -> list[Gap]:
     """Keep the longest of `gaps`, in that order."""
     return sorted(gaps, key=lambda gap: -gap.us)[:MOST_GAPS]
+
+
+# Of TensorBoard's profiler plugin, in its order.
+ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_op", "other")
+
+
+def roles_of(activity: Activity) -> list[Intervals]:
+    """Find the intervals of every role but `other`.
+
+    Collectives are communication, as kernels by their name, on the host by their range.
+    """
+    kinds = activity.kinds
+    masks = (
+        activity.compute_kernels,
+        kinds == Kind.MEMCPY,
+        kinds == Kind.MEMSET,
+        activity.collective_kernels | activity.collective_ranges,
+        kinds == Kind.RUNTIME,
+        activity.data_waits,
+        activity.operators,
+    )
+    return [activity.intervals(mask) for mask in masks]
+
+
+def break_down(roles: Sequence[Intervals], starts_ns: Column, ends_ns: Column) -> tuple[Column, Column]:
+    """Divide each step ``[starts_ns[i], ends_ns[i])`` among `roles`, the first of which is served first.
+
+    Returns two tables of ns in the shape (steps, `ROLES`): rows of the first sum to their steps, the second
+    has each role's own length. What no role covers is `other` in both.
+    """
+    covered_before = np.zeros(len(starts_ns), dtype=np.int64)
+    covered_starts = covered_ends = np.empty(0, dtype=np.int64)
+    exclusive, raw = [], []
+    for starts, ends in roles:
+        own = Coverage(starts, ends)
+        raw.append(own.within(starts_ns, ends_ns))
+        so_far = Coverage(
+            np.concatenate((covered_starts, own.starts)), np.concatenate((covered_ends, own.ends))
+        )
+        covered_starts, covered_ends = so_far.starts, so_far.ends
+        covered = so_far.within(starts_ns, ends_ns)
+        exclusive.append(covered - covered_before)
+        covered_before = covered
+    rest = np.maximum(ends_ns - starts_ns, 0) - covered_before
+    return np.stack([*exclusive, rest], axis=1), np.stack([*raw, rest], axis=1)

@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.device.activity import Activity, Mask
-from iotrace.analysis.device.breakdown import break_down
-from iotrace.analysis.device.gaps import Gaps
+from iotrace.analysis.device.gaps import Gaps, break_down
 from iotrace.analysis.device.modules import is_line_of_program
 from iotrace.analysis.device.stream_waits import Queues
 from iotrace.analysis.intervals import Coverage, Intervals, distinct, innermost, intersect, length, union

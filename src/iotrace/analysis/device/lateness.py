@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.device.breakdown import break_down
 from iotrace.analysis.device.collectives import Matched, RankTrace
+from iotrace.analysis.device.gaps import break_down
 from iotrace.analysis.intervals import Coverage, subtract, union
 from iotrace.sources.kineto.trace import Column
 

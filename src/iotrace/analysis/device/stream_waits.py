@@ -12,9 +12,8 @@ import numpy as np
 
 from iotrace.analysis.device.activity import Activity, Mask
 from iotrace.analysis.results import StreamWait
-from iotrace.sources.kineto.details import Details
 from iotrace.sources.kineto.kinds import Kind
-from iotrace.sources.kineto.trace import Column
+from iotrace.sources.kineto.trace import Column, Details
 
 Key = TypeVar("Key", bound=Hashable)
 NONE = -1

@@ -1,13 +1,23 @@
-"""Floating-point operations of matrix products, convolutions and attention, from the inputs in a trace."""
+"""Floating-point operations of matrix products, convolutions and attention, from the inputs in a trace.
+
+Operators by the shapes of their inputs: what each cost, FLOP/s, how near the roofline.
+
+What a device does at most: its maker's figures, without sparsity. Devices not listed are unknown.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from iotrace.sources.kineto.details import Inputs, Shape
+from iotrace.analysis.device.kernels import Window, uses_tensor_cores
+from iotrace.analysis.results import DevicePeaks, OperatorShapes
+from iotrace.sources.kineto.trace import Column, Inputs, Shape
 
 # As torch's dispatcher names it; the operator inside (_flash_attention_forward) does not count again.
 _FLASH = re.compile(r"aten::_scaled_dot_product_(flash|efficient|cudnn)_attention(_backward)?$")
@@ -162,3 +172,167 @@ def _work(flop: int, inputs: Inputs, index: int, moved: int | None, at_most: boo
     written = inputs.types[index] if index < len(inputs.types) else ""
     name, size = _TYPES.get(written, (None, None))
     return Work(flop, None if moved is None or size is None else moved * size, name, at_most)
+
+
+_MOST_SHAPES = 100
+
+
+class _Sums(msgspec.Struct):
+    """Sums of the calls of an operator with one kind of inputs, in ns.
+
+    `tensor_cores`: what its kernels' names tell of them, each answer once.
+    """
+
+    calls: int = 0
+    host: int = 0
+    device: int = 0
+    tensor_cores: set[bool] = msgspec.field(default_factory=set)
+
+
+def shapes_of(windows: Sequence[Window], peaks: DevicePeaks | None) -> list[OperatorShapes]:
+    """Sum up operators by name and inputs, the costliest for the device first; empty without shapes."""
+    sums: dict[tuple[str, Inputs], _Sums] = {}
+    for window in windows:
+        if window.details.has_shapes:
+            _add(sums, window)
+    costliest = sorted(sums, key=lambda key: (-sums[key].device, -sums[key].host, key[0]))
+    # Every product and attention is listed: their sums tell what the device did in all.
+    works = {key: work_of(*key) for key in costliest}
+    kept = [key for at, key in enumerate(costliest) if at < _MOST_SHAPES or works[key] is not None]
+    return [_row(key, sums[key], works[key], peaks) for key in kept]
+
+
+def _add(sums: dict[tuple[str, Inputs], _Sums], window: Window) -> None:
+    tree, trace = window.tree, window.activity.trace
+    events = trace.events
+    outermost = np.flatnonzero(tree.outermost)
+    rows = tree.rows[outermost]
+    if not len(rows):
+        return
+    names, numbers = events.name[rows].astype(np.int64), events.details[rows].astype(np.int64)
+    keys, group = np.unique(names * (len(trace.details) + 1) + numbers, return_inverse=True)
+    columns = [
+        np.bincount(group, weights=weights, minlength=len(keys)).astype(np.int64).tolist()
+        for weights in (np.ones(len(rows)), events.duration_ns[rows], tree.device_total[outermost])
+    ]
+    tensor_cores = _tensor_cores(window, outermost, group, len(keys))
+    for at, key in enumerate(keys.tolist()):
+        name, number = divmod(key, len(trace.details) + 1)
+        inputs = window.details.inputs(number)
+        if inputs is None or not any(inputs.shapes):
+            continue
+        one = sums.setdefault((trace.names[name], inputs), _Sums())
+        one.calls += columns[0][at]
+        one.host += columns[1][at]
+        one.device += columns[2][at]
+        one.tensor_cores |= tensor_cores[at]
+
+
+def _tensor_cores(window: Window, outermost: Column, group: Column, count: int) -> list[set[bool]]:
+    """Tell per group whether kernels that its operators themselves launched use tensor cores."""
+    tree, trace = window.tree, window.activity.trace
+    groups = np.full(len(tree.rows) + 1, -1, dtype=np.int64)
+    groups[outermost] = group
+    rows = np.flatnonzero(tree.launcher >= 0)
+    own = groups[tree.launcher[rows]]
+    found: list[set[bool]] = [set() for _ in range(count)]
+    pairs = np.unique(own[own >= 0] * len(trace.names) + trace.events.name[rows][own >= 0])
+    for pair in pairs.tolist():
+        at, name = divmod(pair, len(trace.names))
+        uses = uses_tensor_cores(trace.names[name])
+        if uses is not None:
+            found[at].add(uses)
+    return found
+
+
+def _row(key: tuple[str, Inputs], one: _Sums, work: Work | None, peaks: DevicePeaks | None) -> OperatorShapes:
+    name, inputs = key
+    achieved = work.flop * one.calls / one.device / 1e3 if work is not None and one.device else None
+    peak = _peak(work, one.tensor_cores, peaks)
+    bound, attainable = None, peak
+    if peaks is not None and peak is not None and work is not None and work.bytes:
+        by_memory = work.flop / work.bytes * peaks.memory_gb_per_s / 1e3
+        bound = "compute" if by_memory >= peak else "memory"
+        attainable = min(peak, by_memory)
+    share = None
+    if work is not None and not work.at_most and achieved is not None and attainable is not None:
+        share = 100 * achieved / attainable
+    return OperatorShapes(
+        name=name,
+        shapes=[list(shape) for shape in inputs.shapes],
+        types=list(inputs.types),
+        calls=one.calls,
+        host_total_us=one.host / 1e3,
+        device_total_us=one.device / 1e3,
+        flop_per_call=work.flop if work is not None else None,
+        tflop_per_s=achieved,
+        peak_tflop_per_s=peak,
+        bound=bound,
+        roofline_pct=share,
+    )
+
+
+def _peak(work: Work | None, tensor_cores: set[bool], peaks: DevicePeaks | None) -> float | None:
+    """Choose the peak for the type of a product; single precision has two, and none where kernels differ."""
+    if work is None or work.type is None or peaks is None:
+        return None
+    if work.type == "float32":
+        if len(tensor_cores) != 1:
+            return None
+        return peaks.tflop_per_s.get("tf32" if True in tensor_cores else "float32")
+    return peaks.tflop_per_s.get(work.type)
+
+
+_LOOKED_UP = "2026-11-23"
+# TFLOP/s by type, of chips that are built into several devices, or whose row would not fit a line.
+_A100 = {"bfloat16": 312.0, "float16": 312.0, "tf32": 156.0, "float32": 19.5}
+_H100 = {"bfloat16": 989.4, "float16": 989.4, "tf32": 494.7, "float32": 66.9, "float8": 1978.9}
+_H100_PCIE = {"bfloat16": 756.0, "float16": 756.0, "tf32": 378.0, "float32": 51.2, "float8": 1513.0}
+_B200 = {"bfloat16": 2250.0, "float16": 2250.0, "tf32": 1100.0, "float32": 75.0, "float8": 4500.0}
+_MI210 = {"bfloat16": 181.0, "float16": 181.0, "float32": 45.3}
+_MI300X = {"bfloat16": 1307.4, "float16": 1307.4, "float32": 163.4, "float8": 2614.9}
+# Name in a trace, GB/s of memory, TFLOP/s by type, where they stand.
+_PEAKS: tuple[tuple[str, float, dict[str, float], str], ...] = (
+    # Of the DGX Station's V100 (V100-DGXS) no data sheet tells the peak.
+    (r"V100-SXM2", 900.0, {"float16": 125.0, "float32": 15.7}, "NVIDIA V100 data sheet"),
+    (r"V100-PCIE", 900.0, {"float16": 112.0, "float32": 14.0}, "NVIDIA V100 data sheet, PCIe"),
+    (r"A100-SXM4-80GB", 2039.0, _A100, "NVIDIA A100 80GB data sheet"),
+    (r"A100 80GB PCIe", 1935.0, _A100, "NVIDIA A100 80GB data sheet"),
+    (r"A100-(?:SXM4|PCIE)-40GB", 1555.0, _A100, "NVIDIA A100 data sheet"),
+    (r"H100 80GB HBM3", 3350.0, _H100, "NVIDIA H100 data sheet and Hopper white paper, SXM5"),
+    (r"H100 PCIe", 2000.0, _H100_PCIE, "NVIDIA H100 data sheet, PCIe"),
+    (r"H200(?! NVL)", 4800.0, _H100, "NVIDIA H200 data sheet, SXM"),
+    (r"NVIDIA B200", 7700.0, _B200, "NVIDIA HGX B200 specifications, 180 GB at 1,000 W"),
+    (r"MI210", 1638.4, _MI210, "AMD Instinct MI210 data sheet, matrix cores"),
+    (r"MI300X", 5300.0, _MI300X, "AMD Instinct MI300X data sheet"),
+)
+
+
+def peaks_of(devices: Sequence[dict[str, Any]], used: Sequence[int]) -> DevicePeaks | None:
+    """Look up the peaks of the devices that a trace used; None where they are unknown, or not all alike."""
+    names = {str(one.get("name", "")) for one in devices if one.get("id") in used} or {
+        str(one.get("name", "")) for one in devices
+    }
+    if len(names) != 1:
+        return None
+    (name,) = names
+    for pattern, memory, tflop_per_s, source in _PEAKS:
+        if re.search(pattern, name):
+            return DevicePeaks(
+                device=name,
+                memory_gb_per_s=memory,
+                tflop_per_s=tflop_per_s,
+                source=source,
+                looked_up=_LOOKED_UP,
+            )
+    return None
+
+
+def peaks_of_windows(windows: Sequence[Window]) -> DevicePeaks | None:
+    """Look up the peaks of the devices that a rank's traces used."""
+    found = [
+        peaks_of(window.activity.trace.devices, np.unique(window.activity.trace.events.device[rows]).tolist())
+        for window in windows
+        for rows in [window.activity.device]
+    ]
+    return found[0] if all(one == found[0] for one in found) else None

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from iotrace.analysis.device.activity import Activity, Mask
-from iotrace.analysis.device.breakdown import break_down
+from iotrace.analysis.device.gaps import break_down
 from iotrace.analysis.device.modules import rows_around
 from iotrace.analysis.device.operators import HostTree
 from iotrace.analysis.intervals import holding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from iotrace.analysis.device.breakdown import break_down
+from iotrace.analysis.device.gaps import break_down
 from iotrace.analysis.intervals import Intervals, Times, union
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.table import NONE

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, distinct, grouped
-from iotrace.analysis.loop.cuts import SHARE, Cuts, cuts_of, explains, no_cuts
+from iotrace.analysis.loop.cuts import SHARE, Cuts, cuts_of, explains, first_at, no_cuts
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun, Pass, PassKey
-from iotrace.analysis.loop.rounds import first_at
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.loop.threads import TrainingThread, training_thread
 from iotrace.analysis.table import NONE, Columns, key_of, match, sums

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.intervals import Times, distinct, grouped, ranges
+from iotrace.analysis.loop.cuts import Rounds, is_warm_up, off_cpu_fraction, rounds_by_thread
 from iotrace.analysis.loop.deliveries import Deliveries, Interval, LoaderRun
-from iotrace.analysis.loop.rounds import Rounds, is_warm_up, off_cpu_fraction, rounds_by_thread
 from iotrace.analysis.table import NONE, key_of, sums
 from iotrace.session import names
 from iotrace.sources.processes import Process

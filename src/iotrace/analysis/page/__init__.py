@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from iotrace.analysis.page.batches import batch_window
-from iotrace.analysis.page.series import sampled_series
-from iotrace.analysis.page.steps import step_columns
+from iotrace.analysis.page.series import sampled_series, step_columns
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import Report
-from iotrace.analysis.results.page import RankColumns
+from iotrace.analysis.results.top import RankColumns
 from iotrace.errors import IotraceError
 from iotrace.sources.session import open_session
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from iotrace.analysis.intervals import Times
+from iotrace.analysis.loop.cuts import first_at
 from iotrace.analysis.loop.deliveries import Deliveries
-from iotrace.analysis.loop.rounds import first_at
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results.page import BatchWindow
+from iotrace.analysis.results.top import BatchWindow
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import Explained
 

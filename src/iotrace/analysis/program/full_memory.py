@@ -3,6 +3,10 @@
 The kernel counts, for each control group, memory that came back from swap, and for each process only major
 page faults and bytes from storage, whatever they were of. Whose it was is told where these agree, and where
 no file was mapped.
+
+NUMA: the nodes of the host, of its accelerators, and those that each process may have memory of.
+
+On which node data and memory lie is not read: that takes a walk through each process's page tables.
 """
 
 from __future__ import annotations
@@ -11,13 +15,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.host.measured import MeasuredTime, lifelong
+from iotrace.analysis.host.system import devices_of
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import HostUse, ProcessUse, RankReport, System, total
+from iotrace.analysis.results import HostUse, NumaNode, ProcessUse, RankReport, System, total
 from iotrace.analysis.table import taken
 from iotrace.analysis.wait.production import outermost
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Mapped
+from iotrace.sources.scheduling import parse_cpus
 from iotrace.sources.telemetry import Telemetry
 
 _OTHERS = 1.5  # times that: others in the group read again, too, and whose memory it was is unknown
@@ -119,3 +125,31 @@ def slept_for_swap(analysis: RankAnalysis, report: RankReport) -> float:
             share = np.clip(items["major_faults"] / sleeps, 0.0, 1.0)
             slept += float((np.maximum(lengths_ns - ran_ns, 0.0) * share).sum())
     return slept / whole if whole else 0.0
+
+
+def with_nodes(system: System, analysis: RankAnalysis) -> System:
+    """Add the host's nodes, those of the accelerators, and those that each process may have memory of."""
+    rank, telemetry = analysis.rank, analysis.telemetry
+    if telemetry is None:
+        return system
+    nodes = [
+        NumaNode(
+            node=each.node,
+            cpus=sorted(parse_cpus(each.cpus)),
+            memory_bytes=each.memory_bytes,
+            distances=each.distances,
+        )
+        for each in telemetry.sampler.nodes
+    ]
+    time = MeasuredTime(analysis.kept)
+    sampled = map(telemetry.process_of, rank.processes)
+    processes = [
+        replace(use, memory_nodes=None if each is None else time.in_the_middle(each.memory_nodes))
+        for use, each in zip(system.processes, sampled, strict=True)
+    ]
+    devices = devices_of(telemetry, rank)
+    gpus = [
+        replace(gpu, numa_node=device.about.numa_node)
+        for gpu, device in zip(system.gpus, devices, strict=True)
+    ]
+    return replace(system, numa_nodes=nodes or None, processes=processes, gpus=gpus)

@@ -17,4 +17,3 @@ from iotrace.analysis.results.loop import *
 from iotrace.analysis.results.program import *
 from iotrace.analysis.results.ranks import *
 from iotrace.analysis.results.report import *
-from iotrace.analysis.results.startup import *

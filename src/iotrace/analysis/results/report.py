@@ -25,9 +25,8 @@ from iotrace.analysis.results.loop import (
     StepBlocks,
     Steps,
 )
-from iotrace.analysis.results.program import Memory, Model, Snapshot, Speed, TrainerTimes
+from iotrace.analysis.results.program import Account, Memory, Model, Snapshot, Speed, Startup, TrainerTimes
 from iotrace.analysis.results.ranks import Imbalance, Lockstep
-from iotrace.analysis.results.startup import Account, Startup
 from iotrace.session.manifest import NotCaptured
 
 SCHEMA_VERSION = 1

@@ -8,8 +8,8 @@ from iotrace.analysis.host.disturbance import TAKEN, THROTTLED, is_crowded
 from iotrace.analysis.results import Evidence, ProcessUse
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.wait.cpus import Pool, pool_of
 from iotrace.analysis.wait.data_wait import bound_together
-from iotrace.analysis.wait.pools import Pool, pool_of
 from iotrace.units import counted, percent
 
 _SPIN = ("openblas", "torch")  # their threads spin while they wait; others sleep, and few gain little

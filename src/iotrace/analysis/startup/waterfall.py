@@ -14,8 +14,15 @@ import numpy as np
 from iotrace.analysis.intervals import Times, innermost
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ImportedPackage, ImportMount, Startup, StartupPart
-from iotrace.analysis.startup.imports import IMPORTS, ImportTable, imports_of, outer_imports, own_cpu_ns
-from iotrace.analysis.startup.stacks import Sampled, sampled_of
+from iotrace.analysis.startup.imports import (
+    IMPORTS,
+    ImportTable,
+    Sampled,
+    imports_of,
+    outer_imports,
+    own_cpu_ns,
+    sampled_of,
+)
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.session.names import KIND_READ_PATH, KIND_REGION
 from iotrace.sources.records import IteratorStart, Pickled

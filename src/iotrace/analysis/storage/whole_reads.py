@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileGroup, System, WholeReads, total
+from iotrace.analysis.storage.chunks import passes_lived, passes_of
 from iotrace.analysis.storage.directories import group_of
 from iotrace.analysis.storage.read_pattern import FileCalls
-from iotrace.analysis.storage.row_groups import passes_lived, passes_of
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process

@@ -20,8 +20,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.rules.model import find_all, rule_of
 from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import costliest, costs_of, verdict_of_device
-from iotrace.analysis.verdict.fixes import fixes_of
-from iotrace.analysis.verdict.reason import MOSTLY, ready_text, reason_of, waits_text
+from iotrace.analysis.verdict.reason import MOSTLY, fixes_of, ready_text, reason_of, waits_text
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     bound_fraction,

@@ -16,7 +16,7 @@ from iotrace.analysis.results import LoopReads
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.table import taken
 from iotrace.analysis.wait.data_wait import file_costs
-from iotrace.analysis.wait.item_reads import read_calls
+from iotrace.analysis.wait.file_costs import read_calls
 from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import READING, compose, of_kinds
 

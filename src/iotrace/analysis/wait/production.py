@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, distinct, pieces, ranges
 from iotrace.analysis.table import Columns, taken
-from iotrace.analysis.wait.file_costs import FILE_PARTS, Charges, FileCosts, FileNames
-from iotrace.analysis.wait.item_reads import item_reads
+from iotrace.analysis.wait.file_costs import FILE_PARTS, Charges, FileCosts, FileNames, item_reads
 from iotrace.analysis.wait.page_faults import Fractions, Spans, bounds, page_faults, touched
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.dftracer import stdio

@@ -20,9 +20,9 @@ from iotrace.analysis.results import (
     FileGroup,
     RepeatedWork,
 )
+from iotrace.analysis.storage.chunks import passes_of
 from iotrace.analysis.storage.directories import group_of
 from iotrace.analysis.storage.read_pattern import FileCalls
-from iotrace.analysis.storage.row_groups import passes_of
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.gain_bound import replayed_gain_ms
 from iotrace.analysis.wait.regions import share_of_making

@@ -15,8 +15,7 @@ import numpy as np
 from iotrace.analysis.intervals import Times, distinct, holding
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.storage.read_pattern import FileCalls
-from iotrace.analysis.wait.file_costs import FileNames
-from iotrace.analysis.wait.item_reads import read_calls
+from iotrace.analysis.wait.file_costs import FileNames, read_calls
 from iotrace.analysis.wait.page_faults import bounds, holder
 from iotrace.analysis.wait.production import READING, outermost_of
 from iotrace.session.names import KIND_ITEM, METADATA_CALLS

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.device.breakdown import break_down
+from iotrace.analysis.device.gaps import break_down
 from iotrace.analysis.host.others import QUIET, shares_by_second
 from iotrace.analysis.intervals import Intervals, Times, union
 from iotrace.analysis.loop.step_table import StepTable

@@ -1,11 +1,22 @@
-"""Check the accelerators: their device nodes, and what the sidecar's readers get of them."""
+"""Check the accelerators: their device nodes, and what the sidecar's readers get of them.
+
+Check torch and its profiler in the command's interpreter, in a child process with a time limit.
+"""
 
 from __future__ import annotations
 
 import glob
+import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 
-from iotrace.doctor.results import Check, ok, warning
+import msgspec
+
+from iotrace.doctor.command import Interpreter
+from iotrace.doctor.probe import last_line
+from iotrace.doctor.results import Check, missing, ok, unknown, warning
+from iotrace.doctor.run import TORCH_SECONDS
+from iotrace.doctor.sandbox import Sandbox
 from iotrace.launch.telemetry import Record, amd as amd_smi, nvml
 from iotrace.launch.telemetry.gpus import Device, Emit, FigureError, UnavailableError
 from iotrace.units import counted
@@ -72,3 +83,111 @@ def _seen(identity: str, library: str, devices: list[str], error: str, failing: 
     unread = [error] if error else []
     unread += [f"{', '.join(figures)}: {why}" for why, figures in by_reason.items()]
     return ok(identity, f"{library} sees {names}", f"not available: {'; '.join(unread)}" if unread else "")
+
+
+TORCH = "torch-profiler"
+BROKEN = "torch cannot be imported"
+_LEAVE_OUT = "reinstall torch; the rest is recorded without it: iotrace run --torch-steps off"
+
+# It prints after each step: where the profiler hangs, the version is known. The profiler is the one that the
+# agent uses, one level below torch.profiler.profile, whose start imports torch._inductor for a second.
+_PROGRAM = """
+import json
+def show(**found):
+    print(json.dumps(found), flush=True)
+try:
+    import torch
+except ModuleNotFoundError as error:
+    show(absent=str(error)); raise SystemExit
+except Exception as error:
+    show(broken="%s: %s" % (type(error).__name__, error)); raise SystemExit
+build = {name: getattr(torch.version, name, None) for name in ("cuda", "hip", "xpu")}
+show(version=torch.__version__, build={k: v for k, v in build.items() if v})
+devices = {}
+for name in ("cuda", "xpu"):
+    module = getattr(torch, name, None)
+    try:
+        if module is not None and module.is_available():
+            devices["hip" if name == "cuda" and build["hip"] else name] = module.device_count()
+    except Exception:
+        pass
+show(devices=devices, kineto=torch.autograd.kineto_available())
+try:
+    from torch.autograd.profiler import profile
+    with profile(use_kineto=True) as profiler:
+        torch.ones(2) + 1
+    show(events=len(profiler.function_events))
+except Exception as error:
+    show(profiler="%s: %s" % (type(error).__name__, error))
+import os
+os._exit(0)  # all is printed: what torch would tear down costs time
+"""
+
+
+class TorchFacts(msgspec.Struct):
+    """What the child process printed of torch."""
+
+    absent: str = ""
+    broken: str = ""
+    version: str = ""
+    build: dict[str, str] = {}
+    devices: dict[str, int] | None = None
+    kineto: bool | None = None
+    events: int | None = None
+    profiler: str = ""
+
+
+def check_torch(
+    interpreter: Interpreter, environment: dict[str, str], sandbox: Sandbox, seconds: float = TORCH_SECONDS
+) -> Check:
+    """Check that torch.profiler records there; the finding names the accelerators that torch can use."""
+    try:
+        variables = {**environment, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # no CUDA context for a question
+        # python -c imports from the current directory, which may hold a json.py of the user's.
+        with sandbox.directory() as directory:
+            done = sandbox.run([*interpreter.words, "-c", _PROGRAM], variables, seconds, directory)
+        facts, late = _merge(done.stdout), f"the process that asked torch ended early: {last_line(done)}"
+    except subprocess.TimeoutExpired as error:
+        facts = _merge(str(error.stdout or ""))
+        late = f"torch was not imported within {seconds:g} s"
+    return judge_torch(facts, late)
+
+
+def _merge(output: str) -> TorchFacts:
+    merged: dict[str, object] = {}
+    for line in output.splitlines():
+        if line.startswith("{"):
+            with suppress(msgspec.DecodeError):
+                merged.update(msgspec.json.decode(line, type=dict))
+    return msgspec.convert(merged, TorchFacts)
+
+
+def judge_torch(facts: TorchFacts, late: str) -> Check:
+    """Judge what the process printed before its end or time limit; `late` says why it printed no more."""
+    lost = "no kernels, no compute"
+    if facts.absent:
+        return unknown(TORCH, "torch is not there", facts.absent)
+    if facts.broken:
+        why = "no steps, no data waits: the training program will not run either"
+        return missing(TORCH, f"{BROKEN}: {facts.broken}", why, "repair its environment")
+    if facts.kineto is False:
+        remedy = "install torch from its own wheels, or build it with USE_KINETO=1"
+        return missing(TORCH, f"torch {facts.version} was built without Kineto", lost, remedy)
+    if facts.profiler:
+        return missing(TORCH, f"it does not start: {facts.profiler}", lost, _LEAVE_OUT)
+    if facts.events is None or facts.devices is None:
+        remedy = "iotrace doctor --timeout 300, or see what it does: python -X importtime -c 'import torch'"
+        return unknown(TORCH, "no answer", late, remedy)
+    if facts.events == 0:
+        return missing(TORCH, "it recorded nothing of an addition", lost, _LEAVE_OUT)
+    build = ", ".join(f"{name.upper()} {version}" for name, version in facts.build.items()) or "CPU build"
+    devices = ", ".join(counted(count, f"{name.upper()} device") for name, count in facts.devices.items())
+    what = f"records; {build}, {devices or 'no accelerator that torch can use'}"
+    if facts.build and not facts.devices:
+        return warning(
+            "torch-profiler",
+            what,
+            "torch is built for an accelerator and finds none: the program would train on the CPU",
+            "check the driver and CUDA_VISIBLE_DEVICES; in a container: --gpus all",
+        )
+    return ok(TORCH, what)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import ceil, floor, log10
 from typing import Any
 
-from iotrace.analysis.results.page import BatchWindow, SampledSeries, StepColumns
+from iotrace.analysis.results.top import BatchWindow, SampledSeries, StepColumns
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.units import decimals, milliseconds, size
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from iotrace.analysis.results import RankReport, Report
-from iotrace.analysis.results.page import RankColumns
+from iotrace.analysis.results.top import RankColumns
 from iotrace.report import tables
 from iotrace.report.blocks import Table
 from iotrace.report.page import charts, sections, tiles

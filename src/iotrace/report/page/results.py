@@ -7,7 +7,7 @@ from typing import Any
 
 from iotrace.analysis.compare.results import Comparison
 from iotrace.analysis.compare.traces import TraceComparison
-from iotrace.analysis.results.page import RankColumns
+from iotrace.analysis.results.top import RankColumns
 from iotrace.report.comparison import (
     NAMES,
     change_tables,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.page.costs import io_tree
 from iotrace.analysis.results import FileCost, FileIo, IdleByModule, Imbalance, RankReport, Report
-from iotrace.analysis.results.page import RankColumns
+from iotrace.analysis.results.top import RankColumns
 from iotrace.report.blocks import Field, Table, cells_of
 from iotrace.report.layout import middle_cut
 from iotrace.report.terminal import loader_text

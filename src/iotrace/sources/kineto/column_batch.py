@@ -1,13 +1,21 @@
-"""The columns of some events: what the compiled and the tolerant reader both make of a piece of a trace."""
+"""The columns of some events: what the compiled and the tolerant reader both make of a piece of a trace.
+
+The columns of decoded events: of odd ones, and of all where no library was compiled.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import UNSET, Raw
+
+from iotrace.sources.chrome.batch import EventBatch
+from iotrace.sources.chrome.event import Event
 
 # The integers among an event's arguments, in the order of columns.c; torch spells the external id twice.
 INTEGERS = {
@@ -114,3 +122,110 @@ def number_or_text(value: int | str | None) -> int | str:
     if isinstance(value, str):
         return int(value) if value.isdecimal() and value.isascii() else value
     return 0 if value is None else value
+
+
+_INTEGER = re.compile(rb'(-?\d{1,19})(?:\.\d+)?|"(-?\d{1,19})"')
+_HEXADECIMAL = re.compile(r"(?:0[xX](?=.))?([0-9a-fA-F]{1,13})")
+_LONGEST_ID = 13
+_LEAST_BEYOND = 1 << 62
+_arguments = msgspec.json.Decoder(dict[str, Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def decoded_columns(found: EventBatch, strings: Strings) -> ColumnBatch:
+    """Make the columns of decoded events; their strings are numbered in `strings`."""
+    events: list[tuple[Any, ...]] = []
+    flow_ends: list[tuple[Any, ...]] = []
+    metadata: list[Metadata] = []
+    arguments: list[bytes] = []
+    for event, start_ns, duration_ns in zip(
+        found.events, found.start_ns.tolist(), found.duration_ns.tolist(), strict=True
+    ):
+        if len(event.ph) != 1:
+            continue
+        args = Raw(b"") if event.args is UNSET else event.args
+        if event.ph in EVENT_PHASES:
+            events.append((start_ns, duration_ns, *_event(event, args, strings)))
+            arguments.append(bytes(args))
+        elif event.ph in FLOW_PHASES:
+            category = strings.flow_categories.number(_text(event.cat))
+            flow_ends.append((start_ns, _id(event.id), _thread(event, strings), category, ord(event.ph)))
+        elif event.ph == "M":
+            metadata.append(Metadata(_text(event.name), _or_none(event.pid), _or_none(event.tid), args))
+    return ColumnBatch(
+        np.array(events, EVENT), np.array(flow_ends, FLOW_END), metadata, strings, arguments.__getitem__
+    )
+
+
+def _event(event: Event, args: Raw, strings: Strings) -> tuple[int, ...]:
+    decoded = _decode_arguments(args)
+    integers = [_integer(decoded.get(key)) for key in INTEGERS]
+    return (
+        *integers,
+        _thread(event, strings),
+        strings.categories.number(_text(event.cat)),
+        strings.names.number(_text(event.name)),
+        strings.details.number(_details(decoded)),
+        0,
+        0,
+        ord(event.ph),
+        bytes(decoded.get(COLLECTIVE_NAME, b"null"))[:1] != b"n",
+    )
+
+
+def _thread(event: Event, strings: Strings) -> int:
+    return strings.threads.number((number_or_text(_or_none(event.pid)), number_or_text(_or_none(event.tid))))
+
+
+def _decode_arguments(args: Raw) -> dict[str, Raw]:
+    """The arguments by their keys, as they are written; none where they are no object."""
+    try:
+        return _arguments(args) if bytes(args) else {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _details(decoded: dict[str, Raw]) -> bytes:
+    """As `number_of_details` of columns.c."""
+    found = BETWEEN.join(bytes(decoded.get(key, b"")) for key in TEXTS)
+    return found if len(found) < LONGEST_DETAILS else b""
+
+
+def more_details(arguments: bytes) -> bytes | None:
+    """Join those of `MORE_TEXTS`; None without any, and where they are too long."""
+    decoded = _decode_arguments(Raw(arguments))
+    found = BETWEEN.join(bytes(decoded.get(key, b"")) for key in MORE_TEXTS)
+    return found if len(MORE_TEXTS) <= len(found) < LONGEST_DETAILS else None
+
+
+def _integer(raw: Raw | None) -> int:
+    """As `read_integer` of columns.c."""
+    found = None if raw is None else _INTEGER.fullmatch(bytes(raw))
+    if found is None:
+        return UNKNOWN
+    number = int(found[1] or found[2])
+    return number if abs(number) < _LEAST_BEYOND else UNKNOWN
+
+
+def _id(value: Any) -> int:
+    """As `identity` of scan.c, and a hash of what it takes for no number."""
+    if type(value) is int and 0 <= value < 10**_LONGEST_ID:
+        return value
+    found = _HEXADECIMAL.fullmatch(value) if isinstance(value, str) else None
+    return int(found[1], 16) if found else negative_hash(b"" if value is UNSET else _encode(value))
+
+
+def negative_hash(text: bytes) -> int:
+    """A negative number for a text (FNV-1a), as in columns.c."""
+    found = 0xCBF29CE484222325
+    for byte in text:
+        found = (found ^ byte) * 0x100000001B3 % (1 << 64)
+    return -1 - (found >> 2)
+
+
+def _text(value: Any) -> str:
+    return "" if value is UNSET else value
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is UNSET else value

@@ -25,10 +25,11 @@ from iotrace.sources.kineto.column_batch import (
     Rows,
     Strings,
     Thread,
+    decoded_columns,
+    more_details,
     number_or_text,
 )
 from iotrace.sources.kineto.compiled_columns import ColumnScan
-from iotrace.sources.kineto.decoded_columns import decoded_columns, more_details
 from iotrace.sources.kineto.kinds import (
     flow_category,
     has_values,

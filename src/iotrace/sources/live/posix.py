@@ -14,7 +14,7 @@ from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.dftracer.call_reader import CallTable, Index
 from iotrace.sources.dftracer.lines import LineReader, pool_of
 from iotrace.sources.live.known import Known
-from iotrace.sources.live.tail import Tail
+from iotrace.sources.live.process import Tail
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.records import Identity
 

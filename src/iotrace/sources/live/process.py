@@ -1,8 +1,15 @@
-"""One process of a session that runs: its newest records and spans."""
+"""One process of a session that runs: its newest records and spans.
+
+The end of a file that grows, read once and in bounded pieces.
+
+A sidecar of a session that runs: its newest samples.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.session import names
+from iotrace.session.reading import open_regular
 from iotrace.sources.clocks.anchors import AnchorSource
 from iotrace.sources.clocks.session_clock import Clock
-from iotrace.sources.live.tail import Tail, last_rows
 from iotrace.sources.processes import SPAN_DTYPE
-from iotrace.sources.record_files import decode_lines
 from iotrace.sources.records import (
     End,
     Identity,
@@ -26,7 +32,103 @@ from iotrace.sources.records import (
     Tick,
     Worker,
 )
-from iotrace.sources.rows import DTYPES, TIME_FIELDS, Columns, divided, joined, line_ns
+from iotrace.sources.rows import DTYPES, TIME_FIELDS, Columns, decode_lines, divided, joined, line_ns
+from iotrace.sources.samples import (
+    SAMPLE_DTYPE,
+    GpuRecord,
+    SamplerEnd,
+    SamplerRecord,
+    Sidecar,
+    SidecarRecord,
+    SystemRecord,
+)
+
+_BLOCK_BYTES = 1 << 20
+_FIRST_ROWS = 2048
+
+
+class Tail:
+    """Follows a file of lines: each whole line once, in order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._position = 0
+
+    def grown(self) -> int:
+        """Count the bytes that were appended since the last `read`."""
+        try:
+            return max(0, os.stat(self.path).st_size - self._position)
+        except OSError:  # not there yet
+            return 0
+
+    def read(self, most_bytes: int) -> tuple[bytes, tuple[int, int]]:
+        """Return the whole lines since the last call, and the bytes ``[start, end)`` that were passed over.
+
+        Where more than `most_bytes` were appended, only the newest of them are read.
+        """
+        first = self._position
+        end = first + self.grown()
+        start = max(first, end - most_bytes)
+        data = self._piece(start, end) if end > first else b""
+        if start > first:  # in the middle of a line
+            cut = data.find(b"\n") + 1
+            start, data = start + cut, data[cut:]
+        data = data[: data.rfind(b"\n") + 1]  # the last line may be half written
+        self._position = start + len(data)
+        return data, (first, start)
+
+    def search(self, pattern: re.Pattern[bytes], span: tuple[int, int]) -> list[bytes]:
+        """Find lines in the bytes ``[start, end)`` that were passed over; `pattern` begins with a newline."""
+        start, end = span
+        found: list[bytes] = []
+        rest = b"\n"
+        while start < end:
+            data = self._piece(start, min(end, start + _BLOCK_BYTES))
+            if not data:
+                break
+            start += len(data)
+            whole, _, rest = (rest + data).rpartition(b"\n")
+            rest = b"\n" + rest
+            found += [line[1:] for line in pattern.findall(whole)]
+        return found
+
+    def _piece(self, start: int, end: int) -> bytes:
+        try:
+            with open_regular(self.path, inside=True) as file:
+                file.seek(start)
+                return file.read(end - start)
+        except OSError:
+            return b""
+
+
+def last_rows(
+    path: Path, dtype: np.dtype[Any], since_ns: int, most_bytes: int
+) -> tuple[npt.NDArray[Any], bool]:
+    """Return the rows at the end of `path`, back to one that lies before `since_ns`; whether it was reached.
+
+    A row's time is its first field, plus ``duration_ns`` where it has one.
+    """
+    try:
+        with open_regular(path, inside=True) as file:
+            total = os.fstat(file.fileno()).st_size // dtype.itemsize
+            most = max(1, most_bytes // dtype.itemsize)
+            count = min(total, most, _FIRST_ROWS)
+            while True:
+                file.seek((total - count) * dtype.itemsize)
+                rows = np.frombuffer(file.read(count * dtype.itemsize), dtype)
+                reached = count == total or bool(len(rows) and _times(rows[:1])[0] < since_ns)
+                if reached or count == min(total, most):
+                    return rows[_times(rows) >= since_ns].copy(), reached
+                count = min(4 * count, total, most)
+    except OSError:
+        return np.empty(0, dtype), True
+
+
+def _times(rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    names = rows.dtype.names or ()
+    times: npt.NDArray[np.int64] = rows[names[0]]
+    return times + rows["duration_ns"] if "duration_ns" in names else times
+
 
 _MOST_BYTES = 4 << 20  # of records, at one look
 _MOST_RECORDS = 20_000
@@ -149,3 +251,60 @@ class LiveProcess:
         rows["start_ns"] = clock.times_to_session_ns(rows["start_ns"])
         known = reached or not len(rows)
         return rows, since_ns if known else int(rows["start_ns"][0] + rows["duration_ns"][0])
+
+
+SAMPLED_NS = 10_000_000_000  # samples so old are read, from the newest one on
+_MOST_RECORD_BYTES = 4 << 20
+_MOST_SAMPLE_BYTES = 1 << 20
+_RARE_SAMPLES = re.compile(rb'\n(?!\{"type": ?"(?:system|gpu)")[^\n]+')
+_MOST_SAMPLES = 4_000
+
+
+class LiveSidecar:
+    """A sidecar's directory, read as it grows."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._tail = Tail(directory / names.RECORDS)
+        self._records: dict[type, list[Any]] = defaultdict(list)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has written its last record: no process of the command is left."""
+        return bool(self._records[SamplerEnd])
+
+    @property
+    def newest_ns(self) -> int:
+        """When its newest record was made, of CLOCK_MONOTONIC; 0 before it said who it is."""
+        systems = self._records[SystemRecord] or self._records[SamplerRecord]
+        return systems[-1].clock[0] if systems else 0
+
+    @property
+    def anchors(self) -> AnchorSource:
+        """What its clock is made from; a host that is looked at while it runs keeps its own time."""
+        found = Sidecar(self._directory, self._records, []).anchors
+        found.exchanges = []
+        return found
+
+    def poll(self) -> bool:
+        """Read what was appended to its records; return whether it has said who it is."""
+        data, passed = self._tail.read(_MOST_RECORD_BYTES)
+        rare = self._tail.search(_RARE_SAMPLES, passed)
+        for record in decode_lines(b"\n".join([*rare, data]), SidecarRecord)[0]:
+            self._records[type(record)].append(record)
+        for kind in (SystemRecord, GpuRecord):
+            del self._records[kind][:-_MOST_SAMPLES]
+        return bool(self._records[SamplerRecord])
+
+    def sidecar(self) -> Sidecar:
+        """The records that are kept, and the newest samples."""
+        since_ns = self.newest_ns - SAMPLED_NS
+        rows, _ = last_rows(self._directory / names.SAMPLES, SAMPLE_DTYPE, since_ns, _MOST_SAMPLE_BYTES)
+        return Sidecar(self._directory, self._records, [], rows)
+
+    def forget(self, before_ns: int) -> None:
+        """Give up what was sampled before `before_ns` of CLOCK_MONOTONIC, but for the newest."""
+        before_ns = min(before_ns, self.newest_ns - SAMPLED_NS)
+        systems, gpus = self._records[SystemRecord], self._records[GpuRecord]
+        self._records[SystemRecord] = [record for record in systems if record.clock[0] >= before_ns]
+        self._records[GpuRecord] = [record for record in gpus if record.mono_ns >= before_ns]

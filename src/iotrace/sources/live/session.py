@@ -20,9 +20,8 @@ from iotrace.sources.clocks.session_clock import FOREVER_NS
 from iotrace.sources.dftracer.call_reader import CallTable
 from iotrace.sources.live.known import NewestCalls
 from iotrace.sources.live.posix import LiveCalls
-from iotrace.sources.live.process import LiveProcess
+from iotrace.sources.live.process import LiveProcess, LiveSidecar
 from iotrace.sources.live.recorded import LiveRecorded
-from iotrace.sources.live.sidecar import LiveSidecar
 from iotrace.sources.paths import Paths
 from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE, Process

@@ -1,8 +1,16 @@
-"""The settings that a search may try: what a setting asks for, and which ones a program could feel."""
+"""The settings that a search may try: what a setting asks for, and which ones a program could feel.
+
+What a search has room for: settings are refused before they are tried, runs before they are begun.
+
+What is not worth changing, with the evidence; what a run proves of a setting that no model speaks for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
 
 from iotrace.sweeps.grid import (
     CV2_THREADS,
@@ -14,7 +22,10 @@ from iotrace.sweeps.grid import (
     THREADS,
     WORKERS,
 )
-from iotrace.sweeps.model import Seen
+from iotrace.sweeps.model import Predictor, Seen
+from iotrace.sweeps.results import SweepRun
+from iotrace.sweeps.tune.results import NoEffect
+from iotrace.units import percent, size
 
 Params = dict[str, str]
 
@@ -92,3 +103,130 @@ def _computes(seen: Seen) -> bool:
     assert seen.pipeline is not None
     computed, slept = float(seen.pipeline.cpu_ns.sum()), float(seen.pipeline.blocked_ns.sum())
     return computed > _COMPUTED * (computed + slept)
+
+
+_SHARE = 0.8  # of what is left: what batches and workers may take of it
+_WORKERS_PER_CPU = 4
+_DESCRIPTORS = 64  # of a program, beside its workers'
+_OF_WORKER, _OF_BATCH = 8, 4  # descriptors: pipes and queues; tensors on their way
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left here; None is unknown. `cpus` may be a quota of a control group."""
+
+    cpus: float
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+    descriptors: int | None = None
+
+
+def refused(params: Mapping[str, str], seen: Seen, place: Place) -> str | None:
+    """Say why there is no room for `params`; None where there is. `seen` is the program's own run."""
+    settings = {**seen.settings, **params}
+    workers, before = int(settings.get(WORKERS, 0)), int(seen.settings.get(WORKERS, 0))
+    prefetch = int(settings.get(PREFETCH, 2))
+    ranks = max(1, seen.ranks)
+    of_ranks = f" for each of {ranks} ranks" if ranks > 1 else ""
+    if workers * ranks > _WORKERS_PER_CPU * place.cpus:
+        return f"{workers} workers{of_ranks} on {place.cpus:g} CPUs (over {_WORKERS_PER_CPU} for each)"
+    more = ranks * (workers - before)
+    if place.memory_bytes is not None and seen.worker_bytes and more > 0:
+        needed = more * seen.worker_bytes
+        if needed > _SHARE * place.memory_bytes:
+            return f"{more} workers more may need {size(needed)} of memory: {_left(place.memory_bytes)}"
+    if place.shm_bytes is not None and seen.batch_bytes:
+        needed = int(ranks * workers * (prefetch + 1) * seen.batch_bytes)
+        if needed > _SHARE * place.shm_bytes:
+            return f"its batches need {size(needed)} of /dev/shm: {_left(place.shm_bytes)}"
+    needed = _DESCRIPTORS + workers * (_OF_WORKER + prefetch * _OF_BATCH)
+    if place.descriptors is not None and needed > place.descriptors:
+        return f"it needs some {needed} descriptors, and the limit is {place.descriptors} (ulimit -n)"
+    return None
+
+
+def _left(free_bytes: int) -> str:
+    return f"over {percent(_SHARE)} of the {size(free_bytes)} that are free"
+
+
+class NoRoomError(Exception):
+    """The budget has no room for one more run."""
+
+
+class Budget:
+    """`seconds` from `begin` on, without end where they are None."""
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float]) -> None:
+        self._seconds, self.clock = seconds, clock
+        self._until = math.inf
+        self._took: list[float] = []
+
+    def begin(self, took: list[float]) -> None:
+        """Let the time run; `took` are the seconds of runs that are there already."""
+        self._until = math.inf if self._seconds is None else self.clock() + self._seconds
+        self._took = [*took]
+
+    def add(self, seconds: float) -> None:
+        """Note how long a run took, with the look at its session."""
+        self._took.append(seconds)
+
+    def has_room(self, runs: int) -> bool:
+        """Whether so many further runs end in time; of the first one nobody knows."""
+        return not self._took or self.clock() + runs * self._run_s <= self._until
+
+    def check(self, runs: int) -> None:
+        """Raise NoRoomError where so many further runs would not end in time."""
+        if not self.has_room(runs):
+            what = "one more run" if runs == 1 else "one more setting and a pair as proof:"
+            each = f"of about {self._run_s:.0f} s" if runs == 1 else f"runs take about {self._run_s:.0f} s"
+            raise NoRoomError(f"no room in the budget for {what} {each}")
+
+    @property
+    def _run_s(self) -> float:
+        return sum(self._took) / len(self._took)
+
+
+AS_GOOD = 0.01  # of a step: settings that differ by less are alike; what is less simple has to gain more
+_VAGUE_PERCENT = 5.0  # half of an interval: a wider one does not tell that there is no effect
+
+
+def gained(run: SweepRun, before: SweepRun) -> bool:
+    """Whether a run is faster than the one before, by the means alone."""
+    return run.ok and bool(run.step_ms) and (run.step_ms or 0.0) < (1 - AS_GOOD) * (before.step_ms or 0.0)
+
+
+def proven(run: SweepRun, before: SweepRun) -> bool:
+    """Whether a run is faster than the one before beyond the intervals of both."""
+    step_ms, before_ms = run.step_ms or math.inf, before.step_ms or 0.0
+    return step_ms + math.hypot(_half_ms(run), _half_ms(before)) < (1 - AS_GOOD) * before_ms
+
+
+def measured(change: Params, run: SweepRun, before: SweepRun) -> NoEffect | None:
+    """What `change` did in `run`; None where the runs are no evidence of anything."""
+    step_ms, before_ms = run.step_ms or math.inf, before.step_ms or math.inf
+    half = 100 * math.hypot(_half_ms(run) / step_ms, _half_ms(before) / before_ms)
+    return _of(change, 100 * (before_ms / step_ms - 1), half, "measured") if half <= _VAGUE_PERCENT else None
+
+
+def predicted(predictor: Predictor, params: Params, seen: Seen) -> list[NoEffect]:
+    """List each switch, and more prefetching, where the model says that it adds nothing to `params`."""
+    before = predictor.step_ms(params)
+    prefetch = int(params.get(PREFETCH, seen.settings.get(PREFETCH, 2)))
+    found = []
+    for change in [*switches(seen)[:2], {PREFETCH: str(2 * prefetch)}]:
+        after = predictor.step_ms({**params, **change})
+        if before is None or after is None or not after > 0 or change.items() <= params.items():
+            continue
+        percent = 100 * (before / after - 1)
+        if abs(percent) < 100 * AS_GOOD:
+            found.append(_of(change, percent, 100 * AS_GOOD, "predicted"))
+    return found
+
+
+def _of(change: Params, percent: float, half: float, source: str) -> NoEffect:
+    knob = ", ".join(f"{name}={value}" for name, value in change.items())
+    return NoEffect(knob=knob, interval_pct=[percent - half, percent + half], source=source)
+
+
+def _half_ms(run: SweepRun) -> float:
+    """Half of the interval of a run's step; without one it may be anything."""
+    return math.inf if run.step_ci95_ms is None else (run.step_ci95_ms[1] - run.step_ci95_ms[0]) / 2

@@ -1,31 +1,44 @@
-"""The search: measure the program as it is, then what the model thinks best, until nothing better is left."""
+"""The search: measure the program as it is, then what the model thinks best, until nothing better is left.
+
+The start of a search: what was asked, checked.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
-from iotrace.errors import IotraceError
+from iotrace.errors import IotraceError, UsageError
 from iotrace.sweeps.execute import Executor, Request, tail
 from iotrace.sweeps.grid import PREFETCH, WORKERS
 from iotrace.sweeps.model import Look, Predictor, Seen
+from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.rows import ceiling_of
-from iotrace.sweeps.schedule import Sweep
+from iotrace.sweeps.schedule import Sweep, open_sweep
 from iotrace.sweeps.tune.candidates import (
+    AS_GOOD,
+    Budget,
+    NoRoomError,
     Params,
+    Place,
     candidates,
     counts,
     effort,
+    gained,
     key_of,
     ladders,
+    measured,
     own_workers,
+    predicted,
     probes,
+    proven,
+    refused,
     switches,
 )
-from iotrace.sweeps.tune.evidence import AS_GOOD, gained, measured, predicted, proven
-from iotrace.sweeps.tune.limits import Budget, NoRoomError, Place, refused
 from iotrace.sweeps.tune.results import NoEffect, Refused
 
 CEILING = 0.02  # of the ceiling's step: what is closer is at it
@@ -292,3 +305,55 @@ class Search:
             for params in settings:
                 self._measure(params, repeat=repeat)
         return True
+
+
+_EXAMPLE = "iotrace tune --budget 10m -- python train.py"
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+
+def seconds_of(text: str) -> float:
+    """Read a time as 90s, 10m or 1h.
+
+    Raises:
+        UsageError: it is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if found is None or not float(found[1]):
+        raise UsageError(f"--budget {text!r} is no time", "for example --budget 90s, 10m or 1h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def open_search(
+    command: list[str],
+    look: Look,
+    place: Place,
+    budget_s: float | None,
+    steps: int | None,
+    directory: Path | None,
+    resume: bool,
+    io: list[str],
+) -> Search:
+    """Begin a search, or take up the one in `directory`.
+
+    Raises:
+        UsageError: it cannot be run as asked.
+    """
+    if not command:
+        raise UsageError("no command was given", _EXAMPLE)
+    for word in command:
+        if re.search(r"\{(workers|prefetch)\}", word):
+            raise UsageError(
+                f"{word!r} has a place for a value, and tune runs the command as it is",
+                "write the value that you use: iotrace sets the loader's settings itself",
+            )
+    directory = directory or Path(time.strftime("iotrace-tune-%Y%m%d-%H%M%S"))
+    plan = SweepPlan(
+        command=command,
+        axes={},
+        repeats=1,
+        steps=steps,
+        cache="asis",
+        ceiling=True,
+        options=[word for path in io for word in ("--io", path)],
+    )
+    return Search(open_sweep(plan, directory, resume), look, place, budget_s)

@@ -21,8 +21,7 @@ from iotrace.sources.chrome.event import Event, Times, encode_number
 from iotrace.sources.chrome.raw_batch import TextBatch
 from iotrace.timeline.writers.columns import Columns, renumber
 from iotrace.timeline.writers.id_map import Process, ThreadTrack, Tracks
-from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
-from iotrace.timeline.writers.spill import BEGIN, END, SLICE, Spill
+from iotrace.timeline.writers.lanes import BEGIN, END, NEXT, SLICE, STACKED, UNBOUND, Lanes, Spill
 
 _NEAR_BYTES = 1 << 16
 _LINE = np.dtype([("offset", "<i8"), ("number", "<i8"), ("size", "<i4")])

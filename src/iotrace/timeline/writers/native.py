@@ -24,13 +24,31 @@ from iotrace.sources.chrome.event import Event, encode_number
 from iotrace.sources.chrome.raw_batch import TextBatch
 from iotrace.timeline.writers.columns import Columns, renumber
 from iotrace.timeline.writers.compiled_native import FIELDS, Packets
-from iotrace.timeline.writers.descriptors import COUNTERS_OF_UUID, PROCESS_UUID, ROOT_UUID
-from iotrace.timeline.writers.flow_binding import FlowBinding, are_flows
+from iotrace.timeline.writers.descriptors import (
+    COUNTERS_OF_UUID,
+    PROCESS_UUID,
+    ROOT_UUID,
+    data,
+    double,
+    integer,
+    packet,
+    text,
+)
 from iotrace.timeline.writers.id_map import Tracks
-from iotrace.timeline.writers.lanes import NEXT, STACKED, UNBOUND, Lanes
-from iotrace.timeline.writers.protobuf import data, double, integer, packet, text
-from iotrace.timeline.writers.spill import BEGIN, FLOW, FLOW_NEXT, INSTANT, SLICE, Rows, Spill
-from iotrace.timeline.writers.track_event import Bodies, bound, decode, legacy
+from iotrace.timeline.writers.lanes import (
+    BEGIN,
+    FLOW,
+    FLOW_NEXT,
+    INSTANT,
+    NEXT,
+    SLICE,
+    STACKED,
+    UNBOUND,
+    Lanes,
+    Rows,
+    Spill,
+)
+from iotrace.timeline.writers.track_event import Bodies, FlowBinding, are_flows, bound, decode, legacy
 
 _SLICE_BEGIN, _SLICE_END, _INSTANT, _COUNTER = 1, 2, 3, 4  # types of a TrackEvent
 _ASYNC_TYPES = {"b": _SLICE_BEGIN, "n": _INSTANT, "e": _SLICE_END}

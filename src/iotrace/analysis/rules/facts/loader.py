@@ -27,6 +27,7 @@ from iotrace.analysis.results import (
     total,
 )
 from iotrace.analysis.rules.facts.making import Making, making_of
+from iotrace.analysis.wait.cpus import asleep_for_pool, samples_made
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,
@@ -36,7 +37,6 @@ from iotrace.analysis.wait.data_wait import (
     unmade_fraction,
 )
 from iotrace.analysis.wait.gain_bound import FILES, gain_ms
-from iotrace.analysis.wait.pools import asleep_for_pool, samples_made
 from iotrace.analysis.wait.production import outermost
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH

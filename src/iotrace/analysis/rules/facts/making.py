@@ -13,8 +13,8 @@ from iotrace.analysis.intervals import Times, holding, union
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport
+from iotrace.analysis.wait.cpus import samples_made
 from iotrace.analysis.wait.page_faults import bounds
-from iotrace.analysis.wait.pools import samples_made
 from iotrace.analysis.wait.production import PARTS, outermost_of
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names

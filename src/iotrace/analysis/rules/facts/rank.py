@@ -10,10 +10,9 @@ from iotrace.analysis.program.full_memory import memory_limit_bytes, read_again_
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport, System
 from iotrace.analysis.storage.read_by_each import ReadByEach, read_by_each
-from iotrace.analysis.wait.cpu_waits import queueing_ms
+from iotrace.analysis.wait.cpus import asleep_for_pool, decoding_without_cpu, queueing_ms
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
 from iotrace.analysis.wait.loop_io import LoopWrites, loop_writes
-from iotrace.analysis.wait.pools import asleep_for_pool, decoding_without_cpu
 from iotrace.sources.records import Threads
 
 TOLD, MAIN = 0.25, 0.5  # of the data wait: what is worth telling, and what is a main cause

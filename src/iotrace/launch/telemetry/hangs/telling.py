@@ -14,7 +14,7 @@ from stat import S_ISREG
 from iotrace.launch.telemetry.hangs.blocked import OF_A_FILE, POLLS, WRITES, About
 from iotrace.session import names
 from iotrace.session.append_file import append_line
-from iotrace.session.hang_words import banner, differing
+from iotrace.session.hangs import banner, differing
 
 _STATES = {"T": "stopped", "t": "traced by a debugger", "D": "blocked in the kernel", "Z": "ended"}
 _LIBRARIES = ("/torch/", "/multiprocessing/", "/threading.py", "/queue.py", "/iotrace/", "/selectors.py")
