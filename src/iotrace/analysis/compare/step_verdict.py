@@ -104,7 +104,7 @@ def _because(ranks: tuple[Rank, Rank], kept: Sequence[float]) -> str:
     side = min((0, 1), key=lambda number: kept[number])
     found = alone(ranks[side])
     why = next(disturbances(ranks[side].system.host), "its CPUs were taken")
-    return f"in {'AB'[side]} {why}: alone a step takes {found.least_step_ms:.1f} to {found.step_ms:.1f} ms"
+    return f"in {'AB'[side]} {why}: {found.said}"
 
 
 def _at_least(low: float, high: float) -> str:

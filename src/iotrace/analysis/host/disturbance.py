@@ -24,6 +24,7 @@ THROTTLED = 0.10  # of a quota's periods: bursts alone use up less
 # Who shares caches with others computes longer: 16 % where they had 65 % of the CPUs (docs/ci.md).
 _CROWDING = 0.25
 _GROWN_LEAST = 0.30  # what CPU times may grow by beside others, however little these took
+_LEAST_SAID = 0.05  # of the measured step
 TRACING_COST = "IO707"
 
 
@@ -80,6 +81,12 @@ class Alone(msgspec.Struct, frozen=True):
     def kept(self) -> float:
         """The share of a step that is left at the least."""
         return self.least_step_ms / self.step_ms if self.step_ms else 1.0
+
+    @property
+    def said(self) -> str:
+        """Say what a step takes alone; a least that is next to nothing bounds nothing."""
+        least = f"{self.least_step_ms:.1f} to" if self.kept >= _LEAST_SAID else "at most"
+        return f"alone a step takes {least} {self.step_ms:.1f} ms"
 
 
 def may_be_all_of_wait(rank: Measured) -> bool:

@@ -115,7 +115,7 @@ def other_programs(
     found = alone(facts.report)
     text = f"other programs used {percent(others)} of the CPUs"
     if found.kept < _SHORTER:
-        text += f": alone a step takes {found.least_step_ms:.1f} to {found.step_ms:.1f} ms"
+        text += f": {found.said}"
     is_bad = not found.is_counted and others >= least[1]
     yield Finding(level=BAD if is_bad else CAUTION, text=text)
 

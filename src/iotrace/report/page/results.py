@@ -183,7 +183,7 @@ _LABELS = {
     "slower": "SLOWER",
     "faster": "FASTER",
     "no-difference": "NO DIFFERENCE",
-    "unknown": "CANNOT BE TOLD",
+    "unknown": "NOT CLEAR",
 }
 
 
