@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-from iotrace.cli.parameters import PATH
+from iotrace.cli.parameters import PATH, ended_by_signals
 from iotrace.errors import IotraceError, SessionError, UsageError
 
 _PORT = 7333
@@ -63,12 +64,7 @@ def ui(
         raise UsageError(f"--host {host} lets other machines in", "add --token TOKEN: they have to know it")
     if token is not None and (len(token) < _LEAST_TOKEN or not token.isascii() or not token.isalnum()):
         raise UsageError(f"--token takes at least {_LEAST_TOKEN} letters and digits", "openssl rand -hex 16")
-    serve(
-        [root.resolve() for root in roots],
-        host,
-        port,
-        token or secrets.token_hex(16),
-        read_only,
-        not no_browser,
-    )
+    known = token or secrets.token_hex(16)
+    with ended_by_signals(), suppress(KeyboardInterrupt):
+        serve([root.resolve() for root in roots], host, port, known, read_only, not no_browser)
     return 0

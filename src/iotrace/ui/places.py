@@ -42,8 +42,8 @@ class Places:
             prefix = "" if len(self.roots) == 1 else f"{number + 1}-{root.name}"
             for kind, path in self._below(str(root), _MOST_DEPTH):
                 relative = os.path.relpath(path, root)
-                key = "/".join(filter(None, [prefix, root.name if relative == "." else relative]))
-                yield Place(os.fsencode(key).decode(errors="backslashreplace"), kind, Path(path))
+                own = (prefix or root.name) if relative == "." else f"{prefix}/{relative}".lstrip("/")
+                yield Place(os.fsencode(own).decode(errors="backslashreplace"), kind, Path(path))
 
     def _below(self, directory: str, depth: int) -> Iterator[tuple[str, str]]:
         """Yield kinds and paths; a session holds no others, a sweep holds those of its runs."""
