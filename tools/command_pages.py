@@ -16,6 +16,7 @@ _COLUMNS = 78  # what click uses of 80
 _GUIDES = {  # what says more than the help
     "run": "[the tutorial](../tutorial.md), [recipes](../recipes.md)",
     "top": "[while a run goes on](../top.md)",
+    "ui": "[all runs in the browser](../ui.md)",
     "report": "[how to read a report](../report.md), [the page](../page.md), [figures](../definitions.md)",
     "open": "[the timeline](../timeline.md)",
     "compare": "[the tutorial](../tutorial.md)",

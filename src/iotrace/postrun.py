@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
+from iotrace.analysis.verdict.headline import headline_of
 from iotrace.errors import IotraceError, what_failed
 from iotrace.export.dftracer import write_posix_logs
 from iotrace.launch.session_directory import await_others
@@ -77,7 +78,7 @@ def _report(directory: Path, log: tuple[str, ...], quiet: bool) -> None:
         timeline = _write_timeline(analysis, progress)
         with suppress(OSError):  # the disk is full, say: the session has all of it
             write_posix_logs(session)
-    store_verdict(directory, report.verdict.text, __version__)
+    store_verdict(directory, report.verdict.text, __version__, headline_of(report))
     print_report(report, console, timeline=timeline)
     log_report(report, log, directory)
 

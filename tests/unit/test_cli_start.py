@@ -33,6 +33,7 @@ print("\\n" + json.dumps([code, sorted([*sys.modules, *dataclasses, *threads, *c
 # A command that only reads pays for neither the launcher, the checks nor the other commands.
 _OTHERS = ("iotrace.launch", "iotrace.doctor", "iotrace.sweeps", "iotrace.merge", "iotrace.export")
 _HEAVY = ("torch", "h5py", "zarr", "pandas", "pydantic", "typer", "psutil", "rich.progress", "rich.live")
+_SERVER = ("starlette", "uvicorn", "iotrace.ui")
 
 
 def _imported(*words: str, cwd: Path | None = None) -> set[str]:
@@ -91,12 +92,12 @@ def test_numpy_starts_no_threads_and_the_environment_stays(
 
 def test_a_report_imports_what_it_prints_with(trace: Path) -> None:
     modules = _imported("report", str(trace))
-    assert _below(modules, *_OTHERS, *_HEAVY) == []
+    assert _below(modules, *_OTHERS, *_HEAVY, *_SERVER) == []
 
 
 def test_the_version_imports_nothing_else() -> None:
     modules = _imported("--version")
-    assert _below(modules, *_OTHERS, *_HEAVY, "numpy", "msgspec", "rich", "iotrace.analysis") == []
+    assert _below(modules, *_OTHERS, *_HEAVY, *_SERVER, "numpy", "msgspec", "rich", "iotrace.analysis") == []
 
 
 def _iotrace(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -114,6 +115,7 @@ _COMMANDS = (
     "top",
     "report",
     "ls",
+    "ui",
     "compare",
     "check",
     "sweep",

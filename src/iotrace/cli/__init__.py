@@ -28,6 +28,7 @@ _COMMANDS = (
     "report",
     "open",
     "ls",
+    "ui",
     "compare",
     "check",
     "sweep",

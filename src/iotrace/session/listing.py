@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,19 +35,36 @@ class Recorded(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class Headline(msgspec.Struct, frozen=True, kw_only=True):
+    """What a list shows of a report: the verdict's class, what it blames, and the figures of its rank.
+
+    `wait_fraction` is the share of the measured steps that waited for data. None is what is not known.
+    """
+
+    verdict_class: str | None = None
+    why: str | None = None
+    file: str | None = None
+    rank: int | None = None
+    ranks: int | None = None
+    step_ms: float | None = None
+    steps_per_second: float | None = None
+    wait_fraction: float | None = None
+
+
 class StoredVerdict(msgspec.Struct, frozen=True):
     """What the report after the run said; it holds for these `recorded` data and this `iotrace_version`."""
 
     text: str
     iotrace_version: str
     recorded: Recorded
+    headline: Headline = Headline()
 
 
 class ListedSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session in a list; `problem` says why it cannot be read, then the rest is None.
 
-    `seconds` is how long it took, of one that is running so far. `verdict` is None where none was stored, or
-    where it is not of the data that are there.
+    `seconds` is how long it took, of one that is running so far. `verdict` and `headline` are None where none
+    was stored, or where it is not of the data that are there.
     """
 
     name: str
@@ -58,6 +75,8 @@ class ListedSession(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     state: str | None = None
     verdict: str | None = None
+    headline: Headline | None = None
+    host: str | None = None
     bytes: int | None = None
     problem: str | None = None
 
@@ -135,7 +154,11 @@ def delete_sessions(directory: Path, wanted: Sequence[str]) -> None:
 
 
 def _listed(path: Path, directory: Path) -> ListedSession:
-    name = path.resolve().name if path == directory else str(path.relative_to(directory))
+    return listed(path, path.resolve().name if path == directory else str(path.relative_to(directory)))
+
+
+def listed(path: Path, name: str) -> ListedSession:
+    """Say how the session at `path` went, and what was kept of its report; `name` is what a list calls it."""
     try:
         launches = read_launches(path)
     except SessionError as error:
@@ -149,6 +172,8 @@ def _listed(path: Path, directory: Path) -> ListedSession:
         seconds = first.outcome.duration_ns / 1e9
     elif len(ends_ns) == len(launches):
         seconds = (max(ends_ns) - first.manifest.started_ns) / 1e9
+    files = list(_files(path))
+    stored = _stored(path, files)
     return ListedSession(
         name=name,
         path=str(path),
@@ -157,28 +182,35 @@ def _listed(path: Path, directory: Path) -> ListedSession:
         seconds=seconds,
         exit_code=joint_exit_code(launches),
         state=state,
-        verdict=stored_verdict(path),
-        bytes=sum(size for _, size in _files(path)),
+        verdict=None if stored is None else stored.text,
+        headline=None if stored is None else stored.headline,
+        host=first.manifest.host,
+        bytes=sum(size for _, size in files),
     )
 
 
-def store_verdict(session: Path, text: str, iotrace_version: str) -> None:
+def store_verdict(session: Path, text: str, iotrace_version: str, headline: Headline | None = None) -> None:
     """Keep what the report says of `session`, for lists."""
     readable = text.encode(errors="replace").decode()
-    stored = StoredVerdict(readable, iotrace_version, _recorded(session))
+    stored = StoredVerdict(readable, iotrace_version, _recorded(_files(session)), headline or Headline())
     write_document(session / names.OUT / names.VERDICT, stored)
 
 
 def stored_verdict(session: Path) -> str | None:
     """Return the verdict stored in `session`; None where it is of other data, or of another iotrace."""
+    stored = _stored(session, list(_files(session)))
+    return None if stored is None else stored.text
+
+
+def _stored(session: Path, files: list[tuple[str, int]]) -> StoredVerdict | None:
     stored = read_document(session / names.OUT / names.VERDICT, StoredVerdict)
-    if stored is None or stored.iotrace_version != __version__ or stored.recorded != _recorded(session):
+    if stored is None or stored.iotrace_version != __version__ or stored.recorded != _recorded(files):
         return None
-    return stored.text
+    return stored
 
 
-def _recorded(session: Path) -> Recorded:
-    sizes = [size for path, size in _files(session) if not path.startswith(_BY_READERS)]
+def _recorded(files: Iterable[tuple[str, int]]) -> Recorded:
+    sizes = [size for path, size in files if not path.startswith(_BY_READERS)]
     return Recorded(len(sizes), sum(sizes))
 
 

@@ -101,7 +101,7 @@ _LOOPBACK = "127.0.0.1"
 _HOSTS = (_LOOPBACK, "localhost")  # another name that leads here is a page's that tries to read the trace
 _POLL_SECONDS = 0.5
 # Perfetto's own pages ask foreign hosts, and a trace processor on port 9001.
-_UI_POLICY = (
+UI_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; worker-src 'self' blob:; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
     "connect-src 'self' data: blob:; form-action 'none'; frame-ancestors 'none'"
@@ -204,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
             return
         kind = "application/wasm" if path.suffix == ".wasm" else mimetypes.guess_type(name)[0]
-        self._send_file(path, kind or "application/octet-stream", _UI_POLICY)
+        self._send_file(path, kind or "application/octet-stream", UI_POLICY)
 
     def _send_file(self, path: Path, kind: str, policy: str) -> None:
         try:

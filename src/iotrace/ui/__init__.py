@@ -1,0 +1,1 @@
+"""`iotrace ui`: all runs below directories in the browser, live and past."""

@@ -1,0 +1,76 @@
+"""The application: which address shows what. Requests name keys of the list, and never a path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from iotrace.ui import pages
+from iotrace.ui.access import Guard
+from iotrace.ui.answers import RefusedError, html, refused
+from iotrace.ui.index import Index
+from iotrace.ui.jobs import Jobs
+from iotrace.ui.lists import Lists
+from iotrace.ui.live import Feeds
+from iotrace.ui.running import Running
+from iotrace.ui.runs import Runs
+from iotrace.ui.timelines import Timelines
+
+
+def application(roots: Sequence[Path], token: str, host: str, read_only: bool, directory: Path) -> Starlette:
+    """Make the application that serves `roots`; `directory` is its own, for what analyses make."""
+    index, jobs, feeds = Index(roots), Jobs(directory), Feeds(directory)
+    lists, runs, timelines = Lists(index, read_only), Runs(index, jobs, read_only), Timelines(index, jobs)
+    running = Running(index, feeds)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        first = asyncio.create_task(asyncio.to_thread(index.entries))  # before anybody asks
+        try:
+            yield
+        finally:
+            first.cancel()
+            await jobs.close()
+            await feeds.close()
+
+    routes = [
+        Route("/", lists.show),
+        Route("/run", runs.show),
+        Route("/file", runs.file),
+        Route("/compare", runs.compare),
+        Route("/live", running.events),
+        Route("/metrics", running.metrics),
+        Route("/timeline", timelines.begin),
+        Route("/timeline/{job}/", timelines.page),
+        Route("/timeline/{job}/trace", timelines.trace),
+        Route("/timeline/{job}/ui/{name:path}", timelines.perfetto),
+        Route("/static/ui.css", _style),
+        Route("/static/ui.js", _script),
+    ]
+    if not read_only:
+        routes += [Route("/delete", lists.ask), Route("/delete", lists.delete, methods=["POST"])]
+    handlers: dict[Any, Any] = {404: _missing, RefusedError: refused}
+    guard = Middleware(Guard, token=token, host=host)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers, lifespan=lifespan)
+
+
+async def _style(_: Request) -> Response:
+    return Response(pages.style(), media_type="text/css")
+
+
+async def _script(_: Request) -> Response:
+    return Response(pages.script(), media_type="text/javascript")
+
+
+async def _missing(_: Request, error: Exception) -> Response:
+    return html("message.html", HTTPStatus.NOT_FOUND, title="Not there", text="There is no such page.")

@@ -1,0 +1,233 @@
+"""The list of everything that is served: what was kept of each report is read, nothing is analysed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from iotrace.errors import IotraceError
+from iotrace.session import names
+from iotrace.session.hangs import status_of
+from iotrace.session.listing import Headline, listed
+from iotrace.session.liveness import ENDED, KILLED, RUNNING, UNKNOWN
+from iotrace.session.masks import masked
+from iotrace.sweeps.kept import kept
+from iotrace.ui.places import CLOSED, SESSION, SWEEP, TRACE, TUNE, Place, Places
+
+FAILED, DAMAGED = "failed", "damaged"
+_FRESH_SECONDS = 1.0  # a list that is not older is shown again
+_AGAIN_SECONDS = 30.0  # of what may change without a file's time changing
+_LIVE = (RUNNING, "hung", "computing")
+_SIGNS = ("", names.MANIFEST, names.OUTCOME, f"{names.OUT}/{names.VERDICT}", names.LAUNCHES, names.PROCESSES)
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the list; `problem` says why nothing can be shown of it. None is what is not known."""
+
+    place: Place
+    program: str = ""
+    verdict: str | None = None
+    headline: Headline = Headline()
+    state: str | None = None
+    started_ns: int | None = None
+    seconds: float | None = None
+    host: str | None = None
+    bytes: int | None = None
+    problem: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What addresses call it."""
+        return self.place.key
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its run goes on."""
+        return self.state in _LIVE
+
+
+class Query(NamedTuple):
+    """What of the list is asked for, as its address says it."""
+
+    text: str = ""
+    verdict: str = ""
+    state: str = ""
+    sort: str = "started"
+    order: str = "down"
+
+
+_Known = tuple[tuple[int, ...], float, Entry]  # the signature of its files, when it was read, what was read
+
+
+class Index:
+    """Reads each place again only when its files have changed. Several threads may ask."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._places = Places(roots)
+        self._known: dict[Path, _Known] = {}
+        self._told: dict[Path, tuple[tuple[int, ...], Entry]] = {}
+        self._lock = threading.Lock()
+        self._entries: dict[str, Entry] = {}
+        self._looked = 0.0
+
+    def entries(self) -> list[Entry]:
+        """List what is there."""
+        with self._lock:
+            if time.monotonic() - self._looked > _FRESH_SECONDS or not self._looked:
+                self._entries = {place.key: self._entry(place) for place in self._places.walk()}
+                self._looked = time.monotonic()
+            return list(self._entries.values())
+
+    def get(self, key: str) -> Entry | None:
+        """Return what addresses call `key`, as it is now; None where there is nothing of that name."""
+        self.entries()
+        with self._lock:
+            found = self._entries.get(key)
+            if found is None or not found.place.path.exists():
+                return None
+            found = self._entries[key] = self._entry(found.place)
+            return found
+
+    def learn(self, entry: Entry, verdict: str, headline: Headline) -> None:
+        """Show in the list what an analysis has found, as long as the files are the same."""
+        known = msgspec.structs.replace(entry, verdict=verdict, headline=headline)
+        with self._lock:
+            self._told[entry.place.path] = _signature(entry.place), known
+            self._looked = 0.0
+
+    def forget(self) -> None:
+        """Look anew at the next question."""
+        with self._lock:
+            self._looked = 0.0
+
+    def _entry(self, place: Place) -> Entry:
+        signature, now = _signature(place), time.monotonic()
+        known = self._known.get(place.path)
+        if known is None or known[0] != signature or known[2].place != place or _is_old(known, now):
+            known = signature, now, _read(place)
+            self._known[place.path] = known
+        entry, told = known[2], self._told.get(place.path)
+        if told is not None and told[0] == signature and entry.headline.verdict_class is None:
+            return msgspec.structs.replace(entry, verdict=told[1].verdict, headline=told[1].headline)
+        return entry
+
+
+def _is_old(known: _Known, now: float) -> bool:
+    """Whether it may be otherwise now, although no file's time says so."""
+    _, then, entry = known
+    if entry.state in (ENDED, FAILED, KILLED, DAMAGED, None):
+        return False
+    return entry.is_live or now - then > _AGAIN_SECONDS
+
+
+def _signature(place: Place) -> tuple[int, ...]:
+    signs: tuple[str, ...] = _SIGNS if place.kind == SESSION else ("",)
+    if place.kind in (SWEEP, TUNE):
+        signs = (names.SWEEP_RESULT, names.TUNE_RESULT)
+    found = []
+    for sign in signs:
+        try:
+            found.append(os.lstat(os.path.join(place.path, sign) if sign else place.path).st_mtime_ns)
+        except OSError:
+            found.append(0)
+    return tuple(found)
+
+
+def _read(place: Place) -> Entry:
+    try:
+        if place.kind == SESSION:
+            return _session(place)
+        if place.kind in (SWEEP, TUNE):
+            return _sweep(place)
+        if place.kind == TRACE:
+            return Entry(place=place, program="a trace of torch.profiler", bytes=place.path.stat().st_size)
+    except (OSError, IotraceError) as error:
+        what = error.strerror if isinstance(error, OSError) else str(error)
+        return Entry(place=place, state=DAMAGED, problem=f"cannot be read: {what}")
+    assert place.kind == CLOSED
+    return Entry(place=place, state=DAMAGED, problem="cannot be read: its directory is closed to you")
+
+
+def _session(place: Place) -> Entry:
+    found = listed(place.path, place.key)
+    if found.problem is not None:
+        return Entry(place=place, state=DAMAGED, problem=found.problem)
+    state = found.state
+    if state == ENDED and found.exit_code:
+        state = FAILED
+    if state == RUNNING:
+        with suppress(IotraceError):
+            state = status_of(place.path).state
+    return Entry(
+        place=place,
+        program=_program(found.argv),
+        verdict=found.verdict,
+        headline=found.headline or Headline(),
+        state=state,
+        started_ns=found.started_ns,
+        seconds=found.seconds,
+        host=found.host,
+        bytes=found.bytes,
+    )
+
+
+def _sweep(place: Place) -> Entry:
+    found = kept(place.path)
+    if found is None:
+        return Entry(place=place, state=DAMAGED, problem="its result is damaged")
+    return Entry(
+        place=place,
+        program=_program(found.argv),
+        verdict=found.verdict.text,
+        headline=Headline(verdict_class=place.kind),
+        state=ENDED if found.complete else UNKNOWN,
+    )
+
+
+def _program(argv: Sequence[str]) -> str:
+    """Where the interpreter lies says little of a run."""
+    return " ".join([Path(word).name if place == 0 else word for place, word in enumerate(masked(argv))])
+
+
+_SORTS: dict[str, Callable[[Entry], Any]] = {
+    "name": lambda each: each.key,
+    "verdict": lambda each: each.headline.verdict_class,
+    "state": lambda each: each.state,
+    "wait": lambda each: each.headline.wait_fraction,
+    "step": lambda each: each.headline.step_ms,
+    "rate": lambda each: each.headline.steps_per_second,
+    "started": lambda each: each.started_ns,
+    "took": lambda each: each.seconds,
+    "host": lambda each: each.host,
+    "ranks": lambda each: each.headline.ranks,
+    "size": lambda each: each.bytes,
+}
+SORTS = tuple(_SORTS)
+
+
+def chosen(entries: Iterable[Entry], query: Query) -> list[Entry]:
+    """Choose and sort; what is not known stands last in either order."""
+    words = query.text.lower().split()
+    found = [
+        each
+        for each in entries
+        if (not query.verdict or each.headline.verdict_class == query.verdict)
+        and (not query.state or each.state == query.state)
+        and all(word in _text(each) for word in words)
+    ]
+    value = _SORTS.get(query.sort, _SORTS["started"])
+    known = [each for each in found if value(each) is not None]
+    known.sort(key=value, reverse=query.order != "up")
+    return known + [each for each in found if value(each) is None]
+
+
+def _text(entry: Entry) -> str:
+    parts = (entry.key, entry.program, entry.verdict, entry.headline.why, entry.host, entry.problem)
+    return " ".join(filter(None, parts)).lower()

@@ -1,0 +1,77 @@
+"""The list of runs, and the deletion of one after a question."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from http import HTTPStatus
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from iotrace.errors import IotraceError
+from iotrace.session.listing import delete_sessions
+from iotrace.ui.answers import RefusedError, found, html
+from iotrace.ui.index import SORTS, Entry, Index, Query, chosen
+from iotrace.ui.places import SESSION
+
+_ROWS = 200  # of a page
+_MOST_FORM_BYTES = 1 << 16
+
+
+class Lists:
+    """What is served, filtered and sorted as the address says."""
+
+    def __init__(self, index: Index, read_only: bool) -> None:
+        self._index, self._read_only = index, read_only
+
+    async def show(self, request: Request) -> Response:
+        """Show the list."""
+        asked = request.query_params
+        query = Query(**{name: asked.get(name, default) for name, default in Query()._asdict().items()})
+        entries = await asyncio.to_thread(self._index.entries)
+        rows = await asyncio.to_thread(chosen, entries, query)
+        pages = max(1, -(-len(rows) // _ROWS))
+        number = asked.get("page", "")
+        page = min(pages, max(1, int(number))) if number.isdecimal() and len(number) < 9 else 1
+        return html(
+            "list.html",
+            title="Runs",
+            query=query,
+            sorts=SORTS,
+            rows=rows[(page - 1) * _ROWS : page * _ROWS],
+            found=len(rows),
+            count=len(entries),
+            page=page,
+            pages=pages,
+            verdicts=sorted(Counter(filter(None, (each.headline.verdict_class for each in entries))).items()),
+            states=sorted(Counter(filter(None, (each.state for each in entries))).items()),
+        )
+
+    async def ask(self, request: Request) -> Response:
+        """Ask whether a session shall be deleted."""
+        entry = await self._deletable(request.query_params.get("of", ""))
+        return html("delete.html", title="Delete a session", entry=entry)
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a session."""
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MOST_FORM_BYTES:
+                raise RefusedError("That is too long for a form.", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        entry = await self._deletable(dict(parse_qsl(body.decode(errors="replace"))).get("of", ""))
+        path = entry.place.path
+        try:
+            await asyncio.to_thread(delete_sessions, path.parent, [path.name])
+        except IotraceError as error:
+            raise RefusedError(f"{error}. {error.remedy}", HTTPStatus.OK, "Not deleted") from error
+        self._index.forget()
+        return RedirectResponse("/", HTTPStatus.SEE_OTHER)
+
+    async def _deletable(self, key: str) -> Entry:
+        entry = await found(self._index, key)
+        if entry.place.kind != SESSION or entry.is_live:
+            raise RefusedError("Only a session that has ended can be deleted.", HTTPStatus.OK, "Not deleted")
+        return entry

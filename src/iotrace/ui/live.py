@@ -1,0 +1,118 @@
+"""Runs that go on: `iotrace top` looks at each that somebody asks for, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from iotrace.analysis.results.top import Top
+from iotrace.errors import IotraceError
+from iotrace.session.hangs import status_of
+
+_INTERVAL_S = "1"
+_LINE_BYTES = 64 << 20
+_PATIENCE_S = 60.0  # nobody has asked: the looking ends
+_HANG_EVERY_S = 5.0
+_CODE = "import sys; sys.path[:] = {path!r}; from iotrace.cli import main; main()"
+
+
+class Look:
+    """What was seen last of a run: `top`, and what is told of a hang. `number` counts the looks."""
+
+    def __init__(self) -> None:
+        self.top: Top | None = None
+        self.hang: list[str] = []
+        self.state = ""
+        self.number = 0
+        self.over = False
+        self.asked = time.monotonic()
+        self.news = asyncio.Condition()
+
+
+class Feeds:
+    """One look at each run, for all who watch it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._looks: dict[Path, Look] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    def of(self, path: Path) -> Look:
+        """Return what is seen of the session at `path`; the looking begins where it has not."""
+        look = self._looks.get(path)
+        if look is None:
+            look = self._looks[path] = Look()
+            running = asyncio.create_task(self._watch(path, look))
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
+        look.asked = time.monotonic()
+        return look
+
+    async def follow(self, path: Path) -> AsyncIterator[Look]:
+        """Yield each look, until the run is over; without news every few seconds the same again."""
+        number = -1
+        while True:
+            look = self.of(path)
+            async with look.news:
+                if look.number == number and not look.over:
+                    with suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(look.news.wait(), _HANG_EVERY_S)
+            number = look.number
+            yield look
+            if look.over:
+                return
+
+    async def close(self) -> None:
+        """End all looking."""
+        for running in list(self._running):
+            running.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _watch(self, path: Path, look: Look) -> None:
+        # No module is imported from a directory that is served: the process has our path, and lies elsewhere.
+        code = _CODE.format(path=[each for each in sys.path if each])
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            code,
+            *("top", "--json", "-i", _INTERVAL_S, str(path)),
+            cwd=self._directory,
+            limit=_LINE_BYTES,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        hang_at = 0.0
+        try:
+            while line := await process.stdout.readline():
+                with suppress(msgspec.DecodeError):
+                    look.top = msgspec.json.decode(line, type=Top)
+                if time.monotonic() - hang_at > _HANG_EVERY_S:
+                    with suppress(IotraceError, OSError):
+                        found = await asyncio.to_thread(status_of, path)
+                        look.state, look.hang = found.state, found.text
+                    hang_at = time.monotonic()
+                await self._tell(look)
+                if time.monotonic() - look.asked > _PATIENCE_S:
+                    return
+            look.over = True
+        except ValueError:  # a line beyond the limit
+            look.over = True
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            self._looks.pop(path, None)
+            await process.wait()
+            await self._tell(look)
+
+    async def _tell(self, look: Look) -> None:
+        async with look.news:
+            look.number += 1
+            look.news.notify_all()

@@ -1,0 +1,108 @@
+"""What is shown of a run: its report, its views, their files; and two runs compared."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response
+
+from iotrace.report.views import VIEWS
+from iotrace.ui import pages
+from iotrace.ui.answers import PATIENCE_S, RefusedError, found, html, unfinished
+from iotrace.ui.index import Entry, Index
+from iotrace.ui.jobs import Job, Jobs
+from iotrace.ui.places import SESSION, SWEEP, TRACE, TUNE
+from iotrace.ui.worker import COMPARISON, PAGE, REPORT, SWEEP as A_SWEEP, Done, Shown, Task, decoded
+
+_KINDS = {"json": "application/json", "csv": "text/csv; charset=utf-8"}
+
+
+class Runs:
+    """Pages of what the list holds."""
+
+    def __init__(self, index: Index, jobs: Jobs, read_only: bool) -> None:
+        self._index, self._jobs, self._read_only = index, jobs, read_only
+
+    async def show(self, request: Request) -> Response:
+        """Show a run's report, one of its views, or how it goes."""
+        entry = await found(self._index, request.query_params.get("of", ""))
+        if entry.is_live:
+            return html("live.html", title=entry.key, entry=entry, bar=self._bar(entry, Done(), ""))
+        job, name = await self._job(entry), request.query_params.get("view", "")
+        if (waiting := unfinished(job, f"The report of {entry.key} is being made")) is not None:
+            return waiting
+        done = _done(job)
+        if done.verdict and entry.headline.verdict_class is None:
+            self._index.learn(entry, done.verdict, done.headline)
+        if not name:
+            text = await asyncio.to_thread((job.directory / PAGE).read_text, errors="replace")
+            framed, policy = pages.framed(text, **self._bar(entry, done, ""))
+            return HTMLResponse(framed.encode(errors="replace"), headers={"Content-Security-Policy": policy})
+        _known(name, done)
+        tables = decoded((job.directory / f"{name}.shown").read_bytes(), list[Shown])
+        bar = self._bar(entry, done, name)
+        return html(
+            "view.html", title=f"{name} · {entry.key}", name=name, tables=tables, bar=bar, entry=entry
+        )
+
+    async def file(self, request: Request) -> Response:
+        """Hand over a report's or a view's JSON, or a view's CSV."""
+        entry = await found(self._index, request.query_params.get("of", ""))
+        form, name = request.query_params.get("form", "json"), request.query_params.get("view", "")
+        if entry.is_live or form not in _KINDS or (form == "csv" and not name):
+            raise RefusedError("There is no such file.")
+        job = await self._job(entry)
+        if (waiting := unfinished(job, f"The report of {entry.key} is being made")) is not None:
+            return waiting
+        if name:
+            _known(name, _done(job))
+        file = f"{name or 'report'}.{form}"
+        return FileResponse(job.directory / file, media_type=_KINDS[form], filename=file)
+
+    async def compare(self, request: Request) -> Response:
+        """Show what changed between two runs, the older one first."""
+        keys = list(dict.fromkeys(request.query_params.getlist("of")))
+        if len(keys) != 2:
+            raise RefusedError("Tick two runs in the list.", HTTPStatus.OK, "Compare two runs")
+        both = [await found(self._index, key) for key in keys]
+        kinds = {entry.place.kind for entry in both}
+        if kinds not in ({SESSION}, {TRACE}) or any(entry.is_live for entry in both):
+            what = "Two sessions that have ended can be compared, or two traces."
+            raise RefusedError(what, HTTPStatus.OK, "Compare two runs")
+        both.sort(key=lambda entry: entry.started_ns or 0)
+        paths = [str(entry.place.path) for entry in both]
+        job = await self._jobs.get(Task(kind=COMPARISON, paths=paths, traces=kinds == {TRACE}), PATIENCE_S)
+        if (waiting := unfinished(job, "The runs are being compared")) is not None:
+            return waiting
+        text = await asyncio.to_thread((job.directory / PAGE).read_text, errors="replace")
+        framed, policy = pages.framed(text, entry=None, both=both, tabs=[], name="", files=[], deletes=False)
+        return HTMLResponse(framed.encode(errors="replace"), headers={"Content-Security-Policy": policy})
+
+    async def _job(self, entry: Entry) -> Job:
+        kind = A_SWEEP if entry.place.kind in (SWEEP, TUNE) else REPORT
+        task = Task(kind=kind, paths=[str(entry.place.path)], traces=entry.place.kind == TRACE)
+        return await self._jobs.get(task, PATIENCE_S)
+
+    def _bar(self, entry: Entry, done: Done, name: str) -> dict[str, object]:
+        """What the bar on top of each of a run's pages shows."""
+        return {
+            "entry": entry,
+            "both": [],
+            "name": name,
+            "tabs": [(view, VIEWS[view].shows) for view in done.views],
+            "files": [] if entry.is_live else ["json", "csv"] if name else ["json"],
+            "deletes": not self._read_only and entry.place.kind == SESSION and not entry.is_live,
+        }
+
+
+def _done(job: Job) -> Done:
+    assert job.done is not None
+    return job.done
+
+
+def _known(name: str, done: Done) -> None:
+    """A view's name becomes that of a file: it has to be one of the report's."""
+    if name not in done.views:
+        raise RefusedError(f"This run has no view {name}.")

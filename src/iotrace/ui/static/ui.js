@@ -1,0 +1,35 @@
+"use strict";
+(() => {
+  // The list follows what is typed: the address stays one that can be sent to somebody.
+  const filter = document.getElementById("filter");
+  if (filter) {
+    let timer = 0, asked = 0;
+    const ticks = () => [...document.querySelectorAll("#compare input:checked")];
+    const look = () => {
+      const button = document.querySelector("#compare button");
+      if (button) button.disabled = ticks().length !== 2;
+    };
+    const show = async () => {
+      const number = ++asked;
+      const query = new URLSearchParams([...new FormData(filter)].filter(([, value]) => value));
+      const answer = await fetch("/?" + query);
+      if (!answer.ok || number !== asked) return;
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      document.getElementById("rows").replaceWith(document.adoptNode(page.getElementById("rows")));
+      history.replaceState(null, "", "/?" + query);
+      look();
+    };
+    filter.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(show, 120); });
+    filter.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); show(); });
+    document.addEventListener("change", look);
+    look();
+  }
+
+  // A run that goes on: what the server sends is shown as it comes, and at the end the report.
+  const live = document.getElementById("live");
+  if (live) {
+    const events = new EventSource(live.dataset.events);
+    events.addEventListener("look", (event) => { live.innerHTML = event.data; });
+    events.addEventListener("over", () => { events.close(); location.reload(); });
+  }
+})();

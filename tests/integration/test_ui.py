@@ -1,0 +1,231 @@
+"""`iotrace ui` as a command: recorded runs, a live one, and in Chromium what people see."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from iotrace.session.listing import Headline
+from tests.support.chromium import Chromium
+from tests.support.runs import SMALL_LOOP, Run, launcher, run_traced
+from tests.support.served import TOKEN, session
+
+PROGRAM = """
+import iotrace, os, time
+with open("data.bin", "wb") as file:
+    file.write(os.urandom(1 << 20))
+def batches():
+    while not os.path.exists("enough"):
+        with open("data.bin", "rb") as file:
+            yield file.read()
+        time.sleep(0.01)
+for batch in iotrace.batches(batches()):
+    time.sleep(0.005)
+"""
+GLOO = Path(__file__).parent.parent / "data" / "gloo_rank0.json.gz"
+_SIDEWAYS = "document.documentElement.scrollWidth - window.innerWidth"
+# Pages of Perfetto say much; of ours only what is wrong.
+_READY = "document.readyState === 'complete' && !document.querySelector('meta[http-equiv=refresh]')"
+
+
+@contextmanager
+def serving(*words: str, directory: Path) -> Iterator[str]:
+    """Run ``iotrace ui WORDS`` and yield the server's address; it leaves nothing behind."""
+    temporary = directory / "tmp"
+    temporary.mkdir(exist_ok=True)
+    line = [sys.executable, "-m", "iotrace", "ui", *words, "--port", "0", "--token", TOKEN]
+    with subprocess.Popen(
+        line, stdout=subprocess.PIPE, text=True, cwd=directory, env={**os.environ, "TMPDIR": str(temporary)}
+    ) as server:
+        assert server.stdout is not None
+        try:
+            for told in server.stdout:
+                if found := re.match(r"open +(http://127.0.0.1:\d+)/", told):
+                    yield found[1]
+                    break
+            else:
+                raise AssertionError("no address")
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.stdout.read()
+            assert server.wait(60) == -signal.SIGTERM
+    assert list(temporary.iterdir()) == []
+
+
+def ask(address: str) -> bytes:
+    """Get an address as a program does."""
+    end = time.monotonic() + 120
+    while True:
+        with urlopen(Request(address, headers={"Authorization": f"Bearer {TOKEN}"}), timeout=60) as answer:
+            body: bytes = answer.read()
+            if answer.status != 202:
+                return body
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def test_ctrl_c_ends_it_in_peace(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "iotrace", "ui", "--port", "0"]
+    with subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        while not server.stdout.readline().startswith("until"):
+            pass
+        time.sleep(0.5)  # its handlers of signals come with its loop
+        server.send_signal(signal.SIGINT)
+        assert (server.stderr.read(), server.wait(60)) == ("", 0)
+
+
+def test_reports_views_and_files_of_a_recorded_run(unet_run: Run, tmp_path: Path) -> None:
+    root = unet_run.session.parent
+    with serving(str(root), directory=tmp_path) as server:
+        of = f"of={unet_run.session.name}"
+        page = ask(f"{server}/run?{of}").decode()
+        views = re.findall(r"view=([a-z-]+)", page)
+        assert {"operators", "startup", "storage", "system"} <= set(views)
+        assert "kernels" not in views  # there was no device
+        found = json.loads(ask(f"{server}/file?{of}&form=json"))
+        for view in views:
+            assert json.loads(ask(f"{server}/file?{of}&view={view}&form=json"))["view"] == view
+            assert b"," in ask(f"{server}/file?{of}&view={view}&form=csv")
+            assert b"<table>" in ask(f"{server}/run?{of}&view={view}")
+        listed = ask(f"{server}/").decode()
+        assert found["verdict"]["banner"] in listed
+        assert f">{found['verdict']['class']} (1)<" in listed
+
+
+def test_a_live_run_has_metrics_and_then_a_report(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    line, path = launcher(tmp_path, ["program.py"], ["-q"])
+    with serving(str(tmp_path), directory=tmp_path) as server:
+        running = subprocess.Popen(line, cwd=tmp_path)
+        try:
+            end = time.monotonic() + 120
+            while b"iotrace_steps_per_second{" not in (text := ask(f"{server}/metrics")):
+                assert time.monotonic() < end
+                time.sleep(0.5)
+            assert f'iotrace_hung{{session="{path.name}"}} 0.0'.encode() in text
+            assert b"data-events" in ask(f"{server}/run?of={path.name}")
+        finally:
+            (tmp_path / "enough").touch()
+            assert running.wait(60) == 0
+        time.sleep(1.1)  # the list is a second old at most
+        assert b"data-events" not in ask(f"{server}/run?of={path.name}")
+
+
+@contextmanager
+def browsing(server: str, directory: Path) -> Iterator[Chromium]:
+    """Open the server's first address in a browser."""
+    with Chromium(directory / "profile") as browser:
+        browser.open(f"{server}/?token={TOKEN}")
+        browser.until("document.querySelector('#filter') !== null")
+        yield browser
+
+
+@pytest.mark.chromium
+def test_chromium_filters_two_thousand_sessions(tmp_path: Path) -> None:
+    for number in range(2000):
+        kind = "input-bound" if number % 4 else "not-input-bound"
+        told = Headline(verdict_class=kind, wait_fraction=number / 2000)
+        session(
+            tmp_path / "runs" / f"run-{number:04}",
+            verdict=f"{kind.upper()} {number}",
+            headline=told,
+            started_ns=10**18 + number,
+        )
+    with serving(str(tmp_path / "runs"), directory=tmp_path) as server, browsing(server, tmp_path) as browser:
+        status = "document.querySelector('#rows [role=status]').textContent"
+        rows = "document.querySelectorAll('.runs tbody tr').length"
+        assert browser.evaluate(status) == "2000 of 2000 runs"
+        assert browser.evaluate(rows) == 200
+        browser.evaluate("const t = document.querySelector('[name=text]'); t.value = 'run-17';"
+                         "t.dispatchEvent(new Event('input', {bubbles: true}))")  # fmt: skip
+        browser.until(f"{status} === '100 of 2000 runs'")
+        assert "text=run-17" in browser.evaluate("location.href")
+        browser.evaluate("const v = document.querySelector('[name=verdict]'); v.value = 'not-input-bound';"
+                         "v.dispatchEvent(new Event('input', {bubbles: true}))")  # fmt: skip
+        browser.until(f"{status} === '25 of 2000 runs'")
+        browser.open(browser.evaluate("location.href"))  # what is sent to somebody shows the same
+        browser.until(f"{_READY} && {rows} === 25")
+        browser.evaluate(
+            "[...document.querySelectorAll('.runs input')].slice(0, 2).forEach((tick) => tick.click())"
+        )
+        assert not browser.evaluate("document.querySelector('#compare button').disabled")
+        assert browser.said == []
+
+
+@pytest.mark.chromium
+def test_chromium_shows_each_tab_without_errors_or_sideways_scroll(unet_run: Run, tmp_path: Path) -> None:
+    other = run_traced(tmp_path, [SMALL_LOOP, "20"], ["-q"]).session
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    (traces / GLOO.name).write_bytes(GLOO.read_bytes())
+    roots = (str(unet_run.session), str(other), str(traces))
+    with serving(*roots, directory=tmp_path) as server, browsing(server, tmp_path) as browser:
+        found = browser.evaluate(
+            "[...document.querySelectorAll('.runs th a[href^=\"/run\"]')].map((a) => a.href)"
+        )
+        assert len(found) == 3
+        browser.open(f"{server}/compare?" + "&".join(one.partition("?")[2] for one in found[:2]))
+        browser.until(f"{_READY} && document.querySelector('.uibar, .said') !== null")
+        addresses = [f"{server}/"]
+        for one in found:
+            browser.open(one)
+            browser.until(f"location.href === {json.dumps(one)} && {_READY}")
+            browser.until("document.querySelector('.uibar') !== null")
+            addresses += browser.evaluate(
+                "[...document.querySelectorAll('.uibar nav a[href*=\"/run?\"]')].map((a) => a.href)"
+            )
+        assert len(addresses) > 12
+        for address in addresses:
+            browser.open(address)
+            browser.until(f"location.href === {json.dumps(address)} && {_READY}")
+            for width in (390, 1280):
+                browser.size(width, 900, phone=width < 500)
+                assert browser.evaluate(_SIDEWAYS) <= 0, (address, width)
+        assert browser.said == []
+
+
+@pytest.mark.chromium
+def test_chromium_follows_a_run_to_its_report(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    line, path = launcher(tmp_path, ["program.py"], ["-q"])
+    with serving(str(tmp_path), directory=tmp_path) as server, browsing(server, tmp_path) as browser:
+        running = subprocess.Popen(line, cwd=tmp_path)
+        try:
+            end = time.monotonic() + 120
+            while b">running<" not in ask(f"{server}/"):
+                assert time.monotonic() < end
+                time.sleep(0.3)
+            browser.open(f"{server}/run?of={path.name}")
+            browser.until("document.querySelector('#live .tiles') !== null")
+            first = browser.evaluate("document.querySelector('#live .note').textContent")
+            browser.until(f"document.querySelector('#live .note').textContent !== {json.dumps(first)}")
+        finally:
+            (tmp_path / "enough").touch()
+            assert running.wait(60) == 0
+        browser.until(
+            "document.querySelector('#live') === null && document.querySelector('.verdict') !== null"
+        )
+        assert browser.said == []
+
+
+@pytest.mark.chromium
+def test_chromium_opens_the_timeline_at_a_step(unet_run: Run, tmp_path: Path) -> None:
+    with serving(str(unet_run.session), directory=tmp_path) as server, browsing(server, tmp_path) as browser:
+        browser.open(f"{server}/timeline?of={unet_run.session.name}&around=3")
+        browser.until("location.pathname.includes('/ui/') && location.hash.includes('visStart')")
+        browser.until("document.body.innerText.includes('Current Trace')")
