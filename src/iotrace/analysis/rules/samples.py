@@ -31,7 +31,6 @@ _MANY_SAMPLES = 16
         {"cause": "transform", "asleep": None},
         {"cause": "transform", "wait_ms": 4.0, "causes_ms": {"transform": 4.0}},
         {"cause": "transform", "wait_ms": 9.0, "causes_ms": {"transform": 9.0}, "ready": 3.9},
-        {"cause": "transform", "wait_ms": 17.0, "ready": 3.9, "others_may_make_it": True},
         {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "fed_by": "the queue q"},
         {"cause": "transform", "item": "TensorDataset.__getitem__", "item_library": "torch"},
     ],

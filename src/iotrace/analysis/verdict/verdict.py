@@ -25,7 +25,7 @@ from iotrace.analysis.wait.data_wait import (
     KEPT_UP_PERCENT,
     MODERATELY_PERCENT,
     bound_fraction,
-    least_percent,
+    is_of_the_loader,
     verdict as verdict_in_words,
 )
 from iotrace.session.liveness import ENDED, RUNNING
@@ -192,7 +192,9 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
         return Finding(kind=kind, text=said, why=costs.why, cause="startup", rank=rank)
     text = f"{whose}{waits_text(rank, fraction)}"
     ready = None if rank.primary is None else rank.primary.queue_depth_mean
-    if 100 * fraction >= least_percent(ready, others_may_make_it=_others_may_make_it(rank)):
+    handing_over = wait.causes_ms.get("transport", 0.0) / wait.raw_ms if wait.raw_ms else 0.0
+    others = _others_may_make_it(rank)
+    if is_of_the_loader(100 * fraction, handing_over, ready, others_may_make_it=others):
         if (traced := _of_tracing(rank, fraction)) is not None:
             text = f"{whose}{traced}, the wait {percent(fraction)}"
             fix = _TRACE_LESS if rank.overhead is not None and rank.overhead.calls_cost_most else None

@@ -81,15 +81,18 @@ def bound_fraction(wait: DataWait) -> float | None:
     return wait.raw_wait_fraction if wait.stall_fraction is None else wait.stall_fraction
 
 
-def least_percent(ready: float | None, *, others_may_make_it: bool) -> float:
-    """Return from which share of a step on a wait is worth a word, where so many batches lie ready.
+def is_of_the_loader(
+    wait_percent: float, handing_over: float, ready: float | None, *, others_may_make_it: bool
+) -> bool:
+    """Whether a wait, of so much of a step, is worth a word, where so many batches lie ready.
 
     To take one that is ready takes a moment, too: where the loop finds one each time, a wait below 10 % is
-    no loader's fault; below 20 % neither, where it may be below 10 % without others, who took CPUs.
+    no loader's fault. Where it may be below that without others, who took CPUs, its part for `handing_over`
+    (a share) is none either: the loop may have waited for a CPU to take what lay ready.
     """
     if (ready or 0.0) < 1:
-        return MODERATELY_PERCENT
-    return _HIGHLY_PERCENT if others_may_make_it else KEPT_UP_PERCENT
+        return wait_percent >= MODERATELY_PERCENT
+    return (1 - handing_over if others_may_make_it else 1) * wait_percent >= KEPT_UP_PERCENT
 
 
 def device_waits(wait: DataWait) -> bool:

@@ -33,7 +33,7 @@ from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     core_free,
     file_costs,
-    least_percent,
+    is_of_the_loader,
     means_ms,
     unmade_fraction,
 )
@@ -131,8 +131,11 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     def is_waited_for(self) -> bool:
         """Whether the waits for all loaders of the loop are worth a word: 5 % of a step, or more of it."""
         all_ms = self.bound_ms if self.all_bound_ms is None else self.all_bound_ms
-        least = least_percent(self.ready, others_may_make_it=self.others_may_make_it)
-        return 100 * all_ms / self.step_ms >= least
+        handing_over = min(1.0, self.causes_ms.get("transport", 0.0) / self.wait_ms) if self.wait_ms else 0.0
+        others = self.others_may_make_it
+        return is_of_the_loader(
+            100 * all_ms / self.step_ms, handing_over, self.ready, others_may_make_it=others
+        )
 
     @property
     def first_samples_ms(self) -> float:
