@@ -66,7 +66,10 @@ def ready_text(rank: RankReport) -> str | None:
     if 100 * (bound_fraction(wait) or 0.0) >= KEPT_UP_PERCENT and rank.system.host is not None:
         from iotrace.analysis.host.disturbance import disturbances
 
-        gain = f"it may wait for a CPU to take one: {next(disturbances(rank.system.host), 'none was free')}"
+        others = next(disturbances(rank.system.host), None)
+        gain = f"to take one costs it {wait.causes_ms.get('transport', 0.0):.1f} ms a step"
+        if others is not None:
+            gain = f"it may wait for a CPU to take one: {others}"
     return f"the loader keeps up: {_found_ready(primary)}; {gain}"
 
 
