@@ -46,6 +46,8 @@ def test_what_is_concluded(row: Row, neighbours: str, data: Path, tmp_path: Path
     path = PROJECT.parent / "shared" / "programs" / row.program
     if not path.exists():
         pytest.skip(f"{path.name} is not there")
+    if row.needs:
+        pytest.importorskip(row.needs)
     session = tmp_path / "session"
     trace = [sys.executable, "-m", "iotrace", "run", "-q", "-o", str(session), "--"]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={row.ranks}"]

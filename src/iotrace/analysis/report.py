@@ -41,7 +41,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.rules.facts.job import job_facts
 from iotrace.analysis.rules.facts.loader import loader_facts
 from iotrace.analysis.rules.facts.rank import rank_facts
-from iotrace.analysis.rules.model import Finding, advice_of, culprits_of, find_all, unasked
+from iotrace.analysis.rules.model import Finding, advice_of, culprits_of, find_all, unasked, unsilenced
 from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.storage.amplification import with_amplification
 from iotrace.analysis.storage.by_mount import samples_of, with_storage
@@ -90,7 +90,7 @@ def rank_part(one: RankAnalysis) -> RankPart:
     outside = find_all("rank", facts)
     loaders = [finding for loader in loader_facts(one, figures) for finding in find_all("loader", loader)]
     found = [*outside, *find_all("loop", facts), *loaders, *_of_device(one)]
-    named = [*outside, *(finding for finding in loaders if finding.is_main_cause)]
+    named = unsilenced([*outside, *(finding for finding in loaders if finding.is_main_cause)])
     report = replace(figures, culprits=culprits_of(named))
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(

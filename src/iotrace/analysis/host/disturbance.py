@@ -89,10 +89,10 @@ class Alone(msgspec.Struct, frozen=True):
         return f"alone a step takes {least} {self.step_ms:.1f} ms"
 
 
-def may_be_all_of_wait(rank: Measured) -> bool:
+def may_be_all_of_wait(rank: Measured, least_percent: float = MODERATELY_PERCENT) -> bool:
     """Whether others may have made so much of the wait that too little of it is left for a verdict."""
     found = alone(rank)
-    return found.kept < 1 and 100 * found.least_wait_ms < MODERATELY_PERCENT * found.least_step_ms
+    return found.kept < 1 and 100 * found.least_wait_ms < least_percent * found.least_step_ms
 
 
 def taken_share(host: HostUse | None) -> float | None:

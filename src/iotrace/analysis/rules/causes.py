@@ -50,6 +50,9 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
     costs = f"{cause}{of_loader(facts)}{where} costs {cause_ms:.1f} ms of wait a step{share}"
     if cause == "startup":
         costs = f"starting and ending workers{of_loader(facts)} takes {cause_ms:.1f} ms a step"
+        if facts.first_samples_ms:
+            each = f"{facts.making.first_item_ms:.0f} ms each, others {facts.making.item_ms:.2g} ms"
+            costs += f", {facts.first_samples_ms:.1f} of it their first samples ({each})"
     yield finding(
         facts,
         text=costs,
@@ -62,6 +65,7 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         cost_ms=_spared_ms(facts, cause, remedy),
         tries=remedy.tries,
         spares_work=remedy.spares_work,
+        is_main_cause=cause == "startup" and facts.first_samples_ms >= MOSTLY * facts.wait_ms,
         **(predicted if remedy.gains else {}),
     )
 
@@ -114,8 +118,9 @@ def predicted_gain(facts: LoaderFacts, name: str, bound_ms: float) -> tuple[floa
 
 
 def cost_ms(facts: LoaderFacts, cause: str) -> float:
-    """What a cause takes of a step: of its wait, and to end workers and start others."""
-    return facts.causes_ms.get(cause, 0.0) + (facts.restart_ms if cause == "startup" else 0.0)
+    """What a cause takes of a step: of its wait, and to end workers, start others and get these ready."""
+    beyond_ms = facts.restart_ms + facts.first_samples_ms if cause == "startup" else 0.0
+    return facts.causes_ms.get(cause, 0.0) + beyond_ms
 
 
 def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
@@ -143,7 +148,8 @@ def _row_of(facts: LoaderFacts, cause: str, remedy: Remedy) -> str:
         "startup": "persistent_workers=True",
         "queued": f"prefetch_factor={2 * (facts.about.prefetch_factor or 0)}",
     }
-    return remedy.gone or knobs.get(cause, cause)
+    # The model's workers are as slow in their first samples, kept or not.
+    return "" if cause == "startup" and facts.first_samples_ms else remedy.gone or knobs.get(cause, cause)
 
 
 def costly(facts: LoaderFacts, cause: str) -> FileFacts | None:

@@ -170,8 +170,7 @@ def resolve(found: Sequence[Finding]) -> list[Finding]:
     work is a main cause, what spares it goes before what does it on more workers, unless another change
     gains more. What may gain nothing comes last.
     """
-    silenced = {rule for each in found if each.is_main_cause for rule in each.silences}
-    left = [each for each in found if each.remedy and each.rule not in silenced]
+    left = [each for each in unsilenced(found) if each.remedy]
     is_wasted = any(each.is_main_cause and each.spares_work for each in found)
     of_loaders = [each for each in left if _turn(each) in _OF_LOADERS]
     most_ms = max((each.gain_ms or 0.0 for each in of_loaders), default=0.0)
@@ -183,6 +182,12 @@ def resolve(found: Sequence[Finding]) -> list[Finding]:
         return each.tries, turn, -_worth(each, turn) if turn in _BY_GAIN else 0.0
 
     return sorted(left, key=place)
+
+
+def unsilenced(found: Sequence[Finding]) -> list[Finding]:
+    """Leave out what a main cause among these explains."""
+    silenced = {rule for each in found if each.is_main_cause for rule in each.silences}
+    return [each for each in found if each.rule not in silenced]
 
 
 def _worth(each: Finding, turn: int) -> float:

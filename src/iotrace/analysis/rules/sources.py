@@ -418,5 +418,5 @@ def read_by_every_rank(facts: LoaderFacts, *, alike: float = 0.9) -> Iterator[Fi
         cost_ms=gain_ms,
         is_main_cause=gain_ms >= _TOLD * facts.wait_ms,
         spares_work=True,
-        silences=("IO102", "IO103"),
+        silences=("IO102", "IO103", "IO407"),
     )

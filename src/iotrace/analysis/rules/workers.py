@@ -48,6 +48,8 @@ _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
         {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0, "core_free": False},
         {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 100.0},
         {"cause": "transport", "wait_ms": 9.0, "causes_ms": {"transport": 9.0}, "ready": 3.9},
+        {"cause": "transport", "ready": 3.9, "others_may_make_it": True},
+        {"cause": "transport", "wait_ms": 19.0, "causes_ms": {"transport": 19.0}, "ready": 3.9},
     ],
 )
 def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
@@ -132,8 +134,10 @@ def _more_ahead(facts: LoaderFacts) -> Remedy | None:
         {"cause": "startup", "epochs": 3},
         {"cause": "startup", "epochs": 3, "objects": 3},
         {"cause": "startup", "epochs": 100, "single": 100},
+        {"cause": "decode", "epochs": 6, "making": Making(fill_ms=40.0, first_item_ms=900.0, item_ms=2.0)},
     ],
     silent=[
+        {"cause": "decode", "epochs": 6, "making": Making(fill_ms=40.0, first_item_ms=30.0, item_ms=2.0)},
         {"cause": "startup", "epochs": 1},
         {"cause": "startup", "epochs": 3, "persistent_workers": True},
         {"cause": "startup", "epochs": 3, "wrapped": True},
@@ -143,8 +147,8 @@ def workers_restarted(facts: LoaderFacts) -> Iterator[Finding]:
     """Workers are ended and started anew for each epoch.
 
     Each new worker imports what the dataset needs, gets a copy of it, and makes its first batch while the
-    loop waits. The time counts outside the waits for batches, too: that in which iterators are made and
-    ended.
+    loop waits: where the dataset opens files or reads an index at its first sample, each does that again. The
+    time counts outside the waits for batches, too: that in which iterators are made and ended.
 
     Remedy: `persistent_workers=True`, on a DataLoader that is made once; where a program makes an iterator
     for each batch (`next(iter(loader))`), one iterator that is kept.
@@ -205,6 +209,7 @@ def _kept_workers(facts: LoaderFacts) -> Remedy | None:
         {"production_ms": 200.0, "core_free": False},
         {"production_ms": 200.0, "cpus": 2},
         {"production_ms": 90.0},
+        {"workers": 0, "step_ms": 10.0, "wait_ms": 0.9, "production_ms": 0.9},  # handing over costs as much
         {"production_ms": 200.0, "iterable": True, "fed_by": "the queue q"},
         {"production_ms": 200.0, "iterable": True, "making": Making(sharing=1.0, makers=1)},
     ],
@@ -237,7 +242,7 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     enough = _enough_workers(facts, made_ms, compute_ms, sleeps)
     bound_ms = min(_won_by_order(facts, enough), _beyond_the_cores(facts, made_ms))
     gain_ms, predicted = predicted_gain(facts, f"num_workers={enough}", bound_ms)
-    if not is_worth(gain_ms, facts):
+    if not is_worth(gain_ms, facts) or (not about.workers and gain_ms < _HANDING_OVER_MS):
         return
     shards = "; its IterableDataset has to share its samples among them" if about.iterable else ""
     room = "they mostly sleep" if sleeps else "the cores are not all busy"

@@ -23,7 +23,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.rules.model import rule_of, saves_wait
 from iotrace.analysis.verdict.device import each_step
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, device_waits
+from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT, bound_fraction, device_waits
 from iotrace.units import percent
 
 MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for it
@@ -63,6 +63,13 @@ def ready_text(rank: RankReport) -> str | None:
         gain = "what a faster loader saves is unknown, as no CPU was free"
     if primary is None or primary.queue_depth_mean is None or primary.queue_depth_mean < 0.5:
         return gain
+    if 100 * (bound_fraction(wait) or 0.0) >= KEPT_UP_PERCENT and rank.system.host is not None:
+        from iotrace.analysis.host.disturbance import disturbances
+
+        others = next(disturbances(rank.system.host), None)
+        gain = f"to take one costs it {wait.causes_ms.get('transport', 0.0):.1f} ms a step"
+        if others is not None:
+            gain = f"it may wait for a CPU to take one: {others}"
     return f"the loader keeps up: {_found_ready(primary)}; {gain}"
 
 

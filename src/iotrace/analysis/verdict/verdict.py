@@ -22,9 +22,10 @@ from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import costliest, costs_of, verdict_of_device
 from iotrace.analysis.verdict.reason import MOSTLY, fixes_of, ready_text, reason_of, waits_text
 from iotrace.analysis.wait.data_wait import (
+    KEPT_UP_PERCENT,
     MODERATELY_PERCENT,
     bound_fraction,
-    least_percent,
+    is_of_the_loader,
     verdict as verdict_in_words,
 )
 from iotrace.session.liveness import ENDED, RUNNING
@@ -191,7 +192,9 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
         return Finding(kind=kind, text=said, why=costs.why, cause="startup", rank=rank)
     text = f"{whose}{waits_text(rank, fraction)}"
     ready = None if rank.primary is None else rank.primary.queue_depth_mean
-    if 100 * fraction >= least_percent(ready):
+    handing_over = wait.causes_ms.get("transport", 0.0) / wait.raw_ms if wait.raw_ms else 0.0
+    others = _others_may_make_it(rank)
+    if is_of_the_loader(100 * fraction, handing_over, ready, others_may_make_it=others):
         if (traced := _of_tracing(rank, fraction)) is not None:
             text = f"{whose}{traced}, the wait {percent(fraction)}"
             fix = _TRACE_LESS if rank.overhead is not None and rank.overhead.calls_cost_most else None
@@ -204,6 +207,14 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     what = unseen.steps.unknown_why or "no step was measured"
     why, fix = _loop_reads(unseen), None if unseen.steps.unknown_why is None else _NAME_IT
     return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, rank=unseen, fix=fix)
+
+
+def _others_may_make_it(rank: RankReport) -> bool:
+    if rank.system.host is None:  # of bare traces
+        return False
+    from iotrace.analysis.host.disturbance import may_be_all_of_wait
+
+    return may_be_all_of_wait(rank, KEPT_UP_PERCENT)
 
 
 def _of_tracing(rank: RankReport, fraction: float) -> str | None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # a report of bare traces has no ranks
 # XProf's bounds of the share of a step that waits for input.
 MODERATELY_PERCENT, _HIGHLY_PERCENT = 5.0, 20.0
 HIGHLY = "highly input-bound"  # the worst of the three verdicts over a wait
-_KEPT_UP_PERCENT = 10.0
+KEPT_UP_PERCENT = 10.0
 _WORST_BATCHES = 5
 # Of the wait: with less of it for batches that were not made yet, workers are not what is missing.
 UNMADE = 0.25
@@ -81,13 +81,19 @@ def bound_fraction(wait: DataWait) -> float | None:
     return wait.raw_wait_fraction if wait.stall_fraction is None else wait.stall_fraction
 
 
-def least_percent(ready: float | None) -> float:
-    """Return from which share of a step on a wait is worth a word, where so many batches lie ready.
+def is_of_the_loader(
+    wait_percent: float, handing_over: float, ready: float | None, *, others_may_make_it: bool
+) -> bool:
+    """Whether a wait, of so much of a step, is worth a word, where so many batches lie ready.
 
-    To take one that is ready takes a moment, too, and longer where the loop has to wait for a CPU: where it
-    finds one each time, a wait below 10 % is no loader's fault.
+    To take one that is ready takes a moment, too: where the loop finds one each time, a wait below 10 % is
+    no loader's fault. Nor is the part for `handing_over` (a share) of one to 20 %, or of one that may be
+    below 10 % without others, who took CPUs: the loop takes what lies ready, or waits for a CPU to do so.
     """
-    return _KEPT_UP_PERCENT if (ready or 0.0) >= 1 else MODERATELY_PERCENT
+    if (ready or 0.0) < 1:
+        return wait_percent >= MODERATELY_PERCENT
+    is_no_fault = others_may_make_it or wait_percent <= _HIGHLY_PERCENT
+    return (1 - handing_over if is_no_fault else 1) * wait_percent >= KEPT_UP_PERCENT
 
 
 def device_waits(wait: DataWait) -> bool:

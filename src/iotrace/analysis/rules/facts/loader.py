@@ -29,10 +29,11 @@ from iotrace.analysis.results import (
 from iotrace.analysis.rules.facts.making import Making, making_of
 from iotrace.analysis.wait.cpus import asleep_for_pool, samples_made
 from iotrace.analysis.wait.data_wait import (
+    KEPT_UP_PERCENT,
     MODERATELY_PERCENT,
     core_free,
     file_costs,
-    least_percent,
+    is_of_the_loader,
     means_ms,
     unmade_fraction,
 )
@@ -59,20 +60,20 @@ class FileFacts(FileCost, frozen=True, kw_only=True):
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A loader and its part of the data wait. Figures in ms are means per measured step; None is unknown.
 
-    `wait_ms` is the loop's wait; `idle_ms` that of the accelerator in the waits for all loaders. `about`
-    has its settings, None where it has none of that name. `of_several`: the loop waits for others, too.
-    `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
-    its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of
-    its samples, outside calls of libraries that work on threads of their own: these take `threaded` of it,
-    and compute in `threaded_cpu` at least. `waits_alone`: others took CPUs, and without them the loop would
-    wait, too, for 5 % of a step or more. `called` tells the loader from others of the program; else it is
-    empty. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is the
-    production of a step's batches. `gains_ms` bounds what a step loses without a cause, without reading and
-    decoding (`FILES`), and without that of one file (``files:PATH``); `predicted` has what a replay on the
-    model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is what ending and
-    starting workers takes in later epochs; `single` iterators were left after one batch; `all_bound_ms` is
-    the sum of `bound_ms` of all loaders of the loop. `ready`: so many batches lay ready when the loop came
-    for one. `making`: how they are made.
+    `wait_ms` is the loop's wait; `idle_ms` that of the accelerator in the waits for all loaders. `about` has
+    its settings, None where it has none of that name. `of_several`: the loop waits for others, too. `objects`
+    counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes its batches.
+    `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of its samples,
+    outside calls of libraries that work on threads of their own: these take `threaded` of it, and compute in
+    `threaded_cpu` at least. `waits_alone`: others took CPUs, and without them the loop would wait, too, for 5
+    % of a step or more; `others_may_make_it`: perhaps for less than 10 %. `called` tells the loader from
+    others of the program; else it is empty. `storage_bytes` came from storage, to all processes of the rank,
+    per step. `made_ms` is the production of a step's batches. `gains_ms` bounds what a step loses without a
+    cause, without reading and decoding (`FILES`), and without that of one file (``files:PATH``); `predicted`
+    has what a replay on the model of the loader gives instead, where it may speak, by the row's id;
+    `restart_ms` is what ending and starting workers takes in later epochs; `single` iterators were left after
+    one batch; `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `ready`: so many batches
+    lay ready when the loop came for one. `making`: how they are made.
     """
 
     number: int = 0
@@ -107,6 +108,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     threaded: float = 0.0
     threaded_cpu: float = 0.0
     waits_alone: bool = False
+    others_may_make_it: bool = False
     called: str = ""
     storage_bytes: float | None = None
     batches: int = 0
@@ -127,9 +129,25 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the waits for all loaders of the loop are 5 % of a step; 10 % where batches lie ready."""
+        """Whether the waits for all loaders of the loop are worth a word: 5 % of a step, or more of it."""
         all_ms = self.bound_ms if self.all_bound_ms is None else self.all_bound_ms
-        return 100 * all_ms / self.step_ms >= least_percent(self.ready)
+        handing_over = min(1.0, self.causes_ms.get("transport", 0.0) / self.wait_ms) if self.wait_ms else 0.0
+        others = self.others_may_make_it
+        return is_of_the_loader(
+            100 * all_ms / self.step_ms, handing_over, self.ready, others_may_make_it=others
+        )
+
+    @property
+    def first_samples_ms(self) -> float:
+        """The wait for what new workers do in their first samples alone, as reading an index; 0: nothing.
+
+        An iterable may do that in each pass, whoever makes it.
+        """
+        making = self.making
+        if not self.about.workers or self.about.iterable or self.about.persistent_workers is not False:
+            return 0.0
+        usual_ms, first_ms = making.item_ms or 0.0, making.first_item_ms or 0.0
+        return making.fill_ms if first_ms >= _FIRST_TIMES * usual_ms > 0 else 0.0
 
     @property
     def made_asleep(self) -> float:
@@ -150,6 +168,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
         return (1 - of_collate) * (samples or 0.0) + of_collate * (collated or 0.0)
 
 
+_FIRST_TIMES = 20.0  # as long as any other: a first sample in which a worker gets ready
 _MOST_LOADERS = 32  # that advice is sought for
 
 
@@ -229,6 +248,7 @@ def _facts(
         threaded=threaded,
         threaded_cpu=threaded_cpu,
         waits_alone=_waits_alone(report),
+        others_may_make_it=may_be_all_of_wait(report, KEPT_UP_PERCENT),
         called=_called(about.dataset, source, report),
         storage_bytes=_storage_bytes(report, steps),
         batches=len(source.deliveries),
