@@ -13,13 +13,20 @@ _NOT = ("not-input-bound",)
 class Row(NamedTuple):
     """A program and its conclusions, by the codes of rules.
 
-    `verdicts`: one of these. `first`: the first fix is one of these. `has`: each is found, `never`: none.
+    `before` is a program beside it that makes its data; `apart`, it runs in a directory of its own, and ends
+    with `code`. `verdicts`: one of these. `first`: the first fix is one of these. `has`: each is found,
+    `never`: none.
     """
 
     name: str
     program: str
     mended: bool = False
+    arguments: tuple[str, ...] = ()
+    before: str = ""
+    apart: bool = False
+    code: int = 0
     ranks: int = 1
+    restarts: int = 0
     one_cpu: bool = False
     variables: Mapping[str, str] = MappingProxyType({})
     verdicts: tuple[str, ...] = ()

@@ -241,12 +241,10 @@ def batches_from_another_rank(facts: JobFacts) -> Iterator[Finding]:
 
     Remedy: that of the rank that loads.
     """
-    loading = [each.rank for each in facts.ranks if each.loaders]
-    fed = [each.rank for each in facts.ranks if not each.loaders and each.steps.count]
-    if loading and fed and facts.in_step:
-        whose, ask, work = f"rank {fed[0]}", "asks", "it works"
-        if len(fed) > 1:
-            whose, ask, work = f"{len(fed)} ranks", "ask", "they work"
+    if facts.fed:
+        whose, ask, work = f"rank {facts.fed[0]}", "asks", "it works"
+        if len(facts.fed) > 1:
+            whose, ask, work = f"{len(facts.fed)} ranks", "ask", "they work"
         yield Finding(text=f"{whose} {ask} no loader for a batch: {work} on what other ranks send")
 
 
