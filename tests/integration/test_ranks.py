@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.runs import Run, environment
+from tests.support.runs import Run, environment, run_traced
 
 PROGRAM = """
 import os
@@ -133,28 +133,9 @@ for each in threads:
 def reported(directory: Path, program: str, ranks: int) -> Any:
     (directory / "program.py").write_text(COMMON + program)
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    command = [sys.executable, *torchrun, "program.py"]
-    session = directory / "session"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "iotrace",
-            "run",
-            "-o",
-            str(session),
-            "--",
-            sys.executable,
-            *command,
-            "program.py",
-        ],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        env=environment(OMP_NUM_THREADS="1"),
-    )
-    assert done.returncode == 0, done.stderr
-    return Run(done.returncode, done.stdout, done.stderr, session).report()
+    run = run_traced(directory, [*torchrun, "program.py"], OMP_NUM_THREADS="1")
+    assert run.code == 0, run.stderr
+    return run.report()
 
 
 def test_a_rank_that_evaluates_alone_is_why_the_others_wait(tmp_path: Path) -> None:

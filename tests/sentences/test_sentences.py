@@ -50,20 +50,32 @@ def test_what_is_concluded(row: Row, neighbours: str, data: Path, tmp_path: Path
         pytest.importorskip(row.needs)
     session = tmp_path / "session"
     trace = [sys.executable, "-m", "iotrace", "run", "-q", "-o", str(session), "--"]
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={row.ranks}"]
-    program = [sys.executable, *(launcher if row.ranks > 1 else []), str(path)]
+    job = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={row.ranks}"]
+    launcher = [*job, f"--max-restarts={row.restarts}"] if row.ranks > 1 else []
+    shell = ["bash"] if path.suffix == ".sh" else [sys.executable, *launcher]
+    program = [*shell, str(path), *row.arguments]
+    directory = tmp_path if row.apart else data
     variables = {
         **os.environ,
         "RDATA": str(data),
         "FIX": str(int(row.mended)),
         "OMP_NUM_THREADS": "1",
+        "PROGS": str(path.parent),
+        "PY": sys.executable,
         **row.variables,
     }
-    before = ["taskset", "-c", "0"] if row.one_cpu else []
+    if row.before:
+        subprocess.run([sys.executable, str(path.with_name(row.before))], cwd=directory, check=True)
+    bound = ["taskset", "-c", "0"] if row.one_cpu else []
     done = subprocess.run(
-        [*before, *trace, *program], cwd=data, env=variables, timeout=_SECONDS, capture_output=True, text=True
+        [*bound, *trace, *program],
+        cwd=directory,
+        env=variables,
+        timeout=_SECONDS,
+        capture_output=True,
+        text=True,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == row.code, done.stderr
     screen = in_process("report", str(session)).stdout
     assert disagreements(row, report_of(session)) == [], screen
 
@@ -71,7 +83,8 @@ def test_what_is_concluded(row: Row, neighbours: str, data: Path, tmp_path: Path
 def disagreements(row: Row, report: dict[str, Any]) -> list[str]:
     """List in what the conclusions of a report are others than those of the row."""
     fixes = [item["code"] for item in report["recommendations"]]
-    seen = {*fixes, *(item["code"] for rank in report["ranks"] for item in rank["culprits"])}
+    culprits = [*report["culprits"], *(item for rank in report["ranks"] for item in rank["culprits"])]
+    seen = {*fixes, *(item["code"] for item in culprits)}
     verdict = report["verdict"]["class"]
     found = []
     if row.verdicts and verdict not in row.verdicts:

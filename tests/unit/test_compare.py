@@ -285,6 +285,25 @@ def test_bytes_that_differ_by_the_choice_of_samples_are_not_told() -> None:
     assert unknown.stages[0].decoded_bytes is None
 
 
+def starting(run: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The same run whose loop makes iterators for so long beside 3 s of training."""
+    parts = [
+        {"name": name, "in_loop": True, "ns": int(1e9 * part_s), "share_pct": None, "times": None}
+        for name, part_s in (("training", 3.0), ("iterators", seconds))
+    ]
+    times_ns = dict.fromkeys(("whole_ns", "loop_ns"), int(1e9 * (3.0 + seconds)))
+    return {**run, "ranks": [{**run["ranks"][0], "account": {**times_ns, "steps": STEPS, "parts": parts}}]}
+
+
+def test_workers_that_are_started_anew_fail_a_check_though_no_step_is_longer() -> None:
+    kept, anew = starting(report(1), 0.1), starting(report(2), 30.0)
+    found = checked(anew, kept)
+    assert [finding.what for finding in found.worse] == ["starting workers"]
+    assert "51.7 -> 550.0 ms" in found.worse[0].text
+    assert checked(kept, anew).ok
+    assert checked(starting(report(2), 0.2), kept).ok
+
+
 def test_quiet_seconds_of_a_busy_run_tell() -> None:
     now = report(1, decode=1.1, others=0.4)
     for cost in now["ranks"][0]["stages"]:

@@ -102,6 +102,14 @@ def told(*ranks: RankReport, about: SessionInfo = RUN, **more: Any) -> tuple[str
     return found.level, found.reasons
 
 
+def test_a_rank_that_trains_on_what_others_send_raises_no_doubt_about_its_loader() -> None:
+    sends = rank()
+    given = rank(1, fraction=None, host=host(others_cpu_fraction=0.9, cpu_busy_fraction=1.0))
+    given = replace(given, data_wait=replace(given.data_wait, raw_ms=None))
+    assert "rank 1: the data wait was not seen" in told(sends, given)[1]
+    assert told(sends, given, fed=[1])[0] == "ok"
+
+
 def test_memory_that_came_back_from_swap_is_a_doubt() -> None:
     def swapped(back: int | None, own: int) -> tuple[str, list[str]]:
         one = rank(host=host(swap_in_bytes=back))

@@ -125,7 +125,8 @@ def analyse(analysis: SessionAnalysis, parts: Sequence[RankPart] = ()) -> Report
     late = None if job is None or job.late is None else job.late.rank
     advice = [item for part in judged for item in part.advice]
     withheld = None if imbalance is None else imbalance.withheld
-    trust = trust_of(about, ranks, clocks, analysis.data_loss, withheld)
+    fed = [] if job is None else job.fed
+    trust = trust_of(about, ranks, clocks, analysis.data_loss, withheld, fed)
     failed = dict.fromkeys([*(item for part in parts for item in part.unasked), *unasked()])
     return Report(
         schema_version=SCHEMA_VERSION,

@@ -184,6 +184,10 @@ def _judged(
         if change.stage not in counted:
             tell(change.what, text, why)
     worse += [Finding(what=change.what, text=words.counted(change)) for change in counted.values()]
+    whole = comparison.whole_run
+    if whole is not None and whole.verdict == "slower" and whole.change_pct >= worse_by_pct:
+        unclear = doubt if whole.change_pct < max(_BUSY_PCT["wall"], grown_pct) else None
+        tell("starting workers", words.started(whole), unclear)
     ci95_pct = comparison.ci95_pct
     change_pct, noise_pct = _step_of_all(baselines, sessions)
     if ci95_pct and change_pct >= worse_by_pct and ci95_pct[0] > RUN_TO_RUN_PCT:

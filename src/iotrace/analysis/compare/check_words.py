@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iotrace.analysis.compare.results import Comparison, Condition, StageChange
+from iotrace.analysis.compare.results import Comparison, Condition, StageChange, WholeRun
 from iotrace.units import digits, size
 
 
@@ -40,6 +40,15 @@ def because(comparison: Comparison) -> str:
     reasons = [f"{grew.what} +{grew.by_ms:.1f} ms"] if grew is not None else []
     reasons += [f"{item.what} {item.values[0]} -> {item.values[1]}" for item in comparison.settings]
     return f": {', '.join(reasons)}" if reasons else ""
+
+
+def started(whole: WholeRun) -> str:
+    """Say what a step takes in all, and what of that starting workers does."""
+    in_all, starting = (f"{one:.1f} -> {other:.1f} ms" for one, other in (whole.step_ms, whole.starting_ms))
+    return (
+        f"starting workers: {whole.change_pct:+.0f} % for a step in all, {in_all}, of which starting workers "
+        f"and first batches {starting}"
+    )
 
 
 def costs(change: StageChange) -> str:

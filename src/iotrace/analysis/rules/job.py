@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,13 @@ _DATA = LateRank(rank=1, pct=70.0, kind="data", longer_ms={"data": 56.0, "host":
 _EVALUATES = LateRank(rank=0, pct=68.0, kind="evaluation", longer_ms={"evaluation": 56.8})
 _SAVES = LateRank(rank=0, pct=30.0, kind="checkpoint", longer_ms={"checkpoint": 30.0})
 _COMPUTES = LateRank(rank=0, pct=71.0, kind="forward", longer_ms={"forward": 25.0})
+_LOGS = LateRank(rank=0, pct=63.0, kind="other", longer_ms={"other": 58.3})
+_WRITES = {
+    "rank": 0,
+    "loop_events": [
+        {"kind": "writing", "count": 12, "seconds": 3.6, "every_steps": 5.0, "file": "run/metrics.jsonl"}
+    ],
+}
 _UNCLEAR = LateRank(rank=0, pct=30.0, longer_ms={"data": 10.0, "compute": 9.0, "host": 8.0})
 _TURNS = LateRank(rank=1, pct=20.0, kind="data", late_steps=(5, 12), by_turns=3)
 _LOADS = {"rank": 0, "steps": {"count": 100}, "loaders": [{"primary": True, "workers": 4}]}
@@ -123,15 +131,17 @@ def _alone(late: LateRank, text: str, remedy: str) -> Finding:
     "job",
     turn=OUTSIDE,
     saves_wait=False,
-    fires=[{"late": _COMPUTES}],
+    fires=[{"late": _COMPUTES}, {"late": _LOGS, "ranks": [_WRITES]}],
     silent=[{"late": _DATA}, {"late": _UNCLEAR}, {}],
 )
 def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     """The other ranks wait for one that takes longer for its part of the step, and not for data.
 
-    Whether it computes longer, or waits itself, collectives tell: it comes last to them.
+    Whether it computes longer, or waits itself, collectives tell: it comes last to them. Where it writes to a
+    file every few steps, and that takes most of it, the file is named.
 
-    Remedy: the same share of work on every rank; a look at a machine that stays the late one.
+    Remedy: the same share of work on every rank; a look at a machine that stays the late one; logging less
+    often, or in a thread.
     """
     late = facts.late
     if late is None or late.kind is None or late.kind in _ALONE or late.by_turns:
@@ -145,9 +155,24 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     remedy = f"the same work for each rank: rank {late.rank} does more, or its machine is slower"
     if late.kind == "other":
         remedy = f"do less often what rank {late.rank} alone does in its loop, or in another thread"
+        written = _written(facts, late)
+        if written is not None:
+            text, remedy = written
     yield Finding(
         text=text, remedy=remedy, how=remedy, cost_ms=late.longer_ms.get(late.kind), is_main_cause=True
     )
+
+
+def _written(facts: JobFacts, late: LateRank) -> tuple[str, str] | None:
+    """Name the file that a rank writes to again and again, where that is most of what it does longer."""
+    report = facts.rank(late.rank)
+    for events in () if report is None else report.loop_events or ():
+        each_ms = 1000 * events.seconds / (events.count * (events.every_steps or 1.0))
+        if events.kind == "writing" and events.recurs and each_ms >= late.longer_ms.get("other", 0.0) / 2:
+            name = posixpath.basename(events.file) if events.file else "files"
+            text = f"it writes to {name}, {each_ms:.1f} ms a step, and the others wait meanwhile"
+            return text, f"write and sync {name} less often, or in a thread"
+    return None
 
 
 @rule(
@@ -241,12 +266,10 @@ def batches_from_another_rank(facts: JobFacts) -> Iterator[Finding]:
 
     Remedy: that of the rank that loads.
     """
-    loading = [each.rank for each in facts.ranks if each.loaders]
-    fed = [each.rank for each in facts.ranks if not each.loaders and each.steps.count]
-    if loading and fed and facts.in_step:
-        whose, ask, work = f"rank {fed[0]}", "asks", "it works"
-        if len(fed) > 1:
-            whose, ask, work = f"{len(fed)} ranks", "ask", "they work"
+    if facts.fed:
+        whose, ask, work = f"rank {facts.fed[0]}", "asks", "it works"
+        if len(facts.fed) > 1:
+            whose, ask, work = f"{len(facts.fed)} ranks", "ask", "they work"
         yield Finding(text=f"{whose} {ask} no loader for a batch: {work} on what other ranks send")
 
 

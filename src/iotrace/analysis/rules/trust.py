@@ -25,7 +25,7 @@ OTHER_PROGRAMS = "IO702"
 _LONG_STEPS = 2.0  # p95 over median, from which it is said
 _VERDICT_BOUNDS = (0.05, 0.20)
 _SHORTER = 0.98  # of a step: what it takes alone, where that is worth a word
-_CODE_AND_PIPES_BYTES = 10 << 20
+_CODE_AND_PIPES_BYTES, _OF_EACH_PROCESS_BYTES = 10 << 20, 1 << 20
 _USUAL_THROTTLE = "power cap"  # how a device works under full load
 _MIB = 1 << 20
 
@@ -312,6 +312,13 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0) -> Iterator[Finding]:
                 "processes": [{"is_worker": True, "kernel_bytes": _MIB}],
             }
         },
+        {
+            "io": {  # started anew again and again, each reads its code
+                "unseen_because": "maps",
+                "coverage": 0.1,
+                "processes": [{"is_worker": True, "kernel_bytes": _MIB // 2}] * 60,
+            }
+        },
         {"io": {"unseen_because": None, "coverage": 0.5}},
     ],
 )
@@ -328,7 +335,7 @@ def untraced_reads(facts: TrustFacts, *, least_coverage: float = 0.9) -> Iterato
     of_steps = io.data_coverage is not None and io.data_coverage_of_steps
     read = [process.steps_kernel_bytes if of_steps else process.kernel_bytes for process in makers]
     missed = (1 - coverage) * sum(filter(None, read))
-    if missed >= _CODE_AND_PIPES_BYTES:
+    if missed >= max(_CODE_AND_PIPES_BYTES, _OF_EACH_PROCESS_BYTES * len(makers)):
         what = f"{percent(1 - coverage)} of the bytes read were not traced: some of decode may be reading"
         yield Finding(level=CAUTION, text=what)
 

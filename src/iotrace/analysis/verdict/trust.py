@@ -22,17 +22,19 @@ def trust_of(
     clocks: Sequence[ClockInfo] = (),
     losses: Sequence[NotCaptured] = (),
     withheld: str | None = None,
+    fed: Sequence[int] = (),
 ) -> Trust:
     """Judge the figures of `ranks`, the worst of them for each kind of doubt.
 
-    `withheld`: why no rank is named as late.
+    `withheld`: why no rank is named as late. `fed` are ranks that train on what others send: no loader of
+    theirs can be seen, and their steps are as long as the others'.
     """
     if not ranks:
         return Trust(level=BAD, reasons=["no process was traced"])
     # A rank that trained nothing has no figures.
     trained = [rank for rank in ranks if rank.steps.count]
     without = [rank for rank in ranks if not rank.steps.count] if trained else []
-    ranks = trained or ranks
+    ranks = [rank for rank in trained if rank.rank not in fed] or trained or ranks
     from iotrace.analysis.rules.trust import RunFacts
 
     run = RunFacts(

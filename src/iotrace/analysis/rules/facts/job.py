@@ -40,6 +40,13 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     in_step: bool = False
     imbalance: Imbalance | None = None
 
+    @property
+    def fed(self) -> list[int]:
+        """The ranks that ask no loader for a batch, in step with ranks that do."""
+        if not self.in_step or not any(each.loaders for each in self.ranks):
+            return []
+        return [each.rank for each in self.ranks if each.steps.count and not each.loaders]
+
     def rank(self, number: int) -> RankReport | None:
         """Return a rank's report."""
         return next((each for each in self.ranks if each.rank == number), None)

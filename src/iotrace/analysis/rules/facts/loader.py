@@ -14,7 +14,6 @@ from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.iterations import Iterations, iterations_of
 from iotrace.analysis.loop.loaders import item_of, production_ms, queue_depth
-from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
     HALVED,
@@ -233,7 +232,7 @@ def _facts(
         handed_over=handed_over,
         production_ms=production_ms(source.deliveries),
         made_ms=int((made["prepared_ns"] - made["taken_ns"]).sum()) / steps / 1e6 if len(made) else None,
-        restart_ms=iterations.restart_ns(run, *_measured_ns(analysis.kept)) / steps / 1e6,
+        restart_ms=_restart_ms(analysis, run, iterations),
         single=iterations.single(run),
         unmade_fraction=unmade_fraction(waits),
         behind_ready_ms=wait.behind_ready_ms if primary else None,
@@ -286,8 +285,15 @@ def _gains(
     return {each: gain_ms(explained, measured, steps, each) for each in gone}
 
 
-def _measured_ns(kept: StepTable) -> tuple[int, int]:
-    return int(kept["start_ns"][0]), int(kept["end_ns"][-1])
+def _restart_ms(analysis: RankAnalysis, run: LoaderRun, iterations: Iterations) -> float:
+    """What making and ending iterators takes a step, from the first measured one to the last.
+
+    Steps between them that are not measured, such as profiled ones, make iterators, too.
+    """
+    every, kept = analysis.loop.steps, analysis.kept
+    start_ns, end_ns = int(kept["start_ns"][0]), int(kept["end_ns"][-1])
+    steps = int(((every["start_ns"] >= start_ns) & (every["end_ns"] <= end_ns)).sum())
+    return iterations.restart_ns(run, start_ns, end_ns) / steps / 1e6
 
 
 def _objects(analysis: RankAnalysis, run: LoaderRun) -> int:
