@@ -109,9 +109,21 @@ def test_a_poll_in_vain_is_known(recorder: Recorder) -> None:
         future, other = pool.submit(goes_on.wait), pool.submit(double, 1)
         assert not future.done()
         goes_on.set()
-        concurrent.futures.wait([future, other])
-        assert other.done()
-    assert [vars(each)["_iotrace_task"].polled for each in (future, other)] == [True, False]
+        while not (future.done() and other.done()):
+            pass
+        future.result()
+    assert doubts(recorder) == ["polled"]
+
+
+def test_a_wait_for_several_is_the_wait_for_the_one_that_is_taken(recorder: Recorder) -> None:
+    goes_on = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(goes_on.wait)
+        threading.Timer(0.01, goes_on.set).start()
+        (done,) = concurrent.futures.as_completed([future])
+        assert done.result()
+    (task,), (batch,) = rows(recorder, names.MADE_ROW), rows(recorder, names.BATCH_ROW)
+    assert batch["wait_start_ns"] < task["prepared_ns"] <= batch["delivered_ns"]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _TASK = "_iotrace_task"  # the attribute of a future
 _WHAT = "recording a task"
+_FINISHED = "FINISHED"  # the state of a future that is done
 
 _pools = WeakTable()  # by an executor
 _next_task = count().__next__  # of threads
@@ -48,6 +49,7 @@ def _result(recorder: Recorder, original: Any) -> Any:
         task = self.__dict__.get(_TASK)
         if task is None or task.taken or recorder.over:
             task = None
+        was_done = self._state == _FINISHED
         asked_ns = monotonic_ns()
         try:
             value = original(self, timeout)
@@ -58,7 +60,7 @@ def _result(recorder: Recorder, original: Any) -> Any:
             raise
         if task is not None:
             try:
-                tasks.take(task, task.asked_ns or asked_ns, recorder)
+                tasks.take(task, task.asked_ns or asked_ns, was_done and not task.asked_ns, recorder)
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         return value

@@ -104,6 +104,10 @@ def _setting_next(args: list[Any], kwargs: dict[str, Any]) -> None:
 def _next(recorder: Recorder, original: Any) -> Any:
     def next_(self: Any, timeout: float | None = None) -> Any:
         call = None if recorder.over else self.__dict__.get(_CALL)
+        event = getattr(self, "_event", None)  # of one result
+        was_done = event is not None and event.is_set()
+        ident = get_ident()
+        waited = tasks.awaited.get(ident)
         asked_ns = monotonic_ns()
         try:
             value = original(self, timeout)
@@ -114,7 +118,11 @@ def _next(recorder: Recorder, original: Any) -> Any:
             raise
         if call is not None:
             try:
-                _take(self, call, call.asked_ns or asked_ns, recorder)
+                if waited is None or not was_done:
+                    tasks.awaited.pop(ident, None)  # the call's own
+                else:
+                    tasks.awaited[ident] = waited
+                _take(self, call, call.asked_ns or asked_ns, was_done and not call.asked_ns, recorder)
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         return value
@@ -123,7 +131,7 @@ def _next(recorder: Recorder, original: Any) -> Any:
     return next_
 
 
-def _take(result: Any, call: _Call, asked_ns: int, recorder: Recorder) -> None:
+def _take(result: Any, call: _Call, asked_ns: int, was_done: bool, recorder: Recorder) -> None:
     index = call.order.popleft() if call.order else call.given
     is_one = not hasattr(result, "_items")  # whose `get` returns the same each time
     task, call.asked_ns = tasks.Task(), 0
@@ -132,7 +140,7 @@ def _take(result: Any, call: _Call, asked_ns: int, recorder: Recorder) -> None:
     task.made = call.made.pop(index, None)
     call.given += 1
     if not is_one or call.given == 1:
-        tasks.take(task, asked_ns, recorder)
+        tasks.take(task, asked_ns, was_done, recorder)
 
 
 def _ready(original: Any) -> Any:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _MUCH_BYTES = 4096  # a task that is given so much works on data: it does not fetch it
 _DEEPEST = 3  # sequences in each other that are looked into for that
-_BRIEF_NS = 50_000
 _LONG_NS = 1_000_000
 POLLED, CHUNKED = "polled", "chunked"
 
@@ -106,8 +105,11 @@ def end_task(recorder: Recorder, begun: Begun, name: str, fed: bool) -> Made:
     return row, (start_ns, end_ns - start_ns, cpu_ns, *about, *faults, *switches, delay_ns)
 
 
-def take(task: Task, asked_ns: int, recorder: Recorder) -> None:
-    """Record that this thread of the program has the result of `task`, which it asked for at `asked_ns`."""
+def take(task: Task, asked_ns: int, was_done: bool, recorder: Recorder) -> None:
+    """Record that this thread of the program has the result of `task`, which it asked for at `asked_ns`.
+
+    Where it `was_done` by then, the thread has waited before, if at all.
+    """
     taken_ns, ident, pool = monotonic_ns(), get_ident(), task.pool
     waited = awaited.pop(ident, None)
     if pool is None or task.number < 0 or current.thread.depth or ident in running or _works_for_pool:
@@ -116,10 +118,9 @@ def take(task: Task, asked_ns: int, recorder: Recorder) -> None:
     if source.training.in_worker() or not _is_programs():
         return
     task.taken = True
-    polled = task.polled and taken_ns - asked_ns < _BRIEF_NS
-    if waited is not None and taken_ns - asked_ns < _BRIEF_NS:
+    polled = task.polled and was_done and waited is None
+    if waited is not None and was_done:
         asked_ns, taken_ns = waited
-        polled = False
     if pool.taking is None:
         pool.taking = source.Pass(
             pool, None, task.name, recorder, ("concurrent", "multiprocessing"), pool.workers, pool.made_by
