@@ -64,6 +64,12 @@ SPAWNING_MODULES = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_
 _FOREIGN_PROFILERS = "torch_profiler.foreign_profilers"
 _PROGRAM_DFTRACER = "dftracer_compat.program_dftracer"
 
+# Modules that know threads: a fork has one alone.
+_OF_THREADS = (
+    *("handovers", "pools.tasks", "pools.executors", "pools.process_pools", "recording.thread_clocks"),
+    "torch_profiler.window",
+)
+
 # The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
 _started_in = 0
 _recorder: Recorder | None = None
@@ -159,6 +165,10 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "torch.distributed.distributed_c10d": _hook("training", "hook_distributed", recorder),
         "torch.cuda.memory": _hook(_FOREIGN_PROFILERS, "hook_snapshots", recorder),
         "torch.profiler": _hook(_FOREIGN_PROFILERS, "hook_torch", recorder),
+        "concurrent.futures._base": _hook("pools.executors", "hook_futures", recorder),
+        "concurrent.futures.thread": _hook("pools.executors", "hook_threads", recorder),
+        "concurrent.futures.process": _hook("pools.executors", "hook_processes", recorder),
+        "multiprocessing.pool": _hook("pools.process_pools", "hook_pool", recorder),
         "dftracer.python.env": _hook(_PROGRAM_DFTRACER, "hook_settings", settings.get("dftracer") == "on"),
         "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),
         **_read_path_hooks(recorder, settings),
@@ -280,7 +290,7 @@ def _after_fork_in_child() -> None:
     _started_in = getpid()
     if _recorder is None:
         return
-    for name in ("handovers", "recording.thread_clocks", "torch_profiler.window"):
+    for name in _OF_THREADS:
         module = sys.modules.get(f"iotrace.agent.{name}")
         if module is not None:
             module.after_fork_in_child()

@@ -21,6 +21,7 @@ from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.measured import measured, profiled_intervals, program_intervals, untrained
+from iotrace.analysis.loop.pools import inputs_of
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.loop.steps import Loop, loop_of
 from iotrace.analysis.results import Excluded, Failure
@@ -49,7 +50,11 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def loaders(self) -> list[LoaderRun]:
         """The rank's loaders in the order they were first iterated."""
-        return loaders_of(self.rank)
+        return self._inputs[0]
+
+    @cached_property
+    def _inputs(self) -> tuple[list[LoaderRun], str]:
+        return inputs_of(self.rank, loaders_of(self.rank))
 
     @cached_property
     def by_number(self) -> dict[int, LoaderRun]:
@@ -59,7 +64,7 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def loop(self) -> Loop:
         """The training loop: its primary loader and its closed steps."""
-        return loop_of(self.rank, self.loaders)
+        return loop_of(self.rank, *self._inputs)
 
     @cached_property
     def telemetry(self) -> Telemetry | None:

@@ -270,7 +270,9 @@ def loader_text(loader: LoaderResult) -> str:
     parts = [f"{loader.dataset}, {role if loader.within is None else f'within loader {loader.within}'}"]
     how = f" by {loader.start_method}" if loader.start_method else ""
     workers = f"{counted(loader.workers, 'worker')}{how}"
-    if loader.library:
+    if loader.pool:
+        made = f"tasks of a {loader.pool} of {loader.workers}"
+    elif loader.library:
         made = f"{loader.library}'s loader{f', {workers}' if loader.workers else ''}"
     else:
         made = "wrapped by iotrace.batches" if loader.wrapped else workers

@@ -88,7 +88,17 @@ SPAN_FORMAT = "<" + "".join(SPAN_FIELDS.values())
 
 # What is recorded at each batch or step: rows of 64-bit integers in one record of the type `rows`, their kind
 # first. -1 where a value is unknown; times are those of CLOCK_MONOTONIC.
-BATCH_ROW, PRODUCED_ROW, ROUND_ROW, BLOCKED_ROW, EXPOSED_ROW, DEVICE_PHASE_ROW, MARK_ROW, PAUSE_ROW = range(8)
+(
+    BATCH_ROW,
+    PRODUCED_ROW,
+    ROUND_ROW,
+    BLOCKED_ROW,
+    EXPOSED_ROW,
+    DEVICE_PHASE_ROW,
+    MARK_ROW,
+    PAUSE_ROW,
+    MADE_ROW,
+) = range(9)
 ROW_FIELDS = (
     (
         *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "grad"),
@@ -105,6 +115,7 @@ ROW_FIELDS = (
     ("tid", "start_ns", "device_ns"),
     ("mono_ns",),
     ("pause", "tid", "start_ns", "end_ns"),  # `pause`: one of `PAUSES`
+    ("pool", "task", "tid", "taken_ns", "prepared_ns", "fed"),  # `fed`: it was given data
 )
 # What the numbers in these fields stand for.
 OUTCOMES = ("batch", "stop", "error")

@@ -22,6 +22,8 @@ from iotrace.sources.records import (
     End,
     Identity,
     Idle,
+    IteratorStart,
+    PoolWorker,
     Record,
     Tick,
     TorchProgramTrace,
@@ -96,8 +98,18 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     @property
     def worker(self) -> int | None:
         """Its number within its loader; None where it is no loader worker."""
-        record = next(iter(self.of_type(Worker)), None)
-        return record.worker if record is not None else None
+        workers: list[Worker | PoolWorker] = [*self.of_type(Worker)]
+        if not self.takes_steps and not len(
+            self.rows(names.ROUND_ROW)
+        ):  # else it trains in its parent's pool
+            workers += self.of_type(PoolWorker)
+        return workers[0].worker if workers else None
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether it iterated a loader or marks its steps; what it took from a pool may be anything."""
+        loads = any(not start.pool for start in self.of_type(IteratorStart))
+        return loads or len(self.rows(names.MARK_ROW)) > 0
 
     @cached_property
     def span_files(self) -> dict[int, str]:

@@ -192,6 +192,22 @@ class IteratorStart(Record, tag="iterator"):
     persistent_workers: bool | None = None
     pin_memory: bool | None = None
     in_order: bool | None = None
+    pool: str = ""
+
+
+class PoolWorker(Record, tag="pool_worker"):
+    """The process works for a pool of its parent's."""
+
+    worker: Int
+    pool: Int
+    mono_ns: Int
+
+
+class PoolDoubt(Record, tag="pool_doubt"):
+    """Why results of a pool are no turns: ``polled`` for an unseen time, ``chunked``: several a task."""
+
+    iterator: Int
+    doubt: str
 
 
 class IteratorEnd(Record, tag="iterator_end"):

@@ -24,10 +24,30 @@ Columns = npt.NDArray[np.void]  # of one of `DTYPES`
 
 DTYPES = tuple(np.dtype([(field, "<i8") for field in fields]) for fields in names.ROW_FIELDS)
 # By kind, the field that orders rows: when a row was made, mostly.
-TIME_FIELDS = ("delivered_ns", "prepared_ns", "mono_ns", "end_ns", None, "start_ns", "mono_ns", "end_ns")
+TIME_FIELDS = (
+    "delivered_ns",
+    "prepared_ns",
+    "mono_ns",
+    "end_ns",
+    None,
+    "start_ns",
+    "mono_ns",
+    "end_ns",
+    "prepared_ns",
+)
 _MOST = 2**62  # as of all numbers in records: what a damaged line holds shall not overflow
 _WORDS = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}
-_TAGS = ("batch", "produced", "round", "blocked", "exposed", "phase", "mark", "pause")  # of older sessions
+_TAGS = (
+    "batch",
+    "produced",
+    "round",
+    "blocked",
+    "exposed",
+    "phase",
+    "mark",
+    "pause",
+    "made",
+)  # of older sessions
 
 
 def _line_type(tag: str, fields: Sequence[str]) -> type[Record]:

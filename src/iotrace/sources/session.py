@@ -165,12 +165,12 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         With them those of their process group that trained on what others sent.
         """
         # A worker whose dataset iterates a loader of its own stays a worker.
-        processes = [process for process in self.processes if not process.of_type(Worker)]
-        trainers = [process for process in processes if _takes_steps(process)]
+        processes = [process for process in self.processes if process.worker is None]
+        trainers = [process for process in processes if process.takes_steps]
         if any(process.of_type(Distributed) for process in trainers):
-            trainers = [process for process in processes if _takes_steps(process) or _is_fed(process)]
+            trainers = [process for process in processes if process.takes_steps or _is_fed(process)]
         if not trainers:
-            trainers = self.processes[:1]
+            trainers = [each for each in processes if each.of_type(IteratorStart)] or self.processes[:1]
         numbers = [rank_of(trainer) for trainer in trainers]
         incarnations = [trainer.identity.incarnation for trainer in trainers]
         # Recorded ranks count where each occurs once: several programs of one run share their variables.
@@ -186,10 +186,11 @@ class Session(msgspec.Struct, frozen=True, dict=True):
 
     def role_of(self, process: Process) -> str:
         """``rank`` (it trains), ``loader worker``, ``launcher`` (it started ranks), ``main``, ``helper``."""
-        if process.of_type(Worker):
+        if process.of_type(Worker) or id(process) in self._workers:
             return "loader worker"
         if id(process) in self._mains:
-            return "rank" if _takes_steps(process) or _is_fed(process) else "main"
+            steps = process.of_type(IteratorStart) or process.takes_steps or _is_fed(process)
+            return "rank" if steps else "main"
         if any(id(child) in self._mains for child in self.children_of(process)):
             return "launcher"
         return "main" if process.identity.role == "main" else "helper"
@@ -208,11 +209,17 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         for pid in {pid for start in trainer.of_type(IteratorStart) for pid in start.pids}:
             rows.update(self._by_pid.get((node, pid), ()))
         found = [self.processes[row] for row in sorted(rows)]
-        return [process for process in found if process is not trainer and process.of_type(Worker)]
+        if any(not start.pool for start in trainer.of_type(IteratorStart)):
+            found = [each for each in found if each.of_type(Worker)]  # a pool beside a loader may do anything
+        return [process for process in found if process is not trainer and process.worker is not None]
 
     @cached_property
     def _mains(self) -> set[int]:
         return {id(rank.main) for rank in self.ranks}
+
+    @cached_property
+    def _workers(self) -> set[int]:
+        return {id(worker) for rank in self.ranks for worker in rank.workers}
 
     @cached_property
     def _by_pid(self) -> dict[tuple[str, int], list[int]]:
@@ -238,10 +245,6 @@ def _at_once(one: Process, other: Process) -> bool:
     first, second = sorted((one, other), key=lambda process: process.identity.clock[0])
     last_ns = max([first.identity.clock[0], *(tick.clock[0] for tick in first.of_type(Tick))])
     return bool(second.identity.clock[0] < last_ns)
-
-
-def _takes_steps(process: Process) -> bool:
-    return bool(process.of_type(IteratorStart)) or len(process.rows(names.MARK_ROW)) > 0
 
 
 def _is_fed(process: Process) -> bool:

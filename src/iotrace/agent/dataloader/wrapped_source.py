@@ -19,6 +19,7 @@ from iotrace.agent.recording.thread_clocks import current, thread_id
 from iotrace.agent.torch_profiler import window
 from iotrace.session.names import BATCH_ROW, KIND_ITEM
 
+Task = tuple[int, int, int]  # of a pool: its number, the task's, when it was submitted
 Caller = tuple[str, int, str]  # a file, a line of it, the source's name
 
 _by_object = WeakTable()
@@ -40,7 +41,14 @@ class Pass:
     """One pass over a source."""
 
     def __init__(
-        self, iterable: Any, iterator: Any, name: str, recorder: Recorder, library: str = "", workers: int = 0
+        self,
+        iterable: Any,
+        iterator: Any,
+        name: str,
+        recorder: Recorder,
+        library: str | tuple[str, ...] = "",
+        workers: int = 0,
+        pool: str = "",
     ) -> None:
         site = _caller(library)
         self.loader = source = _source_of(iterable, iterator, (*site, name))
@@ -63,7 +71,7 @@ class Pass:
                 "iterable": True,
                 "workers": workers,
                 "wrapped": True,
-                **({"library": library} if library else {}),
+                **({"pool": pool} if pool else {"library": library} if library else {}),
                 "epoch": self._epoch,
                 "generation": 0,
                 "phase": training.current_phase()[0],
@@ -77,8 +85,8 @@ class Pass:
         """Wrap ``next`` of the source, so that each call is a span of the thread that makes the batch."""
         return timed(self.recorder, take, f"{self._name}.__next__", KIND_ITEM)
 
-    def deliver(self, wait_start_ns: int, delivered_ns: int) -> None:
-        """Record the batch that the source has just returned."""
+    def deliver(self, wait_start_ns: int, delivered_ns: int, task: Task | None = None) -> None:
+        """Record the batch that the source has just returned; a pool's `task` has made it."""
         handovers.watch()
         torch = sys.modules.get("torch")
         phase, ahead = training.current_phase()
@@ -87,9 +95,10 @@ class Pass:
         self._append(
             (
                 BATCH_ROW,
-                *(self.number, self._epoch, 0, self._delivered, thread_id(), wait_start_ns, delivered_ns),
+                *(self.number, self._epoch, task[0] if task else 0, task[1] if task else self._delivered),
+                *(thread_id(), wait_start_ns, delivered_ns),
                 *(grad, training.backward_count, -1 if phase is None else self.recorder.text(phase), ahead),
-                *(-1, -1, -1, -1, -1, wait_start_ns, delivered_ns, -1),
+                *(-1, -1, task[2] if task else -1, -1, -1, wait_start_ns, delivered_ns, -1),
             )
         )
         self._delivered += 1
@@ -111,10 +120,10 @@ def _source_of(iterable: Any, iterator: Any, caller: Caller) -> training.Loader:
     return _by_caller.setdefault(caller, training.Loader())
 
 
-def _caller(library: str) -> tuple[str, int]:
-    """Return file and line of the innermost frame that is neither the agent's nor of `library`'s package."""
+def _caller(library: str | tuple[str, ...]) -> tuple[str, int]:
+    """Return file and line of the innermost frame that is neither the agent's nor of `library`'s packages."""
     frame: Any = sys._getframe(1)
-    ours = ("iotrace",) if not library else ("iotrace", library)
+    ours = ("iotrace", *((library,) if isinstance(library, str) else library))
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno

@@ -40,6 +40,7 @@ class Delivery(msgspec.Struct, frozen=True):
     wrapped source, else None.
     `size_bytes` counts tensors and arrays that a worker put into it.
     `exposed_ns` is how long the accelerator stood idle during the wait, by its own events.
+    `maker_tid` is the thread of a pool, in the consumer's process, that made it.
     `handed_over`: another thread took the batch; the wait is the training thread's, for that thread.
     """
 
@@ -65,6 +66,7 @@ class Delivery(msgspec.Struct, frozen=True):
     exposed_ns: int | None = None
     inline_tid: int | None = None
     handed_over: bool = False
+    maker_tid: int | None = None
 
     @property
     def wait_ns(self) -> int:

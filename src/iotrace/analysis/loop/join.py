@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun, Pass, PassKey
@@ -81,7 +82,8 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
     for start in started:
         descriptions[start.loader] = start
         starts[start.loader].setdefault((start.iterator, start.epoch), start)
-    wrapped = np.array([number for number, about in descriptions.items() if about.wrapped], dtype=np.int64)
+    by_asker = [number for number, about in descriptions.items() if about.wrapped and not about.pool]
+    wrapped = np.array(by_asker, dtype=np.int64)
     inline = np.isin(loader, wrapped)
     deliveries["inline_tid"] = np.where(inline, deliveries["tid"], NONE)
     by_loader = np.argsort(loader, kind="stable")
@@ -167,7 +169,7 @@ def _deliveries(rank: Rank, rows: Rows, asked_ns: Times, later_count: Times) -> 
         field: rows[field].copy()
         for field in ("iterator", "epoch", "index", "tid", "grad", "phase", "worker", "pid", "samples")
     }
-    for field in ("up_ns", "taken_ns", "prepared_ns", "size_bytes", "exposed_ns"):
+    for field in ("up_ns", "taken_ns", "prepared_ns", "size_bytes", "exposed_ns", "maker_tid"):
         found[field] = np.full(len(rows), NONE)
     real = main.clock.times_to_session_ns
     found["wait_start_ns"], found["delivered_ns"] = real(asked_ns), real(rows["delivered_ns"])
@@ -177,8 +179,14 @@ def _deliveries(rank: Rank, rows: Rows, asked_ns: Times, later_count: Times) -> 
     own = (rows["worker"] == -1) & (rows["fetch_end_ns"] > 0)
     found["taken_ns"][own] = found["wait_start_ns"][own]
     found["prepared_ns"][own] = real(rows["fetch_end_ns"][own])
+    pools = [start.iterator for start in main.of_type(IteratorStart) if start.pool]
+    of_pools = np.isin(rows["iterator"], np.array(pools, np.int64))
+    for name in ("taken_ns", "prepared_ns"):
+        found[name][of_pools] = NONE
     for process in rank.workers:
         _join(found, rows, process)
+    for process in rank.processes if pools else []:
+        _join_tasks(found, rows, of_pools, process, process is main)
     for field in ("worker", "pid", "samples", "size_bytes"):
         found[field][found[field] == -1] = NONE
     exposed = main.rows(names.EXPOSED_ROW)
@@ -200,6 +208,23 @@ def _join(found: dict[str, Times], rows: Rows, worker: Process) -> None:
     for field in ("taken_ns", "prepared_ns"):
         found[field][joined] = worker.clock.times_to_session_ns(produced[field][made])
     found["samples"][joined], found["size_bytes"][joined] = produced["samples"][made], produced["bytes"][made]
+
+
+def _join_tasks(
+    found: dict[str, Times], rows: Rows, of_pools: npt.NDArray[np.bool_], process: Process, in_main: bool
+) -> None:
+    """Add when and where the tasks of pools were made that `process` worked on."""
+    made, own = process.rows(names.MADE_ROW), np.flatnonzero(of_pools)
+    wanted = key_of(rows["generation"][own], rows["index"][own])
+    at = match(wanted, key_of(made["pool"], made["task"]))
+    joined, row = own[at >= 0], at[at >= 0]
+    for field in ("taken_ns", "prepared_ns"):
+        found[field][joined] = process.clock.times_to_session_ns(made[field][row])
+    if in_main:
+        found["maker_tid"][joined] = made["tid"][row]
+    else:
+        found["pid"][joined] = process.pid
+        found["worker"][joined] = NONE if process.worker is None else process.worker
 
 
 def _passes_of(rows: Rows) -> dict[PassKey, Times]:

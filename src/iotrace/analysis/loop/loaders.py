@@ -45,6 +45,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
         wrapped=loader.description.wrapped,
         within=analysis.within.get(loader.number),
         library=loader.description.library or None,
+        pool=loader.description.pool or None,
         **{setting: getattr(about, setting) for setting in _SETTINGS},
         batches=len(deliveries),
         phases=loader.phases,

@@ -37,12 +37,12 @@ class Loop(msgspec.Struct, frozen=True):
     thread: TrainingThread | None = None
 
 
-def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
-    """Find the training loop of a rank whose loaders are `loaders`."""
+def loop_of(rank: Rank, loaders: list[LoaderRun], no_input: str = "") -> Loop:
+    """Find the training loop of a rank whose loaders are `loaders`; `no_input` is why there are none."""
     thread = training_thread(rank.main, loaders)
     marks = rank.main.clock.times_to_session_ns(rank.main.rows(names.MARK_ROW)["mono_ns"])
     if thread is None:
-        why = "nothing tells what the loop takes its batches from" if len(marks) else NO_LOADER
+        why = "nothing tells what the loop takes its batches from" if len(marks) else no_input or NO_LOADER
         return Loop(None, _closed(marks, Deliveries.joined([])), len(marks) or None, bool(len(marks)), why)
     primary, cuts = _primary(thread, loaders)
     trained = bool(len(thread.rounds.times_ns))
@@ -51,6 +51,10 @@ def loop_of(rank: Rank, loaders: list[LoaderRun]) -> Loop:
         asked = thread.asked[thread.asked.may_train & np.isin(thread.asked["loader"], training)]
         together = cuts_of(asked, _passes(loaders), thread.rounds)
         cuts = together if explains(together, thread.rounds) else cuts
+    elif primary is not None and all(loader.description.pool for loader in loaders):
+        cuts = cuts_of(
+            thread.asked, _passes(loaders), thread.rounds
+        )  # the next pool of a loop goes on with it
     trains = primary is not None and primary.training
     if len(marks) and not trains:
         return _marked(marks, thread, loaders)

@@ -215,7 +215,8 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
     within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
     library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None
-    workers: Annotated[int, figure("`num_workers` of its last pass")]
+    pool: Annotated[str | None, figure("the class of the pool whose tasks make the items", null="no pool's")] = None
+    workers: Annotated[int, figure("`num_workers` of its last pass; of a pool its threads or processes")]
     batch_size: Annotated[int | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
     prefetch_factor: Annotated[int | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
     persistent_workers: Annotated[bool | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None

@@ -56,9 +56,10 @@ def explain(
     starts, ends, number = _windows(deliveries, inner)
     parts[number] = 0.0
     makers, tids = deliveries.maker(rank.main.pid)[number], deliveries["inline_tid"][number]
-    _, first, of = grouped(key_of(makers, tids))
-    for pid, tid, group in sorted(
-        zip(makers[first].tolist(), tids[first].tolist(), range(len(first)), strict=True)
+    threads = deliveries["maker_tid"][number]
+    _, first, of = grouped(key_of(makers, tids, threads))
+    for pid, tid, thread, group in sorted(
+        zip(*(column[first].tolist() for column in (makers, tids, threads)), range(len(first)), strict=True)
     ):
         own = np.flatnonzero(of == group)
         if (starts[own][1:] <= starts[own][:-1]).any():
@@ -69,6 +70,9 @@ def explain(
         for block in np.split(own, range(_MOST_AT_ONCE, len(own), _MOST_AT_ONCE)):
             window = starts[block], ends[block]
             near, calls = _near(session, process, int(window[0][0]), int(window[1].max()))
+            if thread != NONE:  # of a pool: its other threads make other batches
+                near = replace(near, spans=near.spans[near.spans["tid"] == thread])
+                calls = calls.where(calls.tid == thread)
             if tid == NONE:
                 made = compose(near, calls, session.paths, *window, mapped_by[pid], names=names)
             else:

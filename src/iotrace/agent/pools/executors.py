@@ -1,0 +1,219 @@
+"""Record the tasks of ``concurrent.futures``: what is known of one lies in an attribute of its future."""
+
+from __future__ import annotations
+
+from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
+from itertools import count
+from time import monotonic_ns
+
+from iotrace.agent.patching import WeakTable, hide_frame, observe, pass_for, patch
+from iotrace.agent.pools import tasks
+from iotrace.agent.pools.tasks import Task
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.unpatched import get_ident
+from iotrace.session.guard import ours
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from typing import Any
+
+_TASK = "_iotrace_task"  # the attribute of a future
+_WHAT = "recording a task"
+_FINISHED = "FINISHED"  # the state of a future that is done
+
+_pools = WeakTable()  # by an executor
+_next_task = count().__next__  # of threads
+# By `get_ident`: the future that a pool's thread works on, whether it is given data, and its beginning.
+_begun: dict[int, tuple[Any, bool, tasks.Begun]] = {}
+
+
+def _task_of(future: Any) -> Task:
+    task = future.__dict__.get(_TASK)
+    if task is None:  # the pool's thread may meet it before `submit` has returned
+        task = future.__dict__.setdefault(_TASK, Task())
+    known: Task = task
+    return known
+
+
+def hook_futures(module: Any, recorder: Recorder) -> None:
+    """Patch `module`, ``concurrent.futures._base``: who takes a result, and how long it waited."""
+    patch(module.Future, "result", partial(_result, recorder))
+    patch(module.Future, "done", _done)
+    patch(module.Future, "set_result", partial(_set_result, recorder))
+    observe(module, "wait", recorder, _WHAT, before=lambda *_: monotonic_ns(), ended=_waited)
+    patch(module, "as_completed", _as_completed)
+
+
+def _result(recorder: Recorder, original: Any) -> Any:
+    def result(self: Any, timeout: float | None = None) -> Any:
+        task = self.__dict__.get(_TASK)
+        if task is None or task.taken or recorder.over:
+            task = None
+        was_done = self._state == _FINISHED
+        asked_ns = monotonic_ns()
+        try:
+            value = original(self, timeout)
+        except BaseException as error:
+            if task is not None and not task.asked_ns:
+                task.asked_ns = asked_ns  # the next call, if there is one, goes on waiting
+            hide_frame(error)
+            raise
+        if task is not None:
+            try:
+                tasks.take(task, task.asked_ns or asked_ns, was_done and not task.asked_ns, recorder)
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        return value
+
+    pass_for(result, original)
+    return result
+
+
+def _done(original: Any) -> Any:
+    def done(self: Any) -> Any:
+        is_done = original(self)
+        if not is_done and (task := self.__dict__.get(_TASK)) is not None:
+            task.polled = True
+        return is_done
+
+    return done
+
+
+def _set_result(recorder: Recorder, original: Any) -> Any:
+    def set_result(self: Any, result: Any) -> None:
+        begun = _begun.get(get_ident())
+        if begun is not None and begun[0] is self:  # known before anybody has the result
+            try:
+                task = _task_of(self)
+                task.made = tasks.end_task(recorder, begun[2], task.name, begun[1])
+                task.number = _next_task()
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        try:
+            original(self, result)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    return set_result
+
+
+def _waited(start_ns: int | None, *_: Any) -> None:
+    if start_ns:
+        tasks.awaited[get_ident()] = start_ns, monotonic_ns()
+
+
+def _as_completed(original: Any) -> Any:
+    def as_completed(fs: Any, timeout: float | None = None) -> Any:
+        turns = original(fs, timeout)
+        del fs  # as the original, which forgets what it has given
+        try:
+            start_ns = monotonic_ns()
+            for future in turns:
+                tasks.awaited[get_ident()] = start_ns, monotonic_ns()
+                given = [future]
+                del future
+                yield given.pop()
+                start_ns = monotonic_ns()
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        finally:
+            turns.close()
+
+    pass_for(as_completed, original)
+    return as_completed
+
+
+def hook_threads(module: Any, recorder: Recorder) -> None:
+    """Patch `module`, ``concurrent.futures.thread``: who submits a task, and which thread works on it."""
+
+    patch(module._WorkItem, "run", partial(_run, recorder))
+    _hook_submit(module.ThreadPoolExecutor, recorder)
+
+
+def _run(recorder: Recorder, original: Any) -> Any:
+    def run(self: Any, *args: Any) -> None:
+        ident = get_ident()
+        if not recorder.over:
+            try:
+                given = self.task[1:] if hasattr(self, "task") else (self.args, self.kwargs)
+                tasks.running.add(ident)
+                fed = tasks.is_much((*given[0], *given[1].values()))
+                _begun[ident] = self.future, fed, tasks.begin_task()
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        try:
+            original(self, *args)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        finally:
+            _begun.pop(ident, None)
+            tasks.running.discard(ident)
+
+    return run
+
+
+def hook_processes(module: Any, recorder: Recorder) -> None:
+    """Patch `module`, ``concurrent.futures.process``, on both sides."""
+    manager = getattr(module, "_ExecutorManagerThread", None)
+    workers: list[_Process] = []  # this process, if it works for a pool
+
+    def received(args: list[Any], _: dict[str, Any]) -> None:
+        item = args[0].pending_work_items.get(getattr(args[1], "work_id", None))
+        if item is not None:
+            _task_of(item.future).number = args[1].work_id
+
+    def starting(args: list[Any], _: dict[str, Any]) -> None:
+        workers.append(_Process(tasks.number_of(args[1]._writer), recorder))
+        args[0] = tasks.Calls(args[0], workers[-1])
+
+    def sending(args: list[Any], kwargs: dict[str, Any]) -> None:
+        if workers:
+            workers[-1].end(args[1], kwargs.get("exception") is None)
+
+    def ended(*_: Any) -> None:
+        recorder.flush()
+
+    if manager is not None:
+        observe(manager, "process_result_item", recorder, _WHAT, before=received)
+        observe(module, "_process_worker", recorder, _WHAT, before=starting, ended=ended)
+        observe(module, "_sendback_result", recorder, _WHAT, before=sending)
+        _hook_submit(module.ProcessPoolExecutor, recorder)
+
+
+class _Process(tasks.Worker):
+    """This process."""
+
+    def took(self, call: Any) -> None:
+        """Begin with a task: its number, function and arguments."""
+        self.begin(call.work_id, call.fn, call.args)
+
+
+def _hook_submit(kind: Any, recorder: Recorder) -> None:
+    def submitted(_: Any, future: Any, args: Any, kwargs: Any) -> None:
+        if recorder.over:
+            return
+        executor, call = args[0], args[1]
+        pool = _pools.get(executor)
+        if pool is None:
+            pool = tasks.Pool(executor, executor._max_workers, getattr(executor, "_result_queue", None))
+            _pools.put(executor, pool)
+        task = _task_of(future)
+        task.name = tasks.name_of(call)
+        task.chunked = getattr(call, "func", None) is not None and _items_of(call, args[2:]) > 1
+        task.submitted_ns = monotonic_ns()
+        task.pool = pool
+
+    observe(kind, "submit", recorder, _WHAT, after=submitted)
+
+
+def _items_of(call: Any, args: Any) -> int:
+    """How many items of ``map`` a task makes."""
+    return len(args[0]) if getattr(call.func, "__name__", "") == "_process_chunk" and args else 1
+
+
+def after_fork_in_child() -> None:
+    """Forget the parent's threads."""
+    _begun.clear()

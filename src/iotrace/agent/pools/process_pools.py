@@ -1,0 +1,228 @@
+"""Record the tasks of ``multiprocessing.pool``: what is known lies in an attribute of a result."""
+
+from __future__ import annotations
+
+from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
+from collections import deque
+from time import monotonic_ns
+
+from iotrace.agent.patching import StandIn, WeakTable, hide_frame, observe, pass_for, patch
+from iotrace.agent.pools import tasks
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.unpatched import get_ident
+from iotrace.session.guard import ours
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from typing import Any
+
+_CALL = "_iotrace_call"  # the attribute of a result
+_WHAT = "recording a task"
+
+_pools = WeakTable()
+_calling: dict[int, tuple[str, bool]] = {}  # by `get_ident`: what it maps, whether by several items a task
+_made: dict[int, tasks.Made] = {}  # by job and index: what a thread has made, until its result knows
+
+
+class _Call:
+    """The tasks of one call of a pool's method, which have one result or an iterator of results."""
+
+    def __init__(self, pool: tasks.Pool, name: str, chunked: bool) -> None:
+        self.pool, self.name, self.chunked = pool, name, chunked
+        self.submitted_ns, self.asked_ns, self.polled = monotonic_ns(), 0, False
+        self.given = 0  # results, so far
+        self.order: deque[int] = deque()  # of results that come in no order: their indices
+        self.made: dict[int, tasks.Made] = {}  # of threads, by index
+
+
+def _number(job: int, index: int | None) -> int:
+    return job << 32 | (index or 0)
+
+
+def hook_pool(module: Any, recorder: Recorder) -> None:
+    """Patch `module`, ``multiprocessing.pool``, on both sides."""
+    observe(
+        module,
+        "worker",
+        recorder,
+        _WHAT,
+        before=partial(_starting, recorder),
+        ended=partial(_ended, recorder),
+    )
+    for method in ("imap", "imap_unordered", "apply_async"):
+        observe(module.Pool, method, recorder, _WHAT, before=_mapping, ended=_mapped)
+    for kind in (module.IMapIterator, module.ApplyResult):
+        observe(kind, "__init__", recorder, _WHAT, after=_submitted)
+        observe(kind, "_set", recorder, _WHAT, before=_setting)
+    observe(module.IMapUnorderedIterator, "_set", recorder, _WHAT, before=_setting_next)
+    for method in ("next", "__next__"):
+        patch(module.IMapIterator, method, partial(_next, recorder))
+    patch(module.ApplyResult, "get", partial(_next, recorder))
+    patch(module.ApplyResult, "ready", _ready)
+    observe(module.ApplyResult, "wait", recorder, _WHAT, before=lambda *_: monotonic_ns(), ended=_waited)
+
+
+def _mapping(args: list[Any], kwargs: dict[str, Any]) -> int:
+    ident = get_ident()
+    size = kwargs.get("chunksize", args[3] if len(args) > 3 else 1)  # of `apply_async` a dictionary
+    _calling[ident] = tasks.name_of(args[1]), isinstance(size, int) and size > 1
+    return ident
+
+
+def _mapped(ident: int | None, *_: Any) -> None:
+    _calling.pop(ident or 0, None)
+
+
+def _submitted(_: Any, __: Any, args: Any, kwargs: Any) -> None:
+    result, executor = args[0], args[1]
+    named = _calling.get(get_ident())
+    if named is None:
+        return  # a result of `map`, which comes as a whole
+    pool = _pools.get(executor)
+    if pool is None:
+        pool = tasks.Pool(executor, executor._processes, executor._outqueue)
+        _pools.put(executor, pool)
+    result.__dict__[_CALL] = _Call(pool, *named)
+
+
+def _setting(args: list[Any], _: dict[str, Any]) -> None:
+    """Let a result know what a thread has made for it."""
+    result, index = args[0], args[1]
+    made = _made.pop(_number(result._job, index), None)
+    call = result.__dict__.get(_CALL)
+    if call is not None and made is not None:
+        call.made[index or 0] = made
+
+
+def _setting_next(args: list[Any], kwargs: dict[str, Any]) -> None:
+    _setting(args, kwargs)
+    call = args[0].__dict__.get(_CALL)
+    if call is not None:
+        call.order.append(args[1])
+
+
+def _next(recorder: Recorder, original: Any) -> Any:
+    def next_(self: Any, timeout: float | None = None) -> Any:
+        call = None if recorder.over else self.__dict__.get(_CALL)
+        event = getattr(self, "_event", None)  # of one result
+        was_done = event is not None and event.is_set()
+        ident = get_ident()
+        waited = tasks.awaited.get(ident)
+        asked_ns = monotonic_ns()
+        try:
+            value = original(self, timeout)
+        except BaseException as error:
+            if call is not None and not call.asked_ns and type(error) is not StopIteration:
+                call.asked_ns = asked_ns  # the next call, if there is one, goes on waiting
+            hide_frame(error)
+            raise
+        if call is not None:
+            try:
+                if waited is None or not was_done:
+                    tasks.awaited.pop(ident, None)  # the call's own
+                else:
+                    tasks.awaited[ident] = waited
+                _take(self, call, call.asked_ns or asked_ns, was_done and not call.asked_ns, recorder)
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        return value
+
+    pass_for(next_, original)
+    return next_
+
+
+def _take(result: Any, call: _Call, asked_ns: int, was_done: bool, recorder: Recorder) -> None:
+    index = call.order.popleft() if call.order else call.given
+    is_one = not hasattr(result, "_items")  # whose `get` returns the same each time
+    task, call.asked_ns = tasks.Task(), 0
+    task.pool, task.name, task.submitted_ns = call.pool, call.name, call.submitted_ns
+    task.chunked, task.polled, task.number = call.chunked, call.polled, _number(result._job, index)
+    task.made = call.made.pop(index, None)
+    call.given += 1
+    if not is_one or call.given == 1:
+        tasks.take(task, asked_ns, was_done, recorder)
+
+
+def _ready(original: Any) -> Any:
+    def ready(self: Any) -> Any:
+        is_ready = original(self)
+        if not is_ready and (call := self.__dict__.get(_CALL)) is not None:
+            call.polled = True
+        return is_ready
+
+    return ready
+
+
+def _waited(start_ns: int | None, args: Any, _: Any) -> None:
+    if start_ns and _CALL in args[0].__dict__:
+        tasks.awaited[get_ident()] = start_ns, monotonic_ns()
+
+
+def _starting(recorder: Recorder, args: list[Any], _: dict[str, Any]) -> Any:
+    """Stand between a worker, a process or a thread, and its queues."""
+    worker: Any
+    if hasattr(args[0], "_reader"):
+        worker = _Process(tasks.number_of(args[1]._writer), recorder)
+    else:
+        worker = _Thread(recorder)
+    args[0] = tasks.Calls(args[0], worker)
+    args[1] = _Results(args[1], worker)
+    return worker
+
+
+def _ended(recorder: Recorder, worker: Any, *_: Any) -> None:
+    if isinstance(worker, _Process):
+        recorder.flush()
+
+
+class _Process(tasks.Worker):
+    """This process."""
+
+    def took(self, call: Any) -> None:
+        """Begin with a task: its job and index, function and arguments."""
+        self.begin(_number(*call[:2]), call[2], call[3])
+
+
+class _Thread:
+    """A thread of a pool in the process that takes its results."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.begun: tasks.Begun | None = None
+        self.name, self.fed = "", False
+
+    def idle(self, empty: bool) -> None:
+        """Do nothing: the process writes."""
+
+    def took(self, call: Any) -> None:
+        """Begin with a task."""
+        if not self.recorder.over:
+            tasks.running.add(get_ident())
+            self.name, self.fed = tasks.name_of(call[2]), tasks.is_much(call[3])
+            self.begun = tasks.begin_task()
+
+    def end(self, number: int, whole: bool) -> None:
+        """Keep what is known of the task for its result."""
+        tasks.running.discard(get_ident())
+        begun, self.begun = self.begun, None
+        if begun is not None and whole:
+            _made[number] = tasks.end_task(self.recorder, begun, self.name, self.fed)
+
+
+class _Results(StandIn):
+    """Stands for the queue of results of a worker, its context."""
+
+    def put(self, result: Any) -> None:
+        worker = self._context
+        try:
+            job, index, (whole, _) = result
+            worker.end(_number(job, index), whole)
+        except ours(Exception) as error:
+            worker.recorder.absorb(error, _WHAT)
+        self._of.put(result)
+
+
+def after_fork_in_child() -> None:
+    """Forget the parent's threads."""
+    _calling.clear()
+    _made.clear()

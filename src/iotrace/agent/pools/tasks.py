@@ -1,0 +1,244 @@
+"""What is known of the tasks of pools: who made each, where and when; and who takes their results.
+
+What is known of a task lies beside what hands its result over, never in the result: what processes send to
+each other stays as it is, since pools number their tasks themselves. A pool is a source for the thread of the
+program that takes results from it: each call that returns one is an ask. Results that libraries, or tasks
+themselves, take are not recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import count
+from resource import getrusage
+from time import monotonic_ns, thread_time_ns
+
+from iotrace.agent import imports
+from iotrace.agent.patching import StandIn
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.thread_clocks import RUSAGE_THREAD, after_switch, current
+from iotrace.agent.unpatched import get_ident
+from iotrace.session.guard import ours
+from iotrace.session.names import KIND_ITEM, MADE_ROW
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from resource import struct_rusage
+    from typing import Any
+
+    from iotrace.agent.recording.thread_clocks import Thread
+
+    Span = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+    # A thread, its clocks: CLOCK_MONOTONIC, CPU time, the last known wait for a CPU; its `getrusage`.
+    Begun = tuple[Thread, int, int, int, struct_rusage]
+    Made = tuple[tuple[int, int, int, int], Span]  # the rest of a `MADE_ROW`, and the span of it
+
+_MUCH_BYTES = 4096  # a task that is given so much works on data: it does not fetch it
+_DEEPEST = 3  # sequences in each other that are looked into for that
+_LONG_NS = 1_000_000
+POLLED, CHUNKED = "polled", "chunked"
+
+running: set[int] = set()  # threads of pools, by `get_ident`, that work on a task
+awaited: dict[
+    int, tuple[int, int]
+] = {}  # by `get_ident`: a call that waited for tasks, and returned no result
+_own_files: dict[str, bool] = {}  # by a code's file: whether it is the program's
+_next_pool = count(2, 2).__next__  # pools of processes have odd numbers
+_works_for_pool = False  # this process does
+_wrapped_source: Any = None
+
+
+class Pool:
+    """A pool's number and class, its workers, and the pass that records what is taken from it."""
+
+    def __init__(self, pool: Any, workers: int, results: Any) -> None:
+        self.number = number_of(results._reader) if hasattr(results, "_reader") else _next_pool()
+        self.made_by = type(pool).__name__
+        self.workers = workers
+        self.taking: Any = None
+        self.doubts: set[str] = set()
+
+
+class Task:
+    """What is known of a task of a pool, beside what hands its result over; -1 and 0: not yet."""
+
+    __slots__ = ("asked_ns", "chunked", "made", "name", "number", "polled", "pool", "submitted_ns", "taken")
+
+    def __init__(self) -> None:
+        self.number = -1  # among the tasks of its pool
+        self.pool: Pool | None = None
+        self.name = ""
+        self.chunked = self.polled = self.taken = False
+        self.submitted_ns = self.asked_ns = 0
+        self.made: Made | None = None  # by a thread of this process
+
+
+def number_of(pipe: Any) -> int:
+    """Number a pool of processes by an end of the pipe of its results, as both sides know it."""
+    return os.fstat(pipe.fileno()).st_ino << 1 | 1
+
+
+def begin_task() -> Begun:
+    """Begin with a task on this thread: return what `end_task` needs."""
+    thread = current.thread
+    usage = getrusage(RUSAGE_THREAD)
+    return thread, monotonic_ns(), thread_time_ns(), thread.run_delay_ns, usage
+
+
+def end_task(recorder: Recorder, begun: Begun, name: str, fed: bool) -> Made:
+    """Return what is known of the task called `name` that this thread began with, and has ended.
+
+    What it waited for a CPU is read of long ones alone: that costs more than many a task. It counts from the
+    last one on; in between the thread hardly ran.
+    """
+    thread, start_ns, start_cpu_ns, start_delay_ns, before = begun
+    end_ns, cpu_ns = monotonic_ns(), thread_time_ns() - start_cpu_ns
+    after, delay_ns = getrusage(RUSAGE_THREAD), -1
+    if end_ns - start_ns >= _LONG_NS:
+        after_switch(thread, after[14] + after[15])
+        delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
+    row = (thread.tid, start_ns, end_ns, int(fed))
+    faults = (after[6] - before[6], after[7] - before[7])
+    switches = (after[14] - before[14], after[15] - before[15])
+    about = (-1, thread.tid, recorder.text(name), -1, KIND_ITEM)
+    return row, (start_ns, end_ns - start_ns, cpu_ns, *about, *faults, *switches, delay_ns)
+
+
+def take(task: Task, asked_ns: int, was_done: bool, recorder: Recorder) -> None:
+    """Record that this thread of the program has the result of `task`, which it asked for at `asked_ns`.
+
+    Where it `was_done` by then, the thread has waited before, if at all.
+    """
+    taken_ns, ident, pool = monotonic_ns(), get_ident(), task.pool
+    waited = awaited.pop(ident, None)
+    if pool is None or task.number < 0 or current.thread.depth or ident in running or _works_for_pool:
+        return
+    source = _source()
+    if source.training.in_worker() or not _is_programs():
+        return
+    task.taken = True
+    polled = task.polled and was_done and waited is None
+    if waited is not None and was_done:
+        asked_ns, taken_ns = waited
+    if pool.taking is None:
+        pool.taking = source.Pass(
+            pool, None, task.name, recorder, ("concurrent", "multiprocessing"), pool.workers, pool.made_by
+        )
+    if task.made is not None:
+        row, span = task.made
+        recorder.spans.append(span)
+        recorder.records.append((MADE_ROW, pool.number, task.number, *row))
+    for doubt, holds in ((POLLED, polled), (CHUNKED, task.chunked)):
+        if holds and doubt not in pool.doubts:
+            pool.doubts.add(doubt)
+            recorder.records.append({"type": "pool_doubt", "iterator": pool.taking.number, "doubt": doubt})
+    pool.taking.deliver(asked_ns, taken_ns, (pool.number, task.number, task.submitted_ns or -1))
+
+
+def _source() -> Any:
+    """Return the module that records passes, which not every program needs."""
+    global _wrapped_source
+    if _wrapped_source is None:
+        _wrapped_source = imports.load("dataloader.wrapped_source")
+    return _wrapped_source
+
+
+def _is_programs() -> bool:
+    """Whether code of the program asked, not a library."""
+    frame: Any = sys._getframe(1)
+    passed = ("iotrace", "concurrent", "multiprocessing")
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in passed:
+        frame = frame.f_back
+    if frame is None:
+        return False
+    file = frame.f_code.co_filename
+    own = _own_files.get(file)
+    if own is None:
+        installed = file.startswith((os.path.dirname(os.__file__), "<frozen"))
+        own = _own_files[file] = not installed and "-packages/" not in file
+    return own
+
+
+class Worker:
+    """The state of this process, which works for a pool of its parent's."""
+
+    def __init__(self, pool: int, recorder: Recorder) -> None:
+        global _works_for_pool
+        _works_for_pool = True
+        self.pool, self.recorder = pool, recorder
+        self.task, self.name, self.fed = -1, "", False
+        self.begun: Begun | None = None
+        process: Any = sys.modules.get("multiprocessing.process")
+        number = (*getattr(process.current_process(), "_identity", ()), 1)[0] - 1
+        about = {"worker": number, "pool": pool, "mono_ns": monotonic_ns()}
+        recorder.records.append({"type": "pool_worker", **about})
+        recorder.start()
+
+    def idle(self, empty: bool) -> None:
+        """Write what there is before there is nothing to do: the process may be ended by a signal."""
+        if empty:
+            self.recorder.flush()
+        else:
+            self.recorder.flush_soon()
+
+    def begin(self, task: int, call: Any, args: Any) -> None:
+        """Begin with a task that was just taken."""
+        if not self.recorder.over:
+            self.task, self.name, self.fed = task, name_of(call), is_much(args)
+            self.begun = begin_task()
+
+    def end(self, task: int, whole: bool) -> None:
+        """Record the task, which has returned unless not `whole`."""
+        begun, self.begun = self.begun, None
+        if begun is None or self.recorder.over or task != self.task:
+            return
+        row, span = end_task(self.recorder, begun, self.name, self.fed)
+        self.recorder.spans.append(span)
+        if whole:
+            self.recorder.records.append((MADE_ROW, self.pool, task, *row))
+
+
+class Calls(StandIn):
+    """Stands for the queue that a worker, its context, takes its tasks from."""
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        worker = self._context
+        try:
+            worker.idle(self._of.empty())
+        except ours(Exception) as error:
+            worker.recorder.absorb(error, "recording a task")
+        call = self._of.get(*args, **kwargs)
+        if call is not None:
+            try:
+                worker.took(call)
+            except ours(Exception) as error:
+                worker.recorder.absorb(error, "recording a task")
+        return call
+
+
+def name_of(call: Any) -> str:
+    """Name what a task calls."""
+    while hasattr(call, "func"):
+        chunk = getattr(call.func, "__name__", "") == "_process_chunk" and call.args
+        call = call.args[0] if chunk else call.func
+    return str(getattr(call, "__qualname__", type(call).__qualname__))
+
+
+def is_much(given: Any, depth: int = 0) -> bool:
+    """Whether an argument holds data, as an array or as bytes; of a sequence in it the first item tells."""
+    kind = type(given)
+    if kind in (list, tuple):
+        return depth < _DEEPEST and any(is_much(each, depth + 1) for each in given[: 8 if not depth else 1])
+    if kind in (bytes, bytearray, memoryview):
+        return len(given) >= _MUCH_BYTES
+    if kind.__module__.partition(".")[0] not in ("numpy", "torch", "jaxlib") or kind.__name__ == "memmap":
+        return False
+    size: int = getattr(given, "nbytes", 0)
+    return size >= _MUCH_BYTES
+
+
+def after_fork_in_child() -> None:
+    """Forget the parent's threads."""
+    running.clear()
+    awaited.clear()

@@ -1,0 +1,178 @@
+"""What is recorded of the tasks of pools, and of who takes their results."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import concurrent.futures.process
+import concurrent.futures.thread
+import gc
+import multiprocessing.pool
+import pickle
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iotrace.agent.patching import undo_all
+from iotrace.agent.pools import executors, process_pools
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.session import names
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    found = Recorder(str(tmp_path))
+    monkeypatch.setattr(found, "start_loop", lambda: None)
+    executors.hook_futures(concurrent.futures._base, found)
+    executors.hook_threads(concurrent.futures.thread, found)
+    executors.hook_processes(concurrent.futures.process, found)
+    process_pools.hook_pool(multiprocessing.pool, found)
+    yield found
+    undo_all()
+
+
+def rows(recorder: Recorder, kind: int) -> list[dict[str, int]]:
+    found = [row for row in recorder.records if isinstance(row, tuple) and row[0] == kind]
+    return [dict(zip(names.ROW_FIELDS[kind], row[1:], strict=True)) for row in found]
+
+
+def doubts(recorder: Recorder) -> list[str]:
+    records: list[Any] = [each for each in recorder.records if isinstance(each, dict)]
+    return [each["doubt"] for each in records if each["type"] == "pool_doubt"]
+
+
+def double(value: int) -> int:
+    return 2 * value
+
+
+def test_a_result_is_taken_from_the_task_that_made_it(recorder: Recorder) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert [future.result() for future in [pool.submit(double, each) for each in (1, 2)]] == [2, 4]
+    made, taken = rows(recorder, names.MADE_ROW), rows(recorder, names.BATCH_ROW)
+    assert [(each["pool"], each["task"]) for each in made] == [
+        (each["generation"], each["index"]) for each in taken
+    ]
+    for task, batch in zip(made, taken, strict=True):
+        assert task["taken_ns"] <= task["prepared_ns"] <= batch["delivered_ns"]
+        assert batch["sent_ns"] <= batch["delivered_ns"]
+        assert task["tid"] != batch["tid"]
+    assert len(recorder.spans) == 2
+
+
+def test_a_result_counts_once_whoever_else_takes_it(recorder: Recorder) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(double, 1)
+        other = threading.Thread(target=future.result)
+        future.result()
+        other.start()
+        other.join()
+        future.result()
+    assert len(rows(recorder, names.BATCH_ROW)) == 1
+
+
+def test_what_tasks_take_of_each_other_is_no_input(recorder: Recorder) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        inner = pool.submit(double, 1)
+        assert pool.submit(inner.result).result() == 2
+    assert len(rows(recorder, names.BATCH_ROW)) == 1
+
+
+def test_a_failed_task_and_a_future_of_nobodys_are_no_items(recorder: Recorder) -> None:
+    own: Future[int] = Future()
+    own.set_result(1)
+    assert own.result() == 1
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ZeroDivisionError):
+        pool.submit(lambda: 1 // 0).result()
+    assert recorder.records == []
+
+
+def test_a_result_asked_for_in_vain_is_waited_for_since_then(recorder: Recorder) -> None:
+    goes_on = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(goes_on.wait)
+        with pytest.raises((TimeoutError, concurrent.futures.TimeoutError)):
+            future.result(timeout=0.001)
+        goes_on.set()
+        future.result()
+    (task,), (batch,) = rows(recorder, names.MADE_ROW), rows(recorder, names.BATCH_ROW)
+    assert batch["wait_start_ns"] < task["prepared_ns"]
+
+
+def test_a_poll_in_vain_is_known(recorder: Recorder) -> None:
+    goes_on = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        future, other = pool.submit(goes_on.wait), pool.submit(double, 1)
+        assert not future.done()
+        goes_on.set()
+        while not (future.done() and other.done()):
+            pass
+        future.result()
+    assert doubts(recorder) == ["polled"]
+
+
+def test_a_wait_for_several_is_the_wait_for_the_one_that_is_taken(recorder: Recorder) -> None:
+    goes_on = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(goes_on.wait)
+        threading.Timer(0.01, goes_on.set).start()
+        (done,) = concurrent.futures._base.as_completed([future])  # hooked before it is passed on
+        assert done.result()
+    (task,), (batch,) = rows(recorder, names.MADE_ROW), rows(recorder, names.BATCH_ROW)
+    assert batch["wait_start_ns"] < task["prepared_ns"] <= batch["delivered_ns"]
+
+
+@pytest.mark.parametrize(
+    ("given", "fed"), [((1,), 0), (("path",), 0), ((bytes(8192),), 1), (([bytes(8192)],), 1)]
+)
+def test_a_task_that_is_given_data_is_known(recorder: Recorder, given: tuple[Any, ...], fed: int) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(len, *given) if fed else pool.submit(print, *given, end="")
+        pool.submit(type, *given).result()
+    assert [each["fed"] for each in rows(recorder, names.MADE_ROW)] == [fed]
+
+
+def test_imap_in_order_and_in_none(recorder: Recorder) -> None:
+    with ThreadPool(2) as pool:
+        assert list(pool.imap(double, range(5))) == [0, 2, 4, 6, 8]
+        assert sorted(pool.imap_unordered(double, range(5))) == [0, 2, 4, 6, 8]
+        assert pool.apply_async(double, (3,)).get() == 6
+        assert pool.map(double, range(5)) == [0, 2, 4, 6, 8]
+    taken, made = rows(recorder, names.BATCH_ROW), rows(recorder, names.MADE_ROW)
+    assert len(taken) == len(made) == 11
+    assert sorted(each["index"] for each in taken) == sorted(each["task"] for each in made)
+
+
+def test_items_in_chunks_are_a_doubt(recorder: Recorder) -> None:
+    with ThreadPool(2) as pool:
+        assert list(pool.imap(double, range(6), 3)) == [0, 2, 4, 6, 8, 10]
+    assert doubts(recorder) == ["chunked"]
+
+
+class Item:
+    """What a task returns; it can be referred to weakly."""
+
+
+def test_nothing_is_kept_alive_and_nothing_is_added(recorder: Recorder) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(Item)
+        item = future.result()
+        assert vars(item) == {}
+        alive = weakref.ref(item)
+        del future, item
+    executor = weakref.ref(pool)
+    del pool
+    gc.collect()
+    assert alive() is None
+    assert executor() is None
+
+
+def test_workers_are_pickled_by_their_names(recorder: Recorder) -> None:
+    for module, name in ((concurrent.futures.process, "_process_worker"), (multiprocessing.pool, "worker")):
+        sent = pickle.dumps(getattr(module, name))
+        assert name.encode() in sent
+        assert pickle.loads(sent) is getattr(module, name)
