@@ -16,6 +16,7 @@ from iotrace.analysis.results.top import Top
 from iotrace.errors import IotraceError
 from iotrace.session import names
 from iotrace.session.listing import Headline, list_sessions
+from iotrace.sweeps.kept import keep
 from iotrace.ui import jobs, pages
 from iotrace.ui.index import Index, Query, chosen
 from iotrace.ui.jobs import Jobs
@@ -23,8 +24,12 @@ from iotrace.ui.metrics import metrics_text
 from iotrace.ui.places import SESSION, TRACE, Places
 from iotrace.ui.server import _listen
 from iotrace.ui.worker import REPORT, Task
-from tests.support.runs import in_process
+from tests.support.runs import PROJECT, in_process
 from tests.support.served import TOKEN, served, session, until_done
+from tests.unit.test_sweep import Machine, swept
+from tests.unit.test_tune import Machine as Tuned, tuned
+
+GLOO = PROJECT / "tests" / "data" / "gloo_rank0.json.gz"
 
 NASTY = 'x"><script>alert(1)</script>&\u202e'
 BOUND = Headline(verdict_class="input-bound", why="a.h5 is slow to decode", wait_fraction=0.6, step_ms=50.0)
@@ -160,6 +165,8 @@ def test_no_token_no_answer(runs: Path, tmp_path: Path) -> None:
         ({"Host": "localhost:9"}, 401),  # a tunnel's port; the cookie is of the other name
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Origin": "https://127.0.0.1:7333"}, 403),
         ({"Origin": "http://127.0.0.1:8000"}, 403),
         ({"Origin": "http://127.0.0.1:7333"}, 200),
     ],
@@ -322,3 +329,22 @@ def test_wrong_usage_is_said(words: list[str], said: str, tmp_path: Path) -> Non
     done = in_process("ui", *words, cwd=tmp_path)
     assert done.returncode in (1, 2)
     assert said in done.stderr
+
+
+def test_a_sweep_a_search_and_a_trace_have_their_pages(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    root.mkdir()
+    for found in (tuned(Tuned(), root / "t"), swept(root / "s", Machine())):
+        keep(found)
+    (root / GLOO.name).write_bytes(GLOO.read_bytes())
+    with served(root, own=tmp_path / "own") as client:
+        listed = {html.unescape(key) for key in keys(client.get("/").text)}
+        assert {GLOO.name, "s/s"} <= listed
+        assert "workers" in until_done(client, "/run?of=s/s").lower()
+        assert client.get("/timeline?of=s/s").status_code == 404
+        assert "view=operators" in until_done(client, f"/run?of={GLOO.name}")
+        timeline = until_done(client, f"/timeline?of={GLOO.name}")
+        assert "Perfetto" in timeline
+        before = root / "before.json.gz"
+        before.write_bytes(GLOO.read_bytes())
+        assert "operators" in until_done(client, f"/compare?of={GLOO.name}&of={before.name}").lower()

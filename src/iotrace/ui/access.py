@@ -64,7 +64,8 @@ class Guard:
         if not self._is_ours(headers.getlist("host")):
             return _said("This server does not answer to that name.\n", HTTPStatus.FORBIDDEN)
         origins = headers.getlist("origin")
-        if any(urlsplit(origin).netloc.lower() != headers["host"].lower() for origin in origins):
+        own = f"http://{headers['host']}".lower()
+        if any(origin.lower() != own for origin in origins):
             return _said("Another site's page asked for this.\n", HTTPStatus.FORBIDDEN)
         if scope["method"] not in _READS and not origins:
             return _said("A page of this server has to ask for this.\n", HTTPStatus.FORBIDDEN)

@@ -87,7 +87,9 @@ class Index:
 
     def get(self, key: str) -> Entry | None:
         """Return what addresses call `key`, as it is now; None where there is nothing of that name."""
-        self.entries()
+        if all(each.key != key for each in self.entries()):  # it may have begun since
+            self.forget()
+            self.entries()
         with self._lock:
             found = self._entries.get(key)
             if found is None or not found.place.path.exists():

@@ -57,7 +57,8 @@ def script() -> str:
 
 def address(path: str, **query: Any) -> str:
     """Return where something is: empty parts are left out."""
-    return path + "?" + urlencode([(key, value) for key, value in query.items() if value not in ("", None)])
+    known = [(key, value) for key, value in query.items() if value not in ("", None)]
+    return f"{path}?{urlencode(known, safe='/')}"
 
 
 @cache
