@@ -13,8 +13,8 @@ _NOT = ("not-input-bound",)
 class Row(NamedTuple):
     """A program and its conclusions, by the codes of rules.
 
-    `needs` is a module that the program imports. `before` is a program beside it that makes its data. `apart`:
-    it runs in a directory of its own; it ends with `code`. `verdicts`: one of these. `first`: the first fix
+    `needs` is a module that the program imports. `before` is one beside it that makes its data. `apart`: it
+    runs in a directory of its own; it ends with `code`. `verdicts`: one of these. `first`: the first fix
     is one of these. `has`: each is found, `never`: none.
     """
 

@@ -16,8 +16,7 @@ from iotrace.ui.index import Index
 from iotrace.ui.jobs import Job, Jobs
 from iotrace.ui.places import SESSION, TRACE as A_TRACE
 from iotrace.ui.worker import TIMELINE, TRACE, Task
-from iotrace.viewer.page import page
-from iotrace.viewer.server import UI_POLICY, perfetto_ui
+from iotrace.viewer.server import UI_POLICY, page, perfetto_ui
 
 _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")
 _WHOLE = re.compile(r"\d{1,12}")

@@ -21,7 +21,7 @@ from iotrace.viewer.view import View
 
 if TYPE_CHECKING:
     from iotrace.analysis.results import Report
-    from iotrace.report.views.table import Table
+    from iotrace.report.blocks import Table
 
 REPORT, COMPARISON, TIMELINE, SWEEP = "report", "comparison", "timeline", "sweep"
 PAGE, DONE, TRACE = "page.html", "done.json", "timeline.pftrace"
@@ -107,8 +107,9 @@ def _report(task: Task, directory: Path) -> Done:
 
 
 def _write_view(directory: Path, name: str, tables: Sequence[Table]) -> None:
+    from iotrace.report.blocks import whose
     from iotrace.report.printing import encode_json
-    from iotrace.report.views.table import as_json, whose, write_csv
+    from iotrace.report.rows import as_json, write_csv
 
     shown = [_shown(table, of) for table, of in zip(tables, whose(tables), strict=True)]
     (directory / f"{name}.shown").write_bytes(encoded(shown))
@@ -118,7 +119,7 @@ def _write_view(directory: Path, name: str, tables: Sequence[Table]) -> None:
 
 def _shown(table: Table, of: str) -> Shown:
     """The first text stands first: a phone shows the left."""
-    from iotrace.report.views.table import cells_of
+    from iotrace.report.blocks import cells_of
 
     first = next((field for field in table.fields if field.is_text), None)
     fields = sorted(table.fields, key=lambda field: field is not first)
@@ -145,7 +146,7 @@ def _report_of_traces(paths: Sequence[str]) -> Report:
 def _comparison(task: Task, directory: Path) -> Done:
     if task.traces:
         from iotrace.analysis.compare.traces import compare_traces
-        from iotrace.report.page.comparison import trace_comparison_page
+        from iotrace.report.page.results import trace_comparison_page
 
         before, after = (_report_of_traces([path]) for path in task.paths)
         page = trace_comparison_page(compare_traces(before, after))
@@ -154,7 +155,7 @@ def _comparison(task: Task, directory: Path) -> Done:
         from iotrace.analysis.compare.comparison import compare
         from iotrace.analysis.rank import SessionAnalysis
         from iotrace.analysis.report import analyse
-        from iotrace.report.page.comparison import comparison_page
+        from iotrace.report.page.results import comparison_page
         from iotrace.sources.session import open_session
 
         both = [
@@ -168,7 +169,7 @@ def _comparison(task: Task, directory: Path) -> Done:
 
 def _sweep(task: Task, directory: Path) -> Done:
     from iotrace.analysis.page import columns_of_runs
-    from iotrace.report.page.sweep import sweep_page, tune_page
+    from iotrace.report.page.results import sweep_page, tune_page
     from iotrace.report.printing import encode_json
     from iotrace.sweeps.kept import kept
     from iotrace.sweeps.results import SweepResult

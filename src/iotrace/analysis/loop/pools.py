@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iotrace.analysis.loop.cuts import cuts_of, explains
+from iotrace.analysis.loop.cuts import cuts_of, explains, rounds_by_thread
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
-from iotrace.analysis.loop.rounds import rounds_by_thread
 from iotrace.analysis.table import NONE
 from iotrace.session import names
 from iotrace.sources.records import PoolDoubt

@@ -87,13 +87,12 @@ def is_of_the_loader(
     """Whether a wait, of so much of a step, is worth a word, where so many batches lie ready.
 
     To take one that is ready takes a moment, too: where the loop finds one each time, a wait below 10 % is
-    no loader's fault. Nor is the part for `handing_over` (a share) of one to 20 %, or of one that may be
-    below 10 % without others, who took CPUs: the loop takes what lies ready, or waits for a CPU to do so.
+    no loader's fault. Nor is the part for `handing_over` (a share) of one that may be below 10 % without
+    others, who took CPUs: the loop takes what lies ready, or waits for a CPU to do so.
     """
     if (ready or 0.0) < 1:
         return wait_percent >= MODERATELY_PERCENT
-    is_no_fault = others_may_make_it or wait_percent <= _HIGHLY_PERCENT
-    return (1 - handing_over if is_no_fault else 1) * wait_percent >= KEPT_UP_PERCENT
+    return (1 - handing_over if others_may_make_it else 1) * wait_percent >= KEPT_UP_PERCENT
 
 
 def device_waits(wait: DataWait) -> bool:
