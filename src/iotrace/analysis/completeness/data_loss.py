@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from iotrace.analysis.intervals import Times
 from iotrace.analysis.table import key_of
 from iotrace.session import names
 from iotrace.session.liveness import RUNNING
 from iotrace.session.manifest import NotCaptured
 from iotrace.sources.processes import Process
-from iotrace.sources.records import PosixEnded, Tick
+from iotrace.sources.records import PoolWorker, PosixEnded, Tick
+from iotrace.sources.rows import Columns
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
 from iotrace.units import counted
@@ -93,13 +95,26 @@ def workers_left(session: Session) -> list[Process]:
     found = []
     for rank in session.ranks:
         batches = rank.main.rows(names.BATCH_ROW)
+        made_tasks = [process.rows(names.MADE_ROW) for process in rank.workers]
+        tasks = np.concatenate([key_of(made["pool"], made["task"]) for made in made_tasks] or [_NOTHING])
         for process in rank.workers:
             if rank.main.ended and process.worker is not None and not process.ended:
                 taken, made = batches["pid"] == process.pid, process.rows(names.PRODUCED_ROW)
                 wanted = key_of(batches["generation"][taken], batches["index"][taken])
                 known = key_of(made["generation"], made["index"])
-                found += [process] if np.isin(wanted, known).all() else []
+                whole = np.isin(wanted, known).all() and np.isin(_wanted(batches, process), tasks).all()
+                found += [process] if whole else []
     return found
+
+
+_NOTHING = np.empty(0, np.int64)
+
+
+def _wanted(batches: Columns, process: Process) -> Times:
+    """The tasks of the pool that `process` works for whose results were taken; any process made them."""
+    pools = [each.pool for each in process.of_type(PoolWorker)]
+    own = np.isin(batches["generation"], np.array(pools, np.int64))
+    return key_of(batches["generation"][own], batches["index"][own])
 
 
 def _parts(of: str, problems: list[str]) -> list[NotCaptured]:
