@@ -21,6 +21,7 @@ _NETWORK = frozenset(
 _NAMED = {
     "agent": "hooks give wrappers the name of the library's file, and run in the user's own program",
     "viewer": "serves a page on 127.0.0.1 while `iotrace open` runs, and asks nobody for anything",
+    "ui": "serves pages to who knows the token while `iotrace ui` runs, and asks nobody for anything",
     "notebook.py": "runs the cell that the user typed, as IPython does",
 }
 
