@@ -207,13 +207,16 @@ def _kept_workers(facts: LoaderFacts) -> Remedy | None:
         {"production_ms": 90.0},
         {"production_ms": 200.0, "iterable": True, "fed_by": "the queue q"},
         {"production_ms": 200.0, "iterable": True, "making": Making(sharing=1.0, makers=1)},
+        {"production_ms": 200.0, "asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True)},
     ],
 )
 def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     """Workers make batches slower than the loop takes them, and more of them would have a CPU or need none.
 
     The loop waited for batches that were not made yet. The number in the advice is what is needed for
-    batches as fast as the loop takes them; more than the CPUs help only where workers mostly sleep.
+    batches as fast as the loop takes them; more than the CPUs help only where workers mostly sleep. Where
+    these take turns, as behind a lock, more of them gain nothing, and nothing is advised: no sample ends soon
+    behind one of another worker. Where that is unknown, more workers are a try, and no gain is named.
 
     Remedy: more workers. An IterableDataset has to share its samples among them. None for one that a thread
     or process of the program feeds, and where some workers have no data already.
@@ -228,6 +231,9 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     # In calls of libraries with threads of their own, somebody sleeps where the process does; or has no CPU.
     asleep_there = facts.threaded - facts.threaded_cpu if facts.core_free else 0.0
     sleeps = facts.made_asleep + asleep_there >= MOSTLY
+    may_wait = sleeps and about.workers > 1 and facts.making.turns is not False  # for each other
+    if may_wait and facts.making.turns:
+        return
     if not sleeps and (facts.core_free is not True or facts.cpus is None or about.workers + 1 >= facts.cpus):
         return
     compute_ms = facts.step_ms - facts.bound_ms
@@ -239,6 +245,8 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     gain_ms, predicted = predicted_gain(facts, f"num_workers={enough}", bound_ms)
     if not is_worth(gain_ms, facts):
         return
+    if may_wait:
+        predicted = {"tries": True}
     shards = "; its IterableDataset has to share its samples among them" if about.iterable else ""
     room = "they mostly sleep" if sleeps else "the cores are not all busy"
     more = f"raise num_workers above {about.workers}"
@@ -264,7 +272,7 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
             "workers": float(about.workers),
             **which(facts),
         },
-        gain_ms=gain_ms,
+        gain_ms=None if may_wait else gain_ms,
         **predicted,
     )
 
@@ -349,6 +357,7 @@ def made_by_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
     silent=[
         {"behind_ready_ms": 30.0, "in_order": None},
         {"behind_ready_ms": 30.0, "workers": 1},
+        {"behind_ready_ms": 30.0, "making": Making(turns=True)},
         {"behind_ready_ms": 4.0},
     ],
 )
@@ -362,6 +371,8 @@ def waiting_in_order(facts: LoaderFacts) -> Iterator[Finding]:
     about, behind_ms = facts.about, facts.behind_ready_ms or 0.0
     if about.in_order is not True or about.workers < 2 or about.wrapped or facts.handed_over:
         return
+    if facts.making.turns:
+        return  # batches come no faster in another order
     won_ms, predicted = predicted_gain(facts, "in_order=False", _won_by_order(facts, about.workers))
     if not facts.is_waited_for or not is_worth(min(behind_ms, won_ms), facts):
         return
