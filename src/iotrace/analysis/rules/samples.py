@@ -69,8 +69,8 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
             return Remedy(
                 f"let workers run {item or 'the dataset'} at once: they take turns (a lock?)",
                 f"its thread sleeps in {percent(min(1.0, asleep / share))} of that, and workers make samples "
-                "in turns: find what they wait for (a lock, a server that serves one at a time), and hold it for "
-                "less",
+                "in turns: find what they wait for (a lock, a server that serves one at a time), and hold it "
+                "for less",
             )
         return Remedy(
             f"find out why {item or 'the dataset'} sleeps",

@@ -302,16 +302,18 @@ def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[Fil
     for group in report.file_groups:
         for array in group.amplification.arrays if group.amplification else ():
             arrays[array.path].append(array)
+    stores = {group.path: group for group in report.file_groups if group.members}
     decoded = max(costs, key=lambda cost: cost.decode_ms, default=None)
     found = []
     for cost in costs:
-        calls = read.get(cost.path)
+        calls, store = read.get(cost.path), stores.get(cost.path)
+        of_store = (0, None) if store is None else (store.reads, store.read_bytes)
         found.append(
             FileFacts(
                 **msgspec.structs.asdict(cost),
-                reads=calls.reads if calls else 0,
+                reads=calls.reads if calls else of_store[0],
                 opens=calls.opens if calls else 0,
-                read_bytes=calls.read_bytes if calls and not calls.maps else None,
+                read_bytes=of_store[1] if calls is None else None if calls.maps else calls.read_bytes,
                 delivered_bytes=_delivered(analysis, cost.path) if cost is decoded else None,
                 arrays=arrays[cost.path],
             )
