@@ -214,6 +214,11 @@ def test_collating(changes: dict[str, Any], said: str) -> None:
         # The loop may have waited for a CPU to take what lay ready.
         ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": False}, ""),
         ({"ready": 3.9, "wait_ms": 9.0, "causes_ms": {"transport": 9.0}}, ""),
+        ({"batch_bytes": None, "piped_bytes": 1e6}, "return tensors, which lie in shared memory"),
+        ({"batch_bytes": None, "piped_bytes": 1e6, "core_free": False}, "976.6 KiB a batch come pickled"),
+        ({"batch_bytes": 1e6, "piped_bytes": 1e6}, "not Python objects or arrays"),
+        ({"batch_bytes": 8e6, "piped_bytes": 1e6}, "send narrower dtypes"),
+        ({"piped_bytes": 1e6, "core_free": False}, ""),
         ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": None}, ""),
         ({"batch_bytes": 64.0, "made_ms": 70.0, "wrapped": True}, ""),
     ],
