@@ -323,7 +323,7 @@ def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[Fil
         found.append(
             FileFacts(
                 **msgspec.structs.asdict(cost),
-                reads=calls.reads if calls else of_store[0],
+                reads=(calls.reads if calls else of_store[0]) or 0,
                 opens=calls.opens if calls else 0,
                 read_bytes=of_store[1] if calls is None else None if calls.maps else calls.read_bytes,
                 delivered_bytes=_delivered(analysis, cost.path) if cost is decoded else None,

@@ -117,17 +117,13 @@ def _take_turns(analysis: RankAnalysis, run: LoaderRun) -> bool | None:
 
     The one that waited has all of its turn left then, which is no shorter than the quickest sample of all.
     """
-    makers = run.deliveries.maker(analysis.rank.main.pid)[run.deliveries.made]
-    spans = [
-        (process.pid, items["duration_ns"], items["start_ns"] + items["duration_ns"])
-        for process in analysis.rank.processes
-        if process.pid in makers
-        for items in (outermost_of(process, KIND_ITEM),)
-    ]
+    pids = {*run.deliveries.maker(analysis.rank.main.pid)[run.deliveries.made].tolist()}
+    spans = [outermost_of(process, KIND_ITEM) for process in analysis.rank.processes if process.pid in pids]
     if len(spans) < 2:
         return None
-    lengths, ends = (np.concatenate([each[column] for each in spans]) for column in (1, 2))
-    return in_turns(np.repeat([each[0] for each in spans], [len(each[1]) for each in spans]), lengths, ends)
+    makers = np.repeat(np.arange(len(spans)), [len(items) for items in spans])
+    lengths = np.concatenate([items["duration_ns"] for items in spans])
+    return in_turns(makers, lengths, lengths + np.concatenate([items["start_ns"] for items in spans]))
 
 
 def in_turns(makers: Times, lengths: Times, ends: Times) -> bool | None:
