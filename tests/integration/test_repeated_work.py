@@ -10,7 +10,7 @@ import pytest
 from tests.support.runs import run_script
 
 PROGRAM = """
-import csv, io, os, sys, tarfile
+import csv, fcntl, io, os, sys, tarfile, time
 from pathlib import Path
 
 import h5py
@@ -44,6 +44,11 @@ class Samples(Dataset):
             paths = [f"images/{index:03}.npy"]
             for suffix in (".png", ".jpg", ".tif"):
                 os.path.exists(f"images/{index:03}{suffix}")
+        elif CASE == "locked":  # only alike: it asks once, and then waits for its turn
+            with open("lock", "w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                time.sleep(0.005)
+            paths = [f"images/{self.names[index]}"]
         elif CASE == "kept":  # only alike: once in each worker
             if self.file is None:
                 self.file = h5py.File("keys.h5")
@@ -110,6 +115,6 @@ def test_work_that_each_sample_repeats(
     assert 0 < work["ms_per_sample"] <= work["of_ms_per_sample"]
 
 
-@pytest.mark.parametrize("case", ["kept", "own"])
+@pytest.mark.parametrize("case", ["kept", "own", "locked"])
 def test_work_that_is_done_once_is_none(data: Path, case: str) -> None:
     assert not repeated(data, case)

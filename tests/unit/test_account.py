@@ -225,7 +225,7 @@ def test_a_verdict_tells_what_starting_workers_costs_the_loop() -> None:
     assert costs is not None
     assert costs.text == "86 % of the loop: 85 % starting workers each epoch, 1 % waiting for batches"
     assert costs.fraction == 0.86
-    assert costs.why == "2 iterators made anew, with 4 new workers: 42.5 s each"
+    assert costs.why == "2 iterators made anew, with 4 new workers: 42.5 s an iterator"
 
 
 def test_a_loop_that_only_waits_is_judged_by_its_steps() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from iotrace.analysis.results import FileGroup, GainRow, WholeReads
+from iotrace.analysis.results import ChunkedArray, FileGroup, GainRow, WholeReads
 from iotrace.analysis.rules.facts.examples import facts_of
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
@@ -62,6 +62,30 @@ def test_what_a_fix_spares_costs_stands_beside_its_gain() -> None:
     assert item.cost_ms_per_step == 50.0
 
 
+def test_no_change_gains_more_than_the_making_that_it_spares() -> None:
+    """Where no replay says what ends with it: lighter compression spares the decoding, and no reading."""
+    store = file("d/a.zarr", 44.0, 6.0, reads=6000, read_bytes=6000 * 500, arrays=[CHUNKS])
+    parts = {"causes_ms": {"read": 44.0, "decode": 6.0}, "files": [store], "unmade_fraction": 0.0}
+    for wrapped, made_ms, gains in ((True, 50.0, [50.0, 6.0]), (True, 75.0, [50.0, 9.0])):
+        found = recommend([facts(wrapped=wrapped, workers=0, made_ms=made_ms, **parts)])
+        assert [item.id for item in found] == ["read-bound", "decode-bound"]
+        assert [item.gain_ms_per_step for item in found] == pytest.approx(gains)
+        assert "in larger chunks (an access reads 256 of 1.0 KiB now)" in found[0].text
+    # A replay says so of a DataLoader: that without the decoding, not that without the file.
+    gains_ms = {"read": 44.0, "decode": 7.0, "files:d/a.zarr": 50.0}
+    found = recommend([facts(gains_ms=gains_ms, **parts)])
+    assert [item.gain_ms_per_step for item in found] == [50.0, 7.0]
+
+
+CHUNKS = unknown(
+    ChunkedArray,
+    chunk_bytes=1024,
+    accesses=24,
+    chunks_touched=6144,
+    used_bytes=6 * MIB,
+    decoded_at_least_bytes=6 * MIB,
+    decoded_at_most_bytes=6 * MIB,
+)
 READ = {"files": [file("d/a.npy", read_ms=45.0, reads=1000, read_bytes=4000 * 1024)]}
 
 
@@ -190,6 +214,11 @@ def test_collating(changes: dict[str, Any], said: str) -> None:
         # The loop may have waited for a CPU to take what lay ready.
         ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": False}, ""),
         ({"ready": 3.9, "wait_ms": 9.0, "causes_ms": {"transport": 9.0}}, ""),
+        ({"batch_bytes": None, "piped_bytes": 1e6}, "return tensors, which lie in shared memory"),
+        ({"batch_bytes": None, "piped_bytes": 1e6, "core_free": False}, "976.6 KiB a batch come pickled"),
+        ({"batch_bytes": 1e6, "piped_bytes": 1e6}, "not Python objects or arrays"),
+        ({"batch_bytes": 8e6, "piped_bytes": 1e6}, "send narrower dtypes"),
+        ({"piped_bytes": 1e6, "core_free": False}, ""),
         ({"batch_bytes": 64.0, "made_ms": 70.0, "core_free": None}, ""),
         ({"batch_bytes": 64.0, "made_ms": 70.0, "wrapped": True}, ""),
     ],

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -13,7 +14,7 @@ from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport
 from iotrace.analysis.rules.facts.examples import fill
-from iotrace.analysis.rules.facts.making import _shared, making_of
+from iotrace.analysis.rules.facts.making import _shared, in_turns, making_of
 from iotrace.analysis.wait.waits import Waits
 from iotrace.session import names
 from iotrace.session.names import KIND_ITEM
@@ -36,6 +37,30 @@ def test_how_many_workers_made_the_batches() -> None:
     assert shared(0, 2, 0, 2) == (2, 2.0)
     assert shared(0, 0, 0, 1) == (2, pytest.approx(4 / 3))
     assert shared(None, None) == shared() == (None, None)
+
+
+def judged(lengths_ms: Sequence[float], ends_ms: Sequence[float], workers: int = 3) -> bool | None:
+    makers = np.arange(len(ends_ms)) % workers
+    lengths, ends = (np.array(each) * MS for each in (lengths_ms, ends_ms))
+    return in_turns(makers, lengths.astype(np.int64), ends.astype(np.int64))
+
+
+def test_samples_that_never_end_soon_behind_one_of_another_worker_are_made_in_turns() -> None:
+    ends = np.arange(120) * 12.0
+    assert judged([12.0, 24.0, *[36.0] * 118], ends.tolist()) is True  # each holds the lock for 12 ms
+    # Three that sleep for 36 ms each, begun when it came; and a third of that apart, as if they took turns.
+    for phases, found in (((0.0, 5.0, 19.0), False), ((0.0, 0.1, 0.2), False), ((0.0, 12.0, 24.0), None)):
+        apart = [36.0 * number + phase for number in range(40) for phase in phases]
+        assert judged([36.0] * 120, apart) is found
+    random = np.random.default_rng(0)
+    lengths = random.lognormal(3.0, 0.6, 120)
+    assert (
+        judged(lengths.tolist(), np.concatenate([lengths[n::3].cumsum() for n in range(3)]).tolist())
+        is not True
+    )
+    assert judged([1.0] * 120, (ends * 10).tolist()) is None  # they may hardly ever have been made at once
+    assert judged([12.0] * 30, ends[:30].tolist()) is None  # too few
+    assert judged([12.0] * 120, ends.tolist(), workers=1) is None
 
 
 def made(tmp_path: Path, pauses: Sequence[tuple[int, int]] = ()) -> RankAnalysis:

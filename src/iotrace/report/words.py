@@ -47,7 +47,7 @@ def gain_text(fix: Fix) -> str:
 
     A prediction is a bound, too, where it is of a cause that is gone: nobody knows what a fix leaves of it.
     Where other programs make it vague, its interval says more.
-    Where the compute gets shorter with the wait, the wait bounds nothing: then it is told as a condition.
+    Where the compute gets shorter with the wait, the wait is no sharp bound.
     """
     if fix.gain_ms_per_step is None:
         return ""
@@ -55,9 +55,8 @@ def gain_text(fix: Fix) -> str:
         return _predicted_text(fix, fix.gain_ms_per_step, fix.gain_interval_ms)
     is_factor = fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR
     told = f"{fix.speedup:.1f}x faster" if is_factor else f"{milliseconds(fix.gain_ms_per_step)} a step"
-    if not fix.at_most:
-        return f"{told} if its wait ends"
-    return f"at most about {told}" if fix.gain_interval_ms is not None else f"at most {told}"
+    is_bound = fix.at_most and fix.gain_interval_ms is None
+    return f"at most {told}" if is_bound else f"at most about {told}"
 
 
 def _is_wide(fix: Fix, interval_ms: Sequence[float]) -> bool:

@@ -253,7 +253,7 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
     """What samples of the loop's loader do again and again with files; times are means over all samples.
 
     A sample's time with a file is from a call on it until the next call on another one; what follows its last
-    call counts for none.
+    call counts for none, and of `asking` no pause of more than 1 ms between two calls.
     """
 
     kind: Annotated[

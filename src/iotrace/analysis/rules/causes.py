@@ -12,6 +12,7 @@ from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.model import Finding
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.analysis.wait.gain_bound import FILES
+from iotrace.analysis.wait.production import PARTS
 
 MOSTLY = (
     0.5  # of a cause: what one file or group has to cost to be named; of the time, what a thread mostly did
@@ -124,16 +125,28 @@ def cost_ms(facts: LoaderFacts, cause: str) -> float:
 
 
 def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
-    """A bound of what a step loses: of a replay without the cause, or without reading and decoding a file."""
+    """A bound of what a step loses: of a replay without the cause, or without reading and decoding a file.
+
+    Where none was replayed, all that is spared of the making; of what is no part of it the whole wait.
+    """
     if cause == "startup":
         return cost_ms(facts, cause)
-    return min(facts.bound_ms, facts.gains_ms.get(remedy.gone or cause, facts.wait_ms))
+    replayed_ms = facts.gains_ms.get(remedy.gone or cause)
+    making_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)
+    if replayed_ms is None and cause in PARTS and facts.made_ms is not None and making_ms:
+        replayed_ms = facts.made_ms * min(1.0, _charged_ms(facts, cause, remedy) / making_ms)
+    return min(facts.bound_ms, facts.wait_ms if replayed_ms is None else replayed_ms)
 
 
 def _spared_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float | None:
     """The wait of what a remedy spares: its file, all files, or its cause; None where none was replayed."""
     if not remedy.gains or (remedy.gone or cause) not in facts.gains_ms:
         return None
+    return _charged_ms(facts, cause, remedy)
+
+
+def _charged_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
+    """The wait that is charged to what a remedy spares."""
     of_files, _, path = remedy.gone.partition(":")
     if path:
         return sum(file.read_ms + file.decode_ms for file in facts.files if file.path == path)

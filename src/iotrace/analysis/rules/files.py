@@ -122,8 +122,16 @@ def _formats(facts: LoaderFacts, cause: str) -> set[str]:
             "files": [{"path": "d/a.jpg", "read_ms": 45.0, "read_bytes": 4 << 20}],
             "storage_bytes": 1e9,
         },
+        {
+            "cause": "read",
+            "files": [{"path": "d/a.zarr", "read_ms": 45.0, "reads": 6000, "read_bytes": 6 << 20}],
+        },
     ],
     silent=[
+        {
+            "cause": "read",
+            "files": [{"path": "d/a.zarr", "read_ms": 45.0, "reads": 6, "read_bytes": 6 << 20}],
+        },
         {
             "cause": "read",
             "files": [{"path": "d/a.jpg", "read_ms": 45.0, "reads": 1000, "read_bytes": 4 << 20}],
@@ -159,7 +167,8 @@ def _faster_reads(facts: LoaderFacts) -> Remedy | None:
     if target is not None and target.reads and target.read_bytes:
         piece = target.read_bytes / target.reads
         if piece < _SMALL_READ and formats == {".zarr"}:
-            text = f"store it in larger chunks ({size(piece)} a read now)"
+            now = _chunks_now(most) if most is not None else ""
+            text = f"store it in larger chunks ({now or f'{size(piece)} a read now'})"
             found.append(Remedy(f"store {name} in larger chunks", text, gone))
         elif piece < _SMALL_READ and formats and formats <= _ANY_PIECE:
             text = f"read it in larger pieces ({size(piece)} each now)"
@@ -172,6 +181,15 @@ def _faster_reads(facts: LoaderFacts) -> Remedy | None:
     if len(found) < 2:
         return found[0] if found else None
     return Remedy(found[0].short, f"{found[0].text}, or {found[1].text}")
+
+
+def _chunks_now(file: FileFacts) -> str:
+    """How many chunks an access takes, and how large they are, of the array that takes most of them."""
+    most = max(file.arrays, key=attrgetter("chunks_touched"), default=None)
+    if most is None or not most.accesses or not most.chunk_bytes:
+        return ""
+    each = most.chunks_touched / most.accesses
+    return f"an access reads {each:.0f} of {size(most.chunk_bytes)} now" if each >= 2 else ""
 
 
 def _single_pages(name: str, mapped: MappedReads) -> Remedy:
@@ -237,7 +255,8 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
         return None  # nothing to decode: what this time is, is not known
     for known, what, how, text in _STORE_AS:
         if formats and formats <= known:
-            return Remedy(f"store {what if target is None else name} {how}", text + _the_few(target), gone)
+            spared = "" if formats == {".npz"} else gone  # an array that is not compressed is read, too
+            return Remedy(f"store {what if target is None else name} {how}", text + _the_few(target), spared)
     text = "decode it once, ahead of training, and keep the result where there is room"
     return Remedy("decode once, ahead of training; keep the result", text, FILES)
 
@@ -338,14 +357,14 @@ def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
         short = f"re-chunk {name} to what a sample reads"
         return Remedy(short, text, gone, spares_work=True, command=array.command, evidence=evidence)
     taken, made = file.read_bytes or 0, file.delivered_bytes or 0
-    short = f"store {name} with lighter compression"
+    short, spares_reading = f"store {name} with lighter compression", False
     if taken and made > _INFLATED * taken:
         text = f"store it with lighter compression, or none ({size(taken)} read give {size(made)})"
     elif made and taken > _READ_IN_VAIN * made:
         text = (
             f"store it in chunks that match what one sample reads ({size(taken)} are read for {size(made)})"
         )
-        short = f"re-chunk {name} to what a sample reads"
+        short, spares_reading = f"re-chunk {name} to what a sample reads", True
     elif file.arrays and all(
         each.decoded_at_most_bytes <= _INFLATED * each.used_bytes for each in file.arrays
     ):
@@ -353,5 +372,5 @@ def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
     else:
         text = "if it is compressed, store it with lighter compression;"
         text += " if it is chunked, let a sample be a chunk"
-        short = f"re-chunk or recompress {name}"
-    return Remedy(short, text, gone)
+        short, spares_reading = f"re-chunk or recompress {name}", True
+    return Remedy(short, text, gone if spares_reading else "")

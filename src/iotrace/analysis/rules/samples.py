@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from iotrace.analysis.rules.causes import MOSTLY, Remedy, ended_by, held_up_by
 from iotrace.analysis.rules.facts.loader import LoaderFacts
+from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.files import opened_again
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
 from iotrace.analysis.rules.sources import fetched_row_by_row
@@ -25,6 +26,7 @@ _MANY_SAMPLES = 16
     fires=[
         {"cause": "transform"},
         {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0},
+        {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True)},
         {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
     ],
     silent=[
@@ -43,7 +45,7 @@ def slow_transform(facts: LoaderFacts) -> Iterator[Finding]:
     programs its CPU time alone speaks, where the loop would wait for that without them, too.
 
     Remedy: precompute what is not random, vectorise the rest; keep a file open that each sample opens; or
-    find what a thread that sleeps waits for.
+    find what a thread that sleeps waits for: where workers make samples in turns, each other.
     """
     if held_up_by(facts, "transform") and not (facts.about.fed_by or fetched_row_by_row(facts)):
         yield from ended_by(_faster_code(facts), "transform", facts)
@@ -63,6 +65,13 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
     share = facts.causes_ms["transform"] / making_ms
     item = facts.item.partition(" ")[0] or facts.about.dataset
     if asleep >= max(on_cpu, MOSTLY * share):
+        if facts.making.turns:
+            return Remedy(
+                f"let workers run {item or 'the dataset'} at once: they take turns (a lock?)",
+                f"its thread sleeps in {percent(min(1.0, asleep / share))} of that, and workers make samples "
+                "in turns: find what they wait for (a lock, a server that serves one at a time), and hold it "
+                "for less",
+            )
         return Remedy(
             f"find out why {item or 'the dataset'} sleeps",
             f"its thread sleeps in {percent(min(1.0, asleep / share))} of that: find what it waits for (a "

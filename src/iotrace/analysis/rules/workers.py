@@ -27,6 +27,7 @@ from iotrace.units import size
 
 _ONE_ITERATOR = "keep one iterator (it = iter(loader)), not next(iter(loader)) for each batch"
 _LARGE_BATCH = 1 << 20
+_MUCH_PICKLED = 64 << 10
 _ABOUT = 1.5  # as long: making is slower beside the loop than in its place
 _HANDING_OVER_MS = 1.0  # what it may cost to bring a batch from another process
 _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
@@ -41,8 +42,12 @@ _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
     fires=[
         {"cause": "transport"},
         {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0},
+        {"cause": "transport", "batch_bytes": None, "piped_bytes": 1e6, "core_free": False},
     ],
     silent=[
+        {"cause": "transport", "batch_bytes": None, "piped_bytes": 4096.0, "core_free": False},
+        {"cause": "transport", "piped_bytes": 1e6, "core_free": False},
+        {"cause": "transport", "batch_bytes": None, "piped_bytes": 1e6, "workers": 0},
         {"cause": "transport", "workers": 0},
         {"cause": "transport", "core_free": False},
         {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0, "core_free": False},
@@ -59,21 +64,40 @@ def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
     copy; of small ones, handing over may cost more than making them. Where no CPU was free, the loop may
     have waited for one to take what lay ready, which no loader changes: then nothing is advised.
 
-    Remedy: send narrower dtypes; of batches that are soon made, try it without workers.
+    Anything but a tensor is pickled, and comes through a pipe: of many Python objects each is taken apart and
+    made anew, which takes a CPU in both processes. What the process that trains read besides files tells it.
+
+    Remedy: return tensors, not lists of Python objects; send narrower dtypes; of batches that are soon made,
+    try it without workers.
     """
     if held_up_by(facts, "transport"):
         yield from ended_by(_less_transport(facts), "transport", facts)
 
 
 def _less_transport(facts: LoaderFacts) -> Remedy | None:
-    """Of large batches from workers, and of batches soon made; only where a CPU was free."""
-    if not facts.about.workers or facts.core_free is not True or facts.handed_over:
+    """Of pickled batches; else, where a CPU was free, of large batches and of batches soon made."""
+    if not facts.about.workers or facts.handed_over:
+        return None
+    piped_bytes = facts.piped_bytes or 0.0
+    if piped_bytes >= max(_MUCH_PICKLED, MOSTLY * (facts.batch_bytes or 0.0)):
+        return _unpickled(facts, piped_bytes)
+    if facts.core_free is not True:
         return None
     if facts.batch_bytes is None or facts.batch_bytes < _LARGE_BATCH:
         return _without_workers(facts)
     cast = " and cast them on the accelerator" if facts.accelerated else ""
     text = f"batches of {size(facts.batch_bytes)} come from the workers: send narrower dtypes{cast}"
     return Remedy("send narrower dtypes from the workers", text)
+
+
+def _unpickled(facts: LoaderFacts, piped_bytes: float) -> Remedy:
+    """What it gains is told only where a CPU was free: else the loop may have waited for one as well."""
+    text = (
+        f"{size(piped_bytes)} a batch come pickled through the workers' pipe: return tensors, which lie in "
+        "shared memory, not Python objects or arrays"
+    )
+    short = "return tensors, not lists of Python objects: they are pickled"
+    return Remedy(short, text, gains=facts.core_free is True, evidence={"piped_bytes": piped_bytes})
 
 
 def _without_workers(facts: LoaderFacts) -> Remedy | None:
@@ -212,13 +236,16 @@ def _kept_workers(facts: LoaderFacts) -> Remedy | None:
         {"workers": 0, "step_ms": 10.0, "wait_ms": 0.9, "production_ms": 0.9},  # handing over costs as much
         {"production_ms": 200.0, "iterable": True, "fed_by": "the queue q"},
         {"production_ms": 200.0, "iterable": True, "making": Making(sharing=1.0, makers=1)},
+        {"production_ms": 200.0, "asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True)},
     ],
 )
 def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     """Workers make batches slower than the loop takes them, and more of them would have a CPU or need none.
 
     The loop waited for batches that were not made yet. The number in the advice is what is needed for
-    batches as fast as the loop takes them; more than the CPUs help only where workers mostly sleep.
+    batches as fast as the loop takes them; more than the CPUs help only where workers mostly sleep. Where
+    these take turns, as behind a lock, more of them gain nothing, and nothing is advised: no sample ends soon
+    behind one of another worker. Where that is unknown, more workers are a try, and no gain is named.
 
     Remedy: more workers. An IterableDataset has to share its samples among them. None for one that a thread
     or process of the program feeds, and where some workers have no data already.
@@ -233,6 +260,9 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     # In calls of libraries with threads of their own, somebody sleeps where the process does; or has no CPU.
     asleep_there = facts.threaded - facts.threaded_cpu if facts.core_free else 0.0
     sleeps = facts.made_asleep + asleep_there >= MOSTLY
+    may_wait = sleeps and about.workers > 1 and facts.making.turns is not False  # for each other
+    if may_wait and facts.making.turns:
+        return
     if not sleeps and (facts.core_free is not True or facts.cpus is None or about.workers + 1 >= facts.cpus):
         return
     compute_ms = facts.step_ms - facts.bound_ms
@@ -244,6 +274,8 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     gain_ms, predicted = predicted_gain(facts, f"num_workers={enough}", bound_ms)
     if not is_worth(gain_ms, facts) or (not about.workers and gain_ms < _HANDING_OVER_MS):
         return
+    if may_wait:
+        predicted = {"tries": True}
     shards = "; its IterableDataset has to share its samples among them" if about.iterable else ""
     room = "they mostly sleep" if sleeps else "the cores are not all busy"
     more = f"raise num_workers above {about.workers}"
@@ -269,7 +301,7 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
             "workers": float(about.workers),
             **which(facts),
         },
-        gain_ms=gain_ms,
+        gain_ms=None if may_wait else gain_ms,
         **predicted,
     )
 
@@ -354,6 +386,7 @@ def made_by_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
     silent=[
         {"behind_ready_ms": 30.0, "in_order": None},
         {"behind_ready_ms": 30.0, "workers": 1},
+        {"behind_ready_ms": 30.0, "making": Making(turns=True)},
         {"behind_ready_ms": 4.0},
     ],
 )
@@ -367,6 +400,8 @@ def waiting_in_order(facts: LoaderFacts) -> Iterator[Finding]:
     about, behind_ms = facts.about, facts.behind_ready_ms or 0.0
     if about.in_order is not True or about.workers < 2 or about.wrapped or facts.handed_over:
         return
+    if facts.making.turns:
+        return  # batches come no faster in another order
     won_ms, predicted = predicted_gain(facts, "in_order=False", _won_by_order(facts, about.workers))
     if not facts.is_waited_for or not is_worth(min(behind_ms, won_ms), facts):
         return

@@ -74,7 +74,7 @@ def _why(account: Account) -> str:
         )
         count = account.restarted or account.iterators
         each = duration(account.restarts_ns / count)
-        parts = [f"{counted(count, 'iterator')} made anew{started}: {each} each"]
+        parts = [f"{counted(count, 'iterator')} made anew{started}: {each} an iterator"]
     else:
         parts = [f"its workers took {duration(account.part_ns(FIRST_START))} to start"]
     if spawned is not None:

@@ -1,7 +1,8 @@
 """Which files each sample visits, in which order, and for how long.
 
 From a sample's call on a file until its next one on another file it works with that: entries are matched,
-rows are parsed. Behind the last call of a sample nothing counts: that may be the sample's own work.
+rows are parsed. Behind the last call of a sample nothing counts: that may be the sample's own work. Of files
+that are only asked for no pause between two calls counts either: nothing of them is there to work with.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from iotrace.session.names import KIND_ITEM, METADATA_CALLS
 from iotrace.sources.processes import Process
 
 _LISTS, _RESULTS = (METADATA_CALLS.index(name) for name in ("opendir", "readdir"))
+_PAUSE_NS = 1_000_000  # between two calls that ask: what is longer is no making of the next path
 NEVER = np.iinfo(np.int64).max
 Listings = Mapping[str, tuple[int, int]]  # by directory: how often it was listed, the results that this gave
 
@@ -110,7 +112,8 @@ def visits_of(
     item, target, starts, ends = (each[order] for each in (item, target, starts, ends))
     sizes = np.append(sizes, np.zeros(len(spans), np.int64))[order]
     new_item = np.append(True, item[1:] != item[:-1])[: len(item)]
-    first = np.flatnonzero(new_item | np.append(True, target[1:] != target[:-1])[: len(item)])
+    paused = (target & 1 == 1) & (target >= 0) & (starts - np.append(0, ends[:-1])[: len(ends)] > _PAUSE_NS)
+    first = np.flatnonzero(new_item | paused | np.append(True, target[1:] != target[:-1])[: len(item)])
     last_of_item = np.append(new_item[first][1:], True)[: len(first)]
     asked = (target[first] & 1).astype(np.bool_) & (target[first] >= 0)
     in_calls = np.maximum.reduceat(ends, first) if len(first) else ends
@@ -130,8 +133,8 @@ def visits_of(
 
 
 def _target(path: str, calls: Mapping[str, FileCalls], names: FileNames, listings: Listings) -> int:
-    """Number a file; what was never read, written, mapped or listed by its directory, as asked there."""
+    """Number a file; what was never opened, mapped or listed by its directory, as asked there."""
     file = calls.get(path)
-    if path in listings or file is None or file.reads or file.writes or file.maps:
+    if path in listings or file is None or file.opens or file.reads or file.writes or file.maps:
         return 2 * (names.number(path) or 0)
     return 2 * names.number(os.path.dirname(path) or ".") + 1

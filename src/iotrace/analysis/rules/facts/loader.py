@@ -71,8 +71,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     cause, without reading and decoding (`FILES`), and without that of one file (``files:PATH``); `predicted`
     has what a replay on the model of the loader gives instead, where it may speak, by the row's id;
     `restart_ms` is what ending and starting workers takes in later epochs; `single` iterators were left after
-    one batch; `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `ready`: so many batches
-    lay ready when the loop came for one. `making`: how they are made.
+    one batch; `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch
+    came pickled through a pipe: what the process that trains read beyond calls on files. `ready`: so many
+    batches lay ready when the loop came for one. `making`: how they are made.
     """
 
     number: int = 0
@@ -97,6 +98,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     unmade_fraction: float = 0.0
     behind_ready_ms: float | None = None
     batch_bytes: float | None = None
+    piped_bytes: float | None = None
     samples: float | None = None
     collate: str = ""
     core_free: bool | None = None
@@ -237,6 +239,7 @@ def _facts(
         unmade_fraction=unmade_fraction(waits),
         behind_ready_ms=wait.behind_ready_ms if primary else None,
         batch_bytes=int(sizes.sum()) / len(sizes) if len(sizes) else None,
+        piped_bytes=_piped_bytes(report, len(waits)) if loaders == 1 else None,
         samples=int(samples.sum()) / len(samples) if len(samples) else None,
         collate=_collate(analysis, source),
         core_free=core_free(analysis, report.system),
@@ -308,6 +311,15 @@ def _storage_bytes(report: RankReport, steps: int) -> float | None:
     return None if read_bytes is None else read_bytes / steps
 
 
+def _piped_bytes(report: RankReport, batches: int) -> float | None:
+    """What the process that trains read in the measured steps, but by no call on a file, for each batch."""
+    account = report.io.processes if report.io else []
+    main = next((each for each in account if each.role == "main"), None)
+    if main is None or main.steps_kernel_bytes is None or not batches:
+        return None
+    return max(0, main.steps_kernel_bytes - (main.steps_traced_bytes or 0)) / batches
+
+
 def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
     """The name of the collate function; empty where the run's loaders have several, or none."""
     pids = {*distinct(run.deliveries.maker(analysis.rank.main.pid)).tolist()}
@@ -328,16 +340,18 @@ def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[Fil
     for group in report.file_groups:
         for array in group.amplification.arrays if group.amplification else ():
             arrays[array.path].append(array)
+    stores = {group.path: group for group in report.file_groups if group.members}
     decoded = max(costs, key=lambda cost: cost.decode_ms, default=None)
     found = []
     for cost in costs:
-        calls = read.get(cost.path)
+        calls, store = read.get(cost.path), stores.get(cost.path)
+        of_store = (0, None) if store is None else (store.reads, store.read_bytes)
         found.append(
             FileFacts(
                 **msgspec.structs.asdict(cost),
-                reads=calls.reads if calls else 0,
+                reads=(calls.reads if calls else of_store[0]) or 0,
                 opens=calls.opens if calls else 0,
-                read_bytes=calls.read_bytes if calls and not calls.maps else None,
+                read_bytes=of_store[1] if calls is None else None if calls.maps else calls.read_bytes,
                 delivered_bytes=_delivered(analysis, cost.path) if cost is decoded else None,
                 arrays=arrays[cost.path],
             )

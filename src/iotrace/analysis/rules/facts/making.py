@@ -22,6 +22,12 @@ from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.processes import Process
 
 _FULL_NS = 10_000_000  # a collection that looks at many objects: fewer of them make it shorter
+_ENOUGH_ENDS = 64
+_SOON = (
+    0.75  # of the quickest sample: of two workers that sleep as long each, one ends sooner behind the other
+)
+_IN_TURNS, _AT_ONCE = 0.06, 0.15  # of the ends: so many come soon, at most and at least
+_AS_USUAL = 0.4  # of the time between two ends: quicker samples tell nothing of the others
 _OF_PARTS = [CAUSES.index(part) for part in PARTS]
 
 
@@ -34,7 +40,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     which their makers collected garbage: in `collections` of 10 ms or more, `collection_ms` each.
     `collate_asleep` and `collate_on_cpu` are shares of the collate function's time. Of the files that cost
     most, `also_read` is the share that another rank reads, too; `opens_per_sample` and `opens_per_pass`, of a
-    file, say how often this one opened them. `ranks`: so many there are.
+    file, say how often this one opened them. `ranks`: so many there are. `turns`: whether the workers make
+    samples one after the other, as behind a lock, and not at the same time.
     """
 
     sharing: float | None = None
@@ -51,6 +58,7 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     opens_per_sample: float | None = None
     opens_per_pass: float | None = None
     ranks: int = 1
+    turns: bool | None = None
 
 
 def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: RankReport) -> Making:
@@ -71,6 +79,7 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         collection_ms=float(lengths.mean()) / 1e6 if len(lengths) else None,
         collate_asleep=asleep,
         collate_on_cpu=on_cpu,
+        turns=_take_turns(analysis, run),
         **_read_by_others(analysis, run, report),
     )
 
@@ -101,6 +110,35 @@ def _shared(run: LoaderRun) -> tuple[int | None, float | None]:
     worker = run.deliveries["worker"][run.deliveries.known("worker")]
     counts = Counter(worker.tolist())
     return (len(counts), len(worker) / max(counts.values())) if counts else (None, None)
+
+
+def _take_turns(analysis: RankAnalysis, run: LoaderRun) -> bool | None:
+    """Whether samples of several workers exclude each other: none ends soon behind one of another worker.
+
+    The one that waited has all of its turn left then, which is no shorter than the quickest sample of all.
+    """
+    pids = {*run.deliveries.maker(analysis.rank.main.pid)[run.deliveries.made].tolist()}
+    spans = [outermost_of(process, KIND_ITEM) for process in analysis.rank.processes if process.pid in pids]
+    if len(spans) < 2:
+        return None
+    makers = np.repeat(np.arange(len(spans)), [len(items) for items in spans])
+    lengths = np.concatenate([items["duration_ns"] for items in spans])
+    return in_turns(makers, lengths, lengths + np.concatenate([items["start_ns"] for items in spans]))
+
+
+def in_turns(makers: Times, lengths: Times, ends: Times) -> bool | None:
+    """Judge samples by who made them, how long they took and when they ended, in ns; None: it is not told."""
+    order = np.argsort(ends, kind="stable")
+    apart = np.diff(ends[order])[np.diff(makers[order]) != 0]
+    if len(apart) < _ENOUGH_ENDS:
+        return None
+    # A turn is as long as the quickest sample: it waited for none.
+    turn_ns, usual_ns = int(lengths.min()), float(np.percentile(lengths, 1))
+    if (apart < _SOON * turn_ns).mean() <= _IN_TURNS and turn_ns >= _AS_USUAL * np.median(apart):
+        return True
+    # Behind a lock that is fair all wait for all others, and none is quick; then ends are evenly apart.
+    is_even = np.percentile(apart, 5) >= _SOON * apart.mean()
+    return None if is_even or (apart < _SOON * usual_ns).mean() < _AT_ONCE else False
 
 
 def _wait_for(waits: Waits, parts_ns: npt.NDArray[np.float64]) -> float:
