@@ -9,6 +9,8 @@ import msgspec
 
 from iotrace.analysis.results import Trust
 
+DATA = "data"  # what differs where the second reads the same data, rewritten in other files
+
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """What takes more or less of a step than before, by how much."""
