@@ -146,9 +146,9 @@ def compare(one: Basis, other: Basis) -> Comparison:
     stages = stage_changes(ranks[:1], ranks[1:])
     judged = judge_step(ranks, change_pct, ci95_pct, stages, _traced_too_much(one, other))
     whole = whole_run(ranks, (one.verdict.trust, other.verdict.trust))
-    if whole is not None and whole.verdict is not None:
+    if whole is not None and whole.verdict is not None and _tells(whole, judged.verdict):
         text = _whole_text(whole.verdict, whole, steps_ms)
-        judged = replace(judged, verdict=whole.verdict, text=text, likely=False, remedy=None)
+        judged = replace(judged, verdict=whole.verdict, text=text, likely=whole.likely, remedy=None)
     differs = list(differences(one, other, recorded))
     waits_ms = [rank.data_wait.raw_ms for rank in ranks]
     causes = [rank.data_wait.causes_ms for rank in ranks]
@@ -200,10 +200,21 @@ def _traced_too_much(one: Basis, other: Basis) -> str | None:
     return None
 
 
+def _tells(whole: WholeRun, of_steps: str) -> bool:
+    """Whether the whole loop says more than its steps: what is likely does where they say nothing alike."""
+    return not whole.likely or of_steps != whole.verdict
+
+
 def _whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
     in_all, starting, measured = (
         f"{one:.1f} -> {other:.1f}" for one, other in (whole.step_ms, whole.starting_ms, steps_ms)
     )
+    if whole.changed:
+        part = whole.changed[0]
+        did = f"{part.what} {part.step_ms[0]:.1f} -> {part.step_ms[1]:.1f}"
+        likely = "LIKELY " if whole.likely else ""
+        change = f"{abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which {did}"
+        return f"{likely}{BANNERS[verdict]} {change}; a measured step took {measured} ms"
     return (
         f"{BANNERS[verdict]} {abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which starting "
         f"workers and first batches {starting}; a measured step took {measured} ms"
