@@ -103,7 +103,7 @@ def saves_of(analysis: RankAnalysis) -> Saves:
     starts, ends = union(np.append(begun, writing.starts), np.append(ended, writing.ends))
     calls = session.calls_of(main)
     calls = calls.where((calls.tid == tid) & (calls.file >= 0))
-    opened, closed, file, written = _held_open(calls)
+    opened, closed, file, written = held_open(calls)
     own = Coverage(starts, ends).within(opened, closed) > 0
     starts, ends = union(np.append(starts, opened[own]), np.append(ends, closed[own]))
     end_calls = calls.where(calls.named(frozenset(_ENDS)))
@@ -122,7 +122,7 @@ def saves_of(analysis: RankAnalysis) -> Saves:
     )
 
 
-def _held_open(calls: PosixCalls) -> tuple[Times, Times, Times, Times]:
+def held_open(calls: PosixCalls) -> tuple[Times, Times, Times, Times]:
     """When files were open that were written to meanwhile: from, to, the file, the bytes; one thread's."""
     order = np.lexsort((calls.start_ns, calls.file))
     name = np.array(calls.names or [""])[calls.name[order]]
