@@ -18,7 +18,7 @@ from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import LoopEvents
 from iotrace.analysis.storage.io import WRITES
-from iotrace.analysis.wait.checkpoints import held_open, saves_of
+from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
 
 EVALUATION, CHECKPOINT, WRITING = "evaluation", "checkpoint", "writing"
 _SYNCS = frozenset({"fsync", "fdatasync"})
@@ -179,7 +179,7 @@ def _writing(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> 
     tid = main.pid if analysis.loop.thread is None else analysis.loop.thread.tid
     calls = analysis.session.calls_of(main)
     calls = calls.where((calls.tid == tid) & (calls.file >= 0))
-    opened, closed, opened_file, _ = _within_steps(analysis, held_open(calls))
+    opened, closed, opened_file = held_open_in_steps(analysis, calls)
     calls = calls.where(calls.named(WRITES | _SYNCS))
     own = union(np.append(calls.start_ns, opened), np.append(calls.end_ns, closed))
     awaited = steps.awaited
@@ -197,18 +197,6 @@ def _writing(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> 
     inside = holding(events.starts, events.ends, syncs.start_ns) >= 0
     over_ns, held = _longer(analysis, syncs.start_ns[inside], [*busy, own])
     return msgspec.structs.replace(events, over_ns=over_ns, over_steps=held, reopened=bool(reopened))
-
-
-def _within_steps(
-    analysis: RankAnalysis, found: tuple[Times, Times, Times, Times]
-) -> tuple[Times, Times, Times, Times]:
-    """Keep when files were open that were closed in the same step: a file that stays open costs nothing."""
-    starts, ends = (
-        np.searchsorted(analysis.loop.steps["start_ns"], each, side="right") for each in found[:2]
-    )
-    same = (starts == ends) & (starts > 0)
-    opened, closed, file, size = (each[same] for each in found)
-    return opened, closed, file, size
 
 
 def _longer(analysis: RankAnalysis, times: Times, known: Sequence[Intervals]) -> tuple[int, Times]:
