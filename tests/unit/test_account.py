@@ -22,6 +22,7 @@ from iotrace.analysis.results import (
     Account,
     AccountPart,
     DataWait,
+    HostUse,
     RankReport,
     SpawnedWorkers,
     Trust,
@@ -185,7 +186,7 @@ def made(spawned: SpawnedWorkers | None = None, started: int = 4, **seconds: flo
     known["start-up"] = known.pop("start up", 0)
     parts = [
         AccountPart(name=name, in_loop=name not in ("start-up", "first start", "end"), ns=known.get(name, 0))
-        for name in (*NAMES, "validation", "validation iterators")
+        for name in (*NAMES, "validation", "validation iterators", "checkpoints")
     ]
     loop_ns = sum(part.ns or 0 for part in parts if part.in_loop)
     restarts_ns = known.get("iterators", 0) + known.get("validation iterators", 0)
@@ -262,9 +263,11 @@ def test_the_first_screen_prints_shares_that_sum_to_100() -> None:
 # What a comparison makes of two.
 
 
-def compared(one: Account, other: Account, level: str = OK) -> Any:
+def compared(one: Account, other: Account, level: str = OK, others: float = 0.0) -> Any:
+    host = unknown(HostUse, others_cpu_fraction=others, cpu_busy_fraction=1.0, cpu_saturated_fraction=1.0)
     ranks = [
-        Rank(0, Steps(100, mean_ms=10.0), ComparedWait(), System(), account=each) for each in (one, other)
+        Rank(0, Steps(100, mean_ms=10.0), ComparedWait(), System(host=host), account=each)
+        for each in (one, other)
     ]
     trust = Trust(level=level, reasons=[])
     return whole_run((ranks[0], ranks[1]), (trust, trust))
@@ -291,3 +294,38 @@ def test_less_decides_none(after: Account) -> None:
 
 def test_a_slower_step_is_told_by_the_steps() -> None:
     assert compared(made(training=1), made(training=9)).verdict is None
+
+
+def happening(found: Account, name: str, times: int) -> Account:
+    parts = [replace(part, times=times) if part.name == name else part for part in found.parts]
+    return replace(found, parts=parts, restarted=times)
+
+
+@pytest.mark.parametrize(
+    ("times", "others", "verdict"),
+    [(1, 0.0, "faster"), (9, 0.0, "faster"), (1, 0.9, "faster"), (9, 0.9, None)],
+)
+def test_what_happens_less_often_decides_whatever_the_steps_do(
+    times: int, others: float, verdict: str | None
+) -> None:
+    """Beside neighbours how often it happens has to change: how long it takes may be their doing."""
+    before = happening(made(training=3, checkpoints=6), "checkpoints", 9)
+    after = happening(made(training=4, checkpoints=0.1), "checkpoints", times)
+    found = compared(before, after, others=others)
+    assert found.verdict == verdict
+    assert found.likely is (verdict is not None and others > 0)
+    assert [each.times for each in found.changed] == ([[9, times]] if verdict else [])
+
+
+def test_workers_started_once_less_are_told_beside_a_first_start_that_is_as_long() -> None:
+    before = happening(made(training=12, first_start=35, iterators=30), "iterators", 2)
+    after = happening(made(training=15, first_start=37), "iterators", 1)
+    found = compared(before, after, others=0.9)
+    assert (found.verdict, found.likely) == ("faster", True)
+    assert [(each.what, each.times) for each in found.changed] == [("starting workers anew", [2, 1])]
+
+
+def test_a_part_that_steps_undo_decides_nothing() -> None:
+    before = happening(made(training=3, checkpoints=6), "checkpoints", 9)
+    after = happening(made(training=9, checkpoints=0.1), "checkpoints", 1)
+    assert compared(before, after).verdict is None

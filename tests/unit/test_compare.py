@@ -361,6 +361,71 @@ def test_other_work_is_not_compared(change: dict[str, Any], differs: str | None)
     assert found.differs == ([] if differs is None else [differs])
 
 
+def rewritten(run: dict[str, Any], decoded_bytes: float | None = 4096.0) -> dict[str, Any]:
+    """The run with its files under other names, and as many bytes decoded for each sample."""
+    (rank,) = run["ranks"]
+    for item in (*rank["io"]["files"], *rank["data_wait"]["files"], *rank["stages"]):
+        item["path"] = item["path"] and item["path"].replace(".h5", ".rechunked.h5")
+    return with_bytes(run, decoded_bytes)
+
+
+def with_bytes(run: dict[str, Any], decoded_bytes: float | None = 4096.0) -> dict[str, Any]:
+    for item in run["ranks"][0]["stages"]:
+        if item["stage"] == "decode":
+            item["decoded_bytes"] = decoded_bytes
+            item["decoded_bytes_error"] = None if decoded_bytes is None else 1.0
+    return run
+
+
+def test_data_that_was_rewritten_beside_the_old_is_the_same_work() -> None:
+    """As re-chunking does it: a sample gets as many bytes, of a file with another name."""
+    found = compared(with_bytes(report(1)), rewritten(report(2, decode=0.3)))
+    assert (found.comparable, found.verdict) == (True, "faster")
+    assert [(item.what, item.values) for item in found.settings] == [
+        ("data", ["data/a.h5 and 1 more", "data/a.rechunked.h5 and 1 more"])
+    ]
+    assert found.stages[0].what == "decode"
+    crowded = [with_bytes(report(1, others=0.9)), rewritten(report(2, decode=0.05, others=0.9))]
+    likely = compared(*crowded)
+    assert (likely.verdict, likely.likely) == ("faster", True)
+
+
+@pytest.mark.parametrize("decoded_bytes", [2048.0, None])
+def test_files_with_other_bytes_or_an_unknown_number_are_other_work(decoded_bytes: float | None) -> None:
+    found = compared(with_bytes(report(1)), rewritten(report(2), decoded_bytes))
+    assert not found.comparable
+    assert not found.settings
+
+
+def computing(run: dict[str, Any], cpu_pct: float, delay_pct: float = 70.0) -> dict[str, Any]:
+    """The run without stages, on CPUs that others share: what the training process took of one."""
+    (rank,) = run["ranks"]
+    rank["stages"] = []
+    rank["system"]["processes"] = [{"role": "main", "cpu_pct_mean": cpu_pct, "run_delay_pct_mean": delay_pct}]
+    return run
+
+
+@pytest.mark.parametrize(
+    ("cpu_pct", "delay_pct", "expected"),
+    [
+        ((20.0, 20.0), 70.0, ("faster", True)),  # the step is a third, and so is its CPU time
+        ((20.0, 55.0), 70.0, ("unknown", False)),  # as much CPU time: the neighbours may have made the change
+        ((20.0, 20.0), 10.0, ("unknown", False)),  # a step that hardly computes
+    ],
+)
+def test_cpu_time_of_the_training_tells_beside_neighbours(
+    cpu_pct: tuple[float, float], delay_pct: float, expected: tuple[str, bool]
+) -> None:
+    """Neighbours that are alike make the same program's CPU time no other."""
+    runs = [
+        computing(report(seed, decode=1 - 0.8 * seed, others=0.9), cpu_pct[seed], delay_pct)
+        for seed in (0, 1)
+    ]
+    found = compared(*runs)
+    assert (found.verdict, found.likely) == expected
+    assert ("of CPU a step" in found.text) is found.likely
+
+
 def test_of_long_commands_what_differs_is_shown() -> None:
     deep = "/scratch/project/users/name/checkouts/of/the/program"
     one, other = report(1), report(2)

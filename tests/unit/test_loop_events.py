@@ -163,6 +163,19 @@ def test_what_another_thread_saves_costs_the_loop_nothing() -> None:
     assert loop_events(program(saves=((2.5, 4.0),), calls=SAVED, longer_ms=50, tid=OTHER)) == []
 
 
+def test_a_file_that_is_opened_anew_counts_from_its_opening_to_its_closing() -> None:
+    events, row = only(program(calls=SAVED, longer_ms=50), WRITING)
+    assert (events.total_ns, row.reopened, row.file) == (7 * 40 * MS, True, "ck.tmp")
+    assert row.said.startswith("ck.tmp is opened and written anew 7 times, every 5 steps: that took 0.3 of")
+
+
+def test_a_file_that_stays_open_over_steps_costs_its_calls_alone() -> None:
+    logged = ("write", 3.0, 5.0, "run.log")
+    calls: tuple[Call, ...] = (("open", 2.0, 2.1, "run.log"), logged, ("close", 66.0, 67.0, "run.log"))
+    events, row = only(program(calls=calls, longer_ms=50), WRITING)
+    assert (row.reopened, events.seen_ns) == (False, 7 * 2 * MS)
+
+
 SYNCED: tuple[Call, ...] = (("write", 2.0, 2.1, "run.log"), ("fsync", 2.2, 3.2, "run.log"))
 
 

@@ -18,6 +18,7 @@ from iotrace.analysis.results import (
     Failure,
     FileGroup,
     Fix,
+    HostUse,
     Imbalance,
     LoaderResult,
     Overhead,
@@ -348,6 +349,18 @@ def test_a_device_that_idles_for_no_known_fix_has_where_to_look() -> None:
     verdict = replace(VERDICT, kind="device-idle", banner="DEVICE IDLE", fixes=[])
     shown = screen(report(rank(), verdict=verdict))
     assert "Fix    iotrace knows no fix for it; --view gaps has the longest idle times" in shown
+
+
+def test_batches_that_lie_ready_beside_busy_cpus_ask_for_no_fix() -> None:
+    def shown(ready: float) -> list[str]:
+        host = unknown(HostUse, cpu_busy_fraction=1.0, cpu_saturated_fraction=1.0)
+        found = rank()
+        loader = replace(found.loaders[0], primary=True, workers=2, queue_depth_mean=ready)
+        found = replace(found, system=replace(found.system, host=host), loaders=[loader])
+        return screen(report(found, verdict=replace(VERDICT, cause="transport", fixes=[])), 120)
+
+    assert not any(line.startswith("Fix") for line in shown(2.6))
+    assert any(line.startswith("Fix") for line in shown(0.2))
 
 
 def test_beside_other_programs_no_known_fix_asks_for_a_quiet_machine() -> None:

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 
 from iotrace.analysis.compare.check_words import figure_text
-from iotrace.analysis.compare.results import Check, Comparison, StageChange
+from iotrace.analysis.compare.results import DATA, Check, Comparison, Differing, PartChange, StageChange
 from iotrace.analysis.compare.traces import NamedChange, TraceComparison
 from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table, kernel_name, lines_of
 from iotrace.report.layout import print_document
@@ -77,12 +77,25 @@ def comparison_head(result: Comparison) -> Head:
 
 def _reasons(result: Comparison) -> list[str]:
     """What changed, the largest first, and which settings did."""
-    reasons = []
+    reasons = [] if result.whole_run is None else [_of_whole(part) for part in result.whole_run.changed]
     for change in result.changed[:_MOST_REASONS]:
         interval = f" (95 %: {_bounds(change.ci95_ms)})" if change.ci95_ms else ""
         reasons.append(f"{change.what}: {change.by_ms:+.1f} ms a step{interval}")
-    reasons += [f"{item.what}: {item.values[0]} -> {item.values[1]}" for item in result.settings]
+    reasons += [_differing(item) for item in result.settings]
     return reasons or ["no part of the step changed beyond its noise"]
+
+
+def _of_whole(part: PartChange) -> str:
+    before, after = part.step_ms
+    often = "" if part.times is None else f" ({part.times[0]} -> {part.times[1]} times)"
+    return f"{part.what}: {after - before:+.1f} ms a step in all{often}"
+
+
+def _differing(item: Differing) -> str:
+    before, after = item.values
+    if item.what == DATA:
+        return f"reads {after} in place of {before}: a sample gets as many bytes"
+    return f"{item.what}: {before} -> {after}"
 
 
 def speed_of(result: Comparison) -> list[str]:

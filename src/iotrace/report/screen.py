@@ -14,6 +14,7 @@ from rich.text import Text
 from iotrace.analysis.results import MEMORY_BY_OPERATOR, RankReport, Report, SessionInfo
 from iotrace.analysis.rules.trust import OTHER_PROGRAMS
 from iotrace.analysis.verdict.failed import last_hang
+from iotrace.analysis.verdict.reason import lies_ready
 from iotrace.report.blocks import Head, Line
 from iotrace.report.layout import facts, line, print_head, say, two_columns
 from iotrace.report.screen_ranks import print_ranks
@@ -63,7 +64,7 @@ def head_of(report: Report, more: str = "", most: int | None = None) -> Head:
         lines.append(Line(label, text, gain_text(fix), other_wait_text(fix), fix.command))
     if most is not None and len(found.fixes) > most:
         lines.append(Line("", f"{len(found.fixes) - most} more: -v"))
-    if not found.fixes and found.kind in WANT_A_FIX:
+    if not found.fixes and found.kind in WANT_A_FIX and not _only_lacks_cpus(report):
         gaps = "--view gaps has the longest idle times" if found.kind == "device-idle" else _ELSE
         lines.append(Line("Fix", no_fix_text(report, more or gaps)))
     trust = trust_text(found.trust.level, found.trust.reasons, silenced(report), most)
@@ -114,6 +115,12 @@ def _last_hang_rows(session: SessionInfo) -> list[tuple[str, str]]:
     more = f", and {len(found) - 1} more" if len(found) > 1 else ""
     stacks = [("", f"Python stacks: {shown_path(found[0])}{more}")] if found else []
     return [("Hang", hang_text(hang)), *stacks]
+
+
+def _only_lacks_cpus(report: Report) -> bool:
+    """Whether the verdict is about batches that lie ready while the CPUs are busy: no fix is due."""
+    rank = report.main_rank
+    return rank is not None and report.verdict.cause == "transport" and lies_ready(rank)
 
 
 def no_fix_text(report: Report, more: str) -> str:

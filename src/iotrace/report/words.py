@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Iterable, Sequence
 
 from iotrace.analysis.results import (
+    ACCOUNT_NAMES,
     Account,
     Failure,
     Fix,
@@ -267,15 +268,6 @@ def run_facts(rank: RankReport) -> list[str]:
     return [*account_facts(rank.account), " · ".join(parts)] if parts else account_facts(rank.account)
 
 
-_ACCOUNT_NAMES = {
-    "first start": "workers' first start",
-    "waits": "waits for batches",
-    "iterators": "making iterators",
-    "validation iterators": "making its iterators",
-    "writing": "writing files",
-}
-
-
 def account_facts(account: Account | None) -> list[str]:
     """All of the run's time, part by part, in seconds and whole percent, which sum to 100."""
     if account is None or not account.whole_ns:
@@ -283,7 +275,7 @@ def account_facts(account: Account | None) -> list[str]:
     known = [part for part in account.parts if part.ns]
     shares = _whole_percent([part.ns or 0 for part in known])
     shown = [
-        f"{_ACCOUNT_NAMES.get(part.name, part.name)} {_seconds_of(part.ns or 0)} ({share} %)"
+        f"{ACCOUNT_NAMES.get(part.name, part.name)} {_seconds_of(part.ns or 0)} ({share} %)"
         for part, share in zip(known, shares, strict=True)
         if share
     ]

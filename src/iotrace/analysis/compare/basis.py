@@ -80,6 +80,7 @@ class Io(msgspec.Struct, frozen=True):
 class ProcessUse(msgspec.Struct, frozen=True):
     storage_read_bytes: int | None = None
     role: str = ""
+    cpu_pct_mean: float | None = None
     run_delay_pct_mean: float | None = None
     pool_delay_pct_mean: float | None = None
 
@@ -108,6 +109,11 @@ class Rank(msgspec.Struct, frozen=True):
     stages: list[StageCost] = []
     loaders: list[Loader] = []
     io: Io | None = None
+
+    @property
+    def main(self) -> ProcessUse | None:
+        """The training process."""
+        return next((each for each in self.system.processes if each.role == "main"), None)
 
     @property
     def primary(self) -> Loader | None:

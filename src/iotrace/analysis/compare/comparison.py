@@ -12,8 +12,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.compare.basis import Basis, Rank, rank_pair
-from iotrace.analysis.compare.results import Changed, Comparison, Differing, Side, WholeRun
-from iotrace.analysis.compare.same_work import differences
+from iotrace.analysis.compare.results import DATA, Changed, Comparison, Differing, Side, WholeRun
+from iotrace.analysis.compare.same_work import differences, rewritten, under_old_names
 from iotrace.analysis.compare.spread import cpu_slower_pct
 from iotrace.analysis.compare.stage_changes import stage_changes
 from iotrace.analysis.compare.step_verdict import BANNERS, judge_step
@@ -140,15 +140,16 @@ _SETTINGS = {
 
 def compare(one: Basis, other: Basis) -> Comparison:
     """Compare two sessions, `one` before `other`, whether they did the same work or not."""
-    ranks = rank_pair(one, other)
+    recorded = rank_pair(one, other)
+    ranks = under_old_names(recorded)
     steps_ms, change_pct, ci95_pct = step_change(ranks)
     stages = stage_changes(ranks[:1], ranks[1:])
     judged = judge_step(ranks, change_pct, ci95_pct, stages, _traced_too_much(one, other))
     whole = whole_run(ranks, (one.verdict.trust, other.verdict.trust))
-    if whole is not None and whole.verdict is not None:
+    if whole is not None and whole.verdict is not None and _tells(whole, judged.verdict):
         text = _whole_text(whole.verdict, whole, steps_ms)
-        judged = replace(judged, verdict=whole.verdict, text=text, likely=False, remedy=None)
-    differs = list(differences(one, other, ranks))
+        judged = replace(judged, verdict=whole.verdict, text=text, likely=whole.likely, remedy=None)
+    differs = list(differences(one, other, recorded))
     waits_ms = [rank.data_wait.raw_ms for rank in ranks]
     causes = [rank.data_wait.causes_ms for rank in ranks]
     return Comparison(
@@ -175,7 +176,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         rest_ms=rest_parts(ranks),
         changed=changed_parts(ranks),
         stages=stages,
-        settings=_settings(ranks),
+        settings=[*_rewritten(recorded), *_settings(ranks)],
         environment=list(_environment(one, other, ranks)),
         cpu_slower_pct=cpu_slower_pct(ranks[:1], ranks[1:]),
         whole_run=whole,
@@ -199,14 +200,33 @@ def _traced_too_much(one: Basis, other: Basis) -> str | None:
     return None
 
 
+def _tells(whole: WholeRun, of_steps: str) -> bool:
+    """Whether the whole loop says more than its steps: what is likely does where they say nothing alike."""
+    return not whole.likely or of_steps != whole.verdict
+
+
 def _whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
     in_all, starting, measured = (
         f"{one:.1f} -> {other:.1f}" for one, other in (whole.step_ms, whole.starting_ms, steps_ms)
     )
+    if whole.changed:
+        part = whole.changed[0]
+        did = f"{part.what} {part.step_ms[0]:.1f} -> {part.step_ms[1]:.1f}"
+        likely = "LIKELY " if whole.likely else ""
+        change = f"{abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which {did}"
+        return f"{likely}{BANNERS[verdict]} {change}; a measured step took {measured} ms"
     return (
         f"{BANNERS[verdict]} {abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which starting "
         f"workers and first batches {starting}; a measured step took {measured} ms"
     )
+
+
+def _rewritten(ranks: tuple[Rank, Rank]) -> Iterator[Differing]:
+    """Yield the data that the second reads in place of the first's."""
+    names = rewritten(ranks)
+    if names is not None:
+        shown = [each[0] if len(each) == 1 else f"{each[0]} and {len(each) - 1} more" for each in names]
+        yield Differing(what=DATA, values=shown)
 
 
 def _settings(ranks: tuple[Rank, Rank]) -> list[Differing]:

@@ -9,6 +9,8 @@ import msgspec
 
 from iotrace.analysis.results import Trust
 
+DATA = "data"  # what differs where the second reads the same data, rewritten in other files
+
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """What takes more or less of a step than before, by how much."""
@@ -43,12 +45,22 @@ class StageChange(msgspec.Struct, frozen=True, kw_only=True):
     decoded_noise_pct: float | None = None
 
 
+class PartChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the account that takes more or less than before; `times`: how often, where known."""
+
+    what: str
+    step_ms: list[float]
+    times: list[int] | None
+
+
 class WholeRun(msgspec.Struct, frozen=True, kw_only=True):
     """The whole loop and the first start of its workers, per step; `parts_ms` are those of the account.
 
     `starting_ms` is what starting workers, making iterators and their first batches take of it. `verdict` is
     ``faster`` or ``slower`` where that has most of the change, which is more than such times differ from run
-    to run; else None.
+    to run, or where `changed` have it; else None. `changed` are the parts beside the steps that changed by
+    more than that, and by a tenth of the whole; beside others those alone that happen more or less often.
+    `likely`: others shared the CPUs.
     """
 
     verdict: str | None
@@ -56,6 +68,8 @@ class WholeRun(msgspec.Struct, frozen=True, kw_only=True):
     change_pct: float
     parts_ms: dict[str, list[float]]
     starting_ms: list[float]
+    changed: list[PartChange] = []
+    likely: bool = False
 
 
 class Differing(msgspec.Struct, frozen=True, kw_only=True):

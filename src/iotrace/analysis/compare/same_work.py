@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
+from msgspec.structs import replace
+
 from iotrace.analysis.compare.basis import Basis, Rank
+from iotrace.analysis.results import StageCost
 
 # Of a few files each run reads all; of many each may draw others, from the same directories.
 _FEW_FILES = 32
 _LONGEST = 60  # characters of a command in a sentence
 _SHOWN_BEFORE = 10  # of them, before the first that differs
+_DECODE = "decode"
+_ALIKE = 0.01  # by which the bytes that a sample gets may differ
 
 
 def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[str]:
@@ -29,7 +35,48 @@ def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[
     datasets = [rank.primary.dataset if rank.primary else "none" for rank in ranks]
     if datasets[0] != datasets[1]:
         yield f"dataset: {datasets[0]} / {datasets[1]}"
-    yield from _data(*(_files(rank) for rank in ranks))
+    if rewritten(ranks) is None:
+        yield from _data(*(_files(rank) for rank in ranks))
+
+
+def rewritten(ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | None:
+    """Name the files that each side decodes, where the second reads others with as much in them; else None.
+
+    Data that is re-chunked or compressed anew stands in files of other names: a sample gets as many bytes.
+    """
+    costs = [[cost for cost in rank.stages if cost.stage == _DECODE and cost.path] for rank in ranks]
+    names = [sorted({cost.path or "" for cost in each}) for each in costs]
+    if not all(names) or set(names[0]) & set(names[1]):
+        return None
+    found = [_bytes_of_sample(each) for each in costs]
+    if None in found:
+        return None
+    (one, error), (other, other_error) = (each or (0.0, 0.0) for each in found)
+    is_alike = abs(one - other) <= max(_ALIKE * one, 3 * math.hypot(error, other_error))
+    return (names[0], names[1]) if one > 0 and is_alike else None
+
+
+def under_old_names(ranks: tuple[Rank, Rank]) -> tuple[Rank, Rank]:
+    """Call rewritten files by their names before, in the order of both, so that they are compared."""
+    names = rewritten(ranks)
+    if names is None or len(names[0]) != len(names[1]):
+        return ranks
+    old = dict(zip(names[1], names[0], strict=True))
+    one, other = ranks
+    stages = [replace(cost, path=old.get(cost.path or "", cost.path)) for cost in other.stages]
+    files = [replace(file, path=old.get(file.path, file.path)) for file in other.data_wait.files]
+    return one, replace(other, stages=stages, data_wait=replace(other.data_wait, files=files))
+
+
+def _bytes_of_sample(costs: Sequence[StageCost]) -> tuple[float, float] | None:
+    """Sum up the bytes that decoding returns for a sample, with the standard error; None: not known."""
+    total = variance = 0.0
+    for cost in costs:
+        if cost.decoded_bytes is None or cost.decoded_bytes_error is None:
+            return None
+        total += cost.per_sample * cost.decoded_bytes
+        variance += (cost.per_sample * cost.decoded_bytes_error) ** 2
+    return total, math.sqrt(variance)
 
 
 def _command(argv: list[str]) -> list[str]:

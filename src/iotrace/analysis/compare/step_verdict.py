@@ -9,7 +9,7 @@ import msgspec
 
 from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.compare.results import StageChange
-from iotrace.analysis.host.disturbance import alone, disturbances, grown_by_crowding
+from iotrace.analysis.host.disturbance import alone, disturbances, grown_between
 from iotrace.units import percent
 
 # Two runs of one program on one quiet machine differ by so much, whatever the steps within each say.
@@ -18,6 +18,8 @@ _NEARLY_ALONE = 0.9  # of a step is its own at the least: then an interval says 
 BANNERS = {"faster": "FASTER", "slower": "SLOWER"}
 _LEAST_KEPT = 0.01  # of a step: nobody knows that nothing of it is its own
 _CARRIES = 0.1  # of what a sample costs: what a stage has to change to speak for the step
+_MOST_OF_STEP_PCT = 50.0  # of one CPU
+_LEAST_GROWN = 0.5  # of the CPU time of a process: what two runs of one program may differ by
 _A_FACTOR = 1.05
 _LONGER = "run both for more steps"
 _REMEDY = "run both again with fewer programs beside them, or several times each, for iotrace check"
@@ -64,6 +66,14 @@ def judge_step(
             f"{abs(stage.change_pct):.0f} % {less} CPU in {stage.what}"
         )
         return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct)
+    spent_ms = _spent(ranks, measured)
+    if spent_ms is not None:
+        before, after = spent_ms
+        text = (
+            f"LIKELY {BANNERS[measured]}: {steps} beside other programs; the training process takes "
+            f"{before:.1f} -> {after:.1f} ms of CPU a step"
+        )
+        return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct)
     ratio = 1 + change_pct / 100
     if (ratio * kept[1] - 1) * (ratio / kept[0] - 1) > 0:  # others did not do all of it, chance may have
         text = f"NOT CLEAR: {steps}; the steps vary: without the others {_range(alone_pct)} (95 %)"
@@ -86,7 +96,7 @@ def _speaking(ranks: tuple[Rank, Rank], stages: Sequence[StageChange], measured:
     """Find a stage whose CPU time, or count of bytes, changed as the step did, beyond what neighbours do."""
     if measured not in BANNERS:
         return None
-    grown = max(grown_by_crowding(rank.system.host) for rank in ranks)
+    grown = grown_between(ranks[0].system.host, ranks[1].system.host)
     for change in stages:
         by = change.change_pct / 100
         if change.clock != "cpu" or (by > 0) != (measured == "slower"):
@@ -97,6 +107,32 @@ def _speaking(ranks: tuple[Rank, Rank], stages: Sequence[StageChange], measured:
         if is_certain and change.share * abs(by) >= _CARRIES:
             return change
     return None
+
+
+def _spent(ranks: tuple[Rank, Rank], measured: str) -> tuple[float, float] | None:
+    """Return the CPU time of the training process a step, where it changed as the step did, beyond chance.
+
+    Only where the process was on a CPU, or ready for one, in most of the longer step: else its CPU time does
+    not make the step. In ms, before and after.
+    """
+    mains = [rank.main for rank in ranks]
+    if measured not in BANNERS or any(each is None or not each.cpu_pct_mean for each in mains):
+        return None
+    longer = mains[0 if measured == "faster" else 1]
+    if (
+        longer is None
+        or (longer.cpu_pct_mean or 0.0) + (longer.run_delay_pct_mean or 0.0) < _MOST_OF_STEP_PCT
+    ):
+        return None
+    before, after = (
+        (each.cpu_pct_mean or 0.0) / 100 * (rank.steps.mean_ms or 0.0)
+        for each, rank in zip(mains, ranks, strict=True)
+        if each is not None
+    )
+    by = math.log(after / before) if before > 0 and after > 0 else 0.0
+    grown = max(_LEAST_GROWN, grown_between(ranks[0].system.host, ranks[1].system.host))
+    is_certain = (by > 0) == (measured == "slower") and abs(by) > math.log1p(grown)
+    return (before, after) if is_certain else None
 
 
 def _because(ranks: tuple[Rank, Rank], kept: Sequence[float]) -> str:

@@ -166,6 +166,23 @@ def grown_by_crowding(host: HostUse | None) -> float:
     return max(_GROWN_LEAST, taken / (1 - taken)) if taken < 1 else math.inf
 
 
+def grown_between(before: HostUse | None, after: HostUse | None) -> float:
+    """Return by what share CPU times may differ between two runs of a program beside others.
+
+    A program suffers alike from crowds that are alike: what counts is how much they differ.
+    """
+    one, other = (taken / (1 - taken) if taken < 1 else math.inf for taken in map(_share, (before, after)))
+    if one == other == 0.0:
+        return 0.0
+    low, high = sorted((one, other))
+    return max(_GROWN_LEAST, (1 + high) / (1 + low) - 1) if math.isfinite(high) else math.inf
+
+
+def _share(host: HostUse | None) -> float:
+    taken = taken_share(host) or 0.0
+    return taken if taken >= TAKEN[0] else 0.0
+
+
 def _queued_ms(rank: Measured) -> tuple[float, float] | None:
     """Return what of the wait, and of the rest of a step, may be queueing for a CPU; None: not known."""
     wait, step_ms = rank.data_wait, rank.steps.mean_ms or 0.0

@@ -115,6 +115,7 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     persistent_workers: Annotated[bool | None, figure("as set there", null="no DataLoader's")] = None
     file: Annotated[str | None, figure("the file, or of several the directory, of checkpoints and syncs", null="none is known")] = None
     bytes: Annotated[int | None, figure("written to checkpoints, as far as calls show", null="POSIX calls were not traced")] = None
+    reopened: Annotated[bool, figure("of writing: most of it `file` is open, and closed again in the same step")] = False
 
     @property
     def recurs(self) -> bool:
@@ -126,6 +127,9 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         """Say what it took of the loop, how often, and what of it is known."""
         took = f"{self.seconds:.1f} of the loop's {self.loop_seconds:.1f} s"
         every = f"every {self.every_steps:.3g} steps" if self.every_steps is not None else ""
+        if self.reopened and self.file:
+            anew = f"{self.file} is opened and written anew {self.count} times"
+            return f"{', '.join(filter(None, (anew, every)))}: that took {took}"
         if self.kind == "writing" and self.seen_seconds < self.seconds / 2:
             longer = f"take {self.over_ms_each:.0f} ms longer than others: {took}"
             return f"steps that sync {self.file or 'files'} (fsync), {self.count} in all, {every}, {longer}"

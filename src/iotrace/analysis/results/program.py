@@ -225,6 +225,13 @@ VALIDATION, VALIDATION_ITERATORS, CHECKPOINTS, WRITING, END = _BESIDE = (*("vali
 PARTS = (*_OF_TRAINING, *_BESIDE)
 _WORTH_PERCENT = 5.0
 BEFORE_AND_AFTER = (START_UP, FIRST_START, END)
+ACCOUNT_NAMES = {  # as sentences call the parts; others by their own names
+    FIRST_START: "workers' first start",
+    WAITS: "waits for batches",
+    ITERATORS: "making iterators",
+    VALIDATION_ITERATORS: "making its iterators",
+    WRITING: "writing files",
+}
 
 
 class AccountPart(ReportPart, frozen=True, kw_only=True):

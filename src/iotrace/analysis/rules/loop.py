@@ -153,7 +153,11 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
     "loop",
     turn=THE_LOOP,
     saves_wait=False,
-    fires=[{"loop_events": [_SYNC]}, {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "file": None}]}],
+    fires=[
+        {"loop_events": [_SYNC]},
+        {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "reopened": True}]},
+        {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "file": None}]},
+    ],
     silent=[
         {"loop_events": [{**_SYNC, **_ONCE}]},
         {"loop_events": [{**_SYNC, **_RARE}]},
@@ -165,7 +169,8 @@ def recurring_sync(
 ) -> Iterator[Finding]:
     """The training thread writes to a file, or syncs it, every few steps: that takes much of the loop's time.
 
-    A logger that flushes does so. Where the steps that sync are longer than the others by more than their
+    A logger that flushes does so, or one that opens its file for each save: that counts from the opening to
+    the closing, in the same step. Where the steps that sync are longer than the others by more than their
     calls take, that time counts, too: nearly each of them is longer than nearly each of the others.
 
     Remedy: log less often, keep what is logged in memory, or write it in a thread.
@@ -176,7 +181,9 @@ def recurring_sync(
         name = "its files" if events.file is None else posixpath.basename(events.file)
         yield Finding(
             text=events.said,
-            remedy=f"write and sync {name} less often, or in a thread",
+            remedy=f"keep {name} open and append to it, or write less often"
+            if events.reopened
+            else f"write and sync {name} less often, or in a thread",
             evidence=evidence,
             level=_level(events),
         )

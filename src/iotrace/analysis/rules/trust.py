@@ -22,6 +22,7 @@ from iotrace.session.manifest import NotCaptured
 from iotrace.units import bounds, counted, milliseconds, percent, size
 
 OTHER_PROGRAMS = "IO702"
+_FIRST = "IO701"  # the code at whose place a doubt is told that is a symptom
 _LONG_STEPS = 2.0  # p95 over median, from which it is said
 _VERDICT_BOUNDS = (0.05, 0.20)
 _SHORTER = 0.98  # of a step: what it takes alone, where that is worth a word
@@ -282,13 +283,16 @@ def steps_vary(facts: TrustFacts, *, least: float = 0.1) -> Iterator[Finding]:
         {"steps": {"drift_pct": 5.0, "drift_ci95_pct": [4.0, 6.0]}},
     ],
 )
-def drift(facts: TrustFacts, *, least_pct: float = 10.0) -> Iterator[Finding]:
+def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float = 20.0) -> Iterator[Finding]:
     """Later steps are longer or shorter than earlier ones: the mean of a longer run may be another."""
     change, interval = facts.report.steps.drift_pct, facts.report.steps.drift_ci95_pct
     if change is None or interval is None or abs(change) < least_pct or interval[0] <= 0 <= interval[1]:
         return
     grew = "longer" if change > 0 else "shorter"
-    yield Finding(level=CAUTION, text=f"later steps are {abs(change):.0f} % {grew} than earlier ones")
+    text = f"later steps are {abs(change):.0f} % {grew} than earlier ones"
+    # Steps that grow by as much are a symptom of their own: the first screen has only a few reasons.
+    first = interval[0] >= first_from_pct
+    yield Finding(level=CAUTION, text=text, place=_FIRST if first else "")
 
 
 @rule(

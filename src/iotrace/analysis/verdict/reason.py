@@ -147,10 +147,17 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     if cause == "transform" and primary is not None:
         what = primary.item or f"the own code of {primary.dataset} (transform)"
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
-        taken = ", and no CPU was free to take one" if competes(rank) else ""
-        share += f" of the wait, not making them: {_found_ready(primary)}{taken}"
+        share += f" of the wait, not making them: {_found_ready(primary)}"
+        if competes(rank):
+            share += "; nothing to change in the loader: the CPUs were busy"
         return {"why": f"{what} takes {share}", "cause": cause}
     return {"why": f"{what} takes {share} of the wait", "cause": cause}
+
+
+def lies_ready(rank: RankReport) -> bool:
+    """Whether its batches lie ready, and no CPU is free to take one: nothing in the loader mends that."""
+    primary = _most_awaited(rank)
+    return competes(rank) and primary is not None and (primary.queue_depth_mean or 0.0) >= 1
 
 
 def _most_awaited(rank: RankReport) -> LoaderResult | None:

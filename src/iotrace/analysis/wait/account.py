@@ -31,7 +31,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.startup.imports import imported_ns
 from iotrace.analysis.storage.io import WRITES
-from iotrace.analysis.wait.checkpoints import saves_of
+from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
 from iotrace.sources.processes import Process
 from iotrace.sources.records import End, Pickled, Spawned, Tick
 from iotrace.sources.rows import newest_ns
@@ -152,8 +152,10 @@ def _writing(analysis: RankAnalysis) -> Intervals:
     main, thread = analysis.rank.main, analysis.loop.thread
     calls = analysis.session.calls_of(main)
     tid = main.pid if thread is None else thread.tid
-    calls = calls.where((calls.tid == tid) & calls.named(WRITES | _SYNCS))
-    return union(calls.start_ns, calls.end_ns)
+    calls = calls.where(calls.tid == tid)
+    opened, closed, _ = held_open_in_steps(analysis, calls.where(calls.file >= 0))
+    calls = calls.where(calls.named(WRITES | _SYNCS))
+    return union(np.append(calls.start_ns, opened), np.append(calls.end_ns, closed))
 
 
 def _spawned(analysis: RankAnalysis) -> SpawnedWorkers | None:

@@ -64,7 +64,9 @@ def _delays(process: Process, windows: Deliveries, made: Floats) -> Floats:
     in_reads = outermost_of(process, *READING)
     within = _by_window(in_reads["run_delay_ns"], in_reads, windows, unknown_is=0.0)
     reads = _by_window(run_delays(process, in_reads), in_reads, windows, unknown_is=0.0)
-    found[:, _DECODE] = np.minimum(reads, made[:, _DECODE])
+    # What a thread computed in its read paths it did not wait for a CPU.
+    computed = _by_window(in_reads["cpu_ns"], in_reads, windows, unknown_is=0.0)
+    found[:, _DECODE] = np.minimum(reads, np.maximum(made[:, _DECODE] - computed, 0))
     found[:, _READ] = np.minimum(reads - found[:, _DECODE], made[:, _READ])
     found[:, _TRANSFORM] = np.clip(items - within, 0, made[:, _TRANSFORM])
     found[:, _COLLATE] = np.minimum(np.nan_to_num(collates), made[:, _COLLATE])

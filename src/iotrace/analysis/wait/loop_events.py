@@ -18,12 +18,13 @@ from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import LoopEvents
 from iotrace.analysis.storage.io import WRITES
-from iotrace.analysis.wait.checkpoints import saves_of
+from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
 
 EVALUATION, CHECKPOINT, WRITING = "evaluation", "checkpoint", "writing"
 _SYNCS = frozenset({"fsync", "fdatasync"})
 _RECURS = 2  # steps
 _LEAST = 0.001  # of the loop: less is a line of a log
+_MOSTLY = 0.5  # of the time that writing takes
 _FEWEST = 3  # steps that sync, and four times as many others, are compared
 _Found = tuple[Intervals, list[str], int | None]
 
@@ -42,6 +43,7 @@ class Events(msgspec.Struct, frozen=True):
     files: Sequence[str] = ()
     bytes: int | None = None
     over_ns: int = 0
+    reopened: bool = False  # most of it a file is open that is closed again in the same step
     over_steps: Times = np.empty(0, np.int64)  # where those steps begin, in ns
 
     @property
@@ -113,6 +115,7 @@ def summed(analysis: RankAnalysis, events: Sequence[Events]) -> list[LoopEvents]
             seen_seconds=each.seen_ns / 1e9,
             file=_common(each.files),
             bytes=each.bytes,
+            reopened=each.reopened,
         )
         rows.append(_with_waits(analysis, each, row) if each.kind == EVALUATION else row)
     return sorted(rows, key=lambda row: -row.seconds)
@@ -175,18 +178,25 @@ def _writing(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> 
     main, steps = analysis.rank.main, analysis.loop.steps
     tid = main.pid if analysis.loop.thread is None else analysis.loop.thread.tid
     calls = analysis.session.calls_of(main)
-    calls = calls.where((calls.tid == tid) & calls.named(WRITES | _SYNCS) & (calls.file >= 0))
-    own = union(calls.start_ns, calls.end_ns)
+    calls = calls.where((calls.tid == tid) & (calls.file >= 0))
+    opened, closed, opened_file = held_open_in_steps(analysis, calls)
+    calls = calls.where(calls.named(WRITES | _SYNCS))
+    own = union(np.append(calls.start_ns, opened), np.append(calls.end_ns, closed))
     awaited = steps.awaited
     for each in (union(awaited["wait_start_ns"], awaited["delivered_ns"]), *busy):
         own = subtract(own, each)
     syncs = calls.where(calls.named(_SYNCS))
     named = syncs if len(syncs.file) else calls
     files = [analysis.session.paths.shown(named.files[number]) for number in distinct(named.file).tolist()]
+    # What one file is open for names it: beside it a line may go to the terminal.
+    open_ns = np.bincount(opened_file, closed - opened) if len(opened_file) else np.zeros(1)
+    reopened = open_ns.max() >= _MOSTLY * max(1, int((own[1] - own[0]).sum()))
+    if reopened:
+        files = [analysis.session.paths.shown(calls.files[int(open_ns.argmax())])]
     events = _events(analysis, WRITING, (own, files, None), end_ns)
     inside = holding(events.starts, events.ends, syncs.start_ns) >= 0
     over_ns, held = _longer(analysis, syncs.start_ns[inside], [*busy, own])
-    return msgspec.structs.replace(events, over_ns=over_ns, over_steps=held)
+    return msgspec.structs.replace(events, over_ns=over_ns, over_steps=held, reopened=bool(reopened))
 
 
 def _longer(analysis: RankAnalysis, times: Times, known: Sequence[Intervals]) -> tuple[int, Times]:
