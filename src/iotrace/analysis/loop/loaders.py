@@ -42,6 +42,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
         primary=primary,
         dataset=loader.description.dataset,
         item=item_of(about, analysis.session.paths),
+        collate=collate_of(about, analysis.session.paths),
         wrapped=loader.description.wrapped,
         within=analysis.within.get(loader.number),
         library=loader.description.library or None,
@@ -61,10 +62,19 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
 
 def item_of(about: IteratorStart, paths: Paths) -> str | None:
     """Name what makes an item of a loader's dataset, with its line where that is the program's."""
-    if about.item is None or about.item_site is None:
-        return about.item
-    file, _, line = about.item_site.rpartition(":")
-    return f"{about.item} ({paths.shown(file)}:{line})"
+    return _with_line(about.item, about.item_site, paths)
+
+
+def collate_of(about: IteratorStart, paths: Paths) -> str | None:
+    """Name the program's function that puts a loader's samples together, with its line."""
+    return _with_line(about.collate, about.collate_site, paths)
+
+
+def _with_line(function: str | None, site: str | None, paths: Paths) -> str | None:
+    if function is None or site is None:
+        return function
+    file, _, line = site.rpartition(":")
+    return f"{function} ({paths.shown(file)}:{line})"
 
 
 def queue_depth(deliveries: Deliveries) -> float | None:

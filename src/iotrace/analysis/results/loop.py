@@ -212,6 +212,7 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     primary: Annotated[bool, figure("whether it is the primary loader")]
     dataset: Annotated[str, figure("class name of the dataset; of a wrapped source its own, or the generator function's")]
     item: Annotated[str | None, figure("the function that makes an item", null="not a DataLoader's, or unknown")] = None
+    collate: Annotated[str | None, figure("the function of the program that puts samples together, with its line", null="torch's own, or unknown")] = None
     wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
     within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
     library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None

@@ -139,6 +139,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     what = _CAUSES[cause]
     if cause == "transform" and primary is not None:
         what = primary.item or f"the own code of {primary.dataset} (transform)"
+    if cause == "collate" and primary is not None:
+        what = primary.collate or what
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
         taken = ", and no CPU was free to take one" if competes(rank) else ""
         share += f" of the wait, not making them: {_found_ready(primary)}{taken}"
