@@ -176,6 +176,7 @@ class _Iterator:
                 "pids": [worker.pid for worker in workers],
                 "start_method": _start_method(workers),
                 "phase": training.current_phase()[0],
+                "tid": current.thread.tid,
                 "mono_ns": monotonic_ns(),
             }
         )

@@ -52,7 +52,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
         raw_ms=int(later.wait_ns.sum()) / len(later) / 1e6 if len(later) else None,
         delay_ms=sum(delays.tolist()) / len(delays) if len(delays) else None,
         production_ms=production_ms(source.deliveries) if known else None,
-        queue_depth_mean=queue_depth(source.deliveries[1:]) if known and about.workers else None,
+        queue_depth_mean=ready_batches(source),
         epochs=loader.epochs,
         after_training=bool(trained_ns and deliveries and deliveries[0].wait_start_ns >= max(trained_ns)),
         first_batch_ms=deliveries[0].wait_ns / 1e6 if len(deliveries) else None,
@@ -75,6 +75,12 @@ def _with_line(function: str | None, site: str | None, paths: Paths) -> str | No
         return function
     file, _, line = site.rpartition(":")
     return f"{function} ({paths.shown(file)}:{line})"
+
+
+def ready_batches(loader: LoaderRun) -> float | None:
+    """Count the batches of workers that lay ready when the loop came for one, on average but the first."""
+    about = loader.description
+    return queue_depth(loader.deliveries[1:]) if about.workers and not about.library else None
 
 
 def queue_depth(deliveries: Deliveries) -> float | None:

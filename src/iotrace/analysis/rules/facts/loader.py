@@ -13,7 +13,7 @@ from iotrace.analysis.host.disturbance import alone, may_be_all_of_wait
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.iterations import Iterations, iterations_of
-from iotrace.analysis.loop.loaders import collate_of, item_of, production_ms, queue_depth
+from iotrace.analysis.loop.loaders import collate_of, item_of, production_ms, ready_batches
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
@@ -250,7 +250,7 @@ def _facts(
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or "",
-        ready=queue_depth(source.deliveries[1:]) if about.workers and not about.library else None,
+        ready=ready_batches(source),
         making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
     )
 
