@@ -33,6 +33,7 @@ from iotrace.analysis.wait.account import account_of
 from iotrace.analysis.wait.checkpoints import Saves
 from iotrace.report.words import account_facts
 from iotrace.sources.records import End, IteratorMade, IteratorStart, WorkersEnded
+from iotrace.units import shared_out
 from tests.support.results import unknown
 from tests.support.tables import deliveries_of, steps_of
 
@@ -187,6 +188,11 @@ def test_workers_that_persist_are_not_started_anew(
 ) -> None:
     found = account(monkeypatch, persistent=persistent)
     assert (found.iterators, found.workers_started, found.restarted) == (1, started, started // 2)
+
+
+def test_shares_sum_to_the_whole() -> None:
+    assert shared_out(82, [795, 26]) == [79, 3]
+    assert shared_out(100, [1, 1, 1]) == [34, 33, 33]
 
 
 def test_no_step_is_no_account() -> None:

@@ -209,7 +209,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     groups = with_few_files(groups, analysis)
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)
-    events = loop_events(analysis)
+    account, events = account_of(analysis), loop_events(analysis)
     return RankReport(
         rank=rank.number,
         pid=None if rank.numbered else rank.main.pid,
@@ -219,13 +219,13 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         world_size=rank.world_size,
         incarnation=rank.incarnation,
         startup=startup_of(analysis),
-        account=account_of(analysis),
+        account=account,
         steps=_steps(analysis),
         blocks=step_blocks(analysis, phases.by_step_ns),
         data_wait=wait,
         loop_reads=loop_reads(analysis),
         loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns, events),
-        loop_events=summed(analysis, events),
+        loop_events=summed(analysis, events, account),
         stages=stages_of(analysis),
         phases_ms=phases.means_ms,
         phases_source=phases.source,

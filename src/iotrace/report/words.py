@@ -17,7 +17,7 @@ from iotrace.analysis.results import (
     Steps,
 )
 from iotrace.analysis.rules.startup import SLOW_IMPORTS
-from iotrace.units import counted, duration, milliseconds, percent, size
+from iotrace.units import counted, duration, milliseconds, percent, shared_out, size
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
 _WIDE = 0.25  # of a step
@@ -282,7 +282,7 @@ def account_facts(account: Account | None) -> list[str]:
     if account is None or not account.whole_ns:
         return []
     known = [part for part in account.parts if part.ns]
-    shares = _whole_percent([part.ns or 0 for part in known])
+    shares = shared_out(100, [part.ns or 0 for part in known])
     shown = [
         f"{_ACCOUNT_NAMES.get(part.name, part.name)} {_seconds_of(part.ns or 0)} ({share} %)"
         for part, share in zip(known, shares, strict=True)
@@ -305,16 +305,6 @@ def spawned_texts(account: Account | None) -> list[str]:
 
 def _seconds_of(time_ns: int) -> str:
     return _seconds(time_ns / 1e9) if time_ns >= 10**8 else f"{time_ns / 1e6:.0f} ms"
-
-
-def _whole_percent(amounts: Sequence[int]) -> list[int]:
-    """Share 100 out by the largest remainders."""
-    whole = sum(amounts)
-    shares = [100 * amount // whole for amount in amounts]
-    by_remainder = sorted(range(len(amounts)), key=lambda at: -(100 * amounts[at] % whole))
-    for at in by_remainder[: 100 - sum(shares)]:
-        shares[at] += 1
-    return shares
 
 
 def _seconds(seconds: float) -> str:

@@ -105,7 +105,7 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     kind: Annotated[str, figure("`evaluation`, `checkpoint`, or `writing`: the loop writes to a file, or waits for the disk (fsync)")]
     count: Annotated[int, figure("in how many steps")]
     seconds: Annotated[float, figure("their sum")]
-    loop_seconds: Annotated[float, figure("the whole loop's length, the last of them included")]
+    loop_seconds: Annotated[float, figure("the loop's length, as in the account")]
     loop_fraction: Annotated[float, figure("the share of the loop's time")]
     every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="there is one")] = None
     seen_seconds: Annotated[float, figure("of it, in calls and passes that were seen; the rest: so much longer than others are the steps that hold one")] = 0.0

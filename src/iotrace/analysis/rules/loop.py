@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from iotrace.analysis.results import Evidence, LoopEvents
 from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.iterators import validation_restarts
 from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 
@@ -106,7 +107,8 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
         remedy, waits = "validate less often", events.wait_seconds or 0.0
         starts = (events.start_seconds or 0.0) >= _STARTING * events.seconds
         if starts and events.workers and events.persistent_workers is False:
-            remedy = "persistent_workers=True for the loader of validation, or validate less often"
+            if not any(validation_restarts(facts)):  # which says the same
+                remedy = "persistent_workers=True for the loader of validation, or validate less often"
         elif waits >= _MOSTLY * events.seconds:
             remedy = "more workers for the loader of validation, or validate less often"
         yield Finding(
