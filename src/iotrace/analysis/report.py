@@ -89,8 +89,10 @@ def rank_part(one: RankAnalysis) -> RankPart:
     facts = rank_facts(one, figures)
     outside = find_all("rank", facts)
     loaders = [finding for loader in loader_facts(one, figures) for finding in find_all("loader", loader)]
-    found = [*outside, *find_all("loop", facts), *loaders, *_of_device(one)]
+    in_loop = find_all("loop", facts)
+    found = [*outside, *in_loop, *loaders, *_of_device(one)]
     named = [*outside, *(finding for finding in loaders if finding.is_main_cause)]
+    named += [finding for finding in in_loop if not finding.remedy]  # no advice tells of it
     report = replace(figures, culprits=culprits_of(named))
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(

@@ -222,7 +222,7 @@ def file_facts(rank: RankReport) -> list[str]:
     parts = []
     for group in shown:
         few = f", {len(group.few.paths)} of them {percent(group.few.fraction)}" if group.few else ""
-        files = f" ({group.members} files{few})" if group.members is not None else ""
+        files = f" ({group.members_read or group.members} files{few})" if group.members is not None else ""
         own = {"decode": group.decode_ms, "transform": group.transform_ms, "read": group.read_ms}
         of = ", ".join(f"{name} {ms or 0.0:.1f}" for name, ms in own.items() if ms or name != "transform")
         parts.append(f"{group.path}{files} {milliseconds(group.cost_ms)} a step ({of})")
@@ -232,7 +232,8 @@ def file_facts(rank: RankReport) -> list[str]:
     if rest:
         known = [group.read_bytes for group in rest if group.read_bytes is not None]
         least = "" if len(known) == len(rest) else "≥ "
-        count = sum(group.members or 1 for group in rest)
+        count = sum(group.members_read or group.members or 1 for group in rest)
+    if rest and (not least or sum(known)):  # else of no byte it is known
         parts.append(f"{counted(count, 'other' if parts else 'file')}: {least}{size(sum(known))} read in all")
     return parts
 

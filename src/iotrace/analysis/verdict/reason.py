@@ -133,7 +133,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         most = max(files, key=lambda file: cost_of_file_ms(file, cause), default=None)
         if most is not None and cost_of_file_ms(most, cause) >= MOSTLY * causes[cause]:
             share = percent(cost_of_file_ms(most, cause) / raw_ms)
-            members = f" ({most.members} files)" if isinstance(most, FileGroup) and most.members else ""
+            count = (most.members_read or most.members) if isinstance(most, FileGroup) else None
+            members = f" ({count} files)" if count else ""
             why = f"{most.path}{members} is {_SLOW[cause]}: {share} of the wait"
             return {"why": why, "file": most.path, "cause": cause}
     what = _CAUSES[cause]
