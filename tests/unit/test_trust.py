@@ -164,7 +164,7 @@ def test_good_figures_say_what_they_rest_on() -> None:
         ({"unknown_ms": 30.0}, "bad", "60 % of the wait is not explained"),
         ({"fraction": None}, "caution", "the data wait was not seen"),
         ({"fraction_ci95": [0.12, 0.27]}, "caution", "the wait is 12 to 27 % of a step (95 %)"),
-        ({"cost": None}, "caution", "tracing cost not measured"),
+        ({"cost": None}, "caution", "tracing cost unknown: it was not measured after the run"),
         ({"cost": 4.0, "least": 1.0}, "caution", "tracing took 1 to 4 % of a step"),
         ({"cost": 40.0, "least": 5.0}, "caution", "tracing took 5 to 40 % of a step"),
         ({"cost": 40.2, "least": 40.0}, "bad", "tracing took about 40 % of a step"),

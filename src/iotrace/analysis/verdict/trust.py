@@ -46,7 +46,7 @@ def trust_of(
     doubts = [*_worst_of_each(ranks), *find_all("run", run)]
     if not doubts:
         return Trust(level=OK, reasons=_facts(ranks))
-    doubts = sorted(doubts, key=lambda doubt: -_LEVELS.index(doubt.level))
+    doubts = sorted(doubts, key=lambda doubt: (-_LEVELS.index(doubt.level), doubt.place))
     return Trust(
         level=doubts[0].level,
         reasons=[doubt.text for doubt in doubts],
