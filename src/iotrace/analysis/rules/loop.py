@@ -229,5 +229,4 @@ def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterato
             "and optimizer; iotrace.region names it"
         ),
         evidence={"other_ms": other_ms, "step_ms": step_ms},
-        cost_ms=other_ms,
     )
