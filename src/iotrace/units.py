@@ -5,7 +5,7 @@ Sizes are binary (1 KiB is 1024 bytes), as memory and file systems report them; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 _Value = TypeVar("_Value")
@@ -96,6 +96,16 @@ def one_decimal(value: float) -> str:
 def percent(fraction: float) -> str:
     """Format a share of 1 in whole percent: ``12 %``."""
     return f"{100 * fraction:.0f} %"
+
+
+def shared_out(whole: int, amounts: Sequence[int]) -> list[int]:
+    """Share a whole number out by amounts in whole numbers that sum to it, by the largest remainders."""
+    total = sum(amounts)
+    shares = [whole * amount // total for amount in amounts]
+    by_remainder = sorted(range(len(amounts)), key=lambda at: -(whole * amounts[at] % total))
+    for at in by_remainder[: whole - sum(shares)]:
+        shares[at] += 1
+    return shares
 
 
 def bounds(least_pct: float | None, most_pct: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,6 +34,7 @@ from iotrace.analysis.wait.account import account_of
 from iotrace.analysis.wait.checkpoints import Saves
 from iotrace.report.words import account_facts
 from iotrace.sources.records import End, IteratorMade, IteratorStart, WorkersEnded
+from iotrace.units import shared_out
 from tests.support.results import unknown
 from tests.support.tables import deliveries_of, steps_of
 
@@ -139,6 +141,27 @@ def test_each_instant_has_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parts["end"] == 650
 
 
+@pytest.mark.parametrize(("ended", "iterators"), [(False, 48 + 10 + 640), (True, 48)])
+def test_what_was_begun_when_the_process_was_killed_is_under_way(
+    monkeypatch: pytest.MonkeyPatch, ended: bool, iterators: int
+) -> None:
+    def killed(make: Any = run_of) -> Any:
+        run = make()
+        main, loader = run.rank.main, run.loaders[0]
+        of_type = main.of_type
+        main.of_type = lambda kind: [] if kind is End and not ended else of_type(kind)
+        main.identity.clock = (2000 * MS, 0, 0)  # last heard of
+        start_ns = 1360 * MS  # with the second epoch's end
+        loader.passes[2, 2] = Pass(start_ns, start_ns, start_ns, 0, None, None, TID)
+        return run
+
+    monkeypatch.setattr(sys.modules[__name__], "run_of", killed)
+    parts = ms_of(account(monkeypatch))
+    assert parts["end"] == (650 if ended else 0)
+    assert parts["iterators"] == iterators
+    assert parts["training"] == 210
+
+
 def test_what_is_written_in_the_loop_is_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     without, with_it = (ms_of(account(monkeypatch, wrote)) for wrote in ((0, 0), (1051, 1055)))
     assert with_it["writing"] == 4
@@ -166,6 +189,11 @@ def test_workers_that_persist_are_not_started_anew(
 ) -> None:
     found = account(monkeypatch, persistent=persistent)
     assert (found.iterators, found.workers_started, found.restarted) == (1, started, started // 2)
+
+
+def test_shares_sum_to_the_whole() -> None:
+    assert shared_out(82, [795, 26]) == [79, 3]
+    assert shared_out(100, [1, 1, 1]) == [34, 33, 33]
 
 
 def test_no_step_is_no_account() -> None:

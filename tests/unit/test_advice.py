@@ -139,7 +139,7 @@ def test_decoding_of_several_formats_or_of_unknown_files_is_told_in_general() ->
 
 
 def test_a_run_with_free_cpus_is_no_gain() -> None:
-    (item,) = recommend([facts("transform", unmade_fraction=0.0, asleep=0.0, on_cpu=0.1)])
+    (item,) = recommend([facts("transform", unmade_fraction=0.0, asleep=0.0, on_cpu=0.1, made_ms=900.0)])
     assert item.gain_ms_per_step is None
     assert (
         item.remedy == "run again with a free CPU for each worker: Images waited for a CPU 90 % of the time"
@@ -396,7 +396,14 @@ OPENED = file("d/a.h5", decode_ms=9.0, transform_ms=40.0, opens=3200)
         ("collate", {"collate": "pad_all", "making": Making(collate_asleep=0.9, collate_on_cpu=0.0)},
          "find out why pad_all sleeps (90 % of its time)"),
         ("collate", {"collate": "pad_all", "making": Making(collate_asleep=0.1, collate_on_cpu=0.4)},
-         "compute less in pad_all (40 % CPU)"),
+         "compute less in pad_all, or vectorise it"),
+        ("collate", {"collate": "pad_all", "collate_line": "pad_all (t.py:9)", "made_ms": 600.0,
+                     "making": Making(collate_asleep=0.0, collate_on_cpu=0.19)},
+         "compute less in pad_all, or vectorise it"),
+        ("collate", {"collate": "pad_all", "made_ms": 500.0,
+                     "making": Making(collate_asleep=0.0, collate_on_cpu=0.19)},
+         "find pad_all a free CPU: it lacked one in 81 % of the time"),
+        ("transform", {"on_cpu": 0.19, "made_ms": 600.0}, "precompute or vectorise Images"),
         ("collate", {"collate": "pad_all", "making": Making(collate_asleep=0.1, collate_on_cpu=0.1)},
          "find pad_all a free CPU: it lacked one in 80 % of the time"),
         ("collate", {"collate": "default_collate"}, "return narrower dtypes from the dataset"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
@@ -24,7 +25,7 @@ from hypothesis import given, strategies as st
 import iotrace
 from iotrace.agent import imports, patching
 from iotrace.agent.dataloader import consumer
-from iotrace.agent.dataloader.fetch import item_source
+from iotrace.agent.dataloader.fetch import collate_source, item_source
 from iotrace.agent.readpaths.memory_maps import MapAccesses
 from iotrace.agent.readpaths.row_groups import RowGroupReads
 from iotrace.agent.recording import spans
@@ -614,6 +615,19 @@ def test_the_function_that_makes_items_is_found() -> None:
         "item": "ImageFolder.__getitem__",
         "item_library": "tv",
     }
+
+
+def pad(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def test_the_function_that_puts_samples_together_is_found() -> None:
+    known = {"collate": "pad", "collate_site": f"{__file__}:{pad.__code__.co_firstlineno}"}
+    assert collate_source(pad) == collate_source(functools.partial(pad)) == known
+    padder = type("Padder", (), {"__call__": lambda self, samples: samples, "pad": pad})()
+    assert collate_source(padder)["collate"] == "Padder.__call__"
+    assert collate_source(padder.pad) == known
+    assert collate_source(None) == collate_source(len) == {}
 
 
 def test_a_dataset_that_fails_when_looked_at_is_left_alone() -> None:

@@ -8,10 +8,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from iotrace.analysis.intervals import union
 from iotrace.analysis.loop.deliveries import Delivery, Pass
 from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import LoopEvents
+from iotrace.analysis.wait import loop_events as loop_events_module
 from iotrace.analysis.wait.loop_events import (
     CHECKPOINT,
     EVALUATION,
@@ -64,7 +66,7 @@ def program(
             passes[9, number] = Pass(
                 begin, begin, begin + 20 * MS, 3, None, (begin + 19 * MS, begin + 20 * MS)
             )
-    about = SimpleNamespace(workers=2, persistent_workers=False)
+    about = SimpleNamespace(workers=2, persistent_workers=False, wrapped=False, library="")
     deliveries = steps_of(steps).awaited
     given = [Delivery(1, at, 9, at, 0, each.asked_ns, each.asked_ns, TID) for (_, at), each in passes.items()]
     val = SimpleNamespace(
@@ -81,7 +83,7 @@ def program(
         posix_on=True,
         telemetry_of=lambda _: None,
     )
-    main = SimpleNamespace(pid=TID, spans=spans, texts={})
+    main = SimpleNamespace(pid=TID, spans=spans, texts={}, of_type=lambda _: [])
     analysis: Any = SimpleNamespace(
         loop=SimpleNamespace(steps=table, thread=SimpleNamespace(tid=TID)),
         kept=table,
@@ -119,6 +121,18 @@ def test_evaluations_are_one_kind_and_count_behind_the_last_step() -> None:
     assert row.recurs
     assert row.workers == 2
     assert row.loop_fraction == pytest.approx(row.seconds / row.loop_seconds)
+
+
+def test_the_loop_is_as_long_as_in_the_account_and_without_the_first_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    analysis = program(evaluates=True, longer_ms=20)
+    (events,) = loop_events(analysis)
+    first = union(events.starts[:1], events.starts[:1] + 15 * MS)
+    iterations = SimpleNamespace(when=lambda _: first)
+    monkeypatch.setattr(loop_events_module, "iterations_of", lambda _: iterations)
+    (row,) = summed(analysis, [events], cast(Any, SimpleNamespace(loop_ns=300 * MS)))
+    assert (row.count, row.seconds, row.loop_seconds) == (8, pytest.approx(0.145), 0.3)
 
 
 def test_what_happens_once_does_not_recur() -> None:

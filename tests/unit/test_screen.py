@@ -36,8 +36,10 @@ from iotrace.analysis.results import (
     Trust,
     Verdict,
 )
+from iotrace.analysis.verdict.verdict import of_worst
 from iotrace.report.screen import trust_text
 from iotrace.report.terminal import print_report
+from iotrace.report.words import file_facts
 from iotrace.session.manifest import NotCaptured
 from tests.support.results import unknown
 
@@ -437,3 +439,20 @@ def test_a_gain_that_is_not_told_has_what_would_tell_it(argv: list[str], again: 
     found = replace(found, verdict=replace(untold, trust=traced), ranks=[rank(overhead=calls)])
     (row,) = [row for row in screen(found, 120) if row.startswith("Trust")]
     assert row.endswith(" of a step: repeat with --io off; gain unknown")
+
+
+def test_files_are_counted_that_were_read_and_no_line_is_of_unknown_bytes() -> None:
+    written = group("d/a.zarr", kind="store", members=9, members_read=4, read_bytes=1 << 20)
+    mapped = group("d/csv", kind="directory", members=8, members_read=8, read_bytes=None)
+    assert file_facts(rank(file_groups=[written])) == ["4 files: 1.0 MiB read in all"]
+    assert file_facts(rank(file_groups=[written, mapped])) == ["12 files: ≥ 1.0 MiB read in all"]
+    assert file_facts(rank(file_groups=[mapped])) == []
+
+
+def test_code_of_the_loop_that_takes_most_of_a_step_is_in_the_why() -> None:
+    text, figures = "9 of 10 ms is the loop's", {"other_ms": 9.0}
+    code = Culprit(id="code-of-the-loop", text=text, evidence=figures, wait_ms=0.0, leads=False)
+    wait = replace(rank().data_wait, raw_wait_fraction=0.01, raw_ms=1.0, verdict="not input-bound")
+    found = of_worst([rank(data_wait=wait, culprits=[code])])
+    assert found.kind == "not-input-bound"
+    assert (found.why or "").startswith("9 of 10 ms is the loop's; ")

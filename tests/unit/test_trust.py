@@ -151,12 +151,12 @@ def test_good_figures_say_what_they_rest_on() -> None:
         (
             {"host": host(cpu_busy_fraction=0.95, others_cpu_fraction=0.06)},
             "caution",
-            "other programs used 6 % of the CPUs: alone a step takes 93.1 to 100.5 ms",
+            "other programs used 6 % of the CPUs: without them a step takes 93.1 to 100.5 ms",
         ),
         (
             {"host": host(cpu_saturated_fraction=0.5, others_cpu_fraction=0.5)},
             "bad",
-            "other programs used 50 % of the CPUs: alone a step takes 44.0 to 100.5 ms",
+            "other programs used 50 % of the CPUs: without them a step takes 44.0 to 100.5 ms",
         ),
         (
             {"host": host(cpu_stolen_fraction=0.25)},
@@ -172,7 +172,7 @@ def test_good_figures_say_what_they_rest_on() -> None:
         ({"unknown_ms": 30.0}, "bad", "60 % of the wait is not explained"),
         ({"fraction": None}, "caution", "the data wait was not seen"),
         ({"fraction_ci95": [0.12, 0.27]}, "caution", "the wait is 12 to 27 % of a step (95 %)"),
-        ({"cost": None}, "caution", "tracing cost not measured"),
+        ({"cost": None}, "caution", "tracing cost unknown: it was not measured after the run"),
         ({"cost": 4.0, "least": 1.0}, "caution", "tracing took 1 to 4 % of a step"),
         ({"cost": 40.0, "least": 5.0}, "caution", "tracing took 5 to 40 % of a step"),
         ({"cost": 40.2, "least": 40.0}, "bad", "tracing took about 40 % of a step"),
@@ -257,7 +257,7 @@ def test_the_worst_rank_is_named_and_the_worst_reason_comes_first() -> None:
     level, reasons = told(rank(0, cost=3.0), rank(1, host=bad), rank(2))
     assert level == "bad"
     assert reasons == [
-        "rank 1: other programs used 50 % of the CPUs: alone a step takes 44.0 to 100.5 ms",
+        "rank 1: other programs used 50 % of the CPUs: without them a step takes 44.0 to 100.5 ms",
         "rank 0: tracing took up to 3 % of a step",
     ]
     assert told(rank(0, host=bad), rank(1, host=bad))[1] == [reasons[0].removeprefix("rank 1: ")]
@@ -269,7 +269,7 @@ def test_others_whose_cost_was_counted_are_no_more_than_a_caution() -> None:
     system = replace(one.system, cpus=2, processes=[main])
     wait = replace(one.data_wait, without_cpu_ms={"decode": 40.0}, queueing_ms=44.0)
     counted = replace(one, system=system, data_wait=wait)
-    alone = "other programs used 50 % of the CPUs: alone a step takes 47.7 to 100.5 ms"
+    alone = "other programs used 50 % of the CPUs: without them a step takes 47.7 to 100.5 ms"
     wait_text = "without the others the wait is 11 to 51 % of a step"
     assert told(counted) == ("caution", [alone, wait_text])
     assert told(one)[0] == "bad"  # nobody counted

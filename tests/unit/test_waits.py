@@ -103,6 +103,11 @@ def test_verdicts_have_xprofs_bounds() -> None:
         "moderately input-bound",
         "highly input-bound",
     ]
+    assert [verdict(0.06, ready) for ready in (None, 0.9, 2.0)] == [
+        "moderately input-bound",
+        "moderately input-bound",
+        "not input-bound",
+    ]
 
 
 def test_waits_behind_a_ready_batch_are_told_apart() -> None:

@@ -89,8 +89,10 @@ def rank_part(one: RankAnalysis) -> RankPart:
     facts = rank_facts(one, figures)
     outside = find_all("rank", facts)
     loaders = [finding for loader in loader_facts(one, figures) for finding in find_all("loader", loader)]
-    found = [*outside, *find_all("loop", facts), *loaders, *_of_device(one)]
+    in_loop = find_all("loop", facts)
+    found = [*outside, *in_loop, *loaders, *_of_device(one)]
     named = unsilenced([*outside, *(finding for finding in loaders if finding.is_main_cause)])
+    named += [finding for finding in in_loop if not finding.remedy]  # no advice tells of it
     report = replace(figures, culprits=culprits_of(named))
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(
@@ -210,7 +212,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     groups = with_few_files(groups, analysis)
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)
-    events = loop_events(analysis)
+    account, events = account_of(analysis), loop_events(analysis)
     return RankReport(
         rank=rank.number,
         pid=None if rank.numbered else rank.main.pid,
@@ -220,13 +222,13 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         world_size=rank.world_size,
         incarnation=rank.incarnation,
         startup=startup_of(analysis),
-        account=account_of(analysis),
+        account=account,
         steps=_steps(analysis),
         blocks=step_blocks(analysis, phases.by_step_ns),
         data_wait=wait,
         loop_reads=loop_reads(analysis),
         loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns, events),
-        loop_events=summed(analysis, events),
+        loop_events=summed(analysis, events, account),
         stages=stages_of(analysis),
         phases_ms=phases.means_ms,
         phases_source=phases.source,

@@ -18,7 +18,7 @@ from iotrace.analysis.results import (
     Steps,
 )
 from iotrace.analysis.rules.startup import SLOW_IMPORTS
-from iotrace.units import counted, duration, milliseconds, percent, size
+from iotrace.units import counted, duration, milliseconds, percent, shared_out, size
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
 _WIDE = 0.25  # of a step
@@ -222,7 +222,7 @@ def file_facts(rank: RankReport) -> list[str]:
     parts = []
     for group in shown:
         few = f", {len(group.few.paths)} of them {percent(group.few.fraction)}" if group.few else ""
-        files = f" ({group.members} files{few})" if group.members is not None else ""
+        files = f" ({group.members_read or group.members} files{few})" if group.members is not None else ""
         own = {"decode": group.decode_ms, "transform": group.transform_ms, "read": group.read_ms}
         of = ", ".join(f"{name} {ms or 0.0:.1f}" for name, ms in own.items() if ms or name != "transform")
         parts.append(f"{group.path}{files} {milliseconds(group.cost_ms)} a step ({of})")
@@ -232,7 +232,8 @@ def file_facts(rank: RankReport) -> list[str]:
     if rest:
         known = [group.read_bytes for group in rest if group.read_bytes is not None]
         least = "" if len(known) == len(rest) else "≥ "
-        count = sum(group.members or 1 for group in rest)
+        count = sum(group.members_read or group.members or 1 for group in rest)
+    if rest and (not least or sum(known)):  # else of no byte it is known
         parts.append(f"{counted(count, 'other' if parts else 'file')}: {least}{size(sum(known))} read in all")
     return parts
 
@@ -273,7 +274,7 @@ def account_facts(account: Account | None) -> list[str]:
     if account is None or not account.whole_ns:
         return []
     known = [part for part in account.parts if part.ns]
-    shares = _whole_percent([part.ns or 0 for part in known])
+    shares = shared_out(100, [part.ns or 0 for part in known])
     shown = [
         f"{ACCOUNT_NAMES.get(part.name, part.name)} {_seconds_of(part.ns or 0)} ({share} %)"
         for part, share in zip(known, shares, strict=True)
@@ -296,16 +297,6 @@ def spawned_texts(account: Account | None) -> list[str]:
 
 def _seconds_of(time_ns: int) -> str:
     return _seconds(time_ns / 1e9) if time_ns >= 10**8 else f"{time_ns / 1e6:.0f} ms"
-
-
-def _whole_percent(amounts: Sequence[int]) -> list[int]:
-    """Share 100 out by the largest remainders."""
-    whole = sum(amounts)
-    shares = [100 * amount // whole for amount in amounts]
-    by_remainder = sorted(range(len(amounts)), key=lambda at: -(100 * amounts[at] % whole))
-    for at in by_remainder[: 100 - sum(shares)]:
-        shares[at] += 1
-    return shares
 
 
 def _seconds(seconds: float) -> str:

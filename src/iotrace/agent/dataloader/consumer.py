@@ -162,6 +162,7 @@ class _Iterator:
             "fed_by": held.fed_by(loader.dataset),
             "tokenizer": held.tokenizer_of(getattr(loader, "collate_fn", None)),
             **fetch.item_source(loader.dataset, iterator._dataset_kind == 1),
+            **fetch.collate_source(getattr(loader, "collate_fn", None)),
         }
         self.record_epoch()
 
@@ -175,6 +176,7 @@ class _Iterator:
                 "pids": [worker.pid for worker in workers],
                 "start_method": _start_method(workers),
                 "phase": training.current_phase()[0],
+                "tid": current.thread.tid,
                 "mono_ns": monotonic_ns(),
             }
         )

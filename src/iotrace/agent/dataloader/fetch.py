@@ -130,17 +130,37 @@ def item_source(dataset: Any, iterable: bool) -> dict[str, str]:
         many = hasattr(kind, "__getitems__")
         name = "__iter__" if iterable else "__getitems__" if many else "__getitem__"
         found = {"item": f"{kind.__name__}.{name}"}
-        function = getattr(kind, name)
-        for _ in range(_MOST_WRAPPERS):  # of decorators: iotrace.region is one
-            function = getattr(function, "__wrapped__", function)
-        code = getattr(function, "__code__", None)
-        if code is not None and "/site-packages/" in code.co_filename:
-            found["item_library"] = function.__module__.partition(".")[0]
-        elif code is not None:
-            found["item_site"] = f"{code.co_filename}:{code.co_firstlineno}"
+        library, site = _origin(getattr(kind, name))
+        found |= {"item_library": library} if library else {"item_site": site} if site else {}
         return found
     except ours(Exception):  # a class of the program may do anything
         return {}
+
+
+def collate_source(collate: Any) -> dict[str, str]:
+    """Return the function that puts samples together, and its ``file:line``, where it is the program's."""
+    try:
+        for _ in range(_MOST_WRAPPERS):
+            collate = getattr(collate, "func", collate)  # of functools.partial
+        name = getattr(collate, "__qualname__", None)
+        if name is None:  # an object that is called
+            name, collate = f"{type(collate).__name__}.__call__", type(collate).__call__
+        _, site = _origin(collate)
+        return {"collate": name.rpartition("<locals>.")[2], "collate_site": site} if site else {}
+    except ours(Exception):
+        return {}
+
+
+def _origin(function: Any) -> tuple[str, str]:
+    """Return the library that a function is of, or its ``file:line`` in the program; empty where unknown."""
+    for _ in range(_MOST_WRAPPERS):  # of decorators: iotrace.region is one
+        function = getattr(function, "__wrapped__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return "", ""
+    if "/site-packages/" in code.co_filename:
+        return function.__module__.partition(".")[0], ""
+    return "", f"{code.co_filename}:{code.co_firstlineno}"
 
 
 class _TimedDataset(StandIn):

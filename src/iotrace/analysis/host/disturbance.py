@@ -86,7 +86,7 @@ class Alone(msgspec.Struct, frozen=True):
     def said(self) -> str:
         """Say what a step takes alone; a least that is next to nothing bounds nothing."""
         least = f"{self.least_step_ms:.1f} to" if self.kept >= _LEAST_SAID else "at most"
-        return f"alone a step takes {least} {self.step_ms:.1f} ms"
+        return f"without them a step takes {least} {self.step_ms:.1f} ms"
 
 
 def may_be_all_of_wait(rank: Measured, least_percent: float = MODERATELY_PERCENT) -> bool:

@@ -149,7 +149,7 @@ class Pass(msgspec.Struct, frozen=True):
     """One pass over a loader: from its iterator's making to its last delivery or its end.
 
     It was first asked at `asked_ns`. `exhausted_ns` is when the call that raised StopIteration began and
-    ended; None where the pass was left.
+    ended; None where the pass was left. Thread `tid` made the iterator; None: unknown.
     """
 
     start_ns: int
@@ -158,6 +158,7 @@ class Pass(msgspec.Struct, frozen=True):
     batches: int
     phase: str | None
     exhausted_ns: Interval | None = None
+    tid: int | None = None
 
 
 class LoaderRun(msgspec.Struct, frozen=True):

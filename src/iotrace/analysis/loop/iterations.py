@@ -25,7 +25,8 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.table import key_of
 from iotrace.sources.processes import Process
-from iotrace.sources.records import IteratorMade, WorkersEnded
+from iotrace.sources.records import End, IteratorMade, Tick, WorkersEnded
+from iotrace.sources.rows import newest_ns
 
 
 class Iteration(msgspec.Struct, frozen=True):
@@ -95,13 +96,15 @@ def iterations_of(analysis: RankAnalysis) -> Iterations:
     tid = analysis.loop.thread.tid if analysis.loop.thread else None
     timed = _timed(analysis.rank.main, tid)
     passes: list[Iteration] = []
+    left = under_way(analysis)
     for loader in analysis.loaders:
         if loader.description.wrapped or loader.description.library:
             continue
         firsts = _first_deliveries(loader.deliveries[loader.deliveries["tid"] == tid])
         in_order = sorted(loader.passes.items(), key=lambda one: one[1].start_ns)
         for number, (key, one) in enumerate(in_order):
-            if key in firsts or (not one.batches and key[0] in timed):  # else another thread's
+            is_own = key in firsts or (not one.batches and key[0] in timed)  # else another thread's
+            if is_own or (left is not None and one is left.of):
                 passes.append(Iteration(loader, key[0], one, firsts.get(key), number > 0))
     asked = np.array([each.of.asked_ns for each in passes], np.int64)
     evaluate = holding(*evaluations_of(analysis), asked) >= 0
@@ -115,9 +118,11 @@ def iterations_of(analysis: RankAnalysis) -> Iterations:
         if first is not None:
             up_ns = min(max(first.up_ns or first.delivered_ns, asked_ns), first.delivered_ns)
             spans += [(asked_ns, up_ns, row, making), (up_ns, first.delivered_ns, row, awaiting)]
+        if left is not None and each.of is left.of:
+            spans.append((each.of.start_ns, left.until_ns, row, making))
         if each.of.exhausted_ns is not None:
             spans.append((*each.of.exhausted_ns, row, ending))
-        if each.iterator not in timed:  # recorded by an older iotrace, or a library's own `__iter__`
+        elif each.iterator not in timed:  # recorded by an older iotrace, or a library's own `__iter__`
             spans.append((each.of.start_ns, asked_ns, row, making))
         of_iterator[each.iterator].append(row)
     for iterator, rows in of_iterator.items():
@@ -128,6 +133,44 @@ def iterations_of(analysis: RankAnalysis) -> Iterations:
             is_made = start_ns <= passes[row].of.start_ns
             spans.append((start_ns, end_ns, row, making if is_made else ending))
     return Iterations(passes, evaluate, np.array(spans, np.int64).reshape(-1, 4))
+
+
+class UnderWay(msgspec.Struct, frozen=True):
+    """A pass without a batch yet, for which the program was when it ended at `until_ns`."""
+
+    loader: LoaderRun
+    of: Pass
+    until_ns: int
+
+
+def under_way(analysis: RankAnalysis) -> UnderWay | None:
+    """Find the pass that the training thread began, and got no batch of before its process was killed.
+
+    None where the process ended by itself, or where the thread did something else in the end.
+    """
+    main, thread = analysis.rank.main, analysis.loop.thread
+    if thread is None or main.of_type(End):
+        return None
+    begun = [
+        (each.start_ns, loader, each)
+        for loader in analysis.loaders
+        if not (loader.description.wrapped or loader.description.library)
+        for each in loader.passes.values()
+        if each.tid == thread.tid
+    ]
+    if not begun:
+        return None
+    start_ns, loader, last = max(begun, key=lambda each: each[0])
+    own = [each.deliveries["delivered_ns"][each.deliveries["tid"] == thread.tid] for each in analysis.loaders]
+    later = any((times > start_ns).any() for times in own)
+    return None if last.batches or last.exhausted_ns or later else UnderWay(loader, last, ended_ns(main))
+
+
+def ended_ns(main: Process) -> int:
+    """Return when a process ended, or was last heard of."""
+    told = [each.mono_ns for each in main.of_type(End)] + [each.clock[0] for each in main.of_type(Tick)[-1:]]
+    newest = [newest_ns(kind, rows) for kind, rows in main.arrays.items()]
+    return main.clock.to_session_ns(max([main.identity.clock[0], *told, *newest]))
 
 
 def evaluations_of(analysis: RankAnalysis) -> Intervals:
@@ -141,6 +184,9 @@ def evaluations_of(analysis: RankAnalysis) -> Intervals:
         for each in loader.passes.values()
         if each.start_ns >= last_ns and _is_asked_by(analysis, loader, each)
     ]
+    left = under_way(analysis)
+    if left is not None and left.loader.kind not in ("training", "other"):
+        behind.append((left.of.start_ns, left.until_ns))
     spans = np.concatenate((left_out, np.array(behind, np.int64).reshape(-1, 2)))
     return union(spans[:, 0], spans[:, 1])
 

@@ -247,4 +247,4 @@ def _pass(
     last = max([start.mono_ns, *rows["delivered_ns"][own[-1:]].tolist(), *([end.mono_ns] if end else [])])
     phase = main.texts.get(int(rows["phase"][own[0]])) if len(own) else start.phase
     first = int(asked_ns[own[0]]) if len(own) else start.mono_ns
-    return Pass(real(start.mono_ns), real(first), real(last), len(own), phase, exhausted)
+    return Pass(real(start.mono_ns), real(first), real(last), len(own), phase, exhausted, start.tid)

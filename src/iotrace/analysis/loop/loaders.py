@@ -42,6 +42,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
         primary=primary,
         dataset=loader.description.dataset,
         item=item_of(about, analysis.session.paths),
+        collate=collate_of(about, analysis.session.paths),
         wrapped=loader.description.wrapped,
         within=analysis.within.get(loader.number),
         library=loader.description.library or None,
@@ -52,7 +53,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
         raw_ms=int(later.wait_ns.sum()) / len(later) / 1e6 if len(later) else None,
         delay_ms=sum(delays.tolist()) / len(delays) if len(delays) else None,
         production_ms=production_ms(source.deliveries) if known else None,
-        queue_depth_mean=queue_depth(source.deliveries[1:]) if known and about.workers else None,
+        queue_depth_mean=ready_batches(source),
         epochs=loader.epochs,
         after_training=bool(trained_ns and deliveries and deliveries[0].wait_start_ns >= max(trained_ns)),
         first_batch_ms=deliveries[0].wait_ns / 1e6 if len(deliveries) else None,
@@ -62,10 +63,25 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
 
 def item_of(about: IteratorStart, paths: Paths) -> str | None:
     """Name what makes an item of a loader's dataset, with its line where that is the program's."""
-    if about.item is None or about.item_site is None:
-        return about.item
-    file, _, line = about.item_site.rpartition(":")
-    return f"{about.item} ({paths.shown(file)}:{line})"
+    return _with_line(about.item, about.item_site, paths)
+
+
+def collate_of(about: IteratorStart, paths: Paths) -> str | None:
+    """Name the program's function that puts a loader's samples together, with its line."""
+    return _with_line(about.collate, about.collate_site, paths)
+
+
+def _with_line(function: str | None, site: str | None, paths: Paths) -> str | None:
+    if function is None or site is None:
+        return function
+    file, _, line = site.rpartition(":")
+    return f"{function} ({paths.shown(file)}:{line})"
+
+
+def ready_batches(loader: LoaderRun) -> float | None:
+    """Count the batches of workers that lay ready when the loop came for one, on average but the first."""
+    about = loader.description
+    return queue_depth(loader.deliveries[1:]) if about.workers and not about.library else None
 
 
 def queue_depth(deliveries: Deliveries) -> float | None:

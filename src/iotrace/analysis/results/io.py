@@ -204,6 +204,7 @@ class FileGroup(ReportPart, frozen=True, kw_only=True):
     path: Annotated[str, figure("the file, or the directory that it stands for")]
     kind: Annotated[str, figure("`store`, `dataset`, `archive`, `directory` or `file`")]
     members: Annotated[int | None, figure("how many it stands for", "files", null="one file, or no call showed any")] = None
+    members_read: Annotated[int | None, figure("how many of them a call read, or mapped", "files", null="one file, or no call showed any")] = None
     ms: Annotated[float | None, figure("sums of `data_wait.files`", "ms per step", null="the data wait is unknown")] = None
     read_ms: Annotated[float | None, figure("sums of `data_wait.files`", "ms per step", null="the data wait is unknown")] = None
     decode_ms: Annotated[float | None, figure("sums of `data_wait.files`", "ms per step", null="the data wait is unknown")] = None

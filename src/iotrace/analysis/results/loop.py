@@ -105,7 +105,7 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     kind: Annotated[str, figure("`evaluation`, `checkpoint`, or `writing`: the loop writes to a file, or waits for the disk (fsync)")]
     count: Annotated[int, figure("in how many steps")]
     seconds: Annotated[float, figure("their sum")]
-    loop_seconds: Annotated[float, figure("the whole loop's length, the last of them included")]
+    loop_seconds: Annotated[float, figure("the loop's length, as in the account")]
     loop_fraction: Annotated[float, figure("the share of the loop's time")]
     every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="there is one")] = None
     seen_seconds: Annotated[float, figure("of it, in calls and passes that were seen; the rest: so much longer than others are the steps that hold one")] = 0.0
@@ -216,6 +216,7 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     primary: Annotated[bool, figure("whether it is the primary loader")]
     dataset: Annotated[str, figure("class name of the dataset; of a wrapped source its own, or the generator function's")]
     item: Annotated[str | None, figure("the function that makes an item", null="not a DataLoader's, or unknown")] = None
+    collate: Annotated[str | None, figure("the function of the program that puts samples together, with its line", null="torch's own, or unknown")] = None
     wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
     within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
     library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None

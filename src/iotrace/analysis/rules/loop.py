@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from iotrace.analysis.results import Evidence, LoopEvents
 from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.iterators import validation_restarts
 from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 
@@ -20,6 +21,8 @@ _CHECKPOINT = {**_EVENTS, "kind": "checkpoint", "seen_seconds": 10.4, "file": "c
 _SYNC = {**_EVENTS, "kind": "writing", "seen_seconds": 0.1, "file": "run.log"}
 _ONCE = {"count": 1, "every_steps": None}
 _RARE = {"seconds": 0.6, "loop_fraction": 0.04}
+_PHASES = {"forward": 2.0, "backward": 4.0, "optimizer": 1.0, "other": 90.0}
+CODE_OF_THE_LOOP = "IO506"
 _WRITES = {"writing_ms": 12.0, "synced_ms": 10.0, "of_steps": 1.0, "file": "run/log.csv"}
 
 
@@ -106,7 +109,8 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
         remedy, waits = "validate less often", events.wait_seconds or 0.0
         starts = (events.start_seconds or 0.0) >= _STARTING * events.seconds
         if starts and events.workers and events.persistent_workers is False:
-            remedy = "persistent_workers=True for the loader of validation, or validate less often"
+            if not any(validation_restarts(facts)):  # which says the same
+                remedy = "persistent_workers=True for the loader of validation, or validate less often"
         elif waits >= _MOSTLY * events.seconds:
             remedy = "more workers for the loader of validation, or validate less often"
         yield Finding(
@@ -187,3 +191,49 @@ def recurring_sync(
             evidence=evidence,
             level=_level(events),
         )
+
+
+@rule(
+    CODE_OF_THE_LOOP,
+    "code-of-the-loop",
+    "loop",
+    turn=THE_LOOP,
+    saves_wait=False,
+    fires=[{"phases_ms": _PHASES}],
+    silent=[
+        {"phases_ms": {**_PHASES, "other": 40.0}},
+        {"phases_ms": {**_PHASES, "other": None}},
+        {"phases_ms": _PHASES, "accelerator": {"span_us": 1000.0, "idle_us": 10.0}},
+        {"phases_ms": _PHASES, "writes": {**_WRITES, "writing_ms": 60.0}},
+        {"phases_ms": _PHASES, "loop_reads": {"read_ms": 60.0, "decode_ms": 0.0}},
+        {"phases_ms": _PHASES, "loop_events": [{**_CHECKPOINT, "seconds": 6.0}]},
+    ],
+)
+def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterator[Finding]:
+    """Most of a step is code of the loop outside of forward, backward, optimizer and data wait.
+
+    Logging, metrics and losses that are no modules are such code. Not told beside an accelerator, as the loop
+    may wait for that there, and where the loop's own reads, writes or checkpoints are most of it.
+
+    No remedy: `iotrace.region` around parts of the loop names what takes the time.
+    """
+    report = facts.report
+    other_ms, step_ms = report.phases_ms.other, report.steps.mean_ms
+    device, reads, writes = report.accelerator, report.loop_reads, facts.writes
+    if other_ms is None or not step_ms or other_ms < least_of_step * step_ms:
+        return
+    if device is not None and device.span_us:
+        return
+    events_ms = sum(1e3 * each.seconds for each in report.loop_events if each.kind == "checkpoint")
+    known_ms = events_ms / max(1, report.steps.count)
+    known_ms += 0.0 if reads is None else reads.read_ms + reads.decode_ms
+    known_ms += 0.0 if writes is None else writes.writing_ms
+    if known_ms >= _MOSTLY * other_ms:
+        return
+    yield Finding(
+        text=(
+            f"{other_ms:.1f} of {step_ms:.1f} ms of a step is code of the loop outside of forward, backward "
+            "and optimizer; iotrace.region names it"
+        ),
+        evidence={"other_ms": other_ms, "step_ms": step_ms},
+    )

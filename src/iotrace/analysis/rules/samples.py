@@ -15,6 +15,7 @@ from iotrace.units import percent, size
 _TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
 _LARGE_BATCH = 1 << 20
 _MANY_SAMPLES = 16
+_CROWDED = Making(collate_asleep=0.0, collate_on_cpu=0.19)
 
 
 @rule(
@@ -28,6 +29,7 @@ _MANY_SAMPLES = 16
         {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0},
         {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True)},
         {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
+        {"cause": "transform", "on_cpu": 0.2, "made_ms": 600.0},
     ],
     silent=[
         {"cause": "transform", "asleep": None},
@@ -58,7 +60,7 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         return None
     delayed = 1 - facts.asleep - facts.on_cpu - facts.threaded
     # Where the loop waits without the queueing, too, what the thread did otherwise tells what is slow.
-    given = 1 - delayed if facts.waits_alone and 0 < delayed < 1 else 1.0
+    given = 1 - delayed if facts.waits_undisturbed and 0 < delayed < 1 else 1.0
     # Reading sleeps, too, and decoding computes: what is beyond them is the transform's.
     asleep = max(0.0, facts.asleep / given - facts.causes_ms.get("read", 0.0) / making_ms)
     on_cpu = max(0.0, facts.on_cpu / given - facts.causes_ms.get("decode", 0.0) / making_ms)
@@ -115,6 +117,7 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         {"cause": "collate", "collate": "pad_sequences"},
         {"cause": "collate", "collate": "default_collate"},
         {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0},
+        {"cause": "collate", "collate": "pad", "made_ms": 600.0, "making": _CROWDED},
     ],
     silent=[
         {"cause": "collate", "collate": "default_collate", "core_free": False},
@@ -160,22 +163,23 @@ def _own_collate(facts: LoaderFacts) -> Remedy | None:
     if asleep is None or on_cpu is None:
         short = f"pad, convert and copy less in {name}"
         return Remedy(short, f"whether {name} computes or sleeps is unknown: {short}")
+    delayed = max(0.0, 1 - asleep - on_cpu)
     if asleep >= max(on_cpu, MOSTLY):
         return Remedy(
             f"find out why {name} sleeps ({percent(asleep)} of its time)",
             f"{name} sleeps in {percent(asleep)} of that: find what it waits for (a network, a lock, another "
             "process)",
         )
-    delayed = percent(max(0.0, 1 - asleep - on_cpu))
-    if on_cpu < _TELLING:
+    if on_cpu < _TELLING and not facts.waits_undisturbed:
         return Remedy(
-            f"find {name} a free CPU: it lacked one in {delayed} of the time",
-            f"{name} waited for a CPU in {delayed} of the time, so what is slow is unknown: run again with a "
-            "free CPU for each worker (fewer workers, or no other programs)",
+            f"find {name} a free CPU: it lacked one in {percent(delayed)} of the time",
+            f"{name} waited for a CPU in {percent(delayed)} of the time, so what is slow is unknown: run "
+            "again with a free CPU for each worker (fewer workers, or no other programs)",
             gains=False,
         )
     return Remedy(
-        f"compute less in {name} ({percent(on_cpu)} CPU)",
-        f"{name} computes in {percent(on_cpu)} of that, and waits for a CPU in {delayed}: do once, ahead of "
-        "training, what is not random in it (tokenising, parsing, converting); only pad and stack here",
+        f"compute less in {name}, or vectorise it",
+        f"{facts.collate_line or name} computes in {percent(on_cpu)} of that, and waits for a CPU in "
+        f"{percent(delayed)}: do once, ahead of training, what is not random in it (tokenising, parsing, "
+        "converting); only pad and stack here, in whole tensors",
     )

@@ -25,6 +25,7 @@ OTHER_PROGRAMS = "IO702"
 _FIRST = "IO701"  # the code at whose place a doubt is told that is a symptom
 _LONG_STEPS = 2.0  # p95 over median, from which it is said
 _VERDICT_BOUNDS = (0.05, 0.20)
+_LAST = "IO799"  # what only says that a small figure is unknown
 _SHORTER = 0.98  # of a step: what it takes alone, where that is worth a word
 _CODE_AND_PIPES_BYTES, _OF_EACH_PROCESS_BYTES = 10 << 20, 1 << 20
 _USUAL_THROTTLE = "power cap"  # how a device works under full load
@@ -237,7 +238,9 @@ def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> I
     cost = overhead.estimated_pct_of_step if overhead is not None else None
     if overhead is None or cost is None:
         if facts.report.steps.count:
-            yield Finding(level=CAUTION, text="tracing cost not measured")
+            is_measured = overhead is not None and overhead.span_us is not None
+            why = "no loader's batch was seen" if is_measured else "it was not measured after the run"
+            yield Finding(level=CAUTION, text=f"tracing cost unknown: {why}", place=_LAST)
         return
     if cost >= least_pct[0]:
         level = BAD if (overhead.least_pct_of_step or 0.0) >= least_pct[1] else CAUTION

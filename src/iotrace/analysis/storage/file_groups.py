@@ -112,6 +112,10 @@ def _moved(row: FileIo) -> bool:
     return bool(row.reads or row.writes or row.maps or row.read_bytes is None)
 
 
+def _was_read(row: FileIo) -> bool:
+    return bool(row.reads or row.maps or row.read_bytes is None)
+
+
 def _left_out(path: str, row: FileIo | None, used: Used) -> bool:
     """Whether a file is no data: what batches are made of stays, wherever it lies."""
     absolute = os.path.join(used.cwd, path)
@@ -227,10 +231,12 @@ def _group(unit: _Unit, costs: dict[str, FileCost], rows: dict[str, FileIo], wai
     sizes = [row.read_bytes for row in read]
     # Page faults of a memory map read what no call tells.
     known = bool(read) and None not in sizes and not any(row.maps for row in read)
+    members = None if unit.kind in ("file", "archive") else unit.members or None
     return FileGroup(
         path=unit.path,
         kind=unit.kind,
-        members=None if unit.kind in ("file", "archive") else unit.members or None,
+        members=members,
+        members_read=None if members is None or not read else sum(_was_read(row) for row in read),
         ms=sum(cost.ms for cost in charged) if wait_known else None,
         read_ms=sum(cost.read_ms for cost in charged) if wait_known else None,
         decode_ms=sum(cost.decode_ms for cost in charged) if wait_known else None,

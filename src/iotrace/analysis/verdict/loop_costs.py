@@ -14,7 +14,7 @@ from iotrace.analysis.results import (
     RankReport,
 )
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
-from iotrace.units import counted, duration, percent
+from iotrace.units import counted, duration, percent, shared_out
 
 _WORTH_NAMING = 0.005  # of the time that is judged
 
@@ -45,9 +45,9 @@ def loop_costs(rank: RankReport) -> LoopCosts | None:
     }
     fraction = sum(parts.values()) / whole_ns
     shown = sorted(parts.items(), key=lambda part: -part[1])
-    named = ", ".join(
-        f"{percent(ns / whole_ns)} {name}" for name, ns in shown if ns >= _WORTH_NAMING * whole_ns
-    )
+    shown = [part for part in shown if part[1] >= _WORTH_NAMING * whole_ns]
+    shares = shared_out(round(100 * fraction), [ns for _, ns in shown])
+    named = ", ".join(f"{share} % {name}" for share, (name, _) in zip(shares, shown, strict=True) if share)
     of = "the loop and its start" if is_once else "the loop"
     return LoopCosts(fraction, f"{percent(fraction)} of {of}: {named}", _why(account))
 

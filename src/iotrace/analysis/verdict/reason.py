@@ -140,12 +140,15 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         most = max(files, key=lambda file: cost_of_file_ms(file, cause), default=None)
         if most is not None and cost_of_file_ms(most, cause) >= MOSTLY * causes[cause]:
             share = percent(cost_of_file_ms(most, cause) / raw_ms)
-            members = f" ({most.members} files)" if isinstance(most, FileGroup) and most.members else ""
+            count = (most.members_read or most.members) if isinstance(most, FileGroup) else None
+            members = f" ({count} files)" if count else ""
             why = f"{most.path}{members} is {_SLOW[cause]}: {share} of the wait"
             return {"why": why, "file": most.path, "cause": cause}
     what = _CAUSES[cause]
     if cause == "transform" and primary is not None:
         what = primary.item or f"the own code of {primary.dataset} (transform)"
+    if cause == "collate" and primary is not None:
+        what = primary.collate or what
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
         share += f" of the wait, not making them: {_found_ready(primary)}"
         if competes(rank):

@@ -48,7 +48,7 @@ def trust_of(
     doubts = [*_worst_of_each(ranks), *find_all("run", run)]
     if not doubts:
         return Trust(level=OK, reasons=_facts(ranks))
-    doubts = sorted(doubts, key=lambda doubt: (-_LEVELS.index(doubt.level), not doubt.place))
+    doubts = sorted(doubts, key=lambda doubt: (-_LEVELS.index(doubt.level), doubt.place or doubt.rule))
     return Trust(
         level=doubts[0].level,
         reasons=[doubt.text for doubt in doubts],

@@ -202,7 +202,10 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
         return replace(Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank), **reason_of(rank))
     unseen = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unseen is None:
-        return _of_reads(ranks) or Finding(kind="not-input-bound", text=text, why=ready_text(rank), rank=rank)
+        # A rank's own code is told before what its loader might save.
+        own = [each.text for each in rank.culprits if each.id == "code-of-the-loop"]
+        own_first = "; ".join(filter(None, [*own, ready_text(rank)]))
+        return _of_reads(ranks) or Finding(kind="not-input-bound", text=text, why=own_first, rank=rank)
     whose = f"{unseen.called}: " if len(ranks) > 1 else ""
     what = unseen.steps.unknown_why or "no step was measured"
     why, fix = _loop_reads(unseen), None if unseen.steps.unknown_why is None else _NAME_IT

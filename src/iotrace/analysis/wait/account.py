@@ -9,7 +9,7 @@ import numpy as np
 
 from iotrace.analysis.intervals import Intervals, intersect, length, subtract, union
 from iotrace.analysis.loop.deliveries import Deliveries
-from iotrace.analysis.loop.iterations import evaluations_of, iterations_of
+from iotrace.analysis.loop.iterations import ended_ns, evaluations_of, iterations_of, under_way
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
     BEFORE_AND_AFTER,
@@ -33,8 +33,7 @@ from iotrace.analysis.startup.imports import imported_ns
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
 from iotrace.sources.processes import Process
-from iotrace.sources.records import End, Pickled, Spawned, Tick
-from iotrace.sources.rows import newest_ns
+from iotrace.sources.records import Pickled, Spawned
 
 _SYNCS = frozenset({"fsync", "fdatasync"})
 
@@ -135,16 +134,11 @@ def _bounds(analysis: RankAnalysis, evaluations: Intervals) -> tuple[int, int, i
     ]
     stops = [exhausted_ns[0] for exhausted_ns in trained if exhausted_ns is not None]
     rounds_ns = analysis.loop.thread.rounds.times_ns[-1:].tolist() if analysis.loop.thread else []
-    over_ns = max([over_ns, *stops, *rounds_ns, *evaluations[1][-1:].tolist()])
+    left = under_way(analysis)
+    until_ns = [] if left is None else [left.until_ns]
+    over_ns = max([over_ns, *stops, *rounds_ns, *evaluations[1][-1:].tolist(), *until_ns])
     begun_ns = main.began_ns if analysis.startup is None else analysis.startup[0]
-    return min(begun_ns, loop_ns), loop_ns, over_ns, max(over_ns, _ended_ns(main))
-
-
-def _ended_ns(main: Process) -> int:
-    """Return when a process ended, or was last heard of."""
-    told = [each.mono_ns for each in main.of_type(End)] + [each.clock[0] for each in main.of_type(Tick)[-1:]]
-    newest = [newest_ns(kind, rows) for kind, rows in main.arrays.items()]
-    return main.clock.to_session_ns(max([main.identity.clock[0], *told, *newest]))
+    return min(begun_ns, loop_ns), loop_ns, over_ns, max(over_ns, ended_ns(main))
 
 
 def _writing(analysis: RankAnalysis) -> Intervals:

@@ -11,7 +11,7 @@ import numpy as np
 
 from iotrace.analysis.device.compute import exposed_by_kernels
 from iotrace.analysis.intervals import Times, grouped
-from iotrace.analysis.loop.loaders import delay_ms, production_ms
+from iotrace.analysis.loop.loaders import delay_ms, production_ms, ready_batches
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.resampling import interval_of, resampled_means
 from iotrace.analysis.results import (
@@ -62,7 +62,7 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
         raw_wait_fraction_ci95=_fraction_ci95(_timed(kept.wait_ns, kept)),
         stall_fraction=exposed.fraction,
         stall_fraction_ci95=_fraction_ci95(exposed.timed),
-        verdict=verdict(judged),
+        verdict=verdict(judged, ready_batches(source)),
         causes_ms=means_ms(waits, len(kept)),
         by_loader=_by_loader(waits, len(kept)),
         too_few_workers=_too_few_workers(analysis, judged, system),
@@ -133,10 +133,13 @@ def _by_loader(waits: Waits, steps: int) -> list[LoaderWait]:
     ]
 
 
-def verdict(wait_fraction: float) -> str:
-    """Name, in XProf's words, the share of the step that waits for input: below 5 %, to 20 %, above."""
+def verdict(wait_fraction: float, ready: float | None = None) -> str:
+    """Name, in XProf's words, the share of the step that waits for input: below 5 %, to 20 %, above.
+
+    Where a batch or more lay `ready`, the first bound is `KEPT_UP_PERCENT`.
+    """
     percent = 100 * wait_fraction
-    if percent < MODERATELY_PERCENT:
+    if percent < (KEPT_UP_PERCENT if (ready or 0.0) >= 1 else MODERATELY_PERCENT):
         return "not input-bound"
     return "moderately input-bound" if percent <= _HIGHLY_PERCENT else HIGHLY
 

@@ -11,12 +11,22 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from iotrace.analysis.intervals import Coverage, Intervals, Times, distinct, holding, subtract, union
+from iotrace.analysis.intervals import (
+    Coverage,
+    Intervals,
+    Times,
+    distinct,
+    holding,
+    intersect,
+    length,
+    subtract,
+    union,
+)
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
-from iotrace.analysis.loop.iterations import evaluations_of
+from iotrace.analysis.loop.iterations import evaluations_of, iterations_of
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import LoopEvents
+from iotrace.analysis.results import FIRST_START, Account, LoopEvents
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
 
@@ -95,15 +105,23 @@ def loop_events(analysis: RankAnalysis) -> list[Events]:
     return [each for each in events if each.total_ns >= max(1, least_ns)]
 
 
-def summed(analysis: RankAnalysis, events: Sequence[Events]) -> list[LoopEvents]:
-    """Sum up each kind of events, the longest first."""
+def summed(
+    analysis: RankAnalysis, events: Sequence[Events], account: Account | None = None
+) -> list[LoopEvents]:
+    """Sum up each kind of events, the longest first; the loop is as long as in the account of the run."""
     if not events:
         return []
     steps = analysis.loop.steps
-    ends = [int(each.ends[-1]) for each in events if len(each.ends)]
-    loop_ns = max(int(steps["end_ns"][-1]), *ends) - int(steps["start_ns"][0])
+    over_ns = [int(each.ends[-1]) for each in events if len(each.ends)]
+    loop_ns = max(int(steps["end_ns"][-1]), *over_ns) - int(steps["start_ns"][0])
+    if account is not None and account.loop_ns > 0:
+        loop_ns = account.loop_ns
     rows = []
     for each in events:
+        if each.kind == EVALUATION:  # the first start of workers is no part of the loop, as in the account
+            started = iterations_of(analysis).when(FIRST_START)
+            starts, ends = subtract((each.starts, each.ends), started)
+            each = msgspec.structs.replace(each, starts=starts, ends=ends)
         between = np.diff(distinct(each.steps))
         row = LoopEvents(
             kind=each.kind,
@@ -163,11 +181,15 @@ def _with_waits(analysis: RankAnalysis, events: Events, row: LoopEvents) -> Loop
     making_ns = sum(
         each.asked_ns - each.start_ns for each, inside in zip(passes, within, strict=True) if inside
     )
+    waits = union(own["wait_start_ns"], own["delivered_ns"])
+    firsts = own[own["index"] == 0]
+    first_waits = union(firsts["wait_start_ns"], firsts["delivered_ns"])
+    during = (events.starts, events.ends)
     busiest = max(loaders, key=lambda loader: len(loader.deliveries)).description
     return msgspec.structs.replace(
         row,
-        wait_seconds=int(own.wait_ns.sum()) / 1e9,
-        start_seconds=(making_ns + int(own.wait_ns[own["index"] == 0].sum())) / 1e9,
+        wait_seconds=length(intersect(waits, during)) / 1e9,
+        start_seconds=(making_ns + length(intersect(first_waits, during))) / 1e9,
         workers=busiest.workers,
         persistent_workers=busiest.persistent_workers,
     )

@@ -91,6 +91,8 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
         "account": changes.pop("account", None),
         "loaders": changes.pop("loaders", []),
         "loop_events": changes.pop("loop_events", []),
+        "loop_reads": changes.pop("loop_reads", None),
+        "phases_ms": changes.pop("phases_ms", {}),
         "startup": imports
         and {
             "seconds": imports["first_step"],

@@ -13,7 +13,7 @@ from iotrace.analysis.host.disturbance import alone, may_be_all_of_wait
 from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.iterations import Iterations, iterations_of
-from iotrace.analysis.loop.loaders import item_of, production_ms, queue_depth
+from iotrace.analysis.loop.loaders import collate_of, item_of, production_ms, ready_batches
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
     HALVED,
@@ -59,20 +59,21 @@ class FileFacts(FileCost, frozen=True, kw_only=True):
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A loader and its part of the data wait. Figures in ms are means per measured step; None is unknown.
 
-    `wait_ms` is the loop's wait; `idle_ms` that of the accelerator in the waits for all loaders. `about` has
-    its settings, None where it has none of that name. `of_several`: the loop waits for others, too. `objects`
-    counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes its batches.
-    `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making of its samples,
-    outside calls of libraries that work on threads of their own: these take `threaded` of it, and compute in
-    `threaded_cpu` at least. `waits_alone`: others took CPUs, and without them the loop would wait, too, for 5
-    % of a step or more; `others_may_make_it`: perhaps for less than 10 %. `called` tells the loader from
-    others of the program; else it is empty. `storage_bytes` came from storage, to all processes of the rank,
-    per step. `made_ms` is the production of a step's batches. `gains_ms` bounds what a step loses without a
-    cause, without reading and decoding (`FILES`), and without that of one file (``files:PATH``); `predicted`
-    has what a replay on the model of the loader gives instead, where it may speak, by the row's id;
-    `restart_ms` is what ending and starting workers takes in later epochs; `single` iterators were left after
-    one batch; `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch
-    came pickled through a pipe: what the process that trains read beyond calls on files. `ready`: so many
+    `wait_ms` is the loop's wait; `idle_ms` that of the accelerator in the waits for all loaders. `about`
+    has its settings, None where it has none of that name. `of_several`: the loop waits for others, too.
+    `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
+    its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making
+    of its samples, outside calls of libraries that work on threads of their own: these take `threaded` of
+    it, and compute in `threaded_cpu` at least. `waits_alone`: others took CPUs, and without them the loop
+    would wait, too, for 5 % of a step or more; `others_may_make_it`: perhaps for less than 10 %. `called`
+    tells the loader from others of the program; else it is empty. `collate_line` is its collate function
+    with its line. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is
+    the production of a step's batches. `gains_ms` bounds what a step loses without a cause, without
+    reading and decoding (`FILES`), and without that of one file (``files:PATH``); `predicted` has what a
+    replay on the model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is
+    what ending and starting workers takes in later epochs; `single` iterators were left after one batch;
+    `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
+    pickled through a pipe: what the process that trains read beyond calls on files. `ready`: so many
     batches lay ready when the loop came for one. `making`: how they are made.
     """
 
@@ -101,6 +102,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     piped_bytes: float | None = None
     samples: float | None = None
     collate: str = ""
+    collate_line: str = ""
     core_free: bool | None = None
     cpus: int | None = None
     accelerated: bool = False
@@ -159,6 +161,20 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     def made_on_cpu(self) -> float:
         """The same of its computing."""
         return self._made_as(self.on_cpu, self.making.collate_on_cpu)
+
+    @property
+    def waits_undisturbed(self) -> bool:
+        """Whether the loop would wait, too, if all makers of batches had a CPU each.
+
+        Known from the steps, or from the makers' own CPU time, which is longer than the rest of a step.
+        """
+        if self.waits_alone or self.made_ms is None or self.handed_over or self.about.library:
+            return self.waits_alone
+        rest_ms = self.step_ms - self.wait_ms
+        made_ms = self.made_ms * self.made_on_cpu / max(1, self.about.workers)
+        # Without workers the loop itself makes its batches: each ms of it is a wait.
+        longer_ms = made_ms - rest_ms if self.about.workers else made_ms
+        return 100 * longer_ms >= MODERATELY_PERCENT * (longer_ms + rest_ms)
 
     def _made_as(self, samples: float | None, collated: float | None) -> float:
         parts_ms = {
@@ -242,6 +258,7 @@ def _facts(
         piped_bytes=_piped_bytes(report, len(waits)) if loaders == 1 else None,
         samples=int(samples.sum()) / len(samples) if len(samples) else None,
         collate=_collate(analysis, source),
+        collate_line=collate_of(about, analysis.session.paths) or "",
         core_free=core_free(analysis, report.system),
         cpus=report.system.cpus,
         accelerated=wait.exposed_source in ("cuda_events", "kernels"),
@@ -256,7 +273,7 @@ def _facts(
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or "",
-        ready=queue_depth(source.deliveries[1:]) if about.workers and not about.library else None,
+        ready=ready_batches(source),
         making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
     )
 
