@@ -19,12 +19,13 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.rules.model import find_all, rule_of
 from iotrace.analysis.verdict import failed
-from iotrace.analysis.verdict.device import costliest, costs_of, verdict_of_device
+from iotrace.analysis.verdict.device import costliest, costs_of, each_step, verdict_of_device
 from iotrace.analysis.verdict.reason import MOSTLY, fixes_of, ready_text, reason_of, waits_text
 from iotrace.analysis.wait.data_wait import (
     KEPT_UP_PERCENT,
     MODERATELY_PERCENT,
     bound_fraction,
+    device_waits,
     is_of_the_loader,
     verdict as verdict_in_words,
 )
@@ -205,6 +206,9 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
         # A rank's own code is told before what its loader might save.
         own = [each.text for each in rank.culprits if each.id == "code-of-the-loop"]
         own_first = "; ".join(filter(None, [*own, ready_text(rank)]))
+        if 100 * fraction >= KEPT_UP_PERCENT and (ready or 0.0) >= 1 and not device_waits(wait):
+            waited = f"{percent(fraction)} of {each_step(rank)} ({wait.raw_ms or 0.0:.1f} ms)"
+            text = f"{whose}batches lie ready; the loop waits {waited} to take them, perhaps for a CPU"
         return _of_reads(ranks) or Finding(kind="not-input-bound", text=text, why=own_first, rank=rank)
     whose = f"{unseen.called}: " if len(ranks) > 1 else ""
     what = unseen.steps.unknown_why or "no step was measured"
