@@ -63,7 +63,7 @@ def test_a_script_that_is_not_there_is_a_command_that_cannot_run(tmp_path: Path)
     code, document, checks = doctor("--", sys.executable, "nosuch.py", cwd=tmp_path)
     assert code == 1
     assert checks["command"]["status"] == "missing"
-    assert "there is no nosuch.py here" in checks["command"]["what"]
+    assert "nosuch.py does not exist" in checks["command"]["what"]
     assert document["captured"] == []
     assert "POSIX calls" in document["not_captured"]
 
