@@ -87,9 +87,9 @@ def test_each_of_the_largest_files_is_sampled_by_itself(tmp_path: Path) -> None:
     # One page is read where nothing was found yet, to see that the kernel tells.
     assert told["cold.bin"].resident_fraction <= 1 / 256  # type: ignore[operator]
     assert told["warm.bin"].resident_fraction == 1
-    # A kernel that keeps the file in one large folio drops all of it, or nothing.
-    half = told["half.bin"].resident_fraction
-    assert half in (0, 1) or (half is not None and 0.34 <= half <= 0.66)
+    # What the kernel kept of it, it says itself: it may have dropped more than was asked for.
+    kept = resident_pages(tmp_path / "half.bin") / 512
+    assert abs((told["half.bin"].resident_fraction or 0) - kept) <= 0.16
     assert (told["half.bin"].bytes, told["half.bin"].why) == (2 << 20, "")
 
 
