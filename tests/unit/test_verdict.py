@@ -441,6 +441,10 @@ def test_without_a_loader_the_reads_of_the_loop_itself_are_told() -> None:
     assert (beside.kind, beside.why, beside.file) == ("input-bound", why, "train.npy")
     assert beside.text == "INPUT-BOUND 42 % of each step waits for data or reads it (42.0 of 100.0 ms)"
     assert [fix.id for fix in beside.fixes] == ["read-in-the-dataset"]
+    waiting = judged(replace(rank(0, 30.0), loop_reads=alone.loop_reads))
+    assert (waiting.kind, waiting.why) == ("input-bound", why)  # the larger of both is why
+    longer = judged(replace(rank(0, 50.0), loop_reads=alone.loop_reads))
+    assert longer.text.startswith("INPUT-BOUND 50 % of each step")
     little = LoopReads(read_ms=4.0, decode_ms=0.9, files=files)
     assert judged(replace(rank(0, 2.0), loop_reads=little)).kind == "not-input-bound"
 

@@ -191,6 +191,9 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     if costs is not None and costs.fraction > _step_fraction(rank):
         kind, said = _KINDS[verdict_in_words(fraction)], f"{whose}{costs.text}"
         return Finding(kind=kind, text=said, why=costs.why, cause="startup", rank=rank)
+    reads = _of_reads(ranks)
+    if reads is not None and fraction >= 0 and _reads_more(reads, fraction):
+        return reads
     text = f"{whose}{waits_text(rank, fraction)}"
     ready = None if rank.primary is None else rank.primary.queue_depth_mean
     handing_over = wait.causes_ms.get("transport", 0.0) / wait.raw_ms if wait.raw_ms else 0.0
@@ -209,7 +212,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
         if 100 * fraction >= KEPT_UP_PERCENT and (ready or 0.0) >= 1 and not device_waits(wait):
             waited = f"{percent(fraction)} of {each_step(rank)} ({wait.raw_ms or 0.0:.1f} ms)"
             text = f"{whose}batches lie ready; the loop waits {waited} to take them, perhaps for a CPU"
-        return _of_reads(ranks) or Finding(kind="not-input-bound", text=text, why=own_first, rank=rank)
+        return reads or Finding(kind="not-input-bound", text=text, why=own_first, rank=rank)
     whose = f"{unseen.called}: " if len(ranks) > 1 else ""
     what = unseen.steps.unknown_why or "no step was measured"
     why, fix = _loop_reads(unseen), None if unseen.steps.unknown_why is None else _NAME_IT
@@ -237,7 +240,7 @@ def _of_tracing(rank: RankReport, fraction: float) -> str | None:
 
 
 def _of_reads(ranks: Sequence[RankReport]) -> Finding | None:
-    """Judge ranks that hardly wait by the one that reads most in its loop, where that is much of its step."""
+    """Judge ranks by the one that reads most in its loop, where that is much of its step."""
     rank = max(ranks, key=_read_ms)
     reads, step_ms = rank.loop_reads, rank.steps.mean_ms
     if reads is None or not step_ms or 100 * _read_ms(rank) < MODERATELY_PERCENT * step_ms:
@@ -256,6 +259,12 @@ def _of_reads(ranks: Sequence[RankReport]) -> Finding | None:
         rank=rank,
         fix=_READ_AHEAD,
     )
+
+
+def _reads_more(reads: Finding, fraction: float) -> bool:
+    """Whether a rank's own reads cost more of its step than its loader costs the rank that waits longest."""
+    rank = reads.rank
+    return rank is not None and _read_ms(rank) > fraction * (rank.steps.mean_ms or 0.0)
 
 
 def _read_ms(rank: RankReport) -> float:
