@@ -48,9 +48,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out = [item for item in items if item.get_closest_marker(marker) is not None]
             items[:] = [item for item in items if item not in left_out]
             config.hook.pytest_deselected(items=left_out)
-    if config.getoption("--slow"):
+    if config.getoption("--slow") or config.getoption("--programs"):
         return
-    skip = pytest.mark.skip(reason="a big matrix: run it with --slow")
+    skip = pytest.mark.skip(reason="a big matrix, or one more library: run it with --slow")
     for item in items:
         if item.get_closest_marker("slow") is not None:  # not by name: the folder may be called so
             item.add_marker(skip)

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -303,6 +304,15 @@ CASES = {
 }
 
 
+# Each starts several interpreters for some seconds: `tools/test --programs` runs them all.
+MANY_STARTS = ("accelerate", "accelerate-dispatcher", "torchdata-nodes", "stateful-restored")
+
+
+def but_many_starts(names: Iterable[str]) -> list[object]:
+    """Leave what takes long out of the suite that runs at each change."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in MANY_STARTS else name for name in names]
+
+
 def needs(module: str) -> None:
     """Skip where the library is not installed: the battery of programs installs all of them."""
     if module == "ultralytics":
@@ -336,7 +346,7 @@ def as_bare(directory: Path, script: str) -> Run:
     return run
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", but_many_starts(CASES))
 def test_a_loader_of_another_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, name: str
 ) -> None:
@@ -454,6 +464,7 @@ if __name__ == "__main__":
 )
 
 
+@pytest.mark.slow
 def test_a_stateful_dataloader_resumes_as_bare(tmp_path: Path) -> None:
     """Its state is the same, and batches that it skips while it resumes were delivered to nobody."""
     needs("torchdata.stateful_dataloader")
@@ -500,7 +511,7 @@ def restored():
 }
 
 
-@pytest.mark.parametrize("name", SWEPT)
+@pytest.mark.parametrize("name", but_many_starts(SWEPT))
 def test_a_sweep_sets_the_workers_of_another_librarys_loader(tmp_path: Path, name: str) -> None:
     module, imports, call = SWEPT[name]
     needs(module)
@@ -532,6 +543,7 @@ accelerator.end_training()
 )
 
 
+@pytest.mark.slow
 def test_a_dispatcher_hands_batches_to_every_rank(tmp_path: Path) -> None:
     """Rank 0 reads for both: 12 batches of the DataLoader, 6 steps on each rank."""
     needs("accelerate")

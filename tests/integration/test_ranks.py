@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.runs import Run, environment, run_traced
 
 PROGRAM = """
@@ -147,6 +149,7 @@ def test_a_rank_that_evaluates_alone_is_why_the_others_wait(tmp_path: Path) -> N
     assert "IO802" in [each["code"] for each in report["culprits"]]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_sent_its_batches_is_shown(tmp_path: Path) -> None:
     report = reported(tmp_path, IS_FED, 2)
     assert [(rank["rank"], len(rank["loaders"])) for rank in report["ranks"]] == [(0, 1), (1, 0)]
