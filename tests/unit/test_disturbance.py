@@ -9,7 +9,7 @@ import pytest
 from iotrace.analysis.compare.basis import basis_of
 from iotrace.analysis.compare.comparison import compare
 from iotrace.analysis.compare.results import Comparison
-from iotrace.analysis.host.disturbance import alone, is_disturbed, taken_share
+from iotrace.analysis.host.disturbance import alone, grown_beside_others, is_disturbed, taken_share
 from iotrace.analysis.results import DataWait, HostUse, ProcessUse, RankReport, Steps, System
 from iotrace.analysis.verdict.reason import reason_of
 from tests.support.results import unknown
@@ -182,6 +182,16 @@ def test_a_wait_that_others_may_have_made_is_said_to_be_so() -> None:
     cause = "handing batches over from the workers (transport) takes 100 % of the wait"
     assert why(20.0) == taken + cause
     assert why(5.0) == cause
+
+
+def test_beside_others_times_may_have_grown_by_their_share_and_more() -> None:
+    quiet, some, most = (
+        host(others_cpu_fraction=share, cpu_busy_fraction=0.99) for share in (0.0, 0.1, 0.75)
+    )
+    assert grown_beside_others([quiet, quiet], "wall") == 0.0
+    assert [grown_beside_others([quiet, some], clock) for clock in ("cpu", "wall")] == [0.3, 1.0]
+    assert grown_beside_others([some, most], "cpu") == pytest.approx(3.0)
+    assert grown_beside_others([None], "cpu") == 0.3  # nobody knows
 
 
 def test_a_check_fails_for_what_others_cannot_have_done() -> None:

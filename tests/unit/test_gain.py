@@ -135,6 +135,7 @@ def told(
     batch_bytes: int = 1000,
     fraction: float = 0.4,
     world_size: int | None = None,
+    in_turns: bool | None = None,
 ) -> Gain:
     """What is told of a run with the steps that the model gives."""
     host = unknown(HostUse, others_cpu_fraction=others, pressure_fraction={}, cgroup_pressure_fraction={})
@@ -160,6 +161,7 @@ def told(
     rank = SimpleNamespace(world_size=world_size)
     analysis: Any = SimpleNamespace(kept=Kept(duration_ns=durations), source=source, rank=rank)
     monkeypatch.setattr(gains, "recorded", lambda *_: found)
+    monkeypatch.setattr(gains, "take_turns", lambda *_: in_turns)
     return gain_of(analysis, system, wait)
 
 
@@ -294,3 +296,13 @@ def test_silent_on_workers_where_there_was_none(monkeypatch: pytest.MonkeyPatch)
     found = told(monkeypatch, recorded(pipeline=pipeline(workers=0)))
     assert "no worker made a batch" in row(found, "num_workers=1").withheld
     assert row(found, "transform").predicted_ms_per_step == pytest.approx(20.0, rel=0.05)
+
+
+def test_silent_on_workers_that_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = told(monkeypatch, recorded(), in_turns=True)
+    assert "in turns" in row(found, "num_workers=4").withheld
+    assert row(found, "transform").withheld is None
+    computing = recorded(
+        pipeline=pipeline(cores=16.0, cpu_ns=20.0, blocked_ns=10.0)
+    )  # no lock: they take turns on a CPU
+    assert row(told(monkeypatch, computing, in_turns=True), "num_workers=4").withheld is None

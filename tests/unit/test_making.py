@@ -14,7 +14,8 @@ from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport
 from iotrace.analysis.rules.facts.examples import fill
-from iotrace.analysis.rules.facts.making import _shared, in_turns, making_of
+from iotrace.analysis.rules.facts.making import _shared, making_of
+from iotrace.analysis.wait.turns import in_turns
 from iotrace.analysis.wait.waits import Waits
 from iotrace.session import names
 from iotrace.session.names import KIND_ITEM
@@ -61,6 +62,17 @@ def test_samples_that_never_end_soon_behind_one_of_another_worker_are_made_in_tu
     assert judged([1.0] * 120, (ends * 10).tolist()) is None  # they may hardly ever have been made at once
     assert judged([12.0] * 30, ends[:30].tolist()) is None  # too few
     assert judged([12.0] * 120, ends.tolist(), workers=1) is None
+
+
+@pytest.mark.parametrize(
+    ("apart_ms", "found"), [((0.0, 20.0), False), ((0.0, 75.0), None), ((0.0, 150.0), None)]
+)
+def test_of_few_samples_their_number_tells_that_they_are_made_at_once(
+    apart_ms: tuple[float, float], found: bool | None
+) -> None:
+    round_ms = max(150.0, 2 * apart_ms[1])  # by two workers, each sample in 150 ms
+    ends = [round_ms * number + phase for number in range(25) for phase in apart_ms]
+    assert judged([150.0] * 50, ends, workers=2) is found
 
 
 def made(tmp_path: Path, pauses: Sequence[tuple[int, int]] = ()) -> RankAnalysis:

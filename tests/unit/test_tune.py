@@ -184,6 +184,21 @@ def test_beside_other_programs_the_best_is_likely_so(tmp_path: Path) -> None:
     assert "LIKELY BEST   workers=3" in shown(result)
 
 
+def test_a_ceiling_that_other_programs_held_up_is_none(tmp_path: Path) -> None:
+    class Busy(Machine):
+        def __call__(self, request: Request) -> SweepRun:
+            run = super().__call__(request)
+            if request.kind != "ceiling":
+                return run
+            return replace(run, disturbed=True, compute_ms=40.0, compute_ci95_ms=[12.0, 68.0])
+
+    result = tuned(Busy(), tmp_path / "t")
+    assert result.verdict.kind == "best"
+    assert result.best is not None
+    assert result.best.params == {WORKERS: "3"}
+    assert result.best.predicted_per_second == pytest.approx(1e3 / 15, rel=0.1)
+
+
 def test_at_its_ceiling_it_says_so_after_at_most_three_runs(tmp_path: Path) -> None:
     machine = Machine(make_ms=5.0)
     result = tuned(machine, tmp_path / "t")

@@ -24,6 +24,7 @@ from iotrace.analysis.results import (
     KernelCategory,
     LoaderResult,
     LoaderWait,
+    LoopEvents,
     LoopReads,
     Overhead,
     ProcessUse,
@@ -115,6 +116,16 @@ def test_the_share_of_the_wait_decides(wait_ms: float, kind: str, banner: str) -
     found = judged(rank(wait_ms=wait_ms))
     assert (found.kind, found.rank) == (kind, 0)
     assert found.text.startswith(banner)
+
+
+@pytest.mark.parametrize(("share", "count", "said"), [(0.5, 5, True), (0.19, 5, False), (0.5, 1, False)])
+def test_what_takes_much_of_the_loop_beside_its_steps_is_said(share: float, count: int, said: bool) -> None:
+    seconds = 100 * share
+    events = LoopEvents(
+        kind="evaluation", count=count, seconds=seconds, loop_seconds=100.0, loop_fraction=share
+    )
+    found = judged(replace(rank(wait_ms=1.0), loop_events=[events]))
+    assert found.text.endswith("; validation takes 50 % of the loop") is said
 
 
 def test_a_job_that_waits_is_never_told_not_to() -> None:

@@ -224,8 +224,8 @@ def file_facts(rank: RankReport) -> list[str]:
         few = f", {len(group.few.paths)} of them {percent(group.few.fraction)}" if group.few else ""
         files = f" ({group.members_read or group.members} files{few})" if group.members is not None else ""
         own = {"decode": group.decode_ms, "transform": group.transform_ms, "read": group.read_ms}
-        of = ", ".join(f"{name} {ms or 0.0:.1f}" for name, ms in own.items() if ms or name != "transform")
-        parts.append(f"{group.path}{files} {milliseconds(group.cost_ms)} a step ({of})")
+        of = ", ".join(f"{name} {ms:.1f}" for name, ms in own.items() if ms is not None and ms >= _LEAST_MS)
+        parts.append(f"{group.path}{files} {milliseconds(group.cost_ms)} a step{f' ({of})' if of else ''}")
     # Of a mapped file no call reads: how many bytes came of it is unknown.
     read = [group for group in rank.file_groups if group.reads or group.read_bytes is None]
     rest = [group for group in read if group not in shown]

@@ -13,7 +13,7 @@ from iotrace.errors import SessionError
 from iotrace.session import names, reading
 
 _Document = TypeVar("_Document")
-_Ns = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]  # 146 years: beyond them a number is damaged
+_Int = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]  # in ns 146 years: what is beyond is damaged
 
 
 class NotCaptured(msgspec.Struct, frozen=True):
@@ -38,11 +38,11 @@ class Launcher(msgspec.Struct, frozen=True):
     `start_ticks` since the boot tell the processes of one pid apart, `pid_namespace` is the kernel's number.
     """
 
-    pid: int
-    start_ticks: int
+    pid: _Int
+    start_ticks: _Int
     node: str
     boot_id: str
-    pid_namespace: int
+    pid_namespace: _Int
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -53,25 +53,25 @@ class Manifest(msgspec.Struct, frozen=True):
     `torch` holds the settings of the torch profiler, under the agent's names for them.
     """
 
-    format: int
+    format: _Int
     iotrace_version: str
     argv: list[str]
     cwd: str
     host: str
-    started_ns: _Ns
-    cpus: int
+    started_ns: _Int
+    cpus: _Int
     posix: PosixState
     job: str = ""
     task: str = ""
     accelerators: list[str] = []
-    telemetry_ms: int | None = None
+    telemetry_ms: _Int | None = None
     not_captured: list[NotCaptured] = []
     torch: dict[str, str] = {}
     launcher: Launcher | None = None  # without it a session counts as one of another host
 
 
 class _Versioned(msgspec.Struct):
-    format: int
+    format: _Int
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -82,11 +82,11 @@ class Outcome(msgspec.Struct, frozen=True):
     of memory; None where it is not known.
     """
 
-    exit_code: int | None
-    ended_ns: _Ns
-    duration_ns: _Ns
-    signal: int | None = None
-    oom_kills: int | None = None
+    exit_code: _Int | None
+    ended_ns: _Int
+    duration_ns: _Int
+    signal: _Int | None = None
+    oom_kills: _Int | None = None
 
 
 class Costs(msgspec.Struct, frozen=True):
@@ -98,11 +98,11 @@ class Costs(msgspec.Struct, frozen=True):
     """
 
     host: str
-    posix_call_ns: int | None = None
-    next_posix_call_ns: int | None = None
-    span_ns: int | None = None
-    next_span_ns: int | None = None
-    process_start_ns: int | None = None
+    posix_call_ns: _Int | None = None
+    next_posix_call_ns: _Int | None = None
+    span_ns: _Int | None = None
+    next_span_ns: _Int | None = None
+    process_start_ns: _Int | None = None
 
 
 def write_document(path: Path, value: Any) -> None:

@@ -31,7 +31,7 @@ from iotrace.analysis.compare.spread import (
 )
 from iotrace.analysis.compare.stage_changes import ERROR_OF_CORRECTION, stage_changes
 from iotrace.analysis.compare.step_verdict import RUN_TO_RUN_PCT
-from iotrace.analysis.host.disturbance import grown_by_crowding
+from iotrace.analysis.host.disturbance import grown_beside_others
 from iotrace.analysis.results import BAD
 from iotrace.errors import SessionError, UsageError
 from iotrace.session import names
@@ -40,8 +40,6 @@ from iotrace.session.listing import sessions_in
 _WORTH_FAILING = 0.01  # of what a sample costs in all
 _OF_COMPARISON = ("comparable", "step_ms", "change_pct", "ci95_pct", "causes_ms", "changed")
 _MOSTLY = 0.6  # of a stage's growth: what one file has of it, to be named for it
-# What other programs on the same cores add to a stage at least, though each is the lower quartile of many.
-_BUSY_PCT = {"cpu": 30.0, "wall": 100.0}
 
 
 def check(
@@ -157,7 +155,7 @@ def _judged(
     """Sort what grew into what is worse for certain, and what the machine leaves unclear."""
     doubt = None if held_up_alike(baselines, sessions) else _doubt(baselines, sessions)
     hosts = [rank.system.host for side in (*baselines, *sessions) for rank in side.ranks]
-    grown_pct = 100 * max(map(grown_by_crowding, hosts), default=0.0)
+    grown_pct = {clock: 100 * grown_beside_others(hosts, clock) for clock in ("cpu", "wall")}
     middle = middle_of(baselines), middle_of(sessions)
     cold = other_storage(rank_pair(*middle))
     worse: list[Finding] = []
@@ -174,7 +172,7 @@ def _judged(
         why = None
         if change.change_pct < change.noise_pct:
             why = words.noise(change.noise_pct, len(baselines), len(sessions))
-        elif doubt and not change.quiet and change.change_pct < max(_BUSY_PCT[change.clock], grown_pct):
+        elif doubt and not change.quiet and change.change_pct < grown_pct[change.clock]:
             why = doubt
         if change.stage == "read" and cold:
             why = cold
@@ -186,7 +184,7 @@ def _judged(
     worse += [Finding(what=change.what, text=words.counted(change)) for change in counted.values()]
     whole = comparison.whole_run
     if whole is not None and whole.verdict == "slower" and whole.change_pct >= worse_by_pct:
-        unclear = doubt if whole.change_pct < max(_BUSY_PCT["wall"], grown_pct) else None
+        unclear = doubt if whole.change_pct < grown_pct["wall"] else None
         tell("starting workers", words.started(whole), unclear)
     ci95_pct = comparison.ci95_pct
     change_pct, noise_pct = _step_of_all(baselines, sessions)

@@ -21,12 +21,14 @@ from iotrace.analysis.results import GONE, HALVED, DataWait, GainRow, System
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, device_waits
 from iotrace.analysis.wait.gain_bound import FILES
 from iotrace.analysis.wait.production import PARTS
+from iotrace.analysis.wait.turns import take_turns
 from iotrace.units import percent
 
 _MOST_FILES = 3
 _SHARES = {GONE: 1.0, HALVED: 0.5}
 _SLOW = 3.0  # times the median: a batch that holds a slow sample
 _MOST_WORKERS = 2  # for each CPU
+_IN_TURNS = "its workers make samples in turns, as behind a lock: more of them gain nothing"
 _INLINE = "no worker made a batch: what it costs to bring one from there was not measured"
 
 
@@ -76,12 +78,17 @@ def less(found: Recorded, costs: Mapping[str, Floats], share: float = 1.0) -> Pi
     )
 
 
-def changes_of(found: Recorded, wait: DataWait, step_ms: float, cpus: int) -> Iterator[Change]:
-    """Yield the changes that are worth a look, causes first, then files and knobs."""
+def changes_of(
+    found: Recorded, wait: DataWait, step_ms: float, cpus: int, in_turns: bool | None = None
+) -> Iterator[Change]:
+    """Yield the changes that are worth a look, causes first, then files and knobs.
+
+    `in_turns`: whether its workers make samples one after the other.
+    """
     least_ms = MODERATELY_PERCENT / 100 * step_ms
     yield from _causes(found, wait, least_ms)
     yield from _files(found, wait, least_ms)
-    yield from _knobs(found, cpus)
+    yield from _knobs(found, cpus, _IN_TURNS if in_turns else None)
 
 
 def _causes(found: Recorded, wait: DataWait, least_ms: float) -> Iterator[Change]:
@@ -133,10 +140,12 @@ def _files(found: Recorded, wait: DataWait, least_ms: float) -> Iterator[Change]
                 yield Change(f"decode:{file.path}", "file", f"decode of {file.path}", change, pipeline)
 
 
-def _knobs(found: Recorded, cpus: int) -> Iterator[Change]:
+def _knobs(found: Recorded, cpus: int, withheld: str | None) -> Iterator[Change]:
+    """Yield other settings; `withheld`: why nothing is known of other numbers of workers."""
     pipe = found.pipeline
     for workers in _workers(pipe, cpus):
-        yield _knob("num_workers", str(workers), replace(pipe, workers=workers))
+        change = _knob("num_workers", str(workers), replace(pipe, workers=workers))
+        yield replace(change, withheld=withheld)
     if not pipe.workers:
         yield replace(_knob("num_workers", "1", pipe), withheld=_INLINE)
         return
@@ -217,13 +226,21 @@ def _judged(ways: list[Recorded], analysis: RankAnalysis, system: System, wait: 
     step_ms = int(kept.duration_ns.sum()) / len(kept) / 1e6
     if step_ms <= 0 or not own.delivered_ns[-1] > 0:
         return Gain(withheld="the steps took no time")
-    disturbed = len(ways) > 1
+    disturbed, in_turns = len(ways) > 1, _waits_in_turns(analysis, found.pipeline)
     rows = []
     for way in ways:
         judge = _Judge(analysis, way, replay(way.pipeline), system, wait, step_ms, disturbed)
-        rows.append([judge.row(change) for change in changes_of(way, wait, step_ms, system.cpus or 1)])
+        changes = changes_of(way, wait, step_ms, system.cpus or 1, in_turns)
+        rows.append([judge.row(change) for change in changes])
     others = {(row.id, row.change): row for row in rows[-1]}
     return Gain([_over_both(row, others.get((row.id, row.change), row)) for row in rows[0]], 100 * error)
+
+
+def _waits_in_turns(analysis: RankAnalysis, pipe: Pipeline) -> bool:
+    """Whether workers mostly sleep, each until another one has made its sample."""
+    blocked_ns, cpu_ns = float(pipe.blocked_ns.sum()), float(pipe.cpu_ns.sum())
+    source = analysis.source
+    return source is not None and blocked_ns >= cpu_ns and take_turns(analysis, source) is True
 
 
 def _is_disturbed(found: Recorded, system: System) -> bool:

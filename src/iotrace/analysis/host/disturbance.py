@@ -23,7 +23,8 @@ BESIDE_FREE = 0.25  # the same where a CPU was free: caches, memory bandwidth an
 THROTTLED = 0.10  # of a quota's periods: bursts alone use up less
 # Who shares caches with others computes longer: 16 % where they had 65 % of the CPUs (docs/ci.md).
 _CROWDING = 0.25
-_GROWN_LEAST = 0.30  # what CPU times may grow by beside others, however little these took
+# What CPU times, and elapsed ones, may grow by beside others, however little these took.
+_GROWN_LEAST = {"cpu": 0.30, "wall": 1.00}
 _LEAST_SAID = 0.05  # of the measured step
 TRACING_COST = "IO707"
 
@@ -155,15 +156,15 @@ def alone(rank: Measured) -> Alone:
     return Alone(step_ms, wait_ms, least_ms, slower * max(0.0, wait_ms - of_wait), queued is not None)
 
 
-def grown_by_crowding(host: HostUse | None) -> float:
-    """Return by what share CPU times may have grown beside others that took the share s: s / (1 - s).
+def grown_beside_others(hosts: Sequence[HostUse | None], clock: str) -> float:
+    """Return by what share times of this clock may have grown beside others that took s: s / (1 - s).
 
     They had that share of the caches, too. Measured at 65 %: 16 % in a stage of 4 ms, 95 % in one of 0.3 ms.
     """
-    taken = taken_share(host) or 0.0
-    if taken < TAKEN[0]:
+    if not any(True for host in hosts for _ in disturbances(host)):
         return 0.0
-    return max(_GROWN_LEAST, taken / (1 - taken)) if taken < 1 else math.inf
+    taken = max(map(_share, hosts))
+    return max(_GROWN_LEAST[clock], taken / (1 - taken)) if taken < 1 else math.inf
 
 
 def grown_between(before: HostUse | None, after: HostUse | None) -> float:
@@ -175,7 +176,7 @@ def grown_between(before: HostUse | None, after: HostUse | None) -> float:
     if one == other == 0.0:
         return 0.0
     low, high = sorted((one, other))
-    return max(_GROWN_LEAST, (1 + high) / (1 + low) - 1) if math.isfinite(high) else math.inf
+    return max(_GROWN_LEAST["cpu"], (1 + high) / (1 + low) - 1) if math.isfinite(high) else math.inf
 
 
 def _share(host: HostUse | None) -> float:

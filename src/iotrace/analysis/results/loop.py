@@ -133,12 +133,16 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         if self.kind == "writing" and self.seen_seconds < self.seconds / 2:
             longer = f"take {self.over_ms_each:.0f} ms longer than others: {took}"
             return f"steps that sync {self.file or 'files'} (fsync), {self.count} in all, {every}, {longer}"
-        what = {"evaluation": "validation", "checkpoint": "saving checkpoints"}.get(self.kind, "writing")
         often = ", ".join(filter(None, (f"{self.count} times", every)))
         to = "" if self.file is None else f", {size(self.bytes)} to {self.file}" if self.bytes else f", to {self.file}"
         waits = self.wait_seconds or 0.0
         of_it = f"; {waits:.1f} s of it waits for its own data" if waits >= _WORTH_SAYING * self.seconds else ""
-        return f"{what} took {took}: {often}{to}{of_it}"
+        return f"{self.what} took {took}: {often}{to}{of_it}"
+
+    @property
+    def what(self) -> str:
+        """Name it."""
+        return {"evaluation": "validation", "checkpoint": "saving checkpoints"}.get(self.kind, "writing")
 
     @property
     def over_ms_each(self) -> float:

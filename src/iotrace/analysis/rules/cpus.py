@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from iotrace.analysis.host.disturbance import TAKEN, THROTTLED, is_crowded
 from iotrace.analysis.results import Evidence, ProcessUse
-from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.facts.rank import MAIN, RankFacts
 from iotrace.analysis.rules.model import Finding, rule
 from iotrace.analysis.wait.cpus import Pool, pool_of
 from iotrace.analysis.wait.data_wait import bound_together
@@ -129,8 +129,9 @@ def _unbound(facts: RankFacts, cpus: list[int], sharing: list[ProcessUse]) -> st
     main = next((each for each in system.processes if each.role == "main"), None)
     if not set(usable) - set(cpus):  # the job itself may use no more
         is_slurm = variables.get("SLURM_CPUS_PER_TASK") or "SLURM_CPU_BIND" in variables
-        how = f": sbatch --cpus-per-task={workers + 1}" if is_slurm else ""
-        return f"give the job {workers + 1} CPUs, it has {len(cpus)}{how}"
+        wanted = min(workers + 1, system.cpus_online or workers + 1)
+        how = f": sbatch --cpus-per-task={wanted}" if is_slurm else ""
+        return f"give the job {wanted} CPUs, it has {len(cpus)}{how}"
     if main is not None and main.cpus and [*main.cpus] == cpus:
         named = [f"{name}={variables[name]}" for name in _BINDING_VARIABLES if name in variables]
         by = f" (unset {named[0]})" if named else " (taskset, numactl, sched_setaffinity)"
@@ -307,14 +308,16 @@ def _without_cpus(
     gain_ms: float | None = None,
     place: str = "",
 ) -> Finding:
-    lost_ms = facts.without_cpu_ms
+    lost_ms, wait = facts.without_cpu_ms, facts.report.data_wait
+    # What hands batches over had no CPU either, and nobody counts that: it speaks for no other cause.
+    makers_ms = (wait.raw_ms or 0.0) - wait.causes_ms.get("transport", 0.0)
     return Finding(
         text=f"{text}: {_stage(facts)}",
         evidence=evidence,
         remedy=remedy,
         cost_ms=lost_ms,
         gain_ms=gain_ms,
-        is_main_cause=facts.is_main_cause(lost_ms),
+        is_main_cause=lost_ms >= MAIN * makers_ms,
         place=place,
     )
 

@@ -368,7 +368,13 @@ def tokenised_each_time(facts: LoaderFacts) -> Iterator[Finding]:
         {
             "causes_ms": {"decode": 40.0, "read": 6.0},
             "making": Making(also_read=1.0, opens_per_sample=2.0, opens_per_pass=5.0, ranks=2),
-        }
+        },
+        {
+            "causes_ms": {"decode": 40.0},
+            "making": Making(
+                also_read=1.0, opens_per_sample=2.0, opens_per_pass=1.0, ranks=2, array="d/a.h5"
+            ),
+        },
     ],
     silent=[
         # An image and its mask, of which each rank has its own part, shuffled anew in each epoch.
@@ -384,13 +390,20 @@ def tokenised_each_time(facts: LoaderFacts) -> Iterator[Finding]:
             "causes_ms": {"decode": 40.0},
             "making": Making(also_read=1.0, opens_per_sample=1.0, opens_per_pass=1.0, ranks=2),
         },
+        # Windows that overlap, of an array of which each rank takes its own.
+        {
+            "causes_ms": {"decode": 40.0},
+            "making": Making(
+                also_read=1.0, opens_per_sample=1.0, opens_per_pass=9.0, ranks=2, array="d/a.h5"
+            ),
+        },
     ],
 )
 def read_by_every_rank(facts: LoaderFacts, *, alike: float = 0.9) -> Iterator[Finding]:
     """Each rank reads and decodes the data of all ranks, and keeps its own share of it.
 
     It opens as many files for each sample as there are ranks, each file in each pass, and another rank opens
-    the same ones.
+    the same ones. Of an array in chunks (HDF5, zarr) so many accesses read all of it in each pass.
 
     Remedy: choose the rank's share before reading, by file or by index; then each reads its own alone.
     """
@@ -404,12 +417,15 @@ def read_by_every_rank(facts: LoaderFacts, *, alike: float = 0.9) -> Iterator[Fi
     if not facts.is_waited_for or not is_worth(gain_ms, facts):
         return
     item = facts.item.partition(" ")[0] or facts.about.dataset
+    whole = f"each of {making.ranks} ranks decodes"
+    text = f"{whole} the data of all: {item}{of_loader(facts)} opens {making.opens_per_sample:.1f} files for"
+    text += " each sample that it gives, and another rank the same ones"
+    if making.array:
+        text = f"{whole} all of {making.array} in each pass: {item}{of_loader(facts)} reads"
+        text += f" {making.opens_per_sample:.1f} pieces of it for each sample that it gives"
     yield finding(
         facts,
-        text=(
-            f"{item}{of_loader(facts)} opens {making.opens_per_sample:.1f} files for each sample that it "
-            f"gives, and another of the {making.ranks} ranks the same ones: each decodes the data of all"
-        ),
+        text=text,
         how="choose the rank's share by file or index before reading it, not among what has been decoded",
         remedy="choose the rank's share before it is read",
         level=level(gain_ms, facts),

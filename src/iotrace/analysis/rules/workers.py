@@ -54,7 +54,7 @@ _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
         {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 100.0},
         {"cause": "transport", "wait_ms": 9.0, "causes_ms": {"transport": 9.0}, "ready": 3.9},
         {"cause": "transport", "ready": 3.9, "others_may_make_it": True},
-        {"cause": "transport", "wait_ms": 9.0, "causes_ms": {"transport": 9.0}, "ready": 3.9},
+        {"cause": "transport", "wait_ms": 19.0, "causes_ms": {"transport": 19.0}, "ready": 3.9},
     ],
 )
 def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
@@ -154,6 +154,7 @@ def _more_ahead(facts: LoaderFacts) -> Remedy | None:
     id="startup-bound",
     turn=THE_CAUSE,
     saves_wait=False,
+    of_run=True,
     fires=[
         {"cause": "startup", "epochs": 3},
         {"cause": "startup", "epochs": 3, "objects": 3},

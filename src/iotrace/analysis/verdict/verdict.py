@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,6 +23,7 @@ from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import costliest, costs_of, each_step, verdict_of_device
 from iotrace.analysis.verdict.reason import MOSTLY, fixes_of, ready_text, reason_of, waits_text
 from iotrace.analysis.wait.data_wait import (
+    HIGHLY_PERCENT,
     KEPT_UP_PERCENT,
     MODERATELY_PERCENT,
     bound_fraction,
@@ -139,11 +141,16 @@ def _failed(session: SessionInfo, ranks: Sequence[RankReport], until: Verdict, f
 
 def _until(found: Finding) -> str:
     """Say in one line what held: the share of the wait, its cause and file."""
-    if found.kind in ("wait-unknown", "rank-late") or found.rank is None:
+    own_words = found.kind in ("wait-unknown", "rank-late")
+    if own_words or found.rank is None or (found.kind == "not-input-bound" and _waits_much(found.rank)):
         return f"{BANNERS[found.kind]}, {found.text}"
     share = f"{percent(_fraction(found.rank))} waited for data"
     due = ", ".join(part for part in (found.cause, found.file) if part)
     return f"{BANNERS[found.kind]}, {share}{f' ({due})' if due else ''}"
+
+
+def _waits_much(rank: RankReport) -> bool:
+    return 100 * _fraction(rank) >= KEPT_UP_PERCENT
 
 
 def _so_far(found: Finding) -> Finding:
@@ -210,13 +217,25 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
         own = [each.text for each in rank.culprits if each.id == "code-of-the-loop"]
         own_first = "; ".join(filter(None, [*own, ready_text(rank)]))
         if 100 * fraction >= KEPT_UP_PERCENT and (ready or 0.0) >= 1 and not device_waits(wait):
-            waited = f"{percent(fraction)} of {each_step(rank)} ({wait.raw_ms or 0.0:.1f} ms)"
-            text = f"{whose}batches lie ready; the loop waits {waited} to take them, perhaps for a CPU"
+            waited = f"{percent(fraction)} of {each_step(rank)} ({wait.raw_ms or 0.0:.1f} ms) to take them"
+            text = (
+                f"{whose}batches lie ready; the loop waits {waited}{', perhaps for a CPU' if others else ''}"
+            )
+        text += _beside_steps(rank)
         return reads or Finding(kind="not-input-bound", text=text, why=own_first, rank=rank)
     whose = f"{unseen.called}: " if len(ranks) > 1 else ""
     what = unseen.steps.unknown_why or "no step was measured"
     why, fix = _loop_reads(unseen), None if unseen.steps.unknown_why is None else _NAME_IT
     return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, rank=unseen, fix=fix)
+
+
+def _beside_steps(rank: RankReport) -> str:
+    """Say what the loop does between its steps where that takes as much of it as a bad wait would."""
+    often = [each for each in rank.loop_events if each.recurs]
+    most = max(often, key=attrgetter("loop_fraction"), default=None)
+    if most is None or 100 * most.loop_fraction < HIGHLY_PERCENT:
+        return ""
+    return f"; {most.what} takes {percent(most.loop_fraction)} of the loop"
 
 
 def _others_may_make_it(rank: RankReport) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a report of bare traces has no ranks
     from iotrace.analysis.wait.waits import Waits
 
 # XProf's bounds of the share of a step that waits for input.
-MODERATELY_PERCENT, _HIGHLY_PERCENT = 5.0, 20.0
+MODERATELY_PERCENT, HIGHLY_PERCENT = 5.0, 20.0
 HIGHLY = "highly input-bound"  # the worst of the three verdicts over a wait
 KEPT_UP_PERCENT = 10.0
 _WORST_BATCHES = 5
@@ -53,6 +53,8 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
     by_kernels = exposed_by_kernels(analysis.compute, analysis.loop.steps)
     exposed = exposed_wait(kept, bool(analysis.session.accelerators), by_kernels)
     judged = raw_ns / total_ns if exposed.fraction is None else exposed.fraction
+    causes_ms = means_ms(waits, len(kept))
+    handing_over = causes_ms["transport"] / (raw_ns / len(kept) / 1e6) if raw_ns else 0.0
     return DataWait(
         raw_ms=raw_ns / len(kept) / 1e6,
         exposed_ms=exposed.ms,
@@ -62,8 +64,8 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
         raw_wait_fraction_ci95=_fraction_ci95(_timed(kept.wait_ns, kept)),
         stall_fraction=exposed.fraction,
         stall_fraction_ci95=_fraction_ci95(exposed.timed),
-        verdict=verdict(judged, ready_batches(source)),
-        causes_ms=means_ms(waits, len(kept)),
+        verdict=verdict(judged, ready_batches(source), handing_over),
+        causes_ms=causes_ms,
         by_loader=_by_loader(waits, len(kept)),
         too_few_workers=_too_few_workers(analysis, judged, system),
         behind_ready_ms=behind_ready_ns(source.deliveries, analysis.source_waits) / len(kept) / 1e6,
@@ -87,12 +89,14 @@ def is_of_the_loader(
     """Whether a wait, of so much of a step, is worth a word, where so many batches lie ready.
 
     To take one that is ready takes a moment, too: where the loop finds one each time, a wait below 10 % is
-    no loader's fault. Nor is the part for `handing_over` (a share) of one that may be below 10 % without
-    others, who took CPUs: the loop takes what lies ready, or waits for a CPU to do so.
+    no loader's fault. Nor is the part for `handing_over` (a share), up to 20 % of a step, or to all of it
+    where others took CPUs and may have made it: the loop takes what lies ready, or waits for a CPU to do so.
     """
     if (ready or 0.0) < 1:
         return wait_percent >= MODERATELY_PERCENT
-    return (1 - handing_over if others_may_make_it else 1) * wait_percent >= KEPT_UP_PERCENT
+    if wait_percent > HIGHLY_PERCENT and not others_may_make_it:
+        return True
+    return (1 - handing_over) * wait_percent >= KEPT_UP_PERCENT
 
 
 def device_waits(wait: DataWait) -> bool:
@@ -133,15 +137,15 @@ def _by_loader(waits: Waits, steps: int) -> list[LoaderWait]:
     ]
 
 
-def verdict(wait_fraction: float, ready: float | None = None) -> str:
+def verdict(wait_fraction: float, ready: float | None = None, handing_over: float = 0.0) -> str:
     """Name, in XProf's words, the share of the step that waits for input: below 5 %, to 20 %, above.
 
-    Where a batch or more lay `ready`, the first bound is `KEPT_UP_PERCENT`.
+    Where a batch or more lay `ready`, the first bound is that of `is_of_the_loader`.
     """
     percent = 100 * wait_fraction
-    if percent < (KEPT_UP_PERCENT if (ready or 0.0) >= 1 else MODERATELY_PERCENT):
+    if not is_of_the_loader(percent, handing_over, ready, others_may_make_it=False):
         return "not input-bound"
-    return "moderately input-bound" if percent <= _HIGHLY_PERCENT else HIGHLY
+    return "moderately input-bound" if percent <= HIGHLY_PERCENT else HIGHLY
 
 
 NO_STEPS = np.empty((0, 2), np.int64)

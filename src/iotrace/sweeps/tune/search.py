@@ -212,10 +212,17 @@ class Search:
         return fraction is not None and fraction < _NO_WAIT
 
     def _near_ceiling(self, run: SweepRun) -> bool:
+        ceiling_ms = self._ceiling_ms()
+        return ceiling_ms is not None and run.step_ms is not None and run.step_ms <= ceiling_ms
+
+    def _ceiling_ms(self) -> float | None:
+        """The longest step that is at the ceiling; beside other programs it may take less than it did."""
         ceiling = ceiling_of(self.sweep.runs)
-        return (
-            ceiling is not None and run.step_ms is not None and run.step_ms <= (1 + CEILING) * ceiling.step_ms
-        )
+        if ceiling is None:
+            return None
+        held_up = any(run.disturbed for run in self.sweep.runs if run.kind == "ceiling")
+        least_ms = 1e3 / ceiling.ci95[1] if held_up and ceiling.ci95 else ceiling.step_ms
+        return (1 + CEILING) * least_ms
 
     def _second(self, seen: Seen) -> Params | None:
         """Another number of workers, that the model thinks best: two are measured before one is predicted.
@@ -238,10 +245,7 @@ class Search:
 
     def _simplest(self, found: list[tuple[float, Params]]) -> tuple[float, Params]:
         """The simplest setting, with its step, that is as good as the best of them, or as the ceiling."""
-        ceiling = ceiling_of(self.sweep.runs)
-        enough_ms = (1 + AS_GOOD) * min(step for step, _ in found)
-        if ceiling is not None:
-            enough_ms = max(enough_ms, (1 + CEILING) * ceiling.step_ms)
+        enough_ms = max((1 + AS_GOOD) * min(step for step, _ in found), self._ceiling_ms() or 0.0)
         return min((pair for pair in found if pair[0] <= enough_ms), key=lambda pair: effort(pair[1]))
 
     def _next(self, seen: Seen) -> Params | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
+from math import prod
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -12,22 +15,17 @@ import numpy.typing as npt
 from iotrace.analysis.intervals import Times, holding, union
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import RankReport
+from iotrace.analysis.results import ChunkedArray, RankReport
 from iotrace.analysis.wait.cpus import samples_made
 from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import PARTS, outermost_of
+from iotrace.analysis.wait.turns import take_turns
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.processes import Process
 
 _FULL_NS = 10_000_000  # a collection that looks at many objects: fewer of them make it shorter
-_ENOUGH_ENDS = 64
-_SOON = (
-    0.75  # of the quickest sample: of two workers that sleep as long each, one ends sooner behind the other
-)
-_IN_TURNS, _AT_ONCE = 0.06, 0.15  # of the ends: so many come soon, at most and at least
-_AS_USUAL = 0.4  # of the time between two ends: quicker samples tell nothing of the others
 _OF_PARTS = [CAUSES.index(part) for part in PARTS]
 
 
@@ -40,7 +38,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     which their makers collected garbage: in `collections` of 10 ms or more, `collection_ms` each.
     `collate_asleep` and `collate_on_cpu` are shares of the collate function's time. Of the files that cost
     most, `also_read` is the share that another rank reads, too; `opens_per_sample` and `opens_per_pass`, of a
-    file, say how often this one opened them. `ranks`: so many there are. `turns`: whether the workers make
+    file, say how often this one opened them. Of an array in chunks (`array`, its file) these are accesses to
+    it, and how often it was read in full. `ranks`: so many there are. `turns`: whether the workers make
     samples one after the other, as behind a lock, and not at the same time.
     """
 
@@ -57,6 +56,7 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     also_read: float | None = None
     opens_per_sample: float | None = None
     opens_per_pass: float | None = None
+    array: str = ""
     ranks: int = 1
     turns: bool | None = None
 
@@ -79,7 +79,7 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         collection_ms=float(lengths.mean()) / 1e6 if len(lengths) else None,
         collate_asleep=asleep,
         collate_on_cpu=on_cpu,
-        turns=_take_turns(analysis, run),
+        turns=take_turns(analysis, run),
         **_read_by_others(analysis, run, report),
     )
 
@@ -91,18 +91,38 @@ def _read_by_others(analysis: RankAnalysis, run: LoaderRun, report: RankReport) 
     opens = {file.path: file.opens for file in report.io.files if file.path in costly} if report.io else {}
     samples = run.deliveries["samples"][run.deliveries.known("samples")]
     made = int(samples.sum()) if len(samples) else len(run.deliveries)
-    if not others or not opens or not made or not run.epochs:
+    if not others or not costly or not made or not run.epochs:
         return {}
     other = min(others, key=lambda each: (each.number < analysis.rank.number, each.number))
     paths = analysis.session.paths
     theirs = {paths.shown(file) for each in other.processes for file in each.files_of(KIND_READ_PATH)}
+    found = {"also_read": len(theirs & costly) / len(costly), "ranks": len(others) + 1}
+    array = _most_read(report, costly)
+    if array is not None:
+        whole_bytes = array.chunk_bytes * prod(array.shape) / prod(array.chunk)
+        return {
+            **found,
+            "opens_per_sample": array.accesses / made,
+            "opens_per_pass": array.used_bytes / whole_bytes / run.epochs,
+            "array": array.path,
+        }
+    if not opens:
+        return {}
     opened = sum(opens.values())
     return {
+        **found,
         "also_read": len(theirs & opens.keys()) / len(opens),
         "opens_per_sample": opened / made,
         "opens_per_pass": opened / len(opens) / run.epochs,
-        "ranks": len(others) + 1,
     }
+
+
+def _most_read(report: RankReport, paths: Set[str]) -> ChunkedArray | None:
+    """Choose the array in chunks, of those in `paths`, that was accessed most often."""
+    known = (group.amplification for group in report.file_groups if group.amplification is not None)
+    arrays = [array for each in known for array in each.arrays if array.path in paths]
+    own = (each for each in arrays if 0 not in (*each.shape, *each.chunk))
+    return max(own, key=attrgetter("accesses"), default=None)
 
 
 def _shared(run: LoaderRun) -> tuple[int | None, float | None]:
@@ -110,35 +130,6 @@ def _shared(run: LoaderRun) -> tuple[int | None, float | None]:
     worker = run.deliveries["worker"][run.deliveries.known("worker")]
     counts = Counter(worker.tolist())
     return (len(counts), len(worker) / max(counts.values())) if counts else (None, None)
-
-
-def _take_turns(analysis: RankAnalysis, run: LoaderRun) -> bool | None:
-    """Whether samples of several workers exclude each other: none ends soon behind one of another worker.
-
-    The one that waited has all of its turn left then, which is no shorter than the quickest sample of all.
-    """
-    pids = {*run.deliveries.maker(analysis.rank.main.pid)[run.deliveries.made].tolist()}
-    spans = [outermost_of(process, KIND_ITEM) for process in analysis.rank.processes if process.pid in pids]
-    if len(spans) < 2:
-        return None
-    makers = np.repeat(np.arange(len(spans)), [len(items) for items in spans])
-    lengths = np.concatenate([items["duration_ns"] for items in spans])
-    return in_turns(makers, lengths, lengths + np.concatenate([items["start_ns"] for items in spans]))
-
-
-def in_turns(makers: Times, lengths: Times, ends: Times) -> bool | None:
-    """Judge samples by who made them, how long they took and when they ended, in ns; None: it is not told."""
-    order = np.argsort(ends, kind="stable")
-    apart = np.diff(ends[order])[np.diff(makers[order]) != 0]
-    if len(apart) < _ENOUGH_ENDS:
-        return None
-    # A turn is as long as the quickest sample: it waited for none.
-    turn_ns, usual_ns = int(lengths.min()), float(np.percentile(lengths, 1))
-    if (apart < _SOON * turn_ns).mean() <= _IN_TURNS and turn_ns >= _AS_USUAL * np.median(apart):
-        return True
-    # Behind a lock that is fair all wait for all others, and none is quick; then ends are evenly apart.
-    is_even = np.percentile(apart, 5) >= _SOON * apart.mean()
-    return None if is_even or (apart < _SOON * usual_ns).mean() < _AT_ONCE else False
 
 
 def _wait_for(waits: Waits, parts_ns: npt.NDArray[np.float64]) -> float:

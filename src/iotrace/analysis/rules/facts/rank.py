@@ -112,8 +112,8 @@ def _cpu_gain_ms(analysis: RankAnalysis, report: RankReport) -> float | None:
     gain_ms = queueing_ms(analysis, transport=False)
     if gain_ms is None:
         return None
-    others = None if system.host is None else system.host.others_cpu_fraction
-    usable = len(system.cpus_usable or []) * (1 - (others or 0.0))
-    if system.cpu_pct_mean is not None and usable > 0:
-        gain_ms = min(gain_ms, max(0.0, step_ms - step_ms * system.cpu_pct_mean / 100 / usable))
+    # All of the host's are a bound whatever binds the job to fewer, and however many others take.
+    cpus = max(system.cpus_online or 0, len(system.cpus_usable or []))
+    if system.cpu_pct_mean is not None and cpus:
+        gain_ms = min(gain_ms, max(0.0, step_ms - step_ms * system.cpu_pct_mean / 100 / cpus))
     return gain_ms
