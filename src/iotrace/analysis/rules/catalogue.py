@@ -15,6 +15,7 @@ from iotrace.units import percent, size
 
 # What holds for all rules of a scope.
 BOUNDS = {
+    "host": "",
     "loader": (
         f"The waits for loaders are {MODERATELY_PERCENT:.0f} % of a step or more, and the change may gain "
         "as much."

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.rules.facts.device import DeviceFacts
+from iotrace.analysis.rules.facts.host import Demand, HostFacts
 from iotrace.analysis.rules.facts.job import JobFacts
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.rank import RankFacts
@@ -145,7 +146,13 @@ def _sweep(changes: dict[str, Any]) -> SweepFacts:
     return SweepFacts(**{**known, **changes})
 
 
+def _host(changes: dict[str, Any]) -> HostFacts:
+    """A check of the doctor that saw what the changes say, for a command of so many `workers`."""
+    return HostFacts(demand=Demand(changes.pop("workers", None)), **changes)
+
+
 _MADE: dict[str, Any] = {
+    "host": _host,
     "loader": _loader,
     "rank": _rank,
     "loop": _rank,
