@@ -55,7 +55,11 @@ _FACTS = {
     "job": "JobFacts",
     "trust": "TrustFacts",
     "run": "RunFacts",
+    "forecast": "ForecastFacts",
     "sweep": "SweepFacts",
+    "setting": "SettingFacts",
+    "point": "PointFacts",
+    "choice": "ChoiceFacts",
 }
 
 

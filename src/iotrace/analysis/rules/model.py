@@ -32,7 +32,11 @@ SUBJECTS = {
     "job": ("job",),
     "trust": ("trust",),
     "run": ("trust",),
+    "forecast": ("forecast",),
     "sweep": ("sweep",),
+    "setting": ("points",),
+    "point": ("points",),
+    "choice": ("points",),
 }
 SCOPES = {
     "host": "what the doctor sees of a host and a command before a run",
@@ -43,7 +47,11 @@ SCOPES = {
     "job": "which rank of a job the others wait for",
     "trust": "how far the figures of a rank can be relied on",
     "run": "how far those of the whole run can",
+    "forecast": "what runs out at the rate at which it grows",
     "sweep": "how far the advice of a sweep or a search can be relied on",
+    "setting": "a setting that a search does not try, as this place has no room for it",
+    "point": "what more workers would bring beyond the point that a sweep chose",
+    "choice": "why a sweep advises no point",
 }
 SITE_RULES = "iotrace.rules"  # the entry points that name modules with rules of a site's own
 
