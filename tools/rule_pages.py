@@ -47,6 +47,7 @@ where `is_main_cause` is set and there is a `remedy`, an advice. A rule that fai
 `not_captured` names it, and why. This interface may still change with a version.
 '''
 _FACTS = {
+    "host": "HostFacts",
     "loader": "LoaderFacts",
     "rank": "RankFacts",
     "loop": "RankFacts",
@@ -54,7 +55,11 @@ _FACTS = {
     "job": "JobFacts",
     "trust": "TrustFacts",
     "run": "RunFacts",
+    "forecast": "ForecastFacts",
     "sweep": "SweepFacts",
+    "setting": "SettingFacts",
+    "point": "PointFacts",
+    "choice": "ChoiceFacts",
 }
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
+from iotrace.analysis.rules.facts.host import Demand
 from iotrace.doctor.checks import accelerators
 from iotrace.doctor.checks.accelerators import TorchFacts, judge_amd, judge_nvidia, judge_torch
 from iotrace.doctor.checks.clock import check_clock_source, check_synchronised
 from iotrace.doctor.checks.cpus_and_memory import (
-    Demand,
     Limited,
     check_copies,
     check_cpus,
@@ -36,7 +36,7 @@ from iotrace.doctor.checks.telemetry import check_telemetry
 from iotrace.doctor.command import demand_of, hosts_of, interpreter_of
 from iotrace.doctor.diagnose import consequences
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe
-from iotrace.doctor.results import missing, ok, unknown, warning
+from iotrace.doctor.results import Check, ok, unknown
 from iotrace.launch.posix import PosixCapture
 from iotrace.launch.telemetry import cgroups
 from iotrace.session import names
@@ -447,19 +447,19 @@ def test_where_sessions_go(tmp_path: Path) -> None:
 def test_what_follows_from_the_checks() -> None:
     good = [ok("agent", ""), ok("posix", ""), ok("torch", "")]
     assert len(consequences(good)[0]) == 3
-    captured, lost, _ = consequences([missing("agent", "", ""), ok("posix", ""), ok("torch", "")])
+    captured, lost, _ = consequences([Check("agent", "missing", ""), ok("posix", ""), ok("torch", "")])
     assert captured == ["POSIX calls"]
     assert len(lost) == 3
     assert consequences([unknown("agent", "", ""), ok("posix", "")])[0] == ["POSIX calls"]
-    no_torch = consequences([ok("agent", ""), ok("posix", ""), warning("torch", "", "")])
+    no_torch = consequences([ok("agent", ""), ok("posix", ""), Check("torch", "warning", "")])
     assert no_torch[1] == ["operators and kernels (torch.profiler)"]
     assert "steps, data waits and their causes" in [found.part for found in no_torch[2]]
     broken = judge_torch(TorchFacts(broken="OSError: libcudart"), "")
     assert "steps, data waits and their causes" in consequences([*good, broken])[1]
     assert consequences([ok("nvidia", "NVML sees 1 x A")])[0] == ["GPUs"]
-    assert consequences([warning("nvidia", "2 device nodes", "")])[1] == ["GPUs"]
+    assert consequences([Check("nvidia", "warning", "2 device nodes")])[1] == ["GPUs"]
     assert consequences([ok("nvidia", "no NVIDIA device")])[:2] == ([], [])
-    assert consequences([*good, missing("output", "", "")])[0] == []
+    assert consequences([*good, Check("output", "missing", "")])[0] == []
 
 
 def test_what_rests_on_an_unknown_is_not_known_for_its_reason() -> None:
@@ -479,4 +479,4 @@ def test_what_rests_on_an_unknown_is_not_known_for_its_reason() -> None:
         ("GPUs", "nvidia: it did not end")
     ]
     # A command that cannot run captures nothing, whatever its interpreter says when tried alone.
-    assert consequences([missing("command", "", ""), *parts])[0] == []
+    assert consequences([Check("command", "missing", ""), *parts])[0] == []

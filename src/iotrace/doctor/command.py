@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from iotrace.doctor.checks.cpus_and_memory import Demand
+from iotrace.analysis.rules.facts.host import Demand
 from iotrace.launch.child import script_interpreter
 
 PYTHON = re.compile(r"(python|pypy)[0-9.]*t?$")

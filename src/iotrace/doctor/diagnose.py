@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from iotrace.analysis.rules.facts.host import Demand
 from iotrace.doctor.checks import (
     accelerators,
     clock,
@@ -24,7 +25,7 @@ from iotrace.doctor.checks import (
     storage,
     telemetry,
 )
-from iotrace.doctor.checks.accelerators import BROKEN, TORCH, check_torch
+from iotrace.doctor.checks.accelerators import TORCH, check_torch
 from iotrace.doctor.command import (
     Interpreter,
     data_of,
@@ -50,6 +51,7 @@ _RECORDED = {
     "operators and kernels (torch.profiler)": ("agent", "torch", "torch-profiler"),
     "processes and host": ("telemetry",),
 }
+_NOT_IMPORTABLE = "IO011"  # the rule: torch is there, and its import fails
 _GPUS = ("nvidia", "amd")
 _USELESS_IF_WARNED = ("torch", *_GPUS)  # a warning of these: there is none that could be recorded
 
@@ -128,7 +130,7 @@ class Catalog:
     def _data(self) -> Path | None:
         return existing(self._named_data) if self._named_data is not None else data_of(self.words, Path())
 
-    def _copies(self, demand: cpus_and_memory.Demand) -> list[Check]:
+    def _copies(self, demand: Demand) -> list[Check]:
         if self._data is None or not demand.workers:
             return []
         found = page_cache.find(self._data, time.monotonic() + _LOOK_SECONDS)
@@ -210,7 +212,7 @@ def _readable_check(check: Check) -> Check:
 def consequences(checks: list[Check]) -> tuple[list[str], list[str], list[Unknown]]:
     """Return the parts that will be recorded, those that will not, and those of which it is not known."""
     status = {check.id: check.status for check in checks}
-    if any(check.what.startswith(BROKEN) for check in checks):
+    if any(check.code == _NOT_IMPORTABLE for check in checks):
         status["torch"] = "missing"
     # Whatever its interpreter, tried alone, may say.
     lost_all = "missing" in (status.get("output"), status.get("command"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
+from iotrace.analysis.rules.facts.host import HostFacts
+from iotrace.analysis.rules.model import find_all, unsilenced
 from iotrace.errors import IotraceError
 
 SCHEMA_VERSION = 1
@@ -31,6 +33,7 @@ class Check(msgspec.Struct, frozen=True):
 
     ``missing``: a part of the recording will not be there. ``warning``: it will, but something makes the
     run slow or a figure hard to read. ``unknown``: the check could not be made, for the reason in `why`.
+    `code` is that of the rule that found what is not ``ok``: `iotrace explain CODE`.
     """
 
     id: str
@@ -39,6 +42,7 @@ class Check(msgspec.Struct, frozen=True):
     why: str = ""
     remedy: str = ""
     files: list[CachedFile] = []  # of `page-cache`, the largest ones
+    code: str | None = None
 
 
 class Unknown(msgspec.Struct, frozen=True):
@@ -71,16 +75,14 @@ def ok(identity: str, what: str, why: str = "") -> Check:
     return Check(identity, "ok", what, why)
 
 
-def warning(identity: str, what: str, why: str, remedy: str = "") -> Check:
-    """Make a finding that is worth knowing; the recording is complete all the same."""
-    return Check(identity, "warning", what, why, remedy)
-
-
-def missing(identity: str, what: str, why: str, remedy: str = "") -> Check:
-    """Make a finding that a part of the recording will not be there."""
-    return Check(identity, "missing", what, why, remedy)
-
-
 def unknown(identity: str, what: str, why: str, remedy: str = "") -> Check:
     """Make a finding of a check that could not be made."""
-    return Check(identity, "unknown", what, why, remedy)
+    return judged(identity, HostFacts(unknown=what, why=why, remedy=remedy))
+
+
+def judged(identity: str, facts: HostFacts, why: str = "") -> Check:
+    """Make the finding of a check: what a rule finds in its facts, else that all is well, and `why`."""
+    for found in unsilenced(find_all("host", facts)):
+        status = cast(Status, found.level)
+        return Check(identity, status, found.text, found.why, found.remedy, code=found.rule)
+    return ok(identity, facts.what, why)

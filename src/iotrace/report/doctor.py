@@ -73,6 +73,8 @@ def _next(diagnosis: Diagnosis, output: str | None) -> str:
 def _print_check(check: Check, console: Console) -> None:
     label = Text.assemble((check.status.ljust(_STATUS_WIDTH + 1), _STYLES[check.status]), (check.id, "bold"))
     text = Text(check.what)
+    if check.code is not None:
+        text.append(f" ({check.code})", style="dim")
     if check.why:
         text.append(f"\n{check.why}", style="dim")
     untold = any(file.resident_fraction is None for file in check.files)

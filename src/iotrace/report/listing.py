@@ -66,7 +66,12 @@ def print_rule(rule: Explained) -> None:
             if not place:
                 echo("")
             first = f"{label if not place else '':<{_LABEL}}"
-            echo(*textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * _LABEL))
+            rest = " " * _LABEL
+            echo(
+                *textwrap.wrap(
+                    text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+                )
+            )
 
 
 def _row(session: ListedSession) -> tuple[str, ...]:

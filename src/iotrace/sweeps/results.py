@@ -157,7 +157,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 class SweepVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the sweep says first; its class is ``best`` or ``no-advice``. A gain is measured, no bound.
 
-    `likely`: others took CPUs from the runs; the best point is so beyond the intervals all the same.
+    `likely`: others took CPUs from the runs; the best point is so beyond the intervals all the same. `code`
+    is that of the rule that says why.
     """
 
     text: str
@@ -166,6 +167,7 @@ class SweepVerdict(msgspec.Struct, frozen=True, kw_only=True):
     fixes: list[Fix]
     trust: Trust
     likely: bool = False
+    code: str | None = None
 
 
 class SweepResult(msgspec.Struct, frozen=True, kw_only=True):

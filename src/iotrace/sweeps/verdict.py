@@ -6,12 +6,12 @@ The advice in words: the chosen point, and why not more workers, where that is k
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from iotrace.analysis.results import BAD, CAUTION, OK, Fix, Trust
-from iotrace.analysis.rules.facts.sweep import SweepFacts
+from iotrace.analysis.rules.facts.sweep import ChoiceFacts, PointFacts, SweepFacts
 from iotrace.analysis.rules.model import Finding, find_all
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.grid import WORKERS, asked_of_agent, named
@@ -20,9 +20,7 @@ from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import Advice, Ceiling, Origin, PointResult, SweepRun, SweepVerdict
 from iotrace.units import counted, digits
 
-_AS_GOOD_PERCENT = 2.0
 _MOSTLY = 0.5
-_UNMADE = 0.25  # of the wait: below it, more workers do not shorten it
 
 
 def advise(
@@ -35,11 +33,11 @@ def advise(
     if chosen is None:
         return None
     usable = [row for row in rows if row.gave_figures]
-    best = max(usable, key=lambda row: row.rate)
+    best, why = max(usable, key=lambda row: row.rate), why_not_more(chosen, usable, runs)
     return Advice(
         workers=chosen.workers,
         params=chosen.params,
-        text=f"{_what(chosen, best, len(usable), ceiling)}. {why_not_more(chosen, usable, runs)}".rstrip(),
+        text=f"{_what(chosen, best, len(usable), ceiling)}. {'' if why is None else why.text}".rstrip(),
         limited_by=_limited_by(chosen),
         within_pct_of_best=_below_percent(chosen, best),
         ci95=chosen.ci95,
@@ -72,30 +70,30 @@ def _what(chosen: PointResult, best: PointResult, count: int, ceiling: Ceiling |
     return ", ".join(parts)
 
 
-def why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[SweepRun]) -> str:
-    """Say what is left of the wait, and whether more workers would shorten it; empty where not known."""
+def why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[SweepRun]) -> Finding | None:
+    """Find what is left of the wait, and whether more workers would shorten it; None where not known."""
     fraction = chosen.raw_wait_fraction if chosen.stall_fraction is None else chosen.stall_fraction
     if fraction is None or chosen.stopped_by is None or chosen.workers is None:
-        return ""
-    waits, most = f"{100 * fraction:.0f} % of the step", counted(chosen.workers, "worker")
-    if chosen.stopped_by == "compute":
-        return f"It waits {waits}: the rest is compute, and more than {most} will not help."
+        return None
+    facts = PointFacts(
+        workers=chosen.workers,
+        wait_fraction=fraction,
+        stopped_by=chosen.stopped_by,
+        disturbed=chosen.disturbed,
+        unmade_fraction=None if chosen.cpu_pct_mean is None else _unmade(chosen),
+        compute_ms=chosen.compute_ms,
+    )
+    facts = msgspec.structs.replace(facts, left=_wait_left(chosen, facts.waits, runs))
     more = [row for row in usable if row.workers is not None and row.workers > chosen.workers]
-    if chosen.stopped_by == "workers" and not more:
-        if chosen.disturbed:
-            return f"It still waits {waits}: what more workers get of busy CPUs is unknown."
-        if chosen.cpu_pct_mean is None or _unmade(chosen) < _UNMADE:
-            return f"It still waits {waits}."
-        return f"It still waits {waits}: try more than {chosen.workers} workers."
-    if chosen.stopped_by == "workers":
+    if more:
         row = min(more, key=lambda row: row.workers or 0)
-        if row.rate > chosen.rate * (1 + _AS_GOOD_PERCENT / 100):
-            return f"It waits {waits}; whether {row.workers} workers are faster is not clear."
-        reason = _contention(chosen, row)
-    else:
-        reasons = {"cores": "all cores are busy", "storage": "reading slows down as more workers read"}
-        reason = reasons[chosen.stopped_by]
-    return f"More than {most} will not help, as {reason}: {_wait_left(chosen, waits, runs)}."
+        facts = msgspec.structs.replace(
+            facts,
+            next_workers=row.workers,
+            next_is_faster=row.rate > chosen.rate * (1 + AS_GOOD_PERCENT / 100),
+            next_compute_ms=None if row.noisy else row.compute_ms,
+        )
+    return next(iter(find_all("point", facts)), None)
 
 
 def _unmade(row: PointResult) -> float:
@@ -105,19 +103,10 @@ def _unmade(row: PointResult) -> float:
     return 1 - others_ms / whole_ms if whole_ms else 0.0
 
 
-def _contention(chosen: PointResult, row: PointResult) -> str:
-    """What measuring more workers showed."""
-    grew = (row.compute_ms or 0.0) > (chosen.compute_ms or 0.0) * (1 + _AS_GOOD_PERCENT / 100)
-    if chosen.compute_ms and row.compute_ms and grew and not row.noisy:
-        slower = f"{chosen.compute_ms:.0f} to {row.compute_ms:.0f} ms of compute a step"
-        return f"they take cores from the loop ({slower} with {row.workers})"
-    return f"{row.workers} were no faster"
-
-
 def _wait_left(chosen: PointResult, waits: str, runs: Sequence[SweepRun]) -> str:
     waited_ms = sum(chosen.causes_ms.values())
     if not waited_ms:
-        return f"it waits {waits}"
+        return ""
     cause, cause_ms = max(chosen.causes_ms.items(), key=lambda item: item[1])
     run = next(run for run in runs if run.params == chosen.params and run.ok and run.kind == "point")
     mostly = run.costly_file_ms is not None and run.costly_file_ms >= _MOSTLY * cause_ms
@@ -133,12 +122,10 @@ _REPEATS = 5
 
 
 class Choice(NamedTuple):
-    """The point to use; without one what is in the way, the figures of it, and what would bring advice."""
+    """The point to use; without one what is in the way, with what would bring advice."""
 
     point: PointResult | None
-    silent: str = ""
-    why: str | None = None
-    remedy: str = ""
+    silent: Finding | None = None
 
 
 def choose(rows: Sequence[PointResult], ceiling: Ceiling | None, repeats: int) -> Choice:
@@ -146,20 +133,15 @@ def choose(rows: Sequence[PointResult], ceiling: Ceiling | None, repeats: int) -
     usable = [row for row in rows if row.gave_figures]
     again = f"--repeat {max(_REPEATS, 2 * repeats)}"
     quiet = f"run it again with fewer programs beside it, and {again}"
-    if not usable:
-        return Choice(None, "no point gave figures")
-    if len(usable) == 1:
-        which = f"{called(usable[0].params)} alone gave figures: there is nothing to compare them with"
-        return Choice(None, which, None, "sweep two values or more: --workers 1,2,4")
-    if vague := [row for row in usable if row.ci95 is None]:
-        few = f"{called(vague[0].params)}: too few steps for a 95 % interval"
-        return Choice(None, few, None, "more steps, such as --steps 50")
-    if too_fast := [row for row in usable if above(row, ceiling)]:
-        row = max(too_fast, key=lambda row: row.rate)
-        assert ceiling is not None
-        what = f"{called(row.params)} are faster than the ceiling, which no loader can beat"
-        why = f"{_figures(row)} steps/s against {digits(ceiling.per_second)}: one of both was held up"
-        return Choice(None, what, why, quiet)
+    vague = next((row for row in usable if row.ci95 is None), None)
+    too_fast = max((row for row in usable if above(row, ceiling)), key=lambda row: row.rate, default=None)
+    if len(usable) < 2:
+        return _silent(usable, only=called(usable[0].params) if usable else "")
+    if vague is not None:
+        return _silent(usable, vague=called(vague.params))
+    if too_fast is not None and ceiling is not None:
+        figures = f"{_figures(too_fast)} steps/s against {digits(ceiling.per_second)}"
+        return _silent(usable, above_ceiling=(called(too_fast.params), figures), quiet=quiet)
     compared = usable if _held_up_alike(usable) else [_alone(row) for row in usable]
     good = [
         row
@@ -173,8 +155,12 @@ def choose(rows: Sequence[PointResult], ceiling: Ceiling | None, repeats: int) -
     pair = sorted((best, rival), key=lambda row: row.workers or 0)
     names = " or ".join(called(row.params, short=row is pair[0]) for row in pair)
     figures = " against ".join(_figures(row) for row in pair)
-    what = f"which of {names} is faster is not clear"
-    return Choice(None, what, f"{figures} steps/s", f"{quiet}, or --steps 100")
+    return _silent(usable, apart=(names, figures), quiet=quiet)
+
+
+def _silent(usable: Sequence[PointResult], **known: Any) -> Choice:
+    """Choose none, for the reason that a rule finds."""
+    return Choice(None, find_all("choice", ChoiceFacts(points=len(usable), **known))[0])
 
 
 def _held_up_alike(rows: Sequence[PointResult]) -> bool:
@@ -244,18 +230,25 @@ def verdict_of(
     trust = _trust(rows, ceiling, runs)
     likely = any(row.disturbed for row in rows)
     if choice.point is None:
-        remedy = Fix(id="rerun", text=choice.remedy, gain_ms_per_step=None, speedup=None)
-        fixes = [remedy] if choice.remedy else []
+        found = choice.silent or Finding(text="")
+        remedy = Fix(id="rerun", text=found.remedy, gain_ms_per_step=None, speedup=None)
         return SweepVerdict(
-            text=f"NO ADVICE {choice.silent}", kind="no-advice", why=choice.why, fixes=fixes, trust=trust
+            text=f"NO ADVICE {found.text}",
+            kind="no-advice",
+            why=found.why or None,
+            fixes=[remedy] if found.remedy else [],
+            trust=trust,
+            code=found.rule,
         )
     usable = [row for row in rows if row.gave_figures]
     yours = next((row for row in usable if row.yours), None)
+    why = why_not_more(choice.point, usable, runs)
     return SweepVerdict(
         text=f"{'LIKELY ' if likely else ''}BEST {_best(choice.point, yours, runs)}",
         kind="best",
         likely=likely,
-        why=why_not_more(choice.point, usable, runs) or None,
+        why=None if why is None else why.text,
+        code=None if why is None else why.rule,
         fixes=[] if choice.point is yours else [_fix(choice.point, yours, plan, _origin(runs))],
         trust=trust,
     )

@@ -13,19 +13,19 @@ from functools import cached_property
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from iotrace.analysis.resampling import student_t
 from iotrace.analysis.results import Forecast
+from iotrace.analysis.rules.facts.forecast import ForecastFacts
+from iotrace.analysis.rules.forecast import LONGEST_S
+from iotrace.analysis.rules.model import find_all
 from iotrace.sources.samples import MemoryRecord
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
-from iotrace.units import size, time_span
 
 FEWEST_SAMPLES = 20
 _BLOCKS, _LATER = 16, 8  # the rates of the later blocks make the forecast
 _STEADY = 0.7  # of the earlier rate: what falls below flattens
-_LONGEST_S = 7 * 86_400.0  # what comes later is not told
 _LEAST_BYTES = 16 << 20  # grown over the later blocks
 _MOSTLY = 0.5
 _FLAT = 0.1  # of what was copied: the anonymous memory of who copies on write stays as it is
@@ -65,7 +65,7 @@ def slope_of(times_s: Floats, values: Floats) -> Slope | None:
 def forecasts_of(session: Session) -> list[Forecast]:
     """Forecast for each host what runs out within a week, the soonest first."""
     found = [each for telemetry in session.telemetry for each in _of_host(session, telemetry)]
-    return sorted(found, key=lambda one: one.seconds if one.seconds is not None else _LONGEST_S)
+    return sorted(found, key=lambda one: one.seconds if one.seconds is not None else LONGEST_S)
 
 
 def _of_host(session: Session, telemetry: Telemetry) -> Iterator[Forecast]:
@@ -107,32 +107,48 @@ class _Gauge(msgspec.Struct, frozen=True, dict=True):
         """How fast it grows; None where it may not."""
         return slope_of(self.times_s, self.values)
 
-    def runs_out(
-        self, kind: str, event: str, why: str, grows: dict[str, float] | None = None
+    def forecast(
+        self,
+        kind: str,
+        who: str = "",
+        grows: dict[str, float] | None = None,
+        left_bytes: float | None = None,
     ) -> Iterator[Forecast]:
-        """Yield when its limit is reached, if that is soon enough to be told."""
-        room, slope = self.limit - self.used, self.slope
-        if slope is not None and room > 0 and room / slope.per_s <= _LONGEST_S:
-            seconds, soonest, latest = (room / rate for rate in (slope.per_s, slope.high, slope.low))
-            text = f"{event} in {_span(seconds, soonest, latest)} at this rate{why}"
-            found = self.forecast(slope, kind, text, grows or {})
-            yield replace(found, seconds=seconds, seconds_ci95=[soonest, latest])
-
-    def forecast(self, slope: Slope, kind: str, text: str, grows: dict[str, float]) -> Forecast:
-        return Forecast(
+        """Yield when its limit is reached, where a rule tells of it."""
+        room, slope, grows = self.limit - self.used, self.slope, grows or {}
+        if slope is None or room <= 0:
+            return
+        seconds, soonest_s, latest_s = (room / rate for rate in (slope.per_s, slope.high, slope.low))
+        facts = ForecastFacts(
             what=self.what,
             kind=kind,
-            host=self.host,
-            pid=self.pid,
-            role=self.role,
-            used=int(self.used),
+            used=self.used,
             limit=self.limit,
-            limit_of=self.limit_of,
-            per_hour=3600 * slope.per_s,
-            per_hour_ci95=[3600 * slope.low, 3600 * slope.high],
-            grows=grows,
-            text=text,
+            seconds=seconds,
+            soonest_s=soonest_s,
+            latest_s=latest_s,
+            who=who,
+            who_per_hour=grows.get(who, 0.0),
+            left_bytes=left_bytes,
         )
+        for found in find_all("forecast", facts):
+            yield Forecast(
+                what=self.what,
+                kind=kind,
+                host=self.host,
+                pid=self.pid,
+                role=self.role,
+                used=int(self.used),
+                limit=self.limit,
+                limit_of=self.limit_of,
+                per_hour=3600 * slope.per_s,
+                per_hour_ci95=[3600 * slope.low, 3600 * slope.high],
+                seconds=None if facts.copies_fit else seconds,
+                seconds_ci95=None if facts.copies_fit else [soonest_s, latest_s],
+                grows=grows,
+                text=found.text,
+                code=found.rule,
+            )
 
 
 def _memory(
@@ -154,17 +170,8 @@ def _memory(
     if slope is None or slope.per_s * (times_s[-1] - slope.since_s) < _LEAST_BYTES:
         return
     kind, grows, left = _grown(records, slope, named)
-    if kind == "copy-on-write" and left < limit - gauge.used:
-        text = f"memory grows by copying on write, by {size(left)} more at most: that fits"
-        yield gauge.forecast(slope, kind, text, grows)
-        return
     who = max(grows, key=lambda name: grows[name], default="")
-    why = {
-        "leak": f": {who} grows by {size(grows.get(who, 0.0))} an hour",
-        "shared-memory": ": shared memory (/dev/shm) grows",
-        "copy-on-write": ": workers copy what they share with the training",
-    }
-    yield from gauge.runs_out(kind, "out of memory", why.get(kind, ""), grows)
+    yield from gauge.forecast(kind, who, grows, left if kind == "copy-on-write" else None)
 
 
 def _grown(
@@ -206,8 +213,7 @@ def _shm(records: Sequence[MemoryRecord], host: str) -> Iterator[Forecast]:
         return
     times_s, used, limits = np.array(known, np.float64).T
     gauge = _Gauge("shm", host, times_s, used, int(limits[-1]), "host")
-    of = f" ({size(gauge.used)} of {size(gauge.limit)})"
-    yield from gauge.runs_out("shared-memory", "/dev/shm is full", of)
+    yield from gauge.forecast("shared-memory")
 
 
 def _counts(
@@ -227,13 +233,4 @@ def _counts(
             _Gauge("mappings", host, times_s, mapped, records[-1].most_mappings, "host", pid, role),
         ):
             if gauge.limit > 0 and (gauge.values >= 0).all():
-                of = f" ({gauge.used:.0f} of {gauge.limit})"
-                yield from gauge.runs_out("leak", f"{role} has no {gauge.what} left", of)
-
-
-def _span(seconds: float, soonest: float, latest: float) -> str:
-    """Format a time with the larger side of its interval; without a latest end that is near, the soonest."""
-    off = max(seconds - soonest, latest - seconds)
-    if off >= seconds:
-        return f"{time_span(soonest)} or more"
-    return f"{time_span(seconds)} ± {time_span(off if seconds < 600 else 60 * max(1, round(off / 60)))}"
+                yield from gauge.forecast("leak", role)

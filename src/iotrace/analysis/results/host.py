@@ -126,6 +126,7 @@ class Forecast(ReportPart, frozen=True, kw_only=True):
     seconds_ci95: Annotated[list[float] | None, figure("the same by the interval's ends", null="`seconds` is")] = None
     grows: Annotated[dict[str, float], figure("bytes an hour by process")]
     text: Annotated[str, figure("the sentence")]
+    code: Annotated[str | None, figure("of its rule (`iotrace explain CODE`)", null="older reports")] = None
 
 
 class NumaNode(ReportPart, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from iotrace.units import percent, size
 
 # What holds for all rules of a scope.
 BOUNDS = {
+    "host": "",
     "loader": (
         f"The waits for loaders are {MODERATELY_PERCENT:.0f} % of a step or more, and the change may gain "
         "as much."
@@ -28,7 +29,7 @@ BOUNDS = {
     "device": "Shares are those of the traced window.",
     "trust": "Of a pair of bounds the first is for `caution`, the second for `bad`.",
     "run": "",
-    "sweep": "",
+    **dict.fromkeys(("forecast", "sweep", "setting", "point", "choice"), ""),
 }
 _REMEDY = "Remedy: "
 

@@ -24,6 +24,7 @@ from iotrace.session.manifest import NotCaptured
 
 # The modules that hold the rules of each scope, in the order of their codes.
 SUBJECTS = {
+    "host": ("host",),
     "loader": ("files", "samples", "workers", "sources"),
     "rank": ("cpus", "memory", "waste", "startup", "numa", "repeated", "regions"),
     "loop": ("iterators", "memory", "loop"),
@@ -31,9 +32,14 @@ SUBJECTS = {
     "job": ("job",),
     "trust": ("trust",),
     "run": ("trust",),
+    "forecast": ("forecast",),
     "sweep": ("sweep",),
+    "setting": ("points",),
+    "point": ("points",),
+    "choice": ("points",),
 }
 SCOPES = {
+    "host": "what the doctor sees of a host and a command before a run",
     "loader": "one loader that the training loop waits for",
     "rank": "what holds the making of batches up from outside",
     "loop": "what the training thread itself does",
@@ -41,9 +47,16 @@ SCOPES = {
     "job": "which rank of a job the others wait for",
     "trust": "how far the figures of a rank can be relied on",
     "run": "how far those of the whole run can",
+    "forecast": "what runs out at the rate at which it grows",
     "sweep": "how far the advice of a sweep or a search can be relied on",
+    "setting": "a setting that a search does not try, as this place has no room for it",
+    "point": "what more workers would bring beyond the point that a sweep chose",
+    "choice": "why a sweep advises no point",
 }
 SITE_RULES = "iotrace.rules"  # the entry points that name modules with rules of a site's own
+
+# The levels of what the doctor finds: a part will not be recorded, or a figure is hard to read, or unknown.
+MISSING, WARNING, UNKNOWN = "missing", "warning", "unknown"
 
 Examples = Sequence[dict[str, Any]]
 
@@ -51,7 +64,8 @@ Examples = Sequence[dict[str, Any]]
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What a rule found; times are means per measured step.
 
-    `text` is what was seen, `remedy` the change in short, `how` the same as a sentence with its evidence.
+    `text` is what was seen, `why` why it matters, `remedy` the change in short, `how` the same as a sentence
+    with its evidence.
     `cost_ms` is what it costs now, `gain_ms` what the change saves: at most, or as `gain`, a row of the
     rank's gains, predicts within `gain_interval_ms`. A main cause is most of the wait. `tries`: the
     change may gain nothing. `spares_work`: it makes less to do, where others only do it faster. Findings
@@ -60,6 +74,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     text: str
+    why: str = ""
     remedy: str = ""
     how: str = ""
     command: str = ""

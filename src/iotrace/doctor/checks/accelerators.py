@@ -12,9 +12,10 @@ from contextlib import suppress
 
 import msgspec
 
+from iotrace.analysis.rules.facts.host import HostFacts
 from iotrace.doctor.command import Interpreter
 from iotrace.doctor.probe import last_line
-from iotrace.doctor.results import Check, missing, ok, unknown, warning
+from iotrace.doctor.results import Check, judged, ok, unknown
 from iotrace.doctor.run import TORCH_SECONDS
 from iotrace.doctor.sandbox import Sandbox
 from iotrace.launch.telemetry import Record, amd as amd_smi, nvml
@@ -63,7 +64,7 @@ def judge_nvidia(nodes: int, devices: list[str] | None, error: str, failing: dic
         return ok("nvidia", NO_NVIDIA)
     remedy = "pip install nvidia-ml-py" if "nvidia-ml-py" in error else _CONTAINER
     what = f"{counted(nodes, 'device node')}, but NVML sees none{f': {error}' if error else ''}"
-    return warning("nvidia", what, "no GPU telemetry", remedy)
+    return judged("nvidia", HostFacts(gpus_unseen=what, remedy=remedy))
 
 
 def judge_amd(devices: list[str] | None, error: str, failing: dict[str, str]) -> Check:
@@ -72,7 +73,7 @@ def judge_amd(devices: list[str] | None, error: str, failing: dict[str, str]) ->
         return _seen("amd", "amdsmi", devices, error, failing)
     what = f"an AMD device, but amdsmi sees none{f': {error}' if error else ''}"
     remedy = "pip install amdsmi, of the version of this host's ROCm (/opt/rocm)"
-    return warning("amd", what, "no GPU telemetry", remedy)
+    return judged("amd", HostFacts(gpus_unseen=what, remedy=remedy))
 
 
 def _seen(identity: str, library: str, devices: list[str], error: str, failing: dict[str, str]) -> Check:
@@ -86,8 +87,6 @@ def _seen(identity: str, library: str, devices: list[str], error: str, failing: 
 
 
 TORCH = "torch-profiler"
-BROKEN = "torch cannot be imported"
-_LEAVE_OUT = "reinstall torch; the rest is recorded without it: iotrace run --torch-steps off"
 
 # It prints after each step: where the profiler hangs, the version is known. The profiler is the one that the
 # agent uses, one level below torch.profiler.profile, whose start imports torch._inductor for a second.
@@ -164,30 +163,22 @@ def _merge(output: str) -> TorchFacts:
 
 def judge_torch(facts: TorchFacts, late: str) -> Check:
     """Judge what the process printed before its end or time limit; `late` says why it printed no more."""
-    lost = "no kernels, no compute"
     if facts.absent:
         return unknown(TORCH, "torch is not there", facts.absent)
     if facts.broken:
-        why = "no steps, no data waits: the training program will not run either"
-        return missing(TORCH, f"{BROKEN}: {facts.broken}", why, "repair its environment")
+        return judged(TORCH, HostFacts(torch_error=facts.broken))
     if facts.kineto is False:
         remedy = "install torch from its own wheels, or build it with USE_KINETO=1"
-        return missing(TORCH, f"torch {facts.version} was built without Kineto", lost, remedy)
+        fault = f"torch {facts.version} was built without Kineto"
+        return judged(TORCH, HostFacts(profiler_fault=fault, remedy=remedy))
     if facts.profiler:
-        return missing(TORCH, f"it does not start: {facts.profiler}", lost, _LEAVE_OUT)
+        return judged(TORCH, HostFacts(profiler_fault=f"it does not start: {facts.profiler}"))
     if facts.events is None or facts.devices is None:
         remedy = "iotrace doctor --timeout 300, or see what it does: python -X importtime -c 'import torch'"
         return unknown(TORCH, "no answer", late, remedy)
     if facts.events == 0:
-        return missing(TORCH, "it recorded nothing of an addition", lost, _LEAVE_OUT)
+        return judged(TORCH, HostFacts(profiler_fault="it recorded nothing of an addition"))
     build = ", ".join(f"{name.upper()} {version}" for name, version in facts.build.items()) or "CPU build"
     devices = ", ".join(counted(count, f"{name.upper()} device") for name, count in facts.devices.items())
     what = f"records; {build}, {devices or 'no accelerator that torch can use'}"
-    if facts.build and not facts.devices:
-        return warning(
-            "torch-profiler",
-            what,
-            "torch is built for an accelerator and finds none: the program would train on the CPU",
-            "check the driver and CUDA_VISIBLE_DEVICES; in a container: --gpus all",
-        )
-    return ok(TORCH, what)
+    return judged(TORCH, HostFacts(what=what, finds_no_device=bool(facts.build and not facts.devices)))

@@ -8,11 +8,11 @@ import time
 import timeit
 from pathlib import Path
 
-from iotrace.doctor.results import Check, ok, unknown, warning
+from iotrace.analysis.rules.facts.host import HostFacts
+from iotrace.doctor.results import Check, judged, ok, unknown
 
 SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 _READS = 20_000
-_SLOW_NS = 300.0
 _TIME_ERROR, _STA_UNSYNC = 5, 0x40
 
 
@@ -41,16 +41,8 @@ def check_clock_source(source: Path, cost_ns: float) -> Check:
         name = source.read_text().strip()
     except OSError:
         name = "unknown source"
-    what = f"{name}, {cost_ns:.0f} ns a reading"
-    if cost_ns > _SLOW_NS:
-        faster = "boot with clocksource=tsc, or " if name != "tsc" and _has_tsc(source) else ""
-        return warning(
-            "clock",
-            what,
-            "two readings for each span and each POSIX call: tracing costs more here",
-            f"{faster}trace less with --io PATH",
-        )
-    return ok("clock", what)
+    what, offered = f"{name}, {cost_ns:.0f} ns a reading", name != "tsc" and _has_tsc(source)
+    return judged("clock", HostFacts(what=what, reading_ns=cost_ns, tsc_is_offered=offered))
 
 
 def _has_tsc(source: Path) -> bool:
@@ -64,11 +56,8 @@ def _has_tsc(source: Path) -> bool:
 def check_synchronised(state: int, status: int, max_error_us: int, hosts: int) -> Check:
     """Judge `state`, `status` and `max_error_us` as adjtimex gives them; on one host nothing rests on it."""
     if state == _TIME_ERROR or status & _STA_UNSYNC:
-        what = "CLOCK_REALTIME is not synchronised"
-        if hosts == 1:
-            return ok("clock-sync", what, "that matters only where several hosts take part")
-        why = f"the timelines of the {hosts} hosts may lie apart"
-        return warning("clock-sync", what, why, "start chronyd or ntpd on each")
+        facts = HostFacts(what="CLOCK_REALTIME is not synchronised", unsynchronised_hosts=hosts)
+        return judged("clock-sync", facts, "that matters only where several hosts take part")
     return ok("clock-sync", f"CLOCK_REALTIME is synchronised, to within {max_error_us / 1000:.1f} ms")
 
 

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import psutil
+from msgspec.structs import replace
 
-from iotrace.doctor.results import Check, ok, warning
+from iotrace.analysis.rules.facts.host import Demand, HostFacts
+from iotrace.doctor.results import Check, judged, ok
 from iotrace.launch.telemetry.cgroups import groups_of, memory_use, read_own, read_text
-from iotrace.units import counted, size
-
-_LOW_MEMORY_FRACTION = 0.1
-_PREFETCH = 2  # batches that torch lets each worker make ahead, unless told otherwise
+from iotrace.units import size
 
 
 def cpu_limit(texts: tuple[str, str]) -> float | None:
@@ -55,39 +54,6 @@ def available_memory(texts: tuple[str, str]) -> int:
     return min(available, limited.available_bytes)
 
 
-@dataclass(frozen=True)
-class Demand:
-    """What the command's words ask for: loader workers of each rank (None: not known), and ranks.
-
-    Each worker makes `prefetch` batches ahead, of `batch_size` samples (None: not known).
-    """
-
-    workers: int | None = None
-    ranks: int = 1
-    prefetch: int | None = None
-    batch_size: int | None = None
-
-    @property
-    def in_flight(self) -> int:
-        """Return how many batches workers of all ranks may have made ahead."""
-        return self.ranks * (self.workers or 0) * (_PREFETCH if self.prefetch is None else self.prefetch)
-
-    @property
-    def processes(self) -> int:
-        """Return the number of training processes and workers together."""
-        return self.ranks * (1 + (self.workers or 0))
-
-    @property
-    def in_words(self) -> str:
-        """Describe the training processes and workers."""
-        if self.workers is None:
-            return counted(self.ranks, "training process", "training processes")
-        workers = counted(self.workers, "worker")
-        if self.ranks == 1:
-            return f"{workers} and the training process"
-        return f"{counted(self.ranks, 'training process', 'training processes')} with {workers} each"
-
-
 def check_cpus(
     limit: float | None, affinity: int, cpus: int | None, demand: Demand, threads: int | None = None
 ) -> Check:
@@ -95,44 +61,9 @@ def check_cpus(
 
     `threads` is what OMP_NUM_THREADS says.
     """
-    usable = affinity if limit is None else min(limit, float(affinity))
-    what = f"{_cpus(usable)} usable"
-    limits = []
-    if limit is not None and limit < affinity:
-        limits.append(f"the control group allows {limit:g} of {affinity}")
-    if cpus is not None and cpus > affinity:
-        limits.append(f"the process may run on {affinity} of {cpus}")
-    detail = f" ({'; '.join(limits)})" if limits else ""
-    if demand.processes > max(1, usable):
-        return warning(
-            "cpus",
-            f"{demand.in_words} on {_cpus(usable)}{detail}",
-            "where all of them compute they take turns: batches take longer to make, and training slows down",
-            _fewer(usable, demand),
-        )
-    if limit is not None and limit < affinity and (threads is None or threads > max(1, limit)):
-        return warning(
-            "cpus",
-            f"{what}{detail}",
-            f"torch, and programs that ask os.cpu_count(), start threads for {cpus or affinity} CPUs: the "
-            "kernel then stops them all until the quota's next period",
-            f"set OMP_NUM_THREADS to {max(1, int(usable))}, or ask for more CPUs",
-        )
-    if limits:
-        return ok("cpus", f"{what}{detail}", "os.cpu_count() says more than that")
-    return ok("cpus", what)
-
-
-def _fewer(usable: float, demand: Demand) -> str:
-    """Return the remedy for too many processes: fewer workers, as long as one is left."""
-    fitting = max(1, int(usable / demand.ranks) - 1)
-    if demand.workers is not None and fitting < demand.workers:
-        return f"set num_workers to {fitting} or ask for more CPUs"
-    if demand.ranks > 1:
-        return f"ask for {counted(demand.processes, 'CPU')}, or start fewer training processes"
-    return (
-        f"ask for {counted(demand.processes, 'CPU')}; with num_workers 0 the training process loads by itself"
-    )
+    facts = HostFacts(demand=demand, quota_cpus=limit, affinity=affinity, cpus=cpus, threads=threads)
+    why = "os.cpu_count() says more than that" if facts.cpu_limits else ""
+    return judged("cpus", replace(facts, what=f"{facts.cpus_in_words} usable{facts.cpu_limits}"), why)
 
 
 def check_memory(limited: Limited | None, total: int, available: int, demand: Demand) -> Check:
@@ -146,18 +77,8 @@ def check_memory(limited: Limited | None, total: int, available: int, demand: De
             what += f", of which {size(available)} are available"
     if demand.workers:
         what += f", {size(available / demand.processes)} for each of {demand.processes} processes"
-    if available < _LOW_MEMORY_FRACTION * usable:
-        return warning(
-            "memory",
-            what,
-            "little is left for the page cache: files are read again in each epoch",
-            "end what else holds memory, or ask for more",
-        )
-    return ok("memory", what, "the page cache counts towards it" if usable < total else "")
-
-
-def _cpus(number: float) -> str:
-    return f"{number:g} {'CPU' if number == 1 else 'CPUs'}"
+    facts = HostFacts(what=what, memory_bytes=usable, available_bytes=available)
+    return judged("memory", facts, "the page cache counts towards it" if usable < total else "")
 
 
 def cpus(demand: Demand, environment: Mapping[str, str]) -> Check:

@@ -7,17 +7,17 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+from typing import Any
 
+from msgspec.structs import replace
+
+from iotrace.analysis.rules.facts.host import HostFacts
 from iotrace.doctor.command import Interpreter, python_of, script_of
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe
-from iotrace.doctor.results import Check, missing, ok, unknown, warning
+from iotrace.doctor.results import Check, judged, ok, unknown
 from iotrace.errors import LaunchError
 from iotrace.launch.child import find, script_interpreter
 
-_NOTHING_RUNS = "nothing can be run"
-_OLDEST = (3, 10)
-_OLDEST_SHOWN = ".".join(map(str, _OLDEST))
-_NEWER = f"run the program by Python {_OLDEST_SHOWN} or newer"
 _READERS = ("h5py", "zarr", "numpy", "pillow", "tifffile", "pyarrow", "pandas")
 _INSTALL = "pip install iotrace-agent into that interpreter's environment"
 
@@ -27,16 +27,18 @@ def check_command(command: list[str], path: str | None) -> Check:
     try:
         program = find(command, path)
     except LaunchError as error:
-        return missing("command", str(error), _NOTHING_RUNS, error.remedy)
+        return judged("command", HostFacts(not_runnable=str(error), remedy=error.remedy))
     name, interpreter = script_interpreter(program, path)
     if name and interpreter is None:
         what = f"{shlex.quote(program)} is run by {name!r}, which is not there, or not executable"
-        return missing("command", what, _NOTHING_RUNS, "correct its first line, or install what it names")
+        remedy = "correct its first line, or install what it names"
+        return judged("command", HostFacts(not_runnable=what, remedy=remedy))
     script = script_of(command)
     if script is not None and not os.path.exists(script):
         shown = shlex.quote(script)
         what = f"{program}, but there is no {shown} here"
-        return missing("command", what, _NOTHING_RUNS, f"check its path, or run iotrace where {shown} is")
+        remedy = f"check its path, or run iotrace where {shown} is"
+        return judged("command", HostFacts(not_runnable=what, remedy=remedy))
     return ok("command", python_of(program, path) or program)
 
 
@@ -67,80 +69,64 @@ def judge(probe: Probe, environment: dict[str, str]) -> list[Check]:
         silent = unknown("agent", "the interpreter does not run a tiny program", probe.failure, remedy)
         return [silent, posix]
     agent = check_agent(facts)
-    if probe.facts is None and not is_too_old(facts):
-        agent = missing(
-            "agent",
-            f"a tiny program does not run traced: {probe.failure}",
-            "it runs without iotrace, so it is iotrace that stops it",
-            "please report it, with LD_PRELOAD, PYTHONPATH and the interpreter's version",
-        )
+    if probe.facts is None:
+        agent = judged("agent", _about_agent(facts, stopped_by_iotrace=probe.failure))
     return [check_python(facts), agent, posix, check_start_method(facts), *check_libraries(facts)]
-
-
-def is_too_old(facts: InterpreterFacts) -> bool:
-    """Say whether the agent does not support that version."""
-    return tuple(map(int, facts.version.split(".")[:2])) < _OLDEST
 
 
 def check_python(facts: InterpreterFacts) -> Check:
     """Check the interpreter's implementation and version."""
     what = f"{facts.implementation} {facts.version}"
-    if is_too_old(facts):
-        return missing("python", what, f"the agent needs Python {_OLDEST_SHOWN}", _NEWER)
-    if facts.implementation != "cpython":
-        return warning("python", what, "iotrace is tested with CPython alone", "run the program by CPython")
-    return ok("python", what)
+    about = HostFacts(what=what, version=_version(facts), implementation=facts.implementation)
+    return judged("python", about)
+
+
+def _version(facts: InterpreterFacts) -> tuple[int, ...]:
+    return tuple(map(int, facts.version.split(".")[:2]))
+
+
+def _about_agent(facts: InterpreterFacts, **known: Any) -> HostFacts:
+    return HostFacts(what="does not get into the interpreter", version=_version(facts), **known)
 
 
 def check_agent(facts: InterpreterFacts) -> Check:
     """Check that the agent was there before the program's first line; else find what keeps it out."""
-    what = "does not get into the interpreter"
-    lost = "no steps, no data waits, no read paths"
-    if is_too_old(facts):
-        return missing("agent", what, f"it needs Python {_OLDEST_SHOWN}: {lost}", _NEWER)
+    kept_out, remedy = "its start failed, or the environment was emptied", _INSTALL
+    if facts.no_site:
+        kept_out, remedy = "python -S loads no site, hence no agent", "leave out -S"
+    elif facts.isolated or facts.ignore_environment:
+        option = "-I" if facts.isolated else "-E"
+        kept_out = f"python {option} ignores PYTHONPATH, and iotrace is not installed there"
+        remedy = f"{_INSTALL}, or leave out {option}"
     if facts.agent:
         way = "installed there" if facts.packages.get("iotrace-agent") else "through PYTHONPATH"
-        return ok("agent", f"gets into the interpreter, {way}")
-    if facts.no_site:
-        return missing("agent", what, f"python -S loads no site, hence no agent: {lost}", "leave out -S")
-    if facts.isolated or facts.ignore_environment:
-        option = "-I" if facts.isolated else "-E"
-        return missing(
-            "agent",
-            what,
-            f"python {option} ignores PYTHONPATH, and iotrace is not installed there: {lost}",
-            f"{_INSTALL}, or leave out {option}",
-        )
-    return missing("agent", what, f"its start failed, or the environment was emptied: {lost}", _INSTALL)
+        about = replace(_about_agent(facts), what=f"gets into the interpreter, {way}")
+        return judged("agent", about)
+    return judged("agent", _about_agent(facts, kept_out=kept_out, remedy=remedy))
 
 
 def check_posix(probe: Probe, environment: dict[str, str]) -> Check:
     """Check that the recorder is installed, loads, and saw the tiny program's reads."""
-    capture, lost = probe.capture, "no POSIX calls: reading and decoding cannot be charged to files"
+    capture = probe.capture
     if capture.why_not:
-        return missing("posix", capture.why_not, lost, capture.remedy)
+        return judged("posix", HostFacts(no_recorder=capture.why_not, remedy=capture.remedy))
     if probe.facts is None:
         return unknown(
             "posix", "the preloaded tracer could not be tried", "the tiny program did not run", "see agent"
         )
     if probe.reads_seen is None:
-        what = "the recorder of POSIX calls is not loaded into the interpreter"
-        if not probe.facts.asked_for:
-            why = f"what starts it takes LD_PRELOAD out of its environment: {lost}"
-            return missing("posix", what, why, "start it without env -i, or put that before iotrace")
         libc = " ".join(filter(None, platform.libc_ver())) or "this C library"
-        remedy = f"the interpreter must be dynamically linked with glibc ({libc} here)"
-        return missing("posix", what, probe.failure or lost, remedy)
+        facts = HostFacts(
+            is_preloaded=False,
+            preload_asked_for=probe.facts.asked_for,
+            why=probe.failure,
+            remedy=f"the interpreter must be dynamically linked with glibc ({libc} here)",
+        )
+        return judged("posix", facts)
     inherited = environment.get("LD_PRELOAD", "")
     beside = f", before {inherited}" if inherited else ""
-    if probe.reads_seen != READS:
-        return missing(
-            "posix",
-            f"the recorder is loaded{beside}, but saw {probe.reads_seen} of {READS} reads",
-            lost,
-            "unset LD_PRELOAD" if inherited else "please report it",
-        )
-    return ok("posix", f"the recorder saw all {READS} reads of a tiny program{beside}")
+    what = f"the recorder saw all {READS} reads of a tiny program{beside}"
+    return judged("posix", HostFacts(what=what, reads=(probe.reads_seen, READS), preloads=inherited))
 
 
 def check_start_method(facts: InterpreterFacts) -> Check:
@@ -163,10 +149,4 @@ def check_libraries(facts: InterpreterFacts) -> list[Check]:
     libraries = ok("libraries", ", ".join(readers) or f"none of {', '.join(_READERS)} there")
     if "torch" in versions:
         return [ok("torch", versions["torch"]), libraries]
-    lacking = warning(
-        "torch",
-        "the interpreter does not find it",
-        "steps and data waits are then those of other loaders alone: docs/loaders.md, iotrace.batches",
-        "where the program uses torch, name its own interpreter: iotrace doctor -- /path/to/python",
-    )
-    return [lacking, libraries]
+    return [judged("torch", HostFacts(torch_absent=True)), libraries]

@@ -9,16 +9,14 @@ from typing import NamedTuple
 
 import psutil
 
-from iotrace.doctor.checks.cpus_and_memory import Demand
-from iotrace.doctor.results import Check, ok, warning
+from iotrace.analysis.rules.facts.host import Demand, HostFacts
+from iotrace.doctor.results import Check, judged
 from iotrace.launch.telemetry.cgroups import groups_of, read_own, read_text
 from iotrace.units import counted, size
 
 SHM = "/dev/shm"
-_SMALL_SHM_BYTES = 1 << 30
 _OWN_DESCRIPTORS = 256  # of a training process: its libraries', and the agent's
 _FEW_TENSORS = 8  # of a batch
-_FULL_SHM_FRACTION = 0.1
 _MOST_MAPPINGS = "/proc/sys/vm/max_map_count"
 
 
@@ -52,24 +50,14 @@ def check_shm(path: str, demand: Demand) -> Check:
     try:
         usage = psutil.disk_usage(path)
     except FileNotFoundError:
-        why = "DataLoader workers cannot pass batches"
-        return warning("shm", f"there is no {path}", why, "mount a tmpfs there")
+        return judged("shm", HostFacts(shm=path))
     total, free = usage.total, usage.free
     what = f"{size(free)} free of {size(total)} in {path}"
     if count := demand.in_flight:
         what += f", {size(free / count)} for each of {counted(count, 'batch', 'batches')} in flight"
         if demand.batch_size:
             what += f" ({size(free / count / demand.batch_size)} a sample)"
-    if demand.workers != 0 and (total < _SMALL_SHM_BYTES or free < _FULL_SHM_FRACTION * total):
-        larger = f"mount -o remount,size=8G {path}; of a container docker run --shm-size=8g, or --ipc=host"
-        return warning(
-            "shm",
-            what,
-            "workers' batches lie there (prefetch_factor of each, 2 by default): when it is full, a worker "
-            "dies by SIGBUS",
-            larger if total < _SMALL_SHM_BYTES else f"empty {path}",
-        )
-    return ok("shm", what)
+    return judged("shm", HostFacts(what=what, shm=path, shm_bytes=total, shm_free_bytes=free, demand=demand))
 
 
 def limits(demand: Demand) -> Check:
@@ -106,7 +94,5 @@ def check_limits(limits: dict[str, int], demand: Demand) -> Check:
         if left < _FEW_TENSORS:
             enough = 1 << (_OWN_DESCRIPTORS + _FEW_TENSORS * batches - 1).bit_length()
             low["open files"] = _LIMITS["open files"]._replace(remedy=f"ulimit -n {enough}")
-    if not low:
-        return ok("limits", what)
-    why = "; ".join(f"{name}: {limit.why}" for name, limit in low.items())
-    return warning("limits", what, why, " && ".join(limit.remedy for limit in low.values()))
+    too_low = {name: (limit.why, limit.remedy) for name, limit in low.items()}
+    return judged("limits", HostFacts(what=what, too_low=too_low))

@@ -8,16 +8,11 @@ from pathlib import Path
 
 import psutil
 
-from iotrace.doctor.results import Check, missing, ok, unknown, warning
+from iotrace.analysis.rules.facts.host import HostFacts
+from iotrace.doctor.results import Check, judged, ok, unknown
 from iotrace.errors import LaunchError
 from iotrace.launch.session_directory import job_of, refuse_taken, task_of
 from iotrace.units import size
-
-_LITTLE_BYTES = 1 << 30
-_FULL_BYTES = 64 << 20
-
-_NOTHING = "nothing can be recorded"
-_ANOTHER = "name another: -o DIR"
 
 _NETWORK = "over the network: opening and asking for sizes costs a round trip"
 _MEANINGS = {
@@ -86,9 +81,9 @@ def output(directory: str | None, mounts: list[Mount]) -> Check:
         try:
             refuse_taken(path, job_of(os.environ), task_of(os.environ))
         except LaunchError as error:
-            return missing("output", str(error), _NOTHING, error.remedy)
+            return judged("output", HostFacts(unwritable=str(error), remedy=error.remedy))
         except OSError as error:
-            return missing("output", f"{path} cannot be read: {error.strerror}", _NOTHING, _ANOTHER)
+            return judged("output", HostFacts(unwritable=f"{path} cannot be read: {error.strerror}"))
     return check_output(path, mounts)
 
 
@@ -97,19 +92,16 @@ def check_output(directory: Path, mounts: list[Mount]) -> Check:
     try:
         existing = Path(os.path.realpath(directory))
     except FileNotFoundError:
-        return missing("output", "the current directory was deleted", _NOTHING, "cd to one that is there")
+        remedy = "cd to one that is there"
+        return judged("output", HostFacts(unwritable="the current directory was deleted", remedy=remedy))
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     mount = mount_of(str(existing), mounts)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        return missing("output", f"{directory} cannot be written", _NOTHING, _ANOTHER)
+        return judged("output", HostFacts(unwritable=f"{directory} cannot be written"))
     status = os.statvfs(existing)
     free = status.f_bavail * status.f_frsize
     what = f"{size(free)} free in {directory}" + (f", on {mount.kind}" if mount else "")
-    if free < _FULL_BYTES or (status.f_files and not status.f_favail):
-        lacking = "no inodes" if free >= _FULL_BYTES else "too little"
-        return missing("output", what, f"{lacking}: the recording would be cut", f"free some, or {_ANOTHER}")
-    if free < _LITTLE_BYTES:
-        return warning("output", what, "a traced POSIX call takes about 220 bytes", _ANOTHER)
     volatile = "in memory: it is lost at a reboot" if mount and mount.kind in ("tmpfs", "ramfs") else ""
-    return ok("output", what, volatile)
+    has_inodes = not status.f_files or bool(status.f_favail)
+    return judged("output", HostFacts(what=what, free_bytes=free, has_inodes=has_inodes), volatile)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from contextlib import closing, suppress
 
-from iotrace.doctor.results import Check, missing, ok, warning
+from iotrace.analysis.rules.facts.host import HostFacts
+from iotrace.doctor.results import Check, judged
 from iotrace.launch.telemetry.procfs import read_stat
 from iotrace.launch.telemetry.system import System
 from iotrace.launch.telemetry.tree import Member
 
-_PRESSURE = "pressure (PSI)"
 # The sidecar's figures, and the names that people use.
 _FIGURES = {"cpus": "CPUs", "memory": "memory", "disks": "disks", "net": "network"}
-_FIGURES["cpu_pressure_us"] = _PRESSURE
+_FIGURES["cpu_pressure_us"] = "pressure (PSI)"
 _ENERGY = "energy is that of GPUs; the CPUs' (RAPL) is not read"
 
 
@@ -32,14 +32,10 @@ def _samples_itself() -> bool:
 
 def check_telemetry(processes: bool, figures: set[str]) -> Check:
     """Judge whether a process could be sampled, and which `figures` of the host were there."""
-    if not processes:
-        return missing("telemetry", "/proc shows no processes", "no telemetry", "mount /proc")
     found = [shown for name, shown in _FIGURES.items() if name in figures]
     lacking = [shown for name, shown in _FIGURES.items() if name not in figures]
     what = ", ".join(["processes", *found])
-    if not lacking:
-        return ok("telemetry", what, _ENERGY)
-    remedy = "a container may show /proc and /sys in part"
-    if lacking == [_PRESSURE]:
-        remedy = "boot with psi=1, where the kernel has it"
-    return warning("telemetry", what, f"not available here: {', '.join(lacking)}; {_ENERGY}", remedy)
+    facts = (
+        HostFacts(what=what, why=_ENERGY, lacking=lacking) if processes else HostFacts(processes_hidden=True)
+    )
+    return judged("telemetry", facts, _ENERGY)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
+from iotrace.analysis.rules.facts.sweep import SettingFacts
+from iotrace.analysis.rules.model import Finding, find_all
 from iotrace.sweeps.grid import (
     CV2_THREADS,
     IN_ORDER,
@@ -25,7 +27,6 @@ from iotrace.sweeps.grid import (
 from iotrace.sweeps.model import Predictor, Seen
 from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.tune.results import NoEffect
-from iotrace.units import percent, size
 
 Params = dict[str, str]
 
@@ -105,8 +106,6 @@ def _computes(seen: Seen) -> bool:
     return computed > _COMPUTED * (computed + slept)
 
 
-_SHARE = 0.8  # of what is left: what batches and workers may take of it
-_WORKERS_PER_CPU = 4
 _DESCRIPTORS = 64  # of a program, beside its workers'
 _OF_WORKER, _OF_BATCH = 8, 4  # descriptors: pipes and queues; tensors on their way
 
@@ -120,32 +119,25 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     descriptors: int | None = None
 
 
-def refused(params: Mapping[str, str], seen: Seen, place: Place) -> str | None:
-    """Say why there is no room for `params`; None where there is. `seen` is the program's own run."""
+def refused(params: Mapping[str, str], seen: Seen, place: Place) -> Finding | None:
+    """Find why there is no room for `params`; None where there is. `seen` is the program's own run."""
     settings = {**seen.settings, **params}
     workers, before = int(settings.get(WORKERS, 0)), int(seen.settings.get(WORKERS, 0))
-    prefetch = int(settings.get(PREFETCH, 2))
-    ranks = max(1, seen.ranks)
-    of_ranks = f" for each of {ranks} ranks" if ranks > 1 else ""
-    if workers * ranks > _WORKERS_PER_CPU * place.cpus:
-        return f"{workers} workers{of_ranks} on {place.cpus:g} CPUs (over {_WORKERS_PER_CPU} for each)"
+    prefetch, ranks = int(settings.get(PREFETCH, 2)), max(1, seen.ranks)
     more = ranks * (workers - before)
-    if place.memory_bytes is not None and seen.worker_bytes and more > 0:
-        needed = more * seen.worker_bytes
-        if needed > _SHARE * place.memory_bytes:
-            return f"{more} workers more may need {size(needed)} of memory: {_left(place.memory_bytes)}"
-    if place.shm_bytes is not None and seen.batch_bytes:
-        needed = int(ranks * workers * (prefetch + 1) * seen.batch_bytes)
-        if needed > _SHARE * place.shm_bytes:
-            return f"its batches need {size(needed)} of /dev/shm: {_left(place.shm_bytes)}"
-    needed = _DESCRIPTORS + workers * (_OF_WORKER + prefetch * _OF_BATCH)
-    if place.descriptors is not None and needed > place.descriptors:
-        return f"it needs some {needed} descriptors, and the limit is {place.descriptors} (ulimit -n)"
-    return None
-
-
-def _left(free_bytes: int) -> str:
-    return f"over {percent(_SHARE)} of the {size(free_bytes)} that are free"
+    facts = SettingFacts(
+        workers=workers,
+        ranks=ranks,
+        cpus=place.cpus,
+        more_workers=more,
+        memory_needed_bytes=more * seen.worker_bytes if seen.worker_bytes and more > 0 else None,
+        memory_left_bytes=place.memory_bytes,
+        shm_needed_bytes=ranks * workers * (prefetch + 1) * seen.batch_bytes if seen.batch_bytes else None,
+        shm_left_bytes=place.shm_bytes,
+        descriptors_needed=_DESCRIPTORS + workers * (_OF_WORKER + prefetch * _OF_BATCH),
+        descriptors=place.descriptors,
+    )
+    return next(iter(find_all("setting", facts)), None)
 
 
 class NoRoomError(Exception):

@@ -38,10 +38,11 @@ class NoEffect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting that this place has no room for, with the figure."""
+    """A setting that this place has no room for, with the figure, and the code of the rule."""
 
     params: dict[str, str]
     why: str
+    code: str | None = None
 
 
 class TuneResult(msgspec.Struct, frozen=True, kw_only=True):

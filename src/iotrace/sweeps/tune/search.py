@@ -279,7 +279,7 @@ class Search:
                 if not any(own_workers(seen) < failed <= workers for failed in self._failing):
                     yield params
             elif list(params) == [WORKERS] and all(each.params != params for each in self.refused):
-                self.refused.append(Refused(params=params, why=why))
+                self.refused.append(Refused(params=params, why=why.text, code=why.rule))
 
     def _try(self, changes: Iterable[Params], seen: Seen) -> None:
         """Measure each change on top of the best; what has no effect is kept with the evidence."""

@@ -12,10 +12,12 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.rules.facts.device import DeviceFacts
+from iotrace.analysis.rules.facts.forecast import ForecastFacts
+from iotrace.analysis.rules.facts.host import Demand, HostFacts
 from iotrace.analysis.rules.facts.job import JobFacts
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.facts.sweep import SweepFacts
+from iotrace.analysis.rules.facts.sweep import ChoiceFacts, PointFacts, SettingFacts, SweepFacts
 from iotrace.analysis.rules.model import Rule
 from iotrace.analysis.rules.trust import RunFacts, TrustFacts
 from iotrace.sources.records import IteratorStart
@@ -145,7 +147,39 @@ def _sweep(changes: dict[str, Any]) -> SweepFacts:
     return SweepFacts(**{**known, **changes})
 
 
+def _host(changes: dict[str, Any]) -> HostFacts:
+    """A check of the doctor that saw what the changes say, for a command of so many `workers`."""
+    return HostFacts(demand=Demand(changes.pop("workers", None)), **changes)
+
+
+def _forecast(changes: dict[str, Any]) -> ForecastFacts:
+    """Memory that is at its limit in two hours."""
+    known = {"what": "memory", "kind": "growth", "used": 8.0 * (1 << 30), "limit": 16.0 * (1 << 30)}
+    times_s = {"seconds": 7200.0, "soonest_s": 6600.0, "latest_s": 7800.0}
+    return ForecastFacts(**{**known, **times_s, **changes})
+
+
+def _setting(changes: dict[str, Any]) -> SettingFacts:
+    """Eight workers on eight CPUs, of one rank."""
+    return SettingFacts(**{"workers": 8, "ranks": 1, "cpus": 8.0, **changes})
+
+
+def _point(changes: dict[str, Any]) -> PointFacts:
+    """Four workers, the most that were tried, which still wait a third of a step."""
+    return PointFacts(**{"workers": 4, "wait_fraction": 0.33, "stopped_by": "workers", **changes})
+
+
+def _choice(changes: dict[str, Any]) -> ChoiceFacts:
+    """Two points that gave figures."""
+    return ChoiceFacts(**{"points": 2, **changes})
+
+
 _MADE: dict[str, Any] = {
+    "forecast": _forecast,
+    "setting": _setting,
+    "point": _point,
+    "choice": _choice,
+    "host": _host,
     "loader": _loader,
     "rank": _rank,
     "loop": _rank,

@@ -1,4 +1,4 @@
-"""What is known of all runs of a sweep or a search: what doubts of its advice rest on."""
+"""What is known of the runs of a sweep or a search: what its advice and doubts of it rest on."""
 
 from __future__ import annotations
 
@@ -27,3 +27,62 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
     missing: int = 0
     is_proven: bool = True
     is_whole: bool = True
+
+
+class SettingFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a setting may need beside the program's own, of a place where so much is left; None is unknown.
+
+    `workers` are those of each of `ranks`, on `cpus`; `more_workers` of all ranks are added.
+    """
+
+    workers: int
+    ranks: int
+    cpus: float
+    more_workers: int = 0
+    memory_needed_bytes: float | None = None
+    memory_left_bytes: int | None = None
+    shm_needed_bytes: float | None = None
+    shm_left_bytes: int | None = None
+    descriptors_needed: int = 0
+    descriptors: int | None = None
+
+
+class PointFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The chosen point of a sweep, and the next one with more workers; None is unknown.
+
+    It still waits `wait_fraction` of a step, of which `left` names the largest part; `unmade_fraction` of
+    the wait is for batches that were not made yet. `stopped_by` is what bounds it. With `next_workers`
+    it is `next_is_faster`, or takes `next_compute_ms` to compute a step instead of `compute_ms`.
+    """
+
+    workers: int
+    wait_fraction: float
+    stopped_by: str
+    left: str = ""
+    disturbed: bool = False
+    unmade_fraction: float | None = None
+    next_workers: int | None = None
+    next_is_faster: bool = False
+    compute_ms: float | None = None
+    next_compute_ms: float | None = None
+
+    @property
+    def waits(self) -> str:
+        """Say how much of a step it waits."""
+        return f"{100 * self.wait_fraction:.0f} % of the step"
+
+
+class ChoiceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in the way of a choice between points, of which `points` gave figures.
+
+    `only` is the one that did, `vague` has no interval. `above_ceiling` names the point that is faster than
+    its ceiling, `apart` two of which one may be faster; each with its figures. `quiet` says how to
+    measure anew.
+    """
+
+    points: int
+    only: str = ""
+    vague: str = ""
+    above_ceiling: tuple[str, str] | None = None
+    apart: tuple[str, str] | None = None
+    quiet: str = ""
