@@ -15,20 +15,43 @@ from tests.support.kineto import Event, event, operator, step, trace_of
 
 _AURORA = [
     {
-        **{"ph": "X", "cat": "cpu_op", "name": "aten::addmm", "pid": 9, "tid": 9},
-        **{"ts": 95786069998.433, "dur": 44332.734, "args": {"External id": 5, "Sequence number": 1}},
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::addmm",
+        "pid": 9,
+        "tid": 9,
+        "ts": 95786069998.433,
+        "dur": 44332.734,
+        "args": {"External id": 5, "Sequence number": 1},
     },
     {
-        **{"ph": "X", "cat": "xpu_runtime", "name": "urEnqueueKernelLaunch", "pid": 9, "tid": 9},
-        **{"ts": 95786113648.115, "dur": 640.29, "args": {"External id": 5, "correlation": 4131}},
+        "ph": "X",
+        "cat": "xpu_runtime",
+        "name": "urEnqueueKernelLaunch",
+        "pid": 9,
+        "tid": 9,
+        "ts": 95786113648.115,
+        "dur": 640.29,
+        "args": {"External id": 5, "correlation": 4131},
     },
     {
-        **{"ph": "X", "cat": "kernel", "name": "gemm_kernel", "pid": 0, "tid": 0},
-        **{"ts": 95786114294.336, "dur": 8.96},
+        "ph": "X",
+        "cat": "kernel",
+        "name": "gemm_kernel",
+        "pid": 0,
+        "tid": 0,
+        "ts": 95786114294.336,
+        "dur": 8.96,
         "args": {
-            **{"External id": 5, "kernel_id": 1, "l0 queue": "0x000055d08b8fc138", "sycl queue": 64},
-            **{"context": "0x000055d08918fc78", "correlation": 4131, "device": 0},
-            **{"submitted": 1790952812114058336, "appended": 1790952812114058336},
+            "External id": 5,
+            "kernel_id": 1,
+            "l0 queue": "0x000055d08b8fc138",
+            "sycl queue": 64,
+            "context": "0x000055d08918fc78",
+            "correlation": 4131,
+            "device": 0,
+            "submitted": 1790952812114058336,
+            "appended": 1790952812114058336,
         },
     },
 ]
@@ -139,7 +162,8 @@ def test_the_host_waits_for_its_queue_behind_which_the_device_idles() -> None:
     report = _report(*events)
     assert report.verdict.kind == "device-idle"
     found = report.ranks[0].accelerator
-    assert found is not None and found.idle_time is not None
+    assert found is not None
+    assert found.idle_time is not None
     parts = {part.cause: part for part in found.idle_time.parts}
     assert parts["synchronisation"].call == "urQueueFinish"
     codes = [item.code for item in report.recommendations]

@@ -52,7 +52,7 @@ _OPERATORS = {
 CATEGORIES = (*_KERNELS, "communication", "other")
 _MOSTLY = 0.9
 _DIRECTION = re.compile(r"\b(?:Memcpy |Copy)?([HDP])(?:ost|evice|eer)?To([HDP])", re.IGNORECASE)
-# Level Zero's M is memory of the program, pageable; H is what SYCL allocated on the host, pinned; S is shared.
+# Level Zero's M is memory of the program, pageable; H is of SYCL's on the host, pinned; S is shared.
 _LEVEL_ZERO = re.compile(r"Memcpy ([MHD])2([MHD]) \(")
 _IN_LEVEL_ZERO = {"M": "H"}
 
