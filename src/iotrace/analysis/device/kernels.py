@@ -93,7 +93,7 @@ def kernels_of(windows: Sequence[Window]) -> list[Kernel]:
     found = []
     for name, one in sums.items():
         lasted = np.concatenate(one.lasted)
-        operator, module = max(one.by_launcher, key=lambda each: one.by_launcher[each])
+        operator, module = (_most(one.by_launcher, at) for at in range(2))
         found.append(
             Kernel(
                 name=name,
@@ -113,6 +113,14 @@ def kernels_of(windows: Sequence[Window]) -> list[Kernel]:
             )
         )
     return sorted(found, key=lambda one: (-one.total_us, one.name))
+
+
+def _most(by_launcher: dict[tuple[str | None, str | None], int], at: int) -> str | None:
+    """Name the operator (`at` 0) or module (1) that launched most of the time."""
+    totals: dict[str | None, int] = {}
+    for launcher, ns in by_launcher.items():
+        totals[launcher[at]] = totals.get(launcher[at], 0) + ns
+    return max(totals, key=lambda each: totals[each])
 
 
 def _add(sums: dict[str, _Sums], window: Window) -> None:
