@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 LIBRARY = "_compiled.so"
-_INTERFACE = 6  # of `scan.c`: a library that was compiled before an update is not used
+_INTERFACE = 7  # of `scan.c`: a library that was compiled before an update is not used
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from tools.benchmarks.big import write_session
 
 from iotrace.analysis.device.accelerator import accelerator_of, waits_of
 from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.critical_path import critical_path_of
 from iotrace.analysis.device.gaps import Origin
+from iotrace.analysis.device.stream_waits import Queues
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.cli import app
 from iotrace.errors import UsageError
@@ -51,7 +54,7 @@ def test_the_tracks_of_a_device() -> None:
     found = activity()
     of_all = np.zeros(len(found.trace.events), dtype=np.int64)
     (own,) = derived_of(found, waits_of(found), 30.0, of_all, "rank 1 · ").values()
-    idle, modules = own.tracks
+    idle, path, modules = own.tracks
     shown = [(item.name, item.start_ns - BASE_NS, item.end_ns - BASE_NS) for item in idle.slices]
     # A short one is shown where it is among the ten longest.
     assert (idle.name, shown) == (
@@ -61,6 +64,15 @@ def test_the_tracks_of_a_device() -> None:
             ("idle · kernel wait · aten::copy_", 70_000, 72_000),
         ],
     )
+    shown = [(item.name, item.start_ns - BASE_NS, item.end_ns - BASE_NS) for item in path.slices]
+    assert path.name == "rank 1 · critical path"
+    assert shown[:4] == [
+        ("aten::mm", 2_000, 3_000),
+        ("cudaLaunchKernel", 3_000, 3_500),
+        ("aten::mm", 3_500, 8_000),
+        ("host", 8_000, 21_000),
+    ]
+    assert shown[4] == ("data wait", 21_000, 50_000)
     assert [(item.name, item.start_ns - BASE_NS, item.end_ns - BASE_NS) for item in modules.slices] == [
         ("forward", 5_000, 20_000),
         ("encoder", 5_000, 20_000),
@@ -72,6 +84,23 @@ def test_the_tracks_of_a_device() -> None:
         (1_000, 1), (3_000, 2), (5_000, 1), (10_000, 0),
         (53_000, 1), (56_000, 2), (60_000, 1), (72_000, 0),
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(SHARED is None, reason="shared/traces lies beside the checkout on some machines alone")
+@pytest.mark.parametrize("name", ["resnet50_num_workers_0.pt.trace", "nccl_2ranks_rank0"])
+def test_the_critical_path_on_the_timeline_is_that_of_the_report(name: str) -> None:
+    found = Activity(read_kineto(shared_trace(f"{name}.json.gz")))
+    of_all = np.zeros(len(found.trace.events), dtype=np.int64)
+    (own,) = derived_of(found, waits_of(found), 30.0, of_all).values()
+    slices = next(track.slices for track in own.tracks if track.name == "critical path")
+    told = critical_path_of([Queues(found)])
+    assert told is not None
+    drawn = dict.fromkeys(told.by_kind_us, 0.0)
+    for item in slices:
+        assert item.args is not None
+        drawn[str(item.args["kind"])] += (item.end_ns - item.start_ns) / 1e3
+    assert drawn == pytest.approx(told.by_kind_us)
+    assert all(one.end_ns <= other.start_ns for one, other in pairwise(slices))
 
 
 def test_counters_of_what_a_device_was_used_for() -> None:
@@ -197,7 +226,7 @@ def test_eight_ranks_stand_in_order_each_beside_its_device(tmp_path: Path) -> No
     expected = []
     for rank in range(8):
         host, device = f"rank {rank} / python ({4000 + 3 * rank % 8}) · CPU", f"rank {rank} / GPU {rank}"
-        rows = (f"rank {rank} · idle", "modules", "stream 7", "stream 20")
+        rows = (f"rank {rank} · idle", f"rank {rank} · critical path", "modules", "stream 7", "stream 20")
         expected += [f"rank {rank}", host, f"{host} / main thread", device]
         expected += [f"{device} / {row}" for row in rows]
     queues = [f"counters / rank {rank} · GPU {rank}" for rank in range(8)]

@@ -12,7 +12,9 @@ import pytest
 from iotrace.analysis.device.accelerator import accelerator_of
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.kernels import uses_tensor_cores
-from iotrace.analysis.efficiency.flops import Work, peaks_of, work_of
+from iotrace.analysis.efficiency.flops import Work, work_of
+from iotrace.analysis.efficiency.peaks import peaks_of
+from iotrace.analysis.efficiency.traffic import traffic_of
 from iotrace.analysis.program.memory import memory_of
 from iotrace.analysis.results import Accelerator
 from iotrace.sources.kineto.reader import read_kineto
@@ -261,6 +263,66 @@ def test_without_shapes_or_a_known_device_nothing_is_told() -> None:
     assert found.shapes[0].tflop_per_s is not None
 
 
+BF16, HALF = "c10::BFloat16", "c10::Half"
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "types", "moved"),
+    [
+        ("aten::mul", [(16, 8), (16, 1)], [BF16, BF16], ("elementwise", 2 * (128 + 16 + 128))),
+        ("aten::mul", [(8,), (16, 8)], [BF16, BF16], ("elementwise", 2 * (8 + 128 + 128))),
+        ("aten::mul", [(16, 8), ()], ["float", "double"], ("elementwise", 4 * 256)),  # by a number
+        ("aten::add_", [(16, 8), (16, 8)], ["float", "float"], ("elementwise", 4 * 384)),
+        ("aten::silu", [(16, 8)], [HALF], ("elementwise", 2 * 256)),
+        ("aten::copy_", [(16, 8), (16, 8), ()], ["float", BF16, "Scalar"], ("elementwise", 128 * 6)),
+        ("aten::native_layer_norm", [(16, 8), (), (8,), (8,)], [BF16, "", BF16, BF16], ("norm", 2 * 256)),
+        ("aten::native_layer_norm_backward", [(16, 8), (16, 8)], [BF16, BF16], ("norm", 2 * 384)),
+        ("aten::_softmax", [(16, 8), ()], ["float", "Scalar"], ("reduction", 4 * 256)),
+        ("aten::mean", [(16, 8), ()], ["float", "ScalarList"], ("reduction", 4 * 128)),
+        ("aten::add", [(16, 8), (16, 8)], ["float", BF16], None),  # the output's type is not told
+        ("aten::add", [(16, 8), (3, 8)], [BF16, BF16], None),
+        ("aten::add", [(), (16, 8)], ["float", "float"], None),
+        ("aten::silu", [(16, 8)], ["c10::Strange"], None),
+        ("aten::mm", [(16, 8), (8, 4)], [BF16, BF16], None),
+        ("aten::embedding", [(9, 8), (4,)], [BF16, "long int"], None),
+    ],
+)
+def test_bytes_that_an_operator_moves_at_least(
+    name: str, shapes: list[Any], types: list[str], moved: tuple[str, int] | None
+) -> None:
+    assert traffic_of(name, Inputs(tuple(shapes), tuple(types))) == moved
+
+
+def elementwise(at: float, size: int, us: float, name: str = "vectorized_elementwise_kernel") -> list[Event]:
+    shapes = {"Input_Dims": [[size, size], [size, size]], "Input_type": [BF16, BF16]}
+    kind = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
+    op = "aten::copy_" if kind == "gpu_memcpy" else "aten::mul"
+    return [operator(op, at, at + 5, **shapes), *kernel(at + 10, at + 10 + us, at + 1, name, category=kind)]
+
+
+def test_rates_of_memory_and_their_share_of_a_category() -> None:
+    other = [operator("aten::sigmoid_grad", 5000, 5005), *kernel(5010, 5050, 5001, "elementwise_kernel")]
+    found = found_in(elementwise(0, 4096, 60), elementwise(1000, 4096, 60), other, **H100)
+    (row,) = found.shapes
+    moved = 3 * 4096 * 4096 * 2
+    rate = moved / 60e3
+    assert (row.bytes_per_call, row.bound, row.device_self_us) == (moved, "memory", 120)
+    assert row.gb_per_s == pytest.approx(rate)
+    assert row.roofline_pct == pytest.approx(100 * rate / 3350)
+    (category,) = found.categories
+    assert (category.gb_per_s, category.roofline_pct) == pytest.approx((rate, 100 * rate / 3350))
+    assert category.known_pct == pytest.approx(75)
+
+
+def test_no_rate_of_memory_is_told_where_a_copy_or_a_cache_is() -> None:
+    """A copy may go over the bus; what a cache holds comes faster than the memory gives it."""
+    copied = found_in(elementwise(0, 4096, 60, "Memcpy HtoD (Pinned -> Device)"), **H100).shapes[0]
+    assert (copied.bytes_per_call, copied.gb_per_s) == (None, None)
+    cached = found_in(elementwise(0, 1024, 1), **H100).shapes[0]
+    assert cached.gb_per_s == pytest.approx(3 * 1024 * 1024 * 2 / 1e3)
+    assert cached.roofline_pct is None
+
+
 # Name in traces, unit's number, FLOP of each a clock, clock in GHz, for 16 bits; then for single precision.
 _UNITS = (
     ("Tesla V100-SXM2-32GB", (640, 128, 1.53), (5120, 2, 1.53)),
@@ -268,6 +330,11 @@ _UNITS = (
     ("NVIDIA A100-SXM4-80GB", (432, 512, 1.41), (6912, 2, 1.41)),
     ("NVIDIA H100 80GB HBM3", (528, 1024, 1.83), (16896, 2, 1.98)),
     ("NVIDIA H100 PCIe", (456, 1024, 1.62), (14592, 2, 1.755)),
+    ("NVIDIA L40S", (568, 256, 2.49), (18176, 2, 2.52)),
+    ("NVIDIA GeForce RTX 3090", (328, 128, 1.695), (10496, 2, 1.695)),
+    ("NVIDIA GeForce RTX 4090", (512, 128, 2.52), (16384, 2, 2.52)),
+    ("AMD Instinct MI250X / MI250", (110, 1024, 1.7), (110, 256, 1.7)),
+    ("AMD Instinct MI325X", (304, 2048, 2.1), (304, 256, 2.1)),
     ("AMD Instinct MI210", (104, 1024, 1.7), (104, 256, 1.7)),
     ("AMD Instinct MI300X", (304, 2048, 2.1), (304, 256, 2.1)),
 )
@@ -283,7 +350,17 @@ def test_peaks_are_those_of_units_and_clocks(
         assert math.prod(own) / 1e3 == pytest.approx(found.tflop_per_s[kind], rel=0.007), kind
 
 
-@pytest.mark.parametrize("name", ["Tesla V100-DGXS-32GB", "NVIDIA GB200", "NVIDIA A100-PG509-200", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Tesla V100-DGXS-32GB",
+        "NVIDIA GB200",
+        "NVIDIA A100-PG509-200",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA H20-3e",
+        "",
+    ],
+)
 def test_no_peak_is_told_of_a_device_that_is_only_alike(name: str) -> None:
     assert peaks_of([{"id": 0, "name": name}], [0]) is None
 

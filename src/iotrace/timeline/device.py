@@ -1,4 +1,4 @@
-"""What is derived of a device for its timeline: idle times by whose fault, modules, what it was used for.
+"""What is derived of a device for its timeline: idle times by whose fault, critical path, modules, its use.
 
 An idle time of the report is a slice of the same start and length.
 """
@@ -11,15 +11,17 @@ import numpy as np
 
 from iotrace.analysis.device.accelerator import DataWaits
 from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.critical_path import stretches_of
 from iotrace.analysis.device.gaps import CLASSES, MOST_GAPS, classify, gaps_of, names_of
 from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.device.modules import PHASES, Origins, nested_ranges
+from iotrace.analysis.device.stream_waits import Queues
 from iotrace.analysis.intervals import Coverage
 from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column, Floats
 from iotrace.timeline.model import Counter, Slice, Track, known
 
-IDLE, MODULES, QUEUE = "idle", "modules", "launch queue"
+IDLE, PATH, MODULES, QUEUE = "idle", "critical path", "modules", "launch queue"
 FILLED, BANDWIDTH = "SM efficiency", "memory bandwidth"  # of kernels; of copies and sets
 _SHORT = CLASSES.index("kernel_wait")
 _OTHER = PHASES.index("other")
@@ -45,7 +47,12 @@ def derived_of(
     found: dict[int, Derived] = {}
     for number, idle in _idle(window, waits, round(kernel_gap_us * 1000), owner).items():
         found.setdefault(number, Derived([], [])).tracks.append(Track(f"{prefix}{IDLE}", idle))
-    for number in np.unique(owner[activity.device]).tolist():
+    numbers, events = np.unique(owner[activity.device], return_counts=True)
+    if len(numbers) and (path := _path(activity)):  # one, of all devices: it stands at the busiest
+        found.setdefault(int(numbers[events.argmax()]), Derived([], [])).tracks.append(
+            Track(f"{prefix}{PATH}", path)
+        )
+    for number in numbers.tolist():
         of_device = activity.device & (owner == number)
         ranges = _modules(activity, window.origins, np.flatnonzero(of_device & activity.compute_kernels))
         points = _queue(activity, np.flatnonzero(of_device & (activity.launch >= 0)))
@@ -88,6 +95,14 @@ def _idle(window: Window, waits: DataWaits, kernel_gap_ns: int, owner: Column) -
         item = Slice(int(gaps.start_ns[at]), int(gaps.end_ns[at]), name, IDLE, known(**about))
         found.setdefault(number, []).append(item)
     return found
+
+
+def _path(activity: Activity) -> list[Slice]:
+    """Make a slice of each stretch of the steps' critical paths, called by what it lies in."""
+    return [
+        Slice(start_ns, end_ns, name or kind.replace("_", " "), PATH, {"kind": kind})
+        for start_ns, end_ns, kind, name in stretches_of(Queues(activity))
+    ]
 
 
 def _modules(activity: Activity, origins: Origins, rows: Column) -> list[Slice]:

@@ -80,7 +80,7 @@ _QUERY = "dev.perfetto.RunQueryAndShowTab"
 # Of a timeline whose session is not at hand: the groups and processes that our own names tell.
 _ANY_GROUPS = r"\.json(\.gz)?$|^rank \d+| inputs$|^main|^process |^GPU \d+"
 _PINNED = "(failure|steps|data wait|idle)$"
-_IDLE_PINNED = "(failure|steps|data wait|idle|modules|launch queue length)$"
+_IDLE_PINNED = "(failure|steps|data wait|idle|critical path|modules|launch queue length)$"
 _DEVICE_GROUPS = (r"GPU \d+$", "torch.profiler$")
 _LEAST_IDLE_MARGIN_NS = 50_000
 

@@ -31,7 +31,6 @@ from iotrace.analysis.device.kernels import (
 from iotrace.analysis.device.modules import PHASES, Origins
 from iotrace.analysis.device.operators import RangeTree, operators_of
 from iotrace.analysis.device.stream_waits import Queues, stream_waits_of
-from iotrace.analysis.efficiency.flops import peaks_of_windows
 from iotrace.analysis.efficiency.launches import (
     IdleOrigins,
     PhaseTimes,
@@ -40,8 +39,17 @@ from iotrace.analysis.efficiency.launches import (
     queue_of,
     runtime_calls_of,
 )
+from iotrace.analysis.efficiency.peaks import peaks_of_windows
 from iotrace.analysis.intervals import Coverage, intersect, length, pieces, union
-from iotrace.analysis.results import Accelerator, DevicePeaks, Gap, IdleByModule, OperatorShapes, StreamIdle
+from iotrace.analysis.results import (
+    Accelerator,
+    DevicePeaks,
+    Gap,
+    IdleByModule,
+    KernelCategory,
+    OperatorShapes,
+    StreamIdle,
+)
 from iotrace.sources.kineto.trace import Column, Floats
 
 KERNEL_GAP_US = 30.0  # HTA's
@@ -148,6 +156,7 @@ def accelerator_of(
         return None
     queue_mean, queue_max = queue_of(totals.windows)
     peaks = peaks_of_windows(totals.windows)
+    shapes, categories = _shapes(totals.windows, peaks, categories_of(totals.windows))
     sm_efficiency_pct, occupancy_pct = filling_of(totals.windows, totals.span)
     return Accelerator(
         span_us=totals.span / 1e3,
@@ -197,7 +206,7 @@ def accelerator_of(
         sm_efficiency_pct=sm_efficiency_pct,
         occupancy_pct=occupancy_pct,
         peaks=peaks,
-        shapes=_shapes(totals.windows, peaks),
+        shapes=shapes,
         kernels=kernels_of(totals.windows),
         operators=operators_of([window.tree for window in totals.windows]),
         ranges=operators_of([RangeTree(window.activity) for window in totals.windows]),
@@ -209,16 +218,20 @@ def accelerator_of(
         by_phase=totals.phases.rows(),
         idle_time=totals.account.result(),
         runtime_calls=runtime_calls_of([window.activity for window in totals.windows]),
-        categories=categories_of(totals.windows),
+        categories=categories,
     )
 
 
-def _shapes(windows: Sequence[Window], peaks: DevicePeaks | None) -> list[OperatorShapes]:
+def _shapes(
+    windows: Sequence[Window], peaks: DevicePeaks | None, categories: list[KernelCategory]
+) -> tuple[list[OperatorShapes], list[KernelCategory]]:
+    """Make the rows of operators by their inputs, and add what these tell of the categories."""
     if not any(window.details.has_shapes for window in windows):
-        return []
-    from iotrace.analysis.efficiency.flops import shapes_of
+        return [], categories
+    from iotrace.analysis.efficiency.shapes import Shapes
 
-    return shapes_of(windows, peaks)
+    shapes = Shapes(windows, peaks)
+    return shapes.rows(), shapes.rated(categories)
 
 
 def _percent(part_ns: int, whole_ns: int) -> float | None:

@@ -9,7 +9,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from iotrace.analysis.device.activity import Activity
+from iotrace.analysis.device.activity import Activity, Mask
 from iotrace.analysis.device.stream_waits import EARLIEST, NONE, Queues, Spent
 from iotrace.analysis.intervals import Coverage, Intervals, innermost, pieces
 from iotrace.analysis.results import CriticalPart, CriticalPath
@@ -20,7 +20,9 @@ KINDS = (
     *("data_wait", "operator", "runtime", "host", "kernel", "collective", "memory"),
     *("launch_delay", "kernel_gap", "stream_wait", "unknown"),
 )
-_OPERATOR, _RUNTIME, _COLLECTIVE = (KINDS.index(kind) for kind in ("operator", "runtime", "collective"))
+_OPERATOR, _RUNTIME, _COLLECTIVE, _HOST, _DATA_WAIT = (
+    KINDS.index(kind) for kind in ("operator", "runtime", "collective", "host", "data_wait")
+)
 MOST_STEPS = 10  # that are looked at, spread over the trace
 _MOST_PARTS = 30
 _FREES = re.compile(r"(?:cuda|hip)Free$")  # returns when the device has done all
@@ -152,18 +154,16 @@ def critical_path_of(windows: Sequence[Queues]) -> CriticalPath | None:
     steps = length = of_steps = 0
     waits = measured = 0
     for queues in windows:
-        walk, activity = _Walk(queues), queues.activity
-        (starts, ends), _ = activity.step_spans()
-        if not len(starts):
-            starts, ends = _whole(activity)
-        if not walk.threads or not len(starts):
-            continue
-        of_steps += len(starts)
-        chosen = np.unique(np.linspace(0, len(starts) - 1, min(MOST_STEPS, len(starts))).astype(np.int64))
-        for begin, end in zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True):
+        walk, trace = _Walk(queues), queues.activity.trace
+        spans, of_trace = _steps_of(walk)
+        of_steps += of_trace
+        for begin, end in spans:
             steps += 1
             length += end - begin
-            _add(sums, walk, begin, end)
+            on_host, on_device = _parts_of(walk, begin, end)
+            for start, stop, kind, row in on_device:
+                sums.add((kind, trace.names[trace.events.name[row]]), 1, stop - start)
+            _add_host(sums, walk, on_host)
         producer, is_measured = queues.waits
         waits += int((producer != NONE).sum())
         measured += int(is_measured.sum())
@@ -188,6 +188,34 @@ def critical_path_of(windows: Sequence[Queues]) -> CriticalPath | None:
     )
 
 
+def _steps_of(walk: _Walk) -> tuple[list[tuple[int, int]], int]:
+    """Choose the steps that are looked at, spread over the trace, and count all of them."""
+    (starts, ends), _ = walk.activity.step_spans()
+    if not len(starts):
+        starts, ends = _whole(walk.activity)
+    if not walk.threads or not len(starts):
+        return [], 0
+    chosen = np.unique(np.linspace(0, len(starts) - 1, min(MOST_STEPS, len(starts))).astype(np.int64))
+    return list(zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True)), len(starts)
+
+
+Part = tuple[int, int, str, int]  # start, end, kind, row of an event or -1
+
+
+def stretches_of(queues: Queues) -> list[tuple[int, int, str, str]]:
+    """List the stretches of the steps' critical paths in order: start and end in ns, kind, name."""
+    walk, trace = _Walk(queues), queues.activity.trace
+    found: list[tuple[int, int, str, str]] = []
+    for begin, end in _steps_of(walk)[0]:
+        host, parts = _parts_of(walk, begin, end)
+        for start, stop, kind, row in sorted([*parts, *_on_host(walk, host)]):
+            name = trace.names[trace.events.name[row]] if row != NONE else ""
+            if found and found[-1][1:] == (start, kind, name):
+                start = found.pop()[0]
+            found.append((start, stop, kind, name))
+    return found
+
+
 def _whole(activity: Activity) -> Intervals:
     """Take a trace without steps as one: it ends on the host; without operators as the last call returns."""
     host = activity.operators | activity.data_waits
@@ -197,33 +225,33 @@ def _whole(activity: Activity) -> Intervals:
     return (starts.min(keepdims=True), ends.max(keepdims=True)) if len(starts) else (starts, ends)
 
 
-def _add(sums: Spent[tuple[str, str]], walk: _Walk, begin: int, end: int) -> None:
-    """Add one step's path by kind and name."""
+def _parts_of(walk: _Walk, begin: int, end: int) -> tuple[Column, list[Part]]:
+    """Divide one step's path: spans on the host, in the shape (spans, 2), and the parts of the device."""
     activity, queues = walk.activity, walk.queues
-    trace, events = activity.trace, activity.trace.events
     kernels = activity.kinds == Kind.KERNEL
     host: list[tuple[int, int]] = []
+    found: list[Part] = []
     for kind, start, stop, at in walk.path(begin, end):
         if kind == "host":
             host.append((start, stop))
             continue
         row = int(queues.rows[at])
-        name = trace.names[events.name[row]]
         if kind == "device":
             kind = (
                 "collective" if activity.collective_kernels[row] else "kernel" if kernels[row] else "memory"
             )
-        sums.add((kind, name), 1, stop - start)
+        found.append((start, stop, kind, row))
     host.reverse()
-    _add_host(sums, walk, np.array([pair for pair in host if pair[0] < pair[1]], np.int64).reshape(-1, 2))
+    return np.array([pair for pair in host if pair[0] < pair[1]], np.int64).reshape(-1, 2), found
 
 
-def _add_host(sums: Spent[tuple[str, str]], walk: _Walk, spans: Column) -> None:
-    """Divide the host's part: data waits, else the innermost call or operator of the loop's threads."""
-    activity, trace = walk.activity, walk.activity.trace
-    events, own = trace.events, (spans[:, 0], spans[:, 1])
-    if not len(spans):
-        return
+def _pieces(walk: _Walk, spans: Column) -> tuple[Intervals, Column, Mask, int]:
+    """Divide the host's part: per piece the innermost call or operator of the loop's threads, or -1.
+
+    Also which pieces lie in data waits, and in how many of these.
+    """
+    activity, events = walk.activity, walk.activity.trace.events
+    own = spans[:, 0], spans[:, 1]
     waits = Coverage(*activity.intervals(activity.data_waits))
     is_call = activity.operators | (activity.kinds == Kind.RUNTIME) | activity.collective_ranges
     rows = np.flatnonzero(is_call & (events.end_ns > own[0][0]) & (events.start_ns < own[1][-1]))
@@ -239,15 +267,40 @@ def _add_host(sums: Spent[tuple[str, str]], walk: _Walk, spans: Column) -> None:
             found = innermost(events.start_ns[of_thread], events.end_ns[of_thread], middle)
             inside = np.where((inside == NONE) & (found >= 0), of_thread[np.maximum(found, 0)], inside)
     waited = waits.within(starts, ends) > 0
-    lasted = ends - starts
     calls = len(np.unique(np.searchsorted(waits.starts, middle[waited], side="right")))
+    return (starts, ends), inside, waited, calls
+
+
+def _kinds_on_host(activity: Activity, rows: Column) -> Column:
+    kinds = np.where(activity.collective_ranges[rows], _COLLECTIVE, _OPERATOR)
+    kinds[activity.kinds[rows] == Kind.RUNTIME] = _RUNTIME
+    return kinds
+
+
+def _on_host(walk: _Walk, spans: Column) -> list[Part]:
+    """List the parts of the host: data waits, else calls and operators, else the host itself."""
+    if not len(spans):
+        return []
+    (starts, ends), inside, waited, _ = _pieces(walk, spans)
+    kinds = np.where(inside == NONE, _HOST, _kinds_on_host(walk.activity, np.maximum(inside, 0)))
+    kinds[waited], inside[waited] = _DATA_WAIT, NONE
+    named = (KINDS[kind] for kind in kinds.tolist())
+    return list(zip(starts.tolist(), ends.tolist(), named, inside.tolist(), strict=True))
+
+
+def _add_host(sums: Spent[tuple[str, str]], walk: _Walk, spans: Column) -> None:
+    """Add the host's part: data waits, else the innermost call or operator of the loop's threads."""
+    trace, events = walk.activity.trace, walk.activity.trace.events
+    if not len(spans):
+        return
+    (starts, ends), inside, waited, calls = _pieces(walk, spans)
+    lasted = ends - starts
     sums.add(("data_wait", "data wait"), calls, int(lasted[waited].sum()))
     outside = ~waited & (inside == NONE)
     sums.add(("host", "outside of operators"), int(outside.sum()), int(lasted[outside].sum()))
     at = np.flatnonzero(~waited & (inside != NONE))
     rows, number = np.unique(inside[at], return_inverse=True)
-    kinds = np.where(activity.collective_ranges[rows], _COLLECTIVE, _OPERATOR)
-    kinds[activity.kinds[rows] == Kind.RUNTIME] = _RUNTIME
+    kinds = _kinds_on_host(walk.activity, rows)
     keys, group, counts = np.unique(
         events.name[rows].astype(np.int64) * len(KINDS) + kinds, return_inverse=True, return_counts=True
     )

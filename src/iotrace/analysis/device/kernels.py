@@ -52,6 +52,9 @@ _OPERATORS = {
 CATEGORIES = (*_KERNELS, "communication", "other")
 _MOSTLY = 0.9
 _DIRECTION = re.compile(r"\b(?:Memcpy |Copy)?([HDP])(?:ost|evice|eer)?To([HDP])", re.IGNORECASE)
+# Level Zero's M is memory of the program, pageable; H is of SYCL's on the host, pinned; S is shared.
+_LEVEL_ZERO = re.compile(r"Memcpy ([MHD])2([MHD]) \(")
+_IN_LEVEL_ZERO = {"M": "H"}
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -90,7 +93,7 @@ def kernels_of(windows: Sequence[Window]) -> list[Kernel]:
     found = []
     for name, one in sums.items():
         lasted = np.concatenate(one.lasted)
-        operator, module = max(one.by_launcher, key=lambda each: one.by_launcher[each])
+        operator, module = (_most(one.by_launcher, at) for at in range(2))
         found.append(
             Kernel(
                 name=name,
@@ -110,6 +113,14 @@ def kernels_of(windows: Sequence[Window]) -> list[Kernel]:
             )
         )
     return sorted(found, key=lambda one: (-one.total_us, one.name))
+
+
+def _most(by_launcher: dict[tuple[str | None, str | None], int], at: int) -> str | None:
+    """Name the operator (`at` 0) or module (1) that launched most of the time."""
+    totals: dict[str | None, int] = {}
+    for launcher, ns in by_launcher.items():
+        totals[launcher[at]] = totals.get(launcher[at], 0) + ns
+    return max(totals, key=lambda each: totals[each])
 
 
 def _add(sums: dict[str, _Sums], window: Window) -> None:
@@ -221,11 +232,10 @@ def memory_operations_of(windows: Sequence[Window]) -> list[MemoryOperation]:
 
 
 def _memory(name: str, one: _Copies) -> MemoryOperation:
-    found = _DIRECTION.search(name)
-    pinned = True if "Pinned" in name else False if "Pageable" in name else None
+    direction, pinned = _way(name)
     return MemoryOperation(
         name=name,
-        direction=f"{found[1]}to{found[2]}".upper().replace("TO", "to") if found else None,
+        direction=direction,
         pinned=pinned,
         calls=one.calls,
         bytes=one.bytes,
@@ -234,6 +244,17 @@ def _memory(name: str, one: _Copies) -> MemoryOperation:
         gb_per_s=one.bytes / one.total if one.bytes is not None and one.total else None,
         overlapped_us=one.overlapped / 1e3,
     )
+
+
+def _way(name: str) -> tuple[str | None, bool | None]:
+    """Tell from where to where a copy goes, and whether the host's memory is pinned; None where unknown."""
+    if (found := _LEVEL_ZERO.match(name)) is not None:
+        ends = [_IN_LEVEL_ZERO.get(end, end) for end in found.groups()]
+        pinned = "M" not in found.groups() if "H" in ends else None
+        return "to".join(ends), pinned
+    found = _DIRECTION.search(name)
+    pinned = True if "Pinned" in name else False if "Pageable" in name else None
+    return (f"{found[1]}to{found[2]}".upper().replace("TO", "to") if found else None), pinned
 
 
 def without_launch(windows: Sequence[Window]) -> int:

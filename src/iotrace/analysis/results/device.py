@@ -92,20 +92,30 @@ class Operator(ReportPart, frozen=True, kw_only=True):
 class OperatorShapes(ReportPart, frozen=True, kw_only=True):
     """All calls of an operator with such inputs."""
 
-    name: Annotated[str, figure("the operator", said="operator", place=6)]
-    shapes: Annotated[list[list[int]], figure("its inputs' shapes", said="input shapes", place=7)]
+    name: Annotated[str, figure("the operator", said="operator", place=7)]
+    shapes: Annotated[list[list[int]], figure("its inputs' shapes", said="input shapes", place=8)]
     types: Annotated[list[str], figure("and types")]
     calls: Annotated[int, figure("how often; a call within one of its name is a part of that", said="calls", place=2)]
     host_total_us: Annotated[float, figure("on the host")]
-    device_total_us: Annotated[float, figure("on the device", null="there is none", said="device ms", place=1)]
+    device_total_us: Annotated[float, figure("on the device", null="there is none", said="ms", place=1)]
+    device_self_us: Annotated[float | None, figure("what its own launches took, without those of operators inside", null="never")] = None
     flop_per_call: Annotated[int | None, figure("by the operator's definition", null="not known of this operator")] = None
     tflop_per_s: Annotated[float | None, figure("over the device's time", null="as above", said="TFLOP/s", place=3, absent="-")] = None
     peak_tflop_per_s: Annotated[float | None, figure("of the device, for the type", null="an unknown device; kernels with and without tensor cores")] = None
+    bytes_per_call: Annotated[int | None, figure("that it moves at least: each operand once", null="not known of this operator, or of these types")] = None
+    gb_per_s: Annotated[float | None, figure("these over the device's time", null="as above", said="GB/s", place=4, absent="-")] = None
     bound: Annotated[
-        str | None, figure("`compute` or `memory`, the lower at these shapes (each operand moved once)", null="as above", said="bound by", place=5, absent="-")
+        str | None, figure("`compute` or `memory`, the lower at these shapes (each operand moved once)", null="as above", said="bound by", place=6, absent="-")
     ] = None
     roofline_pct: Annotated[
-        float | None, figure("what it reaches of that", null="as above; attention with an own or unknown mask", said="roofline %", place=4, absent="-")
+        float | None,
+        figure(
+            "what it reaches of that",
+            null="as above; attention with an own or unknown mask; more than memory gives",
+            said="roof %",
+            place=5,
+            absent="-",
+        ),
     ] = None
 
 
@@ -207,6 +217,9 @@ class KernelCategory(ReportPart, frozen=True, kw_only=True):
     calls: Annotated[int, figure("kernels and memory operations")]
     total_us: Annotated[float, figure("each with all of its time")]
     pct: Annotated[float, figure("of the time of all")]
+    gb_per_s: Annotated[float | None, figure("bytes / time of its operators whose inputs tell the bytes", null="no shapes, or of none")] = None
+    roofline_pct: Annotated[float | None, figure("of the device's memory bandwidth", null="as above; an unknown device; more than it gives")] = None
+    known_pct: Annotated[float | None, figure("of its time, how much these operators have", null="as above")] = None
 
 
 class SlowStep(ReportPart, frozen=True, kw_only=True):

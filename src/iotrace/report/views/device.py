@@ -135,13 +135,13 @@ def shapes(report: Report) -> list[Table]:
         if found.peaks is None:
             return ["roofline: unknown, this device is not in the table of peaks"] if found.shapes else []
         return [
-            f"roofline: of the {found.peaks.device}, dense, from its {found.peaks.source}; the lower of the "
-            "peak and what memory allows for these shapes"
+            f"roof: of the {found.peaks.device}, dense, from its {found.peaks.source}; the lower of the "
+            "peak and what memory allows for these shapes, each operand moved once"
         ]
 
     return of_device(
         report,
-        "Operators by input shapes",
+        "Operators by input shapes, in ms on the device",
         columns(OperatorShapes, roofline_pct=three_digits, shapes=_dims),
         lambda found: found.shapes,
         notes,
@@ -232,9 +232,25 @@ def categories(report: Report) -> list[Table]:
         Field("total_us", "ms", us_as_ms),
         Field("pct", "%", one_decimal),
         Field("calls", "calls"),
+        Field("gb_per_s", "GB/s", three_digits, absent="-"),
+        Field("roofline_pct", "roof %", three_digits, absent="-"),
+        Field("known_pct", "known %", three_digits, absent="-"),
         Field("category", "category", is_text=True),
     )
-    return of_device(report, "The device's time by kind of operator", fields, lambda found: found.categories)
+    title = "The device's time by kind of operator"
+    return of_device(report, title, fields, lambda found: found.categories, _rates)
+
+
+def _rates(found: Accelerator) -> list[str]:
+    """Say what rates of memory are, and of which part of a category they are told."""
+    if all(one.gb_per_s is None for one in found.categories):
+        return []
+    told = "GB/s: bytes of their inputs and outputs, each moved once; known: the part of the time it is of"
+    return (
+        [told]
+        if found.peaks is None
+        else [told, f"roof: {found.peaks.memory_gb_per_s:.0f} GB/s, the memory's"]
+    )
 
 
 def modules(report: Report) -> list[Table]:

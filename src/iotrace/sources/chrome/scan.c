@@ -196,6 +196,7 @@ static int integer_of(const uint8_t *key, int64_t length) {
     case 5: IS("bytes", BYTES); IS("Bytes", MEMORY_BYTES); break;
     case 6: IS("stream", STREAM); IS("device", DEVICE); break;
     case 9: IS("Device Id", DEVICE_ID); break;
+    case 10: IS("sycl queue", SYCL_QUEUE); break;
     case 11: IS("External id", EXTERNAL_ID); IS("correlation", CORRELATION); IS("external id", OLD_EXTERNAL_ID);
         IS("Device Type", DEVICE_TYPE); break;
     case 13: IS("Fwd thread id", FORWARD_THREAD); break;
@@ -352,7 +353,7 @@ static inline int same_track(const uint8_t *text, const Row *one, const Row *two
 }
 
 /* What Python asks before it trusts the rest: raised with every change of what the two sides share. */
-int64_t iotrace_interface(void) { return 6; }
+int64_t iotrace_interface(void) { return 7; }
 
 /* Rows for the whole events at the front of `text`, up to `capacity` of them, and in `copied`, which has room for all
  * of `text`, the events without the space between tokens: the rows' offsets are in there. `firsts` gets the row that a track

@@ -23,7 +23,7 @@ enum { ID_ABSENT = -1, ID_OTHER = -2 };
 /* The integers in an event's `args` that figures are made of, in the order of `kineto/column_batch.py`. */
 enum {
     CORRELATION, STREAM, DEVICE, EXTERNAL_ID, SEQUENCE, FORWARD_THREAD, BYTES, OLD_EXTERNAL_ID,
-    MEMORY_BYTES, ALLOCATED, RESERVED, DEVICE_TYPE, DEVICE_ID, ADDRESS, INTEGERS
+    MEMORY_BYTES, ALLOCATED, RESERVED, DEVICE_TYPE, DEVICE_ID, ADDRESS, SYCL_QUEUE, INTEGERS
 };
 /* Arguments that are kept as they are written, in the order of `kineto/column_batch.py`. */
 enum { INPUT_DIMS, INPUT_TYPES, BLOCKS_PER_SM, WARPS_PER_SM, OCCUPANCY, TEXTS };

@@ -45,7 +45,7 @@ def collective_of(name: str, arguments: bytes) -> Collective:
             ranks=_ranks(_list(args.get("Process Group Ranks"))),
             sequence=_int(args.get("Seq")),
         )
-    types, kind = _list(args.get("Input type")), name.partition(":")[2]
+    types, kind = _list(args.get("Input type")), name.partition(":")[2].lstrip(":")
     # A range tells what went in: of what a gather brings out more.
     dims = None if "gather" in kind else _list(args.get("Input Dims"))
     return Collective(

@@ -18,6 +18,7 @@ from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.event import Event
 
 # The integers among an event's arguments, in the order of columns.c; torch spells the external id twice.
+# On Intel's devices streams are queues of SYCL.
 INTEGERS = {
     "correlation": "correlation",
     "stream": "stream",
@@ -33,6 +34,7 @@ INTEGERS = {
     "Device Type": "device_type",
     "Device Id": "device_id",
     "Addr": "address",
+    "sycl queue": "sycl_queue",
 }
 # Arguments that are kept as they are written, in the order of columns.c, and what lies between two of them.
 TEXTS = ("Input Dims", "Input type", "blocks per SM", "warps per SM", "est. achieved occupancy %")

@@ -50,7 +50,7 @@ _MEMORY = {"time_ns": "start_ns", "thread": "thread", "bytes": "memory_bytes"} |
 }
 _COLUMNS = [name for name in Events.__struct_fields__ if name != "instant"]
 _COPIED = ("phase", "start_ns", "duration_ns")
-_IDS = ("correlation", "stream", "device", "sequence", "forward_thread", "bytes")
+_IDS = ("correlation", "device", "sequence", "forward_thread", "bytes")
 _LASTED, _BEGIN, _END = map(ord, "XBE")
 _NO_COLLECTIVE = -1
 _INT32 = np.iinfo(np.int32)
@@ -89,8 +89,8 @@ class Columns:
             parts[name].append(_narrow(events[name]))
         for name, field in _NUMBERED.items():
             parts[name].append(self._numbered(field, events[name], batch.strings))
-        old = events["old_external_id"]
-        parts["external_id"].append(_narrow(np.where(old >= 0, old, events["external_id"])))
+        for name, other in (("external_id", "old_external_id"), ("stream", "sycl_queue")):
+            parts[name].append(_narrow(np.where(events[other] >= 0, events[other], events[name])))
         self._add_details(batch, parts["name"][-1], parts["category"][-1], parts["details"][-1])
         parts["collective"].append(self._collectives_of(batch, parts["name"][-1]))
         self._add_memory(batch, parts["name"][-1], parts["thread"][-1])

@@ -37,7 +37,7 @@ _KINDS = {
 # What Kineto writes beside these took no device's time: markers, counters, its own costs, waits of streams.
 _COUNTED_NOWHERE = frozenset(
     {
-        *("", "trace", "cpu_instant_event", "overhead", "cuda_sync", "external_correlation"),
+        *("", "trace", "cpu_instant_event", "overhead", "cuda_sync", "xpu_sync", "external_correlation"),
         *("collective_comm", "gpu_pm_counter", "instant", "cuda_profiler_range"),
     }
 )
@@ -61,7 +61,9 @@ _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _DATA_WAIT = re.compile(r"enumerate\((?:DataLoader\)#.*\.__next__$|DataPipe\)#)")
 _WITH_VALUES = re.compile(r"aten::(?:convolution(?:_backward)?|_scaled_dot_product_\w+)$")
 # The range that a process group's backend puts around a collective on the host.
-_COLLECTIVE_RANGE = re.compile(r"(?:nccl|rccl|gloo|mpi|ucc|xccl|ccl|oneccl|hccl):\w")
+_COLLECTIVE_RANGE = re.compile(
+    r"(?:(?:nccl|rccl|gloo|mpi|ucc|xccl|ccl|oneccl|hccl):|oneccl_bindings_for_pytorch::)\w"
+)
 
 
 def kind_of(category: str) -> Kind:
