@@ -1,0 +1,50 @@
+"""What `iotrace check` judges one by one: a stage, the step, a condition, a run."""
+
+from __future__ import annotations
+
+import msgspec
+
+from iotrace.analysis.compare.results import Comparison, Condition, StageChange, WholeRun
+
+# What other programs on the same cores add to a stage at least, though each is the lower quartile of many.
+BUSY_PCT = {"cpu": 30.0, "wall": 100.0}
+
+
+class CheckFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that grew by `worse_by_pct` or more, and what may be behind it; None is not looked at.
+
+    `stage` takes longer, `decodes` decodes more bytes, `whole_run` takes longer to start workers, `step` is
+    a comparison whose steps grew by `step_pct` over all runs, of so many `baselines` and `sessions`. Runs of
+    one program may differ by `noise_pct`; others took CPUs in a session as `others` says, which adds
+    `crowded_pct` at most; `storage` says how differently the sides were read. A fixed piece of work took
+    `cpu_slower_pct` more, known to within `correction_error` of it.
+    """
+
+    stage: StageChange | None = None
+    decodes: StageChange | None = None
+    whole_run: WholeRun | None = None
+    step: Comparison | None = None
+    step_pct: float = 0.0
+    worse_by_pct: float = 0.0
+    noise_pct: float = 0.0
+    baselines: int = 1
+    sessions: int = 1
+    others: str | None = None
+    crowded_pct: float = 0.0
+    storage: str | None = None
+    cpu_slower_pct: float = 0.0
+    correction_error: float = 0.0
+    held_up: str | None = None
+    condition: Condition | None = None
+    failed: str | None = None
+    exit_code: int = 0
+
+    @property
+    def noise(self) -> str:
+        """Say why a change may be chance, and what would tell it from chance."""
+        more = "more runs on both sides" if self.baselines + self.sessions > 2 else "several baselines"
+        return f"runs of one program may differ by {self.noise_pct:.0f} % here; {more} would show less"
+
+    def by_others(self, change_pct: float, clock: str) -> str | None:
+        """Return who took CPUs, where that may explain a change."""
+        return self.others if change_pct < max(BUSY_PCT[clock], self.crowded_pct) else None
