@@ -103,6 +103,7 @@ class HostUse(ReportPart, frozen=True, kw_only=True):
     cgroup_pressure_fraction: Annotated[dict[str, float], figure("the same of the job's cgroup, where it has one")] = msgspec.field(default_factory=dict)
     memory_available_bytes_min: Annotated[int | None, figure("`MemAvailable`", said="host's free memory, at least", fold="gauge")] = None
     memory_dirty_bytes_max: Annotated[int | None, figure("written to files and not yet to storage", said="to be written, at most", fold="gauge")] = None
+    tcp_retransmits_per_s_mean: Annotated[float | None, figure("TCP segments that the host sent again", said="TCP sent again", fold="counter")] = None
     sampler_cpu_pct_mean: Annotated[float | None, figure("what the sidecar itself used", "% of one core")] = None
     calibration: Annotated[Calibration | None, figure("how fast the CPUs were")] = None
     swap_in_bytes: Annotated[int | None, figure("memory of the job's control group that came back from swap")] = None
