@@ -23,9 +23,8 @@ from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.host.system import _calibration, _gpu, _throttled
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.launch.telemetry import amd, gpus
-from iotrace.launch.telemetry.calibration import Calibration
 from iotrace.launch.telemetry.gpus import Device, DevicePoller, Figure, FigureError, UnavailableError
-from iotrace.launch.telemetry.sidecar import Sidecar
+from iotrace.launch.telemetry.sidecar import Calibration, Sidecar
 from iotrace.launch.telemetry.start import _import_path, claim
 from iotrace.session import names
 from iotrace.sources.samples import DeviceRecord, read_sidecars
