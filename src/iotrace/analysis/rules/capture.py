@@ -174,11 +174,13 @@ def no_process(facts: CaptureFacts) -> Iterator[Finding]:
         return
     none = "no Python process was started, or none that loads the agent"
     remedy = "run it by a Python >= 3.10 started without -S and without env -i"
-    why, remedy = none, f"else {remedy}"
+    why = none
     if facts.python_named:
-        why, remedy = "no Python process of the command could load the agent", remedy.removeprefix("else ")
+        why = "no Python process of the command could load the agent"
     elif facts.exit_code:
         why, remedy = f"{none}, before the command failed (exit code {facts.exit_code})", ""
+    else:
+        remedy = f"else {remedy}"
     yield Finding(text="the program's processes", why=why, remedy=remedy)
 
 
