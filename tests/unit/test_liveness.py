@@ -25,6 +25,7 @@ from iotrace.session.listing import (
 )
 from iotrace.session.liveness import read_launches, this_process
 from iotrace.session.manifest import Manifest, Outcome, PosixState, read_manifest, write_document
+from iotrace.version import __version__
 from tests.support.runs import in_process
 
 OURS = this_process()
@@ -229,14 +230,14 @@ def test_a_name_that_is_not_utf8_is_no_defect(tmp_path: Path) -> None:
     (found,) = json.loads(in_process("ls", "--json", cwd=tmp_path).stdout)["sessions"]
     assert found["name"] == "?"
     assert json.loads(in_process("report", "--json", str(session)).stdout)["session"]["path"].endswith("/?")
-    store_verdict(session, os.fsdecode(b"decode of \xff"), "0.1.0")
+    store_verdict(session, os.fsdecode(b"decode of \xff"), __version__)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_list_fits_the_terminal(tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     session = ended(tmp_path / "iotrace-20261122-101500", 10**18)
-    store_verdict(session, "INPUT-BOUND 44 % of each step waits for data", "0.1.0")
+    store_verdict(session, "INPUT-BOUND 44 % of each step waits for data", __version__)
     make(tmp_path / ("a-very-long-name" * 3))
     done = in_process("ls", str(tmp_path))
     lines = done.stdout.splitlines()
@@ -248,7 +249,6 @@ def test_a_list_fits_the_terminal(tmp_path: Path, width: int, monkeypatch: pytes
 
 
 def test_a_stored_verdict_counts_for_the_same_data_and_iotrace_alone(tmp_path: Path) -> None:
-    from iotrace import __version__
 
     session = ended(tmp_path / "session", 10**18)
     put(session / "processes" / "a" / "records.jsonl", {})

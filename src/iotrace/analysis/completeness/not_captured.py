@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import PurePath
-from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,7 @@ from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.measured import untrained
 from iotrace.analysis.loop.steps import NO_LOADER
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
-from iotrace.analysis.rules.facts.capture import CaptureFacts
-from iotrace.analysis.rules.model import find_all
+from iotrace.analysis.rules.facts.capture import missing
 from iotrace.session import names
 from iotrace.session.liveness import RUNNING, UNKNOWN
 from iotrace.session.manifest import NotCaptured
@@ -35,12 +33,6 @@ from iotrace.sources.records import (
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
 from iotrace.units import counted
-
-
-def missing(**known: Any) -> Iterator[NotCaptured]:
-    """Name what is missing where rules find that something is, in facts that are `known`."""
-    for found in find_all("capture", CaptureFacts(**known)):
-        yield NotCaptured(found.text, found.why, found.remedy, found.rule)
 
 
 def unsampled(session: Session) -> Iterator[NotCaptured]:
@@ -108,7 +100,10 @@ _SHORTEST = 3  # batches: one waited for, one to warm up, one recorded
 def not_captured(analysis: SessionAnalysis) -> list[NotCaptured]:
     """List everything that a reader might expect and not find, losses included."""
     session = analysis.session
-    found = list(dict.fromkeys(item for launch in session.launches for item in launch.manifest.not_captured))
+    refused = dict.fromkeys(item for launch in session.launches for item in launch.manifest.not_captured)
+    found = [
+        each for item in refused for each in missing(refused=item.what, reason=item.why, remedy=item.remedy)
+    ]
     if session.state == RUNNING:  # what is not there may come
         return [*found, *_until_now(analysis), *_open_ends(session), *analysis.data_loss]
     if not session.processes:

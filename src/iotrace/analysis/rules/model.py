@@ -32,7 +32,7 @@ SUBJECTS = {
     "job": ("job",),
     "trust": ("trust",),
     "run": ("trust",),
-    "capture": ("capture",),
+    "capture": ("capture", "capture_loop", "capture_loss"),
     "forecast": ("forecast",),
     "check": ("check",),
     "sweep": ("sweep",),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
+
+from iotrace.analysis.rules.model import find_all
+from iotrace.session.manifest import NotCaptured
 
 
 class CaptureFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,3 +60,25 @@ class CaptureFacts(msgspec.Struct, frozen=True, kw_only=True):
     no_batch: bool = False
     unseen_pids: Sequence[int] = ()
     workers_forked: bool = False
+    # what was lost, of a session or of bare traces
+    refused: str | None = None
+    damage: str | None = None
+    end_lost: bool = False
+    lost_calls_alone: bool = False
+    failed_to_start: bool = False
+    namesake: int | None = None
+    sampler_ended_by: str | None = None
+    unsampled_s: float = 0.0
+    agent_error: str | None = None
+    more_errors: int = 0
+    bare_traces: bool = False
+    not_compared: str | None = None
+    ranks_missing: str | None = None
+    no_steps: str | None = None
+    unknown_events: Sequence[str] = ()
+
+
+def missing(**known: Any) -> Iterator[NotCaptured]:
+    """Name what is missing where rules find that something is, in facts that are `known`."""
+    for found in find_all("capture", CaptureFacts(**known)):
+        yield NotCaptured(found.text, found.why, found.remedy, found.rule)
