@@ -15,9 +15,8 @@ from iotrace.analysis.window import Window
 from iotrace.session import names
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.live.known import NewestCalls
-from iotrace.sources.live.posix import LiveCalls
 from iotrace.sources.live.recorded import LiveRecorded
-from iotrace.sources.live.session import LiveSession
+from iotrace.sources.live.session import LiveCalls, LiveSession
 from iotrace.sources.session import open_session
 from tests.support.growing import agrees, looked
 from tests.support.runs import in_process, launcher

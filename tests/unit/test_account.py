@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.compare.basis import DataWait as ComparedWait, Rank, Steps, System
-from iotrace.analysis.compare.whole_run import whole_run
+from iotrace.analysis.compare.comparison import whole_run
 from iotrace.analysis.intervals import union
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Pass
 from iotrace.analysis.loop.step_table import Step

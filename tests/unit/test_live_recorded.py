@@ -16,7 +16,7 @@ from iotrace.session import names, recorded as layout
 from iotrace.session.identity import boot_id
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import Clock
-from iotrace.sources.live import recorded as live_recorded, recorded_file
+from iotrace.sources.live import recorded, recorded as live_recorded
 from iotrace.sources.live.known import Known
 from iotrace.sources.live.recorded import LiveRecorded
 from iotrace.sources.posix_calls import PosixCalls
@@ -153,7 +153,7 @@ def test_calls_of_this_host_are_known_until_now(tmp_path: Path, monkeypatch: pyt
         look(live, tmp_path)
         found = live.known_of(identity, clock)
         assert found is not None
-        assert found.until_ns >= before_ns - recorded_file.GROWS_NS
+        assert found.until_ns >= before_ns - recorded.GROWS_NS
     assert live.known_of(Identity(1, 5, 1, "main", ANCHOR, node, node, boot_id()), clock) is None
 
 
@@ -184,7 +184,7 @@ def test_threads_by_the_thousand_leave_no_chunks_behind(tmp_path: Path, file: Re
         file.write(tmp_path)
         look(live, tmp_path)
     (found,) = live._files.values()
-    assert len(found._chunks) <= recorded_file._MANY_CHUNKS + 100
+    assert len(found._chunks) <= recorded._MANY_CHUNKS + 100
     assert len(look(live, tmp_path)) == 600
 
 

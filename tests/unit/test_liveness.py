@@ -25,6 +25,7 @@ from iotrace.session.listing import (
 )
 from iotrace.session.liveness import read_launches, this_process
 from iotrace.session.manifest import Manifest, Outcome, PosixState, read_manifest, write_document
+from iotrace.version import __version__
 from tests.support.runs import in_process
 
 OURS = this_process()
@@ -248,7 +249,6 @@ def test_a_list_fits_the_terminal(tmp_path: Path, width: int, monkeypatch: pytes
 
 
 def test_a_stored_verdict_counts_for_the_same_data_and_iotrace_alone(tmp_path: Path) -> None:
-    from iotrace import __version__
 
     session = ended(tmp_path / "session", 10**18)
     put(session / "processes" / "a" / "records.jsonl", {})

@@ -14,9 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import Delivery
-from iotrace.analysis.page.batches import ready_queue, steps_around
 from iotrace.analysis.page.costs import costs_of, io_tree
-from iotrace.analysis.page.series import MOST_STEPS, binned
+from iotrace.analysis.page.series import MOST_STEPS, binned, ready_queue, steps_around
 from iotrace.analysis.results import (
     FileCost,
     FileIo,

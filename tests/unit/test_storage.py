@@ -22,9 +22,14 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.rules.model import Finding, resolve, rule_of
 from iotrace.analysis.storage import by_mount
-from iotrace.analysis.storage.amplification import _own_map
+from iotrace.analysis.storage.amplification import (
+    MapFetched,
+    _own_map,
+    fetched_by_faults,
+    fetched_by_own_maps,
+    mapped_files,
+)
 from iotrace.analysis.storage.chunks import row_groups
-from iotrace.analysis.storage.mapped import MapFetched, fetched_by_faults, fetched_by_own_maps, mapped_files
 from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of, ranges_by_place
 from iotrace.launch.telemetry.cgroups import mounts_with_files
 from iotrace.session.names import KIND_ITEM

@@ -15,7 +15,7 @@ from iotrace.analysis.top import Watch
 from iotrace.report.layout import make_console
 from iotrace.report.top import print_top
 from iotrace.session import names
-from iotrace.sources.live import posix as live_posix, process as live_process, recorded as live_recorded
+from iotrace.sources.live import process as live_process, recorded as live_recorded, session as live_posix
 from iotrace.sources.live.process import Tail, last_rows
 from iotrace.sources.live.session import LiveSession
 from iotrace.sources.processes import SPAN_DTYPE

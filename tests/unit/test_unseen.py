@@ -17,9 +17,11 @@ def test_a_command_that_failed_early_is_told_so_without_a_remedy() -> None:
 
 
 def test_a_command_without_python_is_not_said_to_have_refused_the_agent() -> None:
-    told = _no_process(["sh", "-c", "exit 3"], 3)
+    (told,) = _no_process(["sh", "-c", "exit 3"], 3)
     assert told.why.startswith("no Python process was started")
     assert "exit code 3" in told.why
     assert told.remedy == ""
-    assert _no_process(["/bin/true"], 0).remedy.startswith("else run it by a Python")
-    assert "could load the agent" in _no_process(["/opt/bin/python3.12", "-S", "a.py"], 1).why
+    (untold,) = _no_process(["/bin/true"], 0)
+    assert untold.remedy.startswith("else run it by a Python")
+    (refused,) = _no_process(["/opt/bin/python3.12", "-S", "a.py"], 1)
+    assert "could load the agent" in refused.why

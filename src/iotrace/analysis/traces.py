@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,6 +30,7 @@ from iotrace.analysis.results import (
     Steps,
     System,
 )
+from iotrace.analysis.rules.facts.capture import missing
 from iotrace.analysis.rules.model import advice_of, culprits_of, find_all, unasked
 from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
@@ -139,15 +140,11 @@ def report_of_parts(found: Sequence[TracePart]) -> Report:
     recorded = [what for what in _RECORDED if all(what in part.recorded for part in found)]
     trust = trust_of_traces(results, recorded, about.complete, stepped, apart)
     advice = [replace(item, rank=number) for number, part in ranks for item in part.advice]
-    what, why = "causes of the data wait, files, I/O", "bare traces of torch.profiler hold none"
-    missing = [NotCaptured(what, why, "record with: iotrace run -- CMD")]
-    if apart is not None:
-        missing.append(
-            NotCaptured("the ranks beside each other", apart, "give the traces of one job's ranks")
-        )
-    elif absent := ranks_missing([part.of_job for part in found]):
-        why = "no trace of them was given: who the others waited for may be one of them"
-        missing.append(NotCaptured(absent, why, "give the traces of all ranks"))
+    lacking = missing(
+        bare_traces=True,
+        not_compared=apart,
+        ranks_missing=None if apart is not None else ranks_missing([part.of_job for part in found]) or None,
+    )
     return Report(
         schema_version=SCHEMA_VERSION,
         session=about,
@@ -158,7 +155,7 @@ def report_of_parts(found: Sequence[TracePart]) -> Report:
         culprits=[] if job is None else culprits_of(find_all("job", job)),
         recommendations=advice,
         not_captured=[
-            *missing,
+            *lacking,
             *(item for part in found for item in part.not_captured),
             *dict.fromkeys(item for part in found for item in part.unasked),
         ],
@@ -292,14 +289,14 @@ def _recorded(trace: KinetoTrace, result: RankReport) -> list[str]:
 
 def _not_captured(activity: Activity) -> list[NotCaptured]:
     trace, name = activity.trace, activity.trace.path.name
-    found = [NotCaptured(f"part of {name}", problem) for problem in trace.problems]
+    found = [each for problem in trace.problems for each in missing(whose=name, damage=problem)]
     if not trace.named(lambda name: name.startswith("ProfilerStep")).any():
         why = _UPDATES if activity.step_spans()[1] else _NO_STEPS
-        found.append(NotCaptured(f"steps of {name}", why, "call profiler.step()"))
+        found += missing(whose=name, no_steps=why)
     return [*found, *_unknown_events(trace)]
 
 
-def _unknown_events(trace: KinetoTrace) -> list[NotCaptured]:
+def _unknown_events(trace: KinetoTrace) -> Iterator[NotCaptured]:
     """Name the categories of events that no figure counts; a device that is not known may have left them."""
     lasted = np.bincount(trace.events.category[~trace.events.instant], minlength=len(trace.categories))
     unknown = [
@@ -307,7 +304,4 @@ def _unknown_events(trace: KinetoTrace) -> list[NotCaptured]:
         for name, count in zip(trace.categories, lasted.tolist(), strict=False)
         if count and is_unknown(name)
     ]
-    if not unknown:
-        return []
-    what = f"events of {trace.path.name} that no figure counts"
-    return [NotCaptured(what, f"their categories are not known here: {', '.join(unknown)}", "")]
+    yield from missing(whose=trace.path.name, unknown_events=unknown)

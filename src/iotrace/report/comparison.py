@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from rich.console import Console
 
-from iotrace.analysis.compare.check_words import figure_text
 from iotrace.analysis.compare.results import DATA, Check, Comparison, Differing, PartChange, StageChange
 from iotrace.analysis.compare.traces import NamedChange, TraceComparison
+from iotrace.analysis.rules.check import figure_text
 from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table, kernel_name, lines_of
 from iotrace.report.layout import print_document
 from iotrace.units import counted, digits, milliseconds, signed

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from iotrace.doctor.results import CachedFile, Check, Diagnosis
-from iotrace.report.layout import plain
+from iotrace.report.layout import line
 from iotrace.report.printing import visible
 from iotrace.session.plain_reads import PlainReads
 from iotrace.units import counted, if_known, percent, rate, size
@@ -17,7 +17,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown":
 _STATUS_WIDTH, _ID_WIDTH = 7, 14
 _SHOWN_FILES = 5
 _LITTLE_BYTES = 16 << 20  # to one reader: a tenth of a second at 160 MiB/s
-_LABEL_WIDTH = _STATUS_WIDTH + 1 + _ID_WIDTH + 1
+_LABEL_WIDTH = _STATUS_WIDTH + 1 + _ID_WIDTH
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console, output: str | None) -> None:
@@ -33,13 +33,14 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, output: str | None) 
     console.print()
     for label, parts in (("captured", diagnosis.captured), ("not captured", diagnosis.not_captured)):
         if parts:
-            _print_labelled(console, label, " · ".join(parts))
+            line(console, label, " · ".join(parts), _LABEL_WIDTH)
     reasons: dict[str, list[str]] = {}
     for unknown in diagnosis.unknown:
         reasons.setdefault(unknown.why, []).append(unknown.part)
     for why, parts in reasons.items():
-        _print_labelled(console, "not known", Text(" · ".join(parts)).append(f"\n{why}", style="dim"))
-    _print_labelled(console, "next", _next(diagnosis, output))
+        text = Text(" · ".join(parts)).append(f"\n{why}", style="dim")
+        line(console, "not known", text, _LABEL_WIDTH, lines=True)
+    line(console, "next", _next(diagnosis, output), _LABEL_WIDTH)
 
 
 def print_storage(found: PlainReads, console: Console) -> None:
@@ -58,7 +59,7 @@ def print_storage(found: PlainReads, console: Console) -> None:
         rows.append(("", "so little says little of bandwidth: name larger files"))
     rows.append(("next", "iotrace report SESSION --view storage" if found.saved else "it could not be kept"))
     for label, text in rows:
-        _print_labelled(console, label, text)
+        line(console, label, text, _LABEL_WIDTH)
 
 
 def _next(diagnosis: Diagnosis, output: str | None) -> str:
@@ -82,21 +83,10 @@ def _print_check(check: Check, console: Console) -> None:
         text.append(f"\n{_cached(file)}", style="dim")
     if check.remedy:
         text.append(f"\n→ {check.remedy}")
-    _print_labelled(console, label, text)
+    line(console, label, text, _LABEL_WIDTH, lines=True)
 
 
 def _cached(file: CachedFile) -> str:
     share = if_known(file.resident_fraction, percent, "?")
     how = file.why or f"{file.sampled_pages} pages sampled"
     return f"{share} of {size(file.bytes)}: {visible(file.path)} ({how})"
-
-
-def _print_labelled(console: Console, label: str | Text, text: str | Text) -> None:
-    """Print `text` folded right of `label`. No table: rich pads its lines with blanks."""
-    first = Text(label, style="bold") if isinstance(label, str) else label
-    width = max(1, console.width - _LABEL_WIDTH)
-    for number, line in enumerate(plain(text, lines=True).wrap(console, width, overflow="fold")):
-        line.rstrip()
-        start = Text().append_text(Text() if number else first)
-        start.pad_right(_LABEL_WIDTH - start.cell_len)
-        console.print(start.append_text(line), soft_wrap=True)

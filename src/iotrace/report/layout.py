@@ -57,9 +57,14 @@ def plain(text: str | Text, style: str = "", lines: bool = False) -> Text:
     return Text.assemble(*pieces, style=text.style)
 
 
-def line(console: Console, label: str, text: str | Text, width: int = LABEL_WIDTH) -> None:
-    """Print a paragraph, wrapped beside its label of `width` columns (0: none); no line ends in a space."""
-    body = plain(text)
+def line(
+    console: Console, label: str | Text, text: str | Text, width: int = LABEL_WIDTH, lines: bool = False
+) -> None:
+    """Print a paragraph, wrapped beside its label of `width` columns (0: none); no line ends in a space.
+
+    With `lines` it may be of several.
+    """
+    body = plain(text, lines=lines)
     _print_beside(console, label, width, body.wrap(console, _room(console, width)))
 
 
@@ -135,10 +140,12 @@ def _start(label: str, width: int) -> str:
     return f"{label.ljust(width)} " if width else ""
 
 
-def _print_beside(console: Console, label: str, width: int, rows: Iterable[Text]) -> None:
+def _print_beside(console: Console, label: str | Text, width: int, rows: Iterable[Text]) -> None:
     for number, row in enumerate(rows):
         row.rstrip()
-        start = plain(_start("" if number else label, width), style="bold")
+        first = "" if number else label
+        start = plain(_start(first, width) if isinstance(first, str) else first, style="bold")
+        start.pad_right(len(_start("", width)) - start.cell_len)
         console.print(Text.assemble(start, row), soft_wrap=True)
 
 

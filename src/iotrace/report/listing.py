@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any
 
 from iotrace.analysis.rules.catalogue import Explained, RuleList
-from iotrace.report.printing import aligned_within, echo, visible
+from iotrace.report.printing import aligned_within, echo, echo_beside, visible
 from iotrace.session.listing import ListedSession, Listing
 from iotrace.units import size, time_span
 
@@ -61,17 +61,10 @@ def print_rule(rule: Explained) -> None:
         ("Example", [rule.example, rule.change and f"→ {rule.change}"]),
     ]
     for label, texts in parts:
-        told = [text for text in texts if text]
-        for place, text in enumerate(told):
+        for place, text in enumerate(text for text in texts if text):
             if not place:
                 echo("")
-            first = f"{label if not place else '':<{_LABEL}}"
-            rest = " " * _LABEL
-            echo(
-                *textwrap.wrap(
-                    text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
-                )
-            )
+            echo_beside("" if place else label, text, _LABEL, width)
 
 
 def _row(session: ListedSession) -> tuple[str, ...]:

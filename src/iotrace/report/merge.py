@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import textwrap
 from pathlib import Path
 
 from iotrace.merge.input_files import SESSION
 from iotrace.merge.summary import SourceSummary, Summary
-from iotrace.report.printing import aligned, echo, visible
+from iotrace.report.printing import aligned, echo, echo_beside, visible
 from iotrace.session.listing import title_of
 from iotrace.units import counted, duration, if_known, rate, size
 
@@ -66,11 +65,7 @@ def _lines(label: str, texts: list[str]) -> None:
 
 
 def _line(label: str, text: str) -> None:
-    """Print a label, and the text beside it in as many lines as it takes."""
-    width = max(20, shutil.get_terminal_size().columns - _LABEL_WIDTH)
-    for piece in textwrap.wrap(visible(text), width, break_on_hyphens=False, drop_whitespace=False) or [""]:
-        echo(f"{label:{_LABEL_WIDTH}}{piece.rstrip()}".rstrip())
-        label = ""
+    echo_beside(label, text, _LABEL_WIDTH, shutil.get_terminal_size().columns)
 
 
 def _print_clocks(sources: list[SourceSummary]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Container, Sequence
+from textwrap import wrap
 from typing import Any
 
 # Control characters of ASCII and Latin-1 (ESC, CSI), and marks that reverse a line or hide in it. Halves of
@@ -86,6 +87,15 @@ def aligned_within(
     _, *figures = zip(*rows, strict=True)
     room = max(least, width - sum(2 + max(map(len, column)) for column in figures))
     return aligned([(cut(name, room).ljust(least), *others) for name, *others in rows])
+
+
+def echo_beside(label: str, text: str, label_width: int, width: int) -> None:
+    """Print a label, and the text beside it in as many lines of `width` columns as it takes."""
+    room = max(20, width - label_width)
+    # What may be typed is not broken at its hyphens.
+    for piece in wrap(visible(text), room, break_on_hyphens=False, drop_whitespace=False) or [""]:
+        echo(f"{label:{label_width}}{piece.rstrip()}".rstrip())
+        label = ""
 
 
 def echo(*lines: str, err: bool = False) -> None:

@@ -17,11 +17,12 @@ _Int = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]  # in ns 146 year
 
 
 class NotCaptured(msgspec.Struct, frozen=True):
-    """Something that this session does not hold, why, and what would help."""
+    """Something that this session does not hold, why, and what would help; `code` is that of its rule."""
 
     what: str
     why: str
     remedy: str = ""
+    code: str | None = None
 
 
 class PosixState(msgspec.Struct, frozen=True):

@@ -94,6 +94,7 @@ class SystemRecord(SidecarRecord, tag="system"):
     pool_ns: list[tuple[Int, Int, Int]] = []
     calibration_ns: list[tuple[Int, Int]] = []
     cgroup_quotas: dict[str, tuple[Int, Int]] = {}
+    tcp_retransmits: Int | None = None
     refaulted_bytes: tuple[Int, Int] | None = None  # of files, and of other memory
 
 

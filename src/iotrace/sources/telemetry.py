@@ -23,6 +23,7 @@ from iotrace.sources.clocks.anchors import Clocks, clocks_of
 from iotrace.sources.clocks.realtime_correction import restamp_one
 from iotrace.sources.clocks.session_clock import Clock, Times
 from iotrace.sources.processes import Process
+from iotrace.sources.records import Int
 from iotrace.sources.rows import read_rows
 from iotrace.sources.samples import (
     SAMPLE_DTYPE,
@@ -90,6 +91,7 @@ _GAUGES = [
     for field in msgspec.structs.fields(GpuRecord)
     if field.name not in ("device", "mono_ns", *_BUFFERED, "processes")
 ]
+_NUMBERS = [each.name for each in msgspec.structs.fields(SystemRecord) if each.type in (Int, Int | None)]
 _PRESSURES = [each.name for each in msgspec.structs.fields(SystemRecord) if each.name.endswith("pressure_us")]
 
 
@@ -294,18 +296,19 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = ticks / total[:, :, np.newaxis]
     figures: dict[str, Callable[[SystemRecord], float | None]] = {
-        "memory_available_bytes": lambda record: record.memory.get("available_bytes"),
         "disk_read_bytes": lambda record: _sum(record.disks, 0),
         "disk_write_bytes": lambda record: _sum(record.disks, 1),
         "net_received_bytes": lambda record: _sum(record.net, 0),
         "net_sent_bytes": lambda record: _sum(record.net, 1),
-        "sampler_cpu_ns": lambda record: record.sampler_cpu_ns,
         "stolen_share": _stolen_share,
         "refaulted_file_bytes": lambda record: record.refaulted_bytes and record.refaulted_bytes[0],
         "swap_in_bytes": lambda record: record.refaulted_bytes and record.refaulted_bytes[1],
     }
     columns = {name: list(map(read, records)) for name, read in figures.items()}
     columns |= {name: [getattr(record, name).get("some") for record in records] for name in _PRESSURES}
+    columns |= {name: [getattr(record, name) for record in records] for name in _NUMBERS}
+    memory = sorted({name for record in records for name in record.memory})
+    columns |= {f"memory_{name}": [record.memory.get(name) for record in records] for name in memory}
     series = _known_series(times, columns)
     taken = [pair for record in records for pair in record.calibration_ns]
     calibration = None

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from iotrace.analysis.compare import check_words as words
 from iotrace.analysis.compare.basis import Basis, basis_of, middle_of, rank_pair, same_rank
 from iotrace.analysis.compare.comparison import SCHEMA_VERSION, compare
 from iotrace.analysis.compare.conditions import Limit, judge
@@ -33,6 +32,8 @@ from iotrace.analysis.compare.stage_changes import ERROR_OF_CORRECTION, stage_ch
 from iotrace.analysis.compare.step_verdict import RUN_TO_RUN_PCT
 from iotrace.analysis.host.disturbance import grown_beside_others
 from iotrace.analysis.results import BAD
+from iotrace.analysis.rules.facts.check import CheckFacts
+from iotrace.analysis.rules.model import Finding as Judged, find_all
 from iotrace.errors import SessionError, UsageError
 from iotrace.session import names
 from iotrace.session.listing import sessions_in
@@ -55,22 +56,19 @@ def check(
         SessionError: a session or baseline cannot be judged, or they did different work.
     """
     sessions = [basis_of(report) for report in reports]
-    worse = [finding for session in sessions for finding in _failed(session, len(sessions) > 1)]
-    untold: list[Finding] = []
+    found = [each for session in sessions for each in _failed(session, len(sessions) > 1)]
     comparison = None
-    if not worse:
+    if not found:
         _refuse("session", sessions)
         _refuse("baseline", baselines)
         if baselines:
             comparison = _compared(baselines, sessions, anyway)
-            worse, untold = _judged(comparison, baselines, sessions, worse_by_pct)
+            found = [*_judged(comparison, baselines, sessions, worse_by_pct)]
     conditions = [_of_most([judge(limit, report) for report in reports]) for limit in limits]
-    worse += [Finding(what=item.condition, text=words.figure_text(item)) for item in conditions if item.holds]
-    untold += [
-        Finding(what=item.condition, text=f"{item.condition}: the session has no such figure")
-        for item in conditions
-        if item.holds is None
-    ]
+    for item in conditions:
+        found += [(item.condition, each) for each in find_all("check", CheckFacts(condition=item))]
+    worse = [Finding(what=what, text=each.text, code=each.rule) for what, each in found if not each.why]
+    untold = [Finding(what=what, text=each.text, code=each.rule) for what, each in found if each.why]
     return Check(
         schema_version=SCHEMA_VERSION,
         ok=not worse,
@@ -103,10 +101,10 @@ def _of_most(found: Sequence[Condition]) -> Condition:
     return sorted(found, key=lambda item: (item.holds is not None, bool(item.holds)))[len(found) // 2]
 
 
-def _failed(session: Basis, of_several: bool) -> Iterator[Finding]:
-    if session.session.exit_code:
-        what = f"the run {session.path}" if of_several else "the run"
-        yield Finding(what=what, text=f"{what} failed: exit code {session.session.exit_code}")
+def _failed(session: Basis, of_several: bool) -> Iterator[tuple[str, Judged]]:
+    what = f"the run {session.path}" if of_several else "the run"
+    for found in find_all("check", CheckFacts(failed=what, exit_code=session.session.exit_code or 0)):
+        yield what, found
 
 
 def _refuse(name: str, sides: Sequence[Basis]) -> None:
@@ -151,62 +149,44 @@ def _compared(baselines: Sequence[Basis], sessions: Sequence[Basis], anyway: boo
 
 def _judged(
     comparison: Comparison, baselines: Sequence[Basis], sessions: Sequence[Basis], worse_by_pct: float
-) -> tuple[list[Finding], list[Finding]]:
-    """Sort what grew into what is worse for certain, and what the machine leaves unclear."""
-    doubt = None if held_up_alike(baselines, sessions) else _doubt(baselines, sessions)
+) -> Iterator[tuple[str, Judged]]:
+    """Judge what grew, each with its name: what is worse for certain, and what the machine leaves unclear."""
     hosts = [rank.system.host for side in (*baselines, *sessions) for rank in side.ranks]
-    grown_pct = {clock: 100 * grown_beside_others(hosts, clock) for clock in ("cpu", "wall")}
-    middle = middle_of(baselines), middle_of(sessions)
-    cold = other_storage(rank_pair(*middle))
-    worse: list[Finding] = []
-    untold: list[Finding] = []
+    about = CheckFacts(
+        worse_by_pct=worse_by_pct,
+        baselines=len(baselines),
+        sessions=len(sessions),
+        others=None if held_up_alike(baselines, sessions) else _doubt(baselines, sessions),
+        beside_others_pct={clock: 100 * grown_beside_others(hosts, clock) for clock in ("cpu", "wall")},
+        storage=other_storage(rank_pair(middle_of(baselines), middle_of(sessions))),
+        cpu_slower_pct=max(comparison.cpu_slower_pct or 0.0, 0.0),
+        correction_error=ERROR_OF_CORRECTION,
+    )
+    found: list[tuple[str, Judged]] = []
 
-    def tell(what: str, text: str, why: str | None) -> None:
-        if why:
-            untold.append(Finding(what=what, text=f"{text}: not clear, as {why}"))
-        else:
-            worse.append(Finding(what=what, text=text))
+    def judge_one(what: str, **grown: Any) -> None:
+        found.extend((what, each) for each in find_all("check", replace(about, **grown)))
 
     counted = {change.stage: change for change in _told_once(_decoding_more(comparison.stages, worse_by_pct))}
     for change in _told_once(_slower(comparison.stages, worse_by_pct)):
-        why = None
-        if change.change_pct < change.noise_pct:
-            why = words.noise(change.noise_pct, len(baselines), len(sessions))
-        elif doubt and not change.quiet and change.change_pct < grown_pct[change.clock]:
-            why = doubt
-        if change.stage == "read" and cold:
-            why = cold
-        text = f"{change.what}: {words.percents(change.change_pct, change.ci95_pct)}, {words.costs(change)}"
-        if not why:
+        facts = replace(about, stage=change, noise_pct=change.noise_pct)
+        (slower,) = find_all("check", facts)
+        if not slower.why:
             counted.pop(change.stage, None)
         if change.stage not in counted:
-            tell(change.what, text, why)
-    worse += [Finding(what=change.what, text=words.counted(change)) for change in counted.values()]
+            found.append((change.what, slower))
+    for change in counted.values():
+        judge_one(change.what, decodes=change)
     whole = comparison.whole_run
     if whole is not None and whole.verdict == "slower" and whole.change_pct >= worse_by_pct:
-        unclear = doubt if whole.change_pct < grown_pct["wall"] else None
-        tell("starting workers", words.started(whole), unclear)
+        judge_one("starting workers", whole_run=whole)
     ci95_pct = comparison.ci95_pct
     change_pct, noise_pct = _step_of_all(baselines, sessions)
     if ci95_pct and change_pct >= worse_by_pct and ci95_pct[0] > RUN_TO_RUN_PCT:
-        several = len(baselines) + len(sessions) > 2
-        percents = f"{change_pct:+.1f} %" if several else words.percents(change_pct, ci95_pct)
-        text = f"the step: {percents}{words.because(comparison)}"
-        slower_pct = max(comparison.cpu_slower_pct or 0.0, 0.0)
-        # What is left of the change with nobody else on the CPUs is no doing of theirs.
-        alone_pct = comparison.alone_pct or ci95_pct
-        why = cold or (doubt if alone_pct[0] < worse_by_pct else None)
-        if change_pct < noise_pct:
-            why = words.noise(noise_pct, len(baselines), len(sessions))
-        elif change_pct < noise_pct + (1 + ERROR_OF_CORRECTION) * slower_pct:
-            why = f"the CPUs were {slower_pct:.0f} % slower"
-        tell("the step", text, why)
-    elif not worse:
-        # A baseline that was held up hides what got slower.
-        held_up = None if doubt is None else next(filter(None, map(busy, baselines)), None)
-        if held_up:
-            tell("the step", "the step", f"in the baseline {held_up}")
-    return worse, untold
+        judge_one("the step", step=comparison, step_pct=change_pct, noise_pct=noise_pct)
+    elif about.others and all(each.why for _, each in found):
+        judge_one("the step", held_up=next(filter(None, map(busy, baselines)), None))
+    yield from found
 
 
 def _step_of_all(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> tuple[float, float]:

@@ -139,6 +139,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str
     text: str
+    code: str | None = None  # of its rule
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from iotrace.analysis.intervals import Times
+from iotrace.analysis.rules.capture_loss import BUFFERED_CALLS as BUFFERED_CALLS
+from iotrace.analysis.rules.facts.capture import missing
 from iotrace.analysis.table import key_of
 from iotrace.session import names
 from iotrace.session.liveness import RUNNING
@@ -16,13 +18,8 @@ from iotrace.sources.records import PoolWorker, PosixEnded, Tick
 from iotrace.sources.rows import Columns
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
-from iotrace.units import counted
 
-# A sampler writes once a second; a busy host may make it late. Where its launcher saw it killed, that counts.
-_SAMPLER_LATE_NS = 3_000_000_000
 _MOST_ERRORS = 5
-_TELL_US = "figures that rest on it are missing; please report the error"
-BUFFERED_CALLS = 19  # dftracer holds calls back in a buffer of 4 KiB
 
 
 def data_loss(session: Session) -> Iterator[NotCaptured]:
@@ -39,35 +36,28 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
             and (_recorded_data(process) or _lost_calls_alone(session, process))
             and not (running and process.lives is not False)
         ):
-            lost = "up to 1 s of its records is lost"
-            if process.idle:
-                lost = f"it had nothing to do, so only about {BUFFERED_CALLS} of its POSIX calls may be lost"
-            elif not _recorded_data(process):
-                lost = f"it recorded no data, so only about {BUFFERED_CALLS} of its POSIX calls may be lost"
             buffers = session.posix_on and session.posix_by == names.DFTRACER
-            if not process.idle or buffers:
-                why = f"it was killed, or left without its exit handlers: {lost}"
-                yield NotCaptured(f"the end of {name}", why)
+            yield from missing(
+                whose=name,
+                end_lost=True,
+                left_idle=process.idle,
+                lost_calls_alone=not _recorded_data(process),
+                buffered_calls=BUFFERED_CALLS if buffers else 0,
+            )
         yield from _parts(name, process.problems)
-        if process.of_type(PosixEnded):
-            what = f"POSIX calls of {name} after it failed to start a program"
-            why = "dftracer ends in a process whose child cannot run its program"
-            yield NotCaptured(what, why, "find out which program it is, by the error that subprocess raises")
+        yield from missing(whose=name, failed_to_start=bool(process.of_type(PosixEnded)))
     for rank in session.ranks:
         yield from _parts(f"the torch.profiler traces of rank {rank.number}", rank.main.windows.problems)
     yield from _parts("the POSIX calls", session.calls.problems)
     for node, pid in sorted(session.namesakes) if session.posix_on else ():
-        what = f"POSIX calls of the processes {pid} on {node}"
-        why = "several machines or containers have this name, and a process of this number at once"
-        yield NotCaptured(what, why, "give each a host name of its own")
+        yield from missing(whose=node, namesake=pid)
     for telemetry in session.telemetry:
         node = telemetry.sampler.node
         yield from _parts(f"the telemetry of {node}", telemetry.damage)
         late_ns = _last_seen_ns(session, telemetry) - telemetry.last_ns
-        if not telemetry.ended and (telemetry.killed_by or late_ns > _SAMPLER_LATE_NS):
-            how = f"killed by {telemetry.killed_by}" if telemetry.killed_by else "killed or stopped"
-            lost = f", and the last {late_ns / 1e9:.1f} s are not sampled" if late_ns > 0 else ""
-            yield NotCaptured(f"the end of the telemetry of {node}", f"its sampler was {how}{lost}")
+        if not telemetry.ended:
+            killed_by = telemetry.killed_by or None
+            yield from missing(whose=node, sampler_ended_by=killed_by, unsampled_s=late_ns / 1e9)
 
 
 def _agent_errors(session: Session) -> Iterator[NotCaptured]:
@@ -78,10 +68,8 @@ def _agent_errors(session: Session) -> Iterator[NotCaptured]:
             happened.setdefault(error, []).append(named(process))
     for error, where in list(happened.items())[:_MOST_ERRORS]:
         whose = where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1} more"
-        yield NotCaptured(f"part of {whose}", f"iotrace's own code failed there: {error}", _TELL_US)
-    if len(happened) > _MOST_ERRORS:
-        rest = counted(len(happened) - _MOST_ERRORS, "more error")
-        yield NotCaptured("part of its processes", f"{rest} of iotrace's own code: see {names.LOG} of each")
+        yield from missing(whose=whose, agent_error=error)
+    yield from missing(more_errors=max(0, len(happened) - _MOST_ERRORS))
 
 
 def workers_left(session: Session) -> list[Process]:
@@ -117,8 +105,9 @@ def _wanted(batches: Columns, process: Process) -> Times:
     return key_of(batches["generation"][own], batches["index"][own])
 
 
-def _parts(of: str, problems: list[str]) -> list[NotCaptured]:
-    return [NotCaptured(f"part of {of}", problem) for problem in problems]
+def _parts(of: str, problems: list[str]) -> Iterator[NotCaptured]:
+    for problem in problems:
+        yield from missing(whose=of, damage=problem)
 
 
 def _last_seen_ns(session: Session, telemetry: Telemetry) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.step_table import StepTable
+from iotrace.analysis.results.base import Figure, ReportPart, figures_of
 from iotrace.sources.clocks.session_clock import Times
 from iotrace.sources.records import Tick
 from iotrace.sources.session import Rank
@@ -68,6 +70,19 @@ class MeasuredTime:
             return None
         inside = series.value[weights > 0]
         return float(inside.max() if largest else inside.min())
+
+    def folded(self, kind: type[ReportPart], sampled: Mapping[str, Series]) -> dict[str, Any]:
+        """Return by name the figures of `kind` that fold what is sampled, as each declares."""
+        return {each.attribute: self._folded(each, sampled) for each in figures_of(kind) if each.fold}
+
+    def _folded(self, figure: Figure, sampled: Mapping[str, Series]) -> float | int | None:
+        if figure.fold == "counter":
+            return self.per_second(self.growth(sampled.get(figure.sampled.removesuffix("_per_s"))))
+        gauge = sampled.get(figure.sampled)
+        if figure.name.endswith("_mean"):
+            return self.mean(gauge)
+        found = self.extreme(gauge, figure.is_largest)
+        return found if found is None or figure.unit != "bytes" else int(found)
 
     def growth(self, counter: Series | None) -> float | None:
         """How much a counter grew, interpolated; None unless its samples cover the measured time."""

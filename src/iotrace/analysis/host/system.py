@@ -163,11 +163,9 @@ def _host(session: Session, main: Process, telemetry: Telemetry, time: MeasuredT
         cpu_throttled_fraction=_throttled(host, time),
         pressure_fraction=pressures(""),
         cgroup_pressure_fraction=pressures("cgroup_"),
-        memory_available_bytes_min=_whole(
-            time.extreme(host.figures.get("memory_available_bytes"), largest=False)
-        ),
         sampler_cpu_pct_mean=None if sampler is None else 100 * sampler,
         calibration=_calibration(telemetry, time),
+        **time.folded(HostUse, host.figures),
     )
 
 
@@ -249,13 +247,9 @@ def _gpu(device: SampledDevice, pids: set[int], steps: int, samples: int | None,
         energy_source=source,
         energy_j_per_step=energy_j / steps if energy_j is not None and steps else None,
         energy_j_per_sample=energy_j / samples if energy_j is not None and samples else None,
-        sm_clock_mhz_mean=time.mean(series.get("sm_clock_mhz")),
-        memory_clock_mhz_mean=time.mean(series.get("memory_clock_mhz")),
-        temperature_c_max=time.extreme(series.get("temperature_c")),
-        pcie_sent_bytes_per_s_mean=time.mean(series.get("pcie_sent_bytes_per_s")),
-        pcie_received_bytes_per_s_mean=time.mean(series.get("pcie_received_bytes_per_s")),
         throttled_fraction=throttled,
         throttle_reasons=reasons,
+        **time.folded(Gpu, series),
     )
 
 

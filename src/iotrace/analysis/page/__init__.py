@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from iotrace.analysis.page.batches import batch_window
-from iotrace.analysis.page.series import sampled_series, step_columns
+from iotrace.analysis.page.series import batch_window, sampled_series, step_columns
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.results import Report
 from iotrace.analysis.results.top import RankColumns

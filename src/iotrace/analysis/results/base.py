@@ -55,7 +55,8 @@ class Figure(msgspec.Struct, frozen=True):
     """What is declared of a field. `null`: when it is unknown; `said`: its heading in a table, its name in a row.
 
     `place` orders columns and rows, where the order of the fields is not theirs. `absent` stands in a table
-    where it is null. `counter`: its name in the timeline. `attribute` is its name in Python.
+    where it is null. `counter`: its name in the timeline. `attribute` is its name in Python. `fold`: it is the
+    mean or an extreme, as its name says, of a ``gauge`` that is sampled, or the rate of a ``counter``.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Figure(msgspec.Struct, frozen=True):
     place: int
     absent: str
     counter: str
+    fold: str
     may_be_null: bool
     is_text: bool
 
@@ -90,10 +92,11 @@ def figure(
     place: int = 0,
     absent: str = "?",
     counter: str = "",
+    fold: str = "",
 ) -> msgspec.Meta:
     """Declare a figure; without `unit` it is the one that the field's name ends with."""
     known = {"meaning": meaning, "unit": unit, "null": null, "said": said, "place": place, "absent": absent}
-    known["counter"] = counter
+    known |= {"counter": counter, "fold": fold}
     in_words = meaning + (f"; in {unit}" if unit else "") + (f"; null: {null}" if null else "")
     return msgspec.Meta(description=in_words, extra=known)
 

@@ -38,11 +38,15 @@ class Gpu(ReportPart, frozen=True, kw_only=True):
     energy_source: Annotated[str | None, figure("`counter`: the device's own; `power`: mean of its power samples x measured time")] = None
     energy_j_per_step: Annotated[float | None, figure("by the measured steps", said="energy a step")] = None
     energy_j_per_sample: Annotated[float | None, figure("by the samples of their batches", said="energy a sample")] = None
-    sm_clock_mhz_mean: Annotated[float | None, figure("polled every 0.5 s", counter="SM clock")] = None
-    memory_clock_mhz_mean: Annotated[float | None, figure("polled every 0.5 s", counter="memory clock")] = None
-    temperature_c_max: Annotated[float | None, figure("polled every 0.5 s", said="temperature", counter="temperature")] = None
-    pcie_sent_bytes_per_s_mean: Annotated[float | None, figure("from the device; 20 ms every 2 s", said="sent over PCIe", place=1, counter="PCIe sent")] = None
-    pcie_received_bytes_per_s_mean: Annotated[float | None, figure("to the device; 20 ms every 2 s", said="received over PCIe", counter="PCIe received")] = None
+    sm_clock_mhz_mean: Annotated[float | None, figure("polled every 0.5 s", counter="SM clock", fold="gauge")] = None
+    memory_clock_mhz_mean: Annotated[float | None, figure("polled every 0.5 s", counter="memory clock", fold="gauge")] = None
+    temperature_c_max: Annotated[float | None, figure("polled every 0.5 s", said="temperature", counter="temperature", fold="gauge")] = None
+    pcie_sent_bytes_per_s_mean: Annotated[
+        float | None, figure("from the device; 20 ms every 2 s", said="sent over PCIe", place=1, counter="PCIe sent", fold="gauge")
+    ] = None
+    pcie_received_bytes_per_s_mean: Annotated[
+        float | None, figure("to the device; 20 ms every 2 s", said="received over PCIe", counter="PCIe received", fold="gauge")
+    ] = None
     throttled_fraction: Annotated[float | None, figure("polls at which one of the reasons below held its clocks back")] = None
     throttle_reasons: Annotated[dict[str, float], figure("the same by reason; `{}` where there was none", "0 to 1")] = msgspec.field(default_factory=dict)
     numa_node: Annotated[int | None, figure("of its PCI bus; null where the firmware does not say, and of MIG instances")] = None
@@ -97,7 +101,9 @@ class HostUse(ReportPart, frozen=True, kw_only=True):
         default_factory=dict
     )
     cgroup_pressure_fraction: Annotated[dict[str, float], figure("the same of the job's cgroup, where it has one")] = msgspec.field(default_factory=dict)
-    memory_available_bytes_min: Annotated[int | None, figure("`MemAvailable`", said="host's free memory, at least")] = None
+    memory_available_bytes_min: Annotated[int | None, figure("`MemAvailable`", said="host's free memory, at least", fold="gauge")] = None
+    memory_dirty_bytes_max: Annotated[int | None, figure("written to files and not yet to storage", said="to be written, at most", fold="gauge")] = None
+    tcp_retransmits_per_s_mean: Annotated[float | None, figure("TCP segments that the host sent again", said="TCP sent again", fold="counter")] = None
     sampler_cpu_pct_mean: Annotated[float | None, figure("what the sidecar itself used", "% of one core")] = None
     calibration: Annotated[Calibration | None, figure("how fast the CPUs were")] = None
     swap_in_bytes: Annotated[int | None, figure("memory of the job's control group that came back from swap")] = None

@@ -29,7 +29,7 @@ BOUNDS = {
     "device": "Shares are those of the traced window.",
     "trust": "Of a pair of bounds the first is for `caution`, the second for `bad`.",
     "run": "",
-    **dict.fromkeys(("forecast", "sweep", "setting", "point", "choice"), ""),
+    **dict.fromkeys(("capture", "forecast", "check", "sweep", "setting", "point", "choice"), ""),
 }
 _REMEDY = "Remedy: "
 
@@ -82,7 +82,8 @@ def near(name: str) -> list[str]:
     """Return the codes of the rules that may be meant, the nearest first."""
     codes = {spelled: each.code for each in catalogue() for spelled in (each.code.lower(), each.name)}
     begun = [spelled for spelled in codes if spelled.startswith(name.lower())]
-    alike = get_close_matches(name.lower(), codes, n=3, cutoff=0.5)
+    alike = get_close_matches(name.lower(), codes, n=9, cutoff=0.5)
+    alike.sort(key=lambda each: each[:3] != name.lower()[:3])  # a code of the same kind first
     return [*dict.fromkeys(codes[found] for found in (*begun, *alike))][:3]
 
 

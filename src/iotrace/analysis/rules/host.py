@@ -379,6 +379,31 @@ def threads_beyond_quota(facts: HostFacts) -> Iterator[Finding]:
 
 
 @rule(
+    "IO034",
+    "threads-beyond-cpus",
+    "host",
+    fires=[{"affinity": 4, "threads": 32}],
+    silent=[{"affinity": 32, "threads": 32}, {"affinity": 16, "quota_cpus": 2.0, "threads": 32}],
+)
+def threads_beyond_cpus(facts: HostFacts) -> Iterator[Finding]:
+    """OMP_NUM_THREADS asks for more threads than the CPUs that the process may run on.
+
+    The threads of one operator then take turns on these CPUs, and the operator takes as long as its last one.
+
+    Remedy: set OMP_NUM_THREADS to the number of CPUs, or ask for more of them.
+    """
+    usable, threads = facts.usable_cpus, facts.threads
+    if usable is None or threads is None or usable != facts.affinity or threads <= usable:
+        return
+    yield Finding(
+        level=WARNING,
+        text=f"OMP_NUM_THREADS={threads} on {facts.cpus_in_words}{facts.cpu_limits}",
+        why="threads of one operator take turns, and the others wait for the last of them",
+        remedy=f"set OMP_NUM_THREADS to {usable:g}, or ask for more CPUs",
+    )
+
+
+@rule(
     "IO025",
     "little-memory",
     "host",

@@ -48,6 +48,7 @@ class System:
         self._add("memory", "/proc/meminfo", lambda file: parse_memory(file.read_all()))
         self._add("disks", "/proc/diskstats", lambda file: parse_disks(file.read_all(), self._disks))
         self._add("net", "/proc/net/dev", lambda file: parse_net(file.read_all()))
+        self._add("tcp_retransmits", "/proc/net/snmp", lambda file: _retransmits(file.read_all()))
         for name in _PRESSURES:
             self._add(f"{name}_pressure_us", f"/proc/pressure/{name}", _pressure)
         self._add_cgroup()
@@ -107,6 +108,12 @@ class System:
             cpu: (now[cpu][0] - before[cpu][0], now[cpu][1] - before[cpu][1], now[cpu][2] - before[cpu][2])
             for cpu in both
         }
+
+
+def _retransmits(data: bytes) -> int:
+    """Return the TCP segments that were sent again so far, of two lines: names, and numbers."""
+    names, numbers = (line.split() for line in data.splitlines() if line.startswith(b"Tcp:"))
+    return int(numbers[names.index(b"RetransSegs")])
 
 
 class Memory:

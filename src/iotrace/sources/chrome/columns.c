@@ -1,5 +1,5 @@
 /* The columns of Kineto's events: times, numbers of strings, and the integers among the arguments. `scan.c` steps through
- * the text. `sources/kineto/compiled_columns.py` calls this; `sources/kineto/column_batch.py` does the same with
+ * the text. `sources/kineto/columns.py` calls this; `sources/kineto/column_batch.py` does the same with
  * decoded events, and is what its meaning is measured by.
  */
 #include "numbered_strings.h"

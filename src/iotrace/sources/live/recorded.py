@@ -2,27 +2,260 @@
 
 Nothing is held back in the program: on the host that looks, a process's calls are known until now, also where
 it makes none. Of another host's process they are known as far as its file has come here.
+
+One process's file of our recorder, read as it grows: its newest bursts, and the names of their files.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
+from iotrace.session import recorded
 from iotrace.session.identity import boot_id
+from iotrace.session.reading import open_regular
+from iotrace.session.recorded import BURST_BYTES, BURSTS_BYTES, Head, Record, Walk
 from iotrace.sources.clocks.anchors import Clocks
-from iotrace.sources.clocks.session_clock import Clock
+from iotrace.sources.clocks.session_clock import Clock, Times
 from iotrace.sources.live.known import Known
-from iotrace.sources.live.recorded_file import GROWS_NS, LiveFile
-from iotrace.sources.posix_calls import PosixCalls
+from iotrace.sources.posix_calls import PosixCalls, as_integers
+from iotrace.sources.recorder.layout import (
+    BLOCKS_OF,
+    BURST,
+    HEAD,
+    OTHERS,
+    OTHERS_NAME,
+    ROWS,
+    THREADS,
+    ProcessCalls,
+)
 from iotrace.sources.recorder.reader import CallTable, recorded_files
 from iotrace.sources.records import Identity
+
+GROWS_NS = 2_000_000  # a burst lasts 1 ms at most: one that is older grows no more
+_MANY_CHUNKS = 64  # of threads that have ended, most of them
+_MOST_THREADS = 65_536
+_Bursts = npt.NDArray[np.void]
+
+
+class _Chunk(msgspec.Struct):
+    """A record of bursts: those before `taken` were read; `held` is what the last look saw behind."""
+
+    at: int
+    room: int
+    tid: int = 0
+    used: int = 0
+    taken: int = 0
+    held: bytes = b""
+
+    @property
+    def unread(self) -> int:
+        return self.used - self.taken
+
+
+class LiveFile:
+    """The newest bursts of one process; nothing that happened since `since_ns` is missing.
+
+    `newest_ns` is the end of the newest burst. Both are of the process's CLOCK_MONOTONIC.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.head: Head | None = None
+        self.since_ns = self.newest_ns = 0
+        self.path = path
+        self._walk = Walk()
+        self._chunks: dict[int, _Chunk] = {}  # those that may still grow, by position
+        self._threads: list[int] = []
+        self._name_at = array("q")  # by the file's number: names are read when they are needed
+        self._names: dict[int, str] = {}
+        self._unnamed: set[int] = set()
+        self._bursts = np.empty(0, BURST)
+        self._tids = np.empty(0, np.int64)
+        self._holes: set[int] = set()  # threads whose newest bursts were dropped
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more in it than the last look came to see."""
+        return self._walk.is_behind
+
+    @property
+    def unread_bytes(self) -> int:
+        """The size of the bursts that were not read yet."""
+        return BURST_BYTES * sum(chunk.unread for chunk in self._chunks.values())
+
+    def __len__(self) -> int:
+        return len(self._bursts)
+
+    def look(self, most_records: int) -> int:
+        """Learn what the file grew by; return how many records were passed."""
+        try:
+            with open_regular(self.path, inside=True) as file:
+                return self._look(file.fileno(), most_records)
+        except OSError:
+            return 0
+
+    def _look(self, descriptor: int, most_records: int) -> int:
+        head = recorded.read_head(descriptor)
+        if head is None:
+            return 0
+        # What a process that ended has left stays as it is.
+        before, self.head = self.head, head
+        if head.end_ns and head == before and not self.unread_bytes and not self.is_behind:
+            return 0
+        passed = 0
+        for record in self._walk.records(descriptor, head.used_bytes, most_records):
+            self._learn(record)
+            passed += 1
+        for chunk in self._chunks.values():
+            found = recorded.record_at(descriptor, chunk.at)
+            if found is not None and found.type == recorded.BURSTS:
+                chunk.used, chunk.tid = max(chunk.taken, min(found.first, chunk.room)), found.second
+        self._find_names(descriptor)
+        return passed
+
+    def _learn(self, record: Record) -> None:
+        if record.type == recorded.BURSTS:
+            self._chunks[record.at] = _Chunk(record.at, recorded.room_of(record))
+        elif record.type == recorded.NAME and record.first < recorded.MOST_FILES:
+            missing = record.first + 1 - len(self._name_at)
+            self._name_at.extend([0] * missing if missing > 0 else [])
+            self._name_at[record.first] = record.at
+        elif record.type == recorded.THREAD and len(self._threads) < _MOST_THREADS:
+            self._threads.append(record.at)
+
+    def read(self, most_bytes: int, now_ns: int) -> None:
+        """Read the newest bursts, `most_bytes` of them; those that grow yet are left to the next look.
+
+        `now_ns` is the process's time, as far as it is known.
+        """
+        try:
+            with open_regular(self.path, inside=True) as file:
+                self._read(file.fileno(), most_bytes // BURST_BYTES, now_ns)
+        except OSError:
+            pass
+
+    def _read(self, descriptor: int, most: int, now_ns: int) -> None:
+        passed: dict[int, tuple[int, int]] = {}  # by thread: the last burst that is passed over
+        wanted: list[_Chunk] = []
+        for chunk in sorted(self._chunks.values(), key=lambda each: -each.at):
+            if not chunk.unread:
+                continue
+            count = min(most, chunk.unread)
+            most -= count
+            if count < chunk.unread:
+                chunk.taken, chunk.held = chunk.used - count, b""
+                passed.setdefault(chunk.tid, (chunk.at, chunk.taken - 1))
+            if count:
+                wanted.append(chunk)
+        for at, index in passed.values():
+            end_ns = recorded.burst_end_ns(descriptor, at, index)
+            self.since_ns = max(self.since_ns, end_ns or self.newest_ns)
+        found = [(chunk, self._unread_of(descriptor, chunk)) for chunk in reversed(wanted)]
+        for _, bursts in found:
+            self.newest_ns = max(self.newest_ns, int(ends_of(bursts[_are_whole(bursts)]).max(initial=0)))
+        taken = [self._take(chunk, bursts, max(now_ns, self.newest_ns)) for chunk, bursts in found]
+        tids = [np.full(len(bursts), chunk.tid) for (chunk, _), bursts in zip(found, taken, strict=True)]
+        self._bursts = np.concatenate([self._bursts, *taken])
+        self._tids = np.concatenate([self._tids, *tids])
+        self._unnamed |= {number for bursts in taken for number in np.unique(bursts["file"]).tolist()}
+        self._unnamed -= self._names.keys()
+        self._close(descriptor)
+        self._find_names(descriptor)
+
+    def _unread_of(self, descriptor: int, chunk: _Chunk) -> _Bursts:
+        begin = chunk.at + BURSTS_BYTES + chunk.taken * BURST_BYTES
+        data = os.pread(descriptor, chunk.unread * BURST_BYTES, begin)
+        return np.frombuffer(data[: len(data) // BURST_BYTES * BURST_BYTES], BURST)
+
+    def _take(self, chunk: _Chunk, bursts: _Bursts, now_ns: int) -> _Bursts:
+        """Take the first of the bursts unread: those that are old, or were the same at the last look."""
+        ready = as_integers(bursts["start_ns"]) < now_ns - GROWS_NS
+        before = np.frombuffer(chunk.held, BURST)
+        same = min(len(before), len(bursts))
+        ready[:same] |= before[:same] == bursts[:same]
+        count = len(bursts) if ready.all() else int(np.argmin(ready))
+        chunk.taken += count
+        chunk.held = bursts[count:].tobytes()
+        bursts = bursts[:count]
+        whole = _are_whole(bursts)
+        kept = bursts[whole]
+        if not whole.all():  # they were dropped, for the session's size
+            self._holes.add(chunk.tid)
+            behind = bursts[np.flatnonzero(~whole)[-1] + 1 :]
+        else:
+            behind = kept
+        if chunk.tid in self._holes and len(behind):
+            self.since_ns = max(self.since_ns, int(as_integers(behind["start_ns"][:1])[0]))
+            self._holes.discard(chunk.tid)
+        return kept
+
+    def _close(self, descriptor: int) -> None:
+        """Forget the chunks that do not grow any more: a thread writes to its newest one alone."""
+        newest = {chunk.tid: at for at, chunk in self._chunks.items() if chunk.tid}
+        ended = {at for at, chunk in self._chunks.items() if newest.get(chunk.tid, at) != at}
+        if len(newest) > _MANY_CHUNKS:
+            records = (recorded.record_at(descriptor, at) for at in self._threads)
+            tids = [os.pread(descriptor, 4, record.at + 12) for record in records if record is not None]
+            living = {int.from_bytes(each, "little") for each in tids}
+            ended |= {at for tid, at in newest.items() if tid not in living}
+        for at, chunk in list(self._chunks.items()):
+            if chunk.taken == chunk.room or (at in ended and not chunk.unread):
+                del self._chunks[at]
+
+    def _find_names(self, descriptor: int) -> None:
+        for number in list(self._unnamed):
+            at = self._name_at[number] if number < len(self._name_at) else 0
+            name = recorded.name_at(descriptor, at) if at else OTHERS_NAME if number == OTHERS else ""
+            if name:
+                self._names[number] = name
+                self._unnamed.discard(number)
+
+    def forget(self, before_ns: int) -> None:
+        """Give up the bursts that ended before a time, and the names of files that no other one has."""
+        kept = ends_of(self._bursts) >= before_ns
+        if kept.all():
+            return
+        self._bursts, self._tids = self._bursts[kept], self._tids[kept]
+        used = set(np.unique(self._bursts["file"]).tolist())
+        self._names = {number: name for number, name in self._names.items() if number in used}
+        self._unnamed &= used
+
+    def ends_ns(self) -> Times:
+        """When each of its bursts ended."""
+        return ends_of(self._bursts)
+
+    def calls(self) -> ProcessCalls | None:
+        """What is still known, as of a file that is read whole; None where that is nothing."""
+        if self.head is None or not len(self._bursts):
+            return None
+        *numbers, node = self.head
+        head = np.zeros(1, HEAD)
+        head[0] = (recorded.MAGIC, *numbers, str(node).encode(), 0)
+        nothing = (np.empty(0, kind) for kind in (ROWS, THREADS, BLOCKS_OF))
+        rows, threads, blocks = nothing
+        return ProcessCalls(head[0], self._names, rows, self._bursts, self._tids, threads, blocks, False, [])
+
+
+def _are_whole(bursts: _Bursts) -> npt.NDArray[np.bool_]:
+    """Mark the bursts that are neither dropped nor damaged."""
+    in_time = (bursts["start_ns"] < recorded.LATEST_NS) & (bursts["in_call_ns"] < recorded.LONGEST_NS)
+    return (bursts["calls"] > 0) & in_time
+
+
+def ends_of(bursts: _Bursts) -> Times:
+    """When bursts ended: those of one call that lasted more than 4 s do not say how long they were."""
+    longest = np.maximum(as_integers(bursts["length_ns"]), as_integers(bursts["in_call_ns"]))
+    return as_integers(bursts["start_ns"]) + longest
+
 
 MOST_BYTES = 2 << 20  # of bursts, at one look
 _LEAST_BYTES = 16 << 10

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
+from iotrace.analysis.rules.facts.capture import CaptureFacts
+from iotrace.analysis.rules.facts.check import CheckFacts
 from iotrace.analysis.rules.facts.device import DeviceFacts
 from iotrace.analysis.rules.facts.forecast import ForecastFacts
 from iotrace.analysis.rules.facts.host import Demand, HostFacts
@@ -174,7 +176,19 @@ def _choice(changes: dict[str, Any]) -> ChoiceFacts:
     return ChoiceFacts(**{"points": 2, **changes})
 
 
+def _check(changes: dict[str, Any]) -> CheckFacts:
+    """Nothing that grew, of one baseline and one session."""
+    return fill(CheckFacts, changes)
+
+
+def _capture(changes: dict[str, Any]) -> CaptureFacts:
+    """Something of a session, of which the changes say what is known."""
+    return CaptureFacts(**{"path": "run-5", **changes})
+
+
 _MADE: dict[str, Any] = {
+    "capture": _capture,
+    "check": _check,
     "forecast": _forecast,
     "setting": _setting,
     "point": _point,

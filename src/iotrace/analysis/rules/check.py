@@ -1,0 +1,200 @@
+"""What is worse than in a baseline, and of what that is not clear: what `iotrace check` concludes.
+
+A finding with a `why` is not clear, for that reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from iotrace.analysis.compare.results import Comparison, Condition
+from iotrace.analysis.rules.facts.check import CheckFacts
+from iotrace.analysis.rules.model import Finding, rule
+from iotrace.units import digits, size
+
+_STAGE: dict[str, Any] = {
+    "stage": "read",
+    "what": "read",
+    "clock": "wall",
+    "change_pct": 40.0,
+    "ci95_pct": [35.0, 45.0],
+    "cost_ms": [10.0, 14.0],
+    "noise_pct": 12.0,
+}
+_CHANGED = {"ci95_pct": [18.0, 22.0], "step_ms": [100.0, 120.0]}
+
+
+@rule(
+    "IO951",
+    "run-failed",
+    "check",
+    fires=[{"failed": "the run", "exit_code": 1}],
+    silent=[{"failed": "the run", "exit_code": 0}],
+)
+def run_failed(facts: CheckFacts) -> Iterator[Finding]:
+    """The command of a run that is checked ended with an error."""
+    if facts.failed is not None and facts.exit_code:
+        yield Finding(text=f"{facts.failed} failed: exit code {facts.exit_code}")
+
+
+@rule(
+    "IO952",
+    "condition-holds",
+    "check",
+    fires=[{"condition": {"where": "ranks[0].data_wait.raw_wait_fraction", "value": 0.3, "holds": True}}],
+    silent=[{"condition": {"where": "ranks[0].data_wait.raw_wait_fraction", "value": 0.1, "holds": False}}],
+)
+def condition_holds(facts: CheckFacts) -> Iterator[Finding]:
+    """A condition of `--fail-if` holds."""
+    if facts.condition is not None and facts.condition.holds:
+        yield Finding(text=figure_text(facts.condition))
+
+
+@rule(
+    "IO953",
+    "condition-unknown",
+    "check",
+    fires=[{"condition": {"condition": "gpu_idle > 20%", "holds": None}}],
+    silent=[{"condition": {"condition": "gpu_idle > 20%", "holds": False}}],
+)
+def condition_unknown(facts: CheckFacts) -> Iterator[Finding]:
+    """A condition of `--fail-if` asks for a figure that the session does not have."""
+    if facts.condition is not None and facts.condition.holds is None:
+        text = f"{facts.condition.condition}: the session has no such figure"
+        yield Finding(text=text, why="it has no such figure")
+
+
+@rule(
+    "IO954",
+    "stage-slower",
+    "check",
+    fires=[
+        {"stage": _STAGE},
+        {"stage": _STAGE, "others": "others took 30 % of the CPUs", "beside_others_pct": {"cpu": 43.0}},
+    ],
+    silent=[{"decodes": {**_STAGE, "decoded_bytes": [1000.0, 2000.0]}}],
+)
+def stage_slower(facts: CheckFacts) -> Iterator[Finding]:
+    """A stage of making a sample takes longer than in the baseline.
+
+    Not clear where runs of one program differ as much, where other programs took CPUs and no hardware counter
+    tells their part, and of reading where the sides read from different storage.
+    """
+    change = facts.stage
+    if change is None:
+        return
+    why = None
+    if change.change_pct < change.noise_pct:
+        why = facts.noise
+    elif not change.quiet:
+        why = facts.by_others(change.change_pct, change.clock)
+    if change.stage == "read" and facts.storage:
+        why = facts.storage
+    before, after = change.cost_ms
+    clock = "CPU" if change.clock == "cpu" else "time"
+    costs = f"{digits(before)} -> {digits(after)} ms of {clock} a sample"
+    yield _judged(f"{change.what}: {_percents(change.change_pct, change.ci95_pct)}, {costs}", why)
+
+
+@rule(
+    "IO955",
+    "decodes-more",
+    "check",
+    fires=[{"decodes": {**_STAGE, "decoded_bytes": [1000.0, 2000.0], "decoded_change_pct": 100.0}}],
+    silent=[{"stage": _STAGE}],
+)
+def decodes_more(facts: CheckFacts) -> Iterator[Finding]:
+    """A sample's making decodes more bytes than in the baseline: counted, whatever the machine did."""
+    change = facts.decodes
+    if change is not None:
+        before, after = (size(size_bytes) for size_bytes in change.decoded_bytes or (0.0, 0.0))
+        grown = f"{change.decoded_change_pct or 0.0:+.1f} % of bytes"
+        yield Finding(text=f"{change.what}: {grown}, counted: {before} -> {after} decoded a sample")
+
+
+@rule(
+    "IO956",
+    "starting-workers-slower",
+    "check",
+    fires=[{"whole_run": {"change_pct": 30.0, "step_ms": [100.0, 130.0], "starting_ms": [5.0, 34.0]}}],
+    silent=[{"stage": _STAGE}],
+)
+def starting_workers_slower(facts: CheckFacts) -> Iterator[Finding]:
+    """Starting workers and making the first batches takes longer than in the baseline."""
+    whole = facts.whole_run
+    if whole is not None:
+        in_all, starting = (
+            f"{one:.1f} -> {other:.1f} ms" for one, other in (whole.step_ms, whole.starting_ms)
+        )
+        text = (
+            f"starting workers: {whole.change_pct:+.0f} % for a step in all, {in_all}, of which starting "
+            f"workers and first batches {starting}"
+        )
+        yield _judged(text, facts.by_others(whole.change_pct, "wall"))
+
+
+@rule(
+    "IO957",
+    "step-slower",
+    "check",
+    fires=[{"step": _CHANGED, "step_pct": 20.0}, {"step": _CHANGED, "step_pct": 20.0, "noise_pct": 25.0}],
+    silent=[{"stage": _STAGE}],
+)
+def step_slower(facts: CheckFacts) -> Iterator[Finding]:
+    """A step takes longer than in the baseline.
+
+    Not clear where runs differ as much by chance, where the CPUs were slower, where the sides read from
+    different storage, and where other programs took CPUs: without them it may be no slower.
+    """
+    step = facts.step
+    if step is None or step.ci95_pct is None:
+        return
+    several = facts.baselines + facts.sessions > 2
+    percents = f"{facts.step_pct:+.1f} %" if several else _percents(facts.step_pct, step.ci95_pct)
+    alone_pct = step.alone_pct or step.ci95_pct
+    why = facts.storage or (facts.others if alone_pct[0] < facts.worse_by_pct else None)
+    if facts.step_pct < facts.noise_pct:
+        why = facts.noise
+    elif facts.step_pct < facts.noise_pct + (1 + facts.correction_error) * facts.cpu_slower_pct:
+        why = f"the CPUs were {facts.cpu_slower_pct:.0f} % slower"
+    yield _judged(f"the step: {percents}{_because(step)}", why)
+
+
+@rule(
+    "IO958",
+    "baseline-held-up",
+    "check",
+    fires=[{"held_up": "others took 30 % of the CPUs"}],
+    silent=[{"others": "in the session others took 30 % of the CPUs"}],
+)
+def baseline_held_up(facts: CheckFacts) -> Iterator[Finding]:
+    """Other programs held the baseline up, which hides what got slower since."""
+    if facts.held_up:
+        yield _judged("the step", f"in the baseline {facts.held_up}")
+
+
+def _judged(text: str, why: str | None) -> Finding:
+    return Finding(text=f"{text}: not clear, as {why}" if why else text, why=why or "")
+
+
+def figure_text(item: Condition) -> str:
+    """Say what the figure of a condition is; shares in percent, as the condition has them."""
+    where = (item.where or "").replace("ranks[", "rank ", 1).replace("].", ": ", 1)
+    value = "unknown"
+    if item.value is not None:
+        is_share = (item.where or "").endswith("_fraction")
+        value = f"{100 * item.value:.1f} %" if is_share else f"{item.value:.4g}"
+    return f"{where} is {value}"
+
+
+def _because(comparison: Comparison) -> str:
+    """Name what made the step longer: the part that grew most, and the settings that differ."""
+    grew = next((change for change in comparison.changed if change.by_ms > 0), None)
+    reasons = [f"{grew.what} +{grew.by_ms:.1f} ms"] if grew is not None else []
+    reasons += [f"{item.what} {item.values[0]} -> {item.values[1]}" for item in comparison.settings]
+    return f": {', '.join(reasons)}" if reasons else ""
+
+
+def _percents(change_pct: float, ci95_pct: Sequence[float]) -> str:
+    return f"{change_pct:+.1f} % (95 %: {ci95_pct[0]:+.1f} to {ci95_pct[1]:+.1f})"
