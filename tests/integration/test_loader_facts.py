@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.rules.facts.loader import loader_facts
@@ -105,3 +107,37 @@ def test_who_feeds_a_dataset_and_whose_code_makes_its_samples(tmp_path: Path) ->
     assert (collecting.fed_by, collecting.tokenizer) == (None, None)
     (worker,) = rank.rank.workers
     assert len(worker.rows(names.PAUSE_ROW))
+
+
+SAMPLING = """
+import sys, time
+import torch
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
+
+class Buckets(BatchSampler):
+    def __iter__(self):
+        for batch in super().__iter__():
+            time.sleep(0.02)
+            yield batch
+
+if __name__ == "__main__":
+    rows = TensorDataset(torch.ones(24, 1))
+    sampler = Buckets(SequentialSampler(rows), 2, False)
+    weight = torch.ones(1, requires_grad=True)
+    for (batch,) in DataLoader(rows, batch_sampler=sampler, num_workers=int(sys.argv[1])):
+        (batch * weight).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(("workers", "chosen_in_waits"), [(0, 12), (2, 8)])
+def test_what_a_sampler_takes_in_the_loop_is_sampling(
+    tmp_path: Path, workers: int, chosen_in_waits: int
+) -> None:
+    """Workers are sent two batches each before the loop asks for the first one."""
+    run = run_script(tmp_path, SAMPLING, str(workers))
+    assert run.code == 0, run.stderr
+    (loader,) = (rank := SessionAnalysis(open_session(run.session)).ranks[0]).loaders
+    assert loader.description.sampler == "Buckets"
+    waits = rank.explained(loader)
+    assert int(waits.of_cause("sampling").sum()) >= chosen_in_waits * 20_000_000
+    assert (waits.causes.sum(axis=1) == waits.deliveries.wait_ns).all()

@@ -24,6 +24,7 @@ from iotrace.analysis.results import (
     AccountPart,
     DataWait,
     HostUse,
+    LoopEvents,
     RankReport,
     SpawnedWorkers,
     Trust,
@@ -291,11 +292,20 @@ def test_the_first_screen_prints_shares_that_sum_to_100() -> None:
 # What a comparison makes of two.
 
 
-def compared(one: Account, other: Account, level: str = OK, others: float = 0.0) -> Any:
+def compared(
+    one: Account, other: Account, level: str = OK, others: float = 0.0, wrote: tuple[int, int] = (0, 0)
+) -> Any:
     host = unknown(HostUse, others_cpu_fraction=others, cpu_busy_fraction=1.0, cpu_saturated_fraction=1.0)
     ranks = [
-        Rank(0, Steps(100, mean_ms=10.0), ComparedWait(), System(host=host), account=each)
-        for each in (one, other)
+        Rank(
+            0,
+            Steps(100, mean_ms=10.0),
+            ComparedWait(),
+            System(host=host),
+            account=each,
+            loop_events=[writing_events(times)] if times else [],
+        )
+        for each, times in zip((one, other), wrote, strict=True)
     ]
     trust = Trust(level=level, reasons=[])
     return whole_run((ranks[0], ranks[1]), (trust, trust))
@@ -351,6 +361,27 @@ def test_workers_started_once_less_are_told_beside_a_first_start_that_is_as_long
     found = compared(before, after, others=0.9)
     assert (found.verdict, found.likely) == ("faster", True)
     assert [(each.what, each.times) for each in found.changed] == [("starting workers anew", [2, 1])]
+
+
+def writing_events(times: int) -> LoopEvents:
+    """Each takes 0.1 s."""
+    return LoopEvents(
+        kind="writing",
+        count=times,
+        seconds=times / 10,
+        loop_seconds=10.0,
+        loop_fraction=times / 100,
+        file="run.log",
+    )
+
+
+@pytest.mark.parametrize("others", [0.0, 0.9])
+def test_a_file_that_is_written_less_often_is_named(others: float) -> None:
+    found = compared(made(training=6), made(training=2), others=others, wrote=(40, 0))
+    assert (found.verdict, found.likely) == ("faster", others > 0)
+    assert [(each.what, each.step_ms, each.times) for each in found.changed] == [
+        ("writing run.log", [40.0, 0.0], [40, 0])
+    ]
 
 
 def test_a_part_that_steps_undo_decides_nothing() -> None:

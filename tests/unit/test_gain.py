@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from iotrace.analysis.gain import gain as gains
 from iotrace.analysis.gain.gain import Gain, gain_of, less
 from iotrace.analysis.gain.pipeline import Epoch, Pipeline, replay
 from iotrace.analysis.gain.recorded import Recorded, Withheld, as_it_was
-from iotrace.analysis.results import GONE, HALVED, DataWait, HostUse, System
+from iotrace.analysis.results import GONE, HALVED, DataWait, HostUse, LoaderWait, System
 from iotrace.analysis.wait.production import PARTS
 from tests.support.results import unknown
 from tests.support.tables import waits_of
@@ -136,6 +137,7 @@ def told(
     fraction: float = 0.4,
     world_size: int | None = None,
     in_turns: bool | None = None,
+    by_loader: Sequence[LoaderWait] = (),
 ) -> Gain:
     """What is told of a run with the steps that the model gives."""
     host = unknown(HostUse, others_cpu_fraction=others, pressure_fraction={}, cgroup_pressure_fraction={})
@@ -145,7 +147,7 @@ def told(
         DataWait,
         causes_ms={"transform": 4.0, "decode": 2.0},
         files=[],
-        by_loader=[],
+        by_loader=list(by_loader),
         worst_batches=[],
         raw_wait_fraction=fraction,
         raw_ms=6.0,
@@ -159,7 +161,9 @@ def told(
     sizes = np.full(len(found.pipeline), batch_bytes)
     source = SimpleNamespace(deliveries=_Sizes(sizes))
     rank = SimpleNamespace(world_size=world_size)
-    analysis: Any = SimpleNamespace(kept=Kept(duration_ns=durations), source=source, rank=rank)
+    analysis: Any = SimpleNamespace(
+        kept=Kept(duration_ns=durations), source=source, rank=rank, primary=SimpleNamespace(number=0)
+    )
     monkeypatch.setattr(gains, "recorded", lambda *_: found)
     monkeypatch.setattr(gains, "take_turns", lambda *_: in_turns)
     return gain_of(analysis, system, wait)
@@ -271,7 +275,7 @@ def test_silent_where_the_records_do_not_suffice(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(gains, "recorded", refuse)
     kept = type("Kept", (), {"__len__": lambda _: 5})()
     wait = unknown(DataWait, causes_ms={}, files=[], by_loader=[], worst_batches=[], raw_wait_fraction=0.5)
-    analysis: Any = SimpleNamespace(kept=kept, rank=SimpleNamespace(world_size=1))
+    analysis: Any = SimpleNamespace(kept=kept, rank=SimpleNamespace(world_size=1), primary=None)
     assert gain_of(analysis, unknown(System, gpus=[], processes=[]), wait).withheld == (
         "another thread takes the batches"
     )
@@ -306,3 +310,10 @@ def test_silent_on_workers_that_wait_for_each_other(monkeypatch: pytest.MonkeyPa
         pipeline=pipeline(cores=16.0, cpu_ns=20.0, blocked_ns=10.0)
     )  # no lock: they take turns on a CPU
     assert row(told(monkeypatch, computing, in_turns=True), "num_workers=4").withheld is None
+
+
+def test_silent_where_the_loop_waits_for_several_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    for other_ms, is_told in ((0.1, True), (3.0, False)):
+        waits = [LoaderWait(loader=0, raw_ms=3.0), LoaderWait(loader=1, raw_ms=other_ms)]
+        found = told(monkeypatch, recorded(), by_loader=waits)
+        assert (found.withheld is None) is is_told

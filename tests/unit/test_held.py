@@ -7,11 +7,12 @@ import queue
 import threading
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from iotrace.agent.dataloader.held import fed_by, tokenizer_of
+from iotrace.agent.dataloader.held import fed_by, sampler_of, tokenizer_of
 
 SHARED: queue.Queue[int] = queue.Queue()
 
@@ -153,3 +154,18 @@ def test_a_collate_function_that_names_a_tokenizer_is_found(collate: Any) -> Non
 @pytest.mark.parametrize("collate", [padded, list, partial(given, None), feed, None, closed(None)])
 def test_one_that_pads_or_uses_none_is_not(collate: Any) -> None:
     assert tokenizer_of(collate) is None
+
+
+def test_the_sampler_of_the_program_is_named() -> None:
+    own, torchs = (
+        type("Buckets", (), {}),
+        type("RandomSampler", (), {"__module__": "torch.utils.data.sampler"}),
+    )
+    for batch_sampler, sampler, name in (
+        (own(), torchs(), "Buckets"),
+        (torchs(), own(), "Buckets"),
+        (torchs(), torchs(), None),
+        (None, torchs(), None),
+    ):
+        assert sampler_of(SimpleNamespace(batch_sampler=batch_sampler, sampler=sampler)) == name
+    assert sampler_of(object()) is None

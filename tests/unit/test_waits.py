@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import Delivery
-from iotrace.analysis.loop.join import loaders_of
+from iotrace.analysis.loop.join import _sampled, loaders_of
 from iotrace.analysis.loop.loaders import queue_depth
 from iotrace.analysis.loop.measured import measured
 from iotrace.analysis.loop.steps import Loop, loop_of
 from iotrace.analysis.wait.data_wait import verdict
+from iotrace.analysis.wait.explain import _explained
+from iotrace.analysis.wait.file_costs import FileCosts, FileNames
+from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
 from iotrace.sources.records import Identity, IteratorStart
 from iotrace.sources.session import Rank
@@ -53,6 +60,38 @@ def test_the_parts_of_a_wait_lie_between_its_stages() -> None:
 
 def test_a_batch_ready_before_it_was_asked_for_is_all_transport() -> None:
     assert split_wait(delivery(3, 100, 103, up_ns=1, taken_ns=2, prepared_ns=90)) == (0, 0, 0, 3)
+
+
+def test_the_loop_chooses_the_samples_of_a_later_batch_once_it_has_this_one() -> None:
+    rows: Any = {
+        "worker": np.array([0, 0, -1]),
+        "fetch_start_ns": np.array([-1, -1, 150]),
+        "received_ns": np.array([60, 110, -1]),
+        "pinned_ns": np.array([-1, 130, -1]),
+        "sent_ns": np.array([5, 70, -1]),
+        "delivered_ns": np.array([80, 140, 200]),
+    }
+    assert _sampled(rows, np.array([50, 100, 120])).tolist() == [10, 0, 30]
+
+
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [
+        # Of what the worker made in the wait nothing was seen.
+        (
+            {"taken_ns": 10, "prepared_ns": 50, "sent_ns": 5},
+            {"transport": 30, "sampling": 20, "unknown": 10},
+        ),
+        ({"taken_ns": 40, "prepared_ns": 100}, {"unknown": 40, "sampling": 20}),  # made by the loop
+        ({}, {"unknown": 40, "sampling": 20}),
+    ],
+)
+def test_choosing_samples_is_a_part_of_the_wait(stages: dict[str, int], expected: dict[str, int]) -> None:
+    one = delivery(0, 40, 100, sampled_ns=20, **stages)
+    parts = np.full((1, len(PARTS)), 0.0 if stages else np.nan)
+    (found,) = _explained(deliveries_of([one]), parts, FileCosts.of(FileNames(), []), None)
+    assert {cause: ns for cause, ns in found.causes.items() if ns} == expected
+    assert sum(found.causes.values()) == 60
 
 
 def loop_over(count: int) -> Loop:

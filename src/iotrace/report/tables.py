@@ -115,6 +115,7 @@ CAUSES = {
     "decode": "In a library that reads files (h5py, zarr, PIL ...), outside of its reads: decompressing.",
     "transform": "In the rest of the dataset's own code.",
     "collate": "Putting samples together to a batch.",
+    "sampling": "Choosing the samples of a batch: the sampler works in the loop itself.",
     "transport": "Handing the batch over from the worker to the loop.",
     "unknown": "Nothing that was recorded explains it.",
 }

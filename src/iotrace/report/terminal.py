@@ -133,8 +133,8 @@ _MOST_CAUSES = 5
 _MOST_REGIONS = 6
 _LEGEND = (
     "read: in calls to the file system; decode: in a reading library otherwise; transform: the rest of the "
-    "dataset's own code; collate: samples to a batch; transport: from the worker to the loop; queued: no "
-    "worker had begun; startup: workers were started"
+    "dataset's own code; collate: samples to a batch; sampling: the loop itself chose samples; transport: "
+    "from the worker to the loop; queued: no worker had begun; startup: workers were started"
 )
 _BAR_CELLS = 20
 _WORTH_NAMING = 0.01  # of the wait

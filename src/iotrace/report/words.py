@@ -20,7 +20,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.rules.startup import SLOW_IMPORTS
 from iotrace.units import counted, duration, milliseconds, percent, shared_out, size
 
-_WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
+_WORTH_A_FACTOR, _MOST_FACTOR = 1.05, 10.0  # a speedup below is told in ms, one above as a share of the step
 _WIDE = 0.25  # of a step
 _ACCUMULATED = 1.5  # micro-batches: less is an update that is left out now and then
 _LEAST_MS = 0.05  # what is shown as 0.0
@@ -30,7 +30,7 @@ _LONG_START = 0.05  # of the run
 _WORTH_TELLING = 0.1  # of a gain: what is beyond the cost of the fix's own cause
 _MOST_PARTS = 3  # of slow steps
 _WORTH_A_LINE = 0.05  # of the time of the measured steps
-_WAITS = frozenset(("read", "decode", "transform", "collate", "transport"))
+_WAITS = frozenset(("read", "decode", "transform", "collate", "sampling", "transport"))
 _PART_NAMES = {
     "garbage_collection": "garbage collection",
     "startup": "workers start",
@@ -56,6 +56,8 @@ def gain_text(fix: Fix) -> str:
         return _predicted_text(fix, fix.gain_ms_per_step, fix.gain_interval_ms)
     is_factor = fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR
     told = f"{fix.speedup:.1f}x faster" if is_factor else f"{milliseconds(fix.gain_ms_per_step)} a step"
+    if fix.speedup is not None and fix.speedup > _MOST_FACTOR:  # nobody meets such a factor
+        told = f"{percent(1 - 1 / fix.speedup)} of a step"
     is_bound = fix.at_most and fix.gain_interval_ms is None
     return f"at most {told}" if is_bound else f"at most about {told}"
 
@@ -74,6 +76,9 @@ def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> s
     if fix.speedup is None or fix.speedup < _WORTH_A_FACTOR:
         return f"saves {milliseconds(gain_ms)} a step ({low_ms:.1f} to {high_ms:.1f})"
     step_ms = gain_ms / (1 - 1 / fix.speedup)
+    if fix.speedup > _MOST_FACTOR:
+        low, high = (f"{100 * max(each, 0.0) / step_ms:.0f}" for each in interval_ms)
+        return f"saves {percent(gain_ms / step_ms)} of a step ({low} to {high})"
     low, high = (f"{step_ms / max(step_ms - each, 0.01 * step_ms):.1f}" for each in (low_ms, high_ms))
     return f"{fix.speedup:.1f}x faster ({low} to {high})"
 
@@ -84,7 +89,7 @@ def other_wait_text(fix: Fix) -> str:
     if gain_ms is None or cost_ms is None or gain_ms - cost_ms < _WORTH_TELLING * gain_ms:
         return ""
     more = milliseconds(gain_ms - cost_ms)
-    return f"it costs {milliseconds(cost_ms)}; {more} of other wait end, too, as workers get ahead"
+    return f"it costs {milliseconds(cost_ms)}; {more} of other waits end, too: workers get ahead"
 
 
 def who_failed(failure: Failure, several: bool) -> str:

@@ -99,7 +99,7 @@ def why_not_more(chosen: PointResult, usable: list[PointResult], runs: Sequence[
 def _unmade(row: PointResult) -> float:
     """The share of the wait that is for batches that were not made yet; 0 where no cause is known."""
     whole_ms = sum(row.causes_ms.values())
-    others_ms = sum(row.causes_ms.get(cause, 0.0) for cause in ("startup", "transport"))
+    others_ms = sum(row.causes_ms.get(cause, 0.0) for cause in ("startup", "sampling", "transport"))
     return 1 - others_ms / whole_ms if whole_ms else 0.0
 
 

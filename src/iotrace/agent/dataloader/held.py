@@ -87,6 +87,17 @@ def tokenizer_of(collate: Any) -> str | None:
     return None
 
 
+def sampler_of(loader: Any) -> str | None:
+    """Name the class of the program that chooses a loader's samples; None: one of torch does."""
+    try:
+        for sampler in (loader.batch_sampler, loader.sampler):
+            if sampler is not None and type(sampler).__module__.partition(".")[0] != "torch":
+                return type(sampler).__name__
+    except ours(Exception):
+        pass
+    return None
+
+
 def _names(code: CodeType) -> Iterator[str]:
     """Yield the globals and attributes that code names, and those of the functions inside of it."""
     yield from code.co_names

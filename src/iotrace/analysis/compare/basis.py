@@ -12,7 +12,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from iotrace.analysis.results import SCHEMA_VERSION, Account, HostUse, StageCost, StepBlocks, Trust
+from iotrace.analysis.results import (
+    SCHEMA_VERSION,
+    Account,
+    HostUse,
+    LoopEvents,
+    StageCost,
+    StepBlocks,
+    Trust,
+)
 from iotrace.errors import SessionError
 
 _AGAIN = "make it again with: iotrace check SESSION --save-baseline FILE"
@@ -104,6 +112,7 @@ class Rank(msgspec.Struct, frozen=True):
     host: str | None = None
     world_size: int | None = None
     account: Account | None = None
+    loop_events: list[LoopEvents] = []
     blocks: StepBlocks | None = None
     phases_ms: dict[str, float | None] = {}
     stages: list[StageCost] = []

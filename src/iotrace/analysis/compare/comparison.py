@@ -37,7 +37,7 @@ from iotrace.analysis.results import (
 )
 
 _STARTING = (FIRST_START, ITERATORS, FIRST_BATCHES, VALIDATION_ITERATORS)
-_BESIDE_STEPS = (*_STARTING, VALIDATION, CHECKPOINTS, WRITING)
+_BESIDE_STEPS = (*_STARTING, VALIDATION, CHECKPOINTS)
 # What is seen a few times in a run differs more from run to run than a mean of many steps.
 _SPREAD, _SPREAD_UNTRUSTED = 0.25, 0.5
 _MOSTLY_STARTING = 0.5  # of the change: what starting has to have for the whole to be judged
@@ -64,7 +64,7 @@ def whole_run(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> WholeRun
     if by_ms and by_starting_ms / by_ms >= _MOSTLY_STARTING and _differ(steps_ms, spreads):
         verdict = "faster" if by_ms < 0 else "slower"
     disturbed = any(is_disturbed(rank.system.host) for rank in ranks)
-    changed = list(_changed((one, other), parts_ms, spreads, disturbed))
+    changed = list(_changed(ranks, (one, other), parts_ms, spreads, disturbed))
     by_parts_ms = sum(part.step_ms[1] - part.step_ms[0] for part in changed)
     likely = verdict is None and disturbed
     # Beside the steps as they are: what they lost or won meanwhile may not undo it.
@@ -82,7 +82,11 @@ def whole_run(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> WholeRun
 
 
 def _changed(
-    accounts: Sequence[Account], parts_ms: dict[str, list[float]], spreads: Sequence[float], disturbed: bool
+    ranks: tuple[Rank, Rank],
+    accounts: tuple[Account, Account],
+    parts_ms: dict[str, list[float]],
+    spreads: Sequence[float],
+    disturbed: bool,
 ) -> Iterator[PartChange]:
     """Yield the parts beside the steps that changed beyond what such times differ by, the largest first.
 
@@ -90,15 +94,11 @@ def _changed(
     """
     worth_ms = _WORTH * max(account.step_ms or 0.0 for account in accounts)
     found = []
-    for name in _BESIDE_STEPS:
-        times_ms = parts_ms.get(name, [0.0, 0.0])
+    written = list(_of_events(ranks, accounts))
+    names = _BESIDE_STEPS if written else (*_BESIDE_STEPS, WRITING)
+    for what, times_ms, counts in (*_of_account(accounts, parts_ms, names), *written):
         if abs(times_ms[1] - times_ms[0]) < worth_ms or not _differ(times_ms, spreads):
             continue
-        counts = [next((part.times for part in each.parts if part.name == name), None) for each in accounts]
-        what = ACCOUNT_NAMES.get(name, name)
-        restarted = [each.restarted for each in accounts]
-        if name == ITERATORS and restarted[0] != restarted[1]:  # those with kept workers cost little
-            what, counts = "starting workers anew", [*restarted]
         known = [count for count in counts if count is not None]
         times = known if len(known) == len(counts) else None
         often = [count / account.steps for count, account in zip(times or (), accounts, strict=False)]
@@ -106,6 +106,33 @@ def _changed(
             continue
         found.append(PartChange(what=what, step_ms=times_ms, times=times))
     yield from sorted(found, key=lambda part: -abs(part.step_ms[1] - part.step_ms[0]))
+
+
+_Part = tuple[str, list[float], list[int | None]]  # its name; ms a step and how often, on both sides
+
+
+def _of_account(
+    accounts: tuple[Account, Account], parts_ms: dict[str, list[float]], names: Sequence[str]
+) -> Iterator[_Part]:
+    for name in names:
+        counts = [next((part.times for part in each.parts if part.name == name), None) for each in accounts]
+        what = ACCOUNT_NAMES.get(name, name)
+        restarted = [each.restarted for each in accounts]
+        if name == ITERATORS and restarted[0] != restarted[1]:  # those with kept workers cost little
+            what, counts = "starting workers anew", [*restarted]
+        yield what, parts_ms.get(name, [0.0, 0.0]), counts
+
+
+def _of_events(ranks: tuple[Rank, Rank], accounts: tuple[Account, Account]) -> Iterator[_Part]:
+    """Yield what writing files takes of the steps that do it: more than its calls, which the account has."""
+    written = [{each.file: each for each in rank.loop_events if each.kind == "writing"} for rank in ranks]
+    for file in {**written[0], **written[1]}:
+        own = [each.get(file) for each in written]
+        times_ms = [
+            0.0 if each is None else 1e3 * each.seconds / account.steps
+            for each, account in zip(own, accounts, strict=True)
+        ]
+        yield f"writing {file or 'files'}", times_ms, [0 if each is None else each.count for each in own]
 
 
 def _rise(values: Sequence[float]) -> bool:

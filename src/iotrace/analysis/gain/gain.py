@@ -207,6 +207,8 @@ def gain_of(analysis: RankAnalysis, system: System, wait: DataWait) -> Gain:
         return Gain(withheld=f"{percent(fraction)} of a step waits for data: there is nothing to gain")
     if (analysis.rank.world_size or 1) > 1:
         return Gain(withheld="ranks run in step: another one may hold up what this one gains")
+    if _waits_for_others(analysis, wait, fraction):
+        return Gain(withheld="the loop waits for several loaders, and one is replayed")
     try:
         found = recorded(analysis, system)
     except Withheld as why:
@@ -214,6 +216,16 @@ def gain_of(analysis: RankAnalysis, system: System, wait: DataWait) -> Gain:
     if not _is_disturbed(found, system):
         return _judged([found], analysis, system, wait)
     return _judged([as_it_was(found), alone(found)], analysis, system, wait)
+
+
+def _waits_for_others(analysis: RankAnalysis, wait: DataWait, fraction: float) -> bool:
+    """Whether 5 % of a step or more is a wait for another loader than the primary one."""
+    primary = analysis.primary
+    of_all = sum(each.raw_ms for each in wait.by_loader)
+    of_others = sum(
+        each.raw_ms for each in wait.by_loader if primary is None or each.loader != primary.number
+    )
+    return of_all > 0 and 100 * fraction * of_others / of_all >= MODERATELY_PERCENT
 
 
 def _judged(ways: list[Recorded], analysis: RankAnalysis, system: System, wait: DataWait) -> Gain:

@@ -41,6 +41,8 @@ class Delivery(msgspec.Struct, frozen=True):
     `size_bytes` counts tensors and arrays that a worker put into it.
     `exposed_ns` is how long the accelerator stood idle during the wait, by its own events.
     `maker_tid` is the thread of a pool, in the consumer's process, that made it.
+    `sampled_ns`: so long the consumer chose the samples of a batch during the wait: of a later one, which it
+    sent to a worker, or of this one where there are none.
     `handed_over`: another thread took the batch; the wait is the training thread's, for that thread.
     """
 
@@ -67,6 +69,7 @@ class Delivery(msgspec.Struct, frozen=True):
     inline_tid: int | None = None
     handed_over: bool = False
     maker_tid: int | None = None
+    sampled_ns: int | None = None
 
     @property
     def wait_ns(self) -> int:

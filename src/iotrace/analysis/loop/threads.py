@@ -220,7 +220,12 @@ def _handed_over(tid: int, deliveries: Deliveries, blocked: list[Blocked], hande
     seen = row >= 0
     taken_last: Times = row[seen]
     return others[taken_last].changed(
-        tid=tid, wait_start_ns=starts[seen], delivered_ns=ends[seen], exposed_ns=NONE, handed_over=1
+        tid=tid,
+        wait_start_ns=starts[seen],
+        delivered_ns=ends[seen],
+        exposed_ns=NONE,
+        sampled_ns=NONE,
+        handed_over=1,
     )
 
 

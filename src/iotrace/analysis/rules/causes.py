@@ -129,7 +129,7 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
 
     Where none was replayed, all that is spared of the making; of what is no part of it the whole wait.
     """
-    if cause == "startup":
+    if cause in ("startup", "sampling"):  # which no replay tells: the loop itself does it
         return cost_ms(facts, cause)
     replayed_ms = facts.gains_ms.get(remedy.gone or cause)
     making_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)

@@ -13,6 +13,7 @@ from iotrace.units import counted, percent
 _NAMED = 2  # files that a sentence names; of more their directory
 _FIRST = "IO300"  # before who takes CPUs: what is not done needs none
 _VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".mpg", ".mpeg", ".m4v", ".wmv", ".ts")
+_DATABASES = (".db", ".sqlite", ".sqlite3", ".duckdb")
 _PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4", ".7z")
 _LISTED = {
     "kind": LISTING,
@@ -37,6 +38,7 @@ _MANY = [f"d/{number}.h5" for number in range(20)]
         {"repeated": [_LISTED]},
         {"repeated": [{**_FILE, "kind": READING_AGAIN}]},
         {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.mp4"], "read_fraction": 0.5}]},
+        {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.sqlite"]}]},
         {"repeated": [{**_FILE, "kind": OPENING, "paths": _MANY, "files": 20}]},
         {"repeated": [{**_FILE, "kind": ASKING, "paths": ["d"]}]},
     ],
@@ -56,8 +58,8 @@ def repeated_work(
     parsed there. From half of a sample's time on it is a main cause.
 
     Remedy: make the list or read the index once, in the dataset's `__init__`; unpack archives and videos
-    ahead of training, or seek in them; open files once in each worker, and keep them open, and what was read
-    of their layout.
+    ahead of training, or seek in them; give a database an index of what is asked for; open files once in each
+    worker, and keep them open, and what was read of their layout.
     """
     for work in facts.report.repeated:
         if work.samples_fraction >= least_samples and facts.is_significant(work.wait_ms):
@@ -84,7 +86,7 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
     does = {
         LISTING: f"listing {names}",
         READING_AGAIN: f"reading all of {names} again",
-        DECODING: f"decoding {_share(work)} {names} again",
+        DECODING: f"{'scanning' if _is_database(work) else 'decoding'} {_share(work)} {names} again",
         OPENING: f"opening {names} again, before it reads data",
         ASKING: f"asking for files in {names} that it does not open",
     }[work.kind]
@@ -92,6 +94,10 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
         does += f" ({work.entries} entries{' each' if work.files > 1 else ''})"
     rare = "" if work.samples_fraction >= 0.9 else f", in {percent(work.samples_fraction)} of the samples"
     return f"{who} spends {work.ms_per_sample:.1f} of {work.of_ms_per_sample:.1f} ms a sample on {does}{rare}"
+
+
+def _is_database(work: RepeatedWork) -> bool:
+    return work.paths[0].endswith(_DATABASES)
 
 
 def _share(work: RepeatedWork) -> str:
@@ -144,6 +150,12 @@ def _decode_once(work: RepeatedWork) -> tuple[str, str]:
         return (
             f"store the frames of {what} as images, or seek to those that are used",
             f"store the frames of {what} as images, or seek to those that a sample uses (decord, torchcodec)",
+        )
+    if _is_database(work):
+        return (
+            f"index the columns of {what} by which samples ask",
+            f"make an index (CREATE INDEX) of the columns of {what} by which samples ask: without one a "
+            "query scans its table",
         )
     if work.paths[0].endswith(_PACKED):
         return f"unpack {what} once, ahead of training", f"unpack {what} once, ahead of training"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -216,10 +217,14 @@ def uneven_shards(facts: LoaderFacts) -> Iterator[Finding]:
     )
 
 
-def _leading(spent_ms: float, facts: LoaderFacts) -> dict[str, Any]:
-    """Of what takes most of the dataset's own code that code is not to be made faster, or by more workers."""
+def _leading(spent_ms: float, facts: LoaderFacts, alone: float = math.inf) -> dict[str, Any]:
+    """Of what takes most of the dataset's own code that code is not to be made faster, or by more workers.
+
+    From `alone`, a share of the wait, on more workers are no advice: each would do that anew.
+    """
     leads = spent_ms >= max(MOSTLY * facts.causes_ms.get("transform", 0.0), _TOLD * facts.wait_ms)
-    return {"is_main_cause": leads, "spares_work": True, "silences": ("IO103",) if leads else ()}
+    silences = ("IO103", "IO204") if spent_ms >= alone * facts.wait_ms else ("IO103",)
+    return {"is_main_cause": leads, "spares_work": True, "silences": silences if leads else ()}
 
 
 def shared_unevenly(facts: LoaderFacts, *, even: float = _EVEN) -> bool:
@@ -283,7 +288,7 @@ def slow_first_sample(facts: LoaderFacts, *, times: float = 20.0) -> Iterator[Fi
         evidence={"fill_ms": making.fill_ms, "first_item_ms": making.first_item_ms, **which(facts)},
         gain_ms=gain_ms,
         cost_ms=making.fill_ms,
-        **_leading(making.fill_ms, facts),
+        **_leading(making.fill_ms, facts, MOSTLY),
     )
 
 
@@ -357,6 +362,33 @@ def tokenised_each_time(facts: LoaderFacts) -> Iterator[Finding]:
             spares_work=True,
         )
         yield from ended_by(remedy, "collate", facts)
+
+
+@rule(
+    "IO217",
+    "slow-sampling",
+    "loader",
+    id="sampling-bound",
+    turn=THE_CAUSE,
+    fires=[{"cause": "sampling"}, {"cause": "sampling", "sampler": "Buckets"}],
+    silent=[{"cause": "transport"}, {"cause": "sampling", "wait_ms": 4.0, "causes_ms": {"sampling": 4.0}}],
+)
+def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
+    """The loop waits while it chooses the samples of a batch itself.
+
+    A sampler works in the process that trains, whatever the number of workers: DataLoader asks it for the
+    next indices each time that the loop takes a batch.
+
+    Remedy: sort and shuffle once an epoch, in the sampler's `__iter__` before it yields; or with arrays.
+    """
+    if held_up_by(facts, "sampling"):
+        name = facts.about.sampler or "its sampler"
+        remedy = Remedy(
+            f"let {name} choose faster, such as once an epoch: it works in the loop",
+            f"{name} chooses the samples of each batch in the training process, where no worker helps: sort "
+            "and shuffle once, before it yields the first batch of an epoch, or with arrays",
+        )
+        yield from ended_by(remedy, "sampling", facts)
 
 
 @rule(

@@ -30,6 +30,7 @@ _LARGE_BATCH = 1 << 20
 _MUCH_PICKLED = 64 << 10
 _ABOUT = 1.5  # as long: making is slower beside the loop than in its place
 _HANDING_OVER_MS = 1.0  # what it may cost to bring a batch from another process
+_KEEP_PACE = 1.05  # of the rest of a step: so long batches may take, and come no later for that
 _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
 
 
@@ -234,6 +235,7 @@ def _kept_workers(facts: LoaderFacts) -> Remedy | None:
         {"production_ms": 200.0, "core_free": False},
         {"production_ms": 200.0, "cpus": 2},
         {"production_ms": 90.0},
+        {"production_ms": 104.0},  # two workers make one in 52 ms, the rest of a step takes 50
         {"workers": 0, "step_ms": 10.0, "wait_ms": 0.9, "production_ms": 0.9},  # handing over costs as much
         {"production_ms": 200.0, "iterable": True, "fed_by": "the queue q"},
         {"production_ms": 200.0, "iterable": True, "making": Making(sharing=1.0, makers=1)},
@@ -268,7 +270,7 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
         return
     compute_ms = facts.step_ms - facts.bound_ms
     made_ms = facts.production_ms * facts.batches_per_step
-    if about.workers and made_ms / about.workers <= compute_ms:
+    if about.workers and made_ms / about.workers <= _KEEP_PACE * compute_ms:
         return
     enough = _enough_workers(facts, made_ms, compute_ms, sleeps)
     bound_ms = min(_won_by_order(facts, enough), _beyond_the_cores(facts, made_ms))

@@ -33,6 +33,7 @@ _CAUSES = {
     "decode": "decoding",
     "transform": "the dataset's own code (transform)",
     "collate": "putting samples together (collate)",
+    "sampling": "choosing samples in the training process (sampling)",
     "transport": "handing batches over from the workers (transport)",
     "queued": "workers that had nothing to do (queued)",
     "startup": "starting workers anew (startup)",

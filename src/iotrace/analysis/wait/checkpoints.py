@@ -53,7 +53,9 @@ def writing_of(analysis: RankAnalysis) -> Writing:
     same = np.diff(file) == 0
     # What C++ writes between the two, as torch.save does, nobody traces; the kernel's account has it.
     unseen = np.append(np.isin(name[:-1], _OPENS) & (name[1:] == "fclose") & same, False)
-    near = (starts[1:] - ends[:-1] <= _SAME_WRITING_NS) | unseen[:-1]
+    # The thread begins no step while it saves: what it writes step by step are results, or a log.
+    step = np.searchsorted(analysis.loop.steps["start_ns"], starts, side="right")
+    near = (starts[1:] - ends[:-1] <= _SAME_WRITING_NS) & (np.diff(step) == 0) | unseen[:-1]
     first = np.flatnonzero(np.append(np.ones(min(1, len(file)), np.bool_), ~(same & near)))
     if not len(first):
         return Writing(starts, ends, [], size)

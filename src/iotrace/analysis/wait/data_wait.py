@@ -244,7 +244,7 @@ def has_core(busy_fraction: float | None, throttled_fraction: float | None) -> b
 def unmade_fraction(waits: Waits) -> float:
     """Find the share of the waits that more workers shorten: batches were not made, workers were up."""
     total_ns = int(waits.deliveries.wait_ns.sum())
-    other_ns = int((waits.of_cause("startup") + waits.of_cause("transport")).sum())
+    other_ns = int(sum(waits.of_cause(cause).sum() for cause in ("startup", "sampling", "transport")))
     return 1 - other_ns / total_ns if total_ns else 0.0
 
 

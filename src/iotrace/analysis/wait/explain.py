@@ -21,8 +21,8 @@ from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank, Session
 
-_STARTUP, _QUEUED, _TRANSPORT, _UNKNOWN = (
-    CAUSES.index(cause) for cause in ("startup", "queued", "transport", "unknown")
+_STARTUP, _QUEUED, _SAMPLING, _TRANSPORT, _UNKNOWN = (
+    CAUSES.index(cause) for cause in ("startup", "queued", "sampling", "transport", "unknown")
 )
 _OF_PARTS = [CAUSES.index(part) for part in PARTS]
 _NEVER_IDLE = 0.9  # of a batch's way to the loop: so long its worker makes others
@@ -121,12 +121,19 @@ def _explained(deliveries: Deliveries, parts: Floats, files: FileCosts, inner: W
     known = ~np.isnan(parts[:, 0])
     startup, queued, production, transport = split_waits(deliveries)
     production = production - inside
+    sampled = np.clip(np.where(deliveries.known("sampled_ns"), deliveries["sampled_ns"], 0), 0, None)
+    # Once it had the batch, the loop chose samples for its worker; without one, before it made the batch.
+    behind = np.where(known & deliveries.known("sent_ns"), np.minimum(sampled, transport), 0)
+    transport = transport - behind
     split = split_exactly(np.where(known, production, 0), np.where(known[:, None], parts, 0.0))
     for cause, part in ((_STARTUP, startup), (_QUEUED, queued), (_TRANSPORT, transport)):
         causes[:, cause] += np.where(known, part, 0)
     for cause, part in zip(_OF_PARTS, split.T, strict=True):
         causes[:, cause] += part
     causes[:, _UNKNOWN] += np.where(known, production - split.sum(axis=1), deliveries.wait_ns - inside)
+    before = np.clip(sampled - behind, 0, causes[:, _UNKNOWN])
+    causes[:, _SAMPLING] += behind + before
+    causes[:, _UNKNOWN] -= before
     whole = _summed(parts)
     scale = np.divide(production, whole, out=np.zeros(len(whole)), where=known & (whole > 0))
     charges: list[Charges | FileCosts] = [files.scaled(scale)]

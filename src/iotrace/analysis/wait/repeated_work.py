@@ -292,7 +292,9 @@ def _work(
     steps = len(analysis.kept)
     if source is not None and not source.description.wrapped and source.description.in_order is not False:
         measured = distinct(awaited["number"][awaited["loader"] == source.number])
-        gain_ms = replayed_gain_ms(deliveries, measured, steps, less)
+        # A worker whose code holds the interpreter's lock sends no batch meanwhile, which no replay tells.
+        held_ns = waited_ns / max(1.0, float(waits.making_ns.sum())) * float(waits.of_making_and_way.sum())
+        gain_ms = max(replayed_gain_ms(deliveries, measured, steps, less), held_ns / steps / 1e6)
     items = sum(visits.items for visits in found)
     ordered = np.argsort(-spent_ns, kind="stable")
     paths = [names.paths[number // 2] for number in numbers[ordered].tolist()]

@@ -15,7 +15,7 @@ from iotrace.analysis.table import BLOCK, Index
 from iotrace.analysis.wait.file_costs import FileCosts, FileNames
 from iotrace.analysis.wait.production import PARTS
 
-CAUSES = ("startup", "queued", "read", "decode", "transform", "collate", "transport", "unknown")
+CAUSES = ("startup", "queued", "read", "decode", "transform", "collate", "sampling", "transport", "unknown")
 
 # How far ahead of the consumer workers are looked for: prefetch times workers is less in practice.
 _FARTHEST = 256
@@ -118,7 +118,13 @@ class Waits(Sequence[Explained]):
     def making_ns(self) -> Times:
         """The part of each wait in which a worker made batches: this one or, beside its way, later ones."""
         _, _, production, transport = split_waits(self.deliveries)
-        return np.asarray(production + np.maximum(0, transport - self.of_cause("transport")))
+        loop_ns = self.of_cause("transport") + self.of_cause("sampling")
+        return np.asarray(np.maximum(0, production + transport - loop_ns))
+
+    @property
+    def of_making_and_way(self) -> Times:
+        """The part of each wait in which batches were made, or were on their way to the loop."""
+        return np.asarray(self.making_ns + self.of_cause("transport"))
 
     @property
     def cause(self) -> Times:
@@ -156,7 +162,8 @@ def behind_ready_ns(deliveries: Deliveries, waits: Waits) -> int:
     until = np.minimum(breaks[np.searchsorted(breaks, first)], first + _FARTHEST)
     earliest = _least_within(prepared, first, until)
     behind = (first < until) & (earliest <= waits.deliveries["wait_start_ns"])
-    return int((waits.deliveries.wait_ns - waits.of_cause("transport"))[behind].sum())
+    made_ns = waits.deliveries.wait_ns - waits.of_cause("transport") - waits.of_cause("sampling")
+    return int(made_ns[behind].sum())
 
 
 def _least_within(values: Times, first: Times, until: Times) -> Times:

@@ -49,6 +49,7 @@ _COLOURS = {
     "decode": ("#b3261e", "#ff8f86"),
     "transform": ("#6a3fb0", "#c7abff"),
     "collate": ("#0b6b50", "#63d6ab"),
+    "sampling": ("#7a4510", "#f0b27a"),
     "transport": ("#97337a", "#ff9fd8"),
     "unknown": ("#5f6468", "#b3bac1"),
     "heat": ("#f6b59f", "#7a3328"),
@@ -63,6 +64,7 @@ PATTERNS = {
     "decode": "M-2 2L2 -2M0 8L8 0M6 10L10 6",
     "transform": "M-2 6L2 10M0 0L8 8M6 -2L10 2",
     "collate": "M0 2H8M0 6H8",
+    "sampling": "M0 0L4 8L8 0",
     "transport": "M2 0V8M6 0V8",
     "unknown": "M0 0L8 8M8 0L0 8",
 }

@@ -12,9 +12,9 @@ class CheckFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `stage` takes longer, `decodes` decodes more bytes, `whole_run` takes longer to start workers, `step` is
     a comparison whose steps grew by `step_pct` over all runs, of so many `baselines` and `sessions`. Runs of
-    one program may differ by `noise_pct`; others took CPUs in a session as `others` says, by which a time of a
-    clock may have grown by `beside_others_pct`; `storage` says how differently the sides were read. A fixed piece of work took
-    `cpu_slower_pct` more, known to within `correction_error` of it.
+    one program may differ by `noise_pct`; others took CPUs in a session as `others` says, by which times of
+    a clock may have grown by `beside_others_pct`; `storage` says how differently the sides were read. A
+    fixed piece of work took `cpu_slower_pct` more, known to within `correction_error` of it.
     """
 
     stage: StageChange | None = None

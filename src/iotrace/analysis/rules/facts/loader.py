@@ -241,7 +241,9 @@ def _facts(
         wait_ms=wait_ms,
         idle_ms=wait.exposed_ms,
         causes_ms=causes_ms,
-        predicted={row.id: row for row in report.gain if row.change != HALVED} if source is run else {},
+        predicted={row.id: row for row in report.gain if row.change != HALVED}
+        if run is analysis.source
+        else {},
         gains_ms={} if handed_over else _gains(analysis, run, causes_ms, files),
         files=files,
         groups=report.file_groups,
@@ -260,7 +262,7 @@ def _facts(
         collate=_collate(analysis, source),
         collate_line=collate_of(about, analysis.session.paths) or "",
         core_free=core_free(analysis, report.system),
-        cpus=report.system.cpus,
+        cpus=_cpus(analysis, report),
         accelerated=wait.exposed_source in ("cuda_events", "kernels"),
         asleep=asleep,
         on_cpu=on_cpu,
@@ -320,6 +322,19 @@ def _objects(analysis: RankAnalysis, run: LoaderRun) -> int:
     iterators = {iterator for iterator, _ in run.passes}
     starts = analysis.rank.main.of_type(IteratorStart)
     return len({start.loader for start in starts if start.iterator in iterators}) or 1
+
+
+def _cpus(analysis: RankAnalysis, report: RankReport) -> int | None:
+    """The CPUs for this rank: its host's, shared with the ranks that run beside it there."""
+    rank, cpus = analysis.rank, report.system.cpus
+    if cpus is None or (rank.world_size or 1) < 2:
+        return cpus
+    beside = [
+        each
+        for each in analysis.session.ranks
+        if (each.main.host, each.incarnation) == (rank.main.host, rank.incarnation)
+    ]
+    return max(1, cpus // len(beside))
 
 
 def _storage_bytes(report: RankReport, steps: int) -> float | None:
