@@ -14,7 +14,7 @@ from iotrace.analysis.device.accelerator import KERNEL_GAP_US, DataWaits
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.collectives import RankOfJob, RankTrace, ranks_missing, why_not_compared
 from iotrace.analysis.device.compute import Compute, compared_trace, compute_of, memory_in
-from iotrace.analysis.intervals import Coverage
+from iotrace.analysis.intervals import Coverage, union
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.results import (
     SCHEMA_VERSION,
@@ -75,18 +75,25 @@ class TracePart(msgspec.Struct, frozen=True):
     complete: bool
 
 
-def analyse_traces(traces: Iterable[KinetoTrace], kernel_gap_us: float = KERNEL_GAP_US) -> Report:
+def analyse_traces(
+    traces: Iterable[KinetoTrace], kernel_gap_us: float = KERNEL_GAP_US, of_steps: bool = False
+) -> Report:
     """Make the report of `traces`; steps are their ProfilerStep ranges, all of them measured.
 
-    A trace without such ranges is one step. Of an iterator one trace is held at a time.
+    A trace without such ranges is one step. Of an iterator one trace is held at a time. `of_steps`: kernels
+    and operators are those of the steps alone.
     """
-    return report_of_parts([trace_part(trace, kernel_gap_us) for trace in traces])
+    return report_of_parts([trace_part(trace, kernel_gap_us, of_steps) for trace in traces])
 
 
-def trace_part(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US) -> TracePart:
-    """Make what a report says of one trace, which needs nothing of the others: another process may do it."""
-    compute = compute_of([Activity(trace, by_updates=True)], kernel_gap_us=kernel_gap_us, whole=True)
-    activity = compute.activities[0]
+def trace_part(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US, of_steps: bool = False) -> TracePart:
+    """Make what a report says of one trace, which needs nothing of the others: another process may do it.
+
+    `of_steps`: kernels and operators are those of the steps alone.
+    """
+    activity = Activity(trace, by_updates=True)
+    counted = [_in_steps(activity)] if of_steps else None
+    compute = compute_of([activity], kernel_gap_us=kernel_gap_us, whole=True, counted=counted)
     (starts, ends), _ = activity.step_spans()
     if not len(starts):
         starts, ends = activity.whole()
@@ -106,6 +113,24 @@ def trace_part(trace: KinetoTrace, kernel_gap_us: float = KERNEL_GAP_US) -> Trac
         stepped=bool(activity.step_spans()[1]),
         complete=not trace.problems,
     )
+
+
+def _in_steps(activity: Activity) -> Activity:
+    """Leave out what was launched or ran outside of the steps; nothing where there are none.
+
+    Where most launches are known, what has none was launched before the trace, for an earlier step.
+    """
+    events = activity.trace.events
+    starts, ends = union(*activity.step_spans()[0])
+    if not len(starts):
+        return activity
+    launched, device = activity.launch >= 0, activity.device
+    tells = 2 * int(launched[device].sum()) >= int(device.sum())
+    begun = np.where(device, activity.launched_ns(np.arange(len(events)), events.start_ns), events.start_ns)
+    at = np.searchsorted(starts, begun, side="right") - 1
+    inside = (at >= 0) & (begun < ends[np.maximum(at, 0)]) & (launched | ~(device & tells))
+    counted = device | activity.operators | (activity.kinds == Kind.RUNTIME)
+    return Activity(replace(activity.trace, events=events.select(inside | ~counted)), activity.by_updates)
 
 
 def _job(ranks: list[RankReport], imbalance: Imbalance) -> JobFacts:

@@ -98,7 +98,8 @@ def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv
     from iotrace.cli.report import report_of_traces
     from iotrace.report.comparison import changes_of, print_trace_comparison
 
-    found = compare_traces(report_of_traces((before,)), report_of_traces((after,)))
+    reports = (report_of_traces((path,), of_steps=True) for path in (before, after))
+    found = compare_traces(*reports)
     if html is not None:
         from iotrace.report.page.results import trace_comparison_page
 

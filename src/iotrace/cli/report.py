@@ -254,9 +254,12 @@ def analysed(
 
 
 def report_of_traces(
-    paths: tuple[Path, ...], kernel_gap_us: float = 30.0, cluster: Cluster | None = None
+    paths: tuple[Path, ...],
+    kernel_gap_us: float = 30.0,
+    cluster: Cluster | None = None,
+    of_steps: bool = False,
 ) -> Report:
-    """Read and analyse traces, one for each rank."""
+    """Read and analyse traces, one for each rank; `of_steps`: kernels and operators of the steps alone."""
     from iotrace import compiled
     from iotrace.analysis.traces import report_of_parts, trace_part
     from iotrace.sources.kineto.reader import read_kineto
@@ -270,7 +273,7 @@ def report_of_traces(
         parts = []
         for path in paths:
             progress(f"reading {path}")
-            parts.append(trace_part(read_kineto(path), kernel_gap_us))
+            parts.append(trace_part(read_kineto(path), kernel_gap_us, of_steps))
         if not compiled.available():
             note = compiled.missing("reading traces gives the same result ten to twenty times slower")
             echo(f"iotrace: {note}", err=True)

@@ -32,6 +32,11 @@ def kernel_name(kernel: str) -> str:
     return name.partition("(")[0].strip() or kernel
 
 
+def dims(shapes: Sequence[Sequence[int]]) -> str:
+    """Write the shapes of tensors, without what is no tensor."""
+    return " ".join("x".join(map(str, shape)) for shape in shapes if shape)
+
+
 # How a figure of a unit stands in a table.
 _FORMS: Mapping[str, Callable[[Any], str]] = {
     "bytes": size,

@@ -9,9 +9,9 @@ import msgspec
 from rich.console import Console
 
 from iotrace.analysis.compare.results import DATA, Check, Comparison, Differing, PartChange, StageChange
-from iotrace.analysis.compare.traces import NamedChange, TraceComparison
+from iotrace.analysis.compare.traces import NamedChange, ShapeChange, TraceComparison
 from iotrace.analysis.rules.check import figure_text
-from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table, kernel_name, lines_of
+from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table, dims, kernel_name, lines_of
 from iotrace.report.layout import print_document
 from iotrace.units import counted, digits, milliseconds, signed
 
@@ -199,6 +199,10 @@ class _Change(msgspec.Struct, frozen=True):
     name: str
 
 
+class _ShapeChange(_Change, frozen=True):
+    shapes: str
+
+
 _CHANGES = (
     Field("by_ms", "by"),
     Field("ms", "ms"),
@@ -206,6 +210,10 @@ _CHANGES = (
     Field("change", "change", is_text=True),
     Field("name", "name", kernel_name, is_text=True),
 )
+
+
+_NO_SHAPES = "a trace has none: torch.profiler with record_shapes=True"
+_SHAPE_CHANGES = (*_CHANGES, Field("shapes", "input shapes", is_text=True))
 
 
 def trace_document(found: TraceComparison) -> Document:
@@ -236,29 +244,39 @@ def trace_head(found: TraceComparison) -> Head:
 
 def change_tables(found: TraceComparison, most: int | None = None) -> list[Table]:
     """Make the tables of kernels and operators that changed, the first `most` of each."""
+    no_device, on_device = "a trace shows no device", "ms of a step on the device"
+    on_host = "ms of a step on the host, without the operators inside"
     return [
-        _changes("Kernels: ms of a step on the device", found.kernels, most),
-        _changes("Operators: ms of a step on the host, without the operators inside", found.operators, most),
+        _changes(f"Kernels: {on_device}", found.kernels, most, no_device),
+        _changes(f"Operators by input shapes: {on_device}", found.shapes, most, _NO_SHAPES, _SHAPE_CHANGES),
+        _changes(f"Operators: {on_host}", found.operators, most, no_device),
     ]
 
 
 def changes_of(found: TraceComparison) -> list[Table]:
     """Make the tables with all rows and fields, for CSV."""
-    tables = zip(change_tables(found), (found.kernels, found.operators), strict=True)
+    tables = zip(change_tables(found), (found.kernels, found.shapes, found.operators), strict=True)
     return [msgspec.structs.replace(table, rows=rows or []) for table, rows in tables]
 
 
-def _changes(title: str, changes: Sequence[NamedChange] | None, most: int | None) -> Table:
+def _changes(
+    title: str,
+    changes: Sequence[NamedChange] | None,
+    most: int | None,
+    why_none: str,
+    fields: Sequence[Field] = _CHANGES,
+) -> Table:
     shown = [one for one in changes or () if one.change != "same" and abs(one.by_us) >= _LEAST_US][:most]
-    rows = [
-        _Change(
-            by_ms=f"{one.by_us / 1e3:+.2f}",
-            ms=f"{one.us[0] / 1e3:.2f} > {one.us[1] / 1e3:.2f}",
-            calls=f"{one.calls[0]:.0f} > {one.calls[1]:.0f}",
-            change=one.change,
-            name=one.name,
-        )
-        for one in shown
-    ]
-    why = "a trace shows no device" if changes is None else "none changed by 0.005 ms or more"
-    return Table(title=title, rows=rows, fields=_CHANGES, unknown=why)
+    why = why_none if changes is None else "none changed by 0.005 ms or more"
+    return Table(title=title, rows=[_row(one) for one in shown], fields=fields, unknown=why)
+
+
+def _row(one: NamedChange) -> _Change:
+    said = {
+        "by_ms": f"{one.by_us / 1e3:+.2f}",
+        "ms": f"{one.us[0] / 1e3:.2f} > {one.us[1] / 1e3:.2f}",
+        "calls": f"{one.calls[0]:.0f} > {one.calls[1]:.0f}",
+        "change": one.change,
+        "name": one.name,
+    }
+    return _ShapeChange(**said, shapes=dims(one.shapes)) if isinstance(one, ShapeChange) else _Change(**said)

@@ -50,10 +50,12 @@ def compute_of(
     kernel_gap_us: float = KERNEL_GAP_US,
     whole: bool = False,
     origin: Origin | None = None,
+    counted: Sequence[Activity] | None = None,
 ) -> Compute:
     """Derive the figures of a rank's traces; `explained` are the waits that the agent recorded, in order.
 
     A trace without the profiler's steps is broken down by the agent's `steps`, or, with `whole`, as one step.
+    `counted` are those parts of the traces of which kernels and operators are summed up, if not of all.
     """
     waits = [_waits(activity, explained) for activity in activities]
     exclusive, raw = [], []
@@ -68,7 +70,8 @@ def compute_of(
             tables = break_down(roles_of(activity), starts, ends)
             exclusive.append(tables[0])
             raw.append(tables[1])
-    accelerator = accelerator_of(activities, waits, kernel_gap_us, origin)
+    counted = activities if counted is None else counted
+    accelerator = accelerator_of(counted, waits, kernel_gap_us, origin)
     return Compute(
         activities=list(activities),
         waits=waits,
@@ -76,7 +79,7 @@ def compute_of(
         breakdown_raw_ms=_mean_ms(raw),
         breakdown_steps=sum(map(len, exclusive)) if exclusive else None,
         accelerator=accelerator,
-        operators=_operators(activities) if accelerator is None else accelerator.operators,
+        operators=_operators(counted) if accelerator is None else accelerator.operators,
         slow_steps=[step for activity in activities for step in slow_steps_of(activity)],
     )
 

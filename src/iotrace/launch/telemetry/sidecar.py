@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from iotrace.launch.telemetry import Record, amd, nvml
+from iotrace.launch.telemetry import Record, amd, level_zero, nvml
 from iotrace.launch.telemetry.cgroups import mounts_with_files, read_own
 from iotrace.launch.telemetry.clock_exchange import ClockExchange
 from iotrace.launch.telemetry.gpus import DevicePoller
@@ -85,6 +85,9 @@ _LAST_POLL_S = 0.3
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
+_DEVICES = {"NVML": nvml.find, "amdsmi": amd.find, "Level Zero": level_zero.find}
+
+
 class Sidecar:
     """Samples the processes at each turn, and everything else once a second.
 
@@ -106,7 +109,7 @@ class Sidecar:
         self._start_ticks = read_stat("self").start_ticks
         self._tree = Tree(session, self._start_ticks)
         self._hangs = HangWatch(self._tree)
-        self._poller = DevicePoller({"NVML": nvml.find, "amdsmi": amd.find}, self._records.append)
+        self._poller = DevicePoller(_DEVICES, self._records.append)
         self._clock = ClockExchange(session, directory, self._records.append)
         self._costs = {"scan": 0, "processes": 0}
         self._turns_cpu_ns: deque[int] = deque(maxlen=3)

@@ -113,6 +113,7 @@ def _lives(directory: Path) -> bool:
 
 def _spawn(session: Path, directory: Path, interval_ms: int, most_bytes: int) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_OUTER)}
+    environment["ZES_ENABLE_SYSMAN"] = "1"  # in the program it would change which devices torch sees
     if preloaded := os.environ.get(names.SIDECAR_PRELOAD_VARIABLE):
         environment["LD_PRELOAD"] = preloaded  # one may shift the program's time, and so the sidecar's
     arguments = map(str, (session, directory, interval_ms, most_bytes))

@@ -220,11 +220,11 @@ def trace_comparison_page(result: TraceComparison) -> str:
         result,
         title=f"{head.label} · {result.traces[1]}",
         banner=head,
-        nav=[("kernels", "Kernels"), ("operators", "Operators"), ("about", "About")],
+        nav=[("kernels", "Kernels"), ("shapes", "Shapes"), ("operators", "Operators"), ("about", "About")],
         result=result,
         tables=[
             shown_table(table, _MOST_ROWS, names_first=True) | {"id": name}
-            for name, table in zip(("kernels", "operators"), change_tables(result), strict=True)
+            for name, table in zip(("kernels", "shapes", "operators"), change_tables(result), strict=True)
         ],
         words={"step": WORDS["step"]},
         cause_words={},

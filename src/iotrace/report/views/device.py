@@ -28,7 +28,7 @@ from iotrace.analysis.results import (
     StreamWait,
 )
 from iotrace.analysis.results.base import figure
-from iotrace.report.blocks import Field, Table, columns, kernel_name, of_ranks, us_as_2_digits, us_as_ms
+from iotrace.report.blocks import Field, Table, columns, dims, kernel_name, of_ranks, us_as_2_digits, us_as_ms
 from iotrace.report.views.ranks import late_in_groups, speeds
 from iotrace.units import counted, one_decimal, three_digits
 
@@ -142,16 +142,12 @@ def shapes(report: Report) -> list[Table]:
     return of_device(
         report,
         "Operators by input shapes, in ms on the device",
-        columns(OperatorShapes, roofline_pct=three_digits, shapes=_dims),
+        columns(OperatorShapes, roofline_pct=three_digits, shapes=dims),
         lambda found: found.shapes,
         notes,
         unknown="no shapes were recorded",
         remedy="torch.profiler with record_shapes=True",
     )
-
-
-def _dims(shapes: list[list[int]]) -> str:
-    return " ".join("x".join(map(str, shape)) for shape in shapes if shape)
 
 
 def collectives(report: Report) -> list[Table]:
