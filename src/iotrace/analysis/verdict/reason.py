@@ -153,7 +153,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
         share += f" of the wait, not making them: {_found_ready(primary)}"
         if competes(rank):
-            share += "; nothing to change in the loader: the CPUs were busy"
+            share += "; no CPU was free to take one"
         return {"why": f"{what} takes {share}", "cause": cause}
     return {"why": f"{what} takes {share} of the wait", "cause": cause}
 
