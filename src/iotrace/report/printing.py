@@ -93,8 +93,8 @@ def echo_beside(label: str, text: str, label_width: int, width: int) -> None:
     """Print a label, and the text beside it in as many lines of `width` columns as it takes."""
     room = max(20, width - label_width)
     # What may be typed is not broken at its hyphens.
-    for piece in wrap(visible(text), room, break_on_hyphens=False, drop_whitespace=False) or [""]:
-        echo(f"{label:{label_width}}{piece.rstrip()}".rstrip())
+    for piece in wrap(visible(text), room, break_on_hyphens=False) or [""]:
+        echo(f"{label:{label_width}}{piece}".rstrip())
         label = ""
 
 

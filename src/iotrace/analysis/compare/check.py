@@ -33,7 +33,7 @@ from iotrace.analysis.compare.step_verdict import RUN_TO_RUN_PCT
 from iotrace.analysis.host.disturbance import grown_beside_others
 from iotrace.analysis.results import BAD
 from iotrace.analysis.rules.facts.check import CheckFacts
-from iotrace.analysis.rules.model import Finding as Judged, find_all
+from iotrace.analysis.rules.model import UNKNOWN, Finding as Judged, find_all
 from iotrace.errors import SessionError, UsageError
 from iotrace.session import names
 from iotrace.session.listing import sessions_in
@@ -67,8 +67,9 @@ def check(
     conditions = [_of_most([judge(limit, report) for report in reports]) for limit in limits]
     for item in conditions:
         found += [(item.condition, each) for each in find_all("check", CheckFacts(condition=item))]
-    worse = [Finding(what=what, text=each.text, code=each.rule) for what, each in found if not each.why]
-    untold = [Finding(what=what, text=each.text, code=each.rule) for what, each in found if each.why]
+    told = [(each.level, Finding(what=what, text=each.text, code=each.rule)) for what, each in found]
+    worse = [each for level, each in told if level != UNKNOWN]
+    untold = [each for level, each in told if level == UNKNOWN]
     return Check(
         schema_version=SCHEMA_VERSION,
         ok=not worse,
@@ -171,7 +172,7 @@ def _judged(
     for change in _told_once(_slower(comparison.stages, worse_by_pct)):
         facts = replace(about, stage=change, noise_pct=change.noise_pct)
         (slower,) = find_all("check", facts)
-        if not slower.why:
+        if slower.level != UNKNOWN:
             counted.pop(change.stage, None)
         if change.stage not in counted:
             found.append((change.what, slower))
@@ -184,7 +185,7 @@ def _judged(
     change_pct, noise_pct = _step_of_all(baselines, sessions)
     if ci95_pct and change_pct >= worse_by_pct and ci95_pct[0] > RUN_TO_RUN_PCT:
         judge_one("the step", step=comparison, step_pct=change_pct, noise_pct=noise_pct)
-    elif about.others and all(each.why for _, each in found):
+    elif about.others and all(each.level == UNKNOWN for _, each in found):
         judge_one("the step", held_up=next(filter(None, map(busy, baselines)), None))
     yield from found
 

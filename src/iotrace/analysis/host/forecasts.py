@@ -17,7 +17,7 @@ import numpy.typing as npt
 from iotrace.analysis.resampling import student_t
 from iotrace.analysis.results import Forecast
 from iotrace.analysis.rules.facts.forecast import ForecastFacts
-from iotrace.analysis.rules.forecast import LONGEST_S
+from iotrace.analysis.rules.forecast import DAY_S, LONGEST_DAYS
 from iotrace.analysis.rules.model import find_all
 from iotrace.sources.samples import MemoryRecord
 from iotrace.sources.session import Session
@@ -65,7 +65,7 @@ def slope_of(times_s: Floats, values: Floats) -> Slope | None:
 def forecasts_of(session: Session) -> list[Forecast]:
     """Forecast for each host what runs out within a week, the soonest first."""
     found = [each for telemetry in session.telemetry for each in _of_host(session, telemetry)]
-    return sorted(found, key=lambda one: one.seconds if one.seconds is not None else LONGEST_S)
+    return sorted(found, key=lambda one: one.seconds if one.seconds is not None else LONGEST_DAYS * DAY_S)
 
 
 def _of_host(session: Session, telemetry: Telemetry) -> Iterator[Forecast]:

@@ -83,9 +83,9 @@ def processes_not_known(facts: CaptureFacts) -> Iterator[Finding]:
     fires=[{"whose": "n1", "gaps_s": [3.0]}, {"whose": "n1", "gaps_s": [3.0, 9.0]}],
     silent=[{"whose": "n1", "gaps_s": [1.5]}],
 )
-def telemetry_gaps(facts: CaptureFacts, *, longest_s: float = 2.0) -> Iterator[Finding]:
+def telemetry_gaps(facts: CaptureFacts, *, least_seconds: float = 2.0) -> Iterator[Finding]:
     """The sampler did not run for seconds: it was stopped, or the host too busy for it."""
-    gaps_s = [gap_s for gap_s in facts.gaps_s if gap_s > longest_s]
+    gaps_s = [gap_s for gap_s in facts.gaps_s if gap_s > least_seconds]
     if gaps_s:
         what = f"{len(gaps_s)} gaps, the longest of" if len(gaps_s) > 1 else "a gap of"
         why = f"{what} {max(gaps_s):.1f} s: its sampler was stopped, or the host too busy for it"

@@ -95,12 +95,12 @@ def namesakes(facts: CaptureFacts) -> Iterator[Finding]:
     fires=[{"whose": "n1", "sampler_ended_by": "SIGKILL"}, {"whose": "n1", "unsampled_s": 9.0}],
     silent=[{"whose": "n1", "unsampled_s": 1.0}],
 )
-def sampler_ended(facts: CaptureFacts, *, late_s: float = 3.0) -> Iterator[Finding]:
+def sampler_ended(facts: CaptureFacts, *, late_seconds: float = 3.0) -> Iterator[Finding]:
     """The sampler was killed or stopped before the command ended.
 
     It writes once a second, and a busy host may make it late. Where its launcher saw it killed, that counts.
     """
-    if facts.sampler_ended_by is not None or facts.unsampled_s > late_s:
+    if facts.sampler_ended_by is not None or facts.unsampled_s > late_seconds:
         how = f"killed by {facts.sampler_ended_by}" if facts.sampler_ended_by else "killed or stopped"
         lost = f", and the last {facts.unsampled_s:.1f} s are not sampled" if facts.unsampled_s > 0 else ""
         yield Finding(text=f"the end of the telemetry of {facts.whose}", why=f"its sampler was {how}{lost}")

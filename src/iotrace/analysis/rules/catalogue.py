@@ -101,7 +101,7 @@ def explained(rule: Rule) -> Explained:
         meaning=[each for each in paragraphs if not each.startswith(_REMEDY)],
         bounds=[*([general] if general else []), *(_bound(*each) for each in rule.bounds.items())],
         remedy=remedy[:1].upper() + remedy[1:],
-        example=found.text if found is not None else "",
+        example=": ".join(filter(None, (found.text, found.why))) if found is not None else "",
         change=(found.how or found.remedy) if found is not None else "",
     )
 

@@ -1,6 +1,6 @@
 """What is worse than in a baseline, and of what that is not clear: what `iotrace check` concludes.
 
-A finding with a `why` is not clear, for that reason.
+What is not clear has the level ``unknown``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from iotrace.analysis.compare.results import Comparison, Condition
 from iotrace.analysis.rules.facts.check import CheckFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import UNKNOWN, Finding, rule
 from iotrace.units import digits, size
 
 _STAGE: dict[str, Any] = {
@@ -62,7 +62,7 @@ def condition_unknown(facts: CheckFacts) -> Iterator[Finding]:
     """A condition of `--fail-if` asks for a figure that the session does not have."""
     if facts.condition is not None and facts.condition.holds is None:
         text = f"{facts.condition.condition}: the session has no such figure"
-        yield Finding(text=text, why="it has no such figure")
+        yield Finding(level=UNKNOWN, text=text)
 
 
 @rule(
@@ -175,7 +175,9 @@ def baseline_held_up(facts: CheckFacts) -> Iterator[Finding]:
 
 
 def _judged(text: str, why: str | None) -> Finding:
-    return Finding(text=f"{text}: not clear, as {why}" if why else text, why=why or "")
+    if why:
+        return Finding(level=UNKNOWN, text=f"{text}: not clear, as {why}")
+    return Finding(text=text)
 
 
 def figure_text(item: Condition) -> str:

@@ -8,7 +8,8 @@ from iotrace.analysis.rules.facts.forecast import ForecastFacts
 from iotrace.analysis.rules.model import Finding, rule
 from iotrace.units import size, time_span
 
-LONGEST_S = 7 * 86_400.0  # what comes later is not told
+DAY_S = 86_400.0
+LONGEST_DAYS = 7.0  # what comes later is not told
 _GIB = 1 << 30
 
 
@@ -19,14 +20,14 @@ _GIB = 1 << 30
     fires=[{"kind": "leak", "who": "main", "who_per_hour": 4.0 * _GIB}, {"kind": "shared-memory"}],
     silent=[{"seconds": 10 * 86_400.0}, {"kind": "copy-on-write", "left_bytes": 1.0 * _GIB}],
 )
-def memory_runs_out(facts: ForecastFacts, *, longest_s: float = LONGEST_S) -> Iterator[Finding]:
+def memory_runs_out(facts: ForecastFacts, *, longest_days: float = LONGEST_DAYS) -> Iterator[Finding]:
     """Memory grows, and at this rate its limit is reached within a week.
 
     A growth that flattens, or that may be none, is no forecast.
 
     Remedy: find what the process that grows keeps; Python objects that forked workers read are copied.
     """
-    if facts.what != "memory" or facts.copies_fit or facts.seconds > longest_s:
+    if facts.what != "memory" or facts.copies_fit or facts.seconds > longest_days * DAY_S:
         return
     why = {
         "leak": f": {facts.who} grows by {size(facts.who_per_hour)} an hour",
@@ -57,12 +58,12 @@ def copies_fit(facts: ForecastFacts) -> Iterator[Finding]:
     fires=[{"what": "shm", "kind": "shared-memory"}],
     silent=[{"what": "shm", "kind": "shared-memory", "seconds": 10 * 86_400.0}],
 )
-def shared_memory_fills(facts: ForecastFacts, *, longest_s: float = LONGEST_S) -> Iterator[Finding]:
+def shared_memory_fills(facts: ForecastFacts, *, longest_days: float = LONGEST_DAYS) -> Iterator[Finding]:
     """/dev/shm grows, and at this rate it is full within a week: workers then die by SIGBUS.
 
     Remedy: find who leaves files there; make it larger.
     """
-    if facts.what == "shm" and facts.seconds <= longest_s:
+    if facts.what == "shm" and facts.seconds <= longest_days * DAY_S:
         of = f"{size(facts.used)} of {size(facts.limit)}"
         yield Finding(text=f"/dev/shm is full in {_span(facts)} at this rate ({of})")
 
@@ -77,12 +78,12 @@ def shared_memory_fills(facts: ForecastFacts, *, longest_s: float = LONGEST_S) -
     ],
     silent=[{"what": "descriptors", "who": "main", "seconds": 10 * 86_400.0}],
 )
-def handles_run_out(facts: ForecastFacts, *, longest_s: float = LONGEST_S) -> Iterator[Finding]:
+def handles_run_out(facts: ForecastFacts, *, longest_days: float = LONGEST_DAYS) -> Iterator[Finding]:
     """A process opens or maps more and more files, and reaches its limit within a week.
 
     Remedy: close what is no longer read; `ulimit -n`, or vm.max_map_count.
     """
-    if facts.what in ("descriptors", "mappings") and facts.seconds <= longest_s:
+    if facts.what in ("descriptors", "mappings") and facts.seconds <= longest_days * DAY_S:
         of = f"({facts.used:.0f} of {facts.limit:.0f})"
         yield Finding(text=f"{facts.who} has no {facts.what} left in {_span(facts)} at this rate {of}")
 

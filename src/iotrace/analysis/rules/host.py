@@ -60,12 +60,12 @@ def cannot_be_run(facts: HostFacts) -> Iterator[Finding]:
     fires=[{"what": "cpython 3.9.2", "version": (3, 9, 2)}],
     silent=[{"what": "cpython 3.10.0", "version": (3, 10, 0)}],
 )
-def old_python(facts: HostFacts, *, oldest: tuple[int, ...] = _OLDEST) -> Iterator[Finding]:
+def old_python(facts: HostFacts) -> Iterator[Finding]:
     """The interpreter is older than the agent supports.
 
     Remedy: run the program by a newer Python.
     """
-    if facts.version is not None and facts.version < oldest:
+    if facts.version is not None and facts.version < _OLDEST:
         yield Finding(
             level=MISSING,
             text=facts.what,
