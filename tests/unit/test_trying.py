@@ -329,6 +329,91 @@ def test_chunks_are_others_and_values_the_same(tmp_path: Path) -> None:
     assert os.stat(made.new_path).st_mtime_ns == status.st_mtime_ns
 
 
+def _copied(job: Job, folder: Path) -> Path:
+    (made,) = write_copies(with_targets([job], folder), sys.executable, lambda _: None)
+    return Path(made.new_path)
+
+
+def test_scales_of_dimensions_stay_attached(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    with h5py.File(path, "w") as file:
+        file["time"] = np.arange(16)
+        file["time"].make_scale("time")
+        file.create_dataset("t2m", data=np.ones((16, 4)), chunks=(16, 4), compression="gzip")
+        file["t2m"].dims[0].attach_scale(file["time"])
+    job = Job(format="hdf5", how="chunks", source=str(path), arrays={"t2m": [1, 4]})
+    with h5py.File(_copied(job, tmp_path / "to")) as new:
+        assert new["t2m"].chunks == (1, 4)
+        assert (new["t2m"].dims[0][0][()] == np.arange(16)).all()
+    others = Job(format="hdf5", how="chunks", source=str(path), arrays={"time": [4]})
+    with pytest.raises(IotraceError, match="is referred to by others"):
+        write_copies(with_targets([others], tmp_path / "other"), sys.executable, lambda _: None)
+
+
+def test_compression_goes_and_values_stay(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    _volume(path, chunks=(16, 16, 4))
+    with h5py.File(_copied(Job(format="hdf5", how="lighter", source=str(path)), tmp_path / "to")) as new:
+        assert new["group/image"].compression is None
+        assert new["group/image"][15, 15, 3] == 1023
+
+
+@pytest.mark.parametrize("form", [2, 3])
+def test_an_array_of_a_store_gets_other_chunks(tmp_path: Path, form: Any) -> None:
+    import zarr
+
+    path = tmp_path / "a.zarr"
+    group = zarr.open_group(path, mode="w", zarr_format=form)
+    for name in ("t", "u"):
+        made = group.create_array(name, shape=(8, 4), chunks=(8, 4), dtype="f4")
+        made[:] = np.arange(32).reshape(8, 4)
+        made.attrs["unit"] = "K"
+    zarr.consolidate_metadata(path)
+    before = sorted(str(each) for each in path.rglob("*"))
+    copy = zarr.open_group(
+        _copied(Job(format="zarr", how="chunks", source=str(path), arrays={"t": [1, 4]}), tmp_path / "to"),
+        mode="r",
+        zarr_format=form,
+    )
+    for name, chunks in (("t", (1, 4)), ("u", (8, 4))):
+        array = copy[name]
+        assert isinstance(array, zarr.Array)
+        assert (array.chunks, dict(array.attrs), array.metadata.zarr_format) == (chunks, {"unit": "K"}, form)
+        assert (np.asarray(array[:]) == np.arange(32).reshape(8, 4)).all()
+    assert sorted(str(each) for each in path.rglob("*")) == before
+
+
+def test_row_groups_are_others(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "a.parquet"
+    table = pa.table({"a": [*range(1000)], "b": ["x"] * 1000})
+    pq.write_table(table, path, compression="zstd")
+    copy = pq.ParquetFile(
+        _copied(Job(format="parquet", how="row-groups", source=str(path), rows=100), tmp_path / "to")
+    )
+    assert copy.metadata.num_row_groups == 10
+    assert copy.metadata.row_group(0).column(0).compression == "ZSTD"
+    assert copy.read().equals(table)
+
+
+def test_an_image_needs_no_decoding_unless_it_is_turned(tmp_path: Path) -> None:
+    from PIL import Image
+
+    image = Image.fromarray(np.arange(300, dtype=np.uint8).reshape(10, 10, 3))
+    turned = image.getexif()
+    turned[274] = 6
+    image.save(tmp_path / "a.jpg")
+    image.save(tmp_path / "b.jpg", exif=turned)
+    jobs = [Job(format="image", how="unpacked", source=str(tmp_path / name)) for name in ("a.jpg", "b.jpg")]
+    made = write_copies(with_targets(jobs, tmp_path / "to"), sys.executable, lambda _: None)
+    assert [each.path for each in made] == [str(tmp_path / "a.jpg")]
+    with Image.open(made[0].new_path) as copy, Image.open(tmp_path / "a.jpg") as original:
+        assert copy.format == "BMP"
+        assert copy.tobytes() == original.tobytes()
+
+
 def test_what_cannot_be_copied_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     _volume(path, chunks=(16, 16, 4))

@@ -229,7 +229,7 @@ class Trying:
         except StopError as stop:
             return self.result(replace(found, kind=stop.kind), str(stop), complete=stop.kind == FAILED)
         if found.gain is None:
-            why = f"{counted(len(self._pairs()), 'pair')} of runs are too few: {why}"
+            why = f"{counted(len(self._pairs()), 'pair')} of runs: {FEWEST_PAIRS} are the least; {why}"
         elif found.kind == UNCLEAR:
             why = why or f"{len(sweep.runs)} runs do not tell it from chance: --runs gives it more"
         return self.result(found, why, complete=True)
