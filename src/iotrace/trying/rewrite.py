@@ -195,8 +195,12 @@ def zarr_store(job: Job, target: str, progress: Callable[[float], None]) -> None
         where = os.path.normpath(os.path.join(target, name))
         chunks = tuple(chunk or old.chunks)
         if hasattr(zarr, "from_array"):
-            packed: Job = {"compressors": None} if job["how"] == "lighter" else {}
-            new = zarr.from_array(where, data=old, chunks=chunks, write_data=False, overwrite=True, **packed)
+            kept: Job = {"attributes": dict(old.attrs)}
+            if names_of(old):
+                kept["dimension_names"] = names_of(old)
+            if job["how"] == "lighter":
+                kept["compressors"] = None
+            new = zarr.from_array(where, data=old, chunks=chunks, write_data=False, overwrite=True, **kept)
         elif zarr.__version__.startswith("2."):
             new = zarr.create(
                 old.shape, chunks=chunks, dtype=old.dtype, store=where, overwrite=True,
@@ -211,6 +215,11 @@ def zarr_store(job: Job, target: str, progress: Callable[[float], None]) -> None
         progress((number + 1) / len(job["arrays"]) / 2)
     if is_consolidated(source):
         zarr.consolidate_metadata(target)
+
+
+def names_of(array: Any) -> Any:
+    """The names of its dimensions, which zarr 3's format has."""
+    return getattr(getattr(array, "metadata", None), "dimension_names", None) or None
 
 
 def aligned(array: Any, chunks: tuple[int, ...]) -> int:
@@ -234,6 +243,8 @@ def zarr_equal(job: Job, target: str) -> bool:
     for name in job["arrays"]:
         one, other = (zarr.open_array(os.path.join(root, name), mode="r") for root in (job["source"], target))
         if (one.shape, one.dtype, dict(one.attrs)) != (other.shape, other.dtype, dict(other.attrs)):
+            return False
+        if names_of(one) != names_of(other):
             return False
         rows = max(rows_of(one), one.chunks[0] if one.shape else 1)
         if not all(same(as_array(one[piece]), as_array(other[piece])) for piece in slabs(one.shape, rows)):
