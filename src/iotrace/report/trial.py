@@ -21,6 +21,7 @@ def print_trial(trial: Trial, console: Console) -> None:
     said = said_of(trial)
     lines = [Line("Why", trial.why)] if trial.why and said != trial.why else []
     lines += [Line("Fix", trial.fix_text)]
+    lines += [Line("", text) for text in trial.apply if trial.proven]
     lines += [Line("", _setting(each)) for each in (*trial.settings, *trial.variables)]
     for each in trial.data[:_MOST_DATA]:
         opened = "" if each.opens is None else f", opened {counted(each.opens, 'time')} or more"
