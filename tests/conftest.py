@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults", action="store_true", help="run all rows of tests/faults")
     parser.addoption("--programs", action="store_true", help="run all programs of tests/programs")
     parser.addoption("--sentences", action="store_true", help="run all programs of tests/sentences")
+    parser.addoption("--try", action="store_true", help="try the fixes of all programs of tests/trials")
     parser.addoption("--external", action="store_true", help="real trackers and launchers: tests/external")
     parser.addoption("--slow", action="store_true", help="run the big matrices too")
     parser.addoption("--traces", metavar="DIR", help="compare the sums of each trace in DIR with SQL")
@@ -43,7 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for option, marker in (("--faults", "fault"), ("--chromium", "chromium"), ("--sentences", "sentences")):
+    chosen = {"--faults": "fault", "--chromium": "chromium", "--sentences": "sentences", "--try": "trials"}
+    for option, marker in chosen.items():
         if not config.getoption(option):
             left_out = [item for item in items if item.get_closest_marker(marker) is not None]
             items[:] = [item for item in items if item not in left_out]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from iotrace.loading import load
     from iotrace.notebook import load_ipython_extension
     from iotrace.profiling import profile
-    from iotrace.sweeping import sweep, tune
+    from iotrace.sweeping import sweep, try_fix, tune
     from iotrace.timing import Timer
     from iotrace.version import __version__
 
@@ -25,6 +25,7 @@ __all__ = [
     "region",
     "step",
     "sweep",
+    "try_fix",
     "tune",
 ]
 
@@ -36,6 +37,7 @@ _LATER = {
     "sweep": "sweeping",
     "__version__": "version",
     "Timer": "timing",
+    "try_fix": "sweeping",
     "tune": "sweeping",
 }
 

@@ -1,4 +1,4 @@
-"""``iotrace.sweep`` and ``iotrace.tune``: a sweep, or a guided search, from Python.
+"""``iotrace.sweep``, ``iotrace.tune`` and ``iotrace.try_fix``: a sweep, a search or a trial, from Python.
 
 Imported by training code with `iotrace` itself: what it needs is imported when one begins.
 """
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from iotrace.sweeps.results import SweepResult
     from iotrace.sweeps.tune.results import TuneResult
+    from iotrace.trying.results import Trial
 
 
 def sweep(
@@ -88,3 +89,37 @@ def tune(
     finally:
         keep(result_of(search))
     return result_of(search)
+
+
+def try_fix(
+    session: str | os.PathLike[str],
+    *fixes: int | str,
+    command: Sequence[str] = (),
+    runs: int = 10,
+    minutes: float | None = None,
+    steps: int | None = None,
+    bare: bool = False,
+    as_it_is: bool = False,
+    output: str | os.PathLike[str] | None = None,
+) -> Trial:
+    """Try a fix of a session's report as ``iotrace try --yes`` does, and return what it gained.
+
+    `fixes` are numbers or codes; without one the first that needs no edit of the program. The result stays in
+    the directory `output`, by default ``iotrace-try-<date>-<time>``. KeyboardInterrupt passes.
+
+    Raises:
+        IotraceError: no fix can be tried, or the program fails as it is; UsageError: not as asked.
+    """
+    from pathlib import Path
+
+    from iotrace.trying.trial import Options, open_trial
+
+    options = Options(
+        runs=runs,
+        minutes=minutes,
+        steps=steps,
+        bare=bare,
+        as_it_is=as_it_is,
+        directory=None if output is None else Path(output),
+    )
+    return open_trial(Path(session), [*map(str, fixes)], command, options).run(lambda _: None)

@@ -43,6 +43,7 @@ def shape_of(schema: dict[str, Any]) -> Any:
         "check",
         "sweep",
         "tune",
+        "try",
         "merge",
         "ls",
         "doctor",

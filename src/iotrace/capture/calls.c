@@ -201,10 +201,11 @@ static inline int has_mode(int flags)
             mode = va_arg(list, mode_t); \
             va_end(list); \
         } \
+        const char *from = SERVED(AT_FDCWD, path, opening(flags)); \
         if (!is_ready()) \
-            return CALL(name)(path, flags, mode); \
+            return CALL(name)(from, flags, mode); \
         u64 begin_ns = begin_call(K_OPEN, UNKNOWN_FILE); \
-        int fd = CALL(name)(path, flags, mode); \
+        int fd = CALL(name)(from, flags, mode); \
         note_open(AT_FDCWD, path, K_OPEN, fd, flags, begin_ns, end_call()); \
         return fd; \
     }
@@ -222,34 +223,37 @@ OPEN(open64)
             mode = va_arg(list, mode_t); \
             va_end(list); \
         } \
+        const char *from = SERVED(directory, path, opening(flags)); \
         if (!is_ready()) \
-            return CALL(name)(directory, path, flags, mode); \
+            return CALL(name)(directory, from, flags, mode); \
         u64 begin_ns = begin_call(K_OPEN, UNKNOWN_FILE); \
-        int fd = CALL(name)(directory, path, flags, mode); \
+        int fd = CALL(name)(directory, from, flags, mode); \
         note_open(directory, path, K_OPEN, fd, flags, begin_ns, end_call()); \
         return fd; \
     }
 OPENAT(openat)
 OPENAT(openat64)
 
-#define OPEN_PLAINLY(name, directory, opened_with, parameters, arguments) \
+#define OPEN_PLAINLY(name, directory, opened_with, how, parameters, arguments) \
     NEXT(name); \
     PUBLIC int name parameters \
     { \
+        const char *asked = path; \
+        path = SERVED(directory, path, how); \
         if (!is_ready()) \
             return CALL(name) arguments; \
         u64 begin_ns = begin_call(K_OPEN, UNKNOWN_FILE); \
         int fd = CALL(name) arguments; \
-        note_open(directory, path, K_OPEN, fd, opened_with, begin_ns, end_call()); \
+        note_open(directory, asked, K_OPEN, fd, opened_with, begin_ns, end_call()); \
         return fd; \
     }
-OPEN_PLAINLY(creat, AT_FDCWD, 0, (const char *path, mode_t mode), (path, mode))
-OPEN_PLAINLY(creat64, AT_FDCWD, 0, (const char *path, mode_t mode), (path, mode))
+OPEN_PLAINLY(creat, AT_FDCWD, 0, CHANGES, (const char *path, mode_t mode), (path, mode))
+OPEN_PLAINLY(creat64, AT_FDCWD, 0, CHANGES, (const char *path, mode_t mode), (path, mode))
 #ifdef __GLIBC__
-OPEN_PLAINLY(__open_2, AT_FDCWD, flags, (const char *path, int flags), (path, flags))
-OPEN_PLAINLY(__open64_2, AT_FDCWD, flags, (const char *path, int flags), (path, flags))
-OPEN_PLAINLY(__openat_2, at, flags, (int at, const char *path, int flags), (at, path, flags))
-OPEN_PLAINLY(__openat64_2, at, flags, (int at, const char *path, int flags), (at, path, flags))
+OPEN_PLAINLY(__open_2, AT_FDCWD, flags, opening(flags), (const char *path, int flags), (path, flags))
+OPEN_PLAINLY(__open64_2, AT_FDCWD, flags, opening(flags), (const char *path, int flags), (path, flags))
+OPEN_PLAINLY(__openat_2, at, flags, opening(flags), (int at, const char *path, int flags), (at, path, flags))
+OPEN_PLAINLY(__openat64_2, at, flags, opening(flags), (int at, const char *path, int flags), (at, path, flags))
 #endif
 
 /* The template holds the name afterwards. */
@@ -354,15 +358,17 @@ PUBLIC int dup3(int fd, int wanted, int flags)
 
 /* -- what is asked of paths and descriptors */
 
-#define OF_PATH(name, kind, directory, parameters, arguments) \
+#define OF_PATH(name, kind, directory, how, parameters, arguments) \
     NEXT(name); \
     PUBLIC int name parameters \
     { \
+        const char *asked = path; \
+        path = SERVED(directory, path, how); \
         if (!is_ready()) \
             return CALL(name) arguments; \
         u64 begin_ns = begin_call(kind, UNKNOWN_FILE); \
         int result = CALL(name) arguments; \
-        note_path(directory, path, kind, result, begin_ns, end_call()); \
+        note_path(directory, asked, kind, result, begin_ns, end_call()); \
         return result; \
     }
 #define OF_DESCRIPTOR(name, kind, parameters, arguments) \
@@ -378,35 +384,35 @@ PUBLIC int dup3(int fd, int wanted, int flags)
         return result; \
     }
 
-OF_PATH(stat, K_STAT, AT_FDCWD, (const char *path, struct stat *to), (path, to))
-OF_PATH(stat64, K_STAT, AT_FDCWD, (const char *path, struct stat64 *to), (path, to))
-OF_PATH(lstat, K_STAT, AT_FDCWD, (const char *path, struct stat *to), (path, to))
-OF_PATH(lstat64, K_STAT, AT_FDCWD, (const char *path, struct stat64 *to), (path, to))
-OF_PATH(fstatat, K_STAT, at, (int at, const char *path, struct stat *to, int flags), (at, path, to, flags))
-OF_PATH(fstatat64, K_STAT, at, (int at, const char *path, struct stat64 *to, int flags), (at, path, to, flags))
-OF_PATH(statx, K_STAT, at, (int at, const char *path, int flags, unsigned mask, struct statx *to), (at, path, flags, mask, to))
+OF_PATH(stat, K_STAT, AT_FDCWD, LOOKS, (const char *path, struct stat *to), (path, to))
+OF_PATH(stat64, K_STAT, AT_FDCWD, LOOKS, (const char *path, struct stat64 *to), (path, to))
+OF_PATH(lstat, K_STAT, AT_FDCWD, ITSELF, (const char *path, struct stat *to), (path, to))
+OF_PATH(lstat64, K_STAT, AT_FDCWD, ITSELF, (const char *path, struct stat64 *to), (path, to))
+OF_PATH(fstatat, K_STAT, at, looking(flags), (int at, const char *path, struct stat *to, int flags), (at, path, to, flags))
+OF_PATH(fstatat64, K_STAT, at, looking(flags), (int at, const char *path, struct stat64 *to, int flags), (at, path, to, flags))
+OF_PATH(statx, K_STAT, at, looking(flags), (int at, const char *path, int flags, unsigned mask, struct statx *to), (at, path, flags, mask, to))
 OF_DESCRIPTOR(fstat, K_STAT, (int fd, struct stat *to), (fd, to))
 OF_DESCRIPTOR(fstat64, K_STAT, (int fd, struct stat64 *to), (fd, to))
 #ifdef __GLIBC__
-OF_PATH(__xstat, K_STAT, AT_FDCWD, (int version, const char *path, struct stat *to), (version, path, to))
-OF_PATH(__xstat64, K_STAT, AT_FDCWD, (int version, const char *path, struct stat64 *to), (version, path, to))
-OF_PATH(__lxstat, K_STAT, AT_FDCWD, (int version, const char *path, struct stat *to), (version, path, to))
-OF_PATH(__lxstat64, K_STAT, AT_FDCWD, (int version, const char *path, struct stat64 *to), (version, path, to))
-OF_PATH(__fxstatat, K_STAT, at, (int version, int at, const char *path, struct stat *to, int flags), (version, at, path, to, flags))
-OF_PATH(__fxstatat64, K_STAT, at, (int version, int at, const char *path, struct stat64 *to, int flags), (version, at, path, to, flags))
+OF_PATH(__xstat, K_STAT, AT_FDCWD, LOOKS, (int version, const char *path, struct stat *to), (version, path, to))
+OF_PATH(__xstat64, K_STAT, AT_FDCWD, LOOKS, (int version, const char *path, struct stat64 *to), (version, path, to))
+OF_PATH(__lxstat, K_STAT, AT_FDCWD, ITSELF, (int version, const char *path, struct stat *to), (version, path, to))
+OF_PATH(__lxstat64, K_STAT, AT_FDCWD, ITSELF, (int version, const char *path, struct stat64 *to), (version, path, to))
+OF_PATH(__fxstatat, K_STAT, at, looking(flags), (int version, int at, const char *path, struct stat *to, int flags), (version, at, path, to, flags))
+OF_PATH(__fxstatat64, K_STAT, at, looking(flags), (int version, int at, const char *path, struct stat64 *to, int flags), (version, at, path, to, flags))
 OF_DESCRIPTOR(__fxstat, K_STAT, (int version, int fd, struct stat *to), (version, fd, to))
 OF_DESCRIPTOR(__fxstat64, K_STAT, (int version, int fd, struct stat64 *to), (version, fd, to))
 #endif
-OF_PATH(access, K_ACCESS, AT_FDCWD, (const char *path, int mode), (path, mode))
-OF_PATH(faccessat, K_ACCESS, at, (int at, const char *path, int mode, int flags), (at, path, mode, flags))
-OF_PATH(unlink, K_UNLINK, AT_FDCWD, (const char *path), (path))
-OF_PATH(remove, K_UNLINK, AT_FDCWD, (const char *path), (path))
-OF_PATH(unlinkat, K_UNLINK, at, (int at, const char *path, int flags), (at, path, flags))
-OF_PATH(rename, K_RENAME, AT_FDCWD, (const char *path, const char *to), (path, to))
-OF_PATH(renameat, K_RENAME, at, (int at, const char *path, int to_at, const char *to), (at, path, to_at, to))
-OF_PATH(renameat2, K_RENAME, at, (int at, const char *path, int to_at, const char *to, unsigned flags), (at, path, to_at, to, flags))
-OF_PATH(truncate, K_TRUNCATE, AT_FDCWD, (const char *path, off_t length), (path, length))
-OF_PATH(truncate64, K_TRUNCATE, AT_FDCWD, (const char *path, off64_t length), (path, length))
+OF_PATH(access, K_ACCESS, AT_FDCWD, LOOKS, (const char *path, int mode), (path, mode))
+OF_PATH(faccessat, K_ACCESS, at, looking(flags), (int at, const char *path, int mode, int flags), (at, path, mode, flags))
+OF_PATH(unlink, K_UNLINK, AT_FDCWD, CHANGES | ITSELF, (const char *path), (path))
+OF_PATH(remove, K_UNLINK, AT_FDCWD, CHANGES | ITSELF, (const char *path), (path))
+OF_PATH(unlinkat, K_UNLINK, at, CHANGES | ITSELF, (int at, const char *path, int flags), (at, path, flags))
+OF_PATH(rename, K_RENAME, AT_FDCWD, CHANGES | ITSELF, (const char *path, const char *to), (path, to))
+OF_PATH(renameat, K_RENAME, at, CHANGES | ITSELF, (int at, const char *path, int to_at, const char *to), (at, path, to_at, to))
+OF_PATH(renameat2, K_RENAME, at, CHANGES | ITSELF, (int at, const char *path, int to_at, const char *to, unsigned flags), (at, path, to_at, to, flags))
+OF_PATH(truncate, K_TRUNCATE, AT_FDCWD, CHANGES, (const char *path, off_t length), (path, length))
+OF_PATH(truncate64, K_TRUNCATE, AT_FDCWD, CHANGES, (const char *path, off64_t length), (path, length))
 OF_DESCRIPTOR(ftruncate, K_TRUNCATE, (int fd, off_t length), (fd, length))
 OF_DESCRIPTOR(ftruncate64, K_TRUNCATE, (int fd, off64_t length), (fd, length))
 OF_DESCRIPTOR(fsync, K_FSYNC, (int fd), (fd))
@@ -479,10 +485,11 @@ PUBLIC int login_tty(int terminal)
 NEXT(opendir);
 PUBLIC DIR *opendir(const char *path)
 {
+    const char *from = SERVED(AT_FDCWD, path, OPENS);
     if (!is_ready())
-        return CALL(opendir)(path);
+        return CALL(opendir)(from);
     u64 begin_ns = begin_call(K_OPENDIR, UNKNOWN_FILE);
-    DIR *stream = CALL(opendir)(path);
+    DIR *stream = CALL(opendir)(from);
     u64 end_ns = end_call();
     note_open(AT_FDCWD, path, K_OPENDIR, stream ? dirfd(stream) : -1, 0, begin_ns, end_ns);
     return stream;

@@ -484,7 +484,7 @@ static u64 filters(void)
 
 /* Whether someone between the launcher and this program allows it some system calls only: one of ours may end it. The
  * loader has made those by which this is asked. */
-static int is_confined(void)
+int is_confined(void)
 {
     const char *launchers = getenv(FILTERS_VARIABLE);
     return launchers && filters() > strtoul(launchers, NULL, 10);
@@ -533,6 +533,7 @@ __attribute__((constructor)) static void begin_process(void)
     for (const struct next *next = __start_iotrace_next; next < __stop_iotrace_next; next++)
         look_up_next(next->name, next->function);
     here.on = begin_recording();
+    begin_serving();
     errno = error;
 }
 
@@ -647,6 +648,7 @@ static void prepare(void)
 void freeze(int strictly)
 {
     int error = errno;
+    serving = 0;
     if (!here.frozen && is_ready())
         prepare();
     if (strictly && !me.busy)

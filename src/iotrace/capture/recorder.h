@@ -153,6 +153,7 @@ void lock_process(void);
 void unlock_process(void);
 void *map_private(u64 bytes);
 void freeze(int strictly);
+int is_confined(void);
 char *room_for_path(void);
 
 static inline __attribute__((always_inline)) void begin_busy(void)
@@ -235,6 +236,26 @@ static inline u64 position_of(int descriptor)
 static inline void move_to(int descriptor, u64 position)
 {
     __atomic_store_n(&here.positions[descriptor], ~position, __ATOMIC_RELAXED);
+}
+
+/* serve.c: copies of data that a trial puts in the place of files. How a path is looked at: */
+enum { LOOKS = 0, ITSELF = 1, OPENS = 2, CHANGES = 4 }; /* ITSELF: a link is not followed */
+extern int serving;
+void begin_serving(void);
+const char *serve(int directory, const char *path, int how, char *room);
+#define SERVED(directory, path, how) \
+    (RARELY(serving) ? serve(directory, path, how, __builtin_alloca(LONGEST_PATH)) : (path))
+
+static inline int opening(int flags)
+{
+    if ((flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC)))
+        return CHANGES;
+    return OPENS | (flags & O_NOFOLLOW ? ITSELF : 0);
+}
+
+static inline int looking(int flags)
+{
+    return flags & AT_SYMLINK_NOFOLLOW ? ITSELF : LOOKS;
 }
 
 /* note.c */

@@ -30,14 +30,20 @@ static void note_moved(int fd, u32 file, enum kind kind, size_t bytes, u64 begin
     note(file, kind, (long)bytes, position, begin_ns, end_ns);
 }
 
+static int opening_by(const char *mode)
+{
+    return mode[0] != 'r' || strchr(mode, '+') ? CHANGES : OPENS;
+}
+
 #define FOPEN(name) \
     NEXT(name); \
     PUBLIC FILE *name(const char *path, const char *mode) \
     { \
+        const char *from = SERVED(AT_FDCWD, path, opening_by(mode)); \
         if (!is_ready()) \
-            return CALL(name)(path, mode); \
+            return CALL(name)(from, mode); \
         u64 begin_ns = begin_call(K_FOPEN, UNKNOWN_FILE); \
-        FILE *stream = CALL(name)(path, mode); \
+        FILE *stream = CALL(name)(from, mode); \
         u64 end_ns = end_call(); \
         int flags = stream && mode[0] == 'a' ? O_APPEND : 0; \
         note_open(AT_FDCWD, path, K_FOPEN, descriptor_of(stream), flags, begin_ns, end_ns); \
@@ -50,11 +56,12 @@ FOPEN(fopen64)
     NEXT(name); \
     PUBLIC FILE *name(const char *path, const char *mode, FILE *old) \
     { \
+        const char *from = path ? SERVED(AT_FDCWD, path, opening_by(mode)) : path; \
         if (!is_ready()) \
-            return CALL(name)(path, mode, old); \
+            return CALL(name)(from, mode, old); \
         forget(descriptor_of(old)); \
         u64 begin_ns = begin_call(K_FOPEN, UNKNOWN_FILE); \
-        FILE *stream = CALL(name)(path, mode, old); \
+        FILE *stream = CALL(name)(from, mode, old); \
         u64 end_ns = end_call(); \
         if (path) \
             note_open(AT_FDCWD, path, K_FOPEN, descriptor_of(stream), mode[0] == 'a' ? O_APPEND : 0, begin_ns, end_ns); \

@@ -33,6 +33,7 @@ _COMMANDS = (
     "check",
     "sweep",
     "tune",
+    "try",
     "doctor",
     "merge",
     "export",
@@ -40,8 +41,13 @@ _COMMANDS = (
     "rules",
     "explain",
 )
-_OTHERWISE = {"open": "open_"}  # what has the name of a builtin function
-_TOGETHER = {"schema": "reference", "rules": "reference", "explain": "reference"}  # in one module
+_OTHERWISE = {"open": "open_", "try": "try_"}  # what has the name of a builtin function, or is a keyword
+_TOGETHER = {
+    "try": "trial",
+    "schema": "reference",
+    "rules": "reference",
+    "explain": "reference",
+}  # by its module
 
 _FAILED = 1
 _USAGE = 2

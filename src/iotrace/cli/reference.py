@@ -18,6 +18,7 @@ _PRINTED = {
     "check": ("analysis.compare.results", "Check"),
     "sweep": ("sweeps.results", "SweepResult"),
     "tune": ("sweeps.tune.results", "TuneResult"),
+    "try": ("trying.results", "Trial"),
     "merge": ("merge.summary", "Summary"),
     "ls": ("session.listing", "Listing"),
     "doctor": ("doctor.results", "Diagnosis"),

@@ -212,6 +212,8 @@ def following(report: Report, verbose: bool) -> list[tuple[str, str]]:
     if found.kind == "running":
         following.insert(0, (f"iotrace top {path}", "what it waits for now"))
     elif found.kind != "failed" and found.fixes:
+        if any(fix.change is not None for fix in found.fixes):
+            following.append((f"iotrace try {path}", "carries a fix out and measures it"))
         following.append((f"iotrace compare {path} AFTER", "when it is fixed"))
     return following
 

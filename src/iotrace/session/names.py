@@ -12,6 +12,7 @@ HOST_VARIABLE = "IOTRACE_HOST"
 JOB_VARIABLE = "IOTRACE_JOB"
 SIDECAR_PRELOAD_VARIABLE = "IOTRACE_SIDECAR_PRELOAD"  # a library that is preloaded into sidecars
 OVERRIDE_VARIABLE = "IOTRACE_POINT"  # what a sweep asks of a run
+SERVED_VARIABLE = "IOTRACE_SERVED"  # the table of data that a trial gives its program copies of
 # Of the recorder of POSIX calls (capture/): where it writes, and the directories that it leaves out or takes
 # alone; and how many filters of system calls the launcher has: a program with more of them is left alone.
 POSIX_VARIABLE, POSIX_SKIP_VARIABLE, POSIX_ONLY_VARIABLE, POSIX_FILTERS_VARIABLE = (

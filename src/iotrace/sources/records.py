@@ -30,6 +30,7 @@ class Identity(msgspec.Struct, frozen=True):
     world_size: Int | None = None
     argv: list[str] = []
     python: str = ""
+    executable: str = ""
     prefixes: list[str] = []
     cpus: Int | None = None
 

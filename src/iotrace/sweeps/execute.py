@@ -86,6 +86,8 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         inference=loader is not None and loader.kind != "training",
         ended=ended,
         steps=slowest.steps.count,
+        batches=total(found.primary.batches if found.primary else None for _, found in looped),
+        loop_ms=None if slowest.account is None else slowest.account.step_ms,
         step_ms=slowest.steps.mean_ms,
         step_ci95_ms=slowest.steps.mean_ci95_ms,
         samples_per_second=total(found.steps.samples_per_second for _, found in looped),
@@ -210,7 +212,10 @@ _REPLAYED = 4  # batches kept in memory for the ceiling
 
 @dataclass(frozen=True)
 class Request:
-    """What to run: a point of the grid, the kind of run, and where it goes."""
+    """What to run: a point of the grid, the kind of run, and where it goes.
+
+    A `bare` run is not traced: its one step is the whole command. It is ended after `most_s`.
+    """
 
     command: list[str]
     params: dict[str, str]
@@ -220,6 +225,10 @@ class Request:
     steps: int | None = None
     inference: bool = False
     options: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    working_directory: str | None = None
+    bare: bool = False
+    most_s: float | None = None
 
 
 Executor = Callable[[Request], SweepRun]
@@ -234,10 +243,11 @@ def execute(request: Request) -> SweepRun:
     request.directory.parent.mkdir(names.DIRECTORY_MODE, exist_ok=True)
     request.directory.mkdir(names.DIRECTORY_MODE, exist_ok=True)
     session = request.directory / "session"
-    # Steps inside a window of torch.profiler are no measure of a loader.
-    line = [sys.executable, iotrace_command.__file__, "run", "--quiet", "--torch-steps", "off"]
-    line += ["-o", str(session), *request.options, "--"]
-    line += fill(request.command, request.params)
+    line = fill(request.command, request.params)
+    if not request.bare:
+        # Steps inside a window of torch.profiler are no measure of a loader.
+        run_traced = [sys.executable, iotrace_command.__file__, "run", "--quiet", "--torch-steps", "off"]
+        line = [*run_traced, "-o", str(session), *request.options, "--", *line]
     started = time.monotonic()
     (request.directory / OUTPUT).touch(names.FILE_MODE)
     with (request.directory / OUTPUT).open("wb") as output:
@@ -247,10 +257,13 @@ def execute(request: Request) -> SweepRun:
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **_variables(request)},
+            cwd=request.working_directory,
         )
         try:
             with _handing_on(process):
-                exit_code = process.wait()
+                exit_code = process.wait(request.most_s)
+        except subprocess.TimeoutExpired:
+            exit_code = _ended(process)
         except BaseException:
             process.wait()
             raise
@@ -263,7 +276,26 @@ def execute(request: Request) -> SweepRun:
         exit_code=128 - exit_code if exit_code < 0 else exit_code,
         seconds=time.monotonic() - started,
     )
+    if request.most_s is not None and run.seconds >= request.most_s:
+        return msgspec.structs.replace(run, status="failed", reason=f"ended after {request.most_s:.0f} s")
+    if request.bare:
+        failed = f"exit code {run.exit_code}" if run.exit_code else ""
+        known = {"status": "failed", "reason": failed} if failed else {"step_ms": 1e3 * run.seconds}
+        return msgspec.structs.replace(run, **known)
     return measure(run, WORKERS in asked_of_agent(request.command, request.params))
+
+
+_PATIENCE_S = 20.0
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """End a command that runs for too long; it may clean up first."""
+    process.terminate()
+    try:
+        return process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 @contextmanager
@@ -295,7 +327,7 @@ def _variables(request: Request) -> dict[str, str]:
         settings.pop(PREFETCH, None)
     if settings and request.inference:
         settings["inference"] = "yes"
-    found = environment_of(request.command, request.params)
+    found = {**dict(request.variables), **environment_of(request.command, request.params)}
     return {**found, names.OVERRIDE_VARIABLE: names.encode_settings(settings)} if settings else found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from iotrace.analysis.compare.spread import OF_TIME, PRIOR_FREEDOM
-from iotrace.analysis.resampling import student_t
+from iotrace.analysis.resampling import T95, student_t
 from iotrace.sweeps.results import PointResult, SweepRun
 
 _PAIRS = 3  # fewer say next to nothing of how they differ
@@ -89,24 +89,32 @@ def ratio_interval(row: PointResult, other: PointResult) -> tuple[float, float] 
     return low, min(ratio * (1 + above), row.ci95[1] / other.ci95[0])
 
 
-def paired_ratio(runs: Sequence[SweepRun], params: dict[str, str]) -> tuple[float, float, float] | None:
-    """Return how many times as fast `params` are as the program's own setting, with the 95 % interval.
+def pairs_of(runs: Sequence[SweepRun], params: dict[str, str]) -> list[tuple[float, float]]:
+    """Return what a step takes in ms in each pair: with the program's own setting, and with `params`.
 
-    Runs of one repeat are a pair: what slows both does not count. Student's t over the ratios' logarithms;
-    None of fewer than three pairs.
+    Runs of one repeat are a pair.
     """
     own, other = (
         {run.repeat: run.step_ms for run in runs if run.kind == "point" and run.ok and run.params == each}
         for each in ({}, params)
     )
-    logs = [
-        math.log(own_ms / other_ms)
-        for repeat, own_ms in own.items()
-        if own_ms and (other_ms := other.get(repeat))
+    return [
+        (own_ms, other_ms) for repeat, own_ms in own.items() if own_ms and (other_ms := other.get(repeat))
     ]
+
+
+def paired_ratio(
+    runs: Sequence[SweepRun], params: dict[str, str], quantiles: Sequence[float] = T95
+) -> tuple[float, float, float] | None:
+    """Return how many times as fast `params` are as the program's own setting, with the interval.
+
+    What slows both runs of a pair does not count. Student's t, by default of 95 %, over the ratios'
+    logarithms; None of fewer than three pairs.
+    """
+    logs = [math.log(own_ms / other_ms) for own_ms, other_ms in pairs_of(runs, params)]
     if len(logs) < _PAIRS:
         return None
     mean = sum(logs) / len(logs)
     deviation = math.sqrt(sum((each - mean) ** 2 for each in logs) / (len(logs) - 1))
-    half = student_t(len(logs) - 1) * deviation / math.sqrt(len(logs))
+    half = student_t(len(logs) - 1, quantiles) * deviation / math.sqrt(len(logs))
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)

@@ -32,6 +32,22 @@ from iotrace.session.manifest import NotCaptured
 SCHEMA_VERSION = 1
 
 
+# How data may be stored otherwise, for the same values.
+CHUNKS, LIGHTER, ROW_GROUPS, UNPACKED = "chunks", "lighter", "row-groups", "unpacked"
+
+
+class Change(ReportPart, frozen=True, kw_only=True):
+    """What `iotrace try` does to carry a fix out without an edit of the program."""
+
+    settings: Annotated[dict[str, str], figure("arguments of the loop's DataLoader, by name")] = msgspec.field(default_factory=dict)
+    variables: Annotated[dict[str, str], figure("variables of the environment")] = msgspec.field(default_factory=dict)
+    stored: Annotated[str, figure("how data is to be stored: `chunks`, `lighter` compression, `row-groups` or `unpacked`; empty where it stays")] = ""
+    paths: Annotated[list[str], figure("that data: files, stores, or a directory of files")] = msgspec.field(default_factory=list)
+
+
+_WIDE = 0.25  # of a step
+
+
 class Fix(ReportPart, frozen=True, kw_only=True):
     """A change to make; its gain is an upper bound, or where `gain_interval_ms` is known a prediction.
 
@@ -47,6 +63,16 @@ class Fix(ReportPart, frozen=True, kw_only=True):
     cost_ms_per_step: Annotated[float | None, figure("the wait that the fix's own cause, or file, costs now", null="no replay says what ends with it")] = None
     code: Annotated[str | None, figure("the rule that says so: `iotrace explain CODE`", null="no rule does")] = None
     command: Annotated[str, figure("what to type, where a command makes the change")] = ""
+    change: Annotated[Change | None, figure("the same, for programs", null="the program has to be edited")] = None
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether the interval of its gain is so wide that its middle alone would mislead."""
+        gain_ms, interval_ms, speedup = self.gain_ms_per_step or 0.0, self.gain_interval_ms, self.speedup
+        if interval_ms is None or speedup is None or speedup <= 1:
+            return False
+        step_ms = gain_ms / (1 - 1 / speedup)
+        return interval_ms[1] - interval_ms[0] >= _WIDE * step_ms
 
 
 OK, CAUTION, BAD = "ok", "caution", "bad"
@@ -227,6 +253,7 @@ class Recommendation(ReportPart, frozen=True, kw_only=True):
     gain: Annotated[str | None, figure("the row of the rank's gain[] that means the same", null="the model says nothing of it")] = None
     gain_interval_ms: Annotated[list[float] | None, figure("the interval of its gain", null="the model says nothing of it")] = None
     command: Annotated[str, figure("what to type, where a command makes the change")] = ""
+    change: Annotated[Change | None, figure("the same, for programs", null="the program has to be edited")] = None
     cost_ms_per_step: Annotated[float | None, figure("what the cause, or the file, that it is about costs of the wait", null="the gain is no replay's")] = None
     code: Annotated[str | None, figure("the rule that says so: `iotrace explain CODE`", null="in older reports")] = None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from iotrace.analysis.results import Evidence, FileGroup, cost_of_file_ms
+from iotrace.analysis.results import Change, Evidence, FileGroup, cost_of_file_ms
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.model import Finding
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
@@ -24,7 +24,8 @@ class Remedy(msgspec.Struct, frozen=True):
     """A change: in short, and as a sentence with its evidence.
 
     `gone` is what it spares at most, as `LoaderFacts.gains_ms` names it; empty: its cause. Without `gains` it
-    only shows more; `tries`: it may gain nothing. `command` makes it. `spares_work`: less is read or decoded.
+    only shows more; `tries`: it may gain nothing. `command` makes it; `change` is what `iotrace try` does.
+    `spares_work`: less is read or decoded.
     """
 
     short: str
@@ -34,6 +35,7 @@ class Remedy(msgspec.Struct, frozen=True):
     tries: bool = False
     spares_work: bool = False
     command: str = ""
+    change: Change | None = None
     evidence: Evidence = {}
 
 
@@ -63,6 +65,7 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         evidence={f"{cause}_ms": cause_ms, **which(facts), **remedy.evidence},
         gain_ms=gain_ms if remedy.gains else None,
         command=remedy.command,
+        change=remedy.change,
         cost_ms=_spared_ms(facts, cause, remedy),
         tries=remedy.tries,
         spares_work=remedy.spares_work,

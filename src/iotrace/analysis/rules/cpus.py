@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iotrace.analysis.host.disturbance import TAKEN, THROTTLED, is_crowded
-from iotrace.analysis.results import Evidence, ProcessUse
+from iotrace.analysis.results import Change, Evidence, ProcessUse
 from iotrace.analysis.rules.facts.rank import MAIN, RankFacts
 from iotrace.analysis.rules.model import Finding, rule
 from iotrace.analysis.wait.cpus import Pool, pool_of
@@ -17,6 +17,15 @@ _SPIN = ("openblas", "torch")  # their threads spin while they wait; others slee
 _BEFORE_BINDING, _BEHIND_OTHERS = "IO302", "IO306"
 # What binds threads to CPUs from outside of the program's own code.
 _BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
+# What says the same to the whole program; torch's would slow the training, too.
+_THREADS_VARIABLE = {
+    "cv2": "OPENCV_FOR_THREADS_NUM",
+    "blosc": "BLOSC_NTHREADS",
+    "blosc2": "BLOSC_NTHREADS",
+    "openblas": "OPENBLAS_NUM_THREADS",
+    "numexpr": "NUMEXPR_NUM_THREADS",
+    "zarr": "ZARR_ASYNC__CONCURRENCY",
+}
 _ONE_THREAD = {
     "torch": "torch.set_num_threads(1)",
     "cv2": "cv2.setNumThreads(0)",
@@ -200,11 +209,12 @@ def _of_threads(
 ) -> Finding:
     workers = counted(pool.workers, "worker")
     setting = _ONE_THREAD.get(pool.library, f"one thread of {pool.library} in each worker")
-    tries = pool.library not in _SPIN
+    tries, variable = pool.library not in _SPIN, _THREADS_VARIABLE.get(pool.library)
     return Finding(
         text=f"{workers} started {pool.threads} threads of {pool.library} for {pool.cpus} CPUs: {stage}",
         evidence={"library": pool.library, "threads": float(pool.threads)},
         remedy=f"{'try ' if tries else ''}{setting} (worker_init_fn)",
+        change=None if variable is None else Change(variables={variable: "1"}),
         cost_ms=lost_ms,
         is_main_cause=facts.is_main_cause(lost_ms),
         tries=tries,

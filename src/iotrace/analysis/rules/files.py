@@ -7,6 +7,11 @@ from operator import attrgetter
 from pathlib import PurePath
 
 from iotrace.analysis.results import (
+    CHUNKS,
+    LIGHTER,
+    ROW_GROUPS,
+    UNPACKED,
+    Change,
     ChunkedArray,
     Evidence,
     FileGroup,
@@ -51,6 +56,7 @@ _STORE_AS = (
     ({".csv"}, *_TABLES),
     ({".tsv"}, *_TABLES),
 )
+_UNPACKED = _IMAGES | {".npz"}
 # The program chooses how much of these it reads in a call; of a zarr store the chunks do.
 _ANY_PIECE = frozenset({"", ".npy", ".bin", ".dat", ".raw", ".idx", ".txt", ".jsonl", ".csv", ".tsv"})
 
@@ -256,7 +262,8 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     for known, what, how, text in _STORE_AS:
         if formats and formats <= known:
             spared = "" if formats == {".npz"} else gone  # an array that is not compressed is read, too
-            return Remedy(f"store {what if target is None else name} {how}", text + _the_few(target), spared)
+            short = f"store {what if target is None else name} {how}"
+            return Remedy(short, text + _the_few(target), spared, change=_unpacked(facts, target, formats))
     text = "decode it once, ahead of training, and keep the result where there is room"
     return Remedy("decode once, ahead of training; keep the result", text, FILES)
 
@@ -340,8 +347,10 @@ def _regrouped(found: RowGroups | None, name: str, gone: str) -> Remedy | None:
         f" {found.decoded_per_pass or 0.0:.0f} times an epoch ({size(found.decoded_bytes)} decoded;"
         f" then about {size(found.predicted_bytes)}, if samples share no rows)"
     )
-    short = f"store {name} in row groups of {rows}"
-    return Remedy(short, text, gone, spares_work=True, command=found.command, evidence=evidence)
+    short, change = f"store {name} in row groups of {rows}", Change(stored=ROW_GROUPS, paths=[found.path])
+    return Remedy(
+        short, text, gone, spares_work=True, command=found.command, change=change, evidence=evidence
+    )
 
 
 def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
@@ -354,8 +363,10 @@ def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
             f" ({size(least)} decoded for {size(array.used_bytes)} used; then {size(most)} at most)"
         )
         evidence: Evidence = {"decoded_bytes": float(least), "predicted_bytes": float(most)}
-        short = f"re-chunk {name} to what a sample reads"
-        return Remedy(short, text, gone, spares_work=True, command=array.command, evidence=evidence)
+        short, change = f"re-chunk {name} to what a sample reads", Change(stored=CHUNKS, paths=[file.path])
+        return Remedy(
+            short, text, gone, spares_work=True, command=array.command, change=change, evidence=evidence
+        )
     taken, made = file.read_bytes or 0, file.delivered_bytes or 0
     short, spares_reading = f"store {name} with lighter compression", False
     if taken and made > _INFLATED * taken:
@@ -373,4 +384,17 @@ def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
         text = "if it is compressed, store it with lighter compression;"
         text += " if it is chunked, let a sample be a chunk"
         short, spares_reading = f"re-chunk or recompress {name}", True
-    return Remedy(short, text, gone if spares_reading else "")
+    lighter = None if spares_reading else Change(stored=LIGHTER, paths=[file.path])
+    return Remedy(short, text, gone if spares_reading else "", change=lighter)
+
+
+def _unpacked(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set[str]) -> Change | None:
+    """Which files hold packed what they could hold as it is; tables are read by other calls then."""
+    if not formats <= _UNPACKED:
+        return None
+    if target is None:
+        paths = [file.path for file in facts.files if _suffix(file.path) in formats]
+    else:
+        few = target.few if isinstance(target, FileGroup) else None
+        paths = [target.path] if few is None else few.paths
+    return Change(stored=UNPACKED, paths=paths)

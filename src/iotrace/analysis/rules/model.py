@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Culprit, Evidence, Recommendation
+from iotrace.analysis.results import Change, Culprit, Evidence, Recommendation
 from iotrace.session.manifest import NotCaptured
 
 # The modules that hold the rules of each scope, in the order of their codes.
@@ -69,7 +69,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What a rule found; times are means per measured step.
 
     `text` is what was seen, `why` why it matters, `remedy` the change in short, `how` the same as a sentence
-    with its evidence.
+    with its evidence, `change` what of it can be carried out without an edit of the program.
     `cost_ms` is what it costs now, `gain_ms` what the change saves: at most, or as `gain`, a row of the
     rank's gains, predicts within `gain_interval_ms`. A main cause is most of the wait. `tries`: the
     change may gain nothing. `spares_work`: it makes less to do, where others only do it faster. Findings
@@ -82,6 +82,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
     how: str = ""
     command: str = ""
+    change: Change | None = None
     evidence: Evidence = {}
     cost_ms: float | None = None
     gain_ms: float | None = None
@@ -273,6 +274,7 @@ def _recommendation(found: Finding, rank: int | None) -> Recommendation:
         gain=found.gain,
         gain_interval_ms=found.gain_interval_ms,
         command=found.command,
+        change=found.change,
         cost_ms_per_step=found.cost_ms if rule.scope == "loader" else None,
         code=found.rule,
     )

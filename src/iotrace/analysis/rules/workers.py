@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from iotrace.analysis.results import Change, Evidence
 from iotrace.analysis.rules.causes import (
     MOSTLY,
     Remedy,
@@ -111,7 +112,9 @@ def _without_workers(facts: LoaderFacts) -> Remedy | None:
         "without workers it may be faster; iotrace sweep --workers 0,1 measures it"
     )
     short = "try num_workers=0: iotrace sweep --workers 0,1"
-    return Remedy(short, text, gains=False, tries=True, evidence={"made_ms": facts.made_ms})
+    change = Change(settings={"num_workers": "0"})
+    evidence: Evidence = {"made_ms": facts.made_ms}
+    return Remedy(short, text, gains=False, tries=True, change=change, evidence=evidence)
 
 
 @rule(
@@ -145,7 +148,9 @@ def _more_ahead(facts: LoaderFacts) -> Remedy | None:
     if facts.about.in_order is False or facts.about.prefetch_factor is None:
         return None
     change = f"raise prefetch_factor above {facts.about.prefetch_factor}"
-    return Remedy(change, f"{change}: workers had nothing to do until a batch was taken")
+    more = Change(settings={"prefetch_factor": str(2 * facts.about.prefetch_factor)})
+    text = f"{change}: workers had nothing to do until a batch was taken"
+    return Remedy(change, text, change=more)
 
 
 @rule(
@@ -218,7 +223,8 @@ def _kept_workers(facts: LoaderFacts) -> Remedy | None:
     if facts.about.persistent_workers is not False:
         return None
     text = f"set persistent_workers=True: workers were started for each of {facts.epochs} epochs"
-    return Remedy(call_with("persistent_workers=True", facts), text)
+    kept = Change(settings={"persistent_workers": "True"})
+    return Remedy(call_with("persistent_workers=True", facts), text, change=kept)
 
 
 @rule(
@@ -305,6 +311,7 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
             **which(facts),
         },
         gain_ms=None if may_wait else gain_ms,
+        change=None if enough is None or facts.is_single else Change(settings={"num_workers": str(enough)}),
         **predicted,
     )
 
@@ -416,5 +423,6 @@ def waiting_in_order(facts: LoaderFacts) -> Iterator[Finding]:
         level="medium",
         evidence={"behind_ready_ms": behind_ms, **which(facts)},
         gain_ms=won_ms,
+        change=Change(settings={"in_order": "False"}),
         **predicted,
     )

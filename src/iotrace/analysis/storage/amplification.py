@@ -304,6 +304,8 @@ def _arrays(
         loads = calls.get(path) if dataset and alone[path] == 1 else None
         array = _array(path, dataset, records, loads)
         found[path].append(array if path in sharded else _with_suggestion(array, records[-1].version))
+    for path, arrays in found.items():
+        found[path] = _with_one_command(arrays)
     return found, {path for (path, _), records in told.items() if any(record.odd for record in records)}
 
 
@@ -349,7 +351,7 @@ def _with_suggestion(array: ChunkedArray, zarr: str) -> ChunkedArray:
     if not _LEAST_BYTES <= chunk_bytes <= _MOST_BYTES or array.decoded_at_least_bytes < _WORTH * predicted:
         return array
     command = (
-        _h5repack(array, chunk)
+        _h5repack({array.dataset: chunk}, array.path)
         if array.dataset
         else _from_array(array, chunk)
         if _from_array_is_there(zarr)
@@ -358,10 +360,20 @@ def _with_suggestion(array: ChunkedArray, zarr: str) -> ChunkedArray:
     return replace(array, suggested_chunk=chunk, predicted_bytes=predicted, command=command)
 
 
-def _h5repack(array: ChunkedArray, chunk: Sequence[int]) -> str:
-    layout = f"{array.dataset.lstrip('/')}:CHUNK={'x'.join(map(str, chunk))}"
-    root, extension = os.path.splitext(array.path)
-    return shlex.join(["h5repack", "-l", layout, array.path, f"{root}.rechunked{extension}"])
+def _with_one_command(arrays: list[ChunkedArray]) -> list[ChunkedArray]:
+    """Let the command of each array of an HDF5 file re-chunk all of them: it writes the file anew."""
+    suggested = [array for array in arrays if array.dataset and array.suggested_chunk]
+    if len(suggested) < 2:
+        return arrays
+    command = _h5repack({array.dataset: array.suggested_chunk or [] for array in suggested}, arrays[0].path)
+    return [replace(array, command=command) if array in suggested else array for array in arrays]
+
+
+def _h5repack(chunks: Mapping[str, Sequence[int]], path: str) -> str:
+    layouts = [f"{name.lstrip('/')}:CHUNK={'x'.join(map(str, chunk))}" for name, chunk in chunks.items()]
+    root, extension = os.path.splitext(path)
+    options = [word for layout in layouts for word in ("-l", layout)]
+    return shlex.join(["h5repack", *options, path, f"{root}.rechunked{extension}"])
 
 
 def _from_array(array: ChunkedArray, chunk: Sequence[int]) -> str:

@@ -219,6 +219,7 @@ def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: s
         cost_ms_per_step=item.cost_ms_per_step,
         code=item.code,
         command=item.command,
+        change=item.change,
     )
 
 

@@ -1,0 +1,115 @@
+"""``iotrace try``: carry out a fix of a report, and prove what it gains."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from iotrace.cli.parameters import PATH, import_numpy, json_option, output_option, print_json
+from iotrace.report.printing import echo
+from iotrace.session.listing import newest_session
+
+_COMMAND = "iotrace.command"
+
+
+class _WithCommand(click.Command):
+    """A command whose last argument is another one's line, behind ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the line apart first: all of it belongs to the program."""
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[_COMMAND] = args[at + 1 :]
+        return super().parse_args(ctx, args[:at])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show where it goes."""
+        return [*super().collect_usage_pieces(ctx), "[-- CMD [ARG]...]"]
+
+
+@click.command("try", cls=_WithCommand)
+@click.argument("session", metavar="[SESSION]", required=False, type=PATH)
+@click.option(
+    "--fix",
+    "wanted",
+    metavar="N|CODE",
+    multiple=True,
+    help="Try this fix: its number in the report, or its rule's code. Repeat it to try several together."
+    " Default: the first fix that needs no edit of the program.",
+)
+@click.option(
+    "--runs",
+    metavar="N",
+    type=click.IntRange(min=2),
+    default=10,
+    show_default=True,
+    help="Run the program N times at most.",
+)
+@click.option(
+    "--minutes",
+    metavar="M",
+    type=click.FloatRange(min=0, min_open=True),
+    show_default="120",
+    help="Start no run that would end later.",
+)
+@click.option(
+    "--steps",
+    metavar="N",
+    type=click.IntRange(min=2),
+    help="End each run after N measured steps. Default: 100; none where the fix saves time between steps.",
+)
+@click.option(
+    "--bare", is_flag=True, help="Compare whole runs, untraced. Not for settings of the DataLoader."
+)
+@click.option("--as-it-is", is_flag=True, help="Let experiment trackers send what the runs log.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before the first run.")
+@output_option("DIR", "The directory of the trial; default: iotrace-try-<date>-<time>.")
+@json_option("the result")
+def try_(
+    session: Path | None,
+    wanted: tuple[str, ...],
+    runs: int,
+    minutes: float | None,
+    steps: int | None,
+    bare: bool,
+    as_it_is: bool,
+    yes: bool,
+    output: Path | None,
+    as_json: bool,
+) -> int:
+    """Try a fix of SESSION's report, and measure what it gains.
+
+    iotrace runs the session's command without and with the fix in turn, until the runs show whether it is
+    faster. It changes neither the program nor its data: it sets DataLoader's arguments and variables of the
+    environment, and writes a copy of data, which the program gets in the place of the original. The default
+    SESSION is the newest one here. CMD replaces the recorded command.
+
+    Exit codes: 0 proven faster; 1 no fix can be tried, or the program fails; 2 wrong usage; 4 not proven: the
+    fix does not help, or the runs do not show it; 130 interrupted.
+    """
+    import_numpy()
+    from iotrace.errors import UsageError
+    from iotrace.report.layout import make_console
+    from iotrace.report.trial import print_trial
+    from iotrace.trying.results import FAILED
+    from iotrace.trying.trial import Options, open_trial
+
+    if session is None:
+        session = newest_session(Path())
+        echo(f"iotrace: the newest session here is {session}", err=True)
+    options = Options(runs=runs, minutes=minutes, steps=steps, bare=bare, as_it_is=as_it_is, directory=output)
+    command: list[str] = click.get_current_context().meta[_COMMAND]
+    trying = open_trial(session, wanted, command, options)
+    echo(*[f"iotrace: {line}" for line in trying.intent], err=True)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("there is no terminal to ask whether to run it", "--yes runs it without asking")
+        if not click.confirm("iotrace: run it?", err=True):
+            return 130
+    found = trying.run(lambda text: echo(f"  {text}", err=True))
+    if as_json:
+        print_json(found)
+    else:
+        print_trial(found, make_console(stderr=False))
+    return 0 if found.proven else 1 if found.kind == FAILED else 4

@@ -1,0 +1,61 @@
+"""A trial's result on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from iotrace.report.blocks import Head, Line, lines_of
+from iotrace.report.layout import print_head
+from iotrace.report.screen import print_commands, shown_path
+from iotrace.trying.results import FAILED, LOOP, PROVEN, RUN, SLOWER, Setting, Trial
+from iotrace.trying.words import BANNERS, said_of
+from iotrace.units import counted, duration, size
+
+_TONES = {PROVEN: "good", SLOWER: "bad", FAILED: "bad"}
+_MOST_DATA = 2
+_OF = {RUN: "command", LOOP: "step of the loop"}
+
+
+def print_trial(trial: Trial, console: Console) -> None:
+    """Print what came of it, what was tried, what was measured, and what to type next."""
+    said = said_of(trial)
+    lines = [Line("Why", trial.why)] if trial.why and said != trial.why else []
+    typed = trial.apply if trial.proven else []
+    lines += lines_of("Fix", typed or [trial.fix_text])
+    lines += [Line("", _setting(each)) for each in (*trial.settings, *trial.variables)]
+    for each in trial.data[:_MOST_DATA]:
+        opened = "" if each.opens is None else f", opened {counted(each.opens, 'time')} or more"
+        sizes = f"{size(each.bytes)} as it is, {size(each.new_bytes)} as tried{opened}"
+        lines.append(Line("", f"{shown_path(each.path)}: {sizes}"))
+    if len(trial.data) > _MOST_DATA:
+        lines.append(Line("", f"and {len(trial.data) - _MOST_DATA} files more"))
+    if trial.runs.before_ns:
+        lines += _measured(trial)
+    for left in trial.untried:
+        where = f" ({left.where})" if left.where else ""
+        lines.append(Line("Left", f"{left.text}{where}: {left.why}"))
+    lines += [Line("Note", text) for text in trial.warnings]
+    print_head(Head(_TONES.get(trial.kind, "warn"), BANNERS[trial.kind], said, lines), console)
+    print_commands(_next(trial), console)
+
+
+def _setting(each: Setting) -> str:
+    before = "unset" if each.before is None else each.before
+    return f"{each.parameter}: {before} as it is, {each.after} as tried"
+
+
+def _measured(trial: Trial) -> list[Line]:
+    each = _OF.get(trial.measured, "step")
+    rows = [("as it is", trial.runs.before_ns), ("with it", trial.runs.after_ns)]
+    texts = [f"{name}: {', '.join(map(duration, times))}" for name, times in rows]
+    return [Line("Runs", f"a {each}, {'; '.join(texts)}")]
+
+
+def _next(trial: Trial) -> list[tuple[str, str]]:
+    path = shown_path(trial.path)
+    if not trial.proven:
+        return [(f"iotrace report {shown_path(trial.session)}", "what else it names")]
+    found = [(trial.command, "makes the change")] if trial.command else []
+    if trial.data:
+        found.append((f"rm -r {path}", "the trial, with its copy of the data"))
+    return found or [(f"iotrace explain {trial.fix}", "what it means")]

@@ -1,0 +1,220 @@
+"""Copies of data stored as a fix says: where they go, how they are made, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from iotrace.analysis.results import CHUNKS, LIGHTER, ROW_GROUPS, UNPACKED, Change, ChunkedArray, Report
+from iotrace.errors import IotraceError
+from iotrace.session import names
+from iotrace.trying.results import Data
+from iotrace.units import size
+
+_HDF5 = frozenset({".h5", ".hdf5", ".he5", ".nc", ".nc4"})
+_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+_ZARR = (".zarray", ".zgroup", "zarr.json")
+_SCRIPT = Path(__file__).with_name("rewrite.py")
+FOLDER = "data"
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A file or store to copy; `arrays` by name with their chunks (None: as they are), `rows` of a group."""
+
+    format: str
+    how: str
+    source: str
+    target: str = ""
+    arrays: dict[str, list[int] | None] = {}
+    rows: int | None = None
+
+
+def jobs_of(change: Change, report: Report, absolute: Callable[[str], str]) -> list[Job]:
+    """Return what is to be copied; IotraceError where the data is gone or of a format that has no copy."""
+    found: dict[str, Job] = {}
+    for path in change.paths:
+        whole = os.path.realpath(absolute(path))
+        if not os.path.exists(whole):
+            raise IotraceError(
+                f"{path} is not there any more", "record the program again: iotrace run -- CMD"
+            )
+        for job in _jobs(change.stored, path, whole, report, absolute):
+            found.setdefault(job.source, job)
+    if not found:
+        raise IotraceError(f"{', '.join(change.paths)} holds nothing that could be stored otherwise")
+    return list(found.values())
+
+
+def _jobs(how: str, path: str, whole: str, report: Report, absolute: Callable[[str], str]) -> list[Job]:
+    suffix = os.path.splitext(whole)[1].lower()
+    if how in (CHUNKS, LIGHTER) and suffix in _HDF5:
+        arrays = {each.dataset: each.suggested_chunk for each in _arrays(report) if each.path == path}
+        wanted: dict[str, list[int] | None] = {
+            name: chunk for name, chunk in arrays.items() if name and chunk and how == CHUNKS
+        }
+        return [Job(format="hdf5", how=how, source=whole, arrays=wanted)]
+    if how in (CHUNKS, LIGHTER) and os.path.isdir(whole):
+        return [_of_store(how, whole, report, absolute)]
+    if how == ROW_GROUPS:
+        groups = [each for group in _amplified(report) for each in group.row_groups if each.path == path]
+        rows = next((each.suggested_rows for each in groups), None)
+        return [Job(format="parquet", how=how, source=whole, rows=rows)] if rows else []
+    if how == UNPACKED:
+        files = _files_below(whole) if os.path.isdir(whole) else [whole]
+        return [job for file in files if (job := _unpacked(file)) is not None]
+    return []
+
+
+def _unpacked(path: str) -> Job | None:
+    suffix = os.path.splitext(path)[1].lower()
+    kind = "npz" if suffix == ".npz" else "image" if suffix in _IMAGES else None
+    return None if kind is None else Job(format=kind, how=UNPACKED, source=path)
+
+
+def _files_below(folder: str) -> list[str]:
+    return sorted(os.path.join(root, name) for root, _, files in os.walk(folder) for name in files)
+
+
+def _amplified(report: Report) -> list[Any]:
+    groups = [group for rank in report.ranks for group in rank.file_groups]
+    return [group.amplification for group in groups if group.amplification is not None]
+
+
+def _arrays(report: Report) -> list[ChunkedArray]:
+    return [array for each in _amplified(report) for array in each.arrays]
+
+
+def _of_store(how: str, whole: str, report: Report, absolute: Callable[[str], str]) -> Job:
+    """A store as a whole, with all arrays in it that are to be stored otherwise."""
+    root = whole
+    while any(os.path.exists(os.path.join(os.path.dirname(root), name)) for name in _ZARR):
+        root = os.path.dirname(root)
+    arrays: dict[str, list[int] | None] = {}
+    for array in _arrays(report):
+        place = os.path.realpath(absolute(array.path))
+        inside = place == root or place.startswith(f"{root}/")
+        if inside and ((how == CHUNKS and array.suggested_chunk) or (how == LIGHTER and place == whole)):
+            arrays[os.path.relpath(place, root)] = array.suggested_chunk if how == CHUNKS else None
+    return Job(format="zarr", how=how, source=root, arrays=arrays or {os.path.relpath(whole, root): None})
+
+
+def place_for(jobs: Sequence[Job], trial: Path) -> Path:
+    """Where copies go: into the trial's directory, or on the data's own file system where that is another.
+
+    There it lies above the data's directory: programs list that one. OSError where nothing can be written.
+    """
+    device = os.stat(jobs[0].source).st_dev
+    if os.stat(trial).st_dev == device:
+        return trial / FOLDER
+    above = Path(os.path.dirname(os.path.commonpath([os.path.dirname(job.source) for job in jobs])))
+    if not os.access(above, os.W_OK) or os.stat(above).st_dev != device:
+        above = Path(os.path.dirname(jobs[0].source))
+    return above / f".{trial.name}"
+
+
+def with_targets(jobs: Sequence[Job], place: Path) -> list[Job]:
+    """Give each job its target: the same name, in a directory of its own where names meet."""
+    found, taken = [], set()
+    for number, job in enumerate(jobs):
+        name = os.path.basename(job.source)
+        folder = place / str(number) if name in taken else place
+        taken.add(name)
+        found.append(msgspec.structs.replace(job, target=str(folder / name)))
+    return found
+
+
+def write_copies(jobs: Sequence[Job], python: str, progress: Callable[[float], None]) -> list[Data]:
+    """Write all copies by the program's own Python, each checked to hold equal values.
+
+    An image or archive of several that cannot be copied stays as it is. Whatever ends it, a copy is whole or
+    is not there.
+
+    Raises:
+        IotraceError: there is no room, or the data cannot be stored so.
+    """
+    # From no directory of ours or of the program's: neither's modules stand in the way of libraries.
+    process = subprocess.Popen(
+        [python, "-c", _SCRIPT.read_text()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        cwd="/",
+        env={name: value for name, value in os.environ.items() if name != names.SETTINGS_VARIABLE},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    done, refused, error = set(), [], ""
+    try:
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps([msgspec.to_builtins(job) for job in jobs]))
+            process.stdin.close()
+        for line in process.stdout:
+            said = _said(line)
+            error = error if said else line.strip() or error
+            if "needed" in said:
+                room = f"it needs {size(said['needed'])}, {size(said['free'])} are free"
+                what = f"there is no room for the copy: {room}"
+                raise IotraceError(what, "choose another place with -o DIR")
+            if "refused" in said:
+                refused.append(str(said["refused"]))
+            elif said.get("done"):
+                done.add(said["job"])
+            if said:
+                progress((said.get("job", 0) + said.get("progress", 1.0)) / len(jobs))
+        process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        remove([job.target for job in jobs])
+        raise
+    whole = [job for number, job in enumerate(jobs) if number in done]
+    if process.returncode or not whole:
+        why = refused[0] if refused else error
+        remove([job.target for job in jobs])
+        raise IotraceError(f"{jobs[0].source} cannot be copied so: {why}")
+    return [
+        Data(
+            path=job.source,
+            new_path=job.target,
+            how=job.how,
+            bytes=_bytes(job.source),
+            new_bytes=_bytes(job.target),
+        )
+        for job in whole
+    ]
+
+
+def _said(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _bytes(path: str) -> int:
+    if not os.path.isdir(path):
+        return os.path.getsize(path)
+    return sum(os.path.getsize(file) for file in _files_below(path))
+
+
+def remove(paths: Sequence[str | Path]) -> None:
+    """Delete copies, or what there is of them."""
+    for path in map(str, paths):
+        head, extension = os.path.splitext(path)
+        for each in (path, f"{head}.partial{extension}"):
+            if os.path.isdir(each) and not os.path.islink(each):
+                shutil.rmtree(each, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    os.unlink(each)

@@ -1,0 +1,129 @@
+"""Which fix of a report is tried, and what is asked of the runs for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from iotrace.analysis.results import Change, Fix, Report
+from iotrace.analysis.rules.model import rule_of
+from iotrace.errors import IotraceError, UsageError
+from iotrace.sweeps.grid import LOADER_ARGUMENTS
+from iotrace.trying.results import LOOP, STEP, Told, Untried
+
+_OF_CODE = "the program has to be edited for it"
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """The fixes to try together, and those that stand before the first of them."""
+
+    fixes: list[Fix]
+    untried: list[Untried] = []
+
+    @property
+    def change(self) -> Change:
+        """What they ask for together."""
+        changes = [fix.change for fix in self.fixes if fix.change is not None]
+        return Change(
+            settings={name: value for each in changes for name, value in each.settings.items()},
+            variables={name: value for each in changes for name, value in each.variables.items()},
+        )
+
+    @property
+    def stored(self) -> list[Change]:
+        """What of them asks for data stored otherwise."""
+        return [fix.change for fix in self.fixes if fix.change is not None and fix.change.stored]
+
+    @property
+    def params(self) -> dict[str, str]:
+        """The settings as a sweep knows them; no program has a placeholder of the second name."""
+        by_argument = {argument: name for name, argument in LOADER_ARGUMENTS.items()}
+        found = {by_argument[name]: value for name, value in self.change.settings.items()}
+        return {**found, "iotrace try": ",".join(fix.code or fix.id for fix in self.fixes)}
+
+    @property
+    def measured(self) -> str:
+        """Of what runs are compared: what a fix spares may lie between steps."""
+        rules = [rule_of(fix.code) for fix in self.fixes if fix.code is not None]
+        return LOOP if any(rule.of_run or not rule.saves_wait for rule in rules) else STEP
+
+
+def choose(report: Report, wanted: Sequence[str], site: str = "") -> Choice:
+    """Find the fixes that `wanted` names by number or code; the first that can be tried, where it is empty.
+
+    `site` is the line that makes the loop's loader.
+
+    Raises:
+        UsageError: there is no such fix, or two exclude each other.
+        IotraceError: there is none that can be tried.
+    """
+    fixes = report.verdict.fixes
+    if not fixes:
+        why = report.verdict.text if report.verdict.kind == "failed" else "the report names no fix"
+        raise IotraceError(f"there is nothing to try: {why}", f"iotrace report {report.session.path}")
+    if wanted:
+        chosen = [_find(fixes, name) for name in dict.fromkeys(wanted)]
+        for fix in chosen:
+            if fix.change is None:
+                raise IotraceError(f"{_OF_CODE}: {fix.text}", _where(report, fix, site))
+        _check_together(chosen)
+        return Choice(fixes=chosen)
+    first = next((fix for fix in fixes if fix.change is not None), None)
+    before = fixes[: fixes.index(first)] if first is not None else fixes
+    untried = [
+        Untried(fix=fix.code or fix.id, text=fix.text, why=_OF_CODE, where=_where(report, fix, site))
+        for fix in before
+    ]
+    if first is None:
+        texts = [f"{each.text}{f' ({each.where})' if each.where else ''}" for each in untried]
+        raise IotraceError(f"no fix can be tried: {_OF_CODE}", "; ".join(texts))
+    return Choice(fixes=[first], untried=untried)
+
+
+def _find(fixes: Sequence[Fix], name: str) -> Fix:
+    if name.isdigit():
+        if 1 <= int(name) <= len(fixes):
+            return fixes[int(name) - 1]
+        raise UsageError(f"--fix {name}: the report names {len(fixes)}", "iotrace report -v lists them")
+    found = next((fix for fix in fixes if name.upper() == fix.code or name == fix.id), None)
+    if found is None:
+        known = ", ".join(dict.fromkeys(fix.code or fix.id for fix in fixes))
+        raise UsageError(f"--fix {name}: the report names no such fix", f"it names {known}")
+    return found
+
+
+def _check_together(fixes: Sequence[Fix]) -> None:
+    """Refuse fixes that ask for different values of one thing."""
+    seen: dict[str, tuple[str, Fix]] = {}
+    for fix in fixes:
+        assert fix.change is not None
+        asked = {**fix.change.settings, **fix.change.variables}
+        asked |= {os.path.normpath(path): fix.change.stored for path in fix.change.paths}
+        for name, value in asked.items():
+            before, other = seen.setdefault(name, (value, fix))
+            if other is not fix and before != value:
+                both = f"{name} is {before} in {other.text!r}, {value} in {fix.text!r}"
+                raise UsageError(f"two fixes exclude each other: {both}", "try one at a time: --fix N")
+
+
+def _where(report: Report, fix: Fix, site: str) -> str:
+    """The lines of the program that a fix is about, as far as they are known."""
+    lines = [
+        rank.primary.collate for rank in report.ranks if rank.primary is not None and rank.primary.collate
+    ]
+    return ", ".join(dict.fromkeys(filter(None, [*lines, site])))
+
+
+def told_of(fixes: Sequence[Fix]) -> Told | None:
+    """What the report told of the first fix: of several nothing is told together."""
+    fix = fixes[0]
+    if len(fixes) > 1 or fix.speedup is None or fix.gain_ms_per_step is None:
+        return None
+    interval_ms = fix.gain_interval_ms
+    if interval_ms is None or fix.speedup <= 1 or (fix.at_most and not fix.is_vague):
+        return Told(low=None, high=fix.speedup, about=not fix.at_most or interval_ms is not None)
+    step_ms = fix.gain_ms_per_step / (1 - 1 / fix.speedup)
+    low, high = (step_ms / max(step_ms - each, 0.01 * step_ms) for each in interval_ms)
+    return Told(low=low, high=high)

@@ -1,0 +1,61 @@
+"""Whether runs in turn prove that a change is faster.
+
+After a pair the runs so far are looked at, five times at most; each look asks for 99 %, so that all of them
+together are wrong in 5 % of the trials of a change that does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+
+from iotrace.analysis.resampling import T95, T995
+from iotrace.sweeps.intervals import paired_ratio, pairs_of
+from iotrace.sweeps.results import SweepRun
+from iotrace.trying.results import LOOP, NO_HELP, PROVEN, SLOWER, UNCLEAR, Gain
+
+FEWEST_PAIRS = 3
+_MOST_LOOKS = 5
+_HARDLY = 1.05  # times as fast at most: what gains less is no help
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the pairs so far say, and whether more would change it."""
+
+    kind: str = UNCLEAR
+    gain: Gain | None = None
+    is_final: bool = False
+
+
+def times_of(runs: Sequence[SweepRun], measured: str) -> list[SweepRun]:
+    """Return the runs, with a step as `measured`: with all that lies between steps, or without."""
+    if measured != LOOP:
+        return list(runs)
+    return [msgspec.structs.replace(run, step_ms=run.loop_ms) for run in runs]
+
+
+def looks(most_pairs: int) -> list[int]:
+    """After how many pairs the runs are looked at, where there are at most so many."""
+    if most_pairs < FEWEST_PAIRS:
+        return []
+    count = min(_MOST_LOOKS, most_pairs - FEWEST_PAIRS + 1)
+    step = (most_pairs - FEWEST_PAIRS) / max(1, count - 1)
+    return sorted({FEWEST_PAIRS + round(step * number) for number in range(count)})
+
+
+def judge(runs: Sequence[SweepRun], params: dict[str, str]) -> Found:
+    """Say what the pairs of the program as it is and of `params` show."""
+    surely, likely = (paired_ratio(runs, params, quantiles) for quantiles in (T995, T95))
+    if surely is None or likely is None:
+        return Found()
+    ratios = [own_ms / other_ms for own_ms, other_ms in pairs_of(runs, params)]
+    gain = Gain(median=median(ratios), low=likely[1], high=likely[2])
+    if surely[1] > 1:
+        return Found(PROVEN, gain, True)
+    if surely[2] < 1:
+        return Found(SLOWER, gain, True)
+    if likely[2] < _HARDLY:
+        return Found(NO_HELP, gain, True)
+    return Found(UNCLEAR, gain)

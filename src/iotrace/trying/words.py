@@ -1,0 +1,44 @@
+"""What is said of a trial, in a line."""
+
+from __future__ import annotations
+
+from iotrace.trying.results import FAILED, LOOP, NO_HELP, PROVEN, RUN, SLOWER, UNCLEAR, Told, Trial
+
+BANNERS = {
+    PROVEN: "PROVEN",
+    NO_HELP: "DOES NOT HELP",
+    SLOWER: "SLOWER WITH IT",
+    UNCLEAR: "NOT PROVEN",
+    FAILED: "NOT TRIED",
+}
+_OF = {RUN: ", the whole command", LOOP: ", the whole loop"}
+
+
+def text_of(trial: Trial) -> str:
+    """Return the first line: what came of it, the measured gain, and what was told."""
+    return f"{BANNERS[trial.kind]} {said_of(trial)}"
+
+
+def said_of(trial: Trial) -> str:
+    """Return what stands behind the banner."""
+    gain = trial.gain
+    if trial.kind == FAILED or gain is None:
+        return trial.why
+    between = f"({times(gain.low)} to {times(gain.high)})"
+    said = f"{times(gain.median)} times as fast {between}"
+    if trial.kind == PROVEN:
+        said = f"{times(gain.median)}x faster {between}"
+    said += _OF.get(trial.measured, "")
+    return f"{said}, told: {told_text(trial.told)}" if trial.told is not None else said
+
+
+def told_text(told: Told) -> str:
+    """What the report told of the gain."""
+    if told.low is None:
+        return f"at most {'about ' if told.about else ''}{times(told.high)}x"
+    return f"{times(told.low)} to {times(told.high)}x"
+
+
+def times(ratio: float) -> str:
+    """Write how many times as fast something is, with two decimals where one says too little."""
+    return f"{ratio:.2f}" if ratio < 1.2 else f"{ratio:.1f}"

@@ -1,0 +1,1 @@
+"""Programs whose first fix `iotrace try` carries out, and measures against what was told."""

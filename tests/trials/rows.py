@@ -1,0 +1,45 @@
+"""The programs, and what has to come of the trial of each one's first fix."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from iotrace.trying.results import FAILED, NO_HELP, PROVEN, SLOWER, UNCLEAR
+
+NONE = "none"  # no fix can be tried: the program has to be edited
+
+
+class Row(NamedTuple):
+    """A program with its arguments; `codes`: the rule of the fix that is tried is one of these.
+
+    `kinds`: what may come of it. `data`: how a copy is stored. `fix`: which one is tried, if not the first.
+    """
+
+    name: str
+    program: str
+    kinds: tuple[str, ...]
+    codes: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    data: str = ""
+    fix: str = ""
+    needs: str = ""
+
+
+_NO_GAIN = (NO_HELP, SLOWER, UNCLEAR)  # a gain of 4 % is seen and no help
+
+ROWS = [
+    Row("unet-hdf5", "workloads/unet3d_hdf5.py", (PROVEN,), ("IO102",), data="chunks"),
+    Row("weather-zarr", "workloads/weather_zarr.py", (PROVEN,), ("IO102", "IO101"), data="chunks"),
+    Row("volumes-npz", "workloads/volumes_npz.py", (PROVEN,), ("IO102",), data="unpacked"),
+    Row("images", "programs/images_each.py", (PROVEN,), ("IO102",), data="unpacked"),
+    Row("images-kept", "workloads/images.py", (NONE,)),
+    Row("parquet", "programs/parquet.py", (PROVEN,), ("IO102",), data="row-groups"),
+    Row("csv", "programs/csv_rows.py", (NONE,)),
+    Row("tar", "programs/tar_opened.py", (NONE,)),
+    Row("too-few-workers", "programs/few_workers.py", (PROVEN,), ("IO204",)),
+    Row("threads", "programs/threads.py", (PROVEN, *_NO_GAIN), ("IO301", "IO304"), needs="cv2"),
+    Row("restarted", "programs/restarted.py", (PROVEN,), ("IO203",)),
+    Row("locked", "programs/locked.py", _NO_GAIN, ("IO204",)),
+    Row("opened-to-write", "programs/opened_to_write.py", (FAILED,), ("IO102",), data="chunks"),
+    Row("unsharded", "programs/unsharded.py", (FAILED,), ("IO204",)),
+]
