@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from iotrace.report.blocks import Head, Line
+from iotrace.report.blocks import Head, Line, lines_of
 from iotrace.report.layout import print_head
 from iotrace.report.screen import print_commands, shown_path
 from iotrace.trying.results import FAILED, LOOP, PROVEN, RUN, SLOWER, Setting, Trial
@@ -20,7 +20,8 @@ def print_trial(trial: Trial, console: Console) -> None:
     """Print what came of it, what was tried, what was measured, and what to type next."""
     said = said_of(trial)
     lines = [Line("Why", trial.why)] if trial.why and said != trial.why else []
-    lines += [Line("Fix", trial.fix_text)]
+    typed = trial.apply if trial.proven else []
+    lines += lines_of("Fix", typed or [trial.fix_text])
     lines += [Line("", _setting(each)) for each in (*trial.settings, *trial.variables)]
     for each in trial.data[:_MOST_DATA]:
         opened = "" if each.opens is None else f", opened {counted(each.opens, 'time')} or more"

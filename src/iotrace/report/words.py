@@ -21,7 +21,6 @@ from iotrace.analysis.rules.startup import SLOW_IMPORTS
 from iotrace.units import counted, duration, milliseconds, percent, shared_out, size
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
-_WIDE = 0.25  # of a step
 _ACCUMULATED = 1.5  # micro-batches: less is an update that is left out now and then
 _LEAST_MS = 0.05  # what is shown as 0.0
 _MOST_GROUPS = 2
@@ -52,21 +51,12 @@ def gain_text(fix: Fix) -> str:
     """
     if fix.gain_ms_per_step is None:
         return ""
-    if fix.gain_interval_ms is not None and (not fix.at_most or _is_wide(fix, fix.gain_interval_ms)):
+    if fix.gain_interval_ms is not None and (not fix.at_most or fix.is_vague):
         return _predicted_text(fix, fix.gain_ms_per_step, fix.gain_interval_ms)
     is_factor = fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR
     told = f"{fix.speedup:.1f}x faster" if is_factor else f"{milliseconds(fix.gain_ms_per_step)} a step"
     is_bound = fix.at_most and fix.gain_interval_ms is None
     return f"at most {told}" if is_bound else f"at most about {told}"
-
-
-def _is_wide(fix: Fix, interval_ms: Sequence[float]) -> bool:
-    """Whether the interval of a gain is so wide that its middle alone would mislead."""
-    gain_ms, speedup = fix.gain_ms_per_step or 0.0, fix.speedup
-    if speedup is None or speedup <= 1:
-        return False
-    step_ms = gain_ms / (1 - 1 / speedup)
-    return interval_ms[1] - interval_ms[0] >= _WIDE * step_ms
 
 
 def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> str:

@@ -82,12 +82,20 @@ def _check_start(words: Sequence[str], directory: str, remedy: str) -> None:
 
 
 def _wrote(report: Report, session: Session) -> list[str]:
-    """Return the files that the ranks' processes wrote and that are still there; most bytes first."""
+    """Return the files that the ranks' processes opened and wrote and that are still there; most bytes first.
+
+    What they wrote without opening it is the launcher's: its output, which a trial keeps for itself.
+    """
     found: dict[str, int] = {}
     for rank in report.ranks:
         for file in rank.io.files if rank.io is not None else []:
             path = session.paths.absolute(file.path)
-            if file.writes and os.path.isfile(path) and not path.startswith(("/dev/", "/proc/")):
+            if (
+                file.opens
+                and file.writes
+                and os.path.isfile(path)
+                and not path.startswith(("/dev/", "/proc/"))
+            ):
                 found[file.path] = max(found.get(file.path, 0), file.write_bytes or 0)
     return sorted(found, key=lambda path: -found[path])
 

@@ -77,6 +77,8 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A fix that was tried. `fix` is the code of its rule, `fix_id` its name in the report.
 
+    `command` makes the change, or `apply` says how to type it, in lines: where the loader is made, a diff.
+
     `measured` says of what the times are: `step`, `loop` (with all between steps) or `run` (the whole
     command). `kind` is what came of it; `proven` that it is faster beyond chance.
     """
@@ -90,6 +92,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     fix_id: str
     fix_text: str
     command: str = ""
+    apply: list[str] = []
     settings: list[Setting] = []
     variables: list[Setting] = []
     data: list[Data] = []

@@ -21,6 +21,7 @@ from iotrace.errors import IotraceError, UsageError
 from iotrace.session.manifest import write_document
 from iotrace.session.masks import masked
 from iotrace.sources.session import open_session
+from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import Executor, execute, tail
 from iotrace.sweeps.grid import LOADER_ARGUMENTS, WORKERS
 from iotrace.sweeps.intervals import pairs_of
@@ -141,7 +142,12 @@ class Trying:
         took = f", recorded in {time_span(program.seconds)}" if program.seconds else ""
         ended = f", each ended after {self.steps} steps" if self.steps else ""
         line = shlex.join(masked(program.command))
-        found.append(f"runs {2 * FEWEST_PAIRS} to {most} times{took}{ended}: {line}")
+        times = (
+            f"{2 * FEWEST_PAIRS} times"
+            if most < 2 * FEWEST_PAIRS + 2
+            else f"{2 * FEWEST_PAIRS} to {most} times"
+        )
+        found.append(f"runs {times}{took}{ended}: {line}")
         if program.wrote is None:
             return [*found, "what a run writes is not known: the session recorded no calls"]
         if not program.wrote:
@@ -338,6 +344,7 @@ class Trying:
             fix_id=first.id,
             fix_text="; ".join(fix.text for fix in self.choice.fixes),
             command=first.command,
+            apply=self._typed(),
             settings=[
                 Setting(parameter=name, before=self._before(name), after=value)
                 for name, value in self.choice.change.settings.items()
@@ -363,6 +370,16 @@ class Trying:
             complete=complete,
         )
         return replace(trial, text=text_of(trial))
+
+    def _typed(self) -> list[str]:
+        """How to type settings and variables, as a search says it of its best."""
+        assert self._sweep is not None
+        origin = next((run.origin for run in self._sweep.runs if run.origin and not run.params), None)
+        found = changes(self.choice.params, self.program.command, origin)
+        return [
+            *found,
+            *(f"{name}={value} before the command" for name, value in self.choice.change.variables.items()),
+        ]
 
     def _before(self, argument: str) -> str | None:
         """The program's own value of an argument of its loader."""

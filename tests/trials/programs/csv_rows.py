@@ -26,6 +26,6 @@ if __name__ == "__main__":
     if not FOLDER.exists():
         FOLDER.mkdir()
         for number in range(FILES):
-            values = np.random.default_rng(number).normal(size=(4000, 8))
+            values = np.random.default_rng(number).normal(size=(20_000, 8))
             pd.DataFrame(values).to_csv(FOLDER / f"{number:02}.csv", index=False)
     train(DataLoader(Tables(), 2, num_workers=1))

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 class Stream(IterableDataset):
     def __iter__(self) -> Iterator[torch.Tensor]:
-        for index in range(60):
-            time.sleep(0.02)
+        for index in range(120):
+            time.sleep(0.01)
             yield torch.full((8,), float(index))
 
 

@@ -45,6 +45,9 @@ class Change(ReportPart, frozen=True, kw_only=True):
     paths: Annotated[list[str], figure("that data: files, stores, or a directory of files")] = msgspec.field(default_factory=list)
 
 
+_WIDE = 0.25  # of a step
+
+
 class Fix(ReportPart, frozen=True, kw_only=True):
     """A change to make; its gain is an upper bound, or where `gain_interval_ms` is known a prediction.
 
@@ -61,6 +64,15 @@ class Fix(ReportPart, frozen=True, kw_only=True):
     code: Annotated[str | None, figure("the rule that says so: `iotrace explain CODE`", null="no rule does")] = None
     command: Annotated[str, figure("what to type, where a command makes the change")] = ""
     change: Annotated[Change | None, figure("the same, for programs", null="the program has to be edited")] = None
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether the interval of its gain is so wide that its middle alone would mislead."""
+        gain_ms, interval_ms, speedup = self.gain_ms_per_step or 0.0, self.gain_interval_ms, self.speedup
+        if interval_ms is None or speedup is None or speedup <= 1:
+            return False
+        step_ms = gain_ms / (1 - 1 / speedup)
+        return interval_ms[1] - interval_ms[0] >= _WIDE * step_ms
 
 
 OK, CAUTION, BAD = "ok", "caution", "bad"
