@@ -582,8 +582,7 @@ def test_the_diff_of_a_call_of_several_lines(tmp_path: Path) -> None:
     assert found[1:] == [
         "- num_workers=2,",
         "+ num_workers=4,",
-        "- shuffle=True,",
-        "+ shuffle=True, prefetch_factor=8,",
+        "+ prefetch_factor=8,",
     ]
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from iotrace.cli.parameters import SOURCE, form_options, import_numpy, print_result
+from iotrace.cli.parameters import SOURCE, TARGET, form_options, import_numpy, print_json, print_result
+from iotrace.errors import writing
+from iotrace.report.printing import echo, encode_json
+
+if TYPE_CHECKING:
+    from iotrace.analysis.compare.results import Check
+    from iotrace.patching.suggest import Suggestions
 
 _WORSE = 4
 
@@ -52,6 +61,18 @@ def _complete_field(context: click.Context, option: click.Parameter, incomplete:
     type=click.Path(),  # a slash at its end counts
     help="Save the session's report as JSON, if the check passes.",
 )
+@click.option(
+    "--suggest",
+    "suggests",
+    is_flag=True,
+    help="Also print a fix with its patch. In a job on GitHub, add it to the job's summary.",
+)
+@click.option(
+    "--sarif",
+    metavar="FILE",
+    type=TARGET,
+    help="Also write the fixes as SARIF: annotations at file and line.",
+)
 @form_options("the result")
 def check(
     sessions: tuple[Path, ...],
@@ -61,6 +82,8 @@ def check(
     strict: bool,
     anyway: bool,
     save_baseline: str | None,
+    suggests: bool,
+    sarif: Path | None,
     form: str,
 ) -> int:
     """Fail if SESSION got worse than its baseline.
@@ -68,6 +91,9 @@ def check(
     iotrace names the stage, file or setting that got worse. It ignores changes within the noise. Several
     sessions must be runs of one program. Several sessions and several baselines show the noise, so iotrace
     finds smaller changes.
+
+    With --suggest, iotrace also prints the first fix of SESSION's report, and the first one that it has a
+    patch of your source for (iotrace patch). In a job on GitHub it adds all this to the job's summary.
 
     A baseline is a session, the JSON that --save-baseline or iotrace report --json wrote, or a directory of
     these.
@@ -92,5 +118,45 @@ def check(
     failed = not result.ok or (strict and bool(result.untold))
     if save_baseline is not None and not failed:
         save(reports, save_baseline)
-    print_result(result, form, "check_markdown", print_check)
+    found = _suggested(sessions[0]) if suggests or sarif is not None else None
+    if found is None or not suggests or form != "json":
+        print_result(result, form, "check_markdown", print_check)
+    if found is not None and suggests:
+        _print_suggested(result, found, form)
+    if found is not None and sarif is not None:
+        from iotrace.report.suggestion import sarif as sarif_of
+
+        with writing(sarif, "choose another --sarif FILE"):
+            sarif.write_bytes(encode_json(sarif_of(found)))
+        echo(f"iotrace: wrote {sarif}", err=True)
     return _WORSE if failed else 0
+
+
+def _suggested(session: Path) -> Suggestions | None:
+    """Return the fixes of a session; None of a report that was kept, which says nothing of the source."""
+    from iotrace.patching.suggest import suggestions
+
+    if session.is_file():
+        echo(f"iotrace: {session} is a report: fixes are suggested of a session", err=True)
+        return None
+    return suggestions(session)
+
+
+def _print_suggested(result: Check, found: Suggestions, form: str) -> None:
+    """Print suggested fixes behind the result, and add all to the summary of a job on GitHub."""
+    from iotrace.report.markdown import check_markdown
+    from iotrace.report.suggestion import lines_of_suggestion, markdown_of_suggestion
+
+    path = found.report.session.path
+    # The first one is worth trying first; where the source does not change for it, another may have a patch.
+    shown = found.found[:1] + [each for each in found.found[1:] if each is found.first]
+    said = [markdown_of_suggestion(each, path) for each in shown]
+    if form == "json":
+        print_json({**msgspec.to_builtins(result), "suggestions": shown})
+    else:
+        for each, text in zip(shown, said, strict=True):
+            echo(*(["", *text.split("\n")] if form == "md" else lines_of_suggestion(each, path)))
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        with writing(Path(summary), "leave out --suggest"), open(summary, "a", encoding="utf-8") as file:
+            file.write("\n\n".join([check_markdown(result), *said]) + "\n")

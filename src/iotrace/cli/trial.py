@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from iotrace.cli.parameters import PATH, import_numpy, json_option, output_option, print_json
+from iotrace.cli.parameters import PATH, TARGET, import_numpy, json_option, output_option, print_json
+from iotrace.errors import IotraceError, writing
 from iotrace.report.printing import echo
 from iotrace.session.listing import newest_session
+
+if TYPE_CHECKING:
+    from iotrace.trying.results import Trial
 
 _COMMAND = "iotrace.command"
 
@@ -64,6 +69,12 @@ class _WithCommand(click.Command):
 )
 @click.option("--as-it-is", is_flag=True, help="Let experiment trackers send what the runs log.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before the first run.")
+@click.option(
+    "--patch", metavar="FILE", type=TARGET, help="If it is proven, write it as a diff of your own source."
+)
+@click.option(
+    "--apply", "applies", is_flag=True, help="If it is proven, apply that diff, to a clean git tree only."
+)
 @output_option("DIR", "The directory of the trial; default: iotrace-try-<date>-<time>.")
 @json_option("the result")
 def try_(
@@ -75,6 +86,8 @@ def try_(
     bare: bool,
     as_it_is: bool,
     yes: bool,
+    patch: Path | None,
+    applies: bool,
     output: Path | None,
     as_json: bool,
 ) -> int:
@@ -112,4 +125,27 @@ def try_(
         print_json(found)
     else:
         print_trial(found, make_console(stderr=False))
+    if found.proven and (patch is not None or applies):
+        _write_patch(session, found, patch, applies)
     return 0 if found.proven else 1 if found.kind == FAILED else 4
+
+
+def _write_patch(session: Path, found: Trial, target: Path | None, applies: bool) -> None:
+    """Write what was proven as a diff of the user's own source, and apply it."""
+    from iotrace.patching.git import apply
+    from iotrace.patching.patch import patch_for
+
+    made = patch_for(session, [*found.settings, *found.variables])
+    if made.diff is None:
+        copies = "; ".join(f"put {each.new_path} in the place of {each.path}" for each in found.data)
+        why = "the fix is in the data, not in the source" if found.data else made.why_not
+        raise IotraceError(f"it is proven, but there is no patch: {why}", copies)
+    if target is not None:
+        with writing(target, "choose another --patch FILE"):
+            target.write_bytes(made.diff.encode())
+        echo(f"iotrace: wrote {target}; in {made.root}: git apply {target}", err=True)
+    if applies:
+        apply(made)
+        echo(f"iotrace: changed {', '.join(dict.fromkeys(file for file, _ in made.lines))}", err=True)
+    if made.command is not None:
+        echo(f"iotrace: the rest is in the command: {made.command}", err=True)

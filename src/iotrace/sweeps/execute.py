@@ -30,14 +30,13 @@ from iotrace.analysis.results import LoaderResult, RankReport, total
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
+from iotrace.patching.loader import loader_of
 from iotrace.session import names
 from iotrace.sources.records import Ended, Override, Replayed, Threads
 from iotrace.sources.session import open_session
 from iotrace.sweeps.grid import (
     CV2_THREADS,
-    IN_ORDER,
     LOADER_ARGUMENTS,
-    PERSISTENT,
     PIN_MEMORY,
     PREFETCH,
     THREADS,
@@ -113,25 +112,12 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
 
 def _origin(rank: RankAnalysis) -> Origin | None:
     """Where the loop's loader comes from; None where it is no DataLoader."""
-    if rank.source is None or rank.source.description.wrapped:
+    made = loader_of(rank)
+    if made is None:
         return None
-    about = rank.source.description
-    settings = {
-        WORKERS: about.workers,
-        PREFETCH: about.prefetch_factor,
-        IN_ORDER: about.in_order,
-        PERSISTENT: about.persistent_workers,
-        PIN_MEMORY: about.pin_memory,
-    }
-    known = {name: str(value) for name, value in settings.items() if value is not None}
-    awaited = set(rank.measured_waits.deliveries["loader"].tolist()) - {rank.source.number}
-    others = {
-        loader.description.site
-        for loader in rank.loaders
-        if loader.number in awaited and not loader.description.wrapped
-    }
-    found = sorted(filter(None, others - {about.site}))
-    return Origin(site=about.site, builder=about.builder, settings=known, others=found)
+    had = made.settings
+    known = {name: had[argument] for name, argument in LOADER_ARGUMENTS.items() if argument in had}
+    return Origin(site=made.site, builder=made.builder, settings=known, others=made.others)
 
 
 def _bound_ns(steps: StepTable) -> Times:

@@ -64,7 +64,7 @@ def choose(report: Report, wanted: Sequence[str], site: str = "") -> Choice:
         why = report.verdict.text if report.verdict.kind == "failed" else "the report names no fix"
         raise IotraceError(f"there is nothing to try: {why}", f"iotrace report {report.session.path}")
     if wanted:
-        chosen = [_find(fixes, name) for name in dict.fromkeys(wanted)]
+        chosen = [find_fix(fixes, name) for name in dict.fromkeys(wanted)]
         for fix in chosen:
             if fix.change is None:
                 raise IotraceError(f"{_OF_CODE}: {fix.text}", _where(report, fix, site))
@@ -82,7 +82,12 @@ def choose(report: Report, wanted: Sequence[str], site: str = "") -> Choice:
     return Choice(fixes=[first], untried=untried)
 
 
-def _find(fixes: Sequence[Fix], name: str) -> Fix:
+def find_fix(fixes: Sequence[Fix], name: str) -> Fix:
+    """Return the fix that a number, from 1, or a code names.
+
+    Raises:
+        UsageError: there is none.
+    """
     if name.isdigit():
         if 1 <= int(name) <= len(fixes):
             return fixes[int(name) - 1]

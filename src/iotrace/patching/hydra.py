@@ -1,0 +1,67 @@
+"""The configuration that Hydra gives a program: its files, and what the command overrides."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from iotrace.patching.program import Program
+from iotrace.patching.source import Source, hydra_main
+from iotrace.patching.yaml_keys import YamlFile
+
+_CHOOSING = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd", "--multirun", "-m")
+
+
+class HydraConfig:
+    """The configuration of a function that Hydra calls."""
+
+    def __init__(
+        self, source: Source, function: ast.FunctionDef | ast.AsyncFunctionDef, program: Program
+    ) -> None:
+        self._argv = program.argv
+        decorator = hydra_main(function)
+        given = {}
+        if isinstance(decorator, ast.Call):
+            given = {
+                each.arg: each.value.value
+                for each in decorator.keywords
+                if isinstance(each.value, ast.Constant)
+            }
+        path, name = given.get("config_path"), given.get("config_name")
+        self._folder: Path | None = None
+        self._primary: YamlFile | None = None
+        chosen = any(word.partition("=")[0] in _CHOOSING for word in self._argv)
+        if isinstance(path, str) and isinstance(name, str) and not chosen:
+            self._folder = source.path.parent / path
+            self._primary = YamlFile(self._folder / f"{name.removesuffix('.yaml')}.yaml")
+
+    def given(self, key: str) -> tuple[str, str] | None:
+        """Return how the command overrides a key: the word before the value, and the value."""
+        for word in reversed(self._argv):
+            name, equals, value = word.partition("=")
+            if equals and name.lstrip("+") == key:
+                return name, value
+        return None
+
+    def find(self, keys: Sequence[str], had: str | None) -> tuple[YamlFile, Sequence[str]] | None:
+        """Return the one file that sets a key, and its keys there; None where it is not known for certain."""
+        found = []
+        for file, own in self._places(keys):
+            scalar = file.find(own)
+            if scalar is not None:
+                found.append((file, own, scalar.value))
+        if len(found) != 1 or (had is not None and found[0][2].lower() != had.lower()):
+            return None
+        return found[0][:2]
+
+    def _places(self, keys: Sequence[str]) -> Iterator[tuple[YamlFile, Sequence[str]]]:
+        if self._primary is None or self._folder is None:
+            return
+        yield self._primary, keys
+        for group, option in self._primary.entries("defaults"):
+            chosen = self.given(group)
+            parts = group.split("/")
+            file = YamlFile(self._folder / group / f"{chosen[1] if chosen else option}.yaml")
+            if "@package" not in file.text and list(keys[: len(parts)]) == parts:
+                yield file, keys[len(parts) :]

@@ -1,0 +1,289 @@
+"""Where the settings of a loader are changed: at its call, or where their values come from."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from iotrace.patching import bindings
+from iotrace.patching.command import words_of
+from iotrace.patching.edits import Edit, added, edited, is_exact, replaced
+from iotrace.patching.hydra import HydraConfig
+from iotrace.patching.kinds import Key, Literal, Mapping as DictValue, Option, UnknownError
+from iotrace.patching.program import Program
+from iotrace.patching.source import LOADER, Source
+from iotrace.patching.values import Values
+from iotrace.patching.yaml_keys import Scalar, YamlFile, written
+
+# DataLoader's arguments by their place; behind these all are keywords.
+_POSITIONAL = (
+    *(
+        "dataset",
+        "batch_size",
+        "shuffle",
+        "sampler",
+        "batch_sampler",
+        "num_workers",
+        "collate_fn",
+        "pin_memory",
+    ),
+    *("drop_last", "timeout", "worker_init_fn", "multiprocessing_context", "generator"),
+)
+ARGUMENTS = (*_POSITIONAL, "prefetch_factor", "persistent_workers", "pin_memory_device", "in_order")
+_OF_WORKERS = {"prefetch_factor": "None", "persistent_workers": "False", "multiprocessing_context": "None"}
+# What the recorded run had of it says nothing of the program's text: without a device nothing is pinned.
+_UNCHECKED = ("pin_memory", "multiprocessing_context")
+TRAINING_ARGUMENTS, _PREFIX = "TrainingArguments", "dataloader_"
+
+
+class ChangedFile(NamedTuple):
+    """The text of a file before and after, and the lines that change, as they are counted before."""
+
+    path: Path
+    before: str
+    after: str
+    lines: list[int]
+
+
+class Maker:
+    """Collects the edits of a patch, and the words of the command."""
+
+    def __init__(self, program: Program, had: Mapping[str, str], began_ns: int) -> None:
+        self._program, self._values = program, Values(program)
+        self._had, self._began_ns = had, began_ns
+        self._words: dict[str, str] = {}
+        self._nodes: dict[Path, list[tuple[ast.AST, dict[str, str]]]] = {}
+        self._scalars: dict[Path, dict[Scalar, str]] = {}
+
+    def change(self, site: str, builder: str | None, wanted: Mapping[str, str]) -> None:
+        """Change the settings of the loader that a line makes."""
+        file, _, line = site.rpartition(":")
+        source = self._program.source(file)
+        if builder == "transformers":
+            self._change_arguments(wanted)
+            return
+        if not self._program.is_own(source.path):  # of a package: its configuration may be in the command
+            words = words_of(self._program.argv, wanted, self._had)
+            if words.keys() >= wanted.keys():
+                self._words.update(words)
+                return
+        self._refuse(source)
+        if builder == "hydra":
+            self._change_instantiated(source, int(line), wanted)
+            return
+        if builder is not None:
+            raise UnknownError(f"{builder} makes the loader at {source.path.name}:{line}")
+        calls = source.calls_at(LOADER, int(line))
+        if len(calls) != 1:
+            count = "no call" if not calls else f"{len(calls)} calls"
+            raise UnknownError(
+                f"{source.path.name}:{line} has {count} of {LOADER}: which one is not recorded"
+            )
+        self._change_call(source, calls[0], wanted)
+
+    def _change_call(self, source: Source, call: ast.Call, wanted: Mapping[str, str]) -> None:
+        for name, value in wanted.items():
+            self._set(source, call, name, value, self._argument(source, call, name))
+        if wanted.get("num_workers") == "0":  # torch refuses these without workers
+            for name, none in _OF_WORKERS.items():
+                given = None if name in wanted else self._argument(source, call, name)
+                if given is not None and not (isinstance(given[1], ast.Constant) and not given[1].value):
+                    self._set(source, call, name, none, given, checks=False)
+
+    def _argument(self, source: Source, call: ast.Call, name: str) -> tuple[Source, ast.expr] | None:
+        """Return what a call gives an argument of DataLoader; None: nothing, so its default counts."""
+        for keyword in call.keywords:
+            if keyword.arg == name:
+                return source, keyword.value
+        if any(isinstance(each, ast.Starred) for each in call.args):
+            raise UnknownError(f"the arguments are given by * at {source.path.name}:{call.lineno}")
+        partial = source.partial_of(ast.unparse(call.func), LOADER)
+        given = call.args if partial is None else [*partial.args[1:], *call.args]
+        if name in _POSITIONAL and _POSITIONAL.index(name) < len(given):
+            return source, given[_POSITIONAL.index(name)]
+        for keyword in call.keywords:
+            if keyword.arg is None and (found := self._within(source, keyword.value, name)) is not None:
+                return found
+        for keyword in partial.keywords if partial is not None else ():
+            only = not bindings.is_used_elsewhere(source, ast.unparse(call.func))
+            if keyword.arg == name and only:
+                return source, keyword.value
+            if keyword.arg is None:
+                raise UnknownError(
+                    f"the arguments are given by ** at {source.path.name}:{keyword.value.lineno}"
+                )
+        return None
+
+    def _within(self, source: Source, node: ast.expr, name: str) -> tuple[Source, ast.expr] | None:
+        """Return what ``**node`` gives an argument, as an expression that stands for it."""
+        value = self._values.of(source, node)
+        if isinstance(value, DictValue):
+            return self._values.entry(value, name)
+        if isinstance(value, Key) and value.path is not None:
+            key = (*value.keys, name)
+            if YamlFile(value.path).find(key) is None:
+                raise UnknownError(f"{'.'.join(key)} is not found in {value.path.name}")
+        return source, ast.copy_location(ast.Subscript(node, ast.Constant(name), ast.Load()), node)
+
+    def _set(
+        self,
+        source: Source,
+        call: ast.Call,
+        name: str,
+        value: str,
+        given: tuple[Source, ast.expr] | None,
+        checks: bool = True,
+    ) -> None:
+        """Put a new value where an argument's value comes from; at the call where it is given none."""
+        if given is None:
+            self._note(source, call, name, value)
+            return
+        found = self._values.of(*given)
+        if isinstance(found, Option):
+            given_by = self._program.given(self._program.option(found.dest)[2])
+            if given_by is not None:
+                self._check(name, given_by[1], "the command", checks)
+                self._words[name] = f"{given_by[0]}{value}"
+                return
+            found = self._values.default(found.dest)
+        if isinstance(found, Key):
+            self._set_key(found, name, value, checks)
+            return
+        if not isinstance(found, Literal):
+            raise UnknownError(f"{name} is no plain value")
+        self._refuse(found.source)
+        place = f"{found.source.path.name}:{found.node.lineno}"
+        self._check(name, str(ast.literal_eval(found.node)), place, checks)
+        if found.variable and bindings.is_used_elsewhere(found.source, found.variable):
+            self._note(*given, "", value)  # the loader's own argument alone
+        else:
+            self._note(found.source, found.node, "", value)
+
+    def _set_key(self, key: Key, name: str, value: str, checks: bool, prefix: str = "") -> None:
+        """Set a key of a YAML file, or of Hydra's configuration."""
+        file: YamlFile | None = None if key.path is None else YamlFile(key.path)
+        keys: Sequence[str] = key.keys
+        if key.function is not None:
+            config = HydraConfig(key.source, key.function, self._program)
+            dotted = ".".join(key.keys)
+            given = config.given(dotted)
+            if given is not None:
+                self._check(name, given[1], "the command", checks)
+                self._words[name] = f"{given[0]}={written(value)}"
+                return
+            found = config.find(key.keys, self._had.get(name) if checks else None)
+            if found is None:
+                self._words[name] = f"{prefix}{dotted}={written(value)}"
+                return
+            file, keys = found
+        assert file is not None
+        scalar = file.find(keys)
+        if scalar is None:
+            raise UnknownError(f"{'.'.join(keys)} is not found for certain in {file.path.name}")
+        if file.path.stat().st_mtime_ns > self._began_ns:
+            raise UnknownError(_changed(file.path))
+        self._check(name, scalar.value, f"{'.'.join(keys)} of {file.path.name}", checks)
+        self._scalars.setdefault(file.path, {})[scalar] = written(value)
+
+    def _change_instantiated(self, source: Source, line: int, wanted: Mapping[str, str]) -> None:
+        """Change the configuration that ``hydra.utils.instantiate`` makes the loader of."""
+        call = source.call("instantiate", line)
+        if call is None or not call.args:
+            raise UnknownError(f"hydra makes the loader at {source.path.name}:{line}")
+        given = [keyword.arg for keyword in call.keywords]
+        config = self._values.of(source, call.args[0])
+        if not isinstance(config, Key) or set(given) & wanted.keys():
+            raise UnknownError(f"hydra makes the loader at {source.path.name}:{line}")
+        for name, value in wanted.items():
+            self._set_key(msgspec.structs.replace(config, keys=(*config.keys, name)), name, value, True, "++")
+
+    def _change_arguments(self, wanted: Mapping[str, str]) -> None:
+        """Change what the Trainer of transformers makes its loader of."""
+        calls = [
+            (source, call)
+            for source in self._program.files()
+            for call in source.nodes(ast.Call)
+            if ast.unparse(call.func).endswith(TRAINING_ARGUMENTS)
+        ]
+        if len(calls) != 1:
+            raise UnknownError(
+                f"{TRAINING_ARGUMENTS} is called in {len(calls) or 'no'} places of the program"
+            )
+        source, call = calls[0]
+        self._refuse(source)
+        for name, value in wanted.items():
+            own = _PREFIX + name
+            if any(each.arg is None for each in call.keywords):
+                raise UnknownError(f"the arguments are given by ** at {source.path.name}:{call.lineno}")
+            given = next((each.value for each in call.keywords if each.arg == own), None)
+            if given is None:
+                self._note(source, call, own, value)
+            else:
+                self._set(source, call, name, value, (source, given))
+
+    def _check(self, name: str, said: str, place: str, checks: bool) -> None:
+        """Refuse a place that does not hold what the recorded run had."""
+        had = self._had.get(name)
+        if checks and name not in _UNCHECKED and had is not None and said.lower() != had.lower():
+            raise UnknownError(f"{place} says {name}={said}, but the recorded run had {had}")
+
+    def _refuse(self, source: Source) -> None:
+        """Refuse a file that is not the user's, cannot be read, or is another than the recorded run had."""
+        if not self._program.is_own(source.path):
+            raise UnknownError(f"the place is in {source.path}, which is not the program's own source")
+        if source.tree is None:
+            raise UnknownError(f"{source.path} cannot be read as Python in UTF-8")
+        if source.path.stat().st_mtime_ns > self._began_ns:
+            raise UnknownError(_changed(source.path))
+
+    def _note(self, source: Source, node: ast.AST, name: str, value: str) -> None:
+        noted = self._nodes.setdefault(source.path, [])
+        for other, arguments in noted:
+            if other is node:
+                arguments[name] = value
+                return
+        noted.append((node, {name: value}))
+
+    @property
+    def command(self) -> str | None:
+        """Return the words by which the command sets what the files do not."""
+        return " ".join(self._words.values()) or None
+
+    def files(self) -> list[ChangedFile]:
+        """Return the files that change.
+
+        Raises:
+            UnknownError: one would change in more than the settings.
+        """
+        found = []
+        for path, notes in sorted(self._nodes.items()):
+            source = self._program.source(path)
+            edits = [edit for node, arguments in notes for edit in _edits(source, node, arguments)]
+            lines = [source.line_of(edit.start) for edit in edits]
+            after = edited(source.text, edits)
+            if not is_exact(source, after, notes):
+                raise UnknownError(f"{path.name} cannot be changed without changing more")
+            found.append(ChangedFile(path, source.text, after, lines))
+        for path, scalars in sorted(self._scalars.items()):
+            text = YamlFile(path).text
+            edits = [Edit(scalar.start, scalar.end, new) for scalar, new in scalars.items()]
+            lines = [text.count("\n", 0, edit.start) + 1 for edit in edits]
+            found.append(ChangedFile(path, text, edited(text, edits), lines))
+        return [file for file in found if file.before != file.after]
+
+
+def _edits(source: Source, node: ast.AST, arguments: Mapping[str, str]) -> list[Edit]:
+    own = arguments.get("")
+    if own is not None:
+        assert isinstance(node, ast.expr)
+        return [replaced(source, node, own)]
+    assert isinstance(node, ast.Call)
+    return added(source, node, arguments)
+
+
+def _changed(path: Path) -> str:
+    return f"{path.name} was changed after the recorded run began: record it again"

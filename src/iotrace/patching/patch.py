@@ -1,0 +1,139 @@
+"""A unified diff of the user's own source for settings of the training loader.
+
+A diff is made where the call that makes the loader, and the place where each setting comes from, are known
+for certain, and hold what the recorded run had. Else a sentence says why there is none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from iotrace.analysis.rank import SessionAnalysis
+from iotrace.analysis.results import Fix
+from iotrace.patching.edits import unified
+from iotrace.patching.kinds import UnknownError
+from iotrace.patching.loader import MadeLoader, made_loader
+from iotrace.patching.maker import ARGUMENTS, Maker
+from iotrace.patching.program import Program
+from iotrace.session.manifest import Manifest, read_manifest
+from iotrace.sources.session import open_session
+
+_SHORT = {"workers": "num_workers", "prefetch": "prefetch_factor"}  # as sweep and tune call them
+
+
+class Change(Protocol):
+    """A setting of a trial: DataLoader's name of it, and its new value."""
+
+    @property
+    def parameter(self) -> str: ...
+
+    @property
+    def after(self) -> object: ...
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A change by itself."""
+
+    parameter: str
+    after: object
+
+
+class Patch(msgspec.Struct, frozen=True, kw_only=True):
+    """A diff of the program's files, to be applied in `root`, or why there is none.
+
+    `lines` are the places that it changes: path and line, as they are before. `command` are the words by
+    which the command sets the rest, or all of it: nothing in the files has to change for these.
+    """
+
+    diff: str | None = None
+    why_not: str | None = None
+    lines: list[tuple[str, int]] = []
+    command: str | None = None
+    root: str | None = None
+
+
+def patch_for(session: str | os.PathLike[str], changes: Sequence[Change]) -> Patch:
+    """Return the patch that makes `changes` of the training loader of a session's program.
+
+    Raises:
+        SessionError: the session cannot be read.
+    """
+    read = open_session(Path(session))
+    return _patch(read.manifest, made_loader(SessionAnalysis(read)), changes)
+
+
+def patch_of_fix(session: Path, fix: Fix, made: MadeLoader | None) -> Patch:
+    """Return the patch that carries out a fix of a session's report; `made` is where its loader is made.
+
+    Raises:
+        SessionError: the session cannot be read.
+    """
+    if fix.change is None:
+        return Patch(why_not="the program has to be edited for it, and where is not known for certain")
+    if fix.change.stored:
+        return Patch(why_not="it stores data otherwise: the source stays as it is")
+    asked = {**fix.change.variables, **fix.change.settings}
+    return _patch(read_manifest(session), made, [Setting(name, value) for name, value in asked.items()])
+
+
+def _patch(manifest: Manifest, made: MadeLoader | None, changes: Sequence[Change]) -> Patch:
+    return patch_of(made, Program(manifest.argv, manifest.cwd), changes, manifest.started_ns)
+
+
+def patch_of(made: MadeLoader | None, program: Program, changes: Sequence[Change], began_ns: int) -> Patch:
+    """Return the patch for a loader of a program; files that were written after `began_ns` have none."""
+    wanted = {_SHORT.get(each.parameter, each.parameter): _as_python(each.after) for each in changes}
+    if not wanted:
+        return Patch(why_not="the change is not one of the program's settings")
+    if beyond := [name for name in wanted if name not in ARGUMENTS]:
+        return Patch(why_not=f"{', '.join(beyond)} is set for the command, not in its source")
+    if made is None or made.site is None:
+        return Patch(why_not="the training loop takes its batches from no DataLoader whose line is recorded")
+    maker = Maker(program, made.settings, began_ns)
+    try:
+        for site in (made.site, *made.others):
+            maker.change(site, made.builder, wanted)
+        files = maker.files()
+    except (UnknownError, OSError) as error:
+        return Patch(why_not=str(error))
+    except RecursionError:
+        return Patch(why_not="the program is nested too deeply")
+    if not files:
+        why = (
+            "the source says so already"
+            if maker.command is None
+            else f"the command sets it: give it {maker.command}"
+        )
+        return Patch(why_not=why, command=maker.command)
+    root = root_of(files[0].path, program.cwd)
+    return Patch(
+        diff="".join(unified(_relative(file.path, root), file.before, file.after) for file in files),
+        lines=list(dict.fromkeys((str(file.path), line) for file in files for line in file.lines)),
+        command=maker.command,
+        root=str(root),
+    )
+
+
+def _as_python(value: object) -> str:
+    """Write a value as an argument; a text that is no number and no constant of Python is quoted."""
+    if not isinstance(value, str):
+        return repr(value)
+    return value if value in ("True", "False", "None") or value.lstrip("-").isdigit() else repr(value)
+
+
+def root_of(path: Path, cwd: Path) -> Path:
+    """Return the root of the git tree that a file is in; else the program's directory, or the file's."""
+    real = path.resolve()
+    for folder in real.parents:
+        if (folder / ".git").exists():
+            return folder
+    return cwd.resolve() if real.is_relative_to(cwd.resolve()) else real.parent
+
+
+def _relative(path: Path, root: Path) -> str:
+    return os.path.relpath(path.resolve(), root)
