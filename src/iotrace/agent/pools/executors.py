@@ -17,7 +17,6 @@ TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
 
-_TASK = "_iotrace_task"  # the attribute of a future
 _WHAT = "recording a task"
 _FINISHED = "FINISHED"  # the state of a future that is done
 
@@ -28,9 +27,9 @@ _begun: dict[int, tuple[Any, bool, tasks.Begun]] = {}
 
 
 def _task_of(future: Any) -> Task:
-    task = future.__dict__.get(_TASK)
+    task = future.__dict__.get(tasks.OF_FUTURE)
     if task is None:  # the pool's thread may meet it before `submit` has returned
-        task = future.__dict__.setdefault(_TASK, Task())
+        task = future.__dict__.setdefault(tasks.OF_FUTURE, Task())
     known: Task = task
     return known
 
@@ -46,7 +45,7 @@ def hook_futures(module: Any, recorder: Recorder) -> None:
 
 def _result(recorder: Recorder, original: Any) -> Any:
     def result(self: Any, timeout: float | None = None) -> Any:
-        task = self.__dict__.get(_TASK)
+        task = self.__dict__.get(tasks.OF_FUTURE)
         if task is None or task.taken or recorder.over:
             task = None
         was_done = self._state == _FINISHED
@@ -72,7 +71,7 @@ def _result(recorder: Recorder, original: Any) -> Any:
 def _done(original: Any) -> Any:
     def done(self: Any) -> Any:
         is_done = original(self)
-        if not is_done and (task := self.__dict__.get(_TASK)) is not None:
+        if not is_done and (task := self.__dict__.get(tasks.OF_FUTURE)) is not None:
             task.polled = True
         return is_done
 
