@@ -37,10 +37,10 @@ _LAYER = "items"  # `handovers` records waits at the same methods
 _SHORT_NS = 100_000  # an item that is made as quickly is not timed: that would take a part of it
 _AT_ONCE_NS = 20_000  # a `put` that waits for no room returns sooner
 
-# Whose code puts or takes: of Python or a library that feeds no loop; the program's; a library's that does;
-# what stands in between.
+# Whose code it is: of Python, or a library that feeds no loop; the program's; of one that does; in between.
 _OTHERS, _PROGRAMS, _FEEDS, _BETWEEN = range(4)
 _FEEDING = ("datasets", "grain", "joblib", "monai", "spdl", "streaming", "torch_geometric", "torchdata")
+_MOST_BETWEEN = 6  # frames
 _whose: dict[CodeType, int] = {}
 _here = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
 
@@ -112,13 +112,7 @@ def _is_awaited(frame: FrameType | None) -> bool:
         frame = frame.f_back
     while frame is not None and frame.f_code.co_filename.startswith(_here):
         frame = frame.f_back
-    code = None if frame is None else frame.f_code
-    if code is None:
-        return False
-    whose = _whose.get(code)
-    if whose is None:
-        whose = _whose[code] = _whose_file(code.co_filename)
-    return whose in (_PROGRAMS, _FEEDS)
+    return frame is not None and _whose_code(frame.f_code) in (_PROGRAMS, _FEEDS)
 
 
 def _put(recorder: Recorder, original: Any) -> Any:
@@ -181,14 +175,26 @@ def _know(queue: Any) -> Channel:
 def who_calls(frame: FrameType | None) -> tuple[int, FrameType | None]:
     """Tell whose code this is, leaving out what stands between it and the queue."""
     while frame is not None:
-        code = frame.f_code
-        whose = _whose.get(code)
-        if whose is None:
-            whose = _whose[code] = _whose_file(code.co_filename)
-        if whose != _BETWEEN:
+        if (whose := _whose_code(frame.f_code)) != _BETWEEN:
             return whose, frame
         frame = frame.f_back
     return _OTHERS, None
+
+
+def feeds(frame: FrameType | None) -> bool:
+    """Whether a library that feeds loops calls, by way of Python's own modules (an event loop)."""
+    for _ in range(_MOST_BETWEEN):
+        whose, frame = who_calls(frame)
+        if whose != _OTHERS or frame is None:
+            return whose == _FEEDS
+        frame = frame.f_back
+    return False
+
+
+def _whose_code(code: CodeType) -> int:
+    if (whose := _whose.get(code)) is None:
+        whose = _whose[code] = _whose_file(code.co_filename)
+    return whose
 
 
 def _whose_file(file: str) -> int:

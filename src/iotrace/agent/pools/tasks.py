@@ -68,13 +68,16 @@ class Pool:
 class Task:
     """What is known of a task of a pool, beside what hands its result over; -1 and 0: not yet."""
 
-    __slots__ = ("asked_ns", "chunked", "made", "name", "number", "polled", "pool", "submitted_ns", "taken")
+    __slots__ = (
+        *("asked_ns", "chunked", "feeds", "made", "name", "number", "polled", "pool", "submitted_ns"),
+        "taken",
+    )
 
     def __init__(self) -> None:
         self.number = -1  # among the tasks of its pool
         self.pool: Pool | None = None
         self.name = ""
-        self.chunked = self.polled = self.taken = False
+        self.chunked = self.feeds = self.polled = self.taken = False  # `feeds`: a library makes batches so
         self.submitted_ns = self.asked_ns = 0
         self.made: Made | None = None  # by a thread of this process
 
