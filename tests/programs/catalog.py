@@ -8,6 +8,8 @@ A program says it in a literal that is read without running it::
 ``cause``     what most of the wait goes to (one cause, or those that cannot be told apart)
 ``file``      the file that costs most of reading and decoding
 ``after``     the file that each slow item has read before its work begins
+``stage``     what makes items for the loop, of several stages: the one that is slowest
+``says``      the code of a rule that has to find something
 ``reads``     the file that the loop itself reads, beside its loader, for most of a step
 ``exit``      the exit code, 0 if left out
 ``loaders``   how many loaders the program has
@@ -37,6 +39,8 @@ class Known:
     cause: str | list[str] | None = None
     file: str | None = None
     after: str | None = None
+    stage: str | None = None
+    says: str | None = None
     reads: str | None = None
     exit: int = 0
     loaders: int | None = None

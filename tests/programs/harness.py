@@ -80,7 +80,11 @@ def _run_and_compare(outcome: Outcome, directory: Path, bare: bool) -> None:
         started["bare"] = _start(program, directory / "bare", [])
     ran = {name: _end(process, directory / name) for name, process in started.items()}
     _compare_runs(outcome, ran.get("bare", ran["traced"]), ran["traced"])
-    _compare_report(outcome, json.loads(_report(session, "--json")), directory / "traced")
+    report = json.loads(_report(session, "--json"))
+    _compare_report(outcome, report, directory / "traced")
+    said = [each["code"] for each in report["recommendations"]]
+    if program.known.says not in (None, *said):
+        outcome.disagreements.append(f"rules {said}, not {program.known.says}")
     if not program.known.torch and "torch" in _report(session):
         outcome.disagreements.append("the report speaks of torch")
 
@@ -226,6 +230,10 @@ def _compare_causes(outcome: Outcome, known: Known, rank: dict[str, Any], direct
         and (after is None or os.path.relpath(directory / after, directory) != known.after)
     ):
         outcome.disagreements.append(f"after reading {after}, not {known.after}")
+    if known.stage and told:
+        slowest = [stage["name"] for stage in rank["pipeline"] if stage["slowest"]]
+        if slowest != [known.stage]:
+            outcome.disagreements.append(f"slowest stage {slowest}, not {known.stage}")
     if known.reads:
         reads = rank["loop_reads"]["files"] if rank["loop_reads"] else []
         if [os.path.relpath(directory / cost["path"], directory) for cost in reads[:1]] != [known.reads]:

@@ -66,8 +66,8 @@ _PROGRAM_DFTRACER = "dftracer_compat.program_dftracer"
 
 # Modules that know threads: a fork has one alone.
 _OF_THREADS = (
-    *("handovers", "pools.tasks", "pools.executors", "pools.process_pools", "recording.thread_clocks"),
-    "torch_profiler.window",
+    *("handovers", "pools.tasks", "pools.executors", "pools.process_pools", "pools.queues"),
+    *("pools.pipes", "pools.event_loops", "recording.thread_clocks", "torch_profiler.window"),
 )
 
 # The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
@@ -168,10 +168,16 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "concurrent.futures._base": _hook("pools.executors", "hook_futures", recorder),
         "concurrent.futures.thread": _hook("pools.executors", "hook_threads", recorder),
         "concurrent.futures.process": _hook("pools.executors", "hook_processes", recorder),
+        "queue": lambda module: _hook_queues(module, recorder),
+        "asyncio.selector_events": _hook("pools.event_loops", "hook_selectors", recorder),
+        "asyncio.futures": _hook("pools.event_loops", "hook_futures", recorder),
+        "multiprocessing.connection": _hook("pools.pipes", "hook_connections", recorder),
+        "multiprocessing.queues": _hook("pools.pipes", "hook_queues", recorder),
         "multiprocessing.pool": _hook("pools.process_pools", "hook_pool", recorder),
         "dftracer.python.env": _hook(_PROGRAM_DFTRACER, "hook_settings", settings.get("dftracer") == "on"),
         "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),
         **_read_path_hooks(recorder, settings),
+        "tensorflow.python.ops.script_ops": _hook("loaders.tensorflow", "hook_functions", recorder),
         "grain._src.python.dataset.dataset": _hook("loaders.record", "hook_grain", recorder),
         f"{STATEFUL_LOADER}.worker": _hook("dataloader.worker", "hook_worker_loop", recorder),
         f"{STATEFUL_LOADER}.stateful_dataloader": _hook("loaders.stateful", "hook_stateful", recorder),
@@ -257,6 +263,13 @@ def _hook_loaders(module: Any, recorder: Recorder, settings: dict[str, str]) -> 
     consumer.hook_loader(module, recorder)
     imports.load("handovers").install(recorder)
     imports.load("torch_profiler.window").install(recorder, settings)
+
+
+def _hook_queues(module: Any, recorder: Recorder) -> None:
+    """Patch queues, and what else threads wait at, which they need."""
+    queues = imports.load("pools.queues")
+    queues.hook_queues(module, recorder)
+    queues.hook_conditions(sys.modules["threading"], recorder)
 
 
 def _close_with_processes(module: Any, recorder: Recorder) -> None:

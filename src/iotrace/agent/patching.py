@@ -6,6 +6,7 @@ or module is written out where it stands, as `observe` would add two calls to ea
 
 from __future__ import annotations
 
+import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from _weakref import ref
 
@@ -90,8 +91,8 @@ def _patch_closed(owner: Any, name: str, original: Any, replacement: Any) -> Cal
     """Replace a method of a compiled class that refuses new attributes, in its dictionary of them.
 
     Objects and class stay what they are. Methods that the interpreter calls by a slot (``__getitem__``)
-    cannot be replaced so. Nothing must have looked the method up before: the interpreter would go on calling
-    what it found.
+    cannot be replaced so. What has looked the method up before goes on calling what it found, unless ctypes
+    is imported.
     """
     import gc  # few libraries need it, and every process imports this module
 
@@ -100,12 +101,22 @@ def _patch_closed(owner: Any, name: str, original: Any, replacement: Any) -> Cal
         return lambda: None
     _kept.append(replacement)
     attributes[name] = replacement
+    _forget_lookups(owner)
 
     def undo() -> None:
         if attributes.get(name) is replacement:
             attributes[name] = original
+            _forget_lookups(owner)
 
     return on_undo(undo)
+
+
+def _forget_lookups(kind: type) -> None:
+    """Have the interpreter look the methods of `kind` up anew, where ctypes is imported."""
+    ctypes: Any = sys.modules.get("ctypes")
+    api = getattr(ctypes, "pythonapi", None)
+    if api is not None:
+        api.PyType_Modified(ctypes.py_object(kind))
 
 
 def observe(

@@ -21,11 +21,12 @@ from iotrace.analysis.intervals import distinct
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.measured import measured, profiled_intervals, program_intervals, untrained
-from iotrace.analysis.loop.pools import inputs_of
+from iotrace.analysis.loop.pools import Inputs, inputs_of
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.analysis.loop.steps import Loop, loop_of
 from iotrace.analysis.results import Excluded, Failure
 from iotrace.analysis.table import key_of
+from iotrace.analysis.wait.chains import Chains
 from iotrace.analysis.wait.explain import Within, explain, hand_over
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.waits import Waits
@@ -50,10 +51,11 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def loaders(self) -> list[LoaderRun]:
         """The rank's loaders in the order they were first iterated."""
-        return self._inputs[0]
+        return self.inputs.loaders
 
     @cached_property
-    def _inputs(self) -> tuple[list[LoaderRun], str]:
+    def inputs(self) -> Inputs:
+        """What feeds the loop: its loaders, pools and queues."""
         return inputs_of(self.rank, loaders_of(self.rank))
 
     @cached_property
@@ -64,7 +66,7 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def loop(self) -> Loop:
         """The training loop: its primary loader and its closed steps."""
-        return loop_of(self.rank, *self._inputs)
+        return loop_of(self.rank, self.loaders, self.inputs.why_none)
 
     @cached_property
     def telemetry(self) -> Telemetry | None:
@@ -159,12 +161,25 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
 
     def _within(self, loader: LoaderRun) -> Within | None:
         """The waits inside of those for the batches of `loader`."""
-        if self.loop.thread is None or not len(self.loop.thread.inner.deliveries):
+        if self.loop.thread is None:
             return None
-        rows, of = self.loop.thread.inner.of_rows(loader.deliveries)
-        inner = self.loop.thread.inner.deliveries[rows]
-        others = ~np.isin(inner["loader"], [*self._explaining])
-        return Within(self.waits_for(inner[others]), of[others]) if others.any() else None
+        found = None
+        if len(self.loop.thread.inner.deliveries):
+            rows, of = self.loop.thread.inner.of_rows(loader.deliveries)
+            inner = self.loop.thread.inner.deliveries[rows]
+            others = ~np.isin(inner["loader"], [*self._explaining])
+            found = Within.whole(self.waits_for(inner[others]), of[others]) if others.any() else None
+        if found is not None or not loader.description.wrapped or self.chains is None:
+            return found
+        return self.chains.within(loader.deliveries)
+
+    @cached_property
+    def chains(self) -> Chains | None:
+        """What threads and processes handed to each other, besides what the loop took; None without any."""
+        hops = self.inputs.hops
+        if hops is None or not len(hops.deliveries):
+            return None
+        return Chains(self.session, self.rank, hops, self._mapped_by, self.names)
 
     def waits_for(self, deliveries: Deliveries) -> Waits:
         """The waits for some batches, by cause; of a batch that was handed over the training thread's."""

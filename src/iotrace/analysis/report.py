@@ -29,6 +29,7 @@ from iotrace.analysis.results import (
     SCHEMA_VERSION,
     FileGroup,
     Io,
+    PipelineStage,
     ProcessInfo,
     RankReport,
     Recommendation,
@@ -230,6 +231,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns, events),
         loop_events=summed(analysis, events, account),
         stages=stages_of(analysis),
+        pipeline=[] if analysis.inputs.hops is None else _pipeline(analysis),
         phases_ms=phases.means_ms,
         phases_source=phases.source,
         phases_unknown_why=phases.unknown_why,
@@ -258,6 +260,12 @@ def _rank(analysis: RankAnalysis) -> RankReport:
 
 
 # What few sessions hold is imported where one does.
+
+
+def _pipeline(analysis: RankAnalysis) -> list[PipelineStage]:
+    from iotrace.analysis.wait.pipeline import pipeline_of
+
+    return pipeline_of(analysis)
 
 
 def _of_device(analysis: RankAnalysis) -> list[Finding]:

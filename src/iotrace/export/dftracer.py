@@ -42,6 +42,7 @@ SPAN_KINDS = {
     names.KIND_PHASE: "phase",
     names.KIND_TRAINER: "trainer",
     names.KIND_CHECKPOINT: "checkpoint",
+    names.KIND_CALLBACK: "callback",
 }
 
 

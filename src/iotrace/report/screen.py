@@ -240,6 +240,7 @@ def fact_rows(rank: RankReport) -> list[Row]:
         rows.append((label, [pace, split] if split else [pace]))
     if rank.data_wait.raw_ms:
         rows += _cause_rows(rank)
+    rows.append(("Stages", _stage_facts(rank)))
     rows += [("Device", device_facts(rank)), ("Loop", loop_facts(rank)), ("Slow", slow_facts(rank))]
     rows += [("Files", file_facts(rank)), ("Start", start_facts(rank)), ("Ran", run_facts(rank))]
     return [row for row in rows if row[1]]
@@ -251,6 +252,13 @@ def _split(rank: RankReport, whole_ms: float) -> list[str]:
     if rank.data_wait.raw_ms is not None and "other" not in parts:
         parts["rest"] = whole_ms - sum(parts.values())
     return [f"{name} {ms:.1f}" for name, ms in parts.items()]
+
+
+def _stage_facts(rank: RankReport) -> list[str]:
+    """Say how busy each stage is that makes the loop's items, where there are several."""
+    stages = rank.pipeline if len(rank.pipeline) > 1 else []
+    busy = [f"{stage.name} {min(stage.busy, stage.makers):.1f} of {stage.makers}" for stage in stages]
+    return [" · ".join(busy) + " busy"] if busy else []
 
 
 def _cause_rows(rank: RankReport) -> list[Row]:

@@ -371,7 +371,7 @@ def loader_text(loader: LoaderResult) -> str:
     how = f" by {loader.start_method}" if loader.start_method else ""
     workers = f"{counted(loader.workers, 'worker')}{how}"
     if loader.pool:
-        made = f"tasks of a {loader.pool} of {loader.workers}"
+        made = f"made by {counted(loader.workers, 'worker')}, taken from a {loader.pool}"
     elif loader.library:
         made = f"{loader.library}'s loader{f', {workers}' if loader.workers else ''}"
     else:

@@ -99,7 +99,8 @@ SPAN_FORMAT = "<" + "".join(SPAN_FIELDS.values())
     MARK_ROW,
     PAUSE_ROW,
     MADE_ROW,
-) = range(9)
+    HANDED_ROW,
+) = range(10)
 ROW_FIELDS = (
     (
         *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "grad"),
@@ -117,6 +118,7 @@ ROW_FIELDS = (
     ("mono_ns",),
     ("pause", "tid", "start_ns", "end_ns"),  # `pause`: one of `PAUSES`
     ("pool", "task", "tid", "taken_ns", "prepared_ns", "fed"),  # `fed`: it was given data
+    ("queue", "item", "tid", "asked_ns", "taken_ns", "length", "kind"),  # `kind`: the `text` of its class
 )
 # What the numbers in these fields stand for.
 OUTCOMES = ("batch", "stop", "error")
@@ -155,6 +157,7 @@ KIND_DFTRACER = 6  # a function or block that the program marked for dftracer
 KIND_PHASE = 7  # what a thread that trains is in, by the names below
 KIND_TRAINER = 8  # a range of Lightning's trainer: a hook, a callback, a strategy, the running of a batch
 KIND_CHECKPOINT = 9  # a call that saves a checkpoint: torch.save, safetensors, a trainer's
+KIND_CALLBACK = 10  # a function of the program that a library calls, on threads of its own, to make batches
 
 FORWARD = "forward"
 FORWARD_NO_GRAD = "forward, no grad"

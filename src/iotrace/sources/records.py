@@ -209,10 +209,26 @@ class PoolWorker(Record, tag="pool_worker"):
 
 
 class PoolDoubt(Record, tag="pool_doubt"):
-    """Why results of a pool are no turns: ``polled`` for an unseen time, ``chunked``: several a task."""
+    """Why results of a pool are no turns: ``polled`` for an unseen time, ``chunked``: several a task.
+
+    ``timed``: a coroutine may have slept by a timer, while another one waited for the result.
+    """
 
     iterator: Int
     doubt: str
+
+
+class Queue(Record, tag="queue"):
+    """A queue whose items are followed: its number, its class, how many it holds at most (0: any number).
+
+    `by` is the function that put the first item there.
+    """
+
+    queue: Int
+    of: str
+    limit: Int
+    by: str
+    mono_ns: Int
 
 
 class IteratorEnd(Record, tag="iterator_end"):

@@ -34,6 +34,7 @@ TIME_FIELDS = (
     "mono_ns",
     "end_ns",
     "prepared_ns",
+    "taken_ns",
 )
 _MOST = 2**62  # as of all numbers in records: what a damaged line holds shall not overflow
 _WORDS = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}
@@ -47,6 +48,7 @@ _TAGS = (
     "mark",
     "pause",
     "made",
+    "handed",
 )  # of older sessions
 
 

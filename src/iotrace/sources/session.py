@@ -21,7 +21,7 @@ from iotrace.sources.paths import Paths, is_code
 from iotrace.sources.posix_calls import FileSums, PosixCalls
 from iotrace.sources.processes import Process, read_processes
 from iotrace.sources.recorder.reader import read_recorded
-from iotrace.sources.records import Distributed, IteratorStart, OwnLog, Tick, Worker
+from iotrace.sources.records import Distributed, IteratorStart, OwnLog, PoolWorker, Tick, Worker
 from iotrace.sources.samples import read_sidecars
 from iotrace.sources.stolen_time import add_stolen_time
 from iotrace.sources.telemetry import Telemetry, read_telemetry
@@ -209,8 +209,18 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         for pid in {pid for start in trainer.of_type(IteratorStart) for pid in start.pids}:
             rows.update(self._by_pid.get((node, pid), ()))
         found = [self.processes[row] for row in sorted(rows)]
+        for process in found:  # which grows: a stage may start processes of its own
+            if process.of_type(PoolWorker):
+                seen = {*map(id, found)}
+                found += [each for each in self.children_of(process) if id(each) not in seen]
         if any(not start.pool for start in trainer.of_type(IteratorStart)):
-            found = [each for each in found if each.of_type(Worker)]  # a pool beside a loader may do anything
+            # A pool beside a loader may do anything, unless what it makes is taken within the loader.
+            taken = {*trainer.rows(names.HANDED_ROW)["queue"].tolist()}
+            found = [
+                each
+                for each in found
+                if each.of_type(Worker) or any(one.pool in taken for one in each.of_type(PoolWorker))
+            ]
         return [process for process in found if process is not trainer and process.worker is not None]
 
     @cached_property

@@ -36,6 +36,7 @@ _CATEGORIES = {
     names.KIND_DFTRACER: "dftracer",
     names.KIND_TRAINER: "trainer",
     names.KIND_CHECKPOINT: "checkpoint",
+    names.KIND_CALLBACK: "callback",
 }
 
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _PROGRAM = os.getpid()
@@ -49,6 +49,12 @@ def steps(loader: Iterable[Any], every: int = 1, step: bool = True) -> Iterator[
             return
         number += 1
         yield batch
+
+
+def until_none(take: Callable[[], Any]) -> Iterator[Any]:
+    """Yield what `take` returns until that is None; arrays cannot be compared with it."""
+    while (taken := take()) is not None:
+        yield taken
 
 
 def waited(asked: float, step: bool = True) -> None:

@@ -5,7 +5,7 @@ import torch
 from torchdata.nodes import Batcher, Loader, MapStyleWrapper, ParallelMapper, Prefetcher
 from toy import Items, busy, train
 
-KNOWN = {"steps": 60, "unknown": "allowed", "needs": ["torchdata"]}
+KNOWN = {"steps": 60, "cause": "transform", "needs": ["torchdata"]}
 
 items = Items(240, ms=16)
 node = ParallelMapper(

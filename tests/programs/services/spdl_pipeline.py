@@ -7,7 +7,7 @@ import torch
 from spdl.dataloader import DataLoader
 from toy import busy, train
 
-KNOWN = {"steps": 60, "unknown": "allowed", "needs": ["spdl"]}
+KNOWN = {"steps": 60, "cause": "transform", "needs": ["spdl"]}
 
 
 def make(number: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ import clock
 import numpy
 import tensorflow
 
-KNOWN = {"steps": 60, "unknown": "allowed", "torch": False, "needs": ["tensorflow"]}
+KNOWN = {"steps": 60, "cause": "transform", "torch": False, "needs": ["tensorflow"]}
 
 
 def slow(number):

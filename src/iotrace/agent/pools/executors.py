@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from itertools import count
 from time import monotonic_ns
 
 from iotrace.agent.patching import WeakTable, hide_frame, observe, pass_for, patch
-from iotrace.agent.pools import tasks
+from iotrace.agent.pools import queues, tasks
 from iotrace.agent.pools.tasks import Task
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
+from iotrace.session.names import KIND_CALLBACK, SPAN_FIELDS
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
 
-_TASK = "_iotrace_task"  # the attribute of a future
 _WHAT = "recording a task"
+_KIND = [*SPAN_FIELDS].index("kind")
 _FINISHED = "FINISHED"  # the state of a future that is done
 
 _pools = WeakTable()  # by an executor
@@ -28,9 +30,9 @@ _begun: dict[int, tuple[Any, bool, tasks.Begun]] = {}
 
 
 def _task_of(future: Any) -> Task:
-    task = future.__dict__.get(_TASK)
+    task = future.__dict__.get(tasks.OF_FUTURE)
     if task is None:  # the pool's thread may meet it before `submit` has returned
-        task = future.__dict__.setdefault(_TASK, Task())
+        task = future.__dict__.setdefault(tasks.OF_FUTURE, Task())
     known: Task = task
     return known
 
@@ -46,7 +48,7 @@ def hook_futures(module: Any, recorder: Recorder) -> None:
 
 def _result(recorder: Recorder, original: Any) -> Any:
     def result(self: Any, timeout: float | None = None) -> Any:
-        task = self.__dict__.get(_TASK)
+        task = self.__dict__.get(tasks.OF_FUTURE)
         if task is None or task.taken or recorder.over:
             task = None
         was_done = self._state == _FINISHED
@@ -72,7 +74,7 @@ def _result(recorder: Recorder, original: Any) -> Any:
 def _done(original: Any) -> Any:
     def done(self: Any) -> Any:
         is_done = original(self)
-        if not is_done and (task := self.__dict__.get(_TASK)) is not None:
+        if not is_done and (task := self.__dict__.get(tasks.OF_FUTURE)) is not None:
             task.polled = True
         return is_done
 
@@ -87,6 +89,10 @@ def _set_result(recorder: Recorder, original: Any) -> Any:
                 task = _task_of(self)
                 task.made = tasks.end_task(recorder, begun[2], task.name, begun[1])
                 task.number = _next_task()
+                if task.feeds:  # the library takes it
+                    span = task.made[1]
+                    recorder.spans.append((*span[:_KIND], KIND_CALLBACK, *span[_KIND + 1 :]))
+                    task.taken = True
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         try:
@@ -205,6 +211,7 @@ def _hook_submit(kind: Any, recorder: Recorder) -> None:
         task.chunked = getattr(call, "func", None) is not None and _items_of(call, args[2:]) > 1
         task.submitted_ns = monotonic_ns()
         task.pool = pool
+        task.feeds = queues.feeds(sys._getframe(2))
 
     observe(kind, "submit", recorder, _WHAT, after=submitted)
 

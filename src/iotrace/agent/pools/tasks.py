@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _stat import S_ISSOCK
 from itertools import count
 from resource import getrusage
 from time import monotonic_ns, thread_time_ns
@@ -20,7 +21,7 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import RUSAGE_THREAD, after_switch, current
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
-from iotrace.session.names import KIND_ITEM, MADE_ROW
+from iotrace.session.names import HANDED_ROW, KIND_ITEM, MADE_ROW
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -37,14 +38,16 @@ if TYPE_CHECKING:
 _MUCH_BYTES = 4096  # a task that is given so much works on data: it does not fetch it
 _DEEPEST = 3  # sequences in each other that are looked into for that
 _LONG_NS = 1_000_000
-POLLED, CHUNKED = "polled", "chunked"
+_SOCKETS = 1
+OF_FUTURE = "_iotrace_task"  # the attribute of a future
+POLLED, CHUNKED, TIMED = "polled", "chunked", "timed"
 
 running: set[int] = set()  # threads of pools, by `get_ident`, that work on a task
 awaited: dict[
     int, tuple[int, int]
 ] = {}  # by `get_ident`: a call that waited for tasks, and returned no result
 _own_files: dict[str, bool] = {}  # by a code's file: whether it is the program's
-_next_pool = count(2, 2).__next__  # pools of processes have odd numbers
+next_pool = count(2, 2).__next__  # pools of processes have odd numbers
 _works_for_pool = False  # this process does
 _wrapped_source: Any = None
 
@@ -53,30 +56,39 @@ class Pool:
     """A pool's number and class, its workers, and the pass that records what is taken from it."""
 
     def __init__(self, pool: Any, workers: int, results: Any) -> None:
-        self.number = number_of(results._reader) if hasattr(results, "_reader") else _next_pool()
+        self.number = number_of(results._reader) if hasattr(results, "_reader") else next_pool()
         self.made_by = type(pool).__name__
         self.workers = workers
+        self.limit = 0  # of items that it holds; 0: any number
         self.taking: Any = None
         self.doubts: set[str] = set()
+        self.described = False
 
 
 class Task:
     """What is known of a task of a pool, beside what hands its result over; -1 and 0: not yet."""
 
-    __slots__ = ("asked_ns", "chunked", "made", "name", "number", "polled", "pool", "submitted_ns", "taken")
+    __slots__ = (
+        *("asked_ns", "chunked", "feeds", "made", "name", "number", "polled", "pool", "submitted_ns"),
+        "taken",
+    )
 
     def __init__(self) -> None:
         self.number = -1  # among the tasks of its pool
         self.pool: Pool | None = None
         self.name = ""
-        self.chunked = self.polled = self.taken = False
+        self.chunked = self.feeds = self.polled = self.taken = False  # `feeds`: a library makes batches so
         self.submitted_ns = self.asked_ns = 0
         self.made: Made | None = None  # by a thread of this process
 
 
 def number_of(pipe: Any) -> int:
-    """Number a pool of processes by an end of the pipe of its results, as both sides know it."""
-    return os.fstat(pipe.fileno()).st_ino << 1 | 1
+    """Number a pool of processes by an end of the pipe of its results, as both sides know it.
+
+    The two ends of a socket, as a pipe for both ways has them, have nothing in common: all are one.
+    """
+    known = os.fstat(pipe.fileno())
+    return _SOCKETS if S_ISSOCK(known.st_mode) else known.st_ino << 1 | 1
 
 
 def begin_task() -> Begun:
@@ -87,53 +99,97 @@ def begin_task() -> Begun:
 
 
 def end_task(recorder: Recorder, begun: Begun, name: str, fed: bool) -> Made:
-    """Return what is known of the task called `name` that this thread began with, and has ended.
+    """Return what is known of the task called `name` that this thread began with, and has ended."""
+    ended = begin_task()
+    return (begun[0].tid, begun[1], ended[1], int(fed)), span_of(recorder, begun, ended, name)
+
+
+def span_of(recorder: Recorder, begun: Begun, ended: Begun, name: str, kind: int = KIND_ITEM) -> Span:
+    """Make the span of what this thread did in between.
 
     What it waited for a CPU is read of long ones alone: that costs more than many a task. It counts from the
     last one on; in between the thread hardly ran.
     """
     thread, start_ns, start_cpu_ns, start_delay_ns, before = begun
-    end_ns, cpu_ns = monotonic_ns(), thread_time_ns() - start_cpu_ns
-    after, delay_ns = getrusage(RUSAGE_THREAD), -1
+    _, end_ns, cpu_ns, _, after = ended
+    delay_ns = -1
     if end_ns - start_ns >= _LONG_NS:
         after_switch(thread, after[14] + after[15])
         delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
-    row = (thread.tid, start_ns, end_ns, int(fed))
     faults = (after[6] - before[6], after[7] - before[7])
     switches = (after[14] - before[14], after[15] - before[15])
-    about = (-1, thread.tid, recorder.text(name), -1, KIND_ITEM)
-    return row, (start_ns, end_ns - start_ns, cpu_ns, *about, *faults, *switches, delay_ns)
+    about = (-1, thread.tid, recorder.text(name), -1, kind)
+    return start_ns, end_ns - start_ns, cpu_ns - start_cpu_ns, *about, *faults, *switches, delay_ns
 
 
-def take(task: Task, asked_ns: int, was_done: bool, recorder: Recorder) -> None:
+def take(task: Task, asked_ns: int, was_done: bool, recorder: Recorder, of_program: bool = False) -> None:
     """Record that this thread of the program has the result of `task`, which it asked for at `asked_ns`.
 
-    Where it `was_done` by then, the thread has waited before, if at all.
+    Where it `was_done` by then, the thread has waited before, if at all. What a task takes is no turn of a
+    loop, but a part of that task's making. Without `of_program` the calling code has to be the program's.
     """
     taken_ns, ident, pool = monotonic_ns(), get_ident(), task.pool
     waited = awaited.pop(ident, None)
-    if pool is None or task.number < 0 or current.thread.depth or ident in running or _works_for_pool:
+    if pool is None or task.number < 0 or current.thread.depth or _works_for_pool:
         return
     source = _source()
-    if source.training.in_worker() or not _is_programs():
+    if source.training.in_worker() or not (of_program or _is_programs()):
         return
     task.taken = True
     polled = task.polled and was_done and waited is None
     if waited is not None and was_done:
         asked_ns, taken_ns = waited
-    if pool.taking is None:
-        pool.taking = source.Pass(
-            pool, None, task.name, recorder, ("concurrent", "multiprocessing"), pool.workers, pool.made_by
-        )
     if task.made is not None:
         row, span = task.made
         recorder.spans.append(span)
         recorder.records.append((MADE_ROW, pool.number, task.number, *row))
+    if ident in running:
+        if not pool.described:
+            describe(pool, task.name, recorder)
+        taken = current.thread.tid, asked_ns, taken_ns, -1, -1
+        recorder.records.append((HANDED_ROW, pool.number, task.number, *taken))
+        return
+    of_pool = pool.number, task.number, task.submitted_ns or -1
+    deliver(pool, task.name, asked_ns, taken_ns, of_pool, recorder)
     for doubt, holds in ((POLLED, polled), (CHUNKED, task.chunked)):
-        if holds and doubt not in pool.doubts:
-            pool.doubts.add(doubt)
-            recorder.records.append({"type": "pool_doubt", "iterator": pool.taking.number, "doubt": doubt})
-    pool.taking.deliver(asked_ns, taken_ns, (pool.number, task.number, task.submitted_ns or -1))
+        if holds:
+            note_doubt(pool, doubt, recorder)
+
+
+def note_doubt(pool: Pool, doubt: str, recorder: Recorder) -> None:
+    """Record once why what was taken from a pool may be no turns of a loop."""
+    if pool.taking is not None and doubt not in pool.doubts:
+        pool.doubts.add(doubt)
+        recorder.records.append({"type": "pool_doubt", "iterator": pool.taking.number, "doubt": doubt})
+
+
+def describe(pool: Pool, name: str, recorder: Recorder) -> None:
+    """Record the class of a queue or a pool, how many items it holds, and what makes them."""
+    pool.described = True
+    about = {"queue": pool.number, "of": pool.made_by, "limit": pool.limit, "by": name}
+    recorder.records.append({"type": "queue", **about, "mono_ns": monotonic_ns()})
+
+
+def deliver(
+    pool: Pool, name: str, asked_ns: int, taken_ns: int, task: tuple[int, int, int], recorder: Recorder
+) -> None:
+    """Record that this thread took the result of `task`, as from a loader of the pool's."""
+    if pool.taking is None:
+        between = ("concurrent", "multiprocessing", "queue")
+        pool.taking = _source().Pass(pool, None, name, recorder, between, pool.workers, pool.made_by)
+    pool.taking.deliver(asked_ns, taken_ns, task)
+
+
+def trains() -> bool:
+    """Whether this thread has trained."""
+    training = sys.modules.get("iotrace.agent.training")
+    return training is not None and get_ident() in training.threads
+
+
+def in_loader_worker() -> bool:
+    """Whether this process is a worker of torch's loaders, which have records of their own."""
+    worker: Any = sys.modules.get("torch.utils.data._utils.worker")
+    return getattr(worker, "_worker_info", None) is not None
 
 
 def _source() -> Any:

@@ -20,6 +20,7 @@ from iotrace.session.identity import read_proc
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from resource import struct_rusage
+    from typing import Any
 
 RUSAGE_THREAD = 1
 
@@ -34,7 +35,7 @@ class Thread:
 
     __slots__ = (
         *("counts", "depth", "ended", "fresh_until_ns", "no_delay_ns", "offset_ns", "run_delay_ns"),
-        *("samples", "switches", "tid"),
+        *("puts", "samples", "switches", "tid"),
     )
 
     def __init__(self) -> None:
@@ -46,6 +47,8 @@ class Thread:
     def begin_clocks(self) -> None:
         """Know nothing of the clocks yet."""
         self.tid = get_native_id()
+        # By a queue's number: what is known of this thread's last `put` there.
+        self.puts: dict[int, Any] = {}
         self.switches = -1
         # These are valid while the thread is not switched.
         self.offset_ns = 0  # CPU time less CLOCK_MONOTONIC

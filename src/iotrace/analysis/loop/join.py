@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun, Pass, PassKey
+from iotrace.analysis.loop.hops import made_of, scope_of
 from iotrace.analysis.table import NONE, Columns, key_of, match, taken
 from iotrace.session import names
 from iotrace.sources.processes import Process
@@ -105,6 +106,7 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
 
 
 _NO_ROWS = np.empty(0, dtype=np.int64)
+_CHECKSUMS = 1 << 30  # numbers of items from here on
 
 
 def _ends(main: Process, rows: Rows) -> tuple[dict[PassKey, IteratorEnd], Times]:
@@ -186,8 +188,8 @@ def _deliveries(rank: Rank, rows: Rows, asked_ns: Times, later_count: Times) -> 
         found[name][of_pools] = NONE
     for process in rank.workers:
         _join(found, rows, process)
-    for process in rank.processes if pools else []:
-        _join_tasks(found, rows, of_pools, process, process is main)
+    if pools:
+        _join_tasks(found, rows, of_pools, rank)
     for field in ("worker", "pid", "samples", "size_bytes"):
         found[field][found[field] == -1] = NONE
     exposed = main.rows(names.EXPOSED_ROW)
@@ -226,21 +228,22 @@ def _join(found: dict[str, Times], rows: Rows, worker: Process) -> None:
     found["samples"][joined], found["size_bytes"][joined] = produced["samples"][made], produced["bytes"][made]
 
 
-def _join_tasks(
-    found: dict[str, Times], rows: Rows, of_pools: npt.NDArray[np.bool_], process: Process, in_main: bool
-) -> None:
-    """Add when and where the tasks of pools were made that `process` worked on."""
-    made, own = process.rows(names.MADE_ROW), np.flatnonzero(of_pools)
-    wanted = key_of(rows["generation"][own], rows["index"][own])
-    at = match(wanted, key_of(made["pool"], made["task"]))
-    joined, row = own[at >= 0], at[at >= 0]
-    for field in ("taken_ns", "prepared_ns"):
-        found[field][joined] = process.clock.times_to_session_ns(made[field][row])
-    if in_main:
-        found["maker_tid"][joined] = made["tid"][row]
-    else:
-        found["pid"][joined] = process.pid
-        found["worker"][joined] = NONE if process.worker is None else process.worker
+def _join_tasks(found: dict[str, Times], rows: Rows, of_pools: npt.NDArray[np.bool_], rank: Rank) -> None:
+    """Add when and where the tasks of pools, and the items of queues, were made."""
+    made, own = made_of(rank), np.flatnonzero(of_pools)
+    pool, main = rows["generation"][own], rank.main
+    row = made.rows_of(scope_of(pool, main), pool, rows["index"][own], found["delivered_ns"][own])
+    joined, row = own[row >= 0], row[row >= 0]
+    summed = np.flatnonzero(
+        of_pools & (rows["index"] >= _CHECKSUMS)
+    )  # of pipes: no reader knows an item by it
+    found["index"][summed] = np.arange(len(summed))
+    found["taken_ns"][joined], found["prepared_ns"][joined] = made.taken_ns[row], made.prepared_ns[row]
+    elsewhere = made.pid[row] != main.pid
+    worker_of = {each.pid: NONE if each.worker is None else each.worker for each in rank.workers}
+    found["maker_tid"][joined] = made.thread(rank)[row]
+    found["pid"][joined[elsewhere]] = made.pid[row][elsewhere]
+    found["worker"][joined[elsewhere]] = [worker_of[pid] for pid in made.pid[row][elsewhere].tolist()]
 
 
 def _passes_of(rows: Rows) -> dict[PassKey, Times]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
 
-from iotrace.analysis.loop.cuts import cuts_of, explains, rounds_by_thread
+from iotrace.analysis.loop.cuts import Rounds, cuts_of, explains, rounds_by_thread
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
+from iotrace.analysis.loop.hops import Hops, Made, hops_of, made_of, maker_key
 from iotrace.analysis.table import NONE
 from iotrace.session import names
-from iotrace.sources.records import PoolDoubt
+from iotrace.sources.records import IteratorStart, PoolDoubt
 from iotrace.sources.session import Rank
 
 _AT_ONCE_NS = 100_000  # a turn that uses its item takes longer
@@ -17,37 +21,141 @@ _FEWEST = 3  # turns
 _HALF = 0.5
 
 
-def inputs_of(rank: Rank, loaders: list[LoaderRun]) -> tuple[list[LoaderRun], str]:
-    """Leave out the pools that feed no loop as far as is seen; say why, if nothing is left.
+class Inputs(msgspec.Struct, frozen=True):
+    """What feeds a rank's loop; `why_none` says why nothing does, as far as is seen.
+
+    `hops` are what threads and processes handed to each other, `pools` all pools and queues.
+    """
+
+    loaders: list[LoaderRun]
+    why_none: str = ""
+    hops: Hops | None = None
+    pools: list[LoaderRun] = []
+
+
+def inputs_of(rank: Rank, loaders: list[LoaderRun]) -> Inputs:
+    """Leave out the pools and queues that feed no loop as far as is seen; say why, if nothing is left.
 
     Beside a loader, a pool may as well compute. Where the program trains or marks its steps, these tell.
     Otherwise a thread has to take one result a turn, of tasks that it neither hands data nor awaits at once.
     """
     pools = [loader for loader in loaders if loader.description.pool]
     others = [loader for loader in loaders if not loader.description.pool]
+    handed = any(len(process.rows(names.HANDED_ROW)) for process in rank.processes)
+    if not pools and not handed:
+        return Inputs(others)
+    made = made_of(rank)
+    hops = hops_of(rank, made)
     if not pools or others:
-        return others, ""
+        return Inputs(others, "", hops, pools)
+    rounds = rounds_by_thread(rank.main)
+    busiest = max(rounds, key=lambda one: len(rounds[one].times_ns)) if rounds else rank.main.pid
+    all_pools = pools
+    pools, hops = _of_loop(rank, pools, made, hops, busiest)
+    if not pools:
+        return Inputs([], "", hops)
     if len(rank.main.rows(names.MARK_ROW)):
-        return pools, ""
-    name, doubts = pools[0].description.pool, _doubts(rank, pools)
+        return Inputs(pools, "", hops, all_pools)
+    chosen, why = _chosen(rank, pools, rounds, made, hops)
+    return Inputs(chosen, why, hops, all_pools)
+
+
+def _of_loop(
+    rank: Rank, pools: list[LoaderRun], made: Made, hops: Hops, loop: int
+) -> tuple[list[LoaderRun], Hops]:
+    """Divide what was taken from pools: by the thread `loop`, and by stages, which put what they make."""
+    main, found, parts = rank.main, [], [hops]
+    putting = np.unique(made.tid[(made.pid == main.pid) & (made.tid != loop)])
+    for pool in pools:
+        own = pool.deliveries
+        by_stage = np.isin(own["tid"], putting)
+        if by_stage.any():
+            takers = maker_key(np.full(int(by_stage.sum()), main.pid), own["tid"][by_stage])
+            parts.append(Hops.of_pools(own[by_stage], takers))
+        left = own[~by_stage & ~_ends(own, hops)]
+        if len(left):
+            left = left.changed(number=np.arange(len(left)))
+            found.append(replace(pool, deliveries=left, description=_described(pool, left, hops)))
+    return found, Hops.joined(parts)
+
+
+def _described(pool: LoaderRun, taken: Deliveries, hops: Hops) -> IteratorStart:
+    """Add what the loop's thread did not know: how many made the items, and which function."""
+    about, row = pool.description, hops.rows_of(taken)
+    makers = len(np.unique(np.stack((taken["pid"], taken["maker_tid"])), axis=1).T)
+    queues = [hops.queues[each] for each in np.unique(hops.queue[row[row >= 0]]).tolist() if each >= 0]
+    names = [each.by for each in queues if each is not None]
+    dataset = about.dataset or next(iter(names), "")
+    return replace(about, workers=about.workers or makers, dataset=dataset)
+
+
+def _kinds(taken: Deliveries, hops: Hops) -> npt.NDArray[np.int64]:
+    """Find the class of each item that was taken from a queue; -1 where that is not known."""
+    row = hops.rows_of(taken)
+    return np.where(row >= 0, hops.kind[row], -1) if len(hops.kind) else row
+
+
+def _ends(taken: Deliveries, hops: Hops) -> npt.NDArray[np.bool_]:
+    """Mark what says that no more items come: None, and what is last and of a class that no item has."""
+    kinds = _kinds(taken, hops)
+    ends = np.isin(kinds, [number for number, kind in enumerate(hops.kinds) if kind == "NoneType"])
+    if len(kinds) > _FEWEST and kinds[-1] >= 0 and not (kinds[:-1] == kinds[-1]).any():
+        ends[-1] = True
+    return ends
+
+
+def _chosen(
+    rank: Rank, pools: list[LoaderRun], rounds: dict[int, Rounds], made: Made, hops: Hops
+) -> tuple[list[LoaderRun], str]:
+    """Choose the pools that feed the loop of a rank; say why, if none does."""
+    most = max(len(pool.deliveries) for pool in pools)
+    pools = [pool for pool in pools if len(pool.deliveries) >= min(_FEWEST, most)]
+    name, doubts = f"a {pools[0].description.pool}", _doubts(rank, pools)
     if "chunked" in doubts:
         return [], f"each task of {name} makes several items, and nothing tells where a step begins"
-    rounds = rounds_by_thread(rank.main)
-    taken = Deliveries.joined(loader.deliveries for loader in pools)
-    taken = taken[np.argsort(taken["delivered_ns"], kind="stable")]
+    taken = _in_order(pools)
+    if _is_counting(taken, hops):
+        return [], f"the loop takes numbers from {name}, no data: they may be places, or turns"
     if rounds:
         busiest = max(rounds, key=lambda one: len(rounds[one].times_ns))
         passes = {key: each for loader in pools for key, each in loader.passes.items()}
         own = taken[taken["tid"] == busiest]
         fits = len(own) > 0 and explains(cuts_of(own, passes, rounds[busiest]), rounds[busiest])
         return (pools, "") if fits else ([], "")
-    if _fed(rank):
-        why = f"the loop hands data to {name}: it may wait for input, or for what it has computed there"
-    elif "polled" in doubts:
+    if _fed(taken, made) or _fed_by_queue(taken, made, hops):
+        return [], f"the loop hands data to {name}: it may wait for input, or for what it has computed there"
+    if "timed" in doubts:
+        return [], "coroutines wait for timers, too, and nothing tells which one waits for data"
+    if "polled" in doubts:
         why = f"the loop asks {name} whether a task is done, and how it waits in between cannot be seen"
-    else:
-        why = _no_turns(taken, name)
-    return ([], why) if why else (pools, "")
+        return [], why
+    why = _no_turns(taken, name)
+    if not why:
+        return pools, ""
+    alone = [pool for pool in pools if not _no_turns(pool.deliveries, name)] if len(pools) > 1 else []
+    return alone, "" if alone else why
+
+
+def _in_order(pools: list[LoaderRun]) -> Deliveries:
+    taken = Deliveries.joined(pool.deliveries for pool in pools)
+    return taken[np.argsort(taken["delivered_ns"], kind="stable")]
+
+
+def _is_counting(taken: Deliveries, hops: Hops) -> bool:
+    """Tell whether most items are numbers."""
+    kinds = _kinds(taken, hops)
+    numbers = [number for number, kind in enumerate(hops.kinds) if kind in ("int", "bool", "float")]
+    return len(kinds) > 0 and bool(np.isin(kinds, numbers).mean() > _HALF)
+
+
+def _fed_by_queue(taken: Deliveries, made: Made, hops: Hops) -> bool:
+    """Tell whether the makers of what was taken were given data for most of it."""
+    makers = np.unique(np.where(taken["maker_tid"] == NONE, taken["pid"], taken["maker_tid"]))
+    fed = np.flatnonzero(made.fed > 0)
+    given = np.isin(hops.deliveries["tid"], makers) & np.isin(
+        hops.deliveries["prepared_ns"], made.prepared_ns[fed]
+    )
+    return int(given.sum()) > _HALF * len(taken)
 
 
 def _doubts(rank: Rank, pools: list[LoaderRun]) -> set[str]:
@@ -55,9 +163,9 @@ def _doubts(rank: Rank, pools: list[LoaderRun]) -> set[str]:
     return {each.doubt for each in rank.main.of_type(PoolDoubt) if each.iterator in iterators}
 
 
-def _fed(rank: Rank) -> bool:
+def _fed(taken: Deliveries, made: Made) -> bool:
     """Tell whether most tasks were given data."""
-    fed = np.concatenate([process.rows(names.MADE_ROW)["fed"] for process in rank.processes])
+    fed = made.fed[np.isin(made.prepared_ns, taken["prepared_ns"])]
     return len(fed) > 0 and bool(fed.mean() > _HALF)
 
 

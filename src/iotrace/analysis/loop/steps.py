@@ -5,6 +5,8 @@ Definitions: docs/definitions.md, "Steps".
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +53,7 @@ def loop_of(rank: Rank, loaders: list[LoaderRun], no_input: str = "") -> Loop:
         asked = thread.asked[thread.asked.may_train & np.isin(thread.asked["loader"], training)]
         together = cuts_of(asked, _passes(loaders), thread.rounds)
         cuts = together if explains(together, thread.rounds) else cuts
-    elif primary is not None and all(loader.description.pool for loader in loaders):
+    elif primary is not None and all(loader.description.pool for loader in loaders) and _in_turn(loaders):
         cuts = cuts_of(
             thread.asked, _passes(loaders), thread.rounds
         )  # the next pool of a loop goes on with it
@@ -85,6 +87,14 @@ def _primary(thread: TrainingThread, loaders: list[LoaderRun]) -> tuple[LoaderRu
         if len(cuts) > len(found[1]):
             found = by_number[number], cuts
     return found
+
+
+def _in_turn(loaders: list[LoaderRun]) -> bool:
+    """Tell whether the loop takes from one of these after the other, not from several in a turn."""
+    times = sorted(
+        (each.deliveries["delivered_ns"][0], each.deliveries["delivered_ns"][-1]) for each in loaders
+    )
+    return all(before[1] <= after[0] for before, after in pairwise(times))
 
 
 def _passes(loaders: list[LoaderRun]) -> dict[PassKey, Pass]:

@@ -224,7 +224,7 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
     within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
     library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None
-    pool: Annotated[str | None, figure("the class of the pool whose tasks make the items", null="no pool's")] = None
+    pool: Annotated[str | None, figure("the class of the pool whose tasks make the items, or of the queue that they come from", null="neither")] = None
     workers: Annotated[int, figure("`num_workers` of its last pass; of a pool its threads or processes")]
     batch_size: Annotated[int | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
     prefetch_factor: Annotated[int | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
@@ -297,6 +297,30 @@ class StepBlocks(ReportPart, frozen=True, kw_only=True):
     causes_ms: Annotated[dict[str, list[float]], figure("of it, by cause")]
     files_ms: Annotated[dict[str, list[float]], figure("of it, the eight costliest files: reading and decoding")]
     phases_ms: Annotated[dict[str, list[float]], figure("of a step, by phase, those that are known")] = msgspec.field(default_factory=dict)
+
+
+class PipelineStage(ReportPart, frozen=True, kw_only=True):
+    """Threads or processes of the program that make items for the loop: those that put into one queue or pool.
+
+    The stage before it makes what it takes; the loop takes what the last one makes. Of the measured steps.
+    """
+
+    name: Annotated[str, figure("the function that makes its items", said="stage")]
+    makers: Annotated[int, figure("how many threads or processes it has", said="of")]
+    of: Annotated[str, figure("`threads` or `processes`", said="who")]
+    busy: Annotated[float, figure("how many of them work, on average: they neither wait for input nor for room", said="busy")]
+    items: Annotated[int, figure("how many items it made", said="items")]
+    item_ms: Annotated[float, figure("mean time of an item's making, without these waits", said="an item takes")]
+    on_cpu_fraction: Annotated[
+        float | None, figure("the share of their making in which they computed", null="it was too quick to be timed", said="on CPUs")
+    ] = None
+    before: Annotated[
+        float | None, figure("how many items lie before it when it takes one, on average", null="it takes none from a queue that says so", said="lie before it")
+    ] = None
+    before_limit: Annotated[int | None, figure("how many may lie there", null="any number, or not known", said="at most")] = None
+    puts: Annotated[str, figure("the class of the queue or pool that hands its items on", said="hands on by")]
+    wait_ms: Annotated[float, figure("the loop's wait in which it worked on what the loop waited for, per step", said="wait")]
+    slowest: Annotated[bool, figure("whether it holds the loop up: it works most of the loop's wait")] = False
 
 
 class StageCost(ReportPart, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from iotrace.analysis.results.loop import (
     LoopEvents,
     LoopReads,
     PhasesMs,
+    PipelineStage,
     RegionResult,
     RepeatedWork,
     SlowLoopSteps,
@@ -201,6 +202,9 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     loop_slow_steps: SlowLoopSteps | None = None
     loop_events: Annotated[list[LoopEvents], figure("what the loop does now and then beside its steps, longest first")] = msgspec.field(default_factory=list)
     stages: list[StageCost] = msgspec.field(default_factory=list)
+    pipeline: Annotated[list[PipelineStage], figure("the stages that make the loop's items by queues and pools, the first one first")] = msgspec.field(
+        default_factory=list
+    )
     phases_ms: PhasesMs = msgspec.field(default_factory=PhasesMs)
     phases_source: str | None = None
     phases_unknown_why: str | None = None

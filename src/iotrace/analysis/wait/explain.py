@@ -14,8 +14,9 @@ from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.storage.io import MAPS
 from iotrace.analysis.table import NONE, key_of
 from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
+from iotrace.analysis.wait.inline import compose_inline
 from iotrace.analysis.wait.page_faults import bounds
-from iotrace.analysis.wait.production import PARTS, compose, compose_inline
+from iotrace.analysis.wait.production import PARTS, compose
 from iotrace.analysis.wait.waits import CAUSES, Floats, Waits, split_waits
 from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import Process
@@ -31,10 +32,27 @@ _MOST_LATER = 64  # batches that a worker makes while one of its own is under wa
 
 
 class Within(msgspec.Struct, frozen=True):
-    """Waits inside of the deliveries of a loader: wait i is inside the delivery in row `of[i]`."""
+    """Waits inside of the deliveries of a loader: wait i is inside the delivery in row `of[i]`.
+
+    Each lies in the wait for that one. As a part of its production it lasts from `starts[i]` to `ends[i]`.
+    """
 
     waits: Waits
     of: Times
+    starts: Times
+    ends: Times
+
+    @classmethod
+    def whole(cls, waits: Waits, of: Times) -> Within:
+        """Take waits that lie inside of others as a whole."""
+        return cls(waits, of, waits.deliveries["wait_start_ns"], waits.deliveries["delivered_ns"])
+
+    @classmethod
+    def joined(cls, one: Within, other: Within, names: FileNames) -> Within:
+        """Put some behind others."""
+        waits = Waits.joined([one.waits, other.waits], names)
+        columns = ((getattr(one, field), getattr(other, field)) for field in ("of", "starts", "ends"))
+        return cls(waits, *map(np.concatenate, columns))
 
 
 def explain(
@@ -51,9 +69,26 @@ def explain(
     the mapped files of each process from one loader to the next, `names` number all files.
     """
     mapped_by, names = {} if mapped_by is None else mapped_by, names or FileNames()
+    held = None if inner is None else (inner.of, inner.starts, inner.ends)
+    parts, files = composed(session, rank, deliveries, held, mapped_by, names)
+    return explained(deliveries, parts, files, inner)
+
+
+def composed(
+    session: Session,
+    rank: Rank,
+    deliveries: Deliveries,
+    held: tuple[Times, Times, Times] | None,
+    mapped_by: dict[int, list[str]],
+    names: FileNames,
+) -> tuple[Floats, FileCosts]:
+    """Compose the production of each delivery, outside of what is `held` by it: whose, starts, ends.
+
+    Returns the parts, of shape (deliveries, `PARTS`) in ns, NaN where they are not known; and the files.
+    """
     by_pid = {process.pid: process for process in rank.processes}
     parts, charges = np.full((len(deliveries), len(PARTS)), np.nan), []
-    starts, ends, number = _windows(deliveries, inner)
+    starts, ends, number = _windows(deliveries, held)
     parts[number] = 0.0
     makers, tids = deliveries.maker(rank.main.pid)[number], deliveries["inline_tid"][number]
     threads = deliveries["maker_tid"][number]
@@ -79,7 +114,7 @@ def explain(
                 made = compose_inline(near, calls, session.paths, *window, tid, names=names)
             np.add.at(parts, number[block], made.parts)
             charges.append(made.files.owned_by(number[block]))
-    return _explained(deliveries, parts, FileCosts.of(names, charges), inner)
+    return parts, FileCosts.of(names, charges)
 
 
 def _near(session: Session, process: Process, start_ns: int, end_ns: int) -> tuple[Process, PosixCalls]:
@@ -91,17 +126,19 @@ def _near(session: Session, process: Process, start_ns: int, end_ns: int) -> tup
     return replace(process, spans=spans), session.calls_of(process).between(start_ns, end_ns)
 
 
-def _windows(deliveries: Deliveries, inner: Within | None) -> tuple[Times, Times, Times]:
+def _windows(
+    deliveries: Deliveries, held_by: tuple[Times, Times, Times] | None
+) -> tuple[Times, Times, Times]:
     """Cut the productions into what lies outside the waits inside of them: starts, ends, whose they are."""
     made = deliveries.made & (deliveries["taken_ns"] != 0) & (deliveries["prepared_ns"] != 0)
     number = np.flatnonzero(made)
     taken, prepared = deliveries["taken_ns"][number], deliveries["prepared_ns"][number]
-    if inner is None:
+    if held_by is None:
         return taken, np.maximum(taken, prepared), number
-    begin, until = inner.waits.deliveries["wait_start_ns"], inner.waits.deliveries["delivered_ns"]
-    order = np.lexsort((begin, inner.of))
-    order = order[made[inner.of[order]]]
-    of, begin, until = inner.of[order], begin[order], until[order]
+    of, begin, until = held_by
+    order = np.lexsort((begin, of))
+    order = order[made[of[order]]]
+    of, begin, until = of[order], begin[order], until[order]
     behind = np.searchsorted(of, number, side="right")
     held = behind > np.searchsorted(of, number)
     last = np.where(held, np.append(until, 0)[behind - 1], taken)
@@ -112,7 +149,7 @@ def _windows(deliveries: Deliveries, inner: Within | None) -> tuple[Times, Times
     return starts, ends, np.concatenate((number, of))[first_of]
 
 
-def _explained(deliveries: Deliveries, parts: Floats, files: FileCosts, inner: Within | None) -> Waits:
+def explained(deliveries: Deliveries, parts: Floats, files: FileCosts, inner: Within | None) -> Waits:
     """Split each wait by what its production was made of, where that is known."""
     causes = np.zeros((len(deliveries), len(CAUSES)), dtype=np.int64)
     if inner is not None:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, distinct, pieces, ranges
 from iotrace.analysis.table import Columns, taken
-from iotrace.analysis.wait.file_costs import FILE_PARTS, Charges, FileCosts, FileNames, item_reads
+from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames, item_reads
 from iotrace.analysis.wait.page_faults import Fractions, Spans, bounds, page_faults, touched
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.dftracer import stdio
@@ -105,40 +105,6 @@ def compose(
     charges += of_faults
     charges.append(_of_what_follows(made, items, layers[1], reads.only, reads.first_end_ns, 1 - faulted))
     return replace(made, files=FileCosts.of(names, charges))
-
-
-def compose_inline(
-    process: Process,
-    calls: PosixCalls,
-    paths: Paths,
-    starts: Times,
-    ends: Times,
-    tid: int,
-    names: FileNames | None = None,
-) -> Composition:
-    """`compose` for batches that the consumer's thread `tid` took from a wrapped source.
-
-    Calls of other threads do not count. What made the source wait, its prefetcher or another process,
-    cannot be seen: blocked time that neither calls nor read paths explain is `unknown`.
-    """
-    spans = process.spans[process.spans["tid"] == tid]
-    own = calls.where(calls.tid == tid)
-    process = replace(process, spans=spans)
-    made = compose(process, own, paths, starts, ends, inline=True, names=names)
-    items = outermost_of(process, KIND_ITEM)
-    piece_starts, piece_ends, item, window = pieces(*bounds(items), starts, ends)
-    on_cpu = items["cpu_ns"] + np.maximum(items["run_delay_ns"], 0)
-    off_cpu = np.where(items["voluntary_switches"] > 0, items["duration_ns"] - on_cpu, 0)
-    share = (piece_ends - piece_starts) / np.maximum(items["duration_ns"][item], 1)
-    blocked = np.zeros(len(starts))
-    np.add.at(blocked, window, off_cpu[item] * share)
-    unexplained = np.clip(blocked - made.parts[:, _READ], 0, made.parts[:, _TRANSFORM])
-    transform = made.parts[:, _TRANSFORM]
-    kept = np.divide(transform - unexplained, transform, out=np.ones(len(starts)), where=transform > 0)
-    made.files.parts[:, FILE_PARTS.index("transform")] *= kept[made.files.owner]
-    made.parts[:, _TRANSFORM] -= unexplained
-    made.parts[:, _UNKNOWN] += unexplained
-    return made
 
 
 def _holds_a_window(spans: Spans, starts: Times, ends: Times) -> npt.NDArray[np.bool_]:

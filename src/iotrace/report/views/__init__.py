@@ -52,6 +52,9 @@ VIEWS = {
     "ranks": View("one line for each rank: its step, its waits, why it is late", "ranks"),
     "modules": View("idle, device time, communication by module and phase", "device", "device"),
     "gain": View("what each change would gain: causes, files, settings", "steps"),
+    "pipeline": View(
+        "the stages that make the loop's items by queues and pools: busy, items before", "steps"
+    ),
     "streams": View("each stream of a device: busy, idle by class", "device", "device"),
     "startup": View("from the launch to the first step: imports by package, first batch", "steps"),
     "speed": View("batches and samples a second by phase, over time", "program"),

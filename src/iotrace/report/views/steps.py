@@ -10,6 +10,7 @@ from iotrace.analysis.results import (
     GainRow,
     ImportedPackage,
     ImportMount,
+    PipelineStage,
     RankReport,
     Report,
     SlowLoopSteps,
@@ -195,6 +196,22 @@ class ShownGain(GainRow, frozen=True, kw_only=True):
     """A row, with the change as one reads it."""
 
     shown: Annotated[str, figure("the change", said="change", place=-1)]
+
+
+def pipeline(report: Report) -> list[Table]:
+    """Show the stages that make what the loop takes from queues and pools, the first one first."""
+
+    def stages(rank: RankReport) -> Table:
+        limits = next((stage.name for stage in rank.pipeline if stage.slowest), None)
+        return Table(
+            title="Stages that make the loop's items, measured steps",
+            rows=rank.pipeline,
+            fields=columns(PipelineStage, busy="{:.2f}".format, before="{:.1f}".format),
+            unknown="the loop takes no items from queues or pools that iotrace follows",
+            notes=[] if limits is None else [f"{limits} holds the loop up"],
+        )
+
+    return of_ranks(report.ranks, stages)
 
 
 def gain(report: Report) -> list[Table]:

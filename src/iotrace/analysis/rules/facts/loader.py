@@ -22,6 +22,7 @@ from iotrace.analysis.results import (
     FileGroup,
     FileIo,
     GainRow,
+    PipelineStage,
     RankReport,
     total,
 )
@@ -74,7 +75,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     what ending and starting workers takes in later epochs; `single` iterators were left after one batch;
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
     pickled through a pipe: what the process that trains read beyond calls on files. `ready`: so many
-    batches lay ready when the loop came for one. `making`: how they are made.
+    batches lay ready when the loop came for one. `making`: how they are made. `pipeline`: the stages that
+    make them, of a loop that takes them from queues and pools.
     """
 
     number: int = 0
@@ -119,6 +121,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     all_bound_ms: float | None = None
     ready: float | None = None
     making: Making = Making()
+    pipeline: list[PipelineStage] = []
 
     @property
     def bound_ms(self) -> float:
@@ -276,6 +279,7 @@ def _facts(
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or "",
         ready=ready_batches(source),
+        pipeline=report.pipeline if primary else [],
         making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
     )
 

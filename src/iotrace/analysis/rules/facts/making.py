@@ -16,6 +16,7 @@ from iotrace.analysis.intervals import Times, holding, union
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ChunkedArray, RankReport
+from iotrace.analysis.rules.facts.locks import locked_of
 from iotrace.analysis.wait.cpus import samples_made
 from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import PARTS, outermost_of
@@ -40,7 +41,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     most, `also_read` is the share that another rank reads, too; `opens_per_sample` and `opens_per_pass`, of a
     file, say how often this one opened them. Of an array in chunks (`array`, its file) these are accesses to
     it, and how often it was read in full. `ranks`: so many there are. `turns`: whether the workers make
-    samples one after the other, as behind a lock, and not at the same time.
+    samples one after the other, as behind a lock, and not at the same time. `locked_ms` is the wait in which
+    makers waited for h5py's lock, `sharing_lock` how many threads of a process call h5py.
     """
 
     sharing: float | None = None
@@ -59,6 +61,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     array: str = ""
     ranks: int = 1
     turns: bool | None = None
+    locked_ms: float = 0.0
+    sharing_lock: int = 0
 
 
 def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: RankReport) -> Making:
@@ -68,6 +72,7 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
     asleep, on_cpu = samples_made(analysis, run, KIND_COLLATE)[:2]
     over_ns, first_ms, item_ms = _firsts(analysis, run, waits)
     collecting_ns, lengths = _collecting(analysis, waits.deliveries)
+    locked_ns, sharing_lock = locked_of(analysis, waits.deliveries)
     return Making(
         sharing=sharing,
         makers=makers,
@@ -80,6 +85,8 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         collate_asleep=asleep,
         collate_on_cpu=on_cpu,
         turns=take_turns(analysis, run),
+        locked_ms=_wait_for(waits, locked_ns) / steps / 1e6,
+        sharing_lock=sharing_lock,
         **_read_by_others(analysis, run, report),
     )
 

@@ -1,0 +1,82 @@
+"""Record the results of pools that coroutines await: ``run_in_executor``, ``to_thread``.
+
+A thread that runs coroutines waits where its selector sleeps until something comes; timers are no input.
+"""
+
+from __future__ import annotations
+
+from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
+from time import monotonic_ns
+
+from iotrace.agent.patching import hide_frame, observe, patch
+from iotrace.agent.pools import tasks
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.thread_clocks import current
+from iotrace.session.guard import ours
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+_WHAT = "recording a result that was awaited"
+
+_AWAKE = (0, 0)
+# By a thread's id: until when its selector slept, and how long since the last result, in ns.
+_slept: dict[int, tuple[int, int]] = {}
+# What has come from pools since then, when the wait for it began (0: nobody waited), whether a timer ran.
+# Coroutines go on when the selector has been asked once more.
+_come: dict[int, list[tuple[tasks.Task, int, bool]]] = {}
+
+
+def hook_selectors(module: Any, recorder: Recorder) -> None:
+    """Patch what the loops of `module`, ``asyncio.selector_events``, sleep in."""
+    patch(module.selectors.DefaultSelector, "select", partial(_select, recorder))
+
+
+def _select(recorder: Recorder, original: Any) -> Any:
+    def select(self: Any, timeout: float | None = None) -> Any:
+        start_ns = monotonic_ns()
+        try:
+            events = original(self, timeout)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        tid = current.thread.tid
+        if events and timeout != 0:
+            end_ns = monotonic_ns()
+            _slept[tid] = end_ns, _slept.get(tid, _AWAKE)[1] + end_ns - start_ns
+        elif _come and (come := _come.pop(tid, None)):
+            try:
+                for task, asked_ns, timed in come:
+                    tasks.take(task, asked_ns or monotonic_ns(), False, recorder, of_program=True)
+                    if timed and task.pool is not None:
+                        tasks.note_doubt(task.pool, tasks.TIMED, recorder)
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        return events
+
+    return select
+
+
+def hook_futures(module: Any, recorder: Recorder) -> None:
+    """Patch ``asyncio.futures``, `module`: where a coroutine's future gets a pool's result."""
+
+    def copied(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
+        source, future = args
+        task = getattr(source, "__dict__", {}).get(tasks.OF_FUTURE)
+        tid = current.thread.tid
+        end_ns, slept_ns = _slept.pop(tid, _AWAKE)
+        if task is None or task.taken or recorder.over or future.cancelled() or source.exception():
+            return
+        # A coroutine that sleeps may be the one that trains: then nobody has waited.
+        timed = bool(slept_ns and getattr(future.get_loop(), "_scheduled", None))
+        _come.setdefault(tid, []).append((task, end_ns - slept_ns, timed))
+
+    observe(module, "_copy_future_state", recorder, _WHAT, after=copied)
+
+
+def after_fork_in_child() -> None:
+    """Forget the parent's threads."""
+    _slept.clear()
+    _come.clear()

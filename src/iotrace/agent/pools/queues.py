@@ -1,0 +1,300 @@
+"""Record what threads hand to each other by ``queue.Queue`` and ``SimpleQueue``: who made each item, when.
+
+What is known of an item lies beside its queue, by the item's identity, until a thread takes it. A thread has
+made an item since it last put one into the same queue; what it took from other queues meanwhile are rows of
+their own, so that the work is followed from queue to queue. Only code of the program, or of a library that
+feeds loops, counts: logging, pools and others have queues, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
+from itertools import count
+from time import monotonic_ns
+
+from iotrace.agent.patching import WeakTable, hide_frame, pass_for, patch
+from iotrace.agent.pools import tasks
+from iotrace.agent.pools.beside import Beside
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.thread_clocks import current
+from iotrace.session.guard import ours
+from iotrace.session.names import HANDED_ROW, MADE_ROW
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+    from typing import Any
+
+    from iotrace.agent.pools.tasks import Begun, Span
+
+    # An item's number, the rest of its `MADE_ROW`, and the span of its making, where that was timed.
+    Stamp = tuple[int, tuple[int, int, int, int] | None, Span | None]
+
+_WHAT = "recording a hand-over"
+_LAYER = "items"  # `handovers` records waits at the same methods
+_SHORT_NS = 100_000  # an item that is made as quickly is not timed: that would take a part of it
+_AT_ONCE_NS = 20_000  # a `put` that waits for no room returns sooner
+
+# Whose code it is: of Python, or a library that feeds no loop; the program's; of one that does; in between.
+_OTHERS, _PROGRAMS, _FEEDS, _BETWEEN = range(4)
+_FEEDING = ("datasets", "grain", "joblib", "monai", "spdl", "streaming", "torch_geometric", "torchdata")
+_MOST_BETWEEN = 6  # frames
+_whose: dict[CodeType, int] = {}
+_here = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
+
+channels = WeakTable()  # by a queue
+_main = os.getpid()  # the main thread's id, as the kernel has it
+_child: bool | None = None  # ``multiprocessing`` has started this process
+
+
+class Maker:
+    """A thread that puts into a queue: when its last `put` ended, and its clocks then if they were read."""
+
+    __slots__ = ("begun", "since_ns")
+
+    def __init__(self) -> None:
+        self.since_ns = -1
+        self.begun: Begun | None = None
+
+
+class Channel(tasks.Pool):
+    """A queue's number and class, what is known of the items in it, and of the threads that put there."""
+
+    def __init__(self, made_by: str, limit: int, number: int = 0) -> None:
+        self.number = number or tasks.next_pool()
+        self.made_by, self.limit, self.workers = made_by, max(limit, 0), 0
+        self.taking: Any = None
+        self.doubts: set[str] = set()
+        self.name = ""  # of the function that put the first item
+        self.next_item = count().__next__
+        self.stamps = Beside()  # of items
+        self.asked: dict[int, int] = {}  # by a thread's id: since when it asks in vain
+        self.described = self.ignored = False
+
+
+def hook_queues(module: Any, recorder: Recorder) -> None:
+    """Patch ``queue.Queue`` and ``queue.SimpleQueue``."""
+    for kind, names in ((module.Queue, ("",)), (module.SimpleQueue, ("", "_nowait"))):
+        for name in names:  # `Queue.put_nowait` calls `put`
+            patch(kind, f"put{name}", partial(_put, recorder), _LAYER)
+            patch(kind, f"get{name}", partial(_get, recorder), _LAYER)
+
+
+def hook_conditions(module: Any, recorder: Recorder) -> None:
+    """Patch ``threading.Condition.wait``, in which threads wait for semaphores and events, too."""
+
+    def make(original: Any) -> Any:
+        def wait(self: Any, timeout: float | None = None) -> Any:
+            thread = current.thread
+            waits = thread.puts and not recorder.over and _is_awaited(sys._getframe(1))
+            start_ns = monotonic_ns() if waits else 0
+            try:
+                return original(self, timeout)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+            finally:
+                if waits:
+                    row = (HANDED_ROW, -1, -1, thread.tid, start_ns, monotonic_ns(), -1, -1)
+                    recorder.records.append(row)
+
+        pass_for(wait, original)
+        return wait
+
+    patch(module.Condition, "wait", make, _LAYER)
+
+
+def _is_awaited(frame: FrameType | None) -> bool:
+    """Whether a wait is none of a queue's or a pool's, whose hand-overs are recorded."""
+    while frame is not None and frame.f_code.co_filename.endswith(f"{os.sep}threading.py"):
+        frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename.startswith(_here):
+        frame = frame.f_back
+    return frame is not None and _whose_code(frame.f_code) in (_PROGRAMS, _FEEDS)
+
+
+def _put(recorder: Recorder, original: Any) -> Any:
+    def put(self: Any, *args: Any, **kwargs: Any) -> Any:
+        put_by = None
+        if not recorder.over:
+            try:
+                whose, frame = who_calls(sys._getframe(1))
+                if whose:
+                    channel = channels.get(self) or _know(self)
+                    item = args[0] if args else kwargs["item"]
+                    put_by = stamp(channel, item, frame, recorder)
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            if put_by is not None:
+                channel.stamps.let_go(item, last=True)
+            hide_frame(error)
+            raise
+        if put_by is not None:
+            has_put(*put_by)
+        return result
+
+    return put
+
+
+def _get(recorder: Recorder, original: Any) -> Any:
+    def get(self: Any, *args: Any, **kwargs: Any) -> Any:
+        channel = None if recorder.over else channels.get(self)
+        length = 0 if channel is None else len(channel.stamps)
+        asked_ns = monotonic_ns()
+        try:
+            item = original(self, *args, **kwargs)
+        except BaseException as error:
+            if channel is not None:
+                channel.asked.setdefault(current.thread.tid, asked_ns)
+            hide_frame(error)
+            raise
+        try:
+            channel = channel or (None if recorder.over else channels.get(self))
+            if channel is not None and (known := channel.stamps.let_go(item)) is not None:
+                took(channel, item, known, asked_ns, length, sys._getframe(1), recorder)
+        except ours(Exception) as error:
+            recorder.absorb(error, _WHAT)
+        return item
+
+    return get
+
+
+def _know(queue: Any) -> Channel:
+    kind = type(queue)
+    module = "queue" if kind.__module__ == "_queue" else kind.__module__
+    channel = Channel(f"{module}.{kind.__qualname__}", getattr(queue, "maxsize", 0))
+    channels.put(queue, channel)
+    return channel
+
+
+def who_calls(frame: FrameType | None) -> tuple[int, FrameType | None]:
+    """Tell whose code this is, leaving out what stands between it and the queue."""
+    while frame is not None:
+        if (whose := _whose_code(frame.f_code)) != _BETWEEN:
+            return whose, frame
+        frame = frame.f_back
+    return _OTHERS, None
+
+
+def feeds(frame: FrameType | None) -> bool:
+    """Whether a library that feeds loops calls, by way of Python's own modules (an event loop)."""
+    for _ in range(_MOST_BETWEEN):
+        whose, frame = who_calls(frame)
+        if whose != _OTHERS or frame is None:
+            return whose == _FEEDS
+        frame = frame.f_back
+    return False
+
+
+def _whose_code(code: CodeType) -> int:
+    if (whose := _whose.get(code)) is None:
+        whose = _whose[code] = _whose_file(code.co_filename)
+    return whose
+
+
+def _whose_file(file: str) -> int:
+    if file.startswith(_here) or file.endswith((f"{os.sep}queue.py", "multiprocessing/queues.py")):
+        return _BETWEEN
+    _, installed, within = file.rpartition("-packages/")
+    if installed:
+        return _FEEDS if within.partition("/")[0] in _FEEDING else _OTHERS
+    return _OTHERS if file.startswith((os.path.dirname(os.__file__), "<frozen")) else _PROGRAMS
+
+
+def stamp(
+    channel: Channel, item: Any, frame: FrameType | None, recorder: Recorder
+) -> tuple[Maker, int, Begun | None]:
+    """Note that this thread has made `item`, which it is about to put; return what `has_put` needs."""
+    thread = current.thread
+    tid, now_ns = thread.tid, monotonic_ns()
+    maker = thread.puts.get(channel.number)
+    if maker is None:
+        maker = thread.puts[channel.number] = Maker()
+        channel.name = channel.name or _name_of(frame)
+    since_ns, span, ended = maker.since_ns, None, None
+    if since_ns < 0 or now_ns - since_ns >= _SHORT_NS:
+        ended = tasks.begin_task()
+        now_ns = ended[1]
+        if maker.begun is not None:
+            span = tasks.span_of(recorder, maker.begun, ended, _name_of(frame))
+    fed = int(tid == _main and not _is_child() and tasks.is_much(item))
+    known = channel.next_item(), (tid, since_ns, now_ns, fed), span
+    channel.stamps.hold(item, known)
+    return maker, now_ns, ended
+
+
+def has_put(maker: Maker, start_ns: int, ended: Begun | None) -> None:
+    """Begin with the next item: this thread has put one."""
+    maker.since_ns = now_ns = monotonic_ns()
+    if ended is not None and now_ns - start_ns >= _AT_ONCE_NS:
+        ended = tasks.begin_task()
+        maker.since_ns = ended[1]
+    maker.begun = ended
+
+
+def _name_of(frame: FrameType | None) -> str:
+    if frame is None:
+        return ""
+    return str(getattr(frame.f_code, "co_qualname", frame.f_code.co_name)).rpartition("<locals>.")[2]
+
+
+def took(
+    channel: Channel,
+    item: Any,
+    known: Stamp,
+    asked_ns: int,
+    length: int,
+    frame: FrameType | None,
+    recorder: Recorder,
+) -> None:
+    """Record that this thread has taken an item: a turn of the loop, or a part of the making of another."""
+    taken_ns, thread = monotonic_ns(), current.thread
+    whose, _ = who_calls(frame)
+    tid, depth = thread.tid, thread.depth
+    asked_ns = channel.asked.pop(tid, asked_ns) if channel.asked else asked_ns
+    loops = (tid == _main and not _is_child()) or tasks.trains()
+    if not channel.described:
+        channel.ignored = tasks.in_loader_worker()
+        tasks.describe(channel, channel.name, recorder)
+    if not whose or (loops and whose == _FEEDS and not depth) or channel.ignored:
+        return
+    number, made, span = known
+    append = recorder.append_row  # the last row wakes the writer
+    if span is not None:
+        recorder.spans.append(span)
+    if made is not None:  # else its maker, another process, records that
+        append((MADE_ROW, channel.number, number, *made))
+    if channel.limit:
+        length = min(length, channel.limit)
+    kind = recorder.text(type(item).__name__)
+    hop = HANDED_ROW, channel.number, number, tid, asked_ns, taken_ns, length, kind
+    if loops and not depth:
+        append(hop)
+        tasks.deliver(channel, channel.name, asked_ns, taken_ns, (channel.number, number, -1), recorder)
+    else:
+        recorder.records.append(hop)
+
+
+def _is_child() -> bool:
+    """Whether ``multiprocessing`` has started this process: what it takes it may pass on."""
+    global _child
+    if _child is None:
+        process: Any = sys.modules.get("multiprocessing.process")
+        _child = process is not None and process.parent_process() is not None
+    return _child
+
+
+def after_fork_in_child() -> None:
+    """Forget the parent's threads, and what its loop took."""
+    global _main, _child
+    _main, _child = os.getpid(), None
+    for queue in channels.alive():
+        channel = channels.get(queue)
+        channel.asked.clear()
+        channel.stamps.clear()
+        channel.taking, channel.described = None, False

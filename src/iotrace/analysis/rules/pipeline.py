@@ -1,0 +1,131 @@
+"""Stages of the program's own that make the loop's items, and the lock that its threads share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iotrace.analysis.results import PipelineStage
+from iotrace.analysis.rules.causes import MOSTLY, finding, is_worth, level, which
+from iotrace.analysis.rules.facts.loader import LoaderFacts
+from iotrace.analysis.rules.facts.making import Making
+from iotrace.analysis.rules.model import MORE_WORKERS, Finding, rule
+from iotrace.units import percent
+
+_LEADING = 0.25  # of the wait: what a verdict names before its cause
+_COMPUTES = 0.5  # of its time: threads of Python code take turns then
+
+
+def _stage(name: str, makers: int, busy: float, slowest: bool = False, of: str = "threads") -> PipelineStage:
+    """Make a stage of an example."""
+    return PipelineStage(
+        name=name, makers=makers, of=of, busy=busy, items=400, item_ms=30.0, on_cpu_fraction=0.1, before=7.5,
+        before_limit=8, puts="queue.Queue", wait_ms=40.0 if slowest else 2.0, slowest=slowest,
+    )  # fmt: skip
+
+
+@rule(
+    "IO230",
+    "slowest-stage",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[
+        {"pipeline": [_stage("read", 2, 0.3), _stage("decode", 4, 3.9, True), _stage("collate", 1, 0.1)]},
+        {"pipeline": [_stage("fetch", 2, 2.0, True, "processes")]},
+    ],
+    silent=[
+        {"pipeline": [_stage("read", 2, 0.3), _stage("decode", 4, 1.0, True)]},
+        {"pipeline": [_stage("decode", 4, 3.9, True)], "wait_ms": 4.0},
+        {"pipeline": [_stage("read", 2, 0.3)]},
+    ],
+)
+def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8) -> Iterator[Finding]:
+    """The loop waits for one stage of the program's own pipeline: its threads or processes all work.
+
+    A stage is what puts into one queue, or works for one pool. iotrace follows each item back through the
+    queues. A stage that neither waits for input nor for room in the queue behind it is the slowest one.
+
+    Remedy: more threads for a stage that sleeps or calls libraries; processes for one that computes in
+    Python, as threads take turns there; or make its work less.
+    """
+    stage = next((each for each in facts.pipeline if each.slowest), None)
+    if stage is None or not facts.is_waited_for or stage.busy < busy * stage.makers:
+        return
+    others = [each.busy / each.makers for each in facts.pipeline if each is not stage]
+    least_ms = max(facts.step_ms - facts.bound_ms, facts.step_ms * max(others, default=0.0))
+    gain_ms = min(facts.bound_ms, facts.step_ms - least_ms)
+    if not is_worth(gain_ms, facts):
+        return
+    computes = stage.of == "threads" and (stage.on_cpu_fraction or 0.0) >= _COMPUTES
+    if computes:
+        how = (
+            f"its threads compute in {percent(stage.on_cpu_fraction or 0.0)} of that: processes do so at "
+            "once, where threads of Python code take turns; or make its work less"
+        )
+        remedy = f"processes in place of threads for {stage.name}"
+    else:
+        how = f"give it more {stage.of}, or make its work less"
+        remedy = f"more {stage.of} for {stage.name}"
+    yield finding(
+        facts,
+        text=f"the loop waits for {described(stage)}",
+        how=how,
+        remedy=remedy,
+        level=level(stage.wait_ms, facts),
+        evidence={"busy": stage.busy, "makers": float(stage.makers), **which(facts)},
+        gain_ms=gain_ms,
+        cost_ms=stage.wait_ms,
+        is_main_cause=stage.wait_ms >= MOSTLY * facts.wait_ms,
+    )
+
+
+@rule(
+    "IO231",
+    "h5py-lock",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[{"cause": "read", "making": Making(locked_ms=30.0, sharing_lock=4)}],
+    silent=[
+        {"cause": "read", "making": Making(locked_ms=2.0, sharing_lock=4)},
+        {"cause": "read", "making": Making(sharing_lock=1)},
+        {"cause": "read", "wait_ms": 4.0, "making": Making(locked_ms=3.0, sharing_lock=4)},
+    ],
+)
+def h5py_lock(facts: LoaderFacts) -> Iterator[Finding]:
+    """Threads that read HDF5 wait for each other: h5py lets one thread of a process in at a time.
+
+    The lock is one for all files and all objects of a process. So more threads read and decode no faster, and
+    a file handle of its own for each thread does not help. iotrace sees a thread asleep in a call of h5py,
+    outside of any read, while another thread is in one.
+
+    Remedy: processes in place of threads, as DataLoader's workers or a ProcessPoolExecutor.
+    """
+    making = facts.making
+    gain_ms = min(facts.bound_ms, making.locked_ms)
+    if not facts.is_waited_for or not is_worth(gain_ms, facts):
+        return
+    yield finding(
+        facts,
+        text=(
+            f"{making.sharing_lock} threads wait for h5py's lock, which lets one in at a time: "
+            f"{making.locked_ms:.1f} ms of wait a step"
+        ),
+        how="read in processes in place of threads; one file handle for each thread does not help",
+        remedy="read HDF5 in processes, not threads: h5py has one lock",
+        level=level(making.locked_ms, facts),
+        evidence={"locked_ms": making.locked_ms, "threads": float(making.sharing_lock), **which(facts)},
+        gain_ms=gain_ms,
+        cost_ms=making.locked_ms,
+        is_main_cause=making.locked_ms >= _LEADING * facts.wait_ms,
+        silences=("IO101", "IO102", "IO230"),
+    )
+
+
+def described(stage: PipelineStage) -> str:
+    """Say how busy a stage is, and what lies before it."""
+    who = stage.of if stage.makers != 1 else {"threads": "thread", "processes": "process"}[stage.of]
+    share = stage.busy if stage.busy < stage.makers - 0.05 else float(stage.makers)
+    text = f"stage {stage.name}: {share:.2g} of {stage.makers} {who} busy"
+    if stage.before is None:
+        return text
+    most = f" of {stage.before_limit}" if stage.before_limit else ""
+    return f"{text}, {stage.before:.1f}{most} items before it"

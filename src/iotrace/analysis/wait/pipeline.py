@@ -1,0 +1,124 @@
+"""The stages that make a loop's items: how busy each is, how much lies before it, which holds the loop up."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from iotrace.analysis.intervals import Times, distinct
+from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import PipelineStage
+from iotrace.analysis.table import sums
+from iotrace.analysis.wait.chains import Chains, makers_of
+from iotrace.session.names import KIND_ITEM
+
+_MOST_STAGES = 16
+_LEAST_SHARE = 0.05  # of the loop's wait: with less no stage holds the loop up
+
+
+def pipeline_of(analysis: RankAnalysis) -> list[PipelineStage]:
+    """Find the stages behind what the loop takes from queues and pools, the first one first."""
+    chains, kept = analysis.chains, analysis.kept
+    if chains is None or not len(kept) or analysis.loop.unknown_why:
+        return []
+    start_ns, end_ns = int(kept["start_ns"].min()), int(kept["end_ns"].max())
+    awaited = kept.awaited
+    items = _Items(analysis, chains, start_ns, end_ns)
+    worked = chains.worked(awaited)
+    found: list[PipelineStage] = []
+    for queue in items.backwards(awaited):
+        stage = items.stage(queue, worked.get(queue, 0) / len(kept) / 1e6)
+        if stage is not None:
+            found.append(stage)
+    most = max(found, key=lambda stage: stage.wait_ms, default=None)
+    wait_ms = int(kept.wait_ns.sum()) / len(kept) / 1e6
+    limits = most is not None and most.wait_ms > _LEAST_SHARE * wait_ms
+    return [replace(stage, slowest=limits and stage is most) for stage in reversed(found)]
+
+
+class _Items:
+    """All items that were handed over while the steps were measured, those of the loop among them."""
+
+    def __init__(self, analysis: RankAnalysis, chains: Chains, start_ns: int, end_ns: int) -> None:
+        self._analysis, self._chains, hops = analysis, chains, chains.hops
+        self._start_ns, self._end_ns = start_ns, end_ns
+        pools = [each.deliveries for each in analysis.loaders if each.description.pool]
+        of_loop = Deliveries.joined(pools)
+        of_loop = of_loop[hops.rows_of(of_loop) < 0]
+        self._all = Deliveries.joined([hops.deliveries, of_loop]) if len(of_loop) else hops.deliveries
+        self._queue = np.concatenate((hops.queue, -1 - of_loop["loader"]))
+        self._makers = makers_of(self._all, analysis.rank.main.pid)
+
+    def backwards(self, awaited: Deliveries) -> list[int]:
+        """List the queues and pools that the loop's items came through, the last one first."""
+        found = [*dict.fromkeys(self._chains.queues_of(awaited).tolist())]
+        for queue in found:  # which grows
+            rows = np.flatnonzero((self._queue == queue) & self._all.made)
+            inside, _ = self._chains.inside(self._all[rows])
+            before = distinct(self._chains.hops.queue[inside]).tolist()
+            found += [each for each in before if each not in found and len(found) < _MOST_STAGES]
+        return found
+
+    def stage(self, queue: int, wait_ms: float) -> PipelineStage | None:
+        """Sum up who puts into a queue; None where nothing is known of their making."""
+        rows = np.flatnonzero((self._queue == queue) & self._all.made)
+        own = self._all[rows]
+        within = (own["prepared_ns"] > self._start_ns) & (own["taken_ns"] < self._end_ns)
+        rows, own = rows[within], own[within]
+        if not len(own):
+            return None
+        inside, of = self._chains.inside(own)
+        taken = self._chains.hops.deliveries
+        waits = self._clipped(taken["wait_start_ns"][inside], taken["delivered_ns"][inside])
+        first = np.searchsorted(of, np.arange(len(own)))
+        waited = sums(waits, first, np.searchsorted(of, np.arange(len(own)), side="right"))
+        busy_ns = self._clipped(own["taken_ns"], own["prepared_ns"]) - waited
+        makers, main = distinct(self._makers[rows]), self._analysis.rank.main.pid
+        name, puts = self._called(queue)
+        length = self._chains.hops.length[inside]
+        limits = [self._limit(each) for each in distinct(self._chains.hops.queue[inside]).tolist()]
+        known = length >= 0
+        return PipelineStage(
+            name=name,
+            makers=len(makers),
+            of="threads" if (makers >> 32 == main).any() else "processes",
+            busy=int(busy_ns.sum()) / (self._end_ns - self._start_ns),
+            items=len(own),
+            item_ms=int(busy_ns.sum()) / len(own) / 1e6,
+            on_cpu_fraction=self._on_cpu(own, int(busy_ns.sum())),
+            before=float(length[known].mean()) if known.any() else None,
+            before_limit=next(iter(filter(None, limits)), None),
+            puts=puts,
+            wait_ms=wait_ms,
+        )
+
+    def _clipped(self, starts: Times, ends: Times) -> Times:
+        inside = np.minimum(ends, self._end_ns) - np.maximum(starts, self._start_ns)
+        return np.asarray(np.maximum(0, inside))
+
+    def _called(self, queue: int) -> tuple[str, str]:
+        """Return what makes the items of a queue or a pool, and its class."""
+        about = self._chains.hops.queues[queue] if queue >= 0 else None
+        if about is not None:
+            return about.by, about.of
+        pools = {each.number: each.description for each in self._analysis.inputs.pools}
+        pool = pools.get(-1 - queue)
+        return ("", "") if pool is None else (pool.dataset, pool.pool)
+
+    def _limit(self, queue: int) -> int:
+        about = self._chains.hops.queues[queue] if queue >= 0 else None
+        return 0 if about is None else about.limit
+
+    def _on_cpu(self, own: Deliveries, busy_ns: int) -> float | None:
+        """Find the share of the making in which its threads computed; None where it was not timed."""
+        pids, cpu_ns, timed = own.maker(self._analysis.rank.main.pid), 0, 0
+        for process in self._analysis.rank.processes:
+            mine = own[pids == process.pid]
+            spans = process.spans[process.spans["kind"] == KIND_ITEM]
+            ends = (
+                process.spans["start_ns"][:0] if not len(spans) else spans["start_ns"] + spans["duration_ns"]
+            )
+            held = np.isin(ends, mine["prepared_ns"])
+            cpu_ns, timed = cpu_ns + int(spans["cpu_ns"][held].sum()), timed + int(held.sum())
+        return min(1.0, cpu_ns / busy_ns) if 2 * timed >= len(own) and busy_ns > 0 else None

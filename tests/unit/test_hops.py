@@ -1,0 +1,105 @@
+"""Items are followed from who took them to who made them, and through the stages in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
+from iotrace.analysis.loop.hops import Hops, Made, maker_key
+from iotrace.analysis.table import NONE, Columns
+from iotrace.analysis.wait.chains import Chains, makers_of
+
+PID = 100
+READER, DECODER, LOOP = 101, 102, PID
+
+
+def numbers(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def deliveries(**columns: Any) -> Deliveries:
+    """Batches made by threads of one process; `NONE` is what is not given."""
+    length = len(columns["wait_start_ns"])
+    known = {field: np.full(length, NONE) for field in FIELDS}
+    return Deliveries(Columns(length, {**known, **columns}), {})
+
+
+def test_an_item_is_found_by_its_number_within_its_process() -> None:
+    made = Made(
+        scope=numbers(1, 2, 0),
+        pool=numbers(4, 4, 7),
+        item=numbers(0, 0, 0),
+        pid=numbers(1, 2, 3),
+        tid=numbers(1, 2, 3),
+        taken_ns=numbers(0, 0, 0),
+        prepared_ns=numbers(5, 5, 5),
+        fed=numbers(0, 0, 0),
+    )
+    found = made.rows_of(numbers(2, 0, 3), numbers(4, 7, 4), numbers(0, 0, 0), numbers(9, 9, 9))
+    assert found.tolist() == [1, 2, -1]
+
+
+def test_items_of_one_number_come_in_order() -> None:
+    same = numbers(8, 8, 8)
+    made = Made(
+        scope=0 * same,
+        pool=same,
+        item=same,
+        pid=same,
+        tid=numbers(1, 2, 3),
+        taken_ns=0 * same,
+        prepared_ns=numbers(30, 10, 20),
+        fed=0 * same,
+    )
+    found = made.rows_of(0 * same, same, same, numbers(50, 15, 25))
+    assert made.tid[found].tolist() == [1, 2, 3]
+
+
+def chain() -> tuple[Chains, Deliveries]:
+    """A reader makes an item from 0 to 60, for which a decoder waits from 10 on, and works until 100."""
+    taken = deliveries(
+        wait_start_ns=numbers(10),
+        delivered_ns=numbers(60),
+        taken_ns=numbers(0),
+        prepared_ns=numbers(60),
+        tid=numbers(DECODER),
+        pid=numbers(PID),
+        maker_tid=numbers(READER),
+    )
+    unknown = numbers(-1)
+    hops = Hops(
+        taken, maker_key(numbers(PID), numbers(DECODER)), numbers(0), unknown, unknown, [], [None, None]
+    )
+    chains = Chains.__new__(Chains)
+    chains.hops, chains._main_pid = hops, PID
+    of_loop = deliveries(
+        loader=numbers(3),
+        wait_start_ns=numbers(40),
+        delivered_ns=numbers(100),
+        taken_ns=numbers(5),
+        prepared_ns=numbers(100),
+        tid=numbers(LOOP),
+        maker_tid=numbers(DECODER),
+    )
+    return chains, of_loop
+
+
+def test_a_stage_holds_what_it_took_while_it_made_an_item() -> None:
+    chains, of_loop = chain()
+    assert makers_of(of_loop, PID).tolist() == maker_key(numbers(PID), numbers(DECODER)).tolist()
+    rows, of = chains.inside(of_loop)
+    assert (rows.tolist(), of.tolist()) == ([0], [0])
+    later = of_loop.changed(taken_ns=numbers(20))
+    assert chains.inside(later)[0].tolist() == []
+
+
+def test_the_loops_wait_is_what_each_stage_did_meanwhile() -> None:
+    chains, of_loop = chain()
+    assert chains.worked(of_loop) == {-4: 40, 0: 20}  # from 60 on, and from 40 to 60
+
+
+def test_what_a_stage_waited_for_before_the_loop_did_costs_nothing() -> None:
+    chains, of_loop = chain()
+    assert chains.worked(of_loop.changed(wait_start_ns=numbers(70))) == {-4: 30}
