@@ -178,7 +178,8 @@ def test_a_baseline_is_set_and_the_run_passes_its_check(unet_run: Run, tmp_path:
             assert "/history?program=" in answer.url
         (kept,) = (runs / "baselines").iterdir()
         assert kept.name.endswith("Z-one.json")
-        assert "NOT WORSE" in ask(f"{server}/check?of=one").decode()
+        checked = ask(f"{server}/check?of=one").decode()
+        assert re.search(r'<h1 class="(good|warn)">NOT ', checked)  # or not clear: it is busy
         assert "Set one as a baseline" in ask(answer.url).decode()
         assert b"<table" in ask(f"{server}/run?of=baselines/{kept.name}")
 

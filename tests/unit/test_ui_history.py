@@ -177,8 +177,8 @@ def test_a_sweeps_runs_are_listed_for_it_and_are_no_history(tmp_path: Path) -> N
 
 def test_lines_need_two_runs_with_figures(runs: Path) -> None:
     found = histories(Index([runs]).entries())["python train.py"]
-    assert lines_of(found[:1], {}, None, 100, 20) is None
-    lines = lines_of(found, {found[2].place.path: "worse"}, found[0], 100, 24)
+    assert lines_of(found[:1], {}, 100, 20) is None
+    lines = lines_of(found, {found[2].place.path: "worse"}, 100, 24)
     assert lines is not None
-    assert (len(lines.worse), lines.own) == (1, (4.0, 4.0))
+    assert (len(lines.worse), lines.places["run-0"]) == (1, (4.0, 4.0))
     assert lines.text == "4 runs: from 20 to 10 steps/s, waits from 40 % to 40 %, 1 got worse"

@@ -77,7 +77,7 @@ class History:
             groups=_GROUPS,
             count=len(known[program]),
             rows=list(reversed(_rows(runs, by, judged))),
-            lines=lines_of(runs, self._index.standings, None, 1000.0, 120.0),
+            lines=lines_of(runs, self._index.standings, 1000.0, 120.0),
             waiting=job.done is None,
             problem="" if job.done is None else job.done.problem,
             keys={str(each.place.path): each.key for each in runs},
@@ -90,7 +90,7 @@ class History:
         several.sort(key=lambda pair: pair[1][-1].started_ns or 0, reverse=True)
         standings = self._index.standings
         shown = [
-            (program, runs[-1], len(runs), lines_of(runs, standings, None, 220.0, 40.0))
+            (program, runs[-1], len(runs), lines_of(runs, standings, 220.0, 40.0))
             for program, runs in several
         ]
         return html("programs.html", title="History", programs=shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -43,7 +44,7 @@ class Lists:
             query=query,
             sorts=SORTS,
             rows=shown,
-            trends={each.key: self._trend(each, known) for each in shown},
+            trends=self._trends(shown, known),
             found=len(rows),
             count=len(entries),
             page=page,
@@ -52,12 +53,10 @@ class Lists:
             states=sorted(Counter(filter(None, (each.state for each in entries))).items()),
         )
 
-    def _trend(self, entry: Entry, known: dict[str, list[Entry]]) -> Lines | None:
-        """Draw the runs of an entry's program, and where it is among them."""
-        runs = known.get(entry.program, [])
-        if entry not in runs:
-            return None
-        return lines_of(runs, self._index.standings, entry, _TREND_PX[0], _TREND_PX[1])
+    def _trends(self, rows: Sequence[Entry], known: dict[str, list[Entry]]) -> dict[str, Lines | None]:
+        """Draw the runs of each row's program."""
+        programs = {each.program for each in rows if each.program in known}
+        return {each: lines_of(known[each], self._index.standings, *_TREND_PX) for each in programs}
 
     async def ask(self, request: Request) -> Response:
         """Ask whether a session shall be deleted."""

@@ -16,7 +16,8 @@ _MARGIN = 4.0
 
 
 class Lines(msgspec.Struct, frozen=True, kw_only=True):
-    """Two lines in a box of `width` x `height`; `worse` are places of runs that got worse, `own` of one run.
+    """Two lines in a box of `width` x `height`; `places` are those of runs, `worse` of runs that got worse.
+
     `most` is the rate at the top.
 
     `text` says the same to who sees no picture.
@@ -27,13 +28,13 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     rate: str
     wait: str
     worse: list[tuple[float, float]]
-    own: tuple[float, float] | None
+    places: dict[str, tuple[float, float]]
     most: str
     text: str
 
 
 def lines_of(
-    runs: Sequence[Entry], standings: Mapping[Path, str], own: Entry | None, width: float, height: float
+    runs: Sequence[Entry], standings: Mapping[Path, str], width: float, height: float
 ) -> Lines | None:
     """Draw `runs`, the oldest on the left; None where fewer than two of them have figures."""
     shown = [each for each in runs if each.headline.steps_per_second is not None][-_MOST_RUNS:]
@@ -61,7 +62,7 @@ def lines_of(
         rate=_path(rate),
         wait=_path(wait),
         worse=worse,
-        own=None if own is None else rate.get(own.key),
+        places=rate,
         most=three_digits(most),
         text=_text(shown, len(worse)),
     )
