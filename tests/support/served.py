@@ -51,11 +51,12 @@ def session(
     started_ns: int = 10**18,
     verdict: str = "",
     headline: Headline | None = None,
+    commit: str = "",
 ) -> Path:
     """Make a session without any process, which has ended unless its exit code is None."""
     known = describe(["python", *(argv or ("train.py",))], PosixState(on=False), [], {})
     launcher = this_process() if exit_code is None else GONE
-    begin(directory, replace(known, launcher=launcher, started_ns=started_ns))
+    begin(directory, replace(known, launcher=launcher, started_ns=started_ns, commit=commit))
     if exit_code is not None:
         outcome = Outcome(exit_code=exit_code, ended_ns=started_ns + 90 * 10**9, duration_ns=90 * 10**9)
         write_document(directory / names.OUTCOME, outcome)

@@ -25,7 +25,7 @@ from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.launch.telemetry import amd, gpus
 from iotrace.launch.telemetry.gpus import Device, DevicePoller, Figure, FigureError, UnavailableError
 from iotrace.launch.telemetry.sidecar import Calibration, Sidecar
-from iotrace.launch.telemetry.start import _import_path, claim
+from iotrace.launch.telemetry.start import claim, import_path
 from iotrace.session import names
 from iotrace.sources.samples import DeviceRecord, read_sidecars
 from iotrace.sources.telemetry import SampledDevice, SampledProcess, Series, read_telemetry
@@ -585,11 +585,11 @@ def test_installed_packages_are_found_from_within_their_directory(
     packages = sysconfig.get_path("purelib")
     monkeypatch.setattr(sys, "path", [packages, str(tmp_path), "relative", ""])
     monkeypatch.chdir(packages)
-    assert {packages, str(tmp_path), f"{packages}/relative"} <= set(_import_path().split(":"))
+    assert {packages, str(tmp_path), f"{packages}/relative"} <= set(import_path().split(":"))
     monkeypatch.chdir(tmp_path)
-    assert str(tmp_path) not in _import_path().split(":")
+    assert str(tmp_path) not in import_path().split(":")
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert _import_path().split(":")[1:] == [packages, str(tmp_path)]
+    assert import_path().split(":")[1:] == [packages, str(tmp_path)]

@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from iotrace.analysis.results.top import Top
 from iotrace.errors import IotraceError
 from iotrace.session import names
 from iotrace.session.listing import Headline, list_sessions
 from iotrace.sweeps.kept import keep
-from iotrace.ui import jobs, pages
+from iotrace.ui import pages
+from iotrace.ui.contents import content_of
 from iotrace.ui.index import Index, Query, chosen
 from iotrace.ui.jobs import Jobs
-from iotrace.ui.metrics import metrics_text
 from iotrace.ui.places import SESSION, TRACE, Places
 from iotrace.ui.server import _listen
-from iotrace.ui.worker import REPORT, Task
+from iotrace.ui.tasks import REPORT, Task
 from tests.support.runs import PROJECT, in_process
 from tests.support.served import TOKEN, served, session, until_done
 from tests.unit.test_sweep import Machine, swept
@@ -285,23 +284,12 @@ def anyio_backend() -> str:
 
 
 def test_the_content_of_a_session_is_what_was_recorded(runs: Path) -> None:
-    before = jobs._content([runs / "slow"])
+    before = content_of([runs / "slow"])
     (runs / "slow" / names.OUT / "more").write_text("made by a reader")
-    assert jobs._content([runs / "slow"]) == before
+    assert content_of([runs / "slow"]) == before
     (runs / "slow" / "posix").mkdir(exist_ok=True)
     (runs / "slow" / "posix" / "1.io").write_text("recorded")
-    assert jobs._content([runs / "slow"]) != before
-
-
-def test_metrics_are_of_what_is_known() -> None:
-    top = Top(
-        schema_version=1, time_s=0.0, path="p", argv=[], state="running", window_steps=5, ranks=[], hosts=[],
-        notes=[],
-    )  # fmt: skip
-    text = metrics_text([('a"b\n', top, "hung")]).decode()
-    assert 'iotrace_hung{session="a\\"b\\n"} 1.0' in text
-    assert "iotrace_step_seconds{" not in text
-    assert text.endswith("# EOF\n")
+    assert content_of([runs / "slow"]) != before
 
 
 def test_the_next_free_port_is_taken() -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.system import devices_of
@@ -209,6 +210,8 @@ class Watch:
             file_groups=file_groups(wait, None, used_files(window))[0] if explained else [],
             processes=processes_now(window),
             gpus=gpus_now(window),
+            last_steps_ms=_each_ms(kept.duration_ns) if explained else [],
+            last_waits_ms=_each_ms(kept.wait_ns) if explained and not loop.unknown_why else [],
         )
 
     def _top(self, session: Session, windows: list[Window], ranks: list[TopRank], now_ns: int) -> Top:
@@ -236,6 +239,10 @@ class Watch:
             notes=_notes(session, self.live.calls_elsewhere),
             forecasts=[] if state in (ENDED, KILLED) else forecasts_of(session),
         )
+
+
+def _each_ms(lengths_ns: npt.NDArray[np.int64]) -> list[float]:
+    return [round(length_ns / 1e6, 3) for length_ns in lengths_ns.tolist()]
 
 
 def _why_unknown(window: Window) -> str:

@@ -14,9 +14,11 @@ import click
 from iotrace.cli.parameters import BEFORE_A_COMMAND, Size, import_numpy, io_option, log_option, output_option
 from iotrace.errors import LaunchError
 from iotrace.launch import traced_run, tracing_costs
+from iotrace.launch.metrics import Exporter
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 from iotrace.report.printing import echo
 from iotrace.session.names import DFTRACER, RECORDER
+from iotrace.session.serving import served_at, tunnel_to
 
 # With --quiet, the costs of tracing are measured after commands that took so long.
 _LONG_SECONDS = 10.0
@@ -77,6 +79,11 @@ _LONG_SECONDS = 10.0
     show_default=True,
     help="Drop the oldest POSIX calls of a session larger than SIZE, and keep their sums; or off.",
 )
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT|FILE.prom",
+    help="Serve metrics for Prometheus while CMD runs, on 127.0.0.1 unless HOST says so; or write FILE.prom.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print no line of iotrace, and write no timeline.")
 @log_option
 def run(
@@ -91,6 +98,7 @@ def run(
     telemetry: bool,
     telemetry_ms: int,
     most_bytes: int,
+    metrics: str | None,
     quiet: bool,
     log: tuple[str, ...],
 ) -> int:
@@ -104,11 +112,21 @@ def run(
     """
     torch = traced_run.settings(torch_steps, torch_options, torch_activities, cuda_snapshot)
     sampled_ms = telemetry_ms if telemetry else None
-    announce = (lambda _: None) if quiet else _announce
     if most_bytes and not telemetry and _is_given("most_bytes"):
         raise LaunchError("--max-size needs the sidecar, which --no-telemetry leaves out", "leave one out")
+    exporter = Exporter(metrics) if metrics is not None else None
+
+    def announce(directory: Path) -> None:
+        exported = exporter.start(directory) if exporter is not None else ""
+        if not quiet or exported.startswith("no "):
+            _announce(directory, exported, quiet)
+
     begun = time.monotonic()
-    done = traced_run.run(list(command), output, list(io), torch, sampled_ms, announce, most_bytes, io_by)
+    try:
+        done = traced_run.run(list(command), output, list(io), torch, sampled_ms, announce, most_bytes, io_by)
+    finally:
+        if exporter is not None:
+            exporter.stop()
     if done.first and (log or not quiet):  # one report for all launchers of a job
         _report(done.session, log, quiet)
     elif done.first and time.monotonic() - begun >= _LONG_SECONDS:
@@ -122,10 +140,17 @@ def _is_given(parameter: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _announce(directory: Path) -> None:
-    """Say that the command is traced, where to, and how to look meanwhile."""
+def _announce(directory: Path, exported: str, quiet: bool) -> None:
+    """Say that the command is traced, where to, and how to look meanwhile; `quiet`: only what failed."""
     shown = shlex.quote(str(directory))
-    lines = f"iotrace: tracing into {shown}", f"iotrace: while it runs: iotrace top {shown}"
+    lines = [f"iotrace: tracing into {shown}", f"iotrace: while it runs: iotrace top {shown}"]
+    if exported:
+        lines = [*([] if quiet else lines), f"iotrace: {exported}"]
+    with suppress(Exception):  # this line is a comfort alone
+        if not quiet and (address := served_at(directory)) is not None:
+            lines.append(f"iotrace: in the browser: {address}")
+            if tunnel := tunnel_to(address):
+                lines.append(f"iotrace: where the browser is, first: {tunnel}")
     with suppress(OSError, ValueError, AttributeError):  # standard error is full, closed, or nobody reads it
         echo(*lines, err=True)
 

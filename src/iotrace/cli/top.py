@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,6 @@ import click
 from iotrace.cli.parameters import PATH, ended_by_signals, import_numpy, json_option
 from iotrace.report.printing import visible_json
 from iotrace.session.listing import newest_session
-from iotrace.session.liveness import ENDED, KILLED
 
 if TYPE_CHECKING:
     from iotrace.analysis.results.top import Top
@@ -60,23 +58,18 @@ def top(session: Path | None, interval: float, count: int | None, steps: int, as
     Exit codes: 0 ended or interrupted, 1 SESSION cannot be read, 2 wrong usage.
     """
     import_numpy()
-    from iotrace.analysis.top import Watch
-    from iotrace.sources.live.session import LiveSession
+    from iotrace.analysis.looks import looks
 
-    watch = Watch(LiveSession(session or newest_session(Path())), steps)
+    path = session or newest_session(Path())
     try:
         with ended_by_signals(), _screen(as_json) as show:
-            while True:
-                began, used = time.monotonic(), time.process_time()
-                found = watch.look()
+            for number, found in enumerate(looks(path, interval, _MOST_CPU, steps), 1):
                 show(found)
-                count = None if count is None else count - 1
-                if found.state in (ENDED, KILLED) or count == 0:
-                    return 0
-                rest = (time.process_time() - used) / _MOST_CPU
-                time.sleep(max(0.0, max(interval, rest) - (time.monotonic() - began)))
+                if number == count:
+                    break
     except KeyboardInterrupt:
-        return 0
+        pass
+    return 0
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from iotrace.errors import IotraceError, SessionError, UsageError
 
 _PORT = 7333
 _LEAST_TOKEN = 16
-_NEEDS = ("starlette", "uvicorn", "prometheus_client")
+_NEEDS = ("starlette", "uvicorn")
 
 
 @click.command()
@@ -35,15 +35,16 @@ _NEEDS = ("starlette", "uvicorn", "prometheus_client")
     help="Listen on this address. All but this machine's own need --token.",
 )
 @click.option("--token", metavar="TOKEN", help="What a browser has to know; default: a random one.")
-@click.option("--read-only", is_flag=True, help="Let nobody delete a session.")
+@click.option("--read-only", is_flag=True, help="Let nobody delete a session or set a baseline.")
 def ui(
     directories: tuple[Path, ...], port: int, no_browser: bool, host: str, token: str | None, read_only: bool
 ) -> int:
     """Show all runs below DIR in the browser, live and past.
 
-    The default is this directory. The list shows sessions, sweeps, tunes and traces of torch.profiler. Each
-    has its report, views and timeline. Two runs can be compared. A run that goes on updates itself, and
-    /metrics serves its figures for Prometheus.
+    The default is this directory. The list shows sessions, sweeps, tunes, baselines and traces of
+    torch.profiler. Each has its report, views and timeline. Two runs can be compared, and all runs of a
+    program have a history that marks what got worse. A run that goes on updates itself, and /metrics serves
+    its figures for Prometheus.
 
     iotrace serves this machine only. A browser needs the token in the address that iotrace prints. iotrace ui
     needs the extra iotrace-agent[ui].

@@ -19,6 +19,7 @@ from pathlib import Path
 from iotrace.errors import LaunchError
 from iotrace.launch import capture_directory, child, posix
 from iotrace.launch.capture_directory import make_private
+from iotrace.launch.commit import commit_of
 from iotrace.launch.read_paths import added_read_paths
 from iotrace.launch.session_directory import TakenError, begin, job_of, may_join, numbered, task_of
 from iotrace.launch.telemetry.cgroups import count_oom_kills
@@ -195,6 +196,7 @@ def describe(
         not_captured=not_captured,
         torch=torch,
         launcher=this_process(),
+        commit=commit_of(Path(_working_directory())),
     )
 
 

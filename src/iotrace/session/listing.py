@@ -78,6 +78,7 @@ class ListedSession(msgspec.Struct, frozen=True, kw_only=True):
     headline: Headline | None = None
     host: str | None = None
     bytes: int | None = None
+    commit: str | None = None
     problem: str | None = None
 
 
@@ -186,6 +187,7 @@ def listed(path: Path, name: str) -> ListedSession:
         headline=None if stored is None else stored.headline,
         host=first.manifest.host,
         bytes=sum(size for _, size in files),
+        commit=first.manifest.commit or None,
     )
 
 

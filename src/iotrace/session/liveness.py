@@ -41,13 +41,9 @@ def state_of(launch: Path, manifest: Manifest, outcome: Outcome | None) -> str:
     """
     if outcome is not None:
         return ENDED
-    launcher = manifest.launcher
-    if (
-        launcher is not None
-        and _is_here(launcher.node, launcher.boot_id)
-        and launcher.pid_namespace == _pid_namespace()
-    ):
-        if _start_ticks(launcher.pid) == launcher.start_ticks:
+    launcher_here = None if manifest.launcher is None else launcher_lives(manifest.launcher)
+    if launcher_here is not None:
+        if launcher_here:
             return RUNNING
         processes = _documents(launch.glob(f"{names.PROCESSES}/*/{names.PROCESS}"))
         sidecars = _documents(launch.glob(f"{names.TELEMETRY}/*/{names.RECORDS}"))
@@ -55,6 +51,13 @@ def state_of(launch: Path, manifest: Manifest, outcome: Outcome | None) -> str:
         return RUNNING if lives else KILLED
     heard_seconds = last_heard_seconds(launch)
     return RUNNING if heard_seconds is not None and heard_seconds < _FRESH_SECONDS else UNKNOWN
+
+
+def launcher_lives(launcher: Launcher) -> bool | None:
+    """Return whether the process that described itself so lives; None where that is not to be seen here."""
+    if not _is_here(launcher.node, launcher.boot_id) or launcher.pid_namespace != _pid_namespace():
+        return None
+    return _start_ticks(launcher.pid) == launcher.start_ticks
 
 
 def last_heard_seconds(launch: Path) -> float | None:

@@ -51,7 +51,8 @@ class Manifest(msgspec.Struct, frozen=True):
 
     `telemetry_ms` is how often processes are sampled, None where they are not.
     `job` is the scheduler's job and step, `task` the launcher's task of it; empty where there is none.
-    `torch` holds the settings of the torch profiler, under the agent's names for them.
+    `torch` holds the settings of the torch profiler, under the agent's names for them. `commit` is what the
+    working directory's git repository had checked out; empty where that is not known.
     """
 
     format: _Int
@@ -69,6 +70,7 @@ class Manifest(msgspec.Struct, frozen=True):
     not_captured: list[NotCaptured] = []
     torch: dict[str, str] = {}
     launcher: Launcher | None = None  # without it a session counts as one of another host
+    commit: str = ""
 
 
 class _Versioned(msgspec.Struct):

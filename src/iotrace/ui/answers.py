@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -15,6 +16,7 @@ from iotrace.ui.jobs import Job
 
 # How long a page is waited for before one says that it is being made.
 PATIENCE_S = 2.0
+_MOST_FORM_BYTES = 1 << 16
 
 
 class RefusedError(Exception):
@@ -39,6 +41,20 @@ async def found(index: Index, key: str) -> Entry:
     if entry.problem is not None:
         raise RefusedError(f"{key}: {entry.problem}", HTTPStatus.OK, "Not readable")
     return entry
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Read what a page's form sends.
+
+    Raises:
+        RefusedError: it is too long to be one of ours.
+    """
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _MOST_FORM_BYTES:
+            raise RefusedError("That is too long for a form.", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    return dict(parse_qsl(body.decode(errors="replace")))
 
 
 def refused(_: Request, error: Exception) -> Response:

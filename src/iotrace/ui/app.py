@@ -18,6 +18,7 @@ from starlette.routing import Route
 from iotrace.ui import pages
 from iotrace.ui.access import Guard
 from iotrace.ui.answers import RefusedError, html, refused
+from iotrace.ui.history import History
 from iotrace.ui.index import Index
 from iotrace.ui.jobs import Jobs
 from iotrace.ui.lists import Lists
@@ -31,6 +32,7 @@ def application(roots: Sequence[Path], token: str, host: str, read_only: bool, d
     """Make the application that serves `roots`; `directory` is its own, for what analyses make."""
     index, jobs, feeds = Index(roots), Jobs(directory), Feeds(directory)
     lists, runs, timelines = Lists(index, read_only), Runs(index, jobs, read_only), Timelines(index, jobs)
+    history = History(index, jobs, read_only)
     running = Running(index, feeds)
 
     @asynccontextmanager
@@ -48,6 +50,8 @@ def application(roots: Sequence[Path], token: str, host: str, read_only: bool, d
         Route("/run", runs.show),
         Route("/file", runs.file),
         Route("/compare", runs.compare),
+        Route("/history", history.show),
+        Route("/check", history.check),
         Route("/live", running.events),
         Route("/metrics", running.metrics),
         Route("/timeline", timelines.begin),
@@ -59,6 +63,7 @@ def application(roots: Sequence[Path], token: str, host: str, read_only: bool, d
     ]
     if not read_only:
         routes += [Route("/delete", lists.ask), Route("/delete", lists.delete, methods=["POST"])]
+        routes += [Route("/baseline", history.set_baseline, methods=["POST"])]
     handlers: dict[Any, Any] = {404: _missing, RefusedError: refused}
     guard = Middleware(Guard, token=token, host=host)
     return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers, lifespan=lifespan)

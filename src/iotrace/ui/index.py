@@ -18,8 +18,9 @@ from iotrace.session.hangs import status_of
 from iotrace.session.listing import Headline, listed
 from iotrace.session.liveness import ENDED, KILLED, RUNNING, UNKNOWN
 from iotrace.session.masks import masked
+from iotrace.session.reading import read_whole
 from iotrace.sweeps.kept import kept
-from iotrace.ui.places import CLOSED, SESSION, SWEEP, TRACE, TUNE, Place, Places
+from iotrace.ui.places import BASELINE, CLOSED, SESSION, SWEEP, TRACE, TUNE, Place, Places
 
 FAILED, DAMAGED = "failed", "damaged"
 _FRESH_SECONDS = 1.0  # a list that is not older is shown again
@@ -40,6 +41,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     host: str | None = None
     bytes: int | None = None
+    commit: str | None = None
     problem: str | None = None
 
     @property
@@ -54,9 +56,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Query(NamedTuple):
-    """What of the list is asked for, as its address says it."""
+    """What of the list is asked for, as its address says it; `within` is a sweep whose runs are."""
 
     text: str = ""
+    within: str = ""
     verdict: str = ""
     state: str = ""
     sort: str = "started"
@@ -64,6 +67,20 @@ class Query(NamedTuple):
 
 
 _Known = tuple[tuple[int, ...], float, Entry]  # the signature of its files, when it was read, what was read
+
+
+def histories(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Return the runs of each program that have ended, by time; a sweep's runs differ by its settings."""
+    found: dict[str, list[Entry]] = {}
+    entries = list(entries)
+    sweeps = tuple(f"{each.key}/" for each in entries if each.place.kind in (SWEEP, TUNE))
+    for each in entries:
+        ended = each.state in (ENDED, FAILED) and each.started_ns is not None
+        if each.place.kind == SESSION and ended and each.program and not each.key.startswith(sweeps):
+            found.setdefault(each.program, []).append(each)
+    for runs in found.values():
+        runs.sort(key=lambda each: each.started_ns or 0)
+    return found
 
 
 class Index:
@@ -76,6 +93,9 @@ class Index:
         self._lock = threading.Lock()
         self._entries: dict[str, Entry] = {}
         self._looked = 0.0
+        self.standings: dict[
+            Path, str
+        ] = {}  # how runs compare with those before them, where that was looked at
 
     def entries(self) -> list[Entry]:
         """List what is there."""
@@ -96,6 +116,10 @@ class Index:
                 return None
             found = self._entries[key] = self._entry(found.place)
             return found
+
+    def root_of(self, path: Path) -> Path | None:
+        """Return the served directory that `path` lies below; None where it is that itself."""
+        return next((root for root in self._places.roots if root in path.parents), None)
 
     def learn(self, entry: Entry, verdict: str, headline: Headline) -> None:
         """Show in the list what an analysis has found, as long as the files are the same."""
@@ -124,7 +148,7 @@ class Index:
 def _is_old(known: _Known, now: float) -> bool:
     """Whether it may be otherwise now, although no file's time says so."""
     _, then, entry = known
-    if entry.state in (ENDED, FAILED, KILLED, DAMAGED, None):
+    if entry.state in (ENDED, FAILED, KILLED, DAMAGED, BASELINE, None):
         return False
     return entry.is_live or now - then > _AGAIN_SECONDS
 
@@ -148,6 +172,8 @@ def _read(place: Place) -> Entry:
             return _session(place)
         if place.kind in (SWEEP, TUNE):
             return _sweep(place)
+        if place.kind == BASELINE:
+            return _baseline(place)
         if place.kind == TRACE:
             return Entry(place=place, program="a trace of torch.profiler", bytes=place.path.stat().st_size)
     except (OSError, IotraceError) as error:
@@ -177,6 +203,44 @@ def _session(place: Place) -> Entry:
         seconds=found.seconds,
         host=found.host,
         bytes=found.bytes,
+        commit=found.commit,
+    )
+
+
+class _Verdict(msgspec.Struct):
+    text: str
+    kind: str | None = msgspec.field(name="class", default=None)
+
+
+class _Ran(msgspec.Struct):
+    argv: list[str] = []
+    host: str | None = None
+    started_ns: int | None = None
+    commit: str | None = None
+
+
+class _Kept(msgspec.Struct):
+    """What the list shows of a report that was kept."""
+
+    session: _Ran
+    verdict: _Verdict
+
+
+def _baseline(place: Place) -> Entry:
+    try:
+        found = msgspec.json.decode(read_whole(place.path), type=_Kept)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Entry(place=place, state=DAMAGED, problem="is no report that this iotrace reads")
+    return Entry(
+        place=place,
+        program=_program(found.session.argv),
+        verdict=found.verdict.text,
+        headline=Headline(verdict_class=found.verdict.kind),
+        state=BASELINE,
+        started_ns=found.session.started_ns,
+        host=found.session.host,
+        bytes=place.path.stat().st_size,
+        commit=found.session.commit,
     )
 
 
@@ -220,7 +284,8 @@ def chosen(entries: Iterable[Entry], query: Query) -> list[Entry]:
     found = [
         each
         for each in entries
-        if (not query.verdict or each.headline.verdict_class == query.verdict)
+        if (not query.within or each.key.startswith(f"{query.within}/"))
+        and (not query.verdict or each.headline.verdict_class == query.verdict)
         and (not query.state or each.state == query.state)
         and all(word in _text(each) for word in words)
     ]

@@ -8,12 +8,12 @@ import os
 import shutil
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from iotrace.session import names
-from iotrace.ui.worker import DONE, Done, Task, decoded, encoded
+from iotrace.ui.contents import content_of
+from iotrace.ui.tasks import DONE, Done, Task, decoded, encoded
 
 _AT_ONCE = 2
 _MOST_SECONDS = 600.0
@@ -51,7 +51,7 @@ class Jobs:
 
     async def get(self, task: Task, seconds: float) -> Job:
         """Return the task's job; waits at most `seconds` for its end."""
-        content = await asyncio.to_thread(_content, map(Path, task.paths))
+        content = await asyncio.to_thread(content_of, map(Path, [*task.paths, *task.baselines]))
         name = hashlib.sha256(encoded(task) + content).hexdigest()[:24]
         job = self._jobs.get(name)
         if job is None:
@@ -130,20 +130,3 @@ class Jobs:
 
 def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _content(paths: Iterable[Path]) -> bytes:
-    """Tell contents apart by the files' names, sizes and times; what readers make of a session is no part."""
-    found = hashlib.sha256()
-    for path in paths:
-        tree = os.walk(path) if path.is_dir() else iter([(str(path.parent), list[str](), [path.name])])
-        for root, directories, files in tree:
-            if Path(root) == path and names.OUT in directories:
-                directories.remove(names.OUT)
-            directories.sort()
-            for name in sorted(set(files) - {names.COSTS, names.FILES}):
-                with suppress(OSError):  # deleted meanwhile
-                    status = os.lstat(os.path.join(root, name))
-                    line = f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0"
-                    found.update(os.fsencode(os.path.join(root, "")) + os.fsencode(line))
-    return found.digest()

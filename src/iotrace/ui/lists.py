@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from http import HTTPStatus
-from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from iotrace.errors import IotraceError
 from iotrace.session.listing import delete_sessions
-from iotrace.ui.answers import RefusedError, found, html
-from iotrace.ui.index import SORTS, Entry, Index, Query, chosen
+from iotrace.ui.answers import RefusedError, form_of, found, html
+from iotrace.ui.index import SORTS, Entry, Index, Query, chosen, histories
 from iotrace.ui.places import SESSION
+from iotrace.ui.trend import Lines, lines_of
 
 _ROWS = 200  # of a page
-_MOST_FORM_BYTES = 1 << 16
+_TREND_PX = (96.0, 26.0)
 
 
 class Lists:
@@ -32,15 +33,18 @@ class Lists:
         query = Query(**{name: asked.get(name, default) for name, default in Query()._asdict().items()})
         entries = await asyncio.to_thread(self._index.entries)
         rows = await asyncio.to_thread(chosen, entries, query)
+        known = await asyncio.to_thread(histories, entries)
         pages = max(1, -(-len(rows) // _ROWS))
         number = asked.get("page", "")
         page = min(pages, max(1, int(number))) if number.isdecimal() and len(number) < 9 else 1
+        shown = rows[(page - 1) * _ROWS : page * _ROWS]
         return html(
             "list.html",
             title="Runs",
             query=query,
             sorts=SORTS,
-            rows=rows[(page - 1) * _ROWS : page * _ROWS],
+            rows=shown,
+            trends=self._trends(shown, known),
             found=len(rows),
             count=len(entries),
             page=page,
@@ -49,6 +53,11 @@ class Lists:
             states=sorted(Counter(filter(None, (each.state for each in entries))).items()),
         )
 
+    def _trends(self, rows: Sequence[Entry], known: dict[str, list[Entry]]) -> dict[str, Lines | None]:
+        """Draw the runs of each row's program."""
+        programs = {each.program for each in rows if each.program in known}
+        return {each: lines_of(known[each], self._index.standings, *_TREND_PX) for each in programs}
+
     async def ask(self, request: Request) -> Response:
         """Ask whether a session shall be deleted."""
         entry = await self._deletable(request.query_params.get("of", ""))
@@ -56,12 +65,7 @@ class Lists:
 
     async def delete(self, request: Request) -> Response:
         """Delete a session."""
-        body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > _MOST_FORM_BYTES:
-                raise RefusedError("That is too long for a form.", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        entry = await self._deletable(dict(parse_qsl(body.decode(errors="replace"))).get("of", ""))
+        entry = await self._deletable((await form_of(request)).get("of", ""))
         path = entry.place.path
         try:
             await asyncio.to_thread(delete_sessions, path.parent, [path.name])

@@ -1,8 +1,9 @@
-"""Runs that go on: `iotrace top` looks at each that somebody asks for, in a process of its own."""
+"""Runs that go on: a process of its own looks at each that somebody asks for, and tells what it sees."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -15,11 +16,12 @@ from iotrace.analysis.results.top import Top
 from iotrace.errors import IotraceError
 from iotrace.session.hangs import status_of
 
-_INTERVAL_S = "1"
+_INTERVAL_S = 1.0
 _LINE_BYTES = 64 << 20
 _PATIENCE_S = 60.0  # nobody has asked: the looking ends
 _HANG_EVERY_S = 5.0
-_CODE = "import sys; sys.path[:] = {path!r}; from iotrace.cli import main; main()"
+_MOST_CPU = 0.008  # of a core: where a look costs more, looks are rarer
+_CODE = "import sys; sys.path[:] = {path!r}; from iotrace.ui.live import look; look()"
 
 
 class Look:
@@ -78,11 +80,9 @@ class Feeds:
         # No module is imported from a directory that is served: the process has our path, and lies elsewhere.
         code = _CODE.format(path=[each for each in sys.path if each])
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            code,
-            *("top", "--json", "-i", _INTERVAL_S, str(path)),
+            *(sys.executable, "-c", code, str(path)),
             cwd=self._directory,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             limit=_LINE_BYTES,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -116,3 +116,12 @@ class Feeds:
         async with look.news:
             look.number += 1
             look.news.notify_all()
+
+
+def look() -> None:
+    """Write a line of JSON a look at the session on the command line, until its run has ended."""
+    from iotrace.analysis.looks import looks
+
+    for found in looks(Path(sys.argv[1]), _INTERVAL_S, _MOST_CPU):
+        sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+        sys.stdout.buffer.flush()

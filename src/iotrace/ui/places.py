@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
@@ -12,13 +13,15 @@ from typing import NamedTuple
 
 from iotrace.session import names
 from iotrace.session.reading import open_regular
+from iotrace.session.serving import MOST_DEPTH, key_of, prefixes
 
 SESSION, SWEEP, TUNE, TRACE, CLOSED = "session", "sweep", "tune", "trace", "closed"
-_MOST_DEPTH = 12
+BASELINE = "baseline"  # a report that `iotrace check --save-baseline` wrote, or `iotrace report --json`
 _LOOK_BYTES = 4096
 _SUFFIXES = (".json", ".json.gz")
 # What torch.profiler writes first; another program's events are no trace that a report is made of.
 _TRACE_WORDS = (b'"traceEvents"', b'"deviceProperties"', b'"schemaVersion"', b'"baseTimeNanoseconds"')
+_REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*\d+\s*,\s*"session"\s*:\s*\{')
 
 
 class Place(NamedTuple):
@@ -30,20 +33,18 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Walks the directories; follows no link below them. Files that are no traces are looked into once."""
+    """Walks the directories; follows no link below them. Each file is looked into once."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = [root.resolve() for root in roots]
-        self._traces: dict[tuple[str, int, int], bool] = {}
+        self._kinds: dict[tuple[str, int, int], str | None] = {}
 
     def walk(self) -> Iterator[Place]:
         """Yield what is there now."""
-        for number, root in enumerate(self.roots):
-            prefix = "" if len(self.roots) == 1 else f"{number + 1}-{root.name}"
-            for kind, path in self._below(str(root), _MOST_DEPTH):
-                relative = os.path.relpath(path, root)
-                own = (prefix or root.name) if relative == "." else f"{prefix}/{relative}".lstrip("/")
-                yield Place(os.fsencode(own).decode(errors="backslashreplace"), kind, Path(path))
+        for root, prefix in zip(self.roots, prefixes(self.roots), strict=True):
+            for kind, path in self._below(str(root), MOST_DEPTH):
+                if (key := key_of(Path(path), root, prefix)) is not None:
+                    yield Place(key, kind, Path(path))
 
     def _below(self, directory: str, depth: int) -> Iterator[tuple[str, str]]:
         """Yield kinds and paths; a session holds no others, a sweep holds those of its runs."""
@@ -67,22 +68,22 @@ class Places:
                 if each.is_dir(follow_symlinks=False):
                     if depth and each.name != "node_modules":
                         yield from self._below(each.path, depth - 1)
-                elif each.name.endswith(_SUFFIXES) and self._is_trace(each):
-                    yield TRACE, each.path
+                elif each.name.endswith(_SUFFIXES) and (found_kind := self._kind(each)) is not None:
+                    yield found_kind, each.path
             except OSError:  # deleted meanwhile
                 continue
 
-    def _is_trace(self, entry: os.DirEntry[str]) -> bool:
+    def _kind(self, entry: os.DirEntry[str]) -> str | None:
         status = entry.stat(follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
-            return False
+            return None
         known = entry.path, status.st_mtime_ns, status.st_size
-        if known not in self._traces:
-            self._traces[known] = _looks_like_a_trace(Path(entry.path))
-        return self._traces[known]
+        if known not in self._kinds:
+            self._kinds[known] = _kind_of(Path(entry.path))
+        return self._kinds[known]
 
 
-def _looks_like_a_trace(path: Path) -> bool:
+def _kind_of(path: Path) -> str | None:
     try:
         with open_regular(path, inside=True) as file:
             if path.suffix == ".gz":
@@ -91,5 +92,7 @@ def _looks_like_a_trace(path: Path) -> bool:
             else:
                 begin = file.read(_LOOK_BYTES)
     except (OSError, EOFError, zlib.error):
-        return False
-    return any(word in begin for word in _TRACE_WORDS)
+        return None
+    if _REPORT.match(begin) and path.suffix == ".json":
+        return BASELINE
+    return TRACE if any(word in begin for word in _TRACE_WORDS) else None

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from iotrace.analysis.results.top import Top, TopRank
+from iotrace.export.metrics import CONTENT_TYPE, metrics_text
+from iotrace.report.page.charts import HEIGHT, bars
 from iotrace.report.words import soon
 from iotrace.ui import pages
 from iotrace.ui.answers import found
 from iotrace.ui.index import Entry, Index
 from iotrace.ui.live import Feeds, Look
-from iotrace.ui.metrics import KIND, metrics_text
 
 _FIRST_LOOK_S = 4.0
 
@@ -36,9 +39,14 @@ class Running:
             return
         async for look in self._feeds.follow(entry.place.path):
             if look.top is not None:
-                shown = pages.page("look.html", top=look.top, hang=look.hang, soon=soon(look.top.forecasts))
-                yield _event("look", shown)
+                yield _event("look", self._shown(look, look.top))
         yield _event("over", "")
+
+    def _shown(self, look: Look, top: Top) -> str:
+        steps = [_strip(rank) for rank in top.ranks if rank.last_steps_ms]
+        return pages.page(
+            "look.html", top=top, hang=look.hang, soon=soon(top.forecasts), strip=steps[0] if steps else None
+        )
 
     async def metrics(self, _: Request) -> Response:
         """Write the live runs' figures for Prometheus; a run has them from the second look on."""
@@ -47,7 +55,23 @@ class Running:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.gather(*map(_seen, looks.values())), _FIRST_LOOK_S)
         seen = [(key, look.top, look.state) for key, look in looks.items() if look.top is not None]
-        return Response(metrics_text(seen), headers={"Content-Type": KIND})
+        return Response(metrics_text(seen), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _strip(rank: TopRank) -> dict[str, Any]:
+    """Draw the newest steps, the oldest on the left: what each waited at the bottom, the rest above it."""
+    steps_ms, waits_ms = rank.last_steps_ms, rank.last_waits_ms or [0.0] * len(rank.last_steps_ms)
+    rest_ms = [max(0.0, step - wait) for step, wait in zip(steps_ms, waits_ms, strict=True)]
+    wait, rest = bars([waits_ms, rest_ms], max(steps_ms) or 1.0)
+    return {
+        "count": len(steps_ms),
+        "height": HEIGHT,
+        "wait": wait,
+        "rest": rest,
+        "most_ms": max(steps_ms),
+        "least_ms": min(steps_ms),
+        "known": bool(rank.last_waits_ms),
+    }
 
 
 async def _seen(look: Look) -> None:

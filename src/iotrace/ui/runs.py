@@ -13,8 +13,8 @@ from iotrace.ui import pages
 from iotrace.ui.answers import PATIENCE_S, RefusedError, found, html, unfinished
 from iotrace.ui.index import Entry, Index
 from iotrace.ui.jobs import Job, Jobs
-from iotrace.ui.places import SESSION, SWEEP, TRACE, TUNE
-from iotrace.ui.worker import COMPARISON, PAGE, REPORT, SWEEP as A_SWEEP, Done, Shown, Task, decoded
+from iotrace.ui.places import BASELINE, SESSION, SWEEP, TRACE, TUNE
+from iotrace.ui.tasks import COMPARISON, PAGE, REPORT, SWEEP as A_SWEEP, Done, Shown, Task, decoded
 
 _KINDS = {"json": "application/json", "csv": "text/csv; charset=utf-8"}
 
@@ -77,12 +77,25 @@ class Runs:
         if (waiting := unfinished(job, "The runs are being compared")) is not None:
             return waiting
         text = await asyncio.to_thread((job.directory / PAGE).read_text, errors="replace")
-        framed, policy = pages.framed(text, entry=None, both=both, tabs=[], name="", files=[], deletes=False)
+        framed, policy = pages.framed(
+            text,
+            entry=None,
+            both=both,
+            tabs=[],
+            name="",
+            files=[],
+            deletes=False,
+            is_sweep=False,
+            has_history=False,
+        )
         return HTMLResponse(framed.encode(errors="replace"), headers={"Content-Security-Policy": policy})
 
     async def _job(self, entry: Entry) -> Job:
-        kind = A_SWEEP if entry.place.kind in (SWEEP, TUNE) else REPORT
-        task = Task(kind=kind, paths=[str(entry.place.path)], traces=entry.place.kind == TRACE)
+        path, kind = str(entry.place.path), entry.place.kind
+        if kind == BASELINE:
+            task = Task(kind=REPORT, baselines=[path])
+        else:
+            task = Task(kind=A_SWEEP if kind in (SWEEP, TUNE) else REPORT, paths=[path], traces=kind == TRACE)
         return await self._jobs.get(task, PATIENCE_S)
 
     def _bar(self, entry: Entry, done: Done, name: str) -> dict[str, object]:
@@ -92,6 +105,10 @@ class Runs:
             "both": [],
             "name": name,
             "tabs": [(view, VIEWS[view].shows) for view in done.views],
+            "is_sweep": entry.place.kind in (SWEEP, TUNE),
+            "has_history": entry.place.kind in (SESSION, BASELINE)
+            and bool(entry.program)
+            and not entry.is_live,
             "files": [] if entry.is_live else ["json", "csv"] if name else ["json"],
             "deletes": not self._read_only and entry.place.kind == SESSION and not entry.is_live,
         }

@@ -17,6 +17,7 @@ import uvicorn
 
 from iotrace.errors import IotraceError
 from iotrace.report.printing import echo
+from iotrace.session.serving import LOOPBACK, announced, tunnel_to
 from iotrace.ui.access import is_loopback
 from iotrace.ui.app import application
 
@@ -48,8 +49,10 @@ def serve(roots: Sequence[Path], host: str, port: int, token: str, read_only: bo
         )
         if port not in (0, used):
             echo(f"iotrace: port {port} is in use: {used} is the next free one", err=True)
-        _tell(roots, host, used, token, browser)
-        _Server(config).run([listening])
+        address = _address(host, used)
+        _tell(roots, address, token, browser)
+        with announced(address, roots):
+            _Server(config).run([listening])
 
 
 def _listen(host: str, port: int) -> tuple[socket.socket, int]:
@@ -70,12 +73,16 @@ def _listen(host: str, port: int) -> tuple[socket.socket, int]:
     raise IotraceError(f"ports {port} to {port + _TRIES - 1} are in use", "choose another --port N")
 
 
-def _tell(roots: Sequence[Path], host: str, port: int, token: str, browser: bool) -> None:
-    name = "127.0.0.1" if is_loopback(host) else host if host not in ("0.0.0.0", "::") else platform.node()
-    where = f"http://{f'[{name}]' if ':' in name else name}:{port}/?token={token}"
+def _address(host: str, port: int) -> str:
+    name = LOOPBACK if is_loopback(host) else host if host not in ("0.0.0.0", "::") else platform.node()
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}"
+
+
+def _tell(roots: Sequence[Path], address: str, token: str, browser: bool) -> None:
+    where = f"{address}/?token={token}"
     echo(f"serves  {', '.join(map(str, roots))}", f"open    {where}")
-    if os.environ.get("SSH_CONNECTION") and is_loopback(host):
-        echo(f"first   ssh -L {port}:127.0.0.1:{port} {platform.node()}     where the browser is")
+    if tunnel := tunnel_to(address):
+        echo(f"first   {tunnel}     where the browser is")
     elif browser and sys.stdout.isatty() and (sys.platform == "darwin" or os.environ.get("DISPLAY")):
         webbrowser.open(where)
     echo("until   Ctrl-C")

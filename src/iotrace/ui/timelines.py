@@ -15,7 +15,7 @@ from iotrace.ui.answers import PATIENCE_S, RefusedError, found, unfinished
 from iotrace.ui.index import Index
 from iotrace.ui.jobs import Job, Jobs
 from iotrace.ui.places import SESSION, TRACE as A_TRACE
-from iotrace.ui.worker import TIMELINE, TRACE, Task
+from iotrace.ui.tasks import TIMELINE, TRACE, Task
 from iotrace.viewer.server import UI_POLICY, page, perfetto_ui
 
 _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")

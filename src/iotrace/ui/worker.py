@@ -5,62 +5,41 @@ It has a bound of memory: a session that needs more blocks nobody else.
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from iotrace.errors import IotraceError
-from iotrace.session.listing import Headline
-from iotrace.viewer.view import View
+from iotrace.errors import IotraceError, SessionError
+from iotrace.session.reading import read_whole
+from iotrace.ui.tasks import (
+    CHECK,
+    COMPARISON,
+    DONE,
+    HISTORY,
+    PAGE,
+    REPORT,
+    REPORT_JSON,
+    SWEEP,
+    TIMELINE,
+    TRACE,
+    Done,
+    Shown,
+    Task,
+    decoded,
+    encoded,
+)
 
 if TYPE_CHECKING:
     from iotrace.analysis.results import Report
     from iotrace.report.blocks import Table
+    from iotrace.viewer.view import View
 
-REPORT, COMPARISON, TIMELINE, SWEEP = "report", "comparison", "timeline", "sweep"
-PAGE, DONE, TRACE = "page.html", "done.json", "timeline.pftrace"
-_Kind = TypeVar("_Kind")
 _THREADS = "OPENBLAS_NUM_THREADS"
-
-
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What to make of `paths`: sessions, or traces where `traces` says so. `at` chooses a timeline's view."""
-
-    kind: str
-    paths: list[str]
-    traces: bool = False
-    at: dict[str, str] = {}
-
-
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of a view as its tab shows it; `looks`: each row's place in the timeline, as (--around, 7)."""
-
-    title: str
-    headings: list[str]
-    texts: list[bool]
-    rows: list[list[str]]
-    more: int = 0
-    unknown: str = ""
-    notes: list[str] = []
-    looks: list[list[str]] = []
-
-
-class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """How a task ended: `problem` says why nothing was made."""
-
-    problem: str = ""
-    verdict: str = ""
-    headline: Headline = Headline()
-    views: list[str] = []
-    view: View | None = None
-
-
 _MOST_ROWS = 1000  # of a tab's table; CSV and JSON have all
 
 
@@ -90,6 +69,8 @@ def _report(task: Task, directory: Path) -> Done:
 
     if task.traces:
         report, columns = _report_of_traces(task.paths), None
+    elif task.baselines:
+        report, columns = _kept_report(Path(task.baselines[0])), None
     else:
         from iotrace.analysis.rank import SessionAnalysis
         from iotrace.analysis.report import analyse
@@ -99,7 +80,7 @@ def _report(task: Task, directory: Path) -> Done:
         report = analyse(analysis)
         columns = columns_of(analysis, report)
     (directory / PAGE).write_bytes(report_page(report, columns).encode(errors="replace"))
-    (directory / "report.json").write_bytes(encode_json(report))
+    (directory / REPORT_JSON).write_bytes(encode_json(report))
     views = filled(report)
     for name in views:
         _write_view(directory, name, tables_of(name, report))
@@ -143,6 +124,16 @@ def _report_of_traces(paths: Sequence[str]) -> Report:
     return report_of_parts([trace_part(read_kineto(Path(path)), 30.0) for path in paths])
 
 
+def _kept_report(path: Path) -> Report:
+    from iotrace.analysis.compare.basis import parse_report
+    from iotrace.analysis.results import Report
+
+    try:
+        return msgspec.convert(parse_report(read_whole(path), path), Report)
+    except msgspec.ValidationError as error:
+        raise SessionError(f"{path} is of another iotrace: {error}", "make it again") from error
+
+
 def _comparison(task: Task, directory: Path) -> Done:
     if task.traces:
         from iotrace.analysis.compare.traces import compare_traces
@@ -184,8 +175,20 @@ def _sweep(task: Task, directory: Path) -> Done:
     seen = columns_of_runs(one for one in inside if Path(one).resolve().is_relative_to(path.resolve()))
     page = sweep_page(result, seen) if isinstance(result, SweepResult) else tune_page(result, seen)
     (directory / PAGE).write_bytes(page.encode(errors="replace"))
-    (directory / "report.json").write_bytes(encode_json(result))
+    (directory / REPORT_JSON).write_bytes(encode_json(result))
     return Done(verdict=result.verdict.text)
+
+
+def _history(task: Task, directory: Path) -> Done:
+    from iotrace.ui.judging import history
+
+    return history(task, directory)
+
+
+def _check(task: Task, directory: Path) -> Done:
+    from iotrace.ui.judging import check_against
+
+    return check_against(task, directory)
 
 
 def _timeline(task: Task, directory: Path) -> Done:
@@ -228,21 +231,9 @@ _MAKERS: dict[str, Callable[[Task, Path], Done]] = {
     COMPARISON: _comparison,
     SWEEP: _sweep,
     TIMELINE: _timeline,
+    HISTORY: _history,
+    CHECK: _check,
 }
-
-
-def encoded(value: Any) -> bytes:
-    """Return `value` as JSON in ASCII: the name of a file may be any bytes."""
-    return json.dumps(msgspec.to_builtins(value)).encode()
-
-
-def decoded(data: bytes, kind: type[_Kind]) -> _Kind:
-    """Undo `encoded`.
-
-    Raises:
-        ValueError: it is no JSON, or of another kind.
-    """
-    return msgspec.convert(json.loads(data), kind)
 
 
 if __name__ == "__main__":

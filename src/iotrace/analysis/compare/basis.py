@@ -33,6 +33,7 @@ class Ran(msgspec.Struct, frozen=True):
     argv: list[str] = []
     host: str | None = None
     started_ns: int | None = None
+    commit: str | None = None
     exit_code: int | None = None
     ended: bool = True
     state: str = "ended"

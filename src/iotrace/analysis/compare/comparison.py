@@ -150,6 +150,7 @@ def _differ(values: Sequence[float], spreads: Sequence[float]) -> bool:
 REST = "the rest of the step"
 PHASES = ("forward", "backward", "optimizer", "other")  # what the rest consists of, where it is known
 _WORTH_NAMING = 0.01  # of the step before
+_COMMIT = 12  # characters of a commit's hash
 _MOSTLY = 0.6  # of a cause's change: what one file has to change to stand for it
 
 
@@ -375,6 +376,7 @@ def _environment(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator
         for side in sides
     ]
     for what, values in (
+        ("commit", [(side.session.commit or "")[:_COMMIT] for side in sides]),
         ("Python", [_all(process.python for process in side.processes) for side in sides]),
         *((name, [each.get(name, "") for each in versions]) for name in {**versions[0], **versions[1]}),
         ("iotrace", [side.session.iotrace_version or "" for side in sides]),

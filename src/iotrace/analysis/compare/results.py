@@ -168,3 +168,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str] = []
     baselines: list[str] = []
     warnings: list[str] = []
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run compares with those before it; `kind` is empty where nothing is to be said.
+
+    `against` are the sessions that it was compared with: those since the last change.
+    """
+
+    kind: str = ""
+    text: str = ""
+    against: list[str] = []

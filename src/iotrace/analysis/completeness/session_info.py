@@ -19,6 +19,7 @@ def session_info(analysis: SessionAnalysis) -> SessionInfo:
         argv=session.manifest.argv,
         host=session.manifest.host,
         started_ns=session.manifest.started_ns,
+        commit=session.manifest.commit or None,
         exit_code=session.exit_code,
         signal=None if session.signal is None else signal_name(session.signal),
         oom_kills=session.oom_kills,

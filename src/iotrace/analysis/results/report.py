@@ -153,6 +153,7 @@ class SessionInfo(ReportPart, frozen=True, kw_only=True):
     argv: Annotated[list[str], figure("the traced command")]
     host: Annotated[str | None, figure("the first launcher's host", null="bare traces")] = None
     started_ns: Annotated[int | None, figure("when its command started (CLOCK_REALTIME)", null="bare traces")] = None
+    commit: Annotated[str | None, figure("what the git repository of the working directory had checked out", null="it is in none")] = None
     exit_code: Annotated[int | None, figure("its exit code; 128 + N where signal N ended it", null="an end was not seen, or a command still runs")] = None
     signal: Annotated[str | None, figure("name of the signal that ended the command itself", null="none did")] = None
     oom_kills: Annotated[int | None, figure("processes that the kernel ended during the run for lack of memory", null="the kernel does not say")] = None

@@ -41,6 +41,7 @@ class TopRank(ReportPart, frozen=True, kw_only=True):
     """A rank over its window: its newest measured steps of which everything is on disk.
 
     `age_s` is how long ago the newest of them ended, `idle_s` how long ago the newest step of all did.
+    `last_steps_ms` are these steps one by one, `last_waits_ms` their waits: of the rank in `verdict` alone.
     """
 
     rank: int
@@ -55,6 +56,8 @@ class TopRank(ReportPart, frozen=True, kw_only=True):
     file_groups: list[FileGroup]
     processes: list[TopProcess]
     gpus: list[TopGpu]
+    last_steps_ms: list[float] = msgspec.field(default_factory=list)
+    last_waits_ms: list[float] = msgspec.field(default_factory=list)
 
 
 class TopHost(ReportPart, frozen=True, kw_only=True):

@@ -112,13 +112,13 @@ def _lives(directory: Path) -> bool:
 
 
 def _spawn(session: Path, directory: Path, interval_ms: int, most_bytes: int) -> subprocess.Popen[bytes]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_OUTER)}
+    environment = outer_environment()
     environment["ZES_ENABLE_SYSMAN"] = "1"  # in the program it would change which devices torch sees
     if preloaded := os.environ.get(names.SIDECAR_PRELOAD_VARIABLE):
         environment["LD_PRELOAD"] = preloaded  # one may shift the program's time, and so the sidecar's
     arguments = map(str, (session, directory, interval_ms, most_bytes))
     return subprocess.Popen(
-        [sys.executable, "-IS", "-c", _CODE, _import_path(), *arguments],
+        [sys.executable, "-IS", "-c", _CODE, import_path(), *arguments],
         env=environment,
         cwd="/",
         stdin=subprocess.PIPE,
@@ -128,7 +128,12 @@ def _spawn(session: Path, directory: Path, interval_ms: int, most_bytes: int) ->
     )
 
 
-def _import_path() -> str:
+def outer_environment() -> dict[str, str]:
+    """Return the environment of a process of ours that is not traced, even where the launcher is."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OUTER)}
+
+
+def import_path() -> str:
     """Return this process's import path, iotrace first, absolute: the sidecar has another directory.
 
     The current directory is left out, unless installed packages lie there.

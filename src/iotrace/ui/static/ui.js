@@ -28,8 +28,21 @@
   // A run that goes on: what the server sends is shown as it comes, and at the end the report.
   const live = document.getElementById("live");
   if (live) {
-    const events = new EventSource(live.dataset.events);
-    events.addEventListener("look", (event) => { live.innerHTML = event.data; });
-    events.addEventListener("over", () => { events.close(); location.reload(); });
+    let events = null, since = 0;
+    const begin = () => {
+      events = new EventSource(live.dataset.events);
+      events.addEventListener("look", (event) => { live.innerHTML = event.data; since = Date.now(); });
+      events.addEventListener("over", () => { events.close(); location.reload(); });
+    };
+    // Between two looks the age of the figures goes on; a tab that nobody sees asks for nothing.
+    setInterval(() => {
+      const age = live.querySelector("[data-age]");
+      if (age) age.textContent = Math.round(Number(age.dataset.age) + (Date.now() - since) / 1000) + " s";
+    }, 1000);
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) events.close();
+      else if (events.readyState === EventSource.CLOSED) begin();
+    });
+    begin();
   }
 })();

@@ -1,0 +1,88 @@
+"""What the server asks of the process that analyses, and what that answers: plain data, as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import msgspec
+
+from iotrace.analysis.compare.results import Standing
+from iotrace.session.listing import Headline
+from iotrace.viewer.view import View
+
+REPORT, COMPARISON, TIMELINE, SWEEP, HISTORY = "report", "comparison", "timeline", "sweep", "history"
+CHECK = "check"
+PAGE, DONE, TRACE, REPORT_JSON = "page.html", "done.json", "timeline.pftrace", "report.json"
+_Kind = TypeVar("_Kind")
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What to make of `paths`: sessions, or traces where `traces` says so. `at` chooses a timeline's view.
+
+    `baselines` are reports that were kept: what to check a session against, or what to show.
+    """
+
+    kind: str
+    paths: list[str] = []
+    traces: bool = False
+    baselines: list[str] = []
+    at: dict[str, str] = {}
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of a view as its tab shows it; `looks`: each row's place in the timeline, as (--around, 7)."""
+
+    title: str
+    headings: list[str]
+    texts: list[bool]
+    rows: list[list[str]]
+    more: int = 0
+    unknown: str = ""
+    notes: list[str] = []
+    looks: list[list[str]] = []
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of a history: what its report says, and how it compares with those before it."""
+
+    path: str
+    verdict: str
+    headline: Headline
+    standing: Standing
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check says: lines with their labels, then tables."""
+
+    tone: str
+    text: str
+    lines: list[tuple[str, str]]
+    tables: list[Shown]
+    command: str
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """How a task ended: `problem` says why nothing was made."""
+
+    problem: str = ""
+    verdict: str = ""
+    headline: Headline = Headline()
+    views: list[str] = []
+    view: View | None = None
+    judged: list[Judged] = []
+    said: Said | None = None
+
+
+def encoded(value: Any) -> bytes:
+    """Return `value` as JSON in ASCII: the name of a file may be any bytes."""
+    return json.dumps(msgspec.to_builtins(value)).encode()
+
+
+def decoded(data: bytes, kind: type[_Kind]) -> _Kind:
+    """Undo `encoded`.
+
+    Raises:
+        ValueError: it is no JSON, or of another kind.
+    """
+    return msgspec.convert(json.loads(data), kind)
