@@ -86,7 +86,8 @@ REPORTED = [
     *_reported("15_finetrainers174", ("IO216",), ("IO102", "IO103", "IO407"), ranks=2, needs="cv2"),
     *_reported("17_deeplake1760", ("IO213",), ("IO103",), needs="webdataset"),
     *_reported("18_modernbert236", ("IO215",), ("IO104",), needs="tokenizers", nothing_left=True),
-    *_reported("19_geti5958", ("IO204",), nothing_left=True),
+    # Mended, 8 workers make a batch in 12 ms, as long as the loop takes for one: it waits a little, truly.
+    *_reported("19_geti5958", ("IO204",)),
     *_reported("21_pathml131", ("IO407",), _FASTER_CODE),
     *_reported("22_wandb8666", ("IO505",), ("IO201",), verdicts=_SHORTER, nothing_left=True),
 ]

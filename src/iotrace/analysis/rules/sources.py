@@ -371,7 +371,11 @@ def tokenised_each_time(facts: LoaderFacts) -> Iterator[Finding]:
     id="sampling-bound",
     turn=THE_CAUSE,
     fires=[{"cause": "sampling"}, {"cause": "sampling", "sampler": "Buckets"}],
-    silent=[{"cause": "transport"}, {"cause": "sampling", "wait_ms": 4.0, "causes_ms": {"sampling": 4.0}}],
+    silent=[
+        {"cause": "transport"},
+        {"cause": "sampling", "wait_ms": 4.0, "causes_ms": {"sampling": 4.0}},
+        {"causes_ms": {"transform": 40.0, "sampling": 10.0}},
+    ],
 )
 def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits while it chooses the samples of a batch itself.
@@ -381,7 +385,8 @@ def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
 
     Remedy: sort and shuffle once an epoch, in the sampler's `__iter__` before it yields; or with arrays.
     """
-    if held_up_by(facts, "sampling"):
+    is_own = facts.about.sampler is not None  # torch's own leave little to change
+    if held_up_by(facts, "sampling") and (is_own or facts.causes_ms["sampling"] >= MOSTLY * facts.wait_ms):
         name = facts.about.sampler or "its sampler"
         remedy = Remedy(
             f"let {name} choose faster, such as once an epoch: it works in the loop",

@@ -89,13 +89,17 @@ def is_of_the_loader(
     """Whether a wait, of so much of a step, is worth a word, where so many batches lie ready.
 
     To take one that is ready takes a moment, too: where the loop finds one each time, a wait below 10 % is
-    no loader's fault. Nor is the part for `handing_over` (a share), up to 20 % of a step, or to all of it
-    where others took CPUs and may have made it: the loop takes what lies ready, or waits for a CPU to do so.
+    no loader's fault. Nor is the part for `handing_over` (a share), up to 20 % of a step: the loop takes what
+    lies ready. Where others took CPUs and may have made it, a wait up to 20 % is none, and of a longer one
+    that part: the loop may have waited for a CPU.
     """
     if (ready or 0.0) < 1:
         return wait_percent >= MODERATELY_PERCENT
-    if wait_percent > HIGHLY_PERCENT and not others_may_make_it:
+    is_long = wait_percent > HIGHLY_PERCENT
+    if is_long and not others_may_make_it:
         return True
+    if others_may_make_it and not is_long:
+        return False
     return (1 - handing_over) * wait_percent >= KEPT_UP_PERCENT
 
 
