@@ -187,7 +187,7 @@ def _print_details(report: Report, console: Console) -> None:
         line(console, "", f"{len(report.ranks) - len(shown)} more ranks: choose them with --ranks LIST", 0)
     for forecast in report.forecasts:
         if forecast.seconds is None:
-            line(console, "memory", forecast.text)
+            line(console, "memory", f"{forecast.text} [{forecast.code}]")
     if report.imbalance is not None:
         print_imbalance(report.imbalance, console)
     numbers = {None, *(rank.rank for rank in shown)}
@@ -203,7 +203,8 @@ def _print_details(report: Report, console: Console) -> None:
         console.print()
     for missing in report.not_captured:
         remedy = f" → {missing.remedy}" if missing.remedy else ""
-        line(console, "not captured", f"{missing.what}: {missing.why}{remedy}")
+        code = f" [{missing.code}]" if missing.code else ""
+        line(console, "not captured", f"{missing.what}: {missing.why}{remedy}{code}")
     if shows := filled(report):
         console.print()
         line(console, "views", f"{', '.join(shows)}: iotrace report --view NAME shows one")

@@ -149,18 +149,32 @@ def bare_traces(facts: CaptureFacts) -> Iterator[Finding]:
     "IO092",
     "ranks-not-compared",
     "capture",
-    fires=[{"not_compared": "they are of several jobs"}, {"ranks_missing": "ranks 2 and 3"}],
-    silent=[{"bare_traces": True}],
+    fires=[{"not_compared": "they are of several jobs"}],
+    silent=[{"ranks_missing": "ranks 2 and 3"}],
 )
 def ranks_not_compared(facts: CaptureFacts) -> Iterator[Finding]:
-    """Traces of a job's ranks cannot be set beside each other, or some of them were not given.
+    """Traces of a job's ranks cannot be set beside each other.
 
-    Remedy: give the traces of all ranks of one job.
+    Remedy: give the traces of one job's ranks.
     """
     if facts.not_compared is not None:
         what, remedy = "the ranks beside each other", "give the traces of one job's ranks"
         yield Finding(text=what, why=facts.not_compared, remedy=remedy)
-    elif facts.ranks_missing is not None:
+
+
+@rule(
+    "IO095",
+    "ranks-not-given",
+    "capture",
+    fires=[{"ranks_missing": "ranks 2 and 3"}],
+    silent=[{"not_compared": "they are of several jobs"}],
+)
+def ranks_not_given(facts: CaptureFacts) -> Iterator[Finding]:
+    """Traces of some ranks of a job were not given: who the others waited for may be one of them.
+
+    Remedy: give the traces of all ranks.
+    """
+    if facts.ranks_missing is not None:
         why = "no trace of them was given: who the others waited for may be one of them"
         yield Finding(text=facts.ranks_missing, why=why, remedy="give the traces of all ranks")
 

@@ -15,7 +15,7 @@ from iotrace.units import size, three_digits
 _WHY = {"data": "its data", "compute": "more computing", "launch": "late launches", "host": "its host"}
 _WHY["communication"] = "other collectives"
 _START_SKEW_MS = 0.1
-_BESIDE = "the ranks beside each other"
+_NOT_COMPARED = "IO092"
 _MOVES = {"stays": "the late rank stays the same", "moves": "the late rank moves"}
 
 
@@ -47,7 +47,7 @@ def ranks(report: Report) -> list[Table]:
     notes = ["late: share of the others' time in which they wait for this rank"] if report.imbalance else []
     notes += _rank_notes(report.imbalance) if report.imbalance else []
     if report.imbalance is None:
-        notes += [item.why for item in report.not_captured if item.what == _BESIDE]
+        notes += [item.why for item in report.not_captured if item.code == _NOT_COMPARED]
     elif any(row.steps < 3 for row in rows):
         notes.append("caution: of fewer than 3 steps nothing is told of why a rank is late")
     fields = columns(RankRow, late_by=lambda kind: _WHY.get(kind, kind))
@@ -95,7 +95,7 @@ def _late_kinds(found: Imbalance) -> Table:
 def late_in_groups(report: Report) -> Table:
     """Show, by kind and group, which rank comes last to the collectives; without ranks beside it, why not."""
     found = report.imbalance
-    apart = [item.why for item in report.not_captured if item.what == _BESIDE]
+    apart = [item.why for item in report.not_captured if item.code == _NOT_COMPARED]
     late = "late ms: after the median of the other ranks, mean of the calls to which it came last"
     unknown = apart[0] if apart else "it takes traces of two ranks or more"
     return Table(
