@@ -320,7 +320,7 @@ class Trying:
             raise StopError(FAILED, f"the runs did not do the same work: {least} and {most} batches")
 
     def _other_lengths(self, runs: Sequence[SweepRun]) -> tuple[int, int] | None:
-        """The fewest and most batches where runs were of other lengths: one that is ended may be longer yet."""
+        """The fewest and most batches where runs were of other lengths; one that is ended may be longer."""
         whole = [run.batches for run in runs if run.batches is not None and self._is_whole(run)]
         known = [run.batches for run in runs if run.batches is not None]
         if not whole or (min(whole) == max(whole) and max(known) <= min(whole)):
