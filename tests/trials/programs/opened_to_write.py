@@ -1,4 +1,4 @@
-"""Each sample takes a crop of one large chunk, of a file that is opened to write: no copy can stand for it."""
+"""Each sample takes a crop of one large chunk of a file that is opened to write: no copy can stand for it."""
 
 from __future__ import annotations
 
