@@ -274,6 +274,11 @@ def test_runs_of_other_lengths_are_no_proof(tmp_path: Path) -> None:
     runner = _Runner(lambda asked: {"batches": 80 if asked.params else 40, "step_ms": 50.0})
     found = _trying(tmp_path, runner).run(lambda _: None)
     assert (found.kind, found.why) == (FAILED, "the runs did not do the same work: 40 and 80 batches")
+    longer = _Runner(lambda asked: {"batches": 102, "workers": 3} if asked.params else {"batches": 60})
+    third = tmp_path / "third"
+    third.mkdir()
+    stopped = _trying(third, longer).run(lambda _: None)  # which --steps ended
+    assert stopped.why == "the runs did not do the same work: 60 and 102 batches"
     ended = _Runner(
         lambda asked: {"batches": 22 if asked.params else 20, "workers": 3 if asked.params else 0}
     )

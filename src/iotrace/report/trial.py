@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 
 from iotrace.report.blocks import Head, Line, lines_of
 from iotrace.report.layout import print_head
 from iotrace.report.screen import print_commands, shown_path
-from iotrace.trying.results import FAILED, LOOP, PROVEN, RUN, SLOWER, Setting, Trial
+from iotrace.trying.results import FAILED, LOOP, PROVEN, RUN, SLOWER, Data, Setting, Trial
 from iotrace.trying.words import BANNERS, said_of
 from iotrace.units import counted, duration, size
 
 _TONES = {PROVEN: "good", SLOWER: "bad", FAILED: "bad"}
-_MOST_DATA = 2
 _OF = {RUN: "command", LOOP: "step of the loop"}
 
 
@@ -23,12 +24,8 @@ def print_trial(trial: Trial, console: Console) -> None:
     typed = trial.apply if trial.proven else []
     lines += lines_of("Fix", typed or [trial.fix_text])
     lines += [Line("", _setting(each)) for each in (*trial.settings, *trial.variables)]
-    for each in trial.data[:_MOST_DATA]:
-        opened = "" if each.opens is None else f", opened {counted(each.opens, 'time')} or more"
-        sizes = f"{size(each.bytes)} as it is, {size(each.new_bytes)} as tried{opened}"
-        lines.append(Line("", f"{shown_path(each.path)}: {sizes}"))
-    if len(trial.data) > _MOST_DATA:
-        lines.append(Line("", f"and {len(trial.data) - _MOST_DATA} files more"))
+    if trial.data:
+        lines.append(Line("", _data(trial.data)))
     if trial.runs.before_ns:
         lines += _measured(trial)
     for left in trial.untried:
@@ -42,6 +39,15 @@ def print_trial(trial: Trial, console: Console) -> None:
 def _setting(each: Setting) -> str:
     before = "unset" if each.before is None else each.before
     return f"{each.parameter}: {before} as it is, {each.after} as tried"
+
+
+def _data(data: Sequence[Data]) -> str:
+    """How large the data is, as it is and as tried, and how often a run opened the copy."""
+    what = shown_path(data[0].path) if len(data) == 1 else counted(len(data), "file")
+    bytes_, new_bytes = sum(each.bytes for each in data), sum(each.new_bytes for each in data)
+    opens = [each.opens for each in data if each.opens is not None]
+    opened = f", opened {counted(sum(opens), 'time')} or more" if opens else ""
+    return f"{what}: {size(bytes_)} as it is, {size(new_bytes)} as tried{opened}"
 
 
 def _measured(trial: Trial) -> list[Line]:

@@ -24,6 +24,7 @@ _IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", "
 _ZARR = (".zarray", ".zgroup", "zarr.json")
 _SCRIPT = Path(__file__).with_name("rewrite.py")
 FOLDER = "data"
+NPZ, IMAGE = "npz", "image"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +76,7 @@ def _jobs(how: str, path: str, whole: str, report: Report, absolute: Callable[[s
 
 def _unpacked(path: str) -> Job | None:
     suffix = os.path.splitext(path)[1].lower()
-    kind = "npz" if suffix == ".npz" else "image" if suffix in _IMAGES else None
+    kind = NPZ if suffix == ".npz" else IMAGE if suffix in _IMAGES else None
     return None if kind is None else Job(format=kind, how=UNPACKED, source=path)
 
 

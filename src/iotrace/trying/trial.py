@@ -203,6 +203,11 @@ class Trying:
         what = self.data[0].path if len(self.data) == 1 else counted(len(self.data), "file")
         took = time_span(time.monotonic() - started)
         tell(f"copied {what} in {took}: equal values, in {self._place}")
+        if any(job.format == copies.IMAGE for job in jobs):
+            text = (
+                "images were tried decoded, at their own size: at the size that training takes they cost less"
+            )
+            self.warnings.append(text)
         if len(self.data) < len(jobs):
             left = counted(len(jobs) - len(self.data), "file")
             self.warnings.append(f"{left} could not be stored so, and are read as they are")
@@ -310,10 +315,17 @@ class Trying:
             last = f": {said[-1][:_LONGEST]}" if said and other.status == "failed" else ""
             how = "fails with it" if other.status == "failed" else "does not take it"
             raise StopError(FAILED, f"the program {how}: {other.reason or other.status}{last}")
-        lengths = [run.batches for run in (*sweep.runs[:1], own, other) if self._is_whole(run)]
-        if len(set(lengths)) > 1:
-            least, most = min(map(int, filter(None, lengths))), max(map(int, filter(None, lengths)))
+        if (lengths := self._other_lengths([*sweep.runs[:1], own, other])) is not None:
+            least, most = lengths
             raise StopError(FAILED, f"the runs did not do the same work: {least} and {most} batches")
+
+    def _other_lengths(self, runs: Sequence[SweepRun]) -> tuple[int, int] | None:
+        """The fewest and most batches where runs were of other lengths; one that is ended may be longer."""
+        whole = [run.batches for run in runs if run.batches is not None and self._is_whole(run)]
+        known = [run.batches for run in runs if run.batches is not None]
+        if not whole or (min(whole) == max(whole) and max(known) <= min(whole)):
+            return None
+        return min(whole), max(known)
 
     def _is_whole(self, run: SweepRun) -> bool:
         """Whether a run came to its own end: one that --steps ends has as many batches as that allows."""

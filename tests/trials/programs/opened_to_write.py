@@ -27,5 +27,7 @@ if __name__ == "__main__":
     if not PATH.exists():
         values = np.random.default_rng(0).normal(size=(SIDE,) * 3).astype(np.float32)
         with h5py.File(PATH, "w") as file:
-            file.create_dataset("image", data=values, chunks=values.shape, compression="lzf")
+            file.create_dataset(
+                "image", data=values, chunks=values.shape, compression="gzip", compression_opts=1
+            )
     train(DataLoader(Crops(), 2, num_workers=1))
