@@ -11,12 +11,13 @@ import asyncio
 import json
 import os
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from mcp import ClientSession, StdioServerParameters, stdio_client
 
-_LONGEST = 700  # characters of an answer that are shown
+_LONGEST = 900  # characters of an answer that are shown
 
 
 async def _talk(root: Path, session: str) -> None:
@@ -28,9 +29,10 @@ async def _talk(root: Path, session: str) -> None:
         async def ask(tool: str, **arguments: Any) -> Any:
             found = await client.call_tool(tool, arguments)
             text = found.content[0].text
-            print(f"\n> {tool} {json.dumps(arguments)}\n")
-            print(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text.encode())} bytes)")
             assert not found.is_error, text
+            shown = json.dumps(found.structured_content, ensure_ascii=False)
+            cut = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}… ({len(text.encode())} bytes)"
+            print(f"> {tool} {json.dumps(arguments)}", *textwrap.wrap(cut, 116), "", sep="\n")
             return found.structured_content
 
         await ask("list_sessions")

@@ -7,18 +7,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from iotrace.analysis.compare.results import Check
 from iotrace.analysis.results import Change, Fix, Report, SessionInfo, Verdict
-from iotrace.cli import check
-from iotrace.patching import patch as patching
+from iotrace.cli import check, trial
+from iotrace.errors import IotraceError
+from iotrace.patching import patch as patching, suggest
 from iotrace.patching.loader import MadeLoader
 from iotrace.patching.patch import Patch, patch_of_fix
 from iotrace.patching.suggest import Suggestion, Suggestions
 from iotrace.report.suggestion import lines_of_suggestion, markdown_of_suggestion, sarif
 from iotrace.session.manifest import Manifest, PosixState
+from iotrace.trying.results import Data, Trial
 from tests.support.results import unknown
+from tests.support.runs import in_process
 
 DIFF = "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-x = ```DataLoader(a)\n+\tx = DataLoader(a, in_order=False)\x1b[2J\r\n"
 
@@ -159,3 +163,41 @@ def test_a_job_on_github_gets_a_summary(
     check._print_suggested(result, three, "json")
     shown = json.loads(capsys.readouterr().out)
     assert [each["number"] for each in shown["suggestions"]] == [1, 2]
+
+
+def test_the_command_prints_and_writes_the_patch(
+    three: Suggestions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixes = [each.fix for each in three.found]
+    report = msgspec.structs.replace(three.report, verdict=unknown(Verdict, text="x", fixes=fixes))
+    monkeypatch.setattr(suggest, "suggestions", lambda _: three._replace(report=report))
+    shown = in_process("patch", str(tmp_path))
+    assert (shown.returncode, shown.stdout) == (0, DIFF.replace("\r\n", "\n"))  # as text is read here
+    assert "its gain is not measured: iotrace try" in shown.stderr
+    target = tmp_path / "fix.diff"
+    assert in_process("patch", str(tmp_path), "-o", str(target)).stdout == ""
+    assert target.read_bytes() == DIFF.encode()
+    none = in_process("patch", str(tmp_path), "--fix", "io102")
+    assert none.returncode == 1
+    assert "there is no patch for this fix: re-chunk a_b.h5" in none.stderr
+    assert "it is data" in none.stderr
+    assert in_process("patch", str(tmp_path), "--fix", "9").returncode == 2
+    assert json.loads(in_process("patch", str(tmp_path), "--json").stdout)["diff"] == DIFF
+    refused = in_process("patch", str(tmp_path), "--apply")
+    assert (refused.returncode, refused.stdout) == (1, "")
+
+
+def test_a_trial_that_proves_a_change_of_data_has_no_patch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patching, "patch_for", lambda *_: Patch(why_not="none"))
+    copy = Data(path="a.h5", new_path="t/a.h5", how="chunks", bytes=1, new_bytes=1)
+    with pytest.raises(IotraceError, match="the fix is in the data") as error:
+        trial._write_patch(tmp_path, unknown(Trial, data=[copy], settings=[], variables=[]), None, True)
+    assert error.value.remedy == "put t/a.h5 in the place of a.h5"
+    lines = [(str(tmp_path / "train.py"), 1)]
+    monkeypatch.setattr(patching, "patch_for", lambda *_: Patch(diff=DIFF, lines=lines, root=str(tmp_path)))
+    trial._write_patch(
+        tmp_path, unknown(Trial, data=[], settings=[], variables=[]), tmp_path / "fix.diff", False
+    )
+    assert (tmp_path / "fix.diff").read_bytes() == DIFF.encode()

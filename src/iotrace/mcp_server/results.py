@@ -280,5 +280,5 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None
     ended_early: Annotated[bool, Meta(description="it took too long and was ended")]
     result: Annotated[str, Meta(description="name of the session or directory that it wrote; empty: none")]
-    output: Annotated[list[Recorded], Meta(description="the last lines of its output")]
     trial: Annotated[TrialFound | None, Meta(description="of try_fix: what came of it")] = None
+    output: Annotated[list[Recorded], Meta(description="the last lines of its output")]
