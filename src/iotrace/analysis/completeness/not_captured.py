@@ -227,6 +227,12 @@ def _counted(session: Session, name: str) -> int:
     return found
 
 
+_SPARED = (
+    "torch's profiler recorded the host alone: with Intel's devices and ranks on several nodes it is known "
+    "to hang in collectives (PTI before oneAPI 2025.1.3)"
+)
+
+
 def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
     """Find ranks without a trace of torch's profiler, and why; windows that were cut short or lost."""
     ranks = [one for one in analysis.ranks if _uses_torch(one)]
@@ -239,6 +245,8 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
         windows, main = one.rank.main.of_type(TorchWindow), one.rank.main
         programs = main.of_type(TorchProgram)
         what = f"compute of rank {one.rank.number}"
+        if any(window.event == names.SPARED for window in windows):
+            yield NotCaptured(f"device of rank {one.rank.number}", _SPARED, "--torch-activities all")
         of_no_step = untrained(main)
         exported = any(window.event == "exported" and window.path not in of_no_step for window in windows)
         if exported or any(trace.path for trace in main.of_type(TorchProgramTrace)):
