@@ -22,7 +22,7 @@ from iotrace.launch.telemetry import Record, amd, level_zero, nvml
 from iotrace.launch.telemetry.calibration import WORK, Calibration
 from iotrace.launch.telemetry.cgroups import mounts_with_files, read_own
 from iotrace.launch.telemetry.clock_exchange import ClockExchange
-from iotrace.launch.telemetry.gpus import DevicePoller
+from iotrace.launch.telemetry.gpus import Device, DevicePoller, Emit
 from iotrace.launch.telemetry.hangs.telling import store, tell_launcher
 from iotrace.launch.telemetry.hangs.watch import HangWatch
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
@@ -46,7 +46,11 @@ _LAST_POLL_S = 0.3
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-_DEVICES = {"NVML": nvml.find, "amdsmi": amd.find, "Level Zero": level_zero.find}
+_DEVICES: dict[str, Callable[[Emit], list[Device]]] = {
+    "NVML": nvml.find,
+    "amdsmi": amd.find,
+    "Level Zero": level_zero.find,
+}
 
 
 class Sidecar:
