@@ -16,6 +16,7 @@ from iotrace.analysis.rules.model import rules_of
 from iotrace.analysis.traces import analyse_traces, report_of_parts, trace_part
 from iotrace.merge.input_files import CHROME, InputFile
 from iotrace.merge.survey import Wants, survey
+from iotrace.report.views.ranks import WaitRow, waits
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.traces import SHARED, shared_trace
 
@@ -171,6 +172,19 @@ def test_communication_without_waits_and_what_each_rank_waited() -> None:
     assert all(one.bus_gb_per_s for one in speeds if one.bytes_per_call and one.kind == "all_reduce")
 
 
+def test_the_view_of_what_each_rank_waits_for_the_others() -> None:
+    found = report_of(*_DLRM).imbalance
+    assert found is not None
+    table = waits(report_of(*_DLRM))
+    told = {row.rank: row.waited_us for row in table.rows if isinstance(row, WaitRow)}
+    assert list(told)[-1] == 7  # the last to come in most calls
+    assert sum(told.values()) == pytest.approx(
+        sum(us for one in found.collectives.speeds for us in one.waited_us.values())
+    )
+    assert [field.heading for field in table.fields][:4] == ["rank", "in all", "all_reduce", "all_to_all"]
+    assert waits(report_of("mi300_owlv2")).rows == []
+
+
 def test_copies_to_pageable_memory_lie_on_the_critical_path() -> None:
     for name, kind, least_ms in (("h100_timesf", "kernel", 118), ("a100_negq", "kernel", 100)):
         (rank,) = report_of(f"round3/{name}").ranks
@@ -192,8 +206,23 @@ def test_the_view_of_calls_has_the_wait_that_no_other_view_showed() -> None:
     assert not calls["cudaGraphLaunch"].waits
 
 
-# Rules that no real trace at hand is an example of; made-up ones are in test_device_advice.py.
-_NO_REAL_TRACE = {"IO601", "IO602", "IO603", "IO606", "IO613", "IO616"}
+# No trace at hand allocates behind its first step; a made-up one is in test_device_advice.py.
+_NO_REAL_TRACE = {"IO606"}
+# Of rules that name a small part: a real trace in which it costs enough, and one in which it costs less.
+_FIRES_AND_IS_SILENT = {
+    "IO601": (_RESNET.format(4), _RESNET.format(0)),  # 2.2 and 1.1 % of the time
+    "IO602": ("recsys_8ranks_rank3", "round3/a100_negq"),  # 3.6 and 1.5 %
+    "IO603": ("round3/dlrm_rank7", "round3/h100_qwen"),  # 3.4 and 0.9 %
+    "IO613": ("round3/a100_negq", "round3/h100_qwen"),  # 3.7 %, and none
+    "IO616": ("mi300_owlv2", "round3/h100_timesf"),  # 4.2 and 1.2 %
+}
+
+
+@pytest.mark.parametrize("code", _FIRES_AND_IS_SILENT)
+def test_a_small_part_is_named_where_it_is_worth_a_change(code: str) -> None:
+    fires, silent = _FIRES_AND_IS_SILENT[code]
+    assert code in _codes(report_of(fires))
+    assert code not in _codes(report_of(silent))
 
 
 def test_each_rule_of_the_device_fires_on_a_real_trace_and_is_silent_on_another() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 from pathlib import Path
 from threading import get_ident
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from iotrace.agent import training
-from iotrace.agent.torch_profiler import window
+from iotrace.agent.torch_profiler import profiler, window
 from iotrace.agent.torch_profiler.profiler import _compress
 from iotrace.agent.torch_profiler.window import WindowSchedule
 from iotrace.analysis.loop.deliveries import Delivery
@@ -20,6 +21,7 @@ from iotrace.analysis.loop.measured import measured, untrained, with_warm_up
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.errors import LaunchError
 from iotrace.launch import traced_run
+from iotrace.session.identity import nodes
 from iotrace.session.names import decode_settings, encode_settings
 from iotrace.sources.records import TorchWindow
 from tests.support.tables import steps_of
@@ -38,6 +40,58 @@ def test_settings_reach_the_agent_whole() -> None:
     assert (schedule.options, schedule.activities) == ({"shapes", "stacks"}, "cpu")
     assert not WindowSchedule(traced_run.settings("off", "", "all")).on
     assert not WindowSchedule({}).on
+
+
+@pytest.mark.parametrize(
+    ("variables", "count"),
+    [
+        ({}, 1),
+        ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}, 1),
+        ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, 2),
+        ({"PMI_SIZE": "24", "PMI_LOCAL_SIZE": "12"}, 2),
+        ({"OMPI_COMM_WORLD_SIZE": "9", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 3),
+        ({"SLURM_NNODES": "4"}, 4),
+        ({"WORLD_SIZE": "8"}, 1),  # nothing tells where they are
+        ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "0"}, 1),
+    ],
+)
+def test_nodes_of_a_job(variables: dict[str, str], count: int) -> None:
+    assert nodes(variables) == count
+
+
+@pytest.mark.parametrize(
+    ("activities", "device", "initialized", "nodes", "spares"),
+    [
+        ("auto", "xpu", True, "2", True),
+        ("auto", "xpu", True, "1", False),
+        ("auto", "xpu", False, "2", False),  # nobody communicates
+        ("auto", "cuda", True, "2", False),
+        ("all", "xpu", True, "2", False),
+        ("cpu", "xpu", True, "2", False),
+    ],
+)
+def test_intels_devices_are_spared_where_ranks_on_several_nodes_communicate(
+    monkeypatch: pytest.MonkeyPatch,
+    activities: str,
+    device: str,
+    initialized: bool,
+    nodes: str,
+    spares: bool,
+) -> None:
+    """PTI is known to hang there; of what the profiler is made here is torch's own."""
+    used: dict[str, Any] = {}
+    of_ranks = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: initialized)
+    torch = SimpleNamespace(
+        distributed=of_ranks,
+        autograd=SimpleNamespace(profiler=SimpleNamespace(profile=lambda **given: used.update(given))),
+        _C=SimpleNamespace(_profiler=SimpleNamespace(_ExperimentalConfig=lambda **_: SimpleNamespace())),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(profiler, "_device", lambda _: device)
+    monkeypatch.setenv("PALS_NNODES", nodes)
+    made = profiler.TorchProfiler(set(), activities)
+    assert made.spares_device is spares
+    assert used["use_device"] == (None if spares or activities == "cpu" else device)
 
 
 @pytest.mark.parametrize(

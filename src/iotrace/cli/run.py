@@ -45,10 +45,10 @@ _LONG_SECONDS = 10.0
 @click.option("--torch-options", metavar="LIST", default="", help="Data to add: shapes,stacks,memory,flops.")
 @click.option(
     "--torch-activities",
-    metavar="cpu|all",
-    default="all",
+    metavar="auto|cpu|all",
+    default="auto",
     show_default=True,
-    help="Activities that torch.profiler records.",
+    help="What torch.profiler records; auto leaves out Intel's devices where ranks are on several nodes.",
 )
 @click.option(
     "--cuda-snapshot",

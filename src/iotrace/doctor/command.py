@@ -12,6 +12,7 @@ from pathlib import Path
 
 from iotrace.analysis.rules.facts.host import Demand
 from iotrace.launch.child import script_interpreter
+from iotrace.session.identity import nodes
 
 PYTHON = re.compile(r"(python|pypy)[0-9.]*t?$")
 _PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -26,7 +27,6 @@ _PREFETCH = re.compile(r"(?:.*[-_.])?prefetch[-_]factor")
 _BATCH = re.compile(r"(?:.*[-_.])?batch[-_]size")
 _RANKS = re.compile(r"-{1,2}nproc[-_]per[-_]node")
 _HOSTS = re.compile(r"(?:-{1,2}|.*[.])?(?:nnodes|nodes|num[-_]nodes|num[-_]machines)|-N")
-_HOST_VARIABLES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "PALS_NNODES", "GROUP_WORLD_SIZE")
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,7 @@ def demand_of(command: list[str]) -> Demand:
 def hosts_of(command: list[str], environment: Mapping[str, str]) -> int:
     """Return how many hosts take part, by the options of launchers and the variables of schedulers."""
     named = [value.partition(":")[2] or value for name, value in _settings(command) if _HOSTS.fullmatch(name)]
-    told = [environment.get(name, "") for name in _HOST_VARIABLES]
-    found = [int(text) for text in (*named, *told) if text.isdecimal()]
-    everyone, here = (environment.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    if everyone.isdecimal() and here.isdecimal() and int(here):
-        found.append(-(-int(everyone) // int(here)))
-    return max([1, *found])
+    return max([nodes(environment), *(int(text) for text in named if text.isdecimal())])
 
 
 def data_of(command: list[str], directory: Path) -> Path | None:

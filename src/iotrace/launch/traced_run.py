@@ -216,7 +216,7 @@ def _working_directory() -> str:
 # steps recorded leave a run of sixteen with seven measured ones.
 DEFAULT_STEPS = "5:1:5:1"
 OPTIONS = ("shapes", "stacks", "memory", "flops")
-ACTIVITIES = ("cpu", "all")
+ACTIVITIES = ("auto", "cpu", "all")
 
 _LEAST = {"WAIT": 0, "WARMUP": 0, "ACTIVE": 1, "REPEAT": 1}
 

@@ -40,6 +40,13 @@ _RANK_VARIABLES = {
     ),
     "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
 }
+# What launchers and schedulers tell of the nodes of a job; the ranks of a job, and those on this node.
+_NODE_VARIABLES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "PALS_NNODES", "GROUP_WORLD_SIZE")
+_SIZE_VARIABLES = (
+    ("WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_SIZE", "PMI_LOCAL_SIZE"),
+)
 _READINGS = 5
 
 
@@ -47,6 +54,17 @@ def role(arguments: list[str]) -> str:
     """Return ``helper``, ``forkserver``, ``spawned`` or ``main``, by the command line (`sys.orig_argv`)."""
     code = arguments[arguments.index("-c") + 1 :][:1] if "-c" in arguments else []
     return next((role for module, role in _ROLES.items() if any(module in text for text in code)), "main")
+
+
+def nodes(environment: Mapping[str, str]) -> int:
+    """Return how many nodes a job has, by the variables of launchers and schedulers; 1 where none tells."""
+    told = [environment.get(name, "") for name in _NODE_VARIABLES]
+    found = [int(text) for text in told if text.isdigit()]
+    for variables in _SIZE_VARIABLES:
+        everyone, here = (environment.get(name, "") for name in variables)
+        if everyone.isdigit() and here.isdigit() and int(here):
+            found.append(-(-int(everyone) // int(here)))
+    return max([1, *found])
 
 
 def ranks(environment: Mapping[str, str]) -> dict[str, int | None]:

@@ -54,6 +54,7 @@ BROKEN = "broken"  # a directory: making one needs no descriptor
 TORCH_STEPS = "torch_steps"
 TORCH_OPTIONS = "torch_options"
 TORCH_ACTIVITIES = "torch_activities"
+SPARED = "spared"  # the event of a window that leaves the device out
 CUDA_SNAPSHOT = "cuda_snapshot"  # WARMUP:STEPS; absent: none
 OFF = "off"
 # Rows that other packages add to the agent's table of read paths: lines of fields between tabs.

@@ -438,8 +438,8 @@ class End(Record, tag="end"):
 class TorchWindow(Record, tag="torch_window"):
     """A change of a window of the torch profiler, which took `duration_ns` from the program.
 
-    `event` is ``warmup``, ``active``, ``end``, ``exported`` or ``error``; `why` is empty where the window
-    ended as planned, else what cut it short.
+    `event` is ``warmup``, ``active``, ``end``, ``exported`` or ``error``, or ``spared``: the device is left
+    out. `why` is empty where the window ended as planned, else what cut it short.
     """
 
     window: Int

@@ -17,6 +17,7 @@ from iotrace.agent.torch_profiler import module_ranges
 from iotrace.agent.unpatched import get_ident
 from iotrace.session import names
 from iotrace.session.guard import ours
+from iotrace.session.identity import nodes
 
 # Kineto writes two lines to standard error at each start and stop of a profiler, above its error level.
 _SILENT = "99"
@@ -56,9 +57,12 @@ class TorchProfiler:
         self._step: Any = None  # its range
         self._remove_ranges: Callable[[], object] = bool  # does nothing: there are none so far
         self._autograd = torch.autograd
+        device = _device(torch) if activities != "cpu" else None
+        # Recorded with collectives between nodes, Intel's profiling library (PTI) is known to hang.
+        self.spares_device = activities == "auto" and device == "xpu" and _on_several_nodes(torch)
         self._profile: Any = torch.autograd.profiler.profile(
             use_kineto=True,
-            use_device=_device(torch) if activities == "all" else None,
+            use_device=None if self.spares_device else device,
             record_shapes="shapes" in options,
             with_stack="stacks" in options,
             profile_memory="memory" in options,
@@ -146,6 +150,12 @@ def _device(torch: Any) -> str | None:
         if activity in supported and module is not None and module.is_initialized():
             return device
     return None
+
+
+def _on_several_nodes(torch: Any) -> bool:
+    """Return whether ranks on several nodes communicate, as far as their launcher tells."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and nodes(os.environ) > 1
 
 
 def _metadata() -> list[tuple[str, str]]:

@@ -34,7 +34,7 @@ class WindowSchedule:
         numbers = steps.split(":") if self.on else ["0"] * 4
         self.wait, self.warmup, self.active, self.repeat = (int(number) for number in numbers)
         self.options = {option for option in settings.get(names.TORCH_OPTIONS, "").split(",") if option}
-        self.activities = settings.get(names.TORCH_ACTIVITIES, "all")
+        self.activities = settings.get(names.TORCH_ACTIVITIES, "auto")
 
 
 class Window:
@@ -189,6 +189,8 @@ class Window:
         except ours(FileNotFoundError):
             raise OSError("the session is gone") from None
         self._profiler = TorchProfiler(self._schedule.options, self._schedule.activities)
+        if self._profiler.spares_device:
+            self._record(names.SPARED, monotonic_ns())
         self._profiler.prepare()
         return self._profiler
 

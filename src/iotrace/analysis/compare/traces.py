@@ -113,9 +113,18 @@ def _changed_shapes(known: Sequence[Accelerator | None], steps: Sequence[int]) -
     for key in dict.fromkeys((*before, *after)):
         if (key in before or is_whole[0]) and (key in after or is_whole[1]):
             name, shapes, types = key
-            inputs = {"shapes": [list(shape) for shape in shapes], "types": list(types)}
-            change = _change(name, before.get(key), after.get(key), steps)
-            found.append(ShapeChange(**msgspec.structs.asdict(change), **inputs))
+            own = _change(name, before.get(key), after.get(key), steps)
+            found.append(
+                ShapeChange(
+                    name=name,
+                    change=own.change,
+                    by_us=own.by_us,
+                    us=own.us,
+                    calls=own.calls,
+                    shapes=[list(shape) for shape in shapes],
+                    types=list(types),
+                )
+            )
     return sorted(found, key=lambda one: -abs(one.by_us))
 
 

@@ -200,6 +200,8 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
         windows, main = one.rank.main.of_type(TorchWindow), one.rank.main
         programs = main.of_type(TorchProgram)
         whose = str(one.rank.number)
+        if any(window.event == names.SPARED for window in windows):
+            yield from missing(whose=whose, device_spared=True)
         of_no_step = untrained(main)
         exported = any(window.event == "exported" and window.path not in of_no_step for window in windows)
         if exported or any(trace.path for trace in main.of_type(TorchProgramTrace)):

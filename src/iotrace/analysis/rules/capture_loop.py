@@ -80,6 +80,29 @@ def profiler_saw_no_step(facts: CaptureFacts) -> Iterator[Finding]:
 
 
 @rule(
+    "IO075",
+    "device-not-profiled",
+    "capture",
+    fires=[{"whose": "0", "device_spared": True}],
+    silent=[{"whose": "0", "profiler_missed": "its window did not open"}],
+)
+def device_not_profiled(facts: CaptureFacts) -> Iterator[Finding]:
+    """torch's profiler recorded the host, and not the device.
+
+    With Intel's devices and ranks on several nodes, a profiler that records the device is known to hang in
+    collectives (PTI before oneAPI 2025.1.3).
+
+    Remedy: `--torch-activities all` records the device, too.
+    """
+    if facts.device_spared:
+        why = (
+            "torch's profiler recorded the host alone: with Intel's devices and ranks on several nodes it is "
+            "known to hang in collectives (PTI before oneAPI 2025.1.3)"
+        )
+        yield Finding(text=f"device of rank {facts.whose}", why=why, remedy="--torch-activities all")
+
+
+@rule(
     "IO068",
     "memory-by-operator",
     "capture",

@@ -60,7 +60,7 @@ def no_workers(facts: DeviceFacts) -> Iterator[Finding]:
     fires=[{"pageable": Spent(600.0, 4)}],
     silent=[{"pinned": Spent(600.0, 4)}, {"pageable": Spent(100.0, 4)}],
 )
-def pageable_copies(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Finding]:
+def pageable_copies(facts: DeviceFacts, *, least: float = 0.02) -> Iterator[Finding]:
     """Batches are copied to the device from memory that is not pinned, and no kernel computes meanwhile.
 
     The driver copies pageable memory through a buffer of its own, and the host waits for it.
@@ -83,7 +83,7 @@ def pageable_copies(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Find
     fires=[{"pinned": Spent(600.0, 4)}],
     silent=[{"pageable": Spent(600.0, 4)}, {"pinned": Spent(100.0, 4)}],
 )
-def copies_not_overlapped(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Finding]:
+def copies_not_overlapped(facts: DeviceFacts, *, least: float = 0.03) -> Iterator[Finding]:
     """Batches are copied from pinned memory while no kernel computes.
 
     Remedy: copy the next batch on a stream of its own while this one computes.
@@ -103,7 +103,7 @@ def copies_not_overlapped(facts: DeviceFacts, *, least: float = 0.05) -> Iterato
     fires=[{"parts": [idle_part("synchronisation", 600.0)]}],
     silent=[{"parts": [idle_part("synchronisation", 100.0)]}, {"parts": [idle_part("launch_gap", 600.0)]}],
 )
-def synchronising_calls(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Finding]:
+def synchronising_calls(facts: DeviceFacts, *, least: float = 0.03) -> Iterator[Finding]:
     """The host waits for the device, and launches nothing meanwhile: the device then idles.
 
     Only the idle time behind such calls counts, up to 1 ms each, not the wait itself.

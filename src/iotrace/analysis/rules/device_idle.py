@@ -150,9 +150,9 @@ def host_between_kernels(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[
     turn=THE_DEVICE,
     saves_wait=False,
     fires=[{"parts": [idle_part("stream_wait", 2000.0)]}],
-    silent=[{"parts": [idle_part("stream_wait", 500.0)]}, {"parts": [idle_part("unknown", 2000.0)]}],
+    silent=[{"parts": [idle_part("stream_wait", 200.0)]}, {"parts": [idle_part("unknown", 2000.0)]}],
 )
-def waits_between_streams(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
+def waits_between_streams(facts: DeviceFacts, *, least: float = 0.03) -> Iterator[Finding]:
     """The device idles before kernels whose stream was told to wait for another one.
 
     Remedy: let work on streams depend on less; `--view stream-waits` names what waited for what.
@@ -217,11 +217,11 @@ def late_start(facts: DeviceFacts, *, least: float = 0.2) -> Iterator[Finding]:
     saves_wait=False,
     fires=[{"parts": [idle_part("after_last_kernel", 2000.0, where="infer.py(50): postprocess")]}],
     silent=[
-        {"parts": [idle_part("after_last_kernel", 500.0, where="infer.py(50): postprocess")]},
+        {"parts": [idle_part("after_last_kernel", 200.0, where="infer.py(50): postprocess")]},
         {"parts": [idle_part("after_last_kernel", 2000.0)]},
     ],
 )
-def host_after_last_kernel(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
+def host_after_last_kernel(facts: DeviceFacts, *, least: float = 0.03) -> Iterator[Finding]:
     """Behind the last kernel the host works on in its step: outputs are processed while the device idles.
 
     Without a frame or an operator that holds most of that time nothing is known of it, nor advised.

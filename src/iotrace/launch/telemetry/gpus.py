@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from iotrace.launch.telemetry import Record
@@ -78,7 +78,7 @@ class Device:
 class DevicePoller:
     """Finds the host's devices and polls them until it is stopped. `emit` is called from several threads."""
 
-    def __init__(self, backends: dict[str, Callable[[Emit], list[Device]]], emit: Emit) -> None:
+    def __init__(self, backends: Mapping[str, Callable[[Emit], list[Device]]], emit: Emit) -> None:
         self._backends = backends
         self._emit = emit
         self._stop = threading.Event()

@@ -1,4 +1,4 @@
-"""Read Intel's devices by Level Zero's Sysman, by pyzes: each device, and its tiles if it has several.
+"""Read Intel's devices by Level Zero's Sysman, by pyzes: each device, and each of its tiles.
 
 What counts since the driver was loaded (energy, activity, bytes on the bus) is a rate between two turns.
 """

@@ -29,7 +29,7 @@ from contextlib import suppress
 from iotrace.launch.telemetry import Record, amd, level_zero, nvml
 from iotrace.launch.telemetry.cgroups import mounts_with_files, read_own
 from iotrace.launch.telemetry.clock_exchange import ClockExchange
-from iotrace.launch.telemetry.gpus import DevicePoller
+from iotrace.launch.telemetry.gpus import Device, DevicePoller, Emit
 from iotrace.launch.telemetry.hangs.telling import store, tell_launcher
 from iotrace.launch.telemetry.hangs.watch import HangWatch
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
@@ -85,7 +85,11 @@ _LAST_POLL_S = 0.3
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-_DEVICES = {"NVML": nvml.find, "amdsmi": amd.find, "Level Zero": level_zero.find}
+_DEVICES: dict[str, Callable[[Emit], list[Device]]] = {
+    "NVML": nvml.find,
+    "amdsmi": amd.find,
+    "Level Zero": level_zero.find,
+}
 
 
 class Sidecar:

@@ -29,7 +29,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.results.base import figure
 from iotrace.report.blocks import Field, Table, columns, dims, kernel_name, of_ranks, us_as_2_digits, us_as_ms
-from iotrace.report.views.ranks import late_in_groups, speeds
+from iotrace.report.views.ranks import late_in_groups, speeds, waits
 from iotrace.units import counted, one_decimal, three_digits
 
 CLASSES = {"data_wait": "data wait", "host_wait": "host late", "kernel_wait": "short gap", "other": "other"}
@@ -155,7 +155,7 @@ def collectives(report: Report) -> list[Table]:
     notes = ["exposed: while no kernel computed; a bandwidth includes the wait for late ranks"]
     fields = columns(CollectiveKind)
     tables = of_device(report, "Communication", fields, lambda found: found.collectives, lambda _: notes)
-    return [*tables, speeds(report), late_in_groups(report)]
+    return [*tables, speeds(report), waits(report), late_in_groups(report)]
 
 
 def memory_operations(report: Report) -> list[Table]:

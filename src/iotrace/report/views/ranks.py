@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import Imbalance, LateGroup, LateKind, RankReport, Report
 from iotrace.analysis.results.base import figure
-from iotrace.report.blocks import Field, Table, columns
+from iotrace.report.blocks import Field, Table, columns, us_as_2_digits
 from iotrace.units import size, three_digits
 
 _WHY = {"data": "its data", "compute": "more computing", "launch": "late launches", "host": "its host"}
@@ -126,6 +126,39 @@ def speeds(report: Report) -> Table:
         fields=fields,
         unknown="no collective could be matched across the ranks",
         remedy="give the traces of all ranks",
+    )
+
+
+class WaitRow(msgspec.Struct, frozen=True):
+    """What a rank waits in communication for ranks that come later, in us: in all, and by kind."""
+
+    rank: int
+    waited_us: float
+    by_kind_us: dict[str, float]
+
+
+def waits(report: Report) -> Table:
+    """Show what each rank waits for the others in communication, by kind, the longest first."""
+    speeds = [] if report.imbalance is None else report.imbalance.collectives.speeds
+    by_rank: dict[int, dict[str, float]] = {}
+    for one in speeds:
+        for rank, us in one.waited_us.items():
+            own = by_rank.setdefault(int(rank), {})
+            own[one.kind] = own.get(one.kind, 0.0) + us
+    rows = [WaitRow(rank, sum(own.values()), own) for rank, own in by_rank.items()]
+    rows.sort(key=lambda row: -row.waited_us)
+    kinds = dict.fromkeys(one.kind for one in speeds)
+    return Table(
+        title="Communication: what each rank waits for the others, in ms",
+        rows=rows,
+        fields=(
+            Field("rank", "rank"),
+            Field("waited_us", "in all", us_as_2_digits),
+            *(Field(f"by_kind_us.{kind}", kind, us_as_2_digits, absent="-") for kind in kinds),
+        ),
+        unknown="no collective could be matched across the ranks",
+        remedy="give the traces of all ranks",
+        notes=["over all matched calls: a rank's time less the least of all ranks"] if rows else [],
     )
 
 

@@ -50,6 +50,7 @@ class CaptureFacts(msgspec.Struct, frozen=True, kw_only=True):
     program_exports: bool = False
     profiler_error: str | None = None
     profiler_missed: str | None = None
+    device_spared: bool = False
     remedy: str = ""
     no_memory_events: bool = False
     snapshot: str | None = None
