@@ -26,8 +26,9 @@ with h5py.File("data/volume.h5", "w") as file:
 
 def read(own: int) -> None:
     with h5py.File("data/volume.h5", "r") as volume:
+        values = volume["x"]
         for step in range(own, 48, 4):
-            ahead.put(volume["x"][step % 8])
+            ahead.put(values[step % 8])
 
 
 ahead: queue.Queue = queue.Queue(4)

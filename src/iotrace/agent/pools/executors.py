@@ -90,8 +90,9 @@ def _set_result(recorder: Recorder, original: Any) -> Any:
                 task.made = tasks.end_task(recorder, begun[2], task.name, begun[1])
                 task.number = _next_task()
                 if task.feeds:  # the library takes it
-                    span = task.made[1]
-                    recorder.spans.append((*span[:_KIND], KIND_CALLBACK, *span[_KIND + 1 :]))
+                    span: Any = task.made[1]
+                    span = (*span[:_KIND], KIND_CALLBACK, *span[_KIND + 1 :])
+                    recorder.spans.append(span)
                     task.taken = True
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
