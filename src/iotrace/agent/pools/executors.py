@@ -8,7 +8,7 @@ from itertools import count
 from time import monotonic_ns
 
 from iotrace.agent.patching import WeakTable, hide_frame, observe, pass_for, patch
-from iotrace.agent.pools import queues, tasks
+from iotrace.agent.pools import callers, tasks
 from iotrace.agent.pools.tasks import Task
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident
@@ -212,7 +212,7 @@ def _hook_submit(kind: Any, recorder: Recorder) -> None:
         task.chunked = getattr(call, "func", None) is not None and _items_of(call, args[2:]) > 1
         task.submitted_ns = monotonic_ns()
         task.pool = pool
-        task.feeds = queues.feeds(sys._getframe(2))
+        task.feeds = callers.feeds(sys._getframe(2))
 
     observe(kind, "submit", recorder, _WHAT, after=submitted)
 
