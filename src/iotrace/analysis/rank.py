@@ -154,9 +154,10 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
             self._explaining.add(loader.number)
             within = self._within(loader)
             self._explaining.discard(loader.number)
-            self._explained[loader.number] = explain(
-                self.session, self.rank, loader.deliveries, within, self._mapped_by, self.names
-            )
+            found = explain(self.session, self.rank, loader.deliveries, within, self._mapped_by, self.names)
+            if within is not None and loader.description.pool:
+                found.made[within.of] = np.nan  # what other stages made is none of its maker's own
+            self._explained[loader.number] = found
         return self._explained[loader.number]
 
     def _within(self, loader: LoaderRun) -> Within | None:

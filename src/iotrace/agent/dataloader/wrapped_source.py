@@ -15,7 +15,7 @@ from iotrace.agent.patching import StandIn, WeakTable, hide_frame
 from iotrace.agent.recording.borders import find_border
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
-from iotrace.agent.recording.thread_clocks import current, thread_id
+from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.torch_profiler import window
 from iotrace.session.names import BATCH_ROW, KIND_ITEM
 
@@ -89,20 +89,22 @@ class Pass:
         """Record the batch that the source has just returned; a pool's `task` has made it."""
         handovers.watch()
         torch = sys.modules.get("torch")
-        phase, ahead = training.current_phase()
-        grad_enabled = getattr(torch, "is_grad_enabled", None)  # absent while torch is being imported
+        phase, ahead = training.ask_phase() if training.ask_phase is not None else (None, 0)
+        # Absent while torch is being imported.
+        grad_enabled = None if torch is None else getattr(torch, "is_grad_enabled", None)
         grad = grad_enabled() if grad_enabled is not None else True
         self._append(
             (
                 BATCH_ROW,
                 *(self.number, self._epoch, task[0] if task else 0, task[1] if task else self._delivered),
-                *(thread_id(), wait_start_ns, delivered_ns),
+                *(current.thread.tid, wait_start_ns, delivered_ns),
                 *(grad, training.backward_count, -1 if phase is None else self.recorder.text(phase), ahead),
                 *(-1, -1, task[2] if task else -1, -1, -1, wait_start_ns, delivered_ns, -1),
             )
         )
         self._delivered += 1
-        window.delivered(self, grad)
+        if window.current is not None:
+            window.current.delivered(self, grad)
 
     def end(self, error: BaseException, wait_start_ns: int) -> None:
         """Record that the source raised `error` and returned no batch."""

@@ -8,7 +8,7 @@ from itertools import count
 from time import monotonic_ns
 
 from iotrace.agent.patching import WeakTable, hide_frame, observe, pass_for, patch
-from iotrace.agent.pools import queues, tasks
+from iotrace.agent.pools import callers, tasks
 from iotrace.agent.pools.tasks import Task
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident
@@ -90,8 +90,9 @@ def _set_result(recorder: Recorder, original: Any) -> Any:
                 task.made = tasks.end_task(recorder, begun[2], task.name, begun[1])
                 task.number = _next_task()
                 if task.feeds:  # the library takes it
-                    span = task.made[1]
-                    recorder.spans.append((*span[:_KIND], KIND_CALLBACK, *span[_KIND + 1 :]))
+                    span: Any = task.made[1]
+                    span = (*span[:_KIND], KIND_CALLBACK, *span[_KIND + 1 :])
+                    recorder.spans.append(span)
                     task.taken = True
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
@@ -211,7 +212,7 @@ def _hook_submit(kind: Any, recorder: Recorder) -> None:
         task.chunked = getattr(call, "func", None) is not None and _items_of(call, args[2:]) > 1
         task.submitted_ns = monotonic_ns()
         task.pool = pool
-        task.feeds = queues.feeds(sys._getframe(2))
+        task.feeds = callers.feeds(sys._getframe(2))
 
     observe(kind, "submit", recorder, _WHAT, after=submitted)
 

@@ -14,7 +14,8 @@ from time import monotonic_ns
 from iotrace.agent.patching import MARKER, WeakTable, hide_frame, on_undo, patch
 from iotrace.agent.pools import queues, tasks
 from iotrace.agent.pools.beside import Beside
-from iotrace.agent.pools.queues import Channel, channels, has_put, stamp, who_calls
+from iotrace.agent.pools.callers import who_calls
+from iotrace.agent.pools.queues import Channel, channels, has_put, stamp
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.guard import ours

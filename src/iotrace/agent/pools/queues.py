@@ -17,6 +17,7 @@ from time import monotonic_ns
 from iotrace.agent.patching import WeakTable, hide_frame, pass_for, patch
 from iotrace.agent.pools import tasks
 from iotrace.agent.pools.beside import Beside
+from iotrace.agent.pools.callers import BETWEEN, FEEDS, HERE, PROGRAMS, known_files, who_calls, whose_file
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.guard import ours
@@ -24,7 +25,7 @@ from iotrace.session.names import HANDED_ROW, MADE_ROW
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
-    from types import CodeType, FrameType
+    from types import FrameType
     from typing import Any
 
     from iotrace.agent.pools.tasks import Begun, Span
@@ -36,13 +37,6 @@ _WHAT = "recording a hand-over"
 _LAYER = "items"  # `handovers` records waits at the same methods
 _SHORT_NS = 100_000  # an item that is made as quickly is not timed: that would take a part of it
 _AT_ONCE_NS = 20_000  # a `put` that waits for no room returns sooner
-
-# Whose code it is: of Python, or a library that feeds no loop; the program's; of one that does; in between.
-_OTHERS, _PROGRAMS, _FEEDS, _BETWEEN = range(4)
-_FEEDING = ("datasets", "grain", "joblib", "monai", "spdl", "streaming", "torch_geometric", "torchdata")
-_MOST_BETWEEN = 6  # frames
-_whose: dict[CodeType, int] = {}
-_here = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
 
 channels = WeakTable()  # by a queue
 _main = os.getpid()  # the main thread's id, as the kernel has it
@@ -110,9 +104,9 @@ def _is_awaited(frame: FrameType | None) -> bool:
     """Whether a wait is none of a queue's or a pool's, whose hand-overs are recorded."""
     while frame is not None and frame.f_code.co_filename.endswith(f"{os.sep}threading.py"):
         frame = frame.f_back
-    while frame is not None and frame.f_code.co_filename.startswith(_here):
+    while frame is not None and frame.f_code.co_filename.startswith(HERE):
         frame = frame.f_back
-    return frame is not None and _whose_code(frame.f_code) in (_PROGRAMS, _FEEDS)
+    return frame is not None and whose_file(frame.f_code.co_filename) in (PROGRAMS, FEEDS)
 
 
 def _put(recorder: Recorder, original: Any) -> Any:
@@ -172,40 +166,6 @@ def _know(queue: Any) -> Channel:
     return channel
 
 
-def who_calls(frame: FrameType | None) -> tuple[int, FrameType | None]:
-    """Tell whose code this is, leaving out what stands between it and the queue."""
-    while frame is not None:
-        if (whose := _whose_code(frame.f_code)) != _BETWEEN:
-            return whose, frame
-        frame = frame.f_back
-    return _OTHERS, None
-
-
-def feeds(frame: FrameType | None) -> bool:
-    """Whether a library that feeds loops calls, by way of Python's own modules (an event loop)."""
-    for _ in range(_MOST_BETWEEN):
-        whose, frame = who_calls(frame)
-        if whose != _OTHERS or frame is None:
-            return whose == _FEEDS
-        frame = frame.f_back
-    return False
-
-
-def _whose_code(code: CodeType) -> int:
-    if (whose := _whose.get(code)) is None:
-        whose = _whose[code] = _whose_file(code.co_filename)
-    return whose
-
-
-def _whose_file(file: str) -> int:
-    if file.startswith(_here) or file.endswith((f"{os.sep}queue.py", "multiprocessing/queues.py")):
-        return _BETWEEN
-    _, installed, within = file.rpartition("-packages/")
-    if installed:
-        return _FEEDS if within.partition("/")[0] in _FEEDING else _OTHERS
-    return _OTHERS if file.startswith((os.path.dirname(os.__file__), "<frozen")) else _PROGRAMS
-
-
 def stamp(
     channel: Channel, item: Any, frame: FrameType | None, recorder: Recorder
 ) -> tuple[Maker, int, Begun | None]:
@@ -249,19 +209,21 @@ def took(
     known: Stamp,
     asked_ns: int,
     length: int,
-    frame: FrameType | None,
+    frame: FrameType,
     recorder: Recorder,
 ) -> None:
     """Record that this thread has taken an item: a turn of the loop, or a part of the making of another."""
     taken_ns, thread = monotonic_ns(), current.thread
-    whose, _ = who_calls(frame)
+    whose = known_files.get(frame.f_code.co_filename, BETWEEN)
+    if whose == BETWEEN:
+        whose, _ = who_calls(frame)
     tid, depth = thread.tid, thread.depth
     asked_ns = channel.asked.pop(tid, asked_ns) if channel.asked else asked_ns
     loops = (tid == _main and not _is_child()) or tasks.trains()
     if not channel.described:
         channel.ignored = tasks.in_loader_worker()
         tasks.describe(channel, channel.name, recorder)
-    if not whose or (loops and whose == _FEEDS and not depth) or channel.ignored:
+    if not whose or (loops and whose == FEEDS and not depth) or channel.ignored:
         return
     number, made, span = known
     append = recorder.append_row  # the last row wakes the writer
@@ -275,7 +237,11 @@ def took(
     hop = HANDED_ROW, channel.number, number, tid, asked_ns, taken_ns, length, kind
     if loops and not depth:
         append(hop)
-        tasks.deliver(channel, channel.name, asked_ns, taken_ns, (channel.number, number, -1), recorder)
+        of_queue = channel.number, number, -1
+        if channel.taking is None:
+            tasks.deliver(channel, channel.name, asked_ns, taken_ns, of_queue, recorder)
+        else:  # one call less for each item
+            channel.taking.deliver(asked_ns, taken_ns, of_queue)
     else:
         recorder.records.append(hop)
 

@@ -183,7 +183,7 @@ def deliver(
 def trains() -> bool:
     """Whether this thread has trained."""
     training = sys.modules.get("iotrace.agent.training")
-    return training is not None and get_ident() in training.threads
+    return get_ident() in getattr(training, "threads", ())  # it may be imported just now
 
 
 def in_loader_worker() -> bool:

@@ -75,6 +75,7 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8) -> Iterator[Finding]
         gain_ms=gain_ms,
         cost_ms=stage.wait_ms,
         is_main_cause=stage.wait_ms >= MOSTLY * facts.wait_ms,
+        silences=("IO103",) if len(facts.pipeline) > 1 else (),  # which speaks of the last stage alone
     )
 
 

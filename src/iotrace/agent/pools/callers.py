@@ -1,0 +1,51 @@
+"""Tell whose code hands something over: the program's, that of a library that feeds loops, or any other."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from types import FrameType
+
+# Whose code it is: of Python, or a library that feeds no loop; the program's; of one that does; in between.
+OTHERS, PROGRAMS, FEEDS, BETWEEN = range(4)
+_FEEDING = ("datasets", "grain", "joblib", "monai", "spdl", "streaming", "torch_geometric", "torchdata")
+_MOST_BETWEEN = 6  # frames
+known_files: dict[str, int] = {}
+HERE = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
+
+
+def who_calls(frame: FrameType | None) -> tuple[int, FrameType | None]:
+    """Tell whose code this is, leaving out what stands between it and the queue."""
+    while frame is not None:
+        if (whose := whose_file(frame.f_code.co_filename)) != BETWEEN:
+            return whose, frame
+        frame = frame.f_back
+    return OTHERS, None
+
+
+def feeds(frame: FrameType | None) -> bool:
+    """Whether a library that feeds loops calls, by way of Python's own modules (an event loop)."""
+    for _ in range(_MOST_BETWEEN):
+        whose, frame = who_calls(frame)
+        if whose != OTHERS or frame is None:
+            return whose == FEEDS
+        frame = frame.f_back
+    return False
+
+
+def whose_file(file: str) -> int:
+    """Tell whose code a file holds."""
+    if (whose := known_files.get(file)) is None:
+        whose = known_files[file] = _whose(file)
+    return whose
+
+
+def _whose(file: str) -> int:
+    if file.startswith(HERE) or file.endswith((f"{os.sep}queue.py", "multiprocessing/queues.py")):
+        return BETWEEN
+    _, installed, within = file.rpartition("-packages/")
+    if installed:
+        return FEEDS if within.partition("/")[0] in _FEEDING else OTHERS
+    return OTHERS if file.startswith((os.path.dirname(os.__file__), "<frozen")) else PROGRAMS
