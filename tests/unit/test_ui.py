@@ -17,8 +17,9 @@ from iotrace.session import names
 from iotrace.session.listing import Headline, list_sessions
 from iotrace.sweeps.kept import keep
 from iotrace.ui import pages
+from iotrace.ui.choosing import Query, chosen
 from iotrace.ui.contents import content_of
-from iotrace.ui.index import Index, Query, chosen
+from iotrace.ui.index import Index
 from iotrace.ui.jobs import Jobs
 from iotrace.ui.places import SESSION, TRACE, Places
 from iotrace.ui.server import _listen

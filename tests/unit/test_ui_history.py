@@ -14,8 +14,9 @@ import pytest
 from iotrace.analysis.compare.history import standings
 from iotrace.session.listing import Headline
 from iotrace.sweeps.kept import keep
+from iotrace.ui.choosing import histories
 from iotrace.ui.contents import content_of
-from iotrace.ui.index import Index, histories
+from iotrace.ui.index import Index
 from iotrace.ui.places import BASELINE, Places
 from iotrace.ui.tasks import encoded
 from iotrace.ui.trend import lines_of

@@ -21,7 +21,8 @@ from iotrace.session import names
 from iotrace.session.liveness import ENDED
 from iotrace.session.manifest import write_atomically
 from iotrace.ui.answers import PATIENCE_S, RefusedError, form_of, found, html, unfinished
-from iotrace.ui.index import Entry, Index, histories
+from iotrace.ui.choosing import histories
+from iotrace.ui.index import Entry, Index
 from iotrace.ui.jobs import Jobs
 from iotrace.ui.pages import address
 from iotrace.ui.places import BASELINE, SESSION

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
 
 from iotrace.errors import IotraceError
 from iotrace.session import names
-from iotrace.session.hangs import status_of
+from iotrace.session.hangs import COMPUTING, HUNG, status_of
 from iotrace.session.listing import Headline, listed
 from iotrace.session.liveness import ENDED, KILLED, RUNNING, UNKNOWN
 from iotrace.session.masks import masked
@@ -24,8 +23,10 @@ from iotrace.ui.places import BASELINE, CLOSED, SESSION, SWEEP, TRACE, TUNE, Pla
 
 FAILED, DAMAGED = "failed", "damaged"
 _FRESH_SECONDS = 1.0  # a list that is not older is shown again
+_MOST_LINES = 8  # of what is told of a hang
 _AGAIN_SECONDS = 30.0  # of what may change without a file's time changing
-_LIVE = (RUNNING, "hung", "computing")
+HANGS = (HUNG, COMPUTING)
+_LIVE = (RUNNING, *HANGS)
 _SIGNS = ("", names.MANIFEST, names.OUTCOME, f"{names.OUT}/{names.VERDICT}", names.LAUNCHES, names.PROCESSES)
 
 
@@ -55,32 +56,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in _LIVE
 
 
-class Query(NamedTuple):
-    """What of the list is asked for, as its address says it; `within` is a sweep whose runs are."""
-
-    text: str = ""
-    within: str = ""
-    verdict: str = ""
-    state: str = ""
-    sort: str = "started"
-    order: str = "down"
-
-
 _Known = tuple[tuple[int, ...], float, Entry]  # the signature of its files, when it was read, what was read
-
-
-def histories(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """Return the runs of each program that have ended, by time; a sweep's runs differ by its settings."""
-    found: dict[str, list[Entry]] = {}
-    entries = list(entries)
-    sweeps = tuple(f"{each.key}/" for each in entries if each.place.kind in (SWEEP, TUNE))
-    for each in entries:
-        ended = each.state in (ENDED, FAILED) and each.started_ns is not None
-        if each.place.kind == SESSION and ended and each.program and not each.key.startswith(sweeps):
-            found.setdefault(each.program, []).append(each)
-    for runs in found.values():
-        runs.sort(key=lambda each: each.started_ns or 0)
-    return found
 
 
 class Index:
@@ -190,14 +166,19 @@ def _session(place: Place) -> Entry:
     state = found.state
     if state == ENDED and found.exit_code:
         state = FAILED
+    verdict, headline = found.verdict, found.headline or Headline()
     if state == RUNNING:
         with suppress(IotraceError):
-            state = status_of(place.path).state
+            status = status_of(place.path)
+            state = status.state
+            if state in HANGS and status.text:
+                why = "; ".join(line.strip() for line in status.text[1:_MOST_LINES])
+                verdict, headline = status.text[0], Headline(why=why or None)
     return Entry(
         place=place,
         program=_program(found.argv),
-        verdict=found.verdict,
-        headline=found.headline or Headline(),
+        verdict=verdict,
+        headline=headline,
         state=state,
         started_ns=found.started_ns,
         seconds=found.seconds,
@@ -260,41 +241,3 @@ def _sweep(place: Place) -> Entry:
 def _program(argv: Sequence[str]) -> str:
     """Where the interpreter lies says little of a run."""
     return " ".join([Path(word).name if place == 0 else word for place, word in enumerate(masked(argv))])
-
-
-_SORTS: dict[str, Callable[[Entry], Any]] = {
-    "name": lambda each: each.key,
-    "verdict": lambda each: each.headline.verdict_class,
-    "state": lambda each: each.state,
-    "wait": lambda each: each.headline.wait_fraction,
-    "step": lambda each: each.headline.step_ms,
-    "rate": lambda each: each.headline.steps_per_second,
-    "started": lambda each: each.started_ns,
-    "took": lambda each: each.seconds,
-    "host": lambda each: each.host,
-    "ranks": lambda each: each.headline.ranks,
-    "size": lambda each: each.bytes,
-}
-SORTS = tuple(_SORTS)
-
-
-def chosen(entries: Iterable[Entry], query: Query) -> list[Entry]:
-    """Choose and sort; what is not known stands last in either order."""
-    words = query.text.lower().split()
-    found = [
-        each
-        for each in entries
-        if (not query.within or each.key.startswith(f"{query.within}/"))
-        and (not query.verdict or each.headline.verdict_class == query.verdict)
-        and (not query.state or each.state == query.state)
-        and all(word in _text(each) for word in words)
-    ]
-    value = _SORTS.get(query.sort, _SORTS["started"])
-    known = [each for each in found if value(each) is not None]
-    known.sort(key=value, reverse=query.order != "up")
-    return known + [each for each in found if value(each) is None]
-
-
-def _text(entry: Entry) -> str:
-    parts = (entry.key, entry.program, entry.verdict, entry.headline.why, entry.host, entry.problem)
-    return " ".join(filter(None, parts)).lower()

@@ -13,7 +13,8 @@ from starlette.responses import RedirectResponse, Response
 from iotrace.errors import IotraceError
 from iotrace.session.listing import delete_sessions
 from iotrace.ui.answers import RefusedError, form_of, found, html
-from iotrace.ui.index import SORTS, Entry, Index, Query, chosen, histories
+from iotrace.ui.choosing import SORTS, Query, chosen, histories
+from iotrace.ui.index import Entry, Index
 from iotrace.ui.places import SESSION
 from iotrace.ui.trend import Lines, lines_of
 

@@ -14,7 +14,7 @@ import msgspec
 
 from iotrace.analysis.results.top import Top
 from iotrace.errors import IotraceError
-from iotrace.session.hangs import status_of
+from iotrace.session.hangs import Status, status_of
 
 _INTERVAL_S = 1.0
 _LINE_BYTES = 64 << 20
@@ -25,11 +25,12 @@ _CODE = "import sys; sys.path[:] = {path!r}; from iotrace.ui.live import look; l
 
 
 class Look:
-    """What was seen last of a run: `top`, and what is told of a hang. `number` counts the looks."""
+    """What was seen last of a run: `top`, what is told of a hang, its stacks. `number` counts the looks."""
 
     def __init__(self) -> None:
         self.top: Top | None = None
         self.hang: list[str] = []
+        self.stacks: list[tuple[str, list[str]]] = []
         self.state = ""
         self.number = 0
         self.over = False
@@ -97,7 +98,7 @@ class Feeds:
                 if time.monotonic() - hang_at > _HANG_EVERY_S:
                     with suppress(IotraceError, OSError):
                         found = await asyncio.to_thread(status_of, path)
-                        look.state, look.hang = found.state, found.text
+                        look.state, look.hang, look.stacks = found.state, found.text, _stacks(found)
                     hang_at = time.monotonic()
                 await self._tell(look)
                 if time.monotonic() - look.asked > _PATIENCE_S:
@@ -116,6 +117,12 @@ class Feeds:
         async with look.news:
             look.number += 1
             look.news.notify_all()
+
+
+def _stacks(status: Status) -> list[tuple[str, list[str]]]:
+    """Return the stacks of processes that hang now, the innermost frame first."""
+    blocked = [each for hang in status.hangs if not hang.resumed for each in hang.processes]
+    return [(f"{each.role} (pid {each.pid})".strip(), each.stack) for each in blocked if each.stack]
 
 
 def look() -> None:

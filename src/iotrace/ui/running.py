@@ -16,10 +16,11 @@ from iotrace.report.page.charts import HEIGHT, bars
 from iotrace.report.words import soon
 from iotrace.ui import pages
 from iotrace.ui.answers import found
-from iotrace.ui.index import Entry, Index
+from iotrace.ui.index import HANGS, Entry, Index
 from iotrace.ui.live import Feeds, Look
 
 _FIRST_LOOK_S = 4.0
+_LEAST_BARS = 25  # that the strip of steps has room for
 
 
 class Running:
@@ -45,7 +46,13 @@ class Running:
     def _shown(self, look: Look, top: Top) -> str:
         steps = [_strip(rank) for rank in top.ranks if rank.last_steps_ms]
         return pages.page(
-            "look.html", top=top, hang=look.hang, soon=soon(top.forecasts), strip=steps[0] if steps else None
+            "look.html",
+            top=top,
+            state=look.state if look.state in HANGS else top.state,
+            hang=look.hang,
+            stacks=look.stacks,
+            soon=soon(top.forecasts),
+            strip=steps[0] if steps else None,
         )
 
     async def metrics(self, _: Request) -> Response:
@@ -65,6 +72,7 @@ def _strip(rank: TopRank) -> dict[str, Any]:
     wait, rest = bars([waits_ms, rest_ms], max(steps_ms) or 1.0)
     return {
         "count": len(steps_ms),
+        "width": max(len(steps_ms), _LEAST_BARS),
         "height": HEIGHT,
         "wait": wait,
         "rest": rest,

@@ -31,7 +31,12 @@
     let events = null, since = 0;
     const begin = () => {
       events = new EventSource(live.dataset.events);
-      events.addEventListener("look", (event) => { live.innerHTML = event.data; since = Date.now(); });
+      events.addEventListener("look", (event) => {
+        const open = [...live.querySelectorAll("details[open]")].map((each) => each.id);
+        live.innerHTML = event.data;
+        open.forEach((id) => document.getElementById(id)?.setAttribute("open", ""));
+        since = Date.now();
+      });
       events.addEventListener("over", () => { events.close(); location.reload(); });
     };
     // Between two looks the age of the figures goes on; a tab that nobody sees asks for nothing.
