@@ -181,9 +181,11 @@ def test_text_stays_as_it_is_where_nothing_steers() -> None:
 _PRINTERS = {
     "cli/__init__.py": {"click.echo"},  # scripts of shell completion, which hold no foreign name
     "cli/parameters.py": {"click.echo"},  # bytes of `visible_json`
+    "cli/patch.py": {"click.echo"},  # a diff into a file or a pipe, as it is
     "cli/top.py": {"sys.stdout.write"},
     "report/printing.py": {"print"},
     "report/layout.py": {"Console"},
+    "trying/rewrite.py": {"print"},  # to the process that started it
 }
 _PRINTING = (
     "print",

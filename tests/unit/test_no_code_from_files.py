@@ -22,6 +22,7 @@ _NAMED = {
     "agent": "hooks give wrappers the name of the library's file, and run in the user's own program",
     "viewer": "serves a page on 127.0.0.1 while `iotrace open` runs, and asks nobody for anything",
     "ui": "serves pages to who knows the token while `iotrace ui` runs, and asks nobody for anything",
+    "export": "serves metrics on the address that `iotrace run --metrics` names, and asks nobody for anything",
     "notebook.py": "runs the cell that the user typed, as IPython does",
 }
 
@@ -36,7 +37,11 @@ def _found() -> Iterator[tuple[str, str]]:
 def _dangers(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import | ast.ImportFrom):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-        yield from (f"import {name}" for name in names if name.split(".")[0] in _MODULES | _NETWORK)
+        yield from (
+            f"import {name}"
+            for name in names
+            if name.split(".")[0] in _MODULES | _NETWORK and name != "urllib.parse"  # which parses text alone
+        )
     if not isinstance(node, ast.Call):
         return
     called = ast.unparse(node.func)

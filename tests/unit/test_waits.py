@@ -15,7 +15,7 @@ from iotrace.analysis.loop.loaders import queue_depth
 from iotrace.analysis.loop.measured import measured
 from iotrace.analysis.loop.steps import Loop, loop_of
 from iotrace.analysis.wait.data_wait import verdict
-from iotrace.analysis.wait.explain import _explained
+from iotrace.analysis.wait.explain import explained
 from iotrace.analysis.wait.file_costs import FileCosts, FileNames
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
@@ -89,7 +89,7 @@ def test_the_loop_chooses_the_samples_of_a_later_batch_once_it_has_this_one() ->
 def test_choosing_samples_is_a_part_of_the_wait(stages: dict[str, int], expected: dict[str, int]) -> None:
     one = delivery(0, 40, 100, sampled_ns=20, **stages)
     parts = np.full((1, len(PARTS)), 0.0 if stages else np.nan)
-    (found,) = _explained(deliveries_of([one]), parts, FileCosts.of(FileNames(), []), None)
+    (found,) = explained(deliveries_of([one]), parts, FileCosts.of(FileNames(), []), None)
     assert {cause: ns for cause, ns in found.causes.items() if ns} == expected
     assert sum(found.causes.values()) == 60
 
