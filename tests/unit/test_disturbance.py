@@ -145,12 +145,24 @@ def test_what_varies_by_itself_is_not_put_down_to_others() -> None:
     for document in (before, after):
         (rank,) = document["ranks"]
         rank["stages"] = []
-        step_ms = rank["steps"]["mean_ms"]  # one step in ten takes nearly all of the time
-        rank["blocks"]["step_ms"] = [9.1 * step_ms if row % 10 == 0 else 0.1 * step_ms for row in range(60)]
+        step_ms = rank["steps"]["mean_ms"]  # one step in thirty takes nearly all of the time
+        rank["blocks"]["step_ms"] = [27.1 * step_ms if row % 30 == 0 else 0.1 * step_ms for row in range(60)]
     found = told(before, after)
     assert found.verdict == "unknown"
     assert "the steps vary" in found.text
     assert found.remedy == "run both for more steps"
+
+
+def test_what_neither_others_nor_chance_did_is_likely() -> None:
+    before, after = run(2.0, others=0.5, queueing_ms=10.0), run(0.5, others=0.5, queueing_ms=2.0)
+    for document in (before, after):
+        (rank,) = document["ranks"]
+        rank["stages"] = []
+        step_ms = rank["steps"]["mean_ms"]  # one step in ten takes nearly all of the time
+        rank["blocks"]["step_ms"] = [9.1 * step_ms if row % 10 == 0 else 0.1 * step_ms for row in range(60)]
+    found = told(before, after)
+    assert (found.verdict, found.likely) == ("faster", True)
+    assert "beside other programs; without them" in found.text
 
 
 def test_a_wait_that_others_may_have_made_is_said_to_be_so() -> None:

@@ -75,7 +75,12 @@ def judge_step(
         )
         return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct)
     ratio = 1 + change_pct / 100
-    if (ratio * kept[1] - 1) * (ratio / kept[0] - 1) > 0:  # others did not do all of it, chance may have
+    others_did_not = (ratio * kept[1] - 1) * (ratio / kept[0] - 1) > 0
+    if others_did_not and measured in BANNERS:  # nor did chance: both together might have
+        alone_text = f"without them {_range(alone_pct)} (95 %)"
+        text = f"LIKELY {BANNERS[measured]}: {steps} beside other programs; {alone_text}"
+        return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct)
+    if others_did_not:
         text = f"NOT CLEAR: {steps}; the steps vary: without the others {_range(alone_pct)} (95 %)"
         return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=_LONGER)
     text = f"NOT CLEAR: {steps}; {_because(ranks, kept)}"
