@@ -24,7 +24,7 @@ from iotrace.session.manifest import NotCaptured
 
 # The modules that hold the rules of each scope, in the order of their codes.
 SUBJECTS = {
-    "host": ("host",),
+    "host": ("host_program", "host"),
     "loader": ("files", "samples", "workers", "sources", "pipeline"),
     "rank": ("cpus", "memory", "waste", "startup", "numa", "repeated", "regions"),
     "loop": ("iterators", "memory", "loop"),
