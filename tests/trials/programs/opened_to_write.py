@@ -10,12 +10,12 @@ import torch
 from loop import train
 from torch.utils.data import DataLoader, Dataset
 
-PATH, SIDE, CROP = Path("volume.h5"), 160, 16
+PATH, SIDE, CROP = Path("volume.h5"), 136, 34
 
 
 class Crops(Dataset):
     def __len__(self) -> int:
-        return 80
+        return 48
 
     def __getitem__(self, index: int) -> torch.Tensor:
         place = (index * 7 % (SIDE // CROP)) * CROP
