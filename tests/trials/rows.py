@@ -40,6 +40,5 @@ ROWS = [
     Row("threads", "programs/threads.py", (PROVEN, *_NO_GAIN), ("IO301", "IO304"), needs="cv2"),
     Row("restarted", "programs/restarted.py", (PROVEN,), ("IO203",)),
     Row("locked", "programs/locked.py", _NO_GAIN, ("IO204",)),
-    Row("opened-to-write", "programs/opened_to_write.py", (FAILED,), ("IO102",), data="chunks"),
     Row("unsharded", "programs/unsharded.py", (FAILED,), ("IO204",)),
 ]
