@@ -85,4 +85,4 @@ def test_the_view_of_two_real_ranks_names_the_late_one() -> None:
 
 def test_tables_of_one_rank_do_not_name_it() -> None:
     trace = read_kineto(DATA / "gloo_rank0.json.gz")
-    assert whose(tables_of("collectives", analyse_traces([trace]))) == ["", "", ""]
+    assert set(whose(tables_of("collectives", analyse_traces([trace])))) == {""}

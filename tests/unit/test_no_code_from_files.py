@@ -22,7 +22,7 @@ _NAMED = {
     "agent": "hooks give wrappers the name of the library's file, and run in the user's own program",
     "viewer": "serves a page on 127.0.0.1 while `iotrace open` runs, and asks nobody for anything",
     "ui": "serves pages to who knows the token while `iotrace ui` runs, and asks nobody for anything",
-    "export": "serves metrics on the address that `iotrace run --metrics` names, and asks nobody for anything",
+    "export": "serves metrics where `iotrace run --metrics` says, and asks nobody for anything",
     "notebook.py": "runs the cell that the user typed, as IPython does",
 }
 
