@@ -17,7 +17,7 @@ from iotrace.analysis.results import (
     SlowLoopSteps,
     Steps,
 )
-from iotrace.analysis.rules.startup import SLOW_IMPORTS
+from iotrace.analysis.rules.startup import OWN_START, SLOW_IMPORTS
 from iotrace.units import counted, duration, milliseconds, percent, shared_out, size
 
 _WORTH_A_FACTOR, _MOST_FACTOR = 1.05, 10.0  # a speedup below is told in ms, one above as a share of the step
@@ -238,7 +238,7 @@ def start_facts(rank: RankReport) -> list[str]:
     if rank.startup is None or rank.steps.loop_seconds is None:
         return []
     long = rank.startup.seconds >= _LONG_START * (rank.startup.seconds + rank.steps.loop_seconds)
-    slow = [each for each in rank.culprits if each.id == SLOW_IMPORTS and each.remedy and long]
+    slow = [each for each in rank.culprits if each.id in (SLOW_IMPORTS, OWN_START) and each.remedy and long]
     return [f"{each.text}: {each.remedy}" for each in slow]
 
 

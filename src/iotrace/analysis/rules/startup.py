@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iotrace.analysis.results import Evidence, Startup
+from iotrace.analysis.results import Evidence, Startup, StartupPart
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, rule
 from iotrace.analysis.startup.imports import IMPORTS
+from iotrace.analysis.startup.waterfall import READS
 
-SLOW_IMPORTS = "imports"
+SLOW_IMPORTS, OWN_START = "imports", "startup-code"
 _MOSTLY = 0.75
+_WORTH = 0.1
 _REMEDY = "keep the environment on a local disk, or in one file (a container's image, squashfs)"
 
 
@@ -53,6 +55,55 @@ def slow_imports(
             of = f" of {mount}" if mount is not None else ""
             text, remedy = f"{text}, {waiting:.1f} of it waiting, as for files{of}", _REMEDY
     yield Finding(text=text, evidence=evidence, cost_ms=0.0, remedy=remedy)
+
+
+@rule(
+    "IO412",
+    "startup-code",
+    "rank",
+    id=OWN_START,
+    fires=[
+        {
+            "startup": {
+                "imports": 3.0,
+                "first_step": 16.0,
+                "own": {"build_index (train.py)": 2.0, "reads": 10.0},
+            }
+        }
+    ],
+    silent=[
+        {"startup": {"imports": 3.0, "first_step": 6.0, "own": {"main (train.py)": 2.0}}},
+        {"startup": {"imports": 20.0, "first_step": 30.0, "own": {"main (train.py)": 8.0}}},
+    ],
+)
+def startup_code(
+    facts: RankFacts, *, least_seconds: float = 5.0, least_share: float = 0.5
+) -> Iterator[Finding]:
+    """What the program itself does before its first step takes most of the start: an index, a list of files.
+
+    Its functions were sampled, its reads timed. Imports, workers and the first step do not count.
+
+    Remedy: store what it makes, where every run makes the same.
+    """
+    startup = facts.report.startup
+    whole = None if startup is None else startup.first_step_seconds
+    if startup is None or whole is None:
+        return
+    own = sorted(filter(_is_own, startup.parts), key=lambda part: -part.seconds)
+    seconds = sum(part.seconds for part in own)
+    if seconds < least_seconds or seconds < least_share * whole:
+        return
+    named = ", ".join(
+        f"{part.name} {part.seconds:.1f} s" for part in own[:2] if part.seconds >= _WORTH * seconds
+    )
+    text = f"before its first step the program itself works for {seconds:.1f} of {whole:.1f} s: {named}"
+    evidence: Evidence = {"own_seconds": seconds, "first_step_seconds": whole}
+    remedy = "if every run makes the same, store the result and load it"
+    yield Finding(text=text, evidence=evidence, cost_ms=0.0, remedy=remedy)
+
+
+def _is_own(part: StartupPart) -> bool:
+    return part.sampled or part.name == READS or part.name.startswith("region ")
 
 
 def _waited_for(startup: Startup) -> str | None:

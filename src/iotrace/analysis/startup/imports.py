@@ -133,7 +133,14 @@ _MODULES = "/torch/nn/modules/"
 _CONSTRUCTORS = ("__init__", "reset_parameters", "_reset_parameters")
 _CALLED = "_call_impl"  # a module is called, and builds nothing
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/.]+)")
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "/iotrace/agent/", "<frozen ")
+_LIBRARIES = (
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib/python",
+    "/iotrace/agent/",
+    "/iotrace/session/",
+    "<frozen ",
+)
 
 
 class Sampled(msgspec.Struct, frozen=True):

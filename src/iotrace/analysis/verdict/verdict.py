@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.results import (
+    START_UP,
     TRACING_PERCENT,
     Fix,
     RankReport,
@@ -19,6 +20,7 @@ from iotrace.analysis.results import (
     Verdict,
 )
 from iotrace.analysis.rules.model import find_all, rule_of
+from iotrace.analysis.rules.startup import OWN_START
 from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import costliest, costs_of, each_step, verdict_of_device
 from iotrace.analysis.verdict.reason import MOSTLY, fixes_of, ready_text, reason_of, waits_text
@@ -32,7 +34,7 @@ from iotrace.analysis.wait.data_wait import (
     verdict as verdict_in_words,
 )
 from iotrace.session.liveness import ENDED, RUNNING
-from iotrace.units import bounds, percent
+from iotrace.units import bounds, duration, percent
 
 if TYPE_CHECKING:
     from iotrace.analysis.results import Imbalance
@@ -233,9 +235,14 @@ def _beside_steps(rank: RankReport) -> str:
     """Say what the loop does between its steps where that takes as much of it as a bad wait would."""
     often = [each for each in rank.loop_events if each.recurs]
     most = max(often, key=attrgetter("loop_fraction"), default=None)
-    if most is None or 100 * most.loop_fraction < HIGHLY_PERCENT:
+    if most is not None and 100 * most.loop_fraction >= HIGHLY_PERCENT:
+        return f"; {most.what} takes {percent(most.loop_fraction)} of the loop"
+    if rank.account is None or not any(each.id == OWN_START for each in rank.culprits):
         return ""
-    return f"; {most.what} takes {percent(most.loop_fraction)} of the loop"
+    start_ns, whole_ns = rank.account.part_ns(START_UP), rank.account.whole_ns
+    if 100 * start_ns < HIGHLY_PERCENT * whole_ns:
+        return ""
+    return f"; start-up takes {duration(start_ns)} of {duration(whole_ns)}"
 
 
 def _others_may_make_it(rank: RankReport) -> bool:

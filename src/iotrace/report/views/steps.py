@@ -17,7 +17,7 @@ from iotrace.analysis.results import (
     StartupPart,
 )
 from iotrace.analysis.results.base import figure
-from iotrace.analysis.rules.startup import SLOW_IMPORTS
+from iotrace.analysis.rules.startup import OWN_START, SLOW_IMPORTS
 from iotrace.analysis.startup.waterfall import NOT_NAMED
 from iotrace.report.blocks import Table, columns, of_ranks
 from iotrace.report.screen import shown_path
@@ -87,7 +87,7 @@ def _startup_notes(rank: RankReport, left: int) -> list[str]:
     if found is not None and (found.worker_imports_seconds or 0.0) >= _LONG:
         notes.append(f"a worker spent {found.worker_imports_seconds:.2f} s on imports of its own")
     for culprit in rank.culprits:
-        if culprit.id == SLOW_IMPORTS:
+        if culprit.id in (SLOW_IMPORTS, OWN_START):
             notes.append(f"{culprit.text}{f': {culprit.remedy}' if culprit.remedy else ''}")
     return notes
 

@@ -101,8 +101,11 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
         and {
             "seconds": imports["first_step"],
             "first_step_seconds": imports["first_step"],
-            "imports_waiting_seconds": imports["waiting"],
-            "parts": [{"name": "imports", "at_seconds": 0.0, "seconds": imports["imports"]}],
+            "imports_waiting_seconds": imports.get("waiting"),
+            "parts": [
+                {"name": name, "at_seconds": 0.0, "seconds": seconds, "sampled": name != "imports"}
+                for name, seconds in {"imports": imports["imports"], **imports.get("own", {})}.items()
+            ],
         },
     }
     return fill(RankFacts, {"report": report, **changes})
