@@ -20,7 +20,6 @@ from iotrace.analysis.results import (
     Verdict,
 )
 from iotrace.analysis.rules.model import find_all, rule_of
-from iotrace.analysis.rules.startup import OWN_START
 from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import costliest, costs_of, each_step, verdict_of_device
 from iotrace.analysis.verdict.reason import MOSTLY, fixes_of, ready_text, reason_of, waits_text
@@ -237,7 +236,11 @@ def _beside_steps(rank: RankReport) -> str:
     most = max(often, key=attrgetter("loop_fraction"), default=None)
     if most is not None and 100 * most.loop_fraction >= HIGHLY_PERCENT:
         return f"; {most.what} takes {percent(most.loop_fraction)} of the loop"
-    if rank.account is None or not any(each.id == OWN_START for each in rank.culprits):
+    if rank.account is None:  # of bare traces
+        return ""
+    from iotrace.analysis.rules.startup import OWN_START
+
+    if not any(each.id == OWN_START for each in rank.culprits):
         return ""
     start_ns, whole_ns = rank.account.part_ns(START_UP), rank.account.whole_ns
     if 100 * start_ns < HIGHLY_PERCENT * whole_ns:
