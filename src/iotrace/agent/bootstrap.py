@@ -171,8 +171,8 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "queue": lambda module: _hook_queues(module, recorder),
         "asyncio.selector_events": _hook("pools.event_loops", "hook_selectors", recorder),
         "asyncio.futures": _hook("pools.event_loops", "hook_futures", recorder),
-        "multiprocessing.connection": _hook("pools.pipes", "hook_connections", recorder),
-        "multiprocessing.queues": _hook("pools.pipes", "hook_queues", recorder),
+        "multiprocessing.connection": _hook("pools.pipes", "watch_connections", recorder),
+        "multiprocessing.queues": _hook("pools.pipes", "watch_queues", recorder),
         "multiprocessing.pool": _hook("pools.process_pools", "hook_pool", recorder),
         "dftracer.python.env": _hook(_PROGRAM_DFTRACER, "hook_settings", settings.get("dftracer") == "on"),
         "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),
@@ -186,6 +186,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         hooks[f"{package}.profilers.pytorch"] = _hook(_FOREIGN_PROFILERS, "hook_lightning", recorder)
         hooks[f"{package}.profilers.profiler"] = _hook("lightning", "hook_profiler", recorder)
         hooks[f"{package}.trainer.trainer"] = _hook("lightning", "hook_trainer", recorder)
+    _add(hooks, "multiprocessing.spawn", _hook("pools.pipes", "hook_children", recorder))
     for name in SAVING_MODULES:
         _add(hooks, name, _hook("checkpoints", "hook_saves", recorder, name))
     for name in LOADER_MODULES:

@@ -11,10 +11,10 @@ from _functools import partial  # type: ignore[import-not-found]  # `functools` 
 from binascii import crc32
 from time import monotonic_ns
 
-from iotrace.agent.patching import MARKER, WeakTable, hide_frame, on_undo, patch
+from iotrace.agent.patching import MARKER, WeakTable, hide_frame, observe, on_undo, patch
 from iotrace.agent.pools import queues, tasks
 from iotrace.agent.pools.beside import Beside
-from iotrace.agent.pools.callers import who_calls
+from iotrace.agent.pools.callers import OTHERS, known_files, who_calls
 from iotrace.agent.pools.queues import Channel, channels, has_put, stamp
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Outgoing = tuple[Channel, Stamp]
 
 _WHAT = "recording a hand-over"
-_LAYER = "items"
+_LAYER, _MAKING = "items", "making"
 _WHOLE_BYTES = 4096  # of a longer message these parts are summed up
 _PARTS, _PART_BYTES = 8, 256
 
@@ -40,6 +40,69 @@ _sending: dict[int, Outgoing] = {}  # by a thread's id: what it has pickled, and
 _receiving: dict[int, tuple[int, int] | None] = {}  # by a thread's id: the pipe and the item that it got
 _NOT = (0, 0)  # receiving
 _is_stage = False  # this process makes items for another one
+_follows = False  # pipes and queues are patched
+
+_MAKERS = ("multiprocessing/context.py", "multiprocessing/queue.py", "multiprocessing/queues.py")
+
+
+def watch_connections(module: Any, recorder: Recorder) -> None:
+    """Patch the pipes of `module`, ``multiprocessing.connection``, once the program makes one, or a queue.
+
+    Most processes have those of a DataLoader alone: each of its batches would pay for them.
+    """
+    if _follows:
+        hook_connections(module, recorder)
+    patch(module, "Pipe", partial(_make, recorder), _MAKING)
+
+
+def watch_queues(module: Any, recorder: Recorder) -> None:
+    """Patch the queues of `module`, ``multiprocessing.queues``, once the program makes one, or a pipe."""
+    if _follows:
+        hook_queues(module, recorder)
+    for kind in (module.Queue, module.SimpleQueue):
+        patch(kind, "__init__", partial(_make, recorder), _MAKING)
+
+
+def hook_children(module: Any, recorder: Recorder) -> None:
+    """Patch both in a process that another one spawned, by `module`, ``multiprocessing.spawn``."""
+    observe(module, "prepare", recorder, _WHAT, before=lambda *_: follow(recorder))
+
+
+def follow(recorder: Recorder) -> None:
+    """Patch pipes and queues, as far as they are imported; the rest is, when it is."""
+    global _follows
+    if _follows:
+        return
+    _follows = True
+    on_undo(_unfollow)
+    for name, hook in (("connection", hook_connections), ("queues", hook_queues)):
+        module = sys.modules.get(f"multiprocessing.{name}")
+        if module is not None:
+            hook(module, recorder)
+
+
+def _unfollow() -> None:
+    global _follows
+    _follows = False
+
+
+def _make(recorder: Recorder, original: Any) -> Any:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        try:
+            frame: Any = None if _follows or recorder.over else sys._getframe(1)
+            while frame is not None and frame.f_code.co_filename.endswith(_MAKERS):
+                frame = frame.f_back
+            if frame is not None and who_calls(frame)[0] != OTHERS:
+                follow(recorder)
+        except ours(Exception) as error:
+            recorder.absorb(error, _WHAT)
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    return make
 
 
 def hook_connections(module: Any, recorder: Recorder) -> None:
@@ -62,7 +125,8 @@ def hook_queues(module: Any, recorder: Recorder) -> None:
 def _put(recorder: Recorder, original: Any) -> Any:
     def put(self: Any, *args: Any, **kwargs: Any) -> Any:
         put_by = None
-        if not recorder.over:
+        # Of other code than the program's, as a DataLoader's own queues, nothing is asked further.
+        if known_files.get(sys._getframe(1).f_code.co_filename) != OTHERS and not recorder.over:
             try:
                 whose, frame = who_calls(sys._getframe(1))
                 if whose and not tasks.in_loader_worker():
@@ -220,6 +284,12 @@ def _recv_bytes(recorder: Recorder, original: Any) -> Any:
 
 def _get(recorder: Recorder, original: Any) -> Any:
     def get(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if known_files.get(sys._getframe(1).f_code.co_filename) == OTHERS:
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException as error:
+                hide_frame(error)
+                raise
         tid, follows = current.thread.tid, False
         if not recorder.over and tid not in _receiving:
             try:

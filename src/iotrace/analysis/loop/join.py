@@ -178,7 +178,8 @@ def _deliveries(rank: Rank, rows: Rows, asked_ns: Times, later_count: Times) -> 
     found["sent_ns"] = np.where(rows["sent_ns"] == -1, NONE, real(rows["sent_ns"]))
     found["followed_by_backward"] = (later_count > rows["backward_count"]).astype(np.int64)
     found["handed_over"] = np.broadcast_to(0, len(rows))
-    found["sampled_ns"] = _sampled(rows, asked_ns)
+    chosen = [start.iterator for start in main.of_type(IteratorStart) if start.sampler]
+    found["sampled_ns"] = _sampled(rows, asked_ns, np.isin(rows["iterator"], np.array(chosen, np.int64)))
     own = (rows["worker"] == -1) & (rows["fetch_end_ns"] > 0)
     found["taken_ns"][own] = found["wait_start_ns"][own]
     found["prepared_ns"][own] = real(rows["fetch_end_ns"][own])
@@ -199,15 +200,16 @@ def _deliveries(rank: Rank, rows: Rows, asked_ns: Times, later_count: Times) -> 
     return found
 
 
-def _sampled(rows: Rows, asked_ns: Times) -> Times:
+def _sampled(rows: Rows, asked_ns: Times, by_program: npt.NDArray[np.bool_]) -> Times:
     """How long the loop chose samples in each wait: until its fetch began, or the last index was sent in it.
 
-    It chooses those of a later batch when it has this one from the workers.
+    It chooses those of a later batch when it has this one from the workers. There only samplers of the
+    program count (`by_program`): torch's own take microseconds, and what is longer is a wait for a CPU.
     """
     inline = (rows["worker"] == -1) & (rows["fetch_start_ns"] >= asked_ns)
     found = np.where(inline, rows["fetch_start_ns"] - asked_ns, NONE)
     had_ns = np.maximum(rows["received_ns"], rows["pinned_ns"])
-    own = np.flatnonzero((rows["worker"] != -1) & (had_ns > 0))
+    own = np.flatnonzero(by_program & (rows["worker"] != -1) & (had_ns > 0))
     sent_ns = np.sort(rows["sent_ns"])
     last_ns = np.append(sent_ns, 0)[np.searchsorted(sent_ns, rows["delivered_ns"][own], side="right") - 1]
     found[own] = np.maximum(0, last_ns - np.maximum(asked_ns[own], had_ns[own]))
