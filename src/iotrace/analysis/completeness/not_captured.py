@@ -290,7 +290,8 @@ def _unseen_loops(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
     if loops and not delivered and session.exit_code:
         yield from missing(failed_before=True, exit_code=session.exit_code)
     elif loops and not any(loop.marked or loop.primary or len(loop.steps) for loop in loops):
-        yield from missing(loop_unseen=True, reason=NO_LOADER)
+        why = next((loop.unknown_why for loop in loops if loop.unknown_why), NO_LOADER)
+        yield from missing(loop_unseen=True, reason=why)
     else:
         for one in analysis.ranks:
             yield from _unseen_loop(one, session)

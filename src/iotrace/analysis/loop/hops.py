@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, grouped, ranges
-from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
 from iotrace.analysis.table import NONE, Columns, key_of, match
 from iotrace.session import names
 from iotrace.sources.processes import Process
@@ -172,9 +172,8 @@ def hops_of(rank: Rank, made: Made) -> Hops:
         return np.where(row >= 0, column[np.maximum(row, 0)], none) if len(column) else none
 
     columns: dict[str, npt.ArrayLike] = {
+        **dict.fromkeys(FIELDS, NONE),
         **dict.fromkeys(("iterator", "epoch", "grad", "followed_by_backward", "handed_over"), 0),
-        **dict.fromkeys(("phase", "worker", "sent_ns", "up_ns", "samples", "size_bytes"), NONE),
-        **dict.fromkeys(("exposed_ns", "inline_tid"), NONE),
         "loader": number,
         "number": np.arange(len(number)),
         "index": item,

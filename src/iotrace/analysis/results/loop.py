@@ -310,16 +310,16 @@ class PipelineStage(ReportPart, frozen=True, kw_only=True):
     of: Annotated[str, figure("`threads` or `processes`", said="who")]
     busy: Annotated[float, figure("how many of them work, on average: they neither wait for input nor for room", said="busy")]
     items: Annotated[int, figure("how many items it made", said="items")]
-    item_ms: Annotated[float, figure("mean time of an item's making, without these waits", said="an item takes")]
+    item_ms: Annotated[float, figure("mean time of an item's making, without these waits", "ms", said="each")]
     on_cpu_fraction: Annotated[
-        float | None, figure("the share of their making in which they computed", null="it was too quick to be timed", said="on CPUs")
+        float | None, figure("the share of their making in which they computed", null="it was too quick to be timed", said="CPU")
     ] = None
     before: Annotated[
-        float | None, figure("how many items lie before it when it takes one, on average", null="it takes none from a queue that says so", said="lie before it")
+        float | None, figure("how many items lie before it when it takes one, on average", null="it takes none from a queue that says so", said="before")
     ] = None
-    before_limit: Annotated[int | None, figure("how many may lie there", null="any number, or not known", said="at most")] = None
-    puts: Annotated[str, figure("the class of the queue or pool that hands its items on", said="hands on by")]
-    wait_ms: Annotated[float, figure("the loop's wait in which it worked on what the loop waited for, per step", said="wait")]
+    before_limit: Annotated[int | None, figure("how many may lie there", null="any number, or not known", said="limit")] = None
+    puts: Annotated[str, figure("the class of the queue or pool that hands its items on", said="by")]
+    wait_ms: Annotated[float, figure("the loop's wait in which it worked on what the loop waited for, per step", "ms", said="wait")]
     slowest: Annotated[bool, figure("whether it holds the loop up: it works most of the loop's wait")] = False
 
 

@@ -56,6 +56,7 @@ _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
         {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 100.0},
         {"cause": "transport", "wait_ms": 9.0, "causes_ms": {"transport": 9.0}, "ready": 3.9},
         {"cause": "transport", "ready": 3.9, "others_may_make_it": True},
+        {"cause": "transport", "wrapped": True, "batch_bytes": None, "piped_bytes": 1e6},
         {"cause": "transport", "wait_ms": 19.0, "causes_ms": {"transport": 19.0}, "ready": 3.9},
     ],
 )
@@ -77,8 +78,11 @@ def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
 
 
 def _less_transport(facts: LoaderFacts) -> Remedy | None:
-    """Of pickled batches; else, where a CPU was free, of large batches and of batches soon made."""
-    if not facts.about.workers or facts.handed_over:
+    """Of pickled batches; else, where a CPU was free, of large batches and of batches soon made.
+
+    None of a pool's items: its processes share no memory for tensors, and may hand on what they like.
+    """
+    if not facts.about.workers or facts.about.wrapped or facts.handed_over:
         return None
     piped_bytes = facts.piped_bytes or 0.0
     if piped_bytes >= max(_MUCH_PICKLED, MOSTLY * (facts.batch_bytes or 0.0)):
@@ -105,7 +109,7 @@ def _unpickled(facts: LoaderFacts, piped_bytes: float) -> Remedy:
 def _without_workers(facts: LoaderFacts) -> Remedy | None:
     """Where the loop waits for a batch about as long as it would take to make it; a sweep tells."""
     handing_ms = facts.causes_ms["transport"]
-    if facts.made_ms is None or facts.about.wrapped or facts.made_ms > _ABOUT * handing_ms:
+    if facts.made_ms is None or facts.made_ms > _ABOUT * handing_ms:
         return None
     text = (
         f"the loop waits {handing_ms:.1f} ms a step for batches that workers made in {facts.made_ms:.1f} ms: "

@@ -19,7 +19,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.results.base import figure
 from iotrace.analysis.rules.startup import OWN_START, SLOW_IMPORTS
 from iotrace.analysis.startup.waterfall import NOT_NAMED
-from iotrace.report.blocks import Table, columns, of_ranks
+from iotrace.report.blocks import Table, columns, known, of_ranks
 from iotrace.report.screen import shown_path
 from iotrace.report.words import part_name, slow_text
 from iotrace.units import counted, milliseconds, percent, size
@@ -203,12 +203,14 @@ def pipeline(report: Report) -> list[Table]:
 
     def stages(rank: RankReport) -> Table:
         limits = next((stage.name for stage in rank.pipeline if stage.slowest), None)
-        return Table(
-            title="Stages that make the loop's items, measured steps",
-            rows=rank.pipeline,
-            fields=columns(PipelineStage, busy="{:.2f}".format, before="{:.1f}".format),
-            unknown="the loop takes no items from queues or pools that iotrace follows",
-            notes=[] if limits is None else [f"{limits} holds the loop up"],
+        return known(
+            Table(
+                title="Stages that make the loop's items, measured steps; times in ms",
+                rows=rank.pipeline,
+                fields=columns(PipelineStage, busy="{:.2f}".format, before="{:.1f}".format),
+                unknown="the loop takes no items from queues or pools that iotrace follows",
+                notes=[] if limits is None else [f"{limits} holds the loop up"],
+            )
         )
 
     return of_ranks(report.ranks, stages)
