@@ -65,7 +65,7 @@ def watch_queues(module: Any, recorder: Recorder) -> None:
 
 def hook_children(module: Any, recorder: Recorder) -> None:
     """Patch both in a process that another one spawned, by `module`, ``multiprocessing.spawn``."""
-    observe(module, "prepare", recorder, _WHAT, before=lambda *_: follow(recorder))
+    observe(module, "_main", recorder, _WHAT, before=lambda *_: follow(recorder))
 
 
 def follow(recorder: Recorder) -> None:
