@@ -68,6 +68,10 @@ def test_operators_streams_and_arrows(tmp_path: Path) -> None:
            join slice i on i.id = flow.slice_in order by 1, 2""",
     )
     assert errors == []
+    path_starts, path_lengths = zip(*(row[3:] for row in slices if row[1] == "critical path"), strict=True)
+    assert (path_starts[0], sum(path_lengths)) == (1_000, 100_000)  # the step, without a gap
+    assert [at + of for at, of in zip(path_starts, path_lengths, strict=True)][:-1] == list(path_starts[1:])
+    slices = [row for row in slices if row[1] != "critical path"]
     assert [row[:3] for row in slices] == [
         ["rank 0 · GPU 0", "idle", "idle · kernel wait · AddmmBackward0"],
         ["rank 0 · GPU 0", "modules", "forward"],

@@ -45,7 +45,7 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8) -> Iterator[Finding]
     queues. A stage that neither waits for input nor for room in the queue behind it is the slowest one.
 
     Remedy: more threads for a stage that sleeps or calls libraries; processes for one that computes in
-    Python, as threads take turns there; or make its work less.
+    Python or reads HDF5, as threads take turns there; or make its work less.
     """
     stage = next((each for each in facts.pipeline if each.slowest), None)
     if stage is None or not facts.is_waited_for or stage.busy < busy * stage.makers:
@@ -61,6 +61,9 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8) -> Iterator[Finding]
             f"its threads compute in {percent(stage.on_cpu_fraction or 0.0)} of that: processes do so at "
             "once, where threads of Python code take turns; or make its work less"
         )
+        remedy = f"processes in place of threads for {stage.name}"
+    elif stage.of == "threads" and facts.making.sharing_lock > 1:
+        how = "its threads read HDF5, and h5py lets one of them in at a time; processes read at once"
         remedy = f"processes in place of threads for {stage.name}"
     else:
         how = f"give it more {stage.of}, or make its work less"
