@@ -54,7 +54,7 @@ def test_what_a_fix_spares_costs_stands_beside_its_gain() -> None:
     for gains_ms, cost_ms in (({"files:d/a.h5": 45.0}, 32.0), ({}, None)):
         (item,) = recommend([facts(unmade_fraction=0.0, gains_ms=gains_ms, **known)])
         assert (item.id, item.cost_ms_per_step) == ("decode-bound", cost_ms)
-    several = [file(f"d/{number}.jpg", decode_ms=10.0) for number in range(3)]
+    several = [file(f"d/{number}.csv", decode_ms=10.0) for number in range(3)]
     known = {"causes_ms": {"decode": 30.0, "read": 5.0, "queued": 3.0}, "files": several}
     (item,) = recommend([facts(unmade_fraction=0.0, gains_ms={"files": 48.0}, **known)])
     assert item.cost_ms_per_step == 35.0
@@ -471,12 +471,17 @@ def test_files_that_each_sample_reads_whole_are_kept_or_mapped_as_the_larger_cau
 def test_a_gain_is_that_of_the_replay() -> None:
     gains = {"decode": 30.0, "files": 40.0, "files:d/a.h5": 35.0}
     chunked = {"files": [file("d/a.h5", decode_ms=50.0)]}
+    tables = {"files": [file(f"d/{name}.csv", decode_ms=10.0) for name in "abcde"]}
     images = {"files": [file(f"d/{name}.jpg", decode_ms=10.0) for name in "abcde"]}
-    for known, gain_ms in ((chunked, 35.0), (images, 40.0)):
+    for known, gain_ms in ((chunked, 35.0), (tables, 40.0)):
         (item,) = recommend([facts("decode", unmade_fraction=0.0, gains_ms=gains, **known)])
         assert item.gain_ms_per_step == gain_ms
     # What would win less than 5 % of the step is no advice, whatever is charged for it.
-    assert recommend([facts("decode", unmade_fraction=0.0, gains_ms={"files": 4.0}, **images)]) == []
+    assert recommend([facts("decode", unmade_fraction=0.0, gains_ms={"files": 4.0}, **tables)]) == []
+    # Smaller images spare the transform that makes them smaller, too.
+    made = {"causes_ms": {"decode": 20.0, "transform": 30.0}, "made_ms": 60.0}
+    found = recommend([facts("decode", unmade_fraction=0.0, gains_ms=gains, **made, **images)])
+    assert [item.gain_ms_per_step for item in found if item.id == "decode-bound"] == [60.0]
     (item,) = recommend([facts("startup", unmade_fraction=0.0, epochs=3, restart_ms=7.0)])
     assert item.gain_ms_per_step == 57.0
 

@@ -20,6 +20,9 @@ MOSTLY = (
 _HIGH_PERCENT = 20.0
 
 
+RESIZED = "files and transform"  # what smaller images spare at most
+
+
 class Remedy(msgspec.Struct, frozen=True):
     """A change: in short, and as a sentence with its evidence.
 
@@ -45,6 +48,9 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         return
     cause_ms = cost_ms(facts, cause)
     gain_ms, predicted = predicted_gain(facts, _row_of(facts, cause, remedy), _gain_ms(facts, cause, remedy))
+    if cause == "startup" and predicted:  # the model replays waits; iterators are made and ended beside them
+        gain_ms += facts.restart_ms
+        predicted["gain_interval_ms"] = [ms + facts.restart_ms for ms in predicted["gain_interval_ms"]]
     if not is_worth(gain_ms, facts):
         return
     most = costliest(facts, cause)
@@ -132,8 +138,10 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
 
     Where none was replayed, all that is spared of the making; of what is no part of it the whole wait.
     """
-    if cause in ("startup", "sampling"):  # which no replay tells: the loop itself does it
+    if cause == "startup":  # which no replay tells: the loop itself does it
         return cost_ms(facts, cause)
+    if cause == "sampling":  # while it chooses, no index is sent: workers then get ahead, and no wait is left
+        return facts.bound_ms
     replayed_ms = facts.gains_ms.get(remedy.gone or cause)
     making_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)
     if replayed_ms is None and cause in PARTS and facts.made_ms is not None and making_ms:
@@ -153,8 +161,9 @@ def _charged_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     of_files, _, path = remedy.gone.partition(":")
     if path:
         return sum(file.read_ms + file.decode_ms for file in facts.files if file.path == path)
-    if of_files == FILES:
-        return sum(facts.causes_ms.get(each, 0.0) for each in ("read", "decode"))
+    if of_files in (FILES, RESIZED):
+        spared = ("read", "decode") if of_files == FILES else ("read", "decode", "transform")
+        return sum(facts.causes_ms.get(each, 0.0) for each in spared)
     return cost_ms(facts, cause)
 
 

@@ -21,6 +21,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.rules.causes import (
     MOSTLY,
+    RESIZED,
     Remedy,
     costliest,
     costly,
@@ -262,6 +263,8 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     for known, what, how, text in _STORE_AS:
         if formats and formats <= known:
             spared = "" if formats == {".npz"} else gone  # an array that is not compressed is read, too
+            if formats <= _IMAGES and gone == FILES:
+                spared = RESIZED  # nobody sees how much of the transform makes images smaller
             short = f"store {what if target is None else name} {how}"
             return Remedy(short, text + _the_few(target), spared, change=_unpacked(facts, target, formats))
     text = "decode it once, ahead of training, and keep the result where there is room"

@@ -15,6 +15,7 @@ _HIGH = 0.2  # of a step
 _MOSTLY = 0.5  # of the time that writing takes
 _ASYNCHRONOUS = "torch.distributed.checkpoint.async_save"
 _STARTING = 0.25  # of an evaluation
+_LEAST_SECONDS = 0.3  # of what recurs, in all
 _EVENTS = {"count": 8, "seconds": 10.4, "loop_seconds": 15.0, "loop_fraction": 0.69, "every_steps": 10.0}
 _EVALUATION = {**_EVENTS, "kind": "evaluation", "seen_seconds": 10.4, "wait_seconds": 0.1, "workers": 2}
 _CHECKPOINT = {**_EVENTS, "kind": "checkpoint", "seen_seconds": 10.4, "file": "ck-*.pt", "bytes": 4_000_000}
@@ -72,7 +73,8 @@ def writing_in_the_loop(facts: RankFacts, *, least_of_steps: float = 0.5) -> Ite
 def _recurring(facts: RankFacts, kind: str, least_of_loop: float) -> Iterator[tuple[LoopEvents, Evidence]]:
     """Yield the events of a kind that recur, where they take as much of the loop, and their figures."""
     for each in facts.report.loop_events:
-        if each.kind == kind and each.recurs and each.loop_fraction >= least_of_loop:
+        long = each.loop_fraction >= least_of_loop and each.seconds >= _LEAST_SECONDS
+        if each.kind == kind and each.recurs and long:
             yield each, {"count": each.count, "seconds": each.seconds, "loop_seconds": each.loop_seconds}
 
 

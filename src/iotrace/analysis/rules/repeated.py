@@ -139,7 +139,7 @@ def _list_once(work: RepeatedWork) -> tuple[str, str]:
 def _read_once(work: RepeatedWork) -> tuple[str, str]:
     what, it = _what(work, "the files"), "it" if len(work.paths) == 1 else "them"
     return (
-        f"read {what} once, in __init__",
+        f"read {what} once, in __init__, and keep what is made of {it}",
         f"read {what} once, in the dataset's __init__, and keep what was made of {it}",
     )
 
@@ -168,7 +168,7 @@ def _decode_once(work: RepeatedWork) -> tuple[str, str]:
 def _keep_open(work: RepeatedWork) -> tuple[str, str]:
     what, it = _what(work, "the files"), "it" if len(work.paths) == 1 else "each"
     return (
-        f"keep {what} open: each sample opens {it}",
+        f"keep {what} open, with its keys: each sample opens {it}",
         f"open {what} once in each worker, at the first sample, and keep the handle and the list of keys",
     )
 

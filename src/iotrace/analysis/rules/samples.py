@@ -74,6 +74,13 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
                 "in turns: find what they wait for (a lock, a server that serves one at a time), and hold it "
                 "for less",
             )
+        if facts.about.pool and facts.about.workers and not facts.about.fed_by:
+            pool = f"{facts.about.pool}, which has {facts.about.workers}"
+            return Remedy(
+                f"more workers in the {pool}: {item or 'its task'} sleeps",
+                f"it sleeps in {percent(min(1.0, asleep / share))} of that, as for storage or a server: more "
+                "workers of the pool wait at the same time, where what they wait for serves several",
+            )
         return Remedy(
             f"find out why {item or 'the dataset'} sleeps",
             f"its thread sleeps in {percent(min(1.0, asleep / share))} of that: find what it waits for (a "
