@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from iotrace.analysis.rank import SessionAnalysis
+from iotrace.analysis.report import analyse
 from iotrace.analysis.storage.read_by_each import read_by_each
 from iotrace.sources.session import open_session
 from tests.support.runs import run_script
 
 PROGRAM = """
+import gzip
+import os
 import sys
 
 import numpy as np
@@ -29,6 +32,22 @@ class Stream(IterableDataset):
             if number % 2 == worker.id:
                 yield array
 
+class Lines(IterableDataset):
+    def __iter__(self):
+        worker = get_worker_info()
+        with gzip.open("all.gz" if CASE == "whole" else f"part{worker.id}.gz", "rb") as file:
+            for number, line in enumerate(file):
+                if CASE == "parts" or number % 2 == worker.id:
+                    yield len(line)
+
+class Windows(IterableDataset):
+    def __iter__(self):  # each byte is read twice, by the worker whose part it is in
+        half, step = os.path.getsize("all.gz") // 2, 1 << 14
+        with open("all.gz", "rb", buffering=0) as file:
+            for at in range(get_worker_info().id * half, (get_worker_info().id + 1) * half - step, step // 2):
+                file.seek(at)
+                yield len(file.read(step))
+
 class Shared(Dataset):
     def __len__(self):
         return 10 * FILES
@@ -38,7 +57,12 @@ class Shared(Dataset):
 
 for number in range(FILES):
     np.save(f"{number}.npy", np.zeros(1 << 16, "u1"))
-loader = DataLoader(Shared() if CASE == "shared" else Stream(), batch_size=2, num_workers=2)
+for name in ("all", "part0", "part1"):
+    with gzip.open(f"{name}.gz", "wb", compresslevel=1) as file:
+        for number in range(400):
+            file.write(os.urandom(3000).hex().encode() + b"\\n")
+known = {"shared": Shared, "whole": Lines, "parts": Lines, "windows": Windows}
+loader = DataLoader(known.get(CASE, Stream)(), batch_size=2, num_workers=2)
 for epoch in range(2):
     for batch in loader:
         pass
@@ -51,7 +75,18 @@ for epoch in range(2):
 def test_files_that_each_worker_reads(tmp_path: Path, case: str, files: int, share: float) -> None:
     run = run_script(tmp_path, PROGRAM, case)
     assert run.code == 0, run.stderr
-    found = read_by_each(SessionAnalysis(open_session(run.session)).ranks[0])
+    found = read_by_each(SessionAnalysis(open_session(run.session)).ranks[0], None)
     assert found is not None
     # What worker 0 reads behind its last sample, it reads for no batch.
     assert (found.files, found.workers, found.share) == (files, 2, pytest.approx(share, abs=0.2))
+
+
+@pytest.mark.parametrize(("case", "stream"), [("whole", "all.gz"), ("parts", ""), ("windows", "")])
+def test_a_stream_that_each_worker_reads(tmp_path: Path, case: str, stream: str) -> None:
+    run = run_script(tmp_path, PROGRAM, case)
+    assert run.code == 0, run.stderr
+    analysis = SessionAnalysis(open_session(run.session))
+    io = analyse(analysis).ranks[0].io
+    assert io is not None
+    found = read_by_each(analysis.ranks[0], io)
+    assert ("" if found is None else found.stream) == stream

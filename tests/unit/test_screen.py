@@ -456,3 +456,19 @@ def test_code_of_the_loop_that_takes_most_of_a_step_is_in_the_why() -> None:
     found = of_worst([rank(data_wait=wait, culprits=[code])])
     assert found.kind == "not-input-bound"
     assert (found.why or "").startswith("9 of 10 ms is the loop's; ")
+
+
+def test_of_several_commands_the_one_that_loses_most_time_is_judged() -> None:
+    """A short evaluation that only waits loses less than a long training that waits for half of its time."""
+    argv = [["python", "/a/job.py", what] for what in ("eval", "train")]
+    whole, half = (replace(rank().data_wait, raw_wait_fraction=share) for share in (0.99, 0.6))
+    short, long = (replace(rank().steps, loop_seconds=seconds) for seconds in (1.0, 10.0))
+    ranks = [
+        rank(0, pid=70, argv=argv[0], data_wait=whole, steps=short),
+        rank(1, pid=71, argv=argv[1], data_wait=half, steps=long),
+    ]
+    found = of_worst(ranks)
+    assert found.rank is ranks[1]
+    assert found.text.startswith("job.py train: 60 %")
+    in_step = [replace(each, pid=None, argv=[]) for each in ranks]  # ranks of one job wait for each other
+    assert of_worst(in_step).rank is in_step[0]

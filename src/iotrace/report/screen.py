@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import RankReport, Report, SessionInfo
+from iotrace.analysis.results import RankReport, Report, SessionInfo, commands_of
 from iotrace.analysis.rules.trust import OTHER_PROGRAMS
 from iotrace.analysis.verdict.failed import last_hang
 from iotrace.analysis.verdict.reason import lies_ready
@@ -19,7 +19,6 @@ from iotrace.report.blocks import Head, Line
 from iotrace.report.layout import facts, line, print_head, say, two_columns
 from iotrace.report.screen_ranks import print_ranks
 from iotrace.report.words import (
-    commands_of,
     device_facts,
     file_facts,
     gain_text,

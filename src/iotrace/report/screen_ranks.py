@@ -9,11 +9,10 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from iotrace.analysis.results import RankReport, Recommendation, Report
+from iotrace.analysis.results import RankReport, Recommendation, Report, commands_of
 from iotrace.analysis.rules.job import FED_BY_ANOTHER, UNEVEN_STEPS
 from iotrace.report.layout import line, middle_cut, plain, print_table, table_of
 from iotrace.report.printing import visible
-from iotrace.report.words import commands_of
 from iotrace.units import counted, if_known, one_decimal, percent
 
 MOST_RANKS = 15  # of more only the latest are shown, how the others are distributed, and a line a host

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Sequence
 
 from iotrace.analysis.results import (
@@ -159,21 +158,6 @@ def pace_texts(steps: Steps) -> list[str]:
 def part_name(part: str) -> str:
     """Name a part of a slow step as people read it."""
     return f"wait for {part}" if part in _WAITS else _PART_NAMES.get(part, part)
-
-
-def commands_of(ranks: Sequence[RankReport]) -> dict[int, str]:
-    """Name several processes of a command by their scripts and what differs in their command lines, by pid.
-
-    Empty where nothing differs.
-    """
-    known = {rank.pid: rank.argv for rank in ranks if rank.pid is not None and rank.argv}
-    shared = set.intersection(*map(set, known.values())) if known else set()
-    found = {}
-    for pid, argv in known.items():
-        at = next((at for at, each in enumerate(argv) if each.endswith(".py")), 0)
-        rest = [each for each in argv[at + 1 :] if each not in shared]
-        found[pid] = " ".join([posixpath.basename(argv[at]), *rest])
-    return found if len({*found.values()}) > 1 else {}
 
 
 def slow_text(found: SlowLoopSteps) -> str:

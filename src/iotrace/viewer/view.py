@@ -80,6 +80,7 @@ _QUERY = "dev.perfetto.RunQueryAndShowTab"
 # Of a timeline whose session is not at hand: the groups and processes that our own names tell.
 _ANY_GROUPS = r"\.json(\.gz)?$|^rank \d+| inputs$|^main|^process |^GPU \d+"
 _PINNED = "(failure|steps|data wait|idle)$"
+_PINNED_OF_ONE = "(failure|idle)$"  # its steps and waits are in the open group of its process
 _IDLE_PINNED = "(failure|steps|data wait|idle|critical path|modules|launch queue length)$"
 _DEVICE_GROUPS = (r"GPU \d+$", "torch.profiler$")
 _LEAST_IDLE_MARGIN_NS = 50_000
@@ -250,9 +251,13 @@ def _at_wait(analysis: SessionAnalysis, rank: RankAnalysis, wait: Explained, whi
     shown = delivery.wait_start_ns - margin_ns, delivery.delivered_ns + margin_ns
     of_rank = f" of rank {rank.rank.number}" if len(analysis.ranks) > 1 else ""
     what = f"{which}batch {delivery.index}{of_rank}, {delivery.wait_ns / 1e6:.1f} ms, {wait.cause}"
-    # Of the training process what matters is pinned: who made the batch is open.
+    # Perfetto opens the group of the selected wait itself: who made the batch is open, too. Steps and waits
+    # are pinned only where there are other ranks to compare with.
     found = _view(analysis, what, [rank], shown, [delivery.pid or rank.rank.main.pid])
-    return msgspec.structs.replace(found, selected_ns=(delivery.wait_start_ns, delivery.wait_ns))
+    pinned = _pins((), _PINNED_OF_ONE) if len(analysis.ranks) == 1 else found.pinned
+    return msgspec.structs.replace(
+        found, selected_ns=(delivery.wait_start_ns, delivery.wait_ns), pinned=pinned
+    )
 
 
 def _at_step(analysis: SessionAnalysis, number: int) -> View:
@@ -311,9 +316,9 @@ def _view(
     groups = [re.escape(name) + "$" for name in {title_of(path): 1, path.absolute().name: 1}]
     groups += [rf"rank {rank.rank.number}( \(.*)?$" for rank in ranks]
     groups += [*(rf".* · pid {pid}$" for pid in pids), *more]
-    return View(
-        what, "^(" + "|".join(groups) + ")", _pins(_numbers(analysis, ranks)), _within(analysis, shown)
-    )
+    is_open = len(analysis.ranks) == 1 and analysis.ranks[0].rank.main.pid in pids
+    pinned = _pins((), _PINNED_OF_ONE) if is_open else _pins(_numbers(analysis, ranks))
+    return View(what, "^(" + "|".join(groups) + ")", pinned, _within(analysis, shown))
 
 
 def _numbers(analysis: SessionAnalysis, ranks: Sequence[RankAnalysis]) -> list[int]:

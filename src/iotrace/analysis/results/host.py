@@ -160,7 +160,7 @@ class System(ReportPart, frozen=True, kw_only=True):
     pss_peak_bytes: Annotated[
         int | None,
         figure(
-            "the same without pages of files, a page that processes share divided among them (PSS): the largest of the looks at it, each 10 s or rarer",
+            "the same without pages of files, shared pages divided (PSS): the largest of looks 2 s after processes were added, and each 10 s or rarer",
             null="no look found as many processes as the largest sum",
             said="memory, shared pages once",
         ),

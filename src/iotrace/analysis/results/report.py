@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -302,6 +303,21 @@ def last_start(ranks: Sequence[RankReport]) -> int:
     """Return the restarts before the last start of a job that trained."""
     trained = [rank.incarnation for rank in ranks if rank.steps.count]
     return max(trained or [rank.incarnation for rank in ranks], default=0)
+
+
+def commands_of(ranks: Sequence[RankReport]) -> dict[int, str]:
+    """Name several processes of a command by their scripts and what differs in their command lines, by pid.
+
+    Empty where nothing differs.
+    """
+    known = {rank.pid: rank.argv for rank in ranks if rank.pid is not None and rank.argv}
+    shared = set.intersection(*map(set, known.values())) if known else set()
+    found = {}
+    for pid, argv in known.items():
+        at = next((at for at, each in enumerate(argv) if each.endswith(".py")), 0)
+        rest = [each for each in argv[at + 1 :] if each not in shared]
+        found[pid] = " ".join([posixpath.basename(argv[at]), *rest])
+    return found if len({*found.values()}) > 1 else {}
 
 
 class Report(ReportPart, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, rule
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
-from iotrace.units import digits, percent
+from iotrace.units import digits, percent, size
 
 _FIRST = "IO300"  # before who takes CPUs: what is not done needs none
 _WHOLE = {
@@ -98,16 +98,19 @@ def few_files(facts: RankFacts) -> Iterator[Finding]:
 
 
 _BY_EACH = {"files": 200, "workers": 2, "share": 1.0}
+_ONE_FILE = {"files": 1, "workers": 2, "share": 1.0, "stream": "d/all.tsv.gz", "stream_bytes": 26 << 20}
 
 
 @rule(
     "IO411",
     "read-by-each-worker",
     "rank",
-    fires=[{"read_by_each": _BY_EACH}],
+    fires=[{"read_by_each": _BY_EACH}, {"read_by_each": _ONE_FILE}],
     silent=[
         {"read_by_each": {**_BY_EACH, "share": 0.5}},
         {"read_by_each": {**_BY_EACH, "files": 4}},
+        {"read_by_each": {**_ONE_FILE, "share": 0.5}},
+        {"read_by_each": {**_ONE_FILE, "stream": ""}},
         {"read_by_each": _BY_EACH, "causes_ms": {"transform": 60.0}},
     ],
 )
@@ -118,21 +121,30 @@ def read_by_each_worker(
 
     A worker has its own copy of an iterable dataset. Where the dataset reads everything and passes on every
     so many sample alone, the reading and decoding of the others is in vain. That each worker read the same
-    files, about once each, was seen; what that costs is what all workers but one spend on it.
+    files, about once each, was seen; what that costs is what all workers but one spend on it. Of a single
+    file that is read as a stream, such as a `.gz`, it was seen that each worker read the same bytes.
 
     Remedy: choose a worker's files before they are read, by `torch.utils.data.get_worker_info()`; in a job of
-    several ranks by the rank, too.
+    several ranks by the rank, too. A single file has to be split first.
     """
     found, causes_ms = facts.read_by_each, facts.report.data_wait.causes_ms
-    if found is None or found.files < least_files or found.share < least_share:
+    if found is None or found.share < least_share or (found.files < least_files and not found.stream):
         return
+    what = f"{found.files} files"
+    remedy = "let each worker read its own files: torch.utils.data.get_worker_info()"
+    how = "choose a worker's files before they are read, by torch.utils.data.get_worker_info()"
+    if found.stream:
+        name = os.path.basename(found.stream)
+        what = f"{size(found.stream_bytes)} of {name}"
+        remedy = f"split {name}: a part for each worker, chosen by torch.utils.data.get_worker_info()"
+        how = f"split {name} into parts, and let each worker read its own: torch.utils.data.get_worker_info()"
     spent_ms = causes_ms.get("read", 0.0) + causes_ms.get("decode", 0.0)
     cost_ms = found.share * spent_ms * (1 - 1 / found.workers)
     if 100 * cost_ms >= MODERATELY_PERCENT * (facts.report.steps.mean_ms or 0.0) > 0:
         yield Finding(
-            text=f"each of {found.workers} workers reads and decodes the same {found.files} files each epoch",
-            remedy="let each worker read its own files: torch.utils.data.get_worker_info()",
-            how="choose a worker's files before they are read, by torch.utils.data.get_worker_info()",
+            text=f"each of {found.workers} workers reads and decodes the same {what} each epoch",
+            remedy=remedy,
+            how=how,
             evidence={"files": float(found.files), "workers": float(found.workers), "share": found.share},
             cost_ms=cost_ms,
             gain_ms=cost_ms,

@@ -18,6 +18,7 @@ from iotrace.analysis.results import (
     SessionInfo,
     Trust,
     Verdict,
+    commands_of,
 )
 from iotrace.analysis.rules.model import find_all, rule_of
 from iotrace.analysis.verdict import failed
@@ -189,12 +190,16 @@ def _late(job: JobFacts) -> Finding | None:
 def of_worst(ranks: Sequence[RankReport]) -> Finding:
     """Judge the job by the rank that waits for the largest share of its steps.
 
-    A rank whose wait is unknown may wait longest: then only a wait of another that is long enough is told.
+    Of several commands it is the one that loses most time: they do not run in step, and a short one that
+    waits for nearly all of its time loses little. A rank whose wait is unknown may wait longest: then only a
+    wait of another that is long enough is told.
     """
-    rank = max(ranks, key=_fraction, default=None)
+    commands = commands_of(ranks)
+    rank = max(ranks, key=_lost_seconds if commands else _fraction, default=None)
     if rank is None:
         return Finding(kind="wait-unknown", text="no process was traced")
-    whose = f"{rank.called}: " if len(ranks) > 1 else ""
+    command = commands.get(rank.pid or 0)
+    whose = f"{command or rank.called}: " if len(ranks) > 1 else ""
     wait, fraction, costs = rank.data_wait, _fraction(rank), _loop_costs(rank)
     if costs is not None and costs.fraction > _step_fraction(rank):
         kind, said = _KINDS[verdict_in_words(fraction)], f"{whose}{costs.text}"
@@ -354,6 +359,13 @@ def _fraction(rank: RankReport) -> float:
     """The share that its loaders cost the loop: of the steady step, or in all where that is more."""
     costs = _loop_costs(rank)
     return max(_step_fraction(rank), -1.0 if costs is None else costs.fraction)
+
+
+def _lost_seconds(rank: RankReport) -> float:
+    """What its loaders cost the rank's loop in all; negative where that is unknown."""
+    steps = rank.steps
+    own = steps.count * (steps.mean_ms or 0.0) / 1000
+    return _fraction(rank) * (own if steps.loop_seconds is None else steps.loop_seconds)
 
 
 def _loop_costs(rank: RankReport) -> LoopCosts | None:

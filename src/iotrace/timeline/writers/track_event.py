@@ -19,6 +19,7 @@ import numpy.typing as npt
 from msgspec import UNSET
 
 from iotrace.sources.chrome.event import OPAQUE, Event, encode_number
+from iotrace.timeline.writers.colours import colour
 from iotrace.timeline.writers.compiled_native import CATEGORIES, LABELS, NAMES, Interned
 from iotrace.timeline.writers.descriptors import annotation, data, integer
 from iotrace.timeline.writers.lanes import BEGIN, END, FLOW, FLOW_NEXT, NEXT, SLICE, STACKED, UNBOUND, Rows
@@ -50,10 +51,11 @@ class Bodies:
             head = self._heads[name, event.cat]
         except KeyError:
             head = self._head(name, event.cat)
-        pieces = [head]
+        pieces, cause = [head], None
         if event.args is not UNSET:
             args = decode(event.args)
             if isinstance(args, dict):
+                cause = args.get("cause")
                 for key, value in args.items():
                     if value is not None:  # Perfetto takes none of JSON's nulls
                         pieces.append(self._annotation(key, value))
@@ -69,6 +71,8 @@ class Bodies:
                 pieces.append(self._annotation(key, decode(encode_number(value))))
         if event.ph == "X" and event.id is not UNSET:
             pieces.append(self._annotation("id", event.id))
+        if event.ph == "X" and (hue := colour(event.cat, cause)):
+            pieces.append(hue)
         return b"".join(pieces)
 
     def _head(self, name: Any, category: Any) -> bytes:

@@ -81,7 +81,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         slept_for_swap=slept_for_swap(analysis, report),
         writes=loop_writes(analysis),
         copied_bytes=copied_bytes(analysis),
-        read_by_each=read_by_each(analysis),
+        read_by_each=read_by_each(analysis, report.io),
     )
     if not facts.lacks_cpus:
         return facts
