@@ -115,9 +115,8 @@ def _check_together(fixes: Sequence[Fix]) -> None:
 
 def _where(report: Report, fix: Fix, site: str) -> str:
     """The lines of the program that a fix is about, as far as they are known."""
-    lines = [
-        rank.primary.collate for rank in report.ranks if rank.primary is not None and rank.primary.collate
-    ]
+    loaders = [rank.primary for rank in report.ranks if rank.primary is not None]
+    lines = [line for loader in loaders for line in (loader.item, loader.collate)]
     return ", ".join(dict.fromkeys(filter(None, [*lines, site])))
 
 
