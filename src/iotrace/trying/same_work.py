@@ -13,27 +13,35 @@ from iotrace.trying.results import FAILED, UNCLEAR
 _LONGEST = 120  # of a program's last line
 
 
-def check_pair(pair: Sequence[SweepRun], runs: Sequence[SweepRun], steps: int | None) -> None:
-    """Stop where a run of the pair failed, or where the two did not do the same work.
-
-    `runs` are all so far; each was ended after so many `steps`, if not None.
+def check_run(run: SweepRun, is_first: bool) -> None:
+    """Stop where a run failed.
 
     Raises:
         StopError: the trial ends.
-        IotraceError: the program fails as it is, at its first run.
+        IotraceError: it is the first run, and of the program as it is.
     """
-    own, other = pair
-    if not own.ok:
-        what = f"the program fails as it is: {own.reason or own.status}"
-        if len(runs) <= len(pair):
-            raise IotraceError(what, "run it by itself first; it gets no terminal here", tail(own))
+    if run.ok:
+        return
+    if not run.params:
+        what = f"the program fails as it is: {run.reason or run.status}"
+        if is_first:
+            raise IotraceError(what, "run it by itself first; it gets no terminal here", tail(run))
         raise StopError(UNCLEAR, what)
-    if not other.ok:
-        said = [line.strip() for line in tail(other).split("\n") if line.strip()]
-        last = f": {said[-1][:_LONGEST]}" if said and other.status == "failed" else ""
-        how = "fails with it" if other.status == "failed" else "does not take it"
-        raise StopError(FAILED, f"the program {how}: {other.reason or other.status}{last}")
-    if (lengths := _other_lengths([*runs[:1], own, other], steps)) is not None:
+    said = [line.strip() for line in tail(run).split("\n") if line.strip()]
+    last = f": {said[-1][:_LONGEST]}" if said and run.status == "failed" else ""
+    how = "fails with it" if run.status == "failed" else "does not take it"
+    raise StopError(FAILED, f"the program {how}: {run.reason or run.status}{last}")
+
+
+def check_pair(pair: Sequence[SweepRun], first: SweepRun, steps: int | None) -> None:
+    """Stop where the runs of a pair, or the trial's first, did not do the same work.
+
+    Each was ended after so many `steps`, if not None.
+
+    Raises:
+        StopError: the trial ends.
+    """
+    if (lengths := _other_lengths([first, *pair], steps)) is not None:
         least, most = lengths
         raise StopError(FAILED, f"the runs did not do the same work: {least} and {most} batches")
 

@@ -31,7 +31,7 @@ from iotrace.trying.options import STEPS, Options, StopError
 from iotrace.trying.program import Program, offline, program_of
 from iotrace.trying.proof import FEWEST_PAIRS, Found, judge, looks, times_of
 from iotrace.trying.results import FAILED, PROVEN, RESULT, RUN, STEP, UNCLEAR, Trial
-from iotrace.trying.same_work import check_pair
+from iotrace.trying.same_work import check_pair, check_run
 from iotrace.trying.states import Pages
 from iotrace.trying.summary import summed_up
 from iotrace.units import counted, time_span
@@ -154,9 +154,10 @@ class Trying:
                     pair.append(self._one(sweep, copied, params, repeat, until - started))
                     budget.add(time.monotonic() - started)
                     tell(f"{'with the fix' if params else 'as it is    '}  {self._said(pair[-1])}")
-                    if params and pair[-1].ok:
+                    check_run(pair[-1], is_first=len(sweep.runs) == 1)
+                    if params:
                         copied.note_given()
-                check_pair(pair, sweep.runs, self._steps)
+                check_pair(pair, sweep.runs[0], self._steps)
                 if repeat in looked:
                     found = judge(times_of(sweep.runs, self._measured), self._choice.params)
                     if found.is_final:
