@@ -112,7 +112,8 @@ def try_fix(
     """
     from pathlib import Path
 
-    from iotrace.trying.trial import Options, open_trial
+    from iotrace.trying.options import Options
+    from iotrace.trying.trial import open_trial
 
     options = Options(
         runs=runs,

@@ -40,5 +40,6 @@ ROWS = [
     Row("threads", "programs/threads.py", (PROVEN, *_NO_GAIN), ("IO301", "IO304"), needs="cv2"),
     Row("restarted", "programs/restarted.py", (PROVEN,), ("IO203",)),
     Row("locked", "programs/locked.py", _NO_GAIN, ("IO204",)),
+    Row("rate-limited", "programs/rate_limited.py", _NO_GAIN, ("IO204",)),
     Row("unsharded", "programs/unsharded.py", (FAILED,), ("IO204",)),
 ]

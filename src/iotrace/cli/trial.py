@@ -105,8 +105,9 @@ def try_(
     from iotrace.errors import UsageError
     from iotrace.report.layout import make_console
     from iotrace.report.trial import print_trial
+    from iotrace.trying.options import Options
     from iotrace.trying.results import FAILED
-    from iotrace.trying.trial import Options, open_trial
+    from iotrace.trying.trial import open_trial
 
     if session is None:
         session = newest_session(Path())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -29,8 +30,8 @@ def print_trial(trial: Trial, console: Console) -> None:
     if trial.runs.before_ns:
         lines += _measured(trial)
     for left in trial.untried:
-        where = f" ({left.where})" if left.where else ""
-        lines.append(Line("Left", f"{left.text}{where}: {left.why}"))
+        where = f": {left.where}" if left.where else ""
+        lines.append(Line("Left", f"{left.text}: {left.why}{where}"))
     lines += [Line("Note", text) for text in trial.warnings]
     print_head(Head(_TONES.get(trial.kind, "warn"), BANNERS[trial.kind], said, lines), console)
     print_commands(_next(trial), console)
@@ -58,10 +59,16 @@ def _measured(trial: Trial) -> list[Line]:
 
 
 def _next(trial: Trial) -> list[tuple[str, str]]:
-    path = shown_path(trial.path)
     if not trial.proven:
         return [(f"iotrace report {shown_path(trial.session)}", "what else it names")]
     found = [(trial.command, "makes the change")] if trial.command else []
+    if trial.settings:
+        found = [
+            (f"iotrace patch {shown_path(trial.session)} --fix {trial.fix}", "a diff of your own source")
+        ]
     if trial.data:
-        found.append((f"rm -r {path}", "the trial, with its copy of the data"))
+        if len(trial.data) == 1 and not os.path.isdir(trial.data[0].path):
+            (each,) = trial.data
+            found = [(f"mv {shown_path(each.new_path)} {shown_path(each.path)}", "the copy takes its place")]
+        found.append((f"rm -r {shown_path(trial.path)}", "the trial, with its copy of the data"))
     return found or [(f"iotrace explain {trial.fix}", "what it means")]

@@ -52,10 +52,11 @@ def gain_text(fix: Fix) -> str:
         return ""
     if fix.gain_interval_ms is not None and (not fix.at_most or fix.is_vague):
         return _predicted_text(fix, fix.gain_ms_per_step, fix.gain_interval_ms)
-    is_factor = fix.speedup is not None and fix.speedup >= _WORTH_A_FACTOR
-    told = f"{fix.speedup:.1f}x faster" if is_factor else f"{milliseconds(fix.gain_ms_per_step)} a step"
-    if fix.speedup is not None and fix.speedup > _MOST_FACTOR:  # nobody meets such a factor
-        told = f"{percent(1 - 1 / fix.speedup)} of a step"
+    most, most_ms = fix.most_speedup, fix.most_ms_per_step or fix.gain_ms_per_step
+    is_factor = most is not None and most >= _WORTH_A_FACTOR
+    told = f"{most:.1f}x faster" if is_factor else f"{milliseconds(most_ms)} a step"
+    if most is not None and most > _MOST_FACTOR:  # nobody meets such a factor
+        told = f"{percent(1 - 1 / most)} of a step"
     is_bound = fix.at_most and fix.gain_interval_ms is None
     return f"at most {told}" if is_bound else f"at most about {told}"
 

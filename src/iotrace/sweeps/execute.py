@@ -6,13 +6,10 @@ From a point's session to its figures.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +31,7 @@ from iotrace.patching.loader import loader_of
 from iotrace.session import names
 from iotrace.sources.records import Ended, Override, Replayed, Threads
 from iotrace.sources.session import open_session
+from iotrace.sweeps.ending import TerminatedError, end, terminated_by_signals
 from iotrace.sweeps.grid import (
     CV2_THREADS,
     LOADER_ARGUMENTS,
@@ -223,8 +221,8 @@ Executor = Callable[[Request], SweepRun]
 def execute(request: Request) -> SweepRun:
     """Run the request's command traced to its end and measure it.
 
-    KeyboardInterrupt passes, once the command, which the key reached too, has ended. SIGTERM, which reaches
-    this process alone, is handed on and becomes a KeyboardInterrupt.
+    KeyboardInterrupt passes, once the command, which the key reached too, has ended. SIGTERM and SIGHUP,
+    which reach this process alone, are handed on and become a KeyboardInterrupt.
     """
     request.directory.parent.mkdir(names.DIRECTORY_MODE, exist_ok=True)
     request.directory.mkdir(names.DIRECTORY_MODE, exist_ok=True)
@@ -246,12 +244,12 @@ def execute(request: Request) -> SweepRun:
             cwd=request.working_directory,
         )
         try:
-            with _handing_on(process):
+            with terminated_by_signals():
                 exit_code = process.wait(request.most_s)
         except subprocess.TimeoutExpired:
-            exit_code = _ended(process)
-        except BaseException:
-            process.wait()
+            exit_code = end(process)
+        except BaseException as error:
+            end(process, at_once=isinstance(error, TerminatedError))
             raise
     run = SweepRun(
         params=request.params,
@@ -269,38 +267,6 @@ def execute(request: Request) -> SweepRun:
         known = {"status": "failed", "reason": failed} if failed else {"step_ms": 1e3 * run.seconds}
         return msgspec.structs.replace(run, **known)
     return measure(run, WORKERS in asked_of_agent(request.command, request.params))
-
-
-_PATIENCE_S = 20.0
-
-
-def _ended(process: subprocess.Popen[bytes]) -> int:
-    """End a command that runs for too long; it may clean up first."""
-    process.terminate()
-    try:
-        return process.wait(_PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
-
-
-@contextmanager
-def _handing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Hand SIGTERM on to `process`, where nobody else handles it."""
-    mine = threading.current_thread() is threading.main_thread()
-    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def terminate(*_: object) -> None:
-        process.terminate()
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _variables(request: Request) -> dict[str, str]:

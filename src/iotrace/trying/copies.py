@@ -16,6 +16,7 @@ import msgspec
 from iotrace.analysis.results import CHUNKS, LIGHTER, ROW_GROUPS, UNPACKED, Change, ChunkedArray, Report
 from iotrace.errors import IotraceError
 from iotrace.session import names
+from iotrace.sweeps.ending import end, undisturbed
 from iotrace.trying.results import Data
 from iotrace.units import size
 
@@ -150,6 +151,7 @@ def write_copies(jobs: Sequence[Job], python: str, progress: Callable[[float], N
         text=True,
         errors="replace",
         cwd="/",
+        start_new_session=True,  # Ctrl-C reaches us alone, and we end it
         env={name: value for name, value in os.environ.items() if name != names.SETTINGS_VARIABLE},
     )
     assert process.stdin is not None
@@ -174,9 +176,9 @@ def write_copies(jobs: Sequence[Job], python: str, progress: Callable[[float], N
                 progress((said.get("job", 0) + said.get("progress", 1.0)) / len(jobs))
         process.wait()
     except BaseException:
-        process.terminate()
-        process.wait()
-        remove([job.target for job in jobs])
+        with undisturbed():
+            end(process)
+            remove([job.target for job in jobs])
         raise
     whole = [job for number, job in enumerate(jobs) if number in done]
     if process.returncode or not whole:

@@ -115,9 +115,8 @@ def _check_together(fixes: Sequence[Fix]) -> None:
 
 def _where(report: Report, fix: Fix, site: str) -> str:
     """The lines of the program that a fix is about, as far as they are known."""
-    lines = [
-        rank.primary.collate for rank in report.ranks if rank.primary is not None and rank.primary.collate
-    ]
+    loaders = [rank.primary for rank in report.ranks if rank.primary is not None]
+    lines = [line for loader in loaders for line in (loader.item, loader.collate)]
     return ", ".join(dict.fromkeys(filter(None, [*lines, site])))
 
 
@@ -128,7 +127,9 @@ def told_of(fixes: Sequence[Fix]) -> Told | None:
         return None
     interval_ms = fix.gain_interval_ms
     if interval_ms is None or fix.speedup <= 1 or (fix.at_most and not fix.is_vague):
-        return Told(low=None, high=fix.speedup, about=not fix.at_most or interval_ms is not None)
+        return Told(
+            low=None, high=fix.most_speedup or fix.speedup, about=not fix.at_most or interval_ms is not None
+        )
     step_ms = fix.gain_ms_per_step / (1 - 1 / fix.speedup)
     low, high = (step_ms / max(step_ms - each, 0.01 * step_ms) for each in interval_ms)
     return Told(low=low, high=high)

@@ -52,10 +52,10 @@ def judge(runs: Sequence[SweepRun], params: dict[str, str]) -> Found:
         return Found()
     ratios = [own_ms / other_ms for own_ms, other_ms in pairs_of(runs, params)]
     gain = Gain(median=median(ratios), low=likely[1], high=likely[2])
-    if surely[1] > 1:
-        return Found(PROVEN, gain, True)
     if surely[2] < 1:
         return Found(SLOWER, gain, True)
     if likely[2] < _HARDLY:
         return Found(NO_HELP, gain, True)
+    if surely[1] > 1:
+        return Found(PROVEN, gain, True)
     return Found(UNCLEAR, gain)

@@ -29,7 +29,9 @@ def said_of(trial: Trial) -> str:
     if trial.kind == PROVEN:
         said = f"{times(gain.median)}x faster {between}"
     said += _OF.get(trial.measured, "")
-    return f"{said}, told: {told_text(trial.told)}" if trial.told is not None else said
+    if trial.told is None:
+        return said
+    return f"{said}, told{' of a step' if trial.measured == RUN else ''}: {told_text(trial.told)}"
 
 
 def told_text(told: Told) -> str:

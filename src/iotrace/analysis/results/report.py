@@ -48,6 +48,7 @@ class Change(ReportPart, frozen=True, kw_only=True):
 
 
 _WIDE = 0.25  # of a step
+_LEAST = 0.01  # of a step, which no change makes shorter
 
 
 class Fix(ReportPart, frozen=True, kw_only=True):
@@ -62,6 +63,9 @@ class Fix(ReportPart, frozen=True, kw_only=True):
     speedup: Annotated[float | None, figure("step / (step - gain)", null="the gain is unknown")] = None
     at_most: Annotated[bool, figure("whether the gain is a bound")] = True
     gain_interval_ms: Annotated[list[float] | None, figure("the 95 % interval of a gain that is predicted", null="it is a bound")] = None
+    most_ms_per_step: Annotated[
+        float | None, figure("the upper end of that interval; else the gain, with [what the compute waits for a CPU](#verdict)", null="the gain is unknown")
+    ] = None
     cost_ms_per_step: Annotated[float | None, figure("the wait that the fix's own cause, or file, costs now", null="no replay says what ends with it")] = None
     code: Annotated[str | None, figure("the rule that says so: `iotrace explain CODE`", null="no rule does")] = None
     command: Annotated[str, figure("what to type, where a command makes the change")] = ""
@@ -75,6 +79,15 @@ class Fix(ReportPart, frozen=True, kw_only=True):
             return False
         step_ms = gain_ms / (1 - 1 / speedup)
         return interval_ms[1] - interval_ms[0] >= _WIDE * step_ms
+
+    @property
+    def most_speedup(self) -> float | None:
+        """How many times as fast a step is at most; None: the gain, or the step, is unknown."""
+        gain_ms, most_ms, speedup = self.gain_ms_per_step, self.most_ms_per_step, self.speedup
+        if gain_ms is None or most_ms is None or speedup is None or speedup <= 1:
+            return speedup
+        step_ms = gain_ms / (1 - 1 / speedup)
+        return step_ms / max(step_ms - most_ms, _LEAST * step_ms)
 
 
 OK, CAUTION, BAD = "ok", "caution", "bad"

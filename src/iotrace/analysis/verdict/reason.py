@@ -192,7 +192,8 @@ def fixes_of(
         of_loader = f"loader {item.evidence['loader']:.0f}: " if again else ""
         fixes.append(_fix(item, by_number[item.rank], cause, of_loader))
     if trust.level == BAD:
-        return [replace(fix, gain_ms_per_step=None, speedup=None, gain_interval_ms=None) for fix in fixes]
+        unknown = dict.fromkeys(("gain_ms_per_step", "speedup", "gain_interval_ms", "most_ms_per_step"))
+        return [replace(fix, **unknown) for fix in fixes]
     return fixes
 
 
@@ -205,17 +206,24 @@ def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: s
         # The device works through the rest of the wait: only its idle time can be won.
         gain_ms = min(gain_ms, rank.data_wait.exposed_ms)
     speedup = None if gain_ms is None or not step_ms or gain_ms >= step_ms else step_ms / (step_ms - gain_ms)
-    if item.gain_interval_ms is not None:
+    interval_ms, delay_ms = item.gain_interval_ms, _delay_ms(rank)
+    most_ms: float | None = gain_ms
+    if interval_ms is not None:
         at_most = any(row.id == item.gain and row.change == GONE for row in rank.gain)
+        most_ms = _no_more_than_waits(item, rank, interval_ms, delay_ms)
+        interval_ms = [interval_ms[0], most_ms]
     else:
-        at_most = is_of_run or not (competes(rank) or _held_up(rank, gain_ms or 0.0))
+        at_most = not (competes(rank) or _matters(rank, delay_ms, gain_ms))
+        if gain_ms is not None and not at_most:
+            most_ms = gain_ms + _of_compute(rank) * delay_ms
     return Fix(
         id=item.fix or item.id,
         text=of_loader + item.remedy + _of_another(item, rank, cause),
         gain_ms_per_step=gain_ms,
         speedup=speedup,
         at_most=at_most,
-        gain_interval_ms=item.gain_interval_ms,
+        gain_interval_ms=interval_ms,
+        most_ms_per_step=most_ms,
         cost_ms_per_step=item.cost_ms_per_step,
         code=item.code,
         command=item.command,
@@ -223,14 +231,38 @@ def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: s
     )
 
 
-def _held_up(rank: RankReport, gain_ms: float) -> bool:
-    """Whether a training on the CPU waited for one beside its workers: cheaper ones shorten its compute."""
-    step_ms = rank.steps.mean_ms
-    if not step_ms or not trains_beside_workers(rank):
-        return False
+def _delay_ms(rank: RankReport) -> float:
+    """How long a step of a training on the CPU waits for one beside its workers: cheaper ones shorten it.
+
+    0: it is not known.
+    """
+    if not trains_beside_workers(rank):
+        return 0.0
     main = next((each for each in rank.system.processes if each.role == "main"), None)
-    delay_pct = None if main is None else main.run_delay_pct_mean
-    return delay_pct is not None and delay_pct / 100 * step_ms >= _HELD_UP * (step_ms - gain_ms)
+    return (0.0 if main is None else main.run_delay_pct_mean or 0.0) / 100 * (rank.steps.mean_ms or 0.0)
+
+
+def _matters(rank: RankReport, delay_ms: float, gain_ms: float | None) -> bool:
+    """Whether the compute waited for a CPU so long that a bound without it would be wrong."""
+    return delay_ms > 0 and delay_ms >= _HELD_UP * ((rank.steps.mean_ms or 0.0) - (gain_ms or 0.0))
+
+
+def _of_compute(rank: RankReport) -> float:
+    """The share of a step that is no wait for data."""
+    return 1 - (rank.data_wait.raw_wait_fraction or 0.0)
+
+
+def _no_more_than_waits(
+    item: Recommendation, rank: RankReport, interval_ms: Sequence[float], delay_ms: float
+) -> float:
+    """Return the upper end of a prediction: of the data wait no more than all of it goes.
+
+    What the compute waited for a CPU may go with it.
+    """
+    wait_ms = rank.data_wait.raw_ms
+    if wait_ms is None or not saves_wait(item) or (competes(rank) and not delay_ms):
+        return interval_ms[1]
+    return max(interval_ms[0], min(interval_ms[1], wait_ms + _of_compute(rank) * delay_ms))
 
 
 def _of_another(item: Recommendation, rank: RankReport, cause: str | None) -> str:
