@@ -311,9 +311,7 @@ class PipelineStage(ReportPart, frozen=True, kw_only=True):
     busy: Annotated[float, figure("how many of them work, on average: they neither wait for input nor for room", said="busy")]
     items: Annotated[int, figure("how many items it made", said="items")]
     item_ms: Annotated[float, figure("mean time of an item's making, without these waits", "ms", said="each")]
-    on_cpu_fraction: Annotated[
-        float | None, figure("the share of their making in which they computed", null="it was too quick to be timed", said="CPU")
-    ] = None
+    on_cpu_fraction: Annotated[float | None, figure("the share of their making in which they computed", null="it was too quick to be timed", said="CPU")] = None
     before: Annotated[
         float | None, figure("how many items lie before it when it takes one, on average", null="it takes none from a queue that says so", said="before")
     ] = None
