@@ -204,6 +204,31 @@ def test_a_subclass_keeps_its_methods(recorder: Recorder) -> None:
     assert hop["item"] == 0
 
 
+class Last(queue.Queue):  # type: ignore[type-arg]
+    """A queue that keeps and gives what it has in a way of its own."""
+
+    def _put(self, item: Any) -> None:
+        if item not in self.queue:
+            self.queue.append(item)
+
+    def _get(self) -> Any:
+        return [self.queue.pop()]
+
+
+def test_a_subclass_may_drop_items_and_give_others(recorder: Recorder) -> None:
+    own = Last()
+    for number in (1, 2, 1):
+        own.put([number])
+    assert [own.get(), own.get(), own.qsize()] == [[[2]], [[1]], 0]
+
+
+@pytest.mark.parametrize("make", [queue.Queue, queue.SimpleQueue, multiprocessing.SimpleQueue])
+def test_a_call_that_is_wrong_fails_as_ever(recorder: Recorder, make: Any) -> None:
+    with pytest.raises(TypeError, match="argument"):
+        make().put()
+    assert not recorder._absorbed
+
+
 def test_all_is_undone(recorder: Recorder) -> None:
     undo_all()
     for kind in (queue.Queue, queue.SimpleQueue, multiprocessing.queues.Queue):

@@ -129,7 +129,7 @@ def _put(recorder: Recorder, original: Any) -> Any:
         if known_files.get(sys._getframe(1).f_code.co_filename) != OTHERS and not recorder.over:
             try:
                 whose, frame = who_calls(sys._getframe(1))
-                if whose and not tasks.in_loader_worker():
+                if whose and (args or "obj" in kwargs) and not tasks.in_loader_worker():
                     channel = channels.get(self) or _know(self)
                     item = args[0] if args else kwargs["obj"]
                     put_by = stamp(channel, item, frame, recorder)

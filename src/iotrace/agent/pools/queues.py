@@ -115,7 +115,7 @@ def _put(recorder: Recorder, original: Any) -> Any:
         if not recorder.over:
             try:
                 whose, frame = who_calls(sys._getframe(1))
-                if whose:
+                if whose and (args or "item" in kwargs):
                     channel = channels.get(self) or _know(self)
                     item = args[0] if args else kwargs["item"]
                     put_by = stamp(channel, item, frame, recorder)
