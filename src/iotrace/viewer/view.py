@@ -80,7 +80,7 @@ _QUERY = "dev.perfetto.RunQueryAndShowTab"
 # Of a timeline whose session is not at hand: the groups and processes that our own names tell.
 _ANY_GROUPS = r"\.json(\.gz)?$|^rank \d+| inputs$|^main|^process |^GPU \d+"
 _PINNED = "(failure|steps|data wait|idle)$"
-_PINNED_OF_ONE = "(failure|idle)$"  # its steps and waits are in the open group of its process
+_PINNED_OF_ONE = "idle$"  # its failure, steps and waits are in the open group of its process
 _IDLE_PINNED = "(failure|steps|data wait|idle|critical path|modules|launch queue length)$"
 _DEVICE_GROUPS = (r"GPU \d+$", "torch.profiler$")
 _LEAST_IDLE_MARGIN_NS = 50_000
@@ -289,8 +289,10 @@ def _before_failure(analysis: SessionAnalysis) -> View:
         return _view(analysis, what, failed, None, pids)
     until_ns, last_ns = shown_until(analysis.session, int(at_ns))
     shown = int(at_ns) - _BEFORE_FAILURE_NS, until_ns + _AFTER_FAILURE_NS
+    found = _view(analysis, what, failed, None, pids)
     return msgspec.structs.replace(
-        _view(analysis, what, failed, None, pids),
+        found,
+        pinned=_pins((), _PINNED_OF_ONE) if len(analysis.ranks) == 1 else found.pinned,
         shown_ns=_within(analysis, shown, last_ns),
         selected_ns=(int(at_ns), until_ns - int(at_ns)),
         query=of_failures(),
