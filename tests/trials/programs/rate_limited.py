@@ -26,4 +26,4 @@ class Limited(Dataset):
 
 
 if __name__ == "__main__":
-    train(DataLoader(Limited(), 2, num_workers=1, multiprocessing_context="fork"))
+    train(DataLoader(Limited(), 2, num_workers=1, multiprocessing_context="fork"), compute_s=0.03)
