@@ -299,3 +299,18 @@ def test_a_fork_in_the_middle_leaves_both_sides_whole(recorder: Recorder) -> Non
     assert os.waitpid(pid, 0)[1] == 0
     assert ahead.get() == "both have it"
     assert len(taken_of(recorder)) == 1
+
+
+def test_items_that_come_too_fast_are_followed_no_longer(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "_LOOK_EVERY", 4)
+    monkeypatch.setattr(queues, "_FAST_NS", 10**18)
+    fast: queue.Queue[Item] = queue.Queue()
+    for _ in range(20):
+        in_thread(lambda: fast.put(Item()))
+        fast.get()
+    channel = queues.channels.get(fast)
+    assert channel.is_fast
+    assert not channel.stamps
+    assert len(taken_of(recorder)) == 3

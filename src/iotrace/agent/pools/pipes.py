@@ -132,8 +132,10 @@ def _put(recorder: Recorder, original: Any) -> Any:
                 if whose and (args or "obj" in kwargs) and not tasks.in_loader_worker():
                     channel = channels.get(self) or _know(self)
                     item = args[0] if args else kwargs["obj"]
-                    put_by = stamp(channel, item, frame, recorder)
-                    _outgoing.hold(item, (channel, channel.stamps.let_go(item, last=True)))
+                    put_by = None if channel.is_fast else stamp(channel, item, frame, recorder)
+                    known = None if put_by is None else channel.stamps.let_go(item, last=True)
+                    if known is not None:
+                        _outgoing.hold(item, (channel, known))
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         try:
@@ -314,8 +316,10 @@ def _get(recorder: Recorder, original: Any) -> Any:
                 got = _receiving.pop(tid, None)
                 if got is not None:
                     channel = channels.get(self) or _know(self)
-                    known = got[1], None, None
-                    queues.took(channel, item, known, asked_ns, length, sys._getframe(1), recorder)
+                    if not channel.is_fast:
+                        channel.count(asked_ns, recorder)
+                        known = got[1], None, None
+                        queues.took(channel, item, known, asked_ns, length, sys._getframe(1), recorder)
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         return item

@@ -37,6 +37,8 @@ _WHAT = "recording a hand-over"
 _LAYER = "items"  # `handovers` records waits at the same methods
 _SHORT_NS = 100_000  # an item that is made as quickly is not timed: that would take a part of it
 _AT_ONCE_NS = 20_000  # a `put` that waits for no room returns sooner
+# Items that come faster are followed no longer: to record them would slow the program, and fill its memory.
+_FAST_NS, _LOOK_EVERY = 50_000, 8192  # ns, items
 
 channels = WeakTable()  # by a queue
 _main = os.getpid()  # the main thread's id, as the kernel has it
@@ -65,7 +67,19 @@ class Channel(tasks.Pool):
         self.next_item = count().__next__
         self.stamps = Beside()  # of items
         self.asked: dict[int, int] = {}  # by a thread's id: since when it asks in vain
-        self.described = self.ignored = False
+        self.described = self.ignored = self.is_fast = False
+        self.counted = self.looked_ns = 0
+
+    def count(self, now_ns: int, recorder: Recorder) -> None:
+        """Count an item; of too many in a short time none is followed any more."""
+        self.counted += 1
+        if self.counted % _LOOK_EVERY:
+            return
+        if now_ns - self.looked_ns < _LOOK_EVERY * _FAST_NS:
+            self.is_fast = True
+            self.stamps.clear()
+            tasks.note_doubt(self, tasks.FAST, recorder)
+        self.looked_ns = now_ns
 
 
 def hook_queues(module: Any, recorder: Recorder) -> None:
@@ -117,8 +131,9 @@ def _put(recorder: Recorder, original: Any) -> Any:
                 whose, frame = who_calls(sys._getframe(1))
                 if whose and (args or "item" in kwargs):
                     channel = channels.get(self) or _know(self)
-                    item = args[0] if args else kwargs["item"]
-                    put_by = stamp(channel, item, frame, recorder)
+                    if not channel.is_fast:
+                        item = args[0] if args else kwargs["item"]
+                        put_by = stamp(channel, item, frame, recorder)
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         try:
@@ -149,7 +164,8 @@ def _get(recorder: Recorder, original: Any) -> Any:
             raise
         try:
             channel = channel or (None if recorder.over else channels.get(self))
-            if channel is not None and (known := channel.stamps.let_go(item)) is not None:
+            known = None if channel is None else channel.stamps.let_go(item)
+            if channel is not None and known is not None:
                 took(channel, item, known, asked_ns, length, sys._getframe(1), recorder)
         except ours(Exception) as error:
             recorder.absorb(error, _WHAT)
@@ -185,6 +201,7 @@ def stamp(
     fed = int(tid == _main and not _is_child() and tasks.is_much(item))
     known = channel.next_item(), (tid, since_ns, now_ns, fed), span
     channel.stamps.hold(item, known)
+    channel.count(now_ns, recorder)
     return maker, now_ns, ended
 
 

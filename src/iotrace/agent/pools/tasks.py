@@ -40,7 +40,7 @@ _DEEPEST = 3  # sequences in each other that are looked into for that
 _LONG_NS = 1_000_000
 _SOCKETS = 1
 OF_FUTURE = "_iotrace_task"  # the attribute of a future
-POLLED, CHUNKED, TIMED = "polled", "chunked", "timed"
+POLLED, CHUNKED, TIMED, FAST = "polled", "chunked", "timed", "fast"
 
 running: set[int] = set()  # threads of pools, by `get_ident`, that work on a task
 awaited: dict[

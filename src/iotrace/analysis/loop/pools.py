@@ -113,6 +113,8 @@ def _chosen(
     name, doubts = f"a {pools[0].description.pool}", _doubts(rank, pools)
     if "chunked" in doubts:
         return [], f"each task of {name} makes several items, and nothing tells where a step begins"
+    if "fast" in doubts:
+        return [], f"items come from {name} so fast that to record each would slow the program down"
     taken = _in_order(pools)
     if _is_counting(taken, hops):
         return [], f"the loop takes numbers from {name}, no data: they may be places, or turns"
