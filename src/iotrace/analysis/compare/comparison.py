@@ -37,6 +37,7 @@ from iotrace.analysis.results import (
 )
 
 _STARTING = (FIRST_START, ITERATORS, FIRST_BATCHES, VALIDATION_ITERATORS)
+_OF_VALIDATION = (VALIDATION, VALIDATION_ITERATORS)
 _BESIDE_STEPS = (*_STARTING, VALIDATION, CHECKPOINTS)
 # What is seen a few times in a run differs more from run to run than a mean of many steps.
 _SPREAD, _SPREAD_UNTRUSTED = 0.25, 0.5
@@ -53,7 +54,7 @@ def whole_run(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> WholeRun
     parts_ms = {
         part.name: [account.part_ns(part.name) / account.steps / 1e6 for account in (one, other)]
         for part in one.parts
-        if part.in_loop or part.name == FIRST_START
+        if (part.in_loop or part.name == FIRST_START) and _recorded(part.name, (one, other))
     }
     by_starting_ms = sum(
         after - before for before, after in (parts_ms.get(name, [0.0, 0.0]) for name in _STARTING)
@@ -115,12 +116,24 @@ def _of_account(
     accounts: tuple[Account, Account], parts_ms: dict[str, list[float]], names: Sequence[str]
 ) -> Iterator[_Part]:
     for name in names:
+        if not _recorded(name, accounts):
+            continue
         counts = [next((part.times for part in each.parts if part.name == name), None) for each in accounts]
         what = ACCOUNT_NAMES.get(name, name)
         restarted = [each.restarted for each in accounts]
         if name == ITERATORS and restarted[0] != restarted[1]:  # those with kept workers cost little
             what, counts = "starting workers anew", [*restarted]
         yield what, parts_ms.get(name, [0.0, 0.0]), counts
+
+
+def _recorded(name: str, accounts: tuple[Account, Account]) -> bool:
+    """Whether both sides recorded a part; validation is where a loader feeds it: of none nothing is known."""
+    parts = [{part.name: part for part in account.parts} for account in accounts]
+    if any(name in each and each[name].ns is None for each in parts):
+        return False
+    if name not in _OF_VALIDATION:
+        return True
+    return all(any(account.part_ns(each) for each in _OF_VALIDATION) for account in accounts)
 
 
 def _of_events(ranks: tuple[Rank, Rank], accounts: tuple[Account, Account]) -> Iterator[_Part]:
