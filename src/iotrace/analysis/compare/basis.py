@@ -62,13 +62,14 @@ class DataWait(msgspec.Struct, frozen=True):
 
 
 class Loader(msgspec.Struct, frozen=True):
-    """The settings of a loader that change how fast it is, under DataLoader's names for them."""
+    """The settings of a loader that change how fast it is, under DataLoader's names; what it handed over."""
 
     primary: bool
     dataset: str
     library: str | None = None
     workers: int | None = None
     batch_size: int | None = None
+    batches: int | None = None
     prefetch_factor: int | None = None
     persistent_workers: bool | None = None
     pin_memory: bool | None = None
@@ -80,6 +81,7 @@ class FileRead(msgspec.Struct, frozen=True):
     path: str
     reads: int = 0
     maps: int = 0
+    read_bytes: int | None = None
 
 
 class Io(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.compare.basis import Basis, Rank, rank_pair
 from iotrace.analysis.compare.results import DATA, Changed, Comparison, Differing, PartChange, Side, WholeRun
-from iotrace.analysis.compare.same_work import differences, rewritten, under_old_names
+from iotrace.analysis.compare.same_work import differences, read_bytes, replaced, under_old_names
 from iotrace.analysis.compare.spread import cpu_slower_pct
 from iotrace.analysis.compare.stage_changes import stage_changes
 from iotrace.analysis.compare.step_verdict import BANNERS, judge_step
@@ -315,7 +315,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         rest_ms=rest_parts(ranks),
         changed=changed_parts(ranks),
         stages=stages,
-        settings=[*_rewritten(recorded), *_settings(ranks)],
+        settings=[*_replaced(recorded), *_settings(ranks)],
         environment=list(_environment(one, other, ranks)),
         cpu_slower_pct=cpu_slower_pct(ranks[:1], ranks[1:]),
         whole_run=whole,
@@ -360,12 +360,12 @@ def _whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
     )
 
 
-def _rewritten(ranks: tuple[Rank, Rank]) -> Iterator[Differing]:
+def _replaced(ranks: tuple[Rank, Rank]) -> Iterator[Differing]:
     """Yield the data that the second reads in place of the first's."""
-    names = rewritten(ranks)
+    names = replaced(ranks)
     if names is not None:
         shown = [each[0] if len(each) == 1 else f"{each[0]} and {len(each) - 1} more" for each in names]
-        yield Differing(what=DATA, values=shown)
+        yield Differing(what=DATA, values=shown, read_bytes=read_bytes(ranks, names))
 
 
 def _settings(ranks: tuple[Rank, Rank]) -> list[Differing]:
