@@ -16,6 +16,7 @@ from iotrace.analysis.compare.comparison import compare
 from iotrace.analysis.compare.conditions import judge, parse
 from iotrace.analysis.compare.results import Check, Comparison
 from iotrace.analysis.compare.spread import noise_of
+from iotrace.analysis.host.disturbance import TRACING_COST
 from iotrace.errors import UsageError
 from iotrace.report.comparison import comparison_head
 from tests.support.runs import in_process
@@ -436,6 +437,41 @@ def test_other_files_for_as_many_batches_are_compared(read_bytes: int | None, ma
 def test_other_files_for_other_batches_are_other_work(batches: tuple[int | None, int | None]) -> None:
     found = compared(*(moved(report(1), name, 9, count) for name, count in zip("xy", batches, strict=True)))
     assert found.differs == ["data: no file was read in both (x/a.h5 / y/a.h5)"]
+
+
+def without_wait(run: dict[str, Any], rest: float) -> dict[str, Any]:
+    """The run of a loop that no known loader feeds: a step of two phases, and `rest` times 30 ms."""
+    (rank,) = run["ranks"]
+    noise = np.random.default_rng(5).normal(1.0, 0.02, STEPS)
+    blocks = {"forward": noise.tolist(), "backward": (6 * noise).tolist()}
+    step_ms = (7 + 30 * rest) * noise
+    rank["steps"]["mean_ms"] = float(step_ms.mean())
+    rank["data_wait"] = {}
+    rank["blocks"] = {"steps": 1, "step_ms": step_ms.tolist(), "wait_ms": [], "causes_ms": {}, "files_ms": {}}
+    rank["blocks"]["phases_ms"] = blocks
+    rank["phases_ms"] = {**{name: float(np.mean(own)) for name, own in blocks.items()}, "other": None}
+    rank["stages"] = []
+    return run
+
+
+def test_where_the_wait_is_unknown_the_rest_of_the_step_has_it() -> None:
+    found = compared(without_wait(report(1), 1.0), without_wait(report(2), 0.1))
+    assert [change.what for change in found.changed] == ["the rest of the step"]
+    assert list(found.rest_ms) == ["forward", "backward", "the rest of the step"]
+    assert sum(before for before, _ in found.rest_ms.values()) == pytest.approx(found.step_ms[0])
+    assert found.verdict == "faster"
+    one_sided = compared(report(1), without_wait(report(2), 0.1))
+    assert not one_sided.causes_ms  # an unknown wait is not compared as none
+    assert not any(change.cause for change in one_sided.changed)
+
+
+@pytest.mark.parametrize(("cost_pct", "verdict"), [(None, "faster"), (40.0, "unknown")])
+def test_tracing_of_unknown_cost_is_not_what_made_steps_longer(cost_pct: float | None, verdict: str) -> None:
+    before, after = report(1), report(2, decode=0.5)
+    reasons = ["tracing took 40 % of a step"]
+    before["verdict"]["trust"] = {"level": "bad", "reasons": reasons, "codes": [TRACING_COST]}
+    before["ranks"][0]["overhead"] = {"estimated_pct_of_step": cost_pct}
+    assert compared(before, after).verdict == verdict
 
 
 def computing(run: dict[str, Any], cpu_pct: float, delay_pct: float = 70.0) -> dict[str, Any]:

@@ -96,6 +96,10 @@ class ProcessUse(msgspec.Struct, frozen=True):
     pool_delay_pct_mean: float | None = None
 
 
+class Overhead(msgspec.Struct, frozen=True):
+    estimated_pct_of_step: float | None = None
+
+
 class Gpu(msgspec.Struct, frozen=True):
     name: str
 
@@ -115,6 +119,7 @@ class Rank(msgspec.Struct, frozen=True):
     host: str | None = None
     world_size: int | None = None
     account: Account | None = None
+    overhead: Overhead | None = None
     loop_events: list[LoopEvents] = []
     blocks: StepBlocks | None = None
     phases_ms: dict[str, float | None] = {}

@@ -86,8 +86,9 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
 def _productions(analysis: RankAnalysis, process: Process) -> Deliveries:
     """Return the batches of the loop's loader that `process` made, in the order of their making."""
     made = analysis.produced_by(process.pid)
-    made = made[made["loader"] == (NONE if analysis.source is None else analysis.source.number)]
-    return made[np.lexsort((made["prepared_ns"], made["taken_ns"]))]
+    own: Deliveries = made[made["loader"] == (NONE if analysis.source is None else analysis.source.number)]
+    in_order: npt.NDArray[np.int64] = np.lexsort((own["prepared_ns"], own["taken_ns"]))
+    return own[in_order]
 
 
 def _held_by(made: Deliveries, at_ns: Times) -> Times:
