@@ -14,6 +14,7 @@ from iotrace.analysis.loop.join import _sampled, loaders_of
 from iotrace.analysis.loop.loaders import queue_depth
 from iotrace.analysis.loop.measured import measured
 from iotrace.analysis.loop.steps import Loop, loop_of
+from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.data_wait import verdict
 from iotrace.analysis.wait.explain import explained
 from iotrace.analysis.wait.file_costs import FileCosts, FileNames
@@ -71,7 +72,10 @@ def test_the_loop_chooses_the_samples_of_a_later_batch_once_it_has_this_one() ->
         "sent_ns": np.array([5, 70, -1]),
         "delivered_ns": np.array([80, 140, 200]),
     }
-    assert _sampled(rows, np.array([50, 100, 120])).tolist() == [10, 0, 30]
+    asked_ns = np.array([50, 100, 120])
+    assert _sampled(rows, asked_ns, np.array([True, True, True])).tolist() == [10, 0, 30]
+    of_torch = np.array([False, True, True])  # its own samplers take microseconds
+    assert _sampled(rows, asked_ns, of_torch).tolist() == [NONE, 0, 30]
 
 
 @pytest.mark.parametrize(
