@@ -388,3 +388,19 @@ def test_a_part_that_steps_undo_decides_nothing() -> None:
     before = happening(made(training=3, checkpoints=6), "checkpoints", 9)
     after = happening(made(training=9, checkpoints=0.1), "checkpoints", 1)
     assert compared(before, after).verdict is None
+
+
+def test_validation_is_compared_where_loaders_feed_both() -> None:
+    """One that no loader feeds is not recorded: it may be as long, and as often."""
+    unseen, seen = made(training=9), happening(made(training=3, validation=6), "validation", 2)
+    found = compared(unseen, seen)
+    assert (found.changed, "validation" in found.parts_ms) == ([], False)
+    restarted = happening(made(training=3, validation=1, validation_iterators=5), "validation iterators", 2)
+    names = {each.what for each in compared(restarted, seen).changed}
+    assert names == {"validation", "making iterators of its validation"}
+
+
+def test_a_part_that_one_side_does_not_know_is_not_compared() -> None:
+    before = made(training=9, checkpoints=6)
+    parts = [replace(part, ns=None) if part.name == "checkpoints" else part for part in before.parts]
+    assert compared(before, replace(made(training=9), parts=parts)).changed == []

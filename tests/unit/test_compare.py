@@ -16,7 +16,9 @@ from iotrace.analysis.compare.comparison import compare
 from iotrace.analysis.compare.conditions import judge, parse
 from iotrace.analysis.compare.results import Check, Comparison
 from iotrace.analysis.compare.spread import noise_of
+from iotrace.analysis.host.disturbance import TRACING_COST
 from iotrace.errors import UsageError
+from iotrace.report.comparison import comparison_head
 from tests.support.runs import in_process
 
 STEPS, FILES = 60, ("data/a.h5", "data/b.h5")
@@ -395,6 +397,81 @@ def test_files_with_other_bytes_or_an_unknown_number_are_other_work(decoded_byte
     found = compared(with_bytes(report(1)), rewritten(report(2), decoded_bytes))
     assert not found.comparable
     assert not found.settings
+
+
+def moved(run: dict[str, Any], directory: str, read_bytes: int | None, batches: int | None) -> dict[str, Any]:
+    """The run with its data in another directory, of which so much was read for so many batches."""
+    (rank,) = run["ranks"]
+    for item in (*rank["io"]["files"], *rank["data_wait"]["files"], *rank["stages"]):
+        item["path"] = item["path"] and item["path"].replace("data", directory)
+    for item in rank["io"]["files"]:
+        item["read_bytes"] = read_bytes
+    rank["loaders"][0]["batches"] = batches
+    return run
+
+
+@pytest.mark.parametrize(
+    ("read_bytes", "maps", "said"),
+    [
+        (1 << 19, 0, ": 2.0 MiB -> 1.0 MiB in traced reads"),
+        (1 << 20, 0, ": as many bytes"),
+        (None, 0, ""),
+        (1 << 19, 1, ""),  # what page faults read is not known
+    ],
+)
+def test_other_files_for_as_many_batches_are_compared(read_bytes: int | None, maps: int, said: str) -> None:
+    """As images are that were stored smaller: what was read is said only where it is known."""
+    before, after = (
+        moved(report(1), "data", 1 << 20, 60),
+        moved(report(2, decode=0.3), "small", read_bytes, 60),
+    )
+    after["ranks"][0]["io"]["files"][0]["maps"] = maps
+    found = compared(before, after)
+    assert (found.comparable, found.verdict) == (True, "faster")
+    assert found.stages[0].what == "decode"
+    lines = [line.text for line in comparison_head(found).lines]
+    assert f"reads small/a.h5 and 1 more in place of data/a.h5 and 1 more{said}" in lines
+
+
+@pytest.mark.parametrize("batches", [(60, 30), (60, None), (None, None)])
+def test_other_files_for_other_batches_are_other_work(batches: tuple[int | None, int | None]) -> None:
+    found = compared(*(moved(report(1), name, 9, count) for name, count in zip("xy", batches, strict=True)))
+    assert found.differs == ["data: no file was read in both (x/a.h5 / y/a.h5)"]
+
+
+def without_wait(run: dict[str, Any], rest: float) -> dict[str, Any]:
+    """The run of a loop that no known loader feeds: a step of two phases, and `rest` times 30 ms."""
+    (rank,) = run["ranks"]
+    noise = np.random.default_rng(5).normal(1.0, 0.02, STEPS)
+    blocks = {"forward": noise.tolist(), "backward": (6 * noise).tolist()}
+    step_ms = (7 + 30 * rest) * noise
+    rank["steps"]["mean_ms"] = float(step_ms.mean())
+    rank["data_wait"] = {}
+    rank["blocks"] = {"steps": 1, "step_ms": step_ms.tolist(), "wait_ms": [], "causes_ms": {}, "files_ms": {}}
+    rank["blocks"]["phases_ms"] = blocks
+    rank["phases_ms"] = {**{name: float(np.mean(own)) for name, own in blocks.items()}, "other": None}
+    rank["stages"] = []
+    return run
+
+
+def test_where_the_wait_is_unknown_the_rest_of_the_step_has_it() -> None:
+    found = compared(without_wait(report(1), 1.0), without_wait(report(2), 0.1))
+    assert [change.what for change in found.changed] == ["the rest of the step"]
+    assert list(found.rest_ms) == ["forward", "backward", "the rest of the step"]
+    assert sum(before for before, _ in found.rest_ms.values()) == pytest.approx(found.step_ms[0])
+    assert found.verdict == "faster"
+    one_sided = compared(report(1), without_wait(report(2), 0.1))
+    assert not one_sided.causes_ms  # an unknown wait is not compared as none
+    assert not any(change.cause for change in one_sided.changed)
+
+
+@pytest.mark.parametrize(("cost_pct", "verdict"), [(None, "faster"), (40.0, "unknown")])
+def test_tracing_of_unknown_cost_is_not_what_made_steps_longer(cost_pct: float | None, verdict: str) -> None:
+    before, after = report(1), report(2, decode=0.5)
+    reasons = ["tracing took 40 % of a step"]
+    before["verdict"]["trust"] = {"level": "bad", "reasons": reasons, "codes": [TRACING_COST]}
+    before["ranks"][0]["overhead"] = {"estimated_pct_of_step": cost_pct}
+    assert compared(before, after).verdict == verdict
 
 
 def computing(run: dict[str, Any], cpu_pct: float, delay_pct: float = 70.0) -> dict[str, Any]:

@@ -389,6 +389,9 @@ def test_a_step_is_split_into_its_phases_where_they_are_known() -> None:
     partly = PhasesMs(forward=20.0, backward=None, optimizer=9.9, other=None)
     (row,) = [row for row in screen(report(rank(phases_ms=partly)), 120) if row.startswith("Step")]
     assert row.endswith("   data wait 59.5 · forward 20.0 · optimizer 9.9 · rest 45.0")
+    unseen = rank(phases_ms=partly, data_wait=DataWait())  # the wait lies in the rest, then
+    (row,) = [row for row in screen(report(unseen), 120) if row.startswith("Step")]
+    assert row.endswith("   forward 20.0 · optimizer 9.9 · rest 104.5")
 
 
 def test_slow_imports_that_can_be_helped_stand_where_the_start_is_much_of_the_run() -> None:

@@ -13,7 +13,7 @@ from iotrace.analysis.compare.traces import NamedChange, ShapeChange, TraceCompa
 from iotrace.analysis.rules.check import figure_text
 from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table, dims, kernel_name, lines_of
 from iotrace.report.layout import print_document
-from iotrace.units import counted, digits, milliseconds, signed
+from iotrace.units import counted, digits, milliseconds, signed, size
 
 NAMES = ("A", "B")
 FROM_TO = ("before", "now")  # of a check
@@ -23,6 +23,7 @@ _MOST_REASONS = 5
 _MOST_ROWS = 10  # of changes
 _LEAST_US = 5.0  # of such a row: less is printed as 0.00 ms; CSV and JSON have all
 _WORTH_TELLING_PCT = 1.0
+_ALIKE = 0.01  # by which bytes differ that are called as many
 _TONES = {"slower": "bad", "unknown": "warn"}
 
 
@@ -94,8 +95,17 @@ def _of_whole(part: PartChange) -> str:
 def _differing(item: Differing) -> str:
     before, after = item.values
     if item.what == DATA:
-        return f"reads {after} in place of {before}: a sample gets as many bytes"
+        return f"reads {after} in place of {before}{_read_of(item.read_bytes)}"
     return f"{item.what}: {before} -> {after}"
+
+
+def _read_of(read_bytes: list[int] | None) -> str:
+    if read_bytes is None:
+        return ""
+    before, after = read_bytes
+    if abs(after - before) <= _ALIKE * before:
+        return ": as many bytes"
+    return f": {size(before)} -> {size(after)} in traced reads"
 
 
 def speed_of(result: Comparison) -> list[str]:

@@ -249,7 +249,7 @@ def fact_rows(rank: RankReport) -> list[Row]:
 def _split(rank: RankReport, whole_ms: float) -> list[str]:
     """What a step is made of, as far as that is known: the data wait, and what the host did in the rest."""
     parts = step_parts_ms(rank)
-    if rank.data_wait.raw_ms is not None and "other" not in parts:
+    if parts and "other" not in parts:
         parts["rest"] = whole_ms - sum(parts.values())
     return [f"{name} {ms:.1f}" for name, ms in parts.items()]
 

@@ -62,13 +62,14 @@ class DataWait(msgspec.Struct, frozen=True):
 
 
 class Loader(msgspec.Struct, frozen=True):
-    """The settings of a loader that change how fast it is, under DataLoader's names for them."""
+    """The settings of a loader that change how fast it is, under DataLoader's names; what it handed over."""
 
     primary: bool
     dataset: str
     library: str | None = None
     workers: int | None = None
     batch_size: int | None = None
+    batches: int | None = None
     prefetch_factor: int | None = None
     persistent_workers: bool | None = None
     pin_memory: bool | None = None
@@ -80,6 +81,7 @@ class FileRead(msgspec.Struct, frozen=True):
     path: str
     reads: int = 0
     maps: int = 0
+    read_bytes: int | None = None
 
 
 class Io(msgspec.Struct, frozen=True):
@@ -92,6 +94,10 @@ class ProcessUse(msgspec.Struct, frozen=True):
     cpu_pct_mean: float | None = None
     run_delay_pct_mean: float | None = None
     pool_delay_pct_mean: float | None = None
+
+
+class Overhead(msgspec.Struct, frozen=True):
+    estimated_pct_of_step: float | None = None
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -113,6 +119,7 @@ class Rank(msgspec.Struct, frozen=True):
     host: str | None = None
     world_size: int | None = None
     account: Account | None = None
+    overhead: Overhead | None = None
     loop_events: list[LoopEvents] = []
     blocks: StepBlocks | None = None
     phases_ms: dict[str, float | None] = {}

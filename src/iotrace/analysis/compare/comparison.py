@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.compare.basis import Basis, Rank, rank_pair
 from iotrace.analysis.compare.results import DATA, Changed, Comparison, Differing, PartChange, Side, WholeRun
-from iotrace.analysis.compare.same_work import differences, rewritten, under_old_names
+from iotrace.analysis.compare.same_work import differences, read_bytes, replaced, under_old_names
 from iotrace.analysis.compare.spread import cpu_slower_pct
 from iotrace.analysis.compare.stage_changes import stage_changes
 from iotrace.analysis.compare.step_verdict import BANNERS, judge_step
@@ -37,6 +37,7 @@ from iotrace.analysis.results import (
 )
 
 _STARTING = (FIRST_START, ITERATORS, FIRST_BATCHES, VALIDATION_ITERATORS)
+_OF_VALIDATION = (VALIDATION, VALIDATION_ITERATORS)
 _BESIDE_STEPS = (*_STARTING, VALIDATION, CHECKPOINTS)
 # What is seen a few times in a run differs more from run to run than a mean of many steps.
 _SPREAD, _SPREAD_UNTRUSTED = 0.25, 0.5
@@ -53,7 +54,7 @@ def whole_run(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> WholeRun
     parts_ms = {
         part.name: [account.part_ns(part.name) / account.steps / 1e6 for account in (one, other)]
         for part in one.parts
-        if part.in_loop or part.name == FIRST_START
+        if (part.in_loop or part.name == FIRST_START) and _recorded(part.name, (one, other))
     }
     by_starting_ms = sum(
         after - before for before, after in (parts_ms.get(name, [0.0, 0.0]) for name in _STARTING)
@@ -115,12 +116,24 @@ def _of_account(
     accounts: tuple[Account, Account], parts_ms: dict[str, list[float]], names: Sequence[str]
 ) -> Iterator[_Part]:
     for name in names:
+        if not _recorded(name, accounts):
+            continue
         counts = [next((part.times for part in each.parts if part.name == name), None) for each in accounts]
         what = ACCOUNT_NAMES.get(name, name)
         restarted = [each.restarted for each in accounts]
         if name == ITERATORS and restarted[0] != restarted[1]:  # those with kept workers cost little
             what, counts = "starting workers anew", [*restarted]
         yield what, parts_ms.get(name, [0.0, 0.0]), counts
+
+
+def _recorded(name: str, accounts: tuple[Account, Account]) -> bool:
+    """Whether both sides recorded a part; validation is where a loader feeds it: of none nothing is known."""
+    parts = [{part.name: part for part in account.parts} for account in accounts]
+    if any(name in each and each[name].ns is None for each in parts):
+        return False
+    if name not in _OF_VALIDATION:
+        return True
+    return all(any(account.part_ns(each) for each in _OF_VALIDATION) for account in accounts)
 
 
 def _of_events(ranks: tuple[Rank, Rank], accounts: tuple[Account, Account]) -> Iterator[_Part]:
@@ -148,7 +161,8 @@ def _differ(values: Sequence[float], spreads: Sequence[float]) -> bool:
 
 
 REST = "the rest of the step"
-PHASES = ("forward", "backward", "optimizer", "other")  # what the rest consists of, where it is known
+OTHER = "other"
+PHASES = ("forward", "backward", "optimizer", OTHER)  # what the rest consists of, where it is known
 _WORTH_NAMING = 0.01  # of the step before
 _COMMIT = 12  # characters of a commit's hash
 _MOSTLY = 0.6  # of a cause's change: what one file has to change to stand for it
@@ -167,12 +181,9 @@ def step_change(ranks: tuple[Rank, Rank]) -> tuple[list[float], float, list[floa
 def changed_parts(ranks: tuple[Rank, Rank]) -> list[Changed]:
     """List the parts of a step that changed beyond their intervals, and by 1 % of the step, largest first.
 
-    The parts are the causes of the data wait and the rest of the step. A cause is told as one file's where
-    that file has most of its change.
+    The parts are the causes of the data wait, where both sides know it, and the rest of the step. A cause is
+    told as one file's where that file has most of its change.
     """
-    one, other = (rank.data_wait for rank in ranks)
-    if one.raw_ms is None or other.raw_ms is None:
-        return []
     found = list(_changes(ranks))
     least_ms = _WORTH_NAMING * (ranks[0].steps.mean_ms or 0.0)
     beyond = [
@@ -187,7 +198,7 @@ def changed_parts(ranks: tuple[Rank, Rank]) -> list[Changed]:
 
 def _changes(ranks: tuple[Rank, Rank]) -> Iterator[Changed]:
     one, other = (rank.data_wait for rank in ranks)
-    for cause in dict.fromkeys([*one.causes_ms, *other.causes_ms]):
+    for cause in dict.fromkeys([*one.causes_ms, *other.causes_ms] if _waits_known(ranks) else ()):
         by_ms = other.causes_ms.get(cause, 0.0) - one.causes_ms.get(cause, 0.0)
         file = _file_behind(ranks, by_ms) if cause in ("read", "decode") else None
         yield Changed(
@@ -203,13 +214,28 @@ def _changes(ranks: tuple[Rank, Rank]) -> Iterator[Changed]:
 
 
 def rest_parts(ranks: tuple[Rank, Rank]) -> dict[str, list[float]]:
-    """Return what a step does besides waiting, before and after: its phases, where both sides have them."""
+    """Return what a step does besides waiting, before and after: its phases, where both sides have them.
+
+    Where a side does not know its wait, that lies in the rest of both: what the known phases leave.
+    """
     phases = [rank.phases_ms for rank in ranks]
-    if all(each.get(phase) is not None for each in phases for phase in PHASES):
-        return {phase: [each[phase] or 0.0 for each in phases] for phase in PHASES}
-    if any(rank.data_wait.raw_ms is None for rank in ranks):
-        return {}
-    return {REST: [(rank.steps.mean_ms or 0.0) - (rank.data_wait.raw_ms or 0.0) for rank in ranks]}
+    steps_ms = [rank.steps.mean_ms or 0.0 for rank in ranks]
+    known = {
+        phase: [each[phase] or 0.0 for each in phases]
+        for phase in PHASES
+        if all(each.get(phase) is not None for each in phases)
+    }
+    if not _waits_known(ranks):
+        known.pop(OTHER, None)
+        left_ms = [step - sum(own[side] for own in known.values()) for side, step in enumerate(steps_ms)]
+        return {**known, REST: left_ms} if known else {}
+    if len(known) == len(PHASES):
+        return known
+    return {REST: [step - (rank.data_wait.raw_ms or 0.0) for step, rank in zip(steps_ms, ranks, strict=True)]}
+
+
+def _waits_known(ranks: tuple[Rank, Rank]) -> bool:
+    return all(rank.data_wait.raw_ms is not None for rank in ranks)
 
 
 def _file_behind(ranks: tuple[Rank, Rank], by_ms: float) -> str | None:
@@ -235,20 +261,24 @@ def _around(value: float, samples: Floats) -> list[float]:
 
 def _resampled(ranks: tuple[Rank, Rank], part: str) -> list[Floats | None]:
     """Resample the means of a part of the step, of each side on its own."""
-    known = [None if rank.blocks is None else _part(rank.blocks, part) for rank in ranks]
+    waits_known = _waits_known(ranks)
+    known = [None if rank.blocks is None else _part(rank.blocks, part, waits_known) for rank in ranks]
     return [None if one is None else resampled_means(one, seed=seed) for seed, one in enumerate(known)]
 
 
-def _part(blocks: StepBlocks, part: str) -> Floats | None:
-    """Take the blocks of a part of the step; None where it is not known of them."""
+def _part(blocks: StepBlocks, part: str, waits_known: bool) -> Floats | None:
+    """Take the blocks of a part of the step; None where it is not known of them.
+
+    Unless the waits of both sides are known, the rest is what the phases leave.
+    """
     known = {**blocks.causes_ms, **blocks.phases_ms, "step": blocks.step_ms}
     if part in known:
         return np.array(known[part])
-    if not blocks.wait_ms:
+    if waits_known and not blocks.wait_ms:
         return None
-    rest = np.array(blocks.step_ms) - np.array(blocks.wait_ms)
-    named = () if part == REST else blocks.phases_ms.values()
-    return np.asarray(rest - sum(np.array(own) for own in named))
+    named = [*blocks.phases_ms.values()] if part != REST or not waits_known else []
+    named += [blocks.wait_ms] if waits_known else []
+    return np.asarray(np.array(blocks.step_ms) - sum(np.array(own) for own in named))
 
 
 SCHEMA_VERSION = 1
@@ -302,7 +332,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         rest_ms=rest_parts(ranks),
         changed=changed_parts(ranks),
         stages=stages,
-        settings=[*_rewritten(recorded), *_settings(ranks)],
+        settings=[*_replaced(recorded), *_settings(ranks)],
         environment=list(_environment(one, other, ranks)),
         cpu_slower_pct=cpu_slower_pct(ranks[:1], ranks[1:]),
         whole_run=whole,
@@ -318,10 +348,13 @@ def _side(basis: Basis, rank: Rank) -> Side:
 
 
 def _traced_too_much(one: Basis, other: Basis) -> str | None:
-    """Say that tracing itself made a side's steps longer; None where it hardly did."""
+    """Say that tracing itself made a side's steps longer; None where it hardly did, or nobody knows."""
     for name, side in (("A", one), ("B", other)):
         trust = side.verdict.trust
-        if trust.level == BAD and TRACING_COST in trust.codes:
+        is_known = any(
+            rank.overhead and rank.overhead.estimated_pct_of_step is not None for rank in side.ranks
+        )
+        if is_known and trust.level == BAD and TRACING_COST in trust.codes:
             return f"{name}: {trust.reasons[trust.codes.index(TRACING_COST)]}"
     return None
 
@@ -347,12 +380,12 @@ def _whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
     )
 
 
-def _rewritten(ranks: tuple[Rank, Rank]) -> Iterator[Differing]:
+def _replaced(ranks: tuple[Rank, Rank]) -> Iterator[Differing]:
     """Yield the data that the second reads in place of the first's."""
-    names = rewritten(ranks)
+    names = replaced(ranks)
     if names is not None:
         shown = [each[0] if len(each) == 1 else f"{each[0]} and {len(each) - 1} more" for each in names]
-        yield Differing(what=DATA, values=shown)
+        yield Differing(what=DATA, values=shown, read_bytes=read_bytes(ranks, names))
 
 
 def _settings(ranks: tuple[Rank, Rank]) -> list[Differing]:

@@ -9,7 +9,7 @@ import msgspec
 
 from iotrace.analysis.results import Trust
 
-DATA = "data"  # what differs where the second reads the same data, rewritten in other files
+DATA = "data"  # what differs where the second reads other files for the same work
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +73,15 @@ class WholeRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Differing(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting, or something around the program, with its two values."""
+    """A setting, or something around the program, with its two values.
+
+    `read_bytes`: of data, what traced reads of it returned in the whole run; None where that is unknown, or
+    the runs were not equally long.
+    """
 
     what: str
     values: list[str]
+    read_bytes: list[int] | None = None
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ _FEW_FILES = 32
 _LONGEST = 60  # characters of a command in a sentence
 _SHOWN_BEFORE = 10  # of them, before the first that differs
 _DECODE = "decode"
+_OF_FILES = (_DECODE, "read")
 _ALIKE = 0.01  # by which the bytes that a sample gets may differ
 
 
@@ -35,15 +36,51 @@ def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[
     datasets = [rank.primary.dataset if rank.primary else "none" for rank in ranks]
     if datasets[0] != datasets[1]:
         yield f"dataset: {datasets[0]} / {datasets[1]}"
-    if rewritten(ranks) is None:
+    if replaced(ranks) is None:
         yield from _data(*(_files(rank) for rank in ranks))
 
 
-def rewritten(ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | None:
-    """Name the files that each side decodes, where the second reads others with as much in them; else None.
+def replaced(ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | None:
+    """Name the data that each side reads, where the second reads other files for the same work; else None.
 
     Data that is re-chunked or compressed anew stands in files of other names: a sample gets as many bytes.
+    Data that is stored smaller, too: no file is read in both, and loaders hand over as many batches.
     """
+    names = _decoded_alike(ranks)
+    if names is None and _same_batches(ranks) and any(_data(*(_files(rank) for rank in ranks))):
+        return _places(ranks[0]), _places(ranks[1])
+    return names
+
+
+def read_bytes(ranks: tuple[Rank, Rank], names: tuple[list[str], list[str]]) -> list[int] | None:
+    """Sum up what traced reads of both sides returned of these files; None where that tells no difference."""
+    if not _same_batches(ranks):
+        return None
+    found = []
+    for rank, own in zip(ranks, names, strict=True):
+        below = tuple(f"{name.rstrip('/')}/" for name in own)
+        files = [file for file in (rank.io.files if rank.io else ()) if f"{file.path}/".startswith(below)]
+        sizes = [file.read_bytes for file in files if file.read_bytes is not None]
+        if any(file.maps for file in files) or len(sizes) < sum(file.reads > 0 for file in files):
+            return None
+        found.append(sum(sizes))
+    return found if all(found) else None
+
+
+def _same_batches(ranks: tuple[Rank, Rank]) -> bool:
+    one, other = (rank.primary.batches if rank.primary else None for rank in ranks)
+    return one is not None and one == other
+
+
+def _places(rank: Rank) -> list[str]:
+    """Name the files that stages read, or their directories."""
+    named = {cost.path for cost in rank.stages if cost.stage in _OF_FILES and cost.path}
+    files = _files(rank)
+    return sorted(named or (files if len(files) == 1 else {f"{os.path.dirname(path)}/" for path in files}))
+
+
+def _decoded_alike(ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | None:
+    """Name the files that each side decodes, where they are others with as much in them; else None."""
     costs = [[cost for cost in rank.stages if cost.stage == _DECODE and cost.path] for rank in ranks]
     names = [sorted({cost.path or "" for cost in each}) for each in costs]
     if not all(names) or set(names[0]) & set(names[1]):
@@ -57,8 +94,8 @@ def rewritten(ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | None:
 
 
 def under_old_names(ranks: tuple[Rank, Rank]) -> tuple[Rank, Rank]:
-    """Call rewritten files by their names before, in the order of both, so that they are compared."""
-    names = rewritten(ranks)
+    """Call replaced files by their names before, in the order of both, so that they are compared."""
+    names = replaced(ranks)
     if names is None or len(names[0]) != len(names[1]):
         return ranks
     old = dict(zip(names[1], names[0], strict=True))

@@ -229,7 +229,7 @@ ACCOUNT_NAMES = {  # as sentences call the parts; others by their own names
     FIRST_START: "workers' first start",
     WAITS: "waits for batches",
     ITERATORS: "making iterators",
-    VALIDATION_ITERATORS: "making its iterators",
+    VALIDATION_ITERATORS: "making iterators of its validation",
     WRITING: "writing files",
 }
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.host.others import quiet_seconds
 from iotrace.analysis.intervals import Coverage, Times, grouped, holding
+from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import StageCost
@@ -39,7 +40,8 @@ _MOST_FILES = 16  # of a stage; all others are one
 class _Part(msgspec.Struct, frozen=True):
     """Times that a stage was needed: when, what it cost (ns), in which file (an index; -1: in none).
 
-    `decoded_bytes` is what the calls returned then; NaN: unknown.
+    `decoded_bytes` is what the calls returned then; NaN: unknown. Both are of one sample: `samples` is how
+    many were made then.
     """
 
     stage: str
@@ -47,6 +49,7 @@ class _Part(msgspec.Struct, frozen=True):
     at_ns: Times
     cost_ns: Costs
     file: Times
+    samples: Costs
     decoded_bytes: Costs | None = None
 
 
@@ -54,20 +57,23 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
     """Make the costs of all stages of the samples that the loop's loader made, costliest first."""
     files = FileNames()
     parts: dict[tuple[str, str], list[_Part]] = defaultdict(list)
-    samples = 0
+    samples = 0.0
     for process in analysis.rank.processes:
-        spans, inside = process.spans, _in_productions(analysis, process)
+        spans, made = process.spans, _productions(analysis, process)
+        inside = _held_by(made, spans["start_ns"]) >= 0
         items, reading, collating = (
             columns_of(spans, outermost(spans, inside & of_kinds(spans, *kinds)))
             for kinds in ((KIND_ITEM,), READING, (KIND_COLLATE,))
         )
         if not len(items):
             continue
-        samples += len(items)
+        of_item = samples_of(made, items)
+        samples += float(of_item.sum())
         calls = analysis.session.calls_of(process)
         posix = Coverage(calls.start_ns, calls.end_ns)
         shown = {number: analysis.session.paths.shown(path) for number, path in process.span_files.items()}
-        for part in [*_of_samples(process, reading, items, posix, files, shown), *_of_batches(collating)]:
+        of_samples = _of_samples(process, reading, items, of_item, posix, files, shown)
+        for part in [*of_samples, *_of_batches(collating)]:
             parts[part.stage, part.clock].append(part)
     telemetry = analysis.telemetry
     quiet = None
@@ -77,29 +83,42 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
     return sorted(found, key=lambda cost: -cost.per_sample * cost.mean_ms)
 
 
-def _in_productions(analysis: RankAnalysis, process: Process) -> npt.NDArray[np.bool_]:
-    """Mark the spans of `process` that began while it made a batch of the loop's loader."""
+def _productions(analysis: RankAnalysis, process: Process) -> Deliveries:
+    """Return the batches of the loop's loader that `process` made, in the order of their making."""
     made = analysis.produced_by(process.pid)
-    made = made[made["loader"] == (NONE if analysis.source is None else analysis.source.number)]
-    made = made[np.lexsort((made["prepared_ns"], made["taken_ns"]))]
-    return holding(made["taken_ns"], made["prepared_ns"], process.spans["start_ns"]) >= 0
+    own: Deliveries = made[made["loader"] == (NONE if analysis.source is None else analysis.source.number)]
+    in_order: npt.NDArray[np.int64] = np.lexsort((own["prepared_ns"], own["taken_ns"]))
+    return own[in_order]
+
+
+def _held_by(made: Deliveries, at_ns: Times) -> Times:
+    """Return which of the batches `made` was being made at each time; -1: none."""
+    return holding(made["taken_ns"], made["prepared_ns"], at_ns)
+
+
+def samples_of(made: Deliveries, items: Columns) -> Costs:
+    """Count the samples of each item: one, or all of a batch that is made as one, by ``__getitems__``."""
+    batch = _held_by(made, items["start_ns"])
+    is_whole = np.bincount(batch, minlength=len(made))[batch] == 1
+    return np.where(is_whole, np.maximum(made["samples"][batch], 1), 1).astype(np.float64)
 
 
 def _of_samples(
     process: Process,
     reading: Columns,
     items: Columns,
+    samples: Costs,
     posix: Coverage,
     files: FileNames,
     shown: dict[int, str],
 ) -> Iterator[_Part]:
-    """Yield what each of `items` took to read and decode each file, and the rest of it."""
+    """Yield what a sample of each of `items` took to read and decode each file, and the rest of it."""
     item = holder(items, reading["start_ns"], reading["tid"])
     file = files.of(reading["file"], shown)
     in_calls = posix.within(*bounds(reading))
     blocked = blocked_fraction(reading, in_calls, run_delays(process, reading))
     read_ns = np.asarray(in_calls + blocked * (reading["duration_ns"] - in_calls), np.float64)
-    yield _each_sample("read", "wall", reading["start_ns"], read_ns, file, item)
+    yield _each_sample("read", "wall", reading["start_ns"], read_ns, file, item, samples)
     held = item >= 0
     if (items["cpu_ns"] >= 0).all() and (reading["cpu_ns"] >= 0).all():
         clock, decode_ns = "cpu", _on_cpu_outside(reading, in_calls)
@@ -109,15 +128,15 @@ def _of_samples(
         outside = reading["duration_ns"] - in_calls
         rest_ns = items["duration_ns"] - posix.within(*bounds(items))
         rest_ns = rest_ns - np.bincount(item[held], outside[held], len(items))
-    yield _each_sample("decode", clock, reading["start_ns"], decode_ns, file, item, reading["bytes"])
-    yield _alone("transform", clock, items, np.maximum(rest_ns, 0.0))
+    yield _each_sample("decode", clock, reading["start_ns"], decode_ns, file, item, samples, reading["bytes"])
+    yield _alone("transform", clock, items, np.maximum(rest_ns, 0.0), samples)
 
 
 def _of_batches(collating: Columns) -> Iterator[_Part]:
     if len(collating):
         timed = bool((collating["cpu_ns"] >= 0).all())
         cost_ns = collating["cpu_ns" if timed else "duration_ns"].astype(np.float64)
-        yield _alone("collate", "cpu" if timed else "wall", collating, cost_ns)
+        yield _alone("collate", "cpu" if timed else "wall", collating, cost_ns, np.ones(len(collating)))
 
 
 def _on_cpu_outside(spans: Columns, in_calls: Times) -> Costs:
@@ -127,8 +146,9 @@ def _on_cpu_outside(spans: Columns, in_calls: Times) -> Costs:
     return np.asarray(np.maximum(spans["cpu_ns"] - on_cpu_in_calls, 0), dtype=np.float64)
 
 
-def _alone(stage: str, clock: str, spans: Columns, cost_ns: Costs) -> _Part:
-    return _Part(stage, clock, spans["start_ns"], cost_ns, np.full(len(spans), -1, dtype=np.int64))
+def _alone(stage: str, clock: str, spans: Columns, cost_ns: Costs, samples: Costs) -> _Part:
+    no_file = np.full(len(spans), -1, dtype=np.int64)
+    return _Part(stage, clock, spans["start_ns"], cost_ns / samples, no_file, samples)
 
 
 def _each_sample(
@@ -138,30 +158,33 @@ def _each_sample(
     cost_ns: Costs,
     file: Times,
     item: Times,
+    samples: Costs,
     result_bytes: Times | None = None,
 ) -> _Part:
     """Sum up what one sample cost in one file; outside of samples each time stands alone."""
     alone = np.arange(len(item)) + (item.max(initial=0) + 1)
     key = np.where(item >= 0, item, alone) * (file.max(initial=0) + 2) + file + 1
     _, first, of = grouped(key)
-    summed = np.bincount(of, cost_ns, len(first)).astype(np.float64)
+    made = np.append(samples, 1.0)[item[first]]  # -1, outside of samples: the last
+    summed = np.bincount(of, cost_ns, len(first)) / made
     decoded_bytes = None
     if result_bytes is not None:
         # A call that opens a file returns nothing that has a size, beside those that read it.
         known = np.bincount(of, result_bytes >= 0, len(first)) > 0
         summed_bytes = np.bincount(of, np.maximum(result_bytes, 0), len(first))
-        decoded_bytes = np.where(known, summed_bytes, np.nan)
-    return _Part(stage, clock, at_ns[first], summed, file[first], decoded_bytes)
+        decoded_bytes = np.where(known, summed_bytes / made, np.nan)
+    return _Part(stage, clock, at_ns[first], summed, file[first], made, decoded_bytes)
 
 
 def _by_file(
-    parts: Sequence[_Part], names: list[str], samples: int, quiet: Coverage | None
+    parts: Sequence[_Part], names: list[str], samples: float, quiet: Coverage | None
 ) -> Iterator[StageCost]:
     """Sum up one stage: the costliest files, or directories, on their own, all others as one."""
     order = np.argsort(np.concatenate([part.at_ns for part in parts]), kind="stable")
     at_ns = np.concatenate([part.at_ns for part in parts])[order]
     cost_ns = np.concatenate([part.cost_ns for part in parts])[order]
     file = np.concatenate([part.file for part in parts])[order]
+    made = np.concatenate([part.samples for part in parts])[order]
     sizes = [part.decoded_bytes for part in parts if part.decoded_bytes is not None]
     decoded_bytes = np.concatenate(sizes)[order] if len(sizes) == len(parts) else None
     seen, first, _ = grouped(file)
@@ -189,7 +212,7 @@ def _by_file(
             clock=parts[0].clock,
             quiet=None if quiet is None else len(still) >= _LEAST_OF_FILE,
             count=len(costs_ns),
-            per_sample=len(rows) / samples,
+            per_sample=float(made[rows].sum()) / samples,
             mean_ms=float(costs_ns.mean()) / 1e6,
             quartile_ms=float(np.percentile(costs_ns, 25)) / 1e6,
             blocks_ms=_quartiles_ms(costs_ns),
