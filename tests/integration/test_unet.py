@@ -202,7 +202,8 @@ def test_open_selects_the_longest_wait_of_the_timeline(unet_run: Run) -> None:
     assert category == "data wait"
     assert name.startswith(f"wait {longest.delivery.index} · {longest.cause}")
     assert re.search(view.expanded, f"worker 1 (host) · pid {longest.delivery.pid}")
-    assert any(re.search(pattern, "data wait") for pattern in view.pinned)
+    # Of one rank, Perfetto opens the group of the selected wait itself: pinned, the track would stand twice.
+    assert not any(re.search(pattern, "data wait") for pattern in view.pinned)
     batch = view_of_session(analysis, batch=longest.delivery.index)
     assert batch.what.startswith(f"batch {longest.delivery.index}, ")
     assert view_of_session(analysis, "3").what == "step 3"

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import difflib
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -60,6 +61,8 @@ def test_the_page_of_each_command_is_what_its_help_prints() -> None:
         or not (_DOCS / "commands" / name).exists()
         or (_DOCS / "commands" / name).read_text() != made[name]
     )
+    for name in stale:
+        print(*difflib.unified_diff((_DOCS / "commands" / name).read_text().splitlines(), made[name].splitlines()), sep="\n")
     assert not stale, f"docs/commands/: not what --help prints: {stale}; run: tools/docs commands"
 
 
