@@ -284,8 +284,8 @@ def _advice(rank: _Trace, result: RankReport) -> list[Recommendation]:
     """Advise on the data wait, then on what else the device waits for."""
     wait = result.data_wait
     waits = 100 * (bound_fraction(wait) or 0.0) >= MODERATELY_PERCENT
-    if not waits and rank.compute.accelerator is None:
-        return []
+    if (not waits and rank.compute.accelerator is None) or "xplane" in rank.trace.document:
+        return []  # what is advised are settings of torch, which JAX and TensorFlow lack
     from iotrace.analysis.rules.facts.device import DeviceFacts, device_facts, loads_itself
 
     facts = device_facts(rank.compute, whole=True) or DeviceFacts()

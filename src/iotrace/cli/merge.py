@@ -104,8 +104,8 @@ def merge(
 ) -> int:
     """Merge traces of several profilers into one timeline for Perfetto.
 
-    INPUT is a trace (of torch.profiler, dftracer, unitrace and others), a directory of traces, a pattern or a
-    session.
+    INPUT is a trace (of torch.profiler, JAX, TensorFlow, dftracer, unitrace and others), a directory of
+    traces, a pattern or a session.
 
     iotrace recognizes each input by its content and converts all times to CLOCK_REALTIME. It prints and
     stores how precisely it knows the clock of each input. It drops no event: slices that overlap get their

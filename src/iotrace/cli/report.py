@@ -88,8 +88,8 @@ def report(
     """Show why a run waited for data, or what a trace contains.
 
     SESSION is a directory made by iotrace run; default: the newest one in this directory. TRACE is a trace
-    of torch.profiler (.json or .json.gz); give one for each rank. For the directory of a sweep or a tune,
-    iotrace prints the result of the sweep or the tune.
+    of torch.profiler (.json or .json.gz) or a profile of JAX or TensorFlow (.xplane.pb); give one for each
+    rank. For the directory of a sweep or a tune, iotrace prints the result of the sweep or the tune.
 
     Exit codes: 0 printed, 1 SESSION or TRACE cannot be read or Dask failed, 2 wrong usage.
     """

@@ -25,6 +25,7 @@ from iotrace.sources.chrome.batch import EventBatch
 from iotrace.sources.chrome.event import Event
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.session import open_session
+from iotrace.sources.xplane import XPLANE
 from iotrace.timeline.build import build
 from iotrace.timeline.device import derived_of
 from iotrace.timeline.events import Threads, batched, batches_of
@@ -54,7 +55,7 @@ def ranks_of(path: Path, job: str) -> list[str]:
 
 def foreign_traces(path: Path) -> list[Path]:
     """Traces of other profilers that lie in the session, such as those of torch.profiler."""
-    found = [item for pattern in ("*.json", "*.json.gz") for item in path.rglob(pattern)]
+    found = [item for pattern in ("*.json", "*.json.gz", f"*{XPLANE}") for item in path.rglob(pattern)]
     return sorted(
         item
         for item in found

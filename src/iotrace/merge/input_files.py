@@ -16,6 +16,7 @@ from iotrace.errors import IotraceError
 from iotrace.session import names
 from iotrace.session.listing import session_of_timeline, title_of
 from iotrace.sources.byte_stream import blocks
+from iotrace.sources.xplane import XPLANE
 
 if TYPE_CHECKING:  # it imports numpy and more
     from iotrace.analysis.rank import SessionAnalysis
@@ -24,7 +25,8 @@ CHROME, DFTRACER, SESSION = "chrome", "dftracer", "session"
 _HEAD_BYTES = 1 << 20
 _LOOK_BYTES = 1 << 16
 _UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"[\0", b"\0{", b"\0[")
-_TRACES = (".json", ".json.gz", ".pfw", ".pfw.gz", ".trace", ".json.1")
+_TRACES = (".json", ".json.gz", ".pfw", ".pfw.gz", ".trace", ".json.1", XPLANE)
+_AGAIN = ".trace.json.gz"
 
 
 class MergeError(IotraceError):
@@ -96,12 +98,15 @@ def _in_directory(path: Path) -> list[tuple[Path, bool]]:
     traces = {item for item in path.rglob("*") if _is_trace(item) and sessions.isdisjoint(item.parents)}
     inside = sorted(sessions | traces)
     if not inside:
-        raise MergeError(f"no traces in {path}", "they are called *.json, *.pfw, also with .gz")
+        raise MergeError(f"no traces in {path}", "they are called *.json, *.pfw (also .gz) or *.xplane.pb")
     return [(item, False) for item in inside]
 
 
 def _is_trace(path: Path) -> bool:
-    return path.name.endswith(_TRACES) and not path.name.startswith(".") and not path.is_dir()
+    """Whether a file in a directory is a trace by its name. JAX writes a profile as JSON, too."""
+    name = path.name
+    again = name.endswith(_AGAIN) and path.with_name(name.removesuffix(_AGAIN) + XPLANE).exists()
+    return name.endswith(_TRACES) and not again and not name.startswith(".") and not path.is_dir()
 
 
 def identify(path: Path, problems: list[str], notes: list[str]) -> InputFile | None:
@@ -129,7 +134,8 @@ def identify(path: Path, problems: list[str], notes: list[str]) -> InputFile | N
     if kind is None:
         raise MergeError(
             f"{path} is no trace that iotrace merge knows",
-            "it reads Chrome JSON (torch.profiler and others), dftracer's .pfw, and sessions of iotrace run",
+            "it reads Chrome JSON (torch.profiler and others), .xplane.pb (JAX, TensorFlow), "
+            "dftracer's .pfw, and sessions of iotrace run",
         )
     return InputFile(path, kind, path.name)
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from iotrace.merge.input_files import DFTRACER, InputFile
-from iotrace.sources.byte_stream import Progress, blocks, is_compressed, silent
+from iotrace.sources.byte_stream import Progress, blocks, is_packed, silent
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.event import us_to_ns
 from iotrace.sources.chrome.lenient_decoder import event_of, objects
@@ -123,7 +123,7 @@ def _measure(file: InputFile, found: Survey, reach_ns: int, progress: Progress) 
 
 def _survey_trace(file: InputFile, wants: Wants, progress: Progress) -> Survey:
     found = Survey(bytes=file.path.stat().st_size)
-    whole = wants.steps or wants.collectives or is_compressed(file.path)
+    whole = wants.steps or wants.collectives or is_packed(file.path)
     head, tail = b"", b""
     finder = _Finder(found, wants.steps, wants.collectives)
     for block in _blocks(file.path, whole, progress):

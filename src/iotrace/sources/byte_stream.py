@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from isal import isal_zlib
 
 from iotrace.session.reading import BLANKS, MOST_BLANK_BYTES, open_regular
+from iotrace.sources.xplane import is_xspace
 
 CHUNK_BYTES = 4 << 20
 _LOOK_BYTES = 1 << 12
@@ -23,6 +24,7 @@ _CAREFUL_BYTES = 1 << 14
 # Traces shrink to a tenth or a fiftieth: times differ. What shrinks to less says the same again and again.
 _MOST_RATIO, _TRUSTED_BYTES = 200, 256 << 20
 _GZIP = b"\x1f\x8b"
+_HEAD_BYTES = 16
 _inflater: Any = isal_zlib.decompressobj
 
 _DAMAGED: Any = (isal_zlib.error, zlib.error)
@@ -46,19 +48,28 @@ def silent(_: int) -> None:
     """The progress that nobody watches."""
 
 
-def is_compressed(path: Path) -> bool:
-    """Whether the content is gzip, whatever the file is called."""
+def is_packed(path: Path) -> bool:
+    """Whether the content is gzip or an XSpace, whatever the file is called: its end is no end of JSON."""
     with open_regular(path) as file:
-        return file.read(2) == _GZIP
+        head = file.read(_HEAD_BYTES)
+        return head.startswith(_GZIP) or is_xspace(head)
 
 
 def blocks(path: Path, problems: list[str], progress: Progress = silent) -> Iterator[bytes]:
     """The content in pieces of about `CHUNK_BYTES`; `progress` hears the position in the file on disk.
 
-    A gzip stream that breaks off gives what it held up to there, and one line in `problems`.
+    A gzip stream that breaks off gives what it held up to there, and one line in `problems`. A profile of JAX
+    or TensorFlow gives the JSON that torch.profiler would have written.
     """
     with open_regular(path) as file:
-        if file.read(2) == _GZIP:
+        head = file.read(_HEAD_BYTES)
+        if is_xspace(head):
+            from iotrace.sources.xplane.kineto_json import blocks_of  # few read one
+
+            yield from blocks_of(file, problems)
+            progress(file.seek(0, os.SEEK_END))
+            return
+        if head.startswith(_GZIP):
             file.seek(0)
             yield from _of_use(_inflated(file, path, problems, progress), problems)
             return

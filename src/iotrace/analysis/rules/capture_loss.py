@@ -136,12 +136,12 @@ def own_error(facts: CaptureFacts) -> Iterator[Finding]:
     silent=[{"no_steps": "the program did not mark them"}],
 )
 def bare_traces(facts: CaptureFacts) -> Iterator[Finding]:
-    """A trace of torch.profiler alone holds no causes of the data wait, no files, no I/O.
+    """A profiler's trace alone holds no causes of the data wait, no files, no I/O.
 
     Remedy: record with `iotrace run`.
     """
     if facts.bare_traces:
-        what, why = "causes of the data wait, files, I/O", "bare traces of torch.profiler hold none"
+        what, why = "causes of the data wait, files, I/O", "traces of a profiler alone hold none"
         yield Finding(text=what, why=why, remedy="record with: iotrace run -- CMD")
 
 

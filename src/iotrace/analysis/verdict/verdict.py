@@ -312,7 +312,9 @@ def _of_traces(found: Finding, ranks: Sequence[RankReport], imbalance: Imbalance
     worst = costliest(ranks)
     if worst is None:
         if found.kind == "wait-unknown" and found.rank is not None and found.rank.steps.count:
-            return replace(found, text="no wait for a DataLoader was recorded", fix=None)
+            text = "no wait for a DataLoader was recorded"
+            text += ", and no accelerator at work" if all(each.accelerator is None for each in ranks) else ""
+            return replace(found, text=text, fix=None)
         return found
     cause, rank = worst
     is_input_bound = found.kind in ("input-bound", "moderately-input-bound")
@@ -337,7 +339,7 @@ def _why_of_trace(rank: RankReport | None, recommendations: Sequence[Recommendat
         return "its loader has no workers: the loop loads each batch itself"
     if rank is None or not rank.data_wait.raw_ms:
         return None
-    wait = f"its loop waits {rank.data_wait.raw_ms:.1f} ms a step for its DataLoader"
+    wait = f"its loop waits {rank.data_wait.raw_ms:.1f} ms a step for data"
     return f"{wait}; what the loader did then is in no trace"
 
 

@@ -58,7 +58,10 @@ _FLOWS = {
 _MODULE_PREFIXES = ("module:", "nn.Module: ")
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
-_DATA_WAIT = re.compile(r"enumerate\((?:DataLoader\)#.*\.__next__$|DataPipe\)#)")
+# Of torch, and of TensorFlow's tf.data.
+_DATA_WAIT = re.compile(
+    r"enumerate\((?:DataLoader\)#.*\.__next__$|DataPipe\)#)|IteratorGetNext(?:AsOptional)?Op::DoCompute$"
+)
 _WITH_VALUES = re.compile(r"aten::(?:convolution(?:_backward)?|_scaled_dot_product_\w+)$")
 # The range that a process group's backend puts around a collective on the host.
 _COLLECTIVE_RANGE = re.compile(
@@ -88,7 +91,7 @@ def step_of(name: str) -> int | None:
 
 
 def is_data_wait(name: str) -> bool:
-    """Whether a range is the consumer's wait in torch's DataLoader (or a DataPipe)."""
+    """Whether a range is the consumer's wait in torch's DataLoader (or a DataPipe), or in tf.data."""
     return _DATA_WAIT.match(name) is not None
 
 

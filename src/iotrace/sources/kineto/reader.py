@@ -16,6 +16,7 @@ from iotrace.sources.byte_stream import blocks, without_collecting
 from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.sources.kineto.columns import Columns
 from iotrace.sources.kineto.trace import Column, KinetoTrace
+from iotrace.sources.xplane import XPLANE
 
 # Kineto counts its times from a multiple of three months since the epoch (libkineto's ChromeTraceBaseTime).
 _BASE_QUANTUM_NS = 7_889_238 * 10**9
@@ -54,7 +55,8 @@ def _read(path: Path, near_ns: int | None) -> KinetoTrace:
     if not reader.arrays:
         raise TraceError(
             f"{path} is {_other_format(path)}",
-            "give a file that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote",
+            "give a file that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote, "
+            "or the .xplane.pb of JAX or TensorFlow",
         )
     return _trace(path, columns, reader.metadata, problems + reader.problems, near_ns)
 
@@ -63,6 +65,8 @@ def _other_format(path: Path) -> str:
     """Say what a file without traceEvents is, by how it begins."""
     begin = next(iter(blocks(path, [])), b"")[:_LOOK_BYTES]
     found = next((what for key, what in _OTHER_FORMATS.items() if key in begin), "")
+    if not found and path.name.endswith(XPLANE):
+        return f"called {XPLANE}, and holds no profile of JAX or TensorFlow"
     return found or "no trace in Chrome's JSON format: it holds no traceEvents"
 
 

@@ -9,6 +9,7 @@ both without asking the process; of an open or a stat it does not know the path 
 from __future__ import annotations
 
 import os
+import re
 import time
 from array import array
 from contextlib import suppress
@@ -56,6 +57,8 @@ _ASIDE = (b"pt_", b"cuda", b"gloo", b"nccl", b"NCCL")  # watchdogs and event loo
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
 _MOST_STACK = 1 << 16
 _STACK_SECONDS = 1.0
+_RECORDER = b"/_posix_recorder.so"
+_STACK_BYTES = 1 << 14
 
 
 def look_at(pid: int, known: About) -> About:
@@ -75,9 +78,29 @@ def look_at(pid: int, known: About) -> About:
                 found["file"] = os.readlink(f"/proc/{pid}/fd/{descriptor}")
             elif found["call"] in _OF_A_PATH:
                 found["file"] = _text_at(pid, int(arguments[_OF_A_PATH[found["call"]]], 16))
+    if found["file"]:
+        with suppress(OSError, ValueError):
+            found["file_system"] = _file_system_of(pid, found["file"])
     if found["call"] is None and found["wchan"] in _TICKS:
         found["call"] = "clock_nanosleep"
     return found
+
+
+def _file_system_of(pid: int, file: str) -> str | None:
+    """Return the type of what a file lies on, and where that is mounted; None of what is no file.
+
+    By the process's table of mounts: to ask the file system itself (statfs) may hang as its other calls do.
+    """
+    path = os.path.join(os.readlink(f"/proc/{pid}/cwd"), file)
+    if ":[" in file or not path.startswith("/"):
+        return None
+    best = "", ""
+    for line in read_file(f"/proc/{pid}/mountinfo").decode(errors="surrogateescape").splitlines():
+        about, _, of = line.partition(" - ")
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), about.split()[4])
+        if len(point) >= len(best[0]) and f"{path}/".startswith(f"{point.rstrip('/')}/"):
+            best = point, of.split()[0]
+    return f"{best[1]} at {best[0]}" if best[0] else None
 
 
 def _text_at(pid: int, address: int) -> str | None:
@@ -243,7 +266,8 @@ class OpenCalls:
     def add_to(self, about: About, launch: str, started_ns: int, now_ns: int) -> None:
         """Add since when a process's main thread is in its call, and what its other threads are in.
 
-        Where the kernel hides them, the call and the file, too.
+        Where the kernel hides them, the call and the file, too. `within`: its call has not returned to the
+        recorder, and waits for a lock instead of the system: of libc, or of what else intercepts the call.
         """
         calls: list[About] = []
         with suppress(OSError):
@@ -251,10 +275,14 @@ class OpenCalls:
             if path:
                 calls = self._files.setdefault(path, _File(path)).calls(about["pid"], started_ns)
         for call in calls:
-            if call["tid"] == about["pid"] and _is_of(about, call):
+            if call["tid"] != about["pid"]:
+                continue
+            if _is_of(about, call):
                 about["call"] = about["call"] or call["call"]
                 about["file"] = about["file"] or call["file"]
                 about["call_since_ns"] = call["call_since_ns"]
+            elif now_ns - call["call_since_ns"] >= LEAST_NS and _waits_in_recorder(about):
+                about["within"] = call
         others = [call for call in calls if call["tid"] not in (0, about["pid"])]
         long = [call for call in others if now_ns - call["call_since_ns"] >= LEAST_NS]
         if long:
@@ -276,6 +304,24 @@ def _is_of(about: About, call: About) -> bool:
     if about["call"] not in recorded.SYSTEM_CALLS.get(call["call"], ()):
         return False
     return file is None or call["file"] is None or file.startswith("/")
+
+
+def _waits_in_recorder(about: About) -> bool:
+    """Say whether a thread waits for a lock below the recorder: its stack has an address there."""
+    pid = about["pid"]
+    if about["call"] != "futex":
+        return False
+    with suppress(OSError, ValueError, IndexError):
+        stack = int(read_file(f"/proc/{pid}/syscall").split()[-2], 16)
+        maps = [line.split() for line in read_file(f"/proc/{pid}/maps").splitlines() if _RECORDER in line]
+        code = [tuple(int(end, 16) for end in parts[0].split(b"-")) for parts in maps if b"x" in parts[1]]
+        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.pread(descriptor, _STACK_BYTES, stack)
+        finally:
+            os.close(descriptor)
+        return any(low <= word < high for word in array("Q", data[: len(data) & -8]) for low, high in code)
+    return False
 
 
 def _path_of(launch: str, pid: int) -> str:

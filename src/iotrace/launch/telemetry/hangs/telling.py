@@ -21,6 +21,10 @@ _LIBRARIES = ("/torch/", "/multiprocessing/", "/threading.py", "/queue.py", "/io
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", *_LIBRARIES)
 _COLLECTIVES = ("/torch/distributed/distributed_c10d.py", "/torch/nn/parallel/distributed.py")
 _ASIDE = ("wrapper", "_wait")
+_WITHIN = (
+    "what intercepts calls on files may hang there (libraries of DAOS and Lustre, tracing): "
+    "iotrace run --io off -- CMD shows whether it hangs untraced"
+)
 _QUEUES = ("/multiprocessing/queues.py", "/queue.py")
 
 
@@ -33,7 +37,7 @@ def sentence(about: About, now_ns: int = 0) -> str:
         return "waits for work" if str(about["role"]).startswith("worker") else "waits for its workers"
     stack = about.get("stack") or []
     where = _frame(stack)
-    doing, aside = _doing(about, stack, _how_long(about, now_ns)), _aside(about, now_ns)
+    doing, aside = _doing(about, stack, now_ns), _aside(about, now_ns)
     return f"{doing}{f' ({state})' if state else ''}{f', {where}' if where else ''}{aside}"
 
 
@@ -66,8 +70,13 @@ def is_foreign(line: str) -> bool:
     return any(part in line for part in _INSTALLED)
 
 
-def _doing(about: About, stack: list[str], lasts: str) -> str:
+def _doing(about: About, stack: list[str], now_ns: int) -> str:
+    lasts = _how_long(about, now_ns)
     call, file = about["call"], about["file"]
+    if within := about.get("within"):
+        of = f" of {within['file']}" if within["file"] else ""
+        lasts = _how_long(within, now_ns)
+        return f"is in {within['call']}{of}{lasts}, and waits there for a lock, not for the file system"
     if call == "futex" or call in POLLS:
         named = collective_of(about)
         if named:
@@ -83,7 +92,8 @@ def _doing(about: About, stack: list[str], lasts: str) -> str:
     if about["wchan"] == "wait_for_partner" and call not in OF_A_FILE:
         return f"opens {f'{file}{lasts}, ' if file else ''}a FIFO that no other process opens"
     if call is not None:
-        return f"is in {call} of {file}{lasts}" if file is not None else f"is in {call}{lasts}"
+        on = f" on {about['file_system']}" if about.get("file_system") else ""
+        return f"is in {call} of {file}{on}{lasts}" if file is not None else f"is in {call}{lasts}"
     return f"is in the kernel's {about['wchan']}" if about["wchan"] else "does nothing"
 
 
@@ -152,6 +162,8 @@ def record_of(waited_ns: int, processes: list[About], kind: str) -> About:
         if about.get("rank") is not None and about.get("stack")
     ]
     told = [f"  {about['role']} (pid {about['pid']}) {about['text']}" for about in processes]
+    if any(about.get("within") for about in processes):
+        told.append(f"  {_WITHIN}")
     if any(collective for _, _, collective in ranks):
         told += [f"  {line}" for line in differing(ranks)]
     return {

@@ -1,0 +1,168 @@
+"""The messages of an XSpace (XLA's xplane.proto): planes, their names, and the events of their lines."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from iotrace.sources.xplane.wire import DamagedError, fields, signed
+
+Value = int | float | str
+Stats = dict[str, Value]
+_PLANES, _HOSTS = 1, 4  # fields of an XSpace
+_LONGEST_TEXT = 4096
+
+
+class Line(msgspec.Struct):
+    """A thread, a stream, or a row that a profiler derived. `events` are the byte ranges of its events."""
+
+    id: int = 0
+    name: str = ""
+    start_ns: int = 0
+    events: list[tuple[int, int]] = []
+
+
+class Plane(msgspec.Struct):
+    """A device or a kind of a host's events; `lines` are byte ranges, as names stand behind them."""
+
+    name: str = ""
+    lines: list[tuple[int, int]] = []
+    event_names: dict[int, str] = {}
+    event_stats: dict[int, list[tuple[int, int]]] = {}
+    stat_names: dict[int, str] = {}
+    stats: Stats = {}
+
+
+class Event(msgspec.Struct):
+    """An event of a line: times in ps from the line's start, and the ranges of its stats."""
+
+    name_id: int = 0
+    offset_ps: int = 0
+    duration_ps: int = 0
+    stats: list[tuple[int, int]] = []
+
+
+class Space:
+    """An XSpace: its planes and hosts. `damaged_at` is the byte behind which nothing could be read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.planes: list[Plane] = []
+        self.hosts: list[str] = []
+        self.damaged_at: int | None = None
+        try:
+            for number, begin, behind in fields(data, 0, len(data)):
+                if number == _PLANES and behind >= 0:
+                    self._add(begin, behind)
+                elif number == _HOSTS and behind >= 0:
+                    self.hosts.append(self._text(begin, behind))
+        except DamagedError as error:  # a plane that is cut lacks its names, which stand at its end
+            self._damage(error)
+
+    def _damage(self, error: DamagedError) -> None:
+        at = error.args[0]
+        self.damaged_at = at if self.damaged_at is None else min(self.damaged_at, at)
+
+    def _text(self, begin: int, behind: int) -> str:
+        return self._data[begin : min(behind, begin + _LONGEST_TEXT)].decode(errors="replace")
+
+    def _add(self, begin: int, end: int) -> None:
+        plane, stats = Plane(), []
+        self.planes.append(plane)
+        try:
+            for number, at, behind in fields(self._data, begin, end):
+                if behind < 0:
+                    continue
+                if number == 2:
+                    plane.name = self._text(at, behind)
+                elif number == 3:
+                    plane.lines.append((at, behind))
+                elif number in (4, 5):
+                    self._add_name(plane, number == 4, at, behind)
+                elif number == 6:
+                    stats.append((at, behind))
+        except DamagedError as error:
+            self._damage(error)
+        plane.stats = self.stats(plane, stats)
+
+    def _add_name(self, plane: Plane, of_event: bool, begin: int, end: int) -> None:
+        """One entry of a plane's map of names: a key, and a message of which the shorter name is shown."""
+        key = 0
+        texts: dict[int, str] = {}
+        for number, value, behind in fields(self._data, begin, end):
+            if number == 1 and behind < 0:
+                key = value
+            elif number == 2 and behind >= 0:
+                for field, at, stop in fields(self._data, value, behind):
+                    if stop >= 0 and (field == 2 or (of_event and field == 4)):
+                        texts[field] = self._text(at, stop)
+                    elif stop >= 0 and of_event and field == 5:
+                        plane.event_stats.setdefault(key, []).append((at, stop))
+        names = plane.event_names if of_event else plane.stat_names
+        names[key] = texts.get(4) or texts.get(2, "")
+
+    def stats(self, plane: Plane, ranges: list[tuple[int, int]]) -> Stats:
+        """Read stats by their names; what is damaged or of no known type is left out."""
+        found: Stats = {}
+        for begin, end in ranges:
+            name = ""
+            value: Value | None = None
+            try:
+                for number, at, behind in fields(self._data, begin, end):
+                    if number == 1:
+                        name = plane.stat_names.get(at, "")
+                    elif number in (3, 4) and behind < 0:
+                        value = signed(at) if number == 4 else at
+                    elif number == 7 and behind < 0:
+                        value = plane.stat_names.get(at, "")
+                    elif number == 5 and behind >= 0:
+                        value = self._text(at, behind)
+                    elif number == 2 and behind - at == 8:
+                        value = struct.unpack("<d", self._data[at:behind])[0]
+            except DamagedError as error:
+                self._damage(error)
+                continue
+            if name and value is not None:
+                found[name] = value
+        return found
+
+    def lines(self, plane: Plane) -> Iterator[Line]:
+        """Yield the lines of a plane."""
+        for begin, end in plane.lines:
+            line = Line()
+            try:
+                for number, at, behind in fields(self._data, begin, end):
+                    if number == 4 and behind >= 0:
+                        line.events.append((at, behind))
+                    elif number == 1 and behind < 0:
+                        line.id = signed(at)
+                    elif number == 3 and behind < 0:
+                        line.start_ns = signed(at)
+                    elif number == 11 or (number == 2 and not line.name):
+                        line.name = self._text(at, behind) if behind >= 0 else ""
+            except DamagedError as error:
+                self._damage(error)
+            yield line
+
+    def events(self, line: Line) -> Iterator[Event]:
+        """Yield the events of a line, in the order of the file; damaged ones are left out."""
+        for begin, end in line.events:
+            event = Event()
+            try:
+                for number, at, behind in fields(self._data, begin, end):
+                    if number == 4 and behind >= 0:
+                        event.stats.append((at, behind))
+                    elif behind >= 0:
+                        continue
+                    elif number == 1:
+                        event.name_id = at
+                    elif number == 2:
+                        event.offset_ps = signed(at)
+                    elif number == 3:
+                        event.duration_ps = signed(at)
+            except DamagedError as error:
+                self._damage(error)
+                continue
+            yield event
