@@ -26,7 +26,8 @@ from iotrace.report.blocks import (
     lines_of,
     shortened,
 )
-from iotrace.report.layout import make_console, print_document, print_tables
+from iotrace.report.console import make_console
+from iotrace.report.layout import print_document, print_tables
 from iotrace.report.page.sections import shown_table
 from iotrace.report.rows import as_json, write_csv
 

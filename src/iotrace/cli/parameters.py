@@ -237,7 +237,7 @@ def print_result(
     elif form == "md" and markdown is not None:
         echo(*getattr(import_module("iotrace.report.markdown"), markdown)(result).split("\n"))
     else:
-        from iotrace.report.layout import make_console
+        from iotrace.report.console import make_console
 
         on_console(result, make_console(stderr=False))
 
