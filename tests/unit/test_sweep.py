@@ -25,11 +25,11 @@ from iotrace.sweeps.grid import (
     placeholder,
     points,
 )
-from iotrace.sweeps.intervals import Spread, rate_interval, spread_of
 from iotrace.sweeps.kept import keep, kept
 from iotrace.sweeps.model import Seen
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SweepResult, SweepRun
+from iotrace.sweeps.rows import Spread, rate_interval, spread_of
 from iotrace.sweeps.schedule import NoStepsError, Sweep, open_sweep
 from tests.support import pagecache
 

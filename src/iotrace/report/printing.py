@@ -95,6 +95,7 @@ def laid_out(
     """Pad the cells of `rows` below each other: columns of `texts` stand left, figures right.
 
     Texts share what figures leave of `width` columns, as `length` counts them: `cut` shortens what is longer.
+    Where figures alone are wider, the widest columns lose their ends.
     """
     widest = [max(map(length, column)) for column in zip(*rows, strict=True)]
     shared = sorted((at for at in range(len(widest)) if at in texts), key=lambda at: widest[at])
@@ -102,9 +103,12 @@ def laid_out(
     for left, at in zip(range(len(shared), 0, -1), shared, strict=True):
         widest[at] = min(widest[at], max(_NARROWEST_TEXT, room // left))
         room -= widest[at]
+    for _ in range(sum(widest) + len(GAP) * (len(widest) - 1) - width):
+        widest[widest.index(max(widest))] -= 1
 
     def cell(at: int, text: str) -> str:
-        text = cut(text, widest[at]) if at in texts else text
+        if length(text) > widest[at]:
+            text = cut(text, widest[at]) if at in texts else f"{text[: widest[at] - 1]}…"
         pad = " " * (widest[at] - length(text))
         return text + pad if at in texts else pad + text
 

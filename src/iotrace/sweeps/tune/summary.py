@@ -13,9 +13,8 @@ from iotrace.session.masks import masked
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import tail
 from iotrace.sweeps.grid import IN_ORDER, WORKERS, named
-from iotrace.sweeps.intervals import paired_ratio, ratio_interval
 from iotrace.sweeps.results import Ceiling, PointResult, SweepVerdict
-from iotrace.sweeps.rows import ceiling_of, rows
+from iotrace.sweeps.rows import ceiling_of, paired_ratio, ratio_interval, rows
 from iotrace.sweeps.tune.candidates import key_of
 from iotrace.sweeps.tune.results import SCHEMA_VERSION, Best, NoEffect, Setting, TuneResult
 from iotrace.sweeps.tune.search import Search
