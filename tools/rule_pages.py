@@ -59,6 +59,7 @@ _FACTS = {
     "forecast": "ForecastFacts",
     "check": "CheckFacts",
     "sweep": "SweepFacts",
+    "outcome": "OutcomeFacts",
     "setting": "SettingFacts",
     "point": "PointFacts",
     "choice": "ChoiceFacts",

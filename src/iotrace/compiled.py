@@ -1,7 +1,7 @@
 """The library of the loops that are written in C, where it was compiled when iotrace was installed.
 
 It uses none of Python's headers: plain memory goes in and out by ctypes, so one library serves every Python
-of a platform. Each room binds the functions of its own sources: `sources/chrome/compiled_scan.py` those of
+of a platform. Each room binds the functions of its own sources: `sources/chrome/scan.py` those of
 the scanner, `timeline/writers` those of the writers and of the lanes.
 """
 

@@ -20,7 +20,7 @@ class LoadedReport(Report, frozen=True, kw_only=True):
         """Give the first screen of ``iotrace report``."""
         from io import StringIO
 
-        from iotrace.report.layout import make_console
+        from iotrace.report.console import make_console
         from iotrace.report.terminal import print_report
 
         timeline = Path(self.session.path, names.OUT, names.TIMELINE)

@@ -16,7 +16,7 @@ from iotrace.export.dftracer import write_posix_logs
 from iotrace.launch.session_directory import await_others
 from iotrace.launch.tracing_costs import CostMeasurement
 from iotrace.merge.run import write_timeline
-from iotrace.report.layout import make_console
+from iotrace.report.console import make_console
 from iotrace.report.printing import echo
 from iotrace.report.progress import Progress, watched
 from iotrace.report.terminal import print_report

@@ -14,8 +14,7 @@ from iotrace.analysis.top import Watch
 from iotrace.analysis.window import Window
 from iotrace.session import names
 from iotrace.sources.clocks.anchors import Clocks
-from iotrace.sources.live.known import NewestCalls
-from iotrace.sources.live.recorded import LiveRecorded
+from iotrace.sources.live.recorded import LiveRecorded, NewestCalls
 from iotrace.sources.live.session import LiveCalls, LiveSession
 from iotrace.sources.session import open_session
 from tests.support.growing import agrees, looked

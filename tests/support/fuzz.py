@@ -298,7 +298,7 @@ def _read(path: Path) -> tuple[int, frozenset[str]]:
     report = analyse(analysis)
     if analysis.ranks:
         write_timeline(analysis, path / ".timeline.pftrace")
-    from iotrace.report.layout import make_console
+    from iotrace.report.console import make_console
 
     console = make_console(stderr=False)
     console.file = io.StringIO()

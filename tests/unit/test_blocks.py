@@ -19,16 +19,18 @@ from iotrace.report.blocks import (
     Head,
     Line,
     Table,
+    as_json,
     beside,
     columns,
     grid_of,
     known,
     lines_of,
     shortened,
+    write_csv,
 )
-from iotrace.report.layout import make_console, print_document, print_tables
+from iotrace.report.console import make_console
+from iotrace.report.layout import print_document, print_tables
 from iotrace.report.page.sections import shown_table
-from iotrace.report.rows import as_json, write_csv
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +81,8 @@ def test_the_terminal_draws_a_document() -> None:
         "       Until then all well                                2x",
         "       (or 3x)",
         "",
-        "part         ms",
-        "read        1.0",
+        "part   ms",
+        "read  1.0",
         "",
         "Reads",
         "  ms     read  file",

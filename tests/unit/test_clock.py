@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from iotrace.sources.clocks.clock_map import ClockMap
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp, restamp_one
-from iotrace.sources.clocks.session_clock import Clock, Recording
+from iotrace.sources.clocks.session_clock import Clock, ClockMap, Recording
 
 SECOND = 10**9
 EPOCH_NS = 1_795_000_000_123_456_789

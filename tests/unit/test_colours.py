@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iotrace.timeline.writers.colours import colour
+from iotrace.timeline.writers.track_event import colour
 
 _HUES = 360
 

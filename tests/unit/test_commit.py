@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from iotrace.launch.commit import commit_of
+from iotrace.launch.session_directory import commit_of
 
 
 def git(directory: Path, *words: str) -> str:

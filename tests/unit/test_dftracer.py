@@ -12,8 +12,7 @@ from msgspec import UNSET
 
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.dftracer.call_reader import read_posix
-from iotrace.sources.dftracer.chrome_events import DftracerReader
-from iotrace.sources.dftracer.lines import pool_of
+from iotrace.sources.dftracer.lines import DftracerReader, pool_of
 
 Seen = tuple[list[tuple[int, int, int, str, str]], list[str]]
 

@@ -210,6 +210,7 @@ def test_a_check_fails_for_what_others_cannot_have_done() -> None:
     found = checked(run(4.0, others=0.5, queueing_ms=5.0), run(1.0, seed=3))
     assert "the step" in [finding.what for finding in found.worse]
     assert found.warnings == ["session run-0: other programs took 50 % of the CPUs"]
+    assert found.warning_codes == ["IO959"]
     same = checked(run(others=0.5, queueing_ms=100.0), run(seed=3))
     assert (same.ok, [finding.what for finding in same.untold]) == (True, ["the step"])
 
@@ -217,4 +218,5 @@ def test_a_check_fails_for_what_others_cannot_have_done() -> None:
 def test_a_check_warns_of_a_baseline_that_says_little() -> None:
     weak = report(2, verdict={"text": "", "trust": {"level": "bad", "reasons": ["3 steps measured"]}})
     assert checked(report(1), weak).warnings == ["baseline run-2: 3 steps measured"]
+    assert checked(report(1), weak).warning_codes == ["IO960"]
     assert checked(report(1), report(2)).warnings == []

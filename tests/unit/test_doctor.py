@@ -38,7 +38,7 @@ from iotrace.doctor.diagnose import consequences
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe
 from iotrace.doctor.results import Check, ok, unknown
 from iotrace.launch.posix import PosixCapture
-from iotrace.launch.telemetry import cgroups
+from iotrace.launch.telemetry import procfs
 from iotrace.session import names
 
 PATH = os.environ["PATH"]
@@ -83,8 +83,8 @@ def test_quotas_of_v1(tmp_path: Path) -> None:
 def test_a_kernel_without_control_groups_limits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroups, "MEMBERSHIP", tmp_path / "none")
-    assert memory_limit(cgroups.read_own()) is cpu_limit(cgroups.read_own()) is None
+    monkeypatch.setattr(procfs, "MEMBERSHIP", tmp_path / "none")
+    assert memory_limit(procfs.read_own()) is cpu_limit(procfs.read_own()) is None
 
 
 def test_page_cache_that_is_given_up_when_wanted_is_not_used_memory(tmp_path: Path) -> None:

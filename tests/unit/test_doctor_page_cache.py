@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from iotrace import page_cache
-from iotrace.doctor.checks.page_cache import Files, check_page_cache, find
+from iotrace.doctor.checks.storage import Files, check_page_cache, find
 from iotrace.report.doctor import _print_check
 from tests.support.pagecache import drop, resident_pages, write
 

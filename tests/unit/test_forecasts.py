@@ -12,8 +12,7 @@ import pytest
 
 from iotrace.analysis.host.forecasts import forecasts_of, slope_of
 from iotrace.analysis.results import Forecast
-from iotrace.launch.telemetry.cgroups import memory_use
-from iotrace.launch.telemetry.procfs import parse_rollup
+from iotrace.launch.telemetry.procfs import memory_use, parse_rollup
 from iotrace.sources.samples import MemoryRecord
 from iotrace.sources.session import Session
 

@@ -11,7 +11,7 @@ import pytest
 from iotrace.analysis.program.full_memory import memory_limit_bytes, read_again_bytes
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Culprit, DataWait, ProcessUse, RankReport, Steps, System
-from iotrace.launch.telemetry.cgroups import parse_refaults
+from iotrace.launch.telemetry.procfs import parse_refaults
 from iotrace.sources.samples import MemoryRecord
 from iotrace.sources.telemetry import Series
 from tests.support.results import unknown

@@ -14,8 +14,7 @@ from typing import Any, cast
 import pytest
 
 from iotrace.launch.telemetry.hangs import blocked
-from iotrace.launch.telemetry.hangs.progress import Progress
-from iotrace.launch.telemetry.hangs.telling import collective_of, sentence, waits_for_others
+from iotrace.launch.telemetry.hangs.telling import Progress, collective_of, sentence, waits_for_others
 from iotrace.launch.telemetry.hangs.watch import HangWatch
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names

@@ -21,10 +21,9 @@ from iotrace.launch.telemetry.clock_exchange import ClockExchange, may_be_of_sev
 from iotrace.merge.analysed_input import survey_session
 from iotrace.merge.input_files import SESSION, InputFile
 from iotrace.session import names
-from iotrace.sources.clocks.anchors import AnchorSource, clocks_of
-from iotrace.sources.clocks.host_links import Exchange, link_by_exchanges
+from iotrace.sources.clocks.anchors import AnchorSource, Exchange, clocks_of, link_by_exchanges
 from iotrace.sources.clocks.session_clock import Recording
-from iotrace.sources.kineto.clock_by_collectives import Traced, relate_by_collectives
+from iotrace.sources.kineto.profiler_traces import Traced, relate_by_collectives
 from iotrace.sources.session import open_session
 from tests.support.runs import report_of
 from tests.support.waiting import eventually

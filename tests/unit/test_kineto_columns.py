@@ -13,8 +13,8 @@ from iotrace import compiled
 from iotrace.cli.report import report
 from iotrace.errors import TraceError
 from iotrace.sources.byte_stream import blocks
-from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import ChromeReader
+from iotrace.sources.chrome.scan import text_scan
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.kineto.trace import KinetoTrace
 from tests.support.mutate import ARRAY, KINETO, mutated

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from iotrace.sources.chrome import lenient_decoder
-from iotrace.sources.chrome.event import Event
+from iotrace.sources.chrome.batch import Event
 from iotrace.sources.chrome.lenient_decoder import objects
 from iotrace.sources.chrome.reader import ChromeReader
 

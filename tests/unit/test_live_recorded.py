@@ -17,8 +17,7 @@ from iotrace.session.identity import boot_id
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.live import recorded, recorded as live_recorded
-from iotrace.sources.live.known import Known
-from iotrace.sources.live.recorded import LiveRecorded
+from iotrace.sources.live.recorded import Known, LiveRecorded
 from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.recorder import layout as numpy_layout
 from iotrace.sources.recorder.reader import read_recorded

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from iotrace.sources.clocks.clock_map import ClockMap, Fit, fit
+from iotrace.sources.clocks.session_clock import ClockMap, Fit, fit
 
 EPOCH_NS = 1_795_000_000_123_456_789
 SECOND = 10**9

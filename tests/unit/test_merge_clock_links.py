@@ -15,8 +15,7 @@ from iotrace.merge.input import ClockLink, Input
 from iotrace.merge.input_files import CHROME, DFTRACER, SESSION, InputFile
 from iotrace.merge.run import refuse_unsure_orders
 from iotrace.merge.survey import Survey
-from iotrace.sources.clocks.clock_map import ClockMap
-from iotrace.sources.clocks.session_clock import Clock, Recording
+from iotrace.sources.clocks.session_clock import Clock, ClockMap, Recording
 
 EPOCH_NS = 1_795_000_000_123_456_789
 SECOND = 10**9

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from iotrace import compiled
-from iotrace.merge.flow_check import FlowCheck
-from iotrace.merge.rewrite import Rewriter
+from iotrace.merge.rewrite import FlowCheck, Rewriter
 from iotrace.merge.selection import Selection
-from iotrace.sources.chrome import compiled_scan
-from iotrace.sources.chrome.raw_batch import text_scan
+from iotrace.sources.chrome import scan
 from iotrace.sources.chrome.reader import ChromeReader
-from iotrace.sources.clocks.clock_map import ClockMap
+from iotrace.sources.chrome.scan import text_scan
+from iotrace.sources.clocks.session_clock import ClockMap
 from iotrace.timeline.writers.chrome_json import ChromePart, opening
 from iotrace.timeline.writers.id_map import Tracks
 from iotrace.timeline.writers.lanes import Spill
@@ -139,8 +138,8 @@ def test_text_and_decoded_events_become_the_same(
 )
 def test_what_it_refuses(event: bytes) -> None:
     sound = b'{"ph":"X","ts":1}'
-    found = compiled_scan.scan_rows(sound + b",\n " + event + b"," + sound)
-    assert (_count(found), found.status) == (1, compiled_scan.ODD)
+    found = scan.scan_rows(sound + b",\n " + event + b"," + sound)
+    assert (_count(found), found.status) == (1, scan.ODD)
     assert found.consumed == len(sound) + 3
 
 
@@ -151,10 +150,10 @@ def _count(found: Any) -> int:
 def test_what_is_cut_waits_for_more() -> None:
     event = '{"ph":"X","ts":1.5,"dur":2,"args":{"a":[1,true,null,-2.5e-3],"é\\u00e9\\n":""}}'.encode()
     for end in range(1, len(event)):
-        found = compiled_scan.scan_rows(event[:end])
-        assert (_count(found), found.consumed, found.status) == (0, 0, compiled_scan.MORE), event[:end]
-    found = compiled_scan.scan_rows(event + b" ]")
-    assert (_count(found), found.consumed, found.status) == (1, len(event) + 1, compiled_scan.END)
+        found = scan.scan_rows(event[:end])
+        assert (_count(found), found.consumed, found.status) == (0, 0, scan.MORE), event[:end]
+    found = scan.scan_rows(event + b" ]")
+    assert (_count(found), found.consumed, found.status) == (1, len(event) + 1, scan.END)
     assert found.events.rows["start_ns"].tolist() == [1500]
     assert found.events.rows["duration_ns"].tolist() == [2000]
 
@@ -164,7 +163,7 @@ def test_what_is_cut_waits_for_more() -> None:
     [("0.0005", 0), ("0.0015", 2), ("0.00151", 2), ("0.0004999", 0), ("-1.2345", -1234), ("7", 7000)],
 )
 def test_times_are_rounded_as_pythons_decimals_are(written: str, ns: int) -> None:
-    found = compiled_scan.scan_rows(b'{"ph":"X","ts":%s}' % written.encode())
+    found = scan.scan_rows(b'{"ph":"X","ts":%s}' % written.encode())
     assert found.events.rows["start_ns"].tolist() == [ns]
 
 

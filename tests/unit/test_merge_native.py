@@ -12,13 +12,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from iotrace import compiled
-from iotrace.merge.flow_check import FlowCheck
-from iotrace.merge.rewrite import Rewriter
+from iotrace.merge.rewrite import FlowCheck, Rewriter
 from iotrace.merge.selection import Selection
-from iotrace.sources.chrome import compiled_scan
-from iotrace.sources.chrome.raw_batch import text_scan
+from iotrace.sources.chrome import scan
 from iotrace.sources.chrome.reader import ChromeReader
-from iotrace.sources.clocks.clock_map import ClockMap
+from iotrace.sources.chrome.scan import text_scan
+from iotrace.sources.clocks.session_clock import ClockMap
 from iotrace.timeline.writers import compiled_native, native, track_event
 from iotrace.timeline.writers.compiled_native import LABELS
 from iotrace.timeline.writers.id_map import Tracks
@@ -153,7 +152,7 @@ def test_numbers_are_read_as_python_reads_them(
 ) -> None:
     data = b'[{"ph":"X","ts":1,"pid":1,"tid":1,"args":{"a":%s,"b":[%s]}}]' % (2 * (number.encode(),))
     encoder = compiled_native.Interned(10)
-    rows = compiled_scan.scan_rows(data[1:]).events.rows
+    rows = scan.scan_rows(data[1:]).events.rows
     columns = np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(1, np.int32)
     assert encoder.bodies(data[1:], rows, 0, *columns, encoder.room_for(rows))[0] == 1  # not refused
     compiled_way, python = _both(monkeypatch, data, tmp_path, False)

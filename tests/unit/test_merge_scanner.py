@@ -12,10 +12,9 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import ChromeReader
-from iotrace.sources.dftracer.chrome_events import DftracerReader
-from iotrace.sources.dftracer.lines import pool_of
+from iotrace.sources.chrome.scan import text_scan
+from iotrace.sources.dftracer.lines import DftracerReader, pool_of
 from tests.support.texts import any_text
 
 values = st.recursive(

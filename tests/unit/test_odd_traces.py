@@ -18,11 +18,12 @@ from iotrace.analysis.results import Report
 from iotrace.analysis.traces import analyse_traces
 from iotrace.cli import app
 from iotrace.errors import TraceError
-from iotrace.report.layout import make_console, print_tables
+from iotrace.report.blocks import as_json, write_csv
+from iotrace.report.console import make_console
+from iotrace.report.layout import print_tables
 from iotrace.report.markdown import report_markdown, tables_markdown
 from iotrace.report.page.report import report_page
 from iotrace.report.printing import encode_json
-from iotrace.report.rows import as_json, write_csv
 from iotrace.report.terminal import print_report
 from iotrace.report.views import VIEWS, tables_of
 from iotrace.sources.kineto.reader import read_kineto

@@ -14,7 +14,8 @@ from rich.console import Console
 from iotrace.analysis.host.overhead import count_inside, following, following_spans, overhead_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
-from iotrace.report.terminal import _print_overhead
+from iotrace.report.layout import LABEL_WIDTH, print_blocks
+from iotrace.report.terminal import overhead_lines
 from iotrace.session import names
 from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE
@@ -80,7 +81,7 @@ def shown(percent: float | None, calls: int | None) -> str:
         estimated_pct_of_step=percent,
         least_pct_of_step=percent and percent / 2,
     )
-    _print_overhead(overhead, Console(file=output, width=80))
+    print_blocks(overhead_lines(overhead), Console(file=output, width=80), LABEL_WIDTH)
     return " ".join(output.getvalue().split())
 
 

@@ -32,11 +32,11 @@ from iotrace.errors import IotraceError
 from iotrace.report.blocks import Field, Table
 from iotrace.report.markdown import comparison_markdown, report_markdown, sweep_markdown
 from iotrace.report.page import render
+from iotrace.report.page.charts import squarify
 from iotrace.report.page.render import as_columns, at_slashes, unbroken, write_page
 from iotrace.report.page.report import report_page
 from iotrace.report.page.results import comparison_page, sweep_page, tune_page
 from iotrace.report.page.sections import files_table, shown_table
-from iotrace.report.page.tiles import squarify
 from iotrace.report.screen_ranks import advice_rows
 from iotrace.session.manifest import NotCaptured
 from iotrace.sweeps.kept import keep, kept

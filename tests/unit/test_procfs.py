@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from iotrace.launch.telemetry.cgroups import groups_v1, groups_v2, parse_quota
 from iotrace.launch.telemetry.procfs import (
     PAGE_BYTES,
     TICKS_PER_SECOND,
     ProcFile,
+    groups_v1,
+    groups_v2,
     parse_cpus,
     parse_disks,
     parse_ids,
@@ -25,6 +26,7 @@ from iotrace.launch.telemetry.procfs import (
     parse_memory,
     parse_net,
     parse_pressure,
+    parse_quota,
     parse_stat,
     parse_status,
 )

@@ -31,7 +31,7 @@ from iotrace.analysis.storage.amplification import (
 )
 from iotrace.analysis.storage.chunks import row_groups
 from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of, ranges_by_place
-from iotrace.launch.telemetry.cgroups import mounts_with_files
+from iotrace.launch.telemetry.procfs import mounts_with_files
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import IteratorStart, Mapped, RowGroupsRead, Tick, Worker

@@ -13,7 +13,7 @@ from iotrace.merge.input import ClockLink, Input
 from iotrace.merge.input_files import CHROME, SESSION, InputFile
 from iotrace.merge.run import least_sure, refuse_unsure_orders
 from iotrace.merge.survey import Survey
-from iotrace.sources.clocks.clock_map import ClockMap
+from iotrace.sources.clocks.session_clock import ClockMap
 
 EPOCH_NS = 1_795_000_000_123_456_789
 Spans = dict[int, tuple[int, int]]  # by sequence number: start and end, µs

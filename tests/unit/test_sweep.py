@@ -24,13 +24,12 @@ from iotrace.sweeps.grid import (
     numbers,
     placeholder,
     points,
-    warnings_of,
 )
-from iotrace.sweeps.intervals import Spread, rate_interval, spread_of
 from iotrace.sweeps.kept import keep, kept
 from iotrace.sweeps.model import Seen
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SweepResult, SweepRun
+from iotrace.sweeps.rows import Spread, rate_interval, spread_of
 from iotrace.sweeps.schedule import NoStepsError, Sweep, open_sweep
 from tests.support import pagecache
 
@@ -228,6 +227,7 @@ def test_a_ceiling_that_fails_does_not_end_the_sweep(tmp_path: Path, status: str
     assert [row.status for row in result.points] == ["ok"] * 4
     assert result.ceiling is None
     assert f"no ceiling: {status}: too short" in result.warnings
+    assert "IO913" in result.warning_codes
     assert result.advice is not None
     assert "no loader can beat" not in result.advice.text
 
@@ -320,9 +320,6 @@ def test_lists_and_placeholders() -> None:
     with pytest.raises(UsageError, match="does not hold"):
         check_placeholders(COMMAND, {"lr": ["1"]})
     check_placeholders(COMMAND, {"workers": ["1"]})
-    assert warnings_of({"workers": ["1", "7"]}, cores=2) == [
-        "7 workers on 2 cores: they share cores with the training"
-    ]
 
 
 def _run(*, step_ms: float, ci95_ms: list[float] | None = None) -> SweepRun:

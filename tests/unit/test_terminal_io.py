@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from iotrace.analysis.results import FileIo, Io
-from iotrace.report.terminal_system import print_io
+from iotrace.report.layout import LABEL_WIDTH, print_blocks
+from iotrace.report.terminal_system import io_blocks
 
 
 def shown(
@@ -39,7 +40,7 @@ def shown(
     found = Io(
         coverage=coverage, unseen_because=why, calls=15, bytes=0, ms_total=1.0, files=files, processes=[]
     )
-    print_io(found, console)
+    print_blocks(io_blocks(found), console, LABEL_WIDTH)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 

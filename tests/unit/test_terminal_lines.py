@@ -8,9 +8,10 @@ from hypothesis import given, strategies as st
 from rich.console import Console
 
 from iotrace.analysis.results import DataWait, FileCost, Gpu, HostUse, ProcessUse, System
-from iotrace.report.layout import command
-from iotrace.report.terminal import _print_after_reading
-from iotrace.report.terminal_system import print_system
+from iotrace.report.layout import LABEL_WIDTH, print_blocks
+from iotrace.report.printing import command
+from iotrace.report.terminal import after_reading
+from iotrace.report.terminal_system import system_lines
 from tests.support.results import unknown
 from tests.support.texts import any_text
 
@@ -54,7 +55,7 @@ def shown(processes: list[ProcessUse], gpus: list[Gpu], throttled: float | None 
         host=host,
     )
     console = Console(file=io.StringIO(), width=200)
-    print_system(system, console)
+    print_blocks(system_lines(system), console, LABEL_WIDTH)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -120,10 +121,7 @@ def shown_after(transform_ms: float, *after_ms: float) -> str:
     wait = unknown(
         DataWait, causes_ms={"transform": transform_ms}, by_loader=[], files=files, worst_batches=[]
     )
-    console = Console(file=io.StringIO(), width=200)
-    _print_after_reading(wait, console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return "".join(f"{line.text}\n" for line in after_reading(wait))
 
 
 def test_transform_names_the_file_that_was_read_before() -> None:
@@ -143,7 +141,8 @@ def test_memory_in_swap_is_told_with_whose_it_was() -> None:
             for number, (peak, own) in enumerate(held)
         ]
         console = Console(file=io.StringIO(), width=200)
-        print_system(unknown(System, gpus=[], processes=processes, host=host), console)
+        system = unknown(System, gpus=[], processes=processes, host=host)
+        print_blocks(system_lines(system), console, LABEL_WIDTH)
         assert isinstance(console.file, io.StringIO)
         return " ".join(console.file.getvalue().split())
 

@@ -12,7 +12,7 @@ import pytest
 
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.top import Watch
-from iotrace.report.layout import make_console
+from iotrace.report.console import make_console
 from iotrace.report.top import print_top
 from iotrace.session import names
 from iotrace.sources.live import process as live_process, recorded as live_recorded, session as live_posix

@@ -15,7 +15,7 @@ from iotrace.analysis.traces import analyse_traces
 from iotrace.cli import app
 from iotrace.errors import UsageError
 from iotrace.report.comparison import print_trace_comparison, trace_head
-from iotrace.report.layout import make_console
+from iotrace.report.console import make_console
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import kernel, operator, step, trace_of
 from tests.support.traces import SHARED, shared_trace

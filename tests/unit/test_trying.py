@@ -22,8 +22,7 @@ from msgspec.structs import replace
 from iotrace.analysis.results import Change, Fix, Report, SessionInfo, Trust, Verdict
 from iotrace.cli import app
 from iotrace.errors import IotraceError, UsageError
-from iotrace.sweeps.ending import end
-from iotrace.sweeps.execute import Request
+from iotrace.sweeps.execute import Request, end
 from iotrace.sweeps.results import SweepRun
 from iotrace.trying.copies import Job, place_for, with_targets, write_copies
 from iotrace.trying.fixes import Choice, choose, told_of
@@ -564,7 +563,7 @@ def test_a_second_key_does_not_stop_the_cleaning(tmp_path: Path, monkeypatch: py
 
 
 def test_what_ends_a_command_ends_all_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iotrace.sweeps.ending._PATIENCE_S", 0.2)
+    monkeypatch.setattr("iotrace.sweeps.execute._PATIENCE_S", 0.2)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)"
     start = "import subprocess as s, sys; print(s.Popen([sys.executable, '-c', sys.argv[1]]).pid)"
     words = [sys.executable, "-c", f"{start}; {deaf}; time.sleep(60)", f"{deaf}; time.sleep(60)"]

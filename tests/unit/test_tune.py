@@ -25,9 +25,9 @@ from iotrace.sweeps import execute
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, WORKERS, environment_of
-from iotrace.sweeps.intervals import paired_ratio
 from iotrace.sweeps.model import Predictor, Seen, with_settings
 from iotrace.sweeps.results import SweepRun
+from iotrace.sweeps.rows import paired_ratio
 from iotrace.sweeps.tune.candidates import Place, refused
 from iotrace.sweeps.tune.results import TuneResult
 from iotrace.sweeps.tune.search import Search, open_search, seconds_of

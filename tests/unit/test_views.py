@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from iotrace.analysis.results import Gpu, HostUse, ProcessUse, RankReport, Report, System
 from iotrace.analysis.traces import analyse_traces
 from iotrace.cli import app
-from iotrace.report.blocks import Field, Table
-from iotrace.report.layout import make_console, print_tables
-from iotrace.report.rows import write_csv
+from iotrace.report.blocks import Field, Table, write_csv
+from iotrace.report.console import make_console
+from iotrace.report.layout import print_tables
 from iotrace.report.views import VIEWS, tables_of
 from tests.support.kineto import kernel, step, trace_of
 from tests.support.results import unknown

@@ -21,7 +21,7 @@ from tools.benchmarks.machine import machine
 from tools.benchmarks.tables import table
 
 from iotrace.session import names
-from iotrace.sources.chrome.event import Event
+from iotrace.sources.chrome.batch import Event
 from iotrace.sources.processes import Record
 
 try:

@@ -159,7 +159,7 @@ def _progress() -> Iterator[Callable[[Watch], None]]:
         return
     from rich import progress
 
-    from iotrace.report.layout import make_console
+    from iotrace.report.console import make_console
 
     columns = (
         progress.TextColumn("{task.description}", markup=False),

@@ -209,7 +209,7 @@ def save_page(page: str, path: Path) -> None:
 
 def save_tables(tables: Sequence[Table], path: Path) -> None:
     """Write the tables of a view as CSV, and say where they lie."""
-    from iotrace.report.rows import write_csv
+    from iotrace.report.blocks import write_csv
 
     write_csv(tables, path)
     echo(f"iotrace: wrote {path}", err=True)
@@ -237,7 +237,7 @@ def print_result(
     elif form == "md" and markdown is not None:
         echo(*getattr(import_module("iotrace.report.markdown"), markdown)(result).split("\n"))
     else:
-        from iotrace.report.layout import make_console
+        from iotrace.report.console import make_console
 
         on_console(result, make_console(stderr=False))
 

@@ -178,8 +178,8 @@ def _of_ranks(report: Report, chosen: frozenset[int]) -> Report:
 
 def _print_view(result: Report, name: str, form: str, csv: Path | None) -> None:
     """Print the view `name` of a report as JSON, Markdown or text, and write it to `csv`."""
+    from iotrace.report.blocks import as_json
     from iotrace.report.layout import print_tables
-    from iotrace.report.rows import as_json
     from iotrace.report.views import tables_of
 
     tables = tables_of(name, result)

@@ -95,7 +95,7 @@ def sweep(
     """
     import_numpy()
     from iotrace.errors import UsageError
-    from iotrace.report.layout import make_console
+    from iotrace.report.console import make_console
     from iotrace.report.sweep_watch import Watcher
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.grid import axes_of

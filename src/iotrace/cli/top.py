@@ -81,7 +81,7 @@ def _screen(as_json: bool) -> Iterator[_Show]:
         yield lambda found: _write(visible_json(msgspec.json.encode(found)).decode() + "\n")
         return
 
-    from iotrace.report.layout import make_console
+    from iotrace.report.console import make_console
     from iotrace.report.top import print_top
 
     console = make_console(stderr=False)

@@ -103,7 +103,7 @@ def try_(
     """
     import_numpy()
     from iotrace.errors import UsageError
-    from iotrace.report.layout import make_console
+    from iotrace.report.console import make_console
     from iotrace.report.trial import print_trial
     from iotrace.trying.options import Options
     from iotrace.trying.results import FAILED

@@ -59,7 +59,7 @@ def tune(
     import_numpy()
     from iotrace.doctor.resources_left import resources_left
     from iotrace.errors import UsageError
-    from iotrace.report.layout import make_console
+    from iotrace.report.console import make_console
     from iotrace.report.sweep_watch import progress
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.kept import keep, kept_steps

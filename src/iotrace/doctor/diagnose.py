@@ -21,7 +21,6 @@ from iotrace.doctor.checks import (
     cpus_and_memory,
     interpreter,
     limits,
-    page_cache,
     storage,
     telemetry,
 )
@@ -133,7 +132,7 @@ class Catalog:
     def _copies(self, demand: Demand) -> list[Check]:
         if self._data is None or not demand.workers:
             return []
-        found = page_cache.find(self._data, time.monotonic() + _LOOK_SECONDS)
+        found = storage.find(self._data, time.monotonic() + _LOOK_SECONDS)
         return cpus_and_memory.copies(demand, sum(found.sizes.values()))
 
     def _storage(self) -> Check:
@@ -145,7 +144,7 @@ class Catalog:
         if self._data is None:
             return []
         mount = storage.mount_of(os.path.realpath(self._data), self._mounts)
-        return [page_cache.check_page_cache(self._data, mount.kind if mount is not None else "")]
+        return [storage.check_page_cache(self._data, mount.kind if mount is not None else "")]
 
 
 def existing(data: str) -> Path:

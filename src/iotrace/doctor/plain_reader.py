@@ -10,8 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from iotrace.doctor.checks.page_cache import ask_by_chance, find
-from iotrace.doctor.checks.storage import mount_of, mounts
+from iotrace.doctor.checks.storage import ask_by_chance, find, mount_of, mounts
 from iotrace.doctor.results import Check, ok
 from iotrace.doctor.run import BadDataError, run_checks
 from iotrace.errors import IotraceError

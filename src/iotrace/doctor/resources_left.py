@@ -6,7 +6,7 @@ import os
 import resource
 
 from iotrace.doctor.checks.cpus_and_memory import available_memory, cpu_limit
-from iotrace.launch.telemetry.cgroups import read_own
+from iotrace.launch.telemetry.procfs import read_own
 from iotrace.sweeps.tune.candidates import Place
 
 

@@ -15,7 +15,7 @@ from iotrace.launch.telemetry.start import import_path, outer_environment
 
 _CODE = (
     "import sys; sys.path[:] = sys.argv.pop(1).split(':');"
-    "from iotrace.export.metrics_server import main; main(sys.argv[1:])"
+    "from iotrace.export.metrics import main; main(sys.argv[1:])"
 )
 _ADDRESS = re.compile(r"(?:(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\])?:)?(?P<port>\d{1,5})")
 _SUFFIX = ".prom"  # the one that node_exporter's collector reads

@@ -19,10 +19,9 @@ from pathlib import Path
 from iotrace.errors import LaunchError
 from iotrace.launch import capture_directory, child, posix
 from iotrace.launch.capture_directory import make_private
-from iotrace.launch.commit import commit_of
 from iotrace.launch.read_paths import added_read_paths
-from iotrace.launch.session_directory import TakenError, begin, job_of, may_join, numbered, task_of
-from iotrace.launch.telemetry.cgroups import count_oom_kills
+from iotrace.launch.session_directory import TakenError, begin, commit_of, job_of, may_join, numbered, task_of
+from iotrace.launch.telemetry.procfs import count_oom_kills
 from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
 from iotrace.session.liveness import this_process

@@ -21,14 +21,12 @@ from iotrace.errors import TraceError
 from iotrace.merge.input_files import InputFile
 from iotrace.merge.survey import Survey
 from iotrace.session import names
-from iotrace.sources.chrome.batch import EventBatch
-from iotrace.sources.chrome.event import Event
+from iotrace.sources.chrome.batch import Event, EventBatch
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.session import open_session
 from iotrace.sources.xplane import XPLANE
 from iotrace.timeline.build import build
-from iotrace.timeline.device import derived_of
-from iotrace.timeline.events import Threads, batched, batches_of
+from iotrace.timeline.device import Threads, batched, batches_of, derived_of
 from iotrace.timeline.model import ProcessTracks, Timeline
 
 _encode = msgspec.json.Encoder().encode

@@ -10,15 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from iotrace.merge.flow_check import FlowCheck
 from iotrace.merge.input_files import CHROME, SESSION, InputFile
-from iotrace.merge.rewrite import Rewriter, Sink
+from iotrace.merge.rewrite import FlowCheck, Rewriter, Sink
 from iotrace.merge.selection import Selection, are_in, chosen
 from iotrace.merge.survey import reader_of
 from iotrace.sources.byte_stream import Progress, blocks, silent, without_collecting
-from iotrace.sources.chrome.batch import Batch
-from iotrace.sources.chrome.event import Times
-from iotrace.sources.clocks.clock_map import ClockMap
+from iotrace.sources.chrome.batch import Batch, Times
+from iotrace.sources.clocks.session_clock import ClockMap
 from iotrace.timeline.writers.chrome_json import ChromePart
 from iotrace.timeline.writers.id_map import Raw, Tracks
 from iotrace.timeline.writers.lanes import Spill

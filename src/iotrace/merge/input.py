@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from iotrace.merge.convert import Job, Result
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
 from iotrace.merge.survey import Survey
-from iotrace.sources.clocks.clock_map import ClockMap
+from iotrace.sources.clocks.session_clock import ClockMap
 
 
 @dataclass

@@ -13,9 +13,8 @@ import numpy.typing as npt
 from msgspec import UNSET
 
 from iotrace.sources.byte_stream import blocks
-from iotrace.sources.chrome.batch import Batch
-from iotrace.sources.chrome.event import Times, pair
-from iotrace.sources.clocks.clock_map import ClockMap
+from iotrace.sources.chrome.batch import Batch, Times, pair
+from iotrace.sources.clocks.session_clock import ClockMap
 
 _BEGINS, _ENDS = b"Bb", b"Ee"
 _PAIRED = re.compile(rb'"ph"\s*:\s*"[BEbe]"')

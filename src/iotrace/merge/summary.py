@@ -11,7 +11,7 @@ import msgspec
 
 from iotrace import compiled
 from iotrace.merge.input import ClockLink, Input
-from iotrace.sources.chrome.event import KINDS
+from iotrace.sources.chrome.batch import KINDS
 
 SCHEMA_VERSION = 1
 _DAY_NS = 86_400 * 10**9

@@ -18,14 +18,13 @@ import numpy as np
 from iotrace.merge.input_files import DFTRACER, InputFile
 from iotrace.sources.byte_stream import Progress, blocks, is_packed, silent
 from iotrace.sources.chrome import json_text
-from iotrace.sources.chrome.event import us_to_ns
+from iotrace.sources.chrome.batch import us_to_ns
 from iotrace.sources.chrome.lenient_decoder import event_of, objects
-from iotrace.sources.chrome.raw_batch import text_scan
 from iotrace.sources.chrome.reader import ChromeReader
-from iotrace.sources.clocks.host_links import HostLink
+from iotrace.sources.chrome.scan import text_scan
+from iotrace.sources.clocks.anchors import HostLink
 from iotrace.sources.clocks.session_clock import Clock, Recording
-from iotrace.sources.dftracer.chrome_events import DftracerReader
-from iotrace.sources.dftracer.lines import pool_of
+from iotrace.sources.dftracer.lines import DftracerReader, pool_of
 
 _EDGE_BYTES = 1 << 20
 _ROUGH_US = 1.0  # by which a double of us since 1970 may be off

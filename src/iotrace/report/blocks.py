@@ -1,19 +1,27 @@
-"""What is shown, as plain data: lines, tables, bars. Each is made once, and drawn by every renderer.
+"""What is shown, as plain data: lines, facts, tables, bars. Each is made once, and drawn by every renderer.
 
 A terminal draws them in `layout`, a page in `page.render`, Markdown in `markdown`, CSV and JSON in `rows`.
+
+Tables as CSV and JSON: all their rows, and all fields of these, whatever a screen shows.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from iotrace.analysis.results import RankReport
+from iotrace.analysis.results import SCHEMA_VERSION
 from iotrace.analysis.results.base import Figure, figures_of
-from iotrace.report.printing import visible
+from iotrace.errors import writing
+from iotrace.report.printing import encode_json, visible
 from iotrace.units import one_decimal, percent, size, three_digits
+
+if TYPE_CHECKING:
+    from iotrace.analysis.results import RankReport
 
 
 def us_as_ms(time_us: float) -> str:
@@ -53,7 +61,8 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
 class Line(NamedTuple):
     """A text beside its label; `side` is a fix's gain, `note` why that is more than its cause costs.
 
-    `command` is what to type for it. Without a label it goes on with the line before.
+    `command` is what to type for it. Without a label it goes on with the line before. `tone` is how it is
+    coloured, or its part `strong` alone: ``good``, ``warn``, ``bad``, ``caution``, ``dim`` or ``bold``.
     """
 
     label: str
@@ -61,6 +70,58 @@ class Line(NamedTuple):
     side: str = ""
     note: str = ""
     command: str = ""
+    strong: str = ""
+    tone: str = ""
+
+
+class Paragraph(NamedTuple):
+    """A text over the whole width, coloured as a line."""
+
+    text: str
+    strong: str = ""
+    tone: str = ""
+
+
+class Facts(NamedTuple):
+    """Short texts beside a label, on one line as far as they fit."""
+
+    label: str
+    parts: Sequence[str]
+
+
+class Verbatim(NamedTuple):
+    """Lines that are never wrapped: commands to copy, a stack."""
+
+    lines: Sequence[str]
+    tone: str = ""
+
+
+class Commands(NamedTuple):
+    """What to type next, and what each shows."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+class Heading(NamedTuple):
+    """What the blocks below it are about."""
+
+    text: str
+
+
+class Bar(NamedTuple):
+    """A part of a whole: how much, and the texts that stand beside its bar."""
+
+    name: str
+    value: float
+    texts: Sequence[str]
+
+
+class Bars(NamedTuple):
+    """Parts beside each other as bars, each as long as it is large."""
+
+    title: str
+    rows: Sequence[Bar]
+    note: str = ""
 
 
 class Head(NamedTuple):
@@ -88,19 +149,23 @@ def beside(line: Line, most: int = 6) -> Line:
 
 
 class Grid(NamedTuple):
-    """Rows of texts below headings; columns of `texts` stand left, the others are figures."""
+    """Rows of texts below headings; columns of `texts` stand left, the others are figures.
+
+    `tones` colours a cell by its row and column, or a row by itself and None.
+    """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     texts: Sequence[int] = (0,)
     title: str = ""
+    tones: Mapping[tuple[int, int | None], str] = {}
 
 
 class Document(NamedTuple):
     """All that a terminal and Markdown say of a result, in order; `command` is what to type next."""
 
     head: Head
-    parts: Sequence[Grid | Table | Sequence[Line]]
+    parts: Sequence[Part]
     command: str = ""
 
 
@@ -138,6 +203,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     def unknown_text(self) -> str:
         """Say why there are no rows, and what would record them."""
         return f"unknown: {self.unknown}" + (f" → {self.remedy}" if self.remedy else "")
+
+
+Block = Line | Paragraph | Facts | Grid | Table | Bars | Verbatim | Commands | Heading
+Part = Grid | Table | Sequence[Block]  # apart from others by an empty line
+
+
+def blocks_of(part: Part) -> Sequence[Block]:
+    """Return the blocks of a part, which may be one of them."""
+    return [part] if isinstance(part, Grid | Table) else part
 
 
 def columns(
@@ -211,3 +285,52 @@ def _cell(field: Field, row: msgspec.Struct) -> str:
     if entry and value is not None:
         value = value.get(entry)
     return field.absent if value is None else visible(field.form(value))
+
+
+def as_json(name: str, tables: Sequence[Table]) -> dict[str, Any]:
+    """Make what ``--view NAME --json`` prints: all fields of the rows, null where unknown."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "view": name,
+        "tables": [
+            {
+                "title": table.title,
+                "rank": table.rank,
+                "rows": table.rows,
+                "unknown": None if table.rows else table.unknown,
+            }
+            for table in tables
+        ],
+    }
+
+
+def write_csv(tables: Sequence[Table], path: Path) -> None:
+    """Write all rows, behind their rank and title; an empty line before rows with other fields.
+
+    Raises:
+        IotraceError: the file cannot be written.
+    """
+    with (
+        writing(path, "choose another --csv FILE"),
+        path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+    ):
+        writer = csv.writer(file)
+        before: tuple[str, ...] = ()
+        for table in tables:
+            for row in table.rows:
+                if row.__struct_fields__ != before:
+                    if before:
+                        writer.writerow(())
+                    before = row.__struct_fields__
+                    own = ("rank",) if "rank" not in before else ()
+                    writer.writerow([*own, "table", *row.__struct_encode_fields__])
+                of_rank = () if "rank" in before else (table.rank,)
+                values = [plain_value(getattr(row, each)) for each in before]
+                writer.writerow([*of_rank, table.title, *values])
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value as it is where a table's cell holds it, several values as JSON."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return encode_json(value).decode()

@@ -11,12 +11,11 @@ from pathlib import PurePath
 from typing import Any
 
 from iotrace.analysis.rules.catalogue import Explained, RuleList
-from iotrace.report.printing import aligned_within, echo, echo_beside, visible
+from iotrace.report.printing import aligned, echo, echo_beside, visible
 from iotrace.session.listing import ListedSession, Listing
 from iotrace.units import size, time_span
 
 _HEADINGS = ("session", "started", "took", "exit", "size")
-_NARROWEST = 12
 _WIDEST, _LABEL = 100, 9  # columns of a rule's text, and of the words before it
 _ENDS = {"running": "running", "killed": "killed", "unknown": "?"}
 
@@ -25,7 +24,7 @@ def print_sessions(listing: Listing) -> None:
     """Print two lines for each session: when it began, how it went and its size; its verdict and command."""
     width = shutil.get_terminal_size().columns
     rows = [_HEADINGS, *(_row(each) for each in listing.sessions)]
-    heading, *lines = aligned_within(width, _NARROWEST, _cut, rows)
+    heading, *lines = aligned(rows, (0,), width, _cut)
     echo(heading)
     for each, line in zip(listing.sessions, lines, strict=True):
         echo(line)

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from iotrace.analysis.compare.results import Check, Comparison
 from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.analysis.results import Report
 from iotrace.report import tables
-from iotrace.report.blocks import Document, Grid, Head, Line, Table, grid_of, known, whose
+from iotrace.report.blocks import (
+    Bars,
+    Block,
+    Commands,
+    Document,
+    Facts,
+    Grid,
+    Head,
+    Heading,
+    Line,
+    Table,
+    Verbatim,
+    blocks_of,
+    grid_of,
+    known,
+    whose,
+)
 from iotrace.report.comparison import check_document, comparison_document, trace_document
 from iotrace.report.printing import visible
 from iotrace.report.screen import fact_rows, following, head_of
@@ -97,12 +114,42 @@ def trace_comparison_markdown(result: TraceComparison) -> str:
 def _document(document: Document) -> str:
     lines = _head(document.head)
     for part in document.parts:
-        if isinstance(part, Table):
-            lines += ["", *tables_markdown([part]).split("\n")]
-        elif part:
-            lines += ["", *(_grid(part) if isinstance(part, Grid) else _list(part))]
+        if blocks := blocks_of(part):
+            lines += ["", *_blocks(blocks)]
     lines += ["", *_commands([(document.command, "")])] if document.command else []
     return "\n".join(lines)
+
+
+def _blocks(blocks: Iterable[Block]) -> list[str]:
+    """Write blocks below each other, lines among them as one list, all else apart by empty lines."""
+    lines: list[str] = []
+    for is_list, own in groupby(blocks, key=lambda block: isinstance(block, Line)):
+        for drawn in [_list(own)] if is_list else map(_block, own):  # type: ignore[arg-type]
+            lines += ["", *drawn] if lines else drawn
+    return lines
+
+
+def _block(block: Block) -> list[str]:
+    match block:
+        case Grid():
+            return _grid(block)
+        case Table():
+            return tables_markdown([block]).split("\n")
+        case Bars():
+            rows = [(row.name, *row.texts) for row in block.rows]
+            texts = max((len(row) for row in rows), default=1) - 1
+            note = ["", escape(block.note)] if block.note else []
+            return [*_grid(Grid((block.title, *[""] * texts), rows)), *note]
+        case Facts():
+            return [f"- **{escape(block.label)}**: {escape('; '.join(block.parts))}"]
+        case Commands():
+            return _commands(block.rows)
+        case Verbatim():
+            return [f"    {visible(line)}" for line in block.lines]
+        case Heading():
+            return [f"#### {escape(block.text)}"]
+        case _:
+            return [escape(block.text)]
 
 
 def _grid(grid: Grid, most: int | None = None) -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 from iotrace.merge.input_files import SESSION
 from iotrace.merge.summary import SourceSummary, Summary
-from iotrace.report.printing import aligned, echo, echo_beside, visible
+from iotrace.report.printing import aligned, echo, echo_beside, middle_cut, visible
 from iotrace.session.listing import title_of
 from iotrace.units import counted, duration, if_known, rate, size
 
@@ -87,6 +88,6 @@ def _print_clocks(sources: list[SourceSummary]) -> None:
         )
     if not any(source.clock_drift_ppb for source in shown):
         rows = [row[:-1] for row in rows]
-    echo(*aligned(rows, texts=(0, 3)))
+    echo(*aligned(rows, (0, 3), sys.maxsize, middle_cut))
     if len(sources) > _SHOWN:
         echo(f"{len(sources) - _SHOWN} more inputs: --json lists them")

@@ -7,6 +7,7 @@ take longer than the command.
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Container, Sequence
 from textwrap import wrap
@@ -21,6 +22,8 @@ _STEERING = (
 _IN_A_LINE = re.compile(f"[{_STEERING}]")
 _IN_LINES = re.compile(f"(?!\n)[{_STEERING}]")
 _IN_ASCII = {"±": "+-", "≥": ">=", "≤": "<=", "→": ">", "µ": "u", "·": "|"}
+GAP = "  "  # between two columns of a table
+_NARROWEST_TEXT = 8  # columns
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -45,6 +48,21 @@ def in_other_words(error: UnicodeError) -> tuple[str, int]:
     return "".join(_IN_ASCII.get(each, "?") for each in missing), error.end
 
 
+def command(argv: list[str], width: int) -> str:
+    """A command in one line of at most `width` columns: what is too long is cut in its middle."""
+    text = visible(" ".join(shlex.join(argv).split()))  # a program may stand in it (``python -c``)
+    # The end of a command tells runs apart, its beginning the program.
+    return middle_cut(text, width, " … ")
+
+
+def middle_cut(text: str, width: int, sign: str = "…") -> str:
+    """Cut a long text in its middle: beginning and end tell names apart."""
+    if len(text) <= width:
+        return text
+    kept = max(0, width - len(sign))
+    return f"{text[: kept - kept // 2]}{sign}{text[len(text) - kept // 2 :]}"
+
+
 def visible_json(document: bytes) -> bytes:
     r"""Escape in JSON what JSON may hold as it is and a terminal obeys; it stands for the same values."""
     if document.isascii() and b"\x7f" not in document:
@@ -67,26 +85,41 @@ def encode_json(document: Any) -> bytes:
         return json.dumps(msgspec.to_builtins(document), ensure_ascii=False).encode(errors="replace")
 
 
-def aligned(rows: Sequence[Sequence[str]], texts: Container[int] = (0,)) -> list[str]:
-    """Lay rows out below each other: columns of `texts` to the left, of figures to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column in texts else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+def laid_out(
+    rows: Sequence[Sequence[str]],
+    texts: Container[int],
+    width: int,
+    cut: Callable[[str, int], str],
+    length: Callable[[str], int] = len,
+) -> list[list[str]]:
+    """Pad the cells of `rows` below each other: columns of `texts` stand left, figures right.
+
+    Texts share what figures leave of `width` columns, as `length` counts them: `cut` shortens what is longer.
+    Where figures alone are wider, the widest columns lose their ends.
+    """
+    widest = [max(map(length, column)) for column in zip(*rows, strict=True)]
+    shared = sorted((at for at in range(len(widest)) if at in texts), key=lambda at: widest[at])
+    room = width - len(GAP) * (len(widest) - 1) - sum(widest) + sum(widest[at] for at in shared)
+    for left, at in zip(range(len(shared), 0, -1), shared, strict=True):
+        widest[at] = min(widest[at], max(_NARROWEST_TEXT, room // left))
+        room -= widest[at]
+    for _ in range(sum(widest) + len(GAP) * (len(widest) - 1) - width):
+        widest[widest.index(max(widest))] -= 1
+
+    def cell(at: int, text: str) -> str:
+        if length(text) > widest[at]:
+            text = cut(text, widest[at]) if at in texts else f"{text[: widest[at] - 1]}…"
+        pad = " " * (widest[at] - length(text))
+        return text + pad if at in texts else pad + text
+
+    return [[cell(at, text) for at, text in enumerate(row)] for row in rows]
 
 
-def aligned_within(
-    width: int, least: int, cut: Callable[[str, int], str], rows: Sequence[Sequence[str]]
+def aligned(
+    rows: Sequence[Sequence[str]], texts: Container[int], width: int, cut: Callable[[str, int], str]
 ) -> list[str]:
-    """Lay rows out in `width` columns: `cut` shortens names, of `least` columns, to what figures leave."""
-    _, *figures = zip(*rows, strict=True)
-    room = max(least, width - sum(2 + max(map(len, column)) for column in figures))
-    return aligned([(cut(name, room).ljust(least), *others) for name, *others in rows])
+    """Lay rows out as lines, none of which ends in a space."""
+    return [GAP.join(cells).rstrip() for cells in laid_out(rows, texts, width, cut)]
 
 
 def echo_beside(label: str, text: str, label_width: int, width: int) -> None:

@@ -19,7 +19,7 @@ def watched() -> Iterator[Progress]:
         return
     from rich.text import Text
 
-    from iotrace.report.layout import make_console
+    from iotrace.report.console import make_console
 
     with make_console(stderr=True).status("reading") as status:
         yield lambda text: status.update(Text(visible(text)))

@@ -6,18 +6,13 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
 
 from iotrace.analysis.results import RankReport, Report, SessionInfo, commands_of
 from iotrace.analysis.rules.trust import OTHER_PROGRAMS
 from iotrace.analysis.verdict.failed import last_hang
 from iotrace.analysis.verdict.reason import lies_ready
-from iotrace.report.blocks import Head, Line
-from iotrace.report.layout import facts, line, print_head, say, two_columns
-from iotrace.report.screen_ranks import print_ranks
+from iotrace.report.blocks import Block, Document, Facts, Head, Line, Paragraph
+from iotrace.report.screen_ranks import ranks_parts
 from iotrace.report.words import (
     device_facts,
     file_facts,
@@ -71,26 +66,23 @@ def head_of(report: Report, more: str = "", most: int | None = None) -> Head:
     return Head(_TONES.get(found.kind, "bad"), found.banner, found.said, lines, found.trust.level, trust)
 
 
-def print_screen(report: Report, console: Console) -> None:
-    """Print the verdict over the job, then the figures of the rank that it is about, or of all ranks."""
-    print_head(head_of(report, most=_MOST_FIXES), console)
-    console.print()
-    if len(report.ranks) > 1:
-        print_ranks(report, console)
-    rank = report.main_rank
+def screen_of(report: Report, width: int) -> Document:
+    """Say the verdict over the job, then the figures of the rank that it is about, or of all ranks."""
+    several, rank = len(report.ranks) > 1, report.main_rank
+    blocks: list[Block] = []
+    if rank is not None and several:
+        restart = f", restart {rank.incarnation}" if rank.incarnation else ""
+        command = commands_of(report.ranks).get(rank.pid or 0)
+        blocks.append(Paragraph(f"Of {rank.called}{restart}{f' ({command})' if command else ''}:"))
     if rank is not None:
-        if len(report.ranks) > 1:
-            restart = f", restart {rank.incarnation}" if rank.incarnation else ""
-            command = commands_of(report.ranks).get(rank.pid or 0)
-            line(console, "", f"Of {rank.called}{restart}{f' ({command})' if command else ''}:", 0)
-        for label, parts in fact_rows(rank):
-            facts(console, label, parts)
-    for text in soon(report.forecasts):
-        say(console, "Soon", text)
+        blocks += fact_rows(rank)
+    blocks += [Line("Soon", text) for text in soon(report.forecasts)]
     missing = [item.what for item in report.not_captured if item.code != _OF_OPERATORS]
     if missing:
         what = ", ".join(_summed(dict.fromkeys(missing)))
-        line(console, "", f"Not captured: {what}; -v says why", 0)
+        blocks.append(Paragraph(f"Not captured: {what}; -v says why"))
+    ranks = ranks_parts(report, width) if several else []
+    return Document(head_of(report, most=_MOST_FIXES), [*ranks, blocks])
 
 
 def ending(report: Report) -> list[tuple[str, str]]:
@@ -173,18 +165,6 @@ def silenced(report: Report) -> str:
     return f"gain unknown: {again}"
 
 
-def print_next(report: Report, timeline: Path | None, console: Console, verbose: bool = False) -> None:
-    """Print what to type and open next."""
-    print_commands([*([] if timeline is None else opened(report)), *following(report, verbose)], console)
-
-
-def print_commands(commands: Iterable[tuple[str, str]], console: Console) -> None:
-    """Print commands to type next, and what each shows, below an empty line."""
-    console.print()
-    for number, (command, what) in enumerate(commands):
-        two_columns(console, "" if number else "Next", command, Text(what, style="dim"), whole=True)
-
-
 def opened(report: Report) -> list[tuple[str, str]]:
     """The command that opens the timeline where this reader looks first."""
     path = shown_path(report.session.path)
@@ -224,26 +204,29 @@ def shown_path(path: str) -> str:
     return shlex.quote(relative if len(relative) < len(path) else path)
 
 
-Row = tuple[str, Sequence[str]]  # a label, and what stands beside it
-
-
-def fact_rows(rank: RankReport) -> list[Row]:
+def fact_rows(rank: RankReport) -> list[Facts]:
     """The figures behind the verdict: the step, the wait, files, what ran; only what is known."""
     steps = rank.steps
-    rows: list[Row] = []
+    rows: list[Facts] = []
     if steps.mean_ms is not None:
         few = ", few long steps" if (steps.p95_ms or 0.0) < steps.mean_ms else ""
         long = f" (p95 {steps.p95_ms:.1f}{few})" if steps.count > 1 else ""
         pace = " · ".join([f"{milliseconds(steps.mean_ms)}{long}", *pace_texts(steps)])
         label = "Trace" if steps.count == 1 and steps.per_second is None else "Step"
         split = " · ".join(_split(rank, steps.mean_ms))
-        rows.append((label, [pace, split] if split else [pace]))
+        rows.append(Facts(label, [pace, split] if split else [pace]))
     if rank.data_wait.raw_ms:
         rows += _cause_rows(rank)
-    rows.append(("Stages", _stage_facts(rank)))
-    rows += [("Device", device_facts(rank)), ("Loop", loop_facts(rank)), ("Slow", slow_facts(rank))]
-    rows += [("Files", file_facts(rank)), ("Start", start_facts(rank)), ("Ran", run_facts(rank))]
-    return [row for row in rows if row[1]]
+    more = {
+        "Stages": _stage_facts,
+        "Device": device_facts,
+        "Loop": loop_facts,
+        "Slow": slow_facts,
+        "Files": file_facts,
+        "Start": start_facts,
+        "Ran": run_facts,
+    }
+    return rows + [Facts(label, parts) for label, make in more.items() if (parts := make(rank))]
 
 
 def _split(rank: RankReport, whole_ms: float) -> list[str]:
@@ -261,7 +244,7 @@ def _stage_facts(rank: RankReport) -> list[str]:
     return [" · ".join(busy) + " busy"] if busy else []
 
 
-def _cause_rows(rank: RankReport) -> list[Row]:
+def _cause_rows(rank: RankReport) -> list[Facts]:
     wait = rank.data_wait
     causes = sorted(wait.causes_ms.items(), key=lambda pair: -pair[1])
     shown = [f"{cause} {ms:.1f}" for cause, ms in causes if ms >= _LEAST_MS][:_MOST_CAUSES]
@@ -270,9 +253,9 @@ def _cause_rows(rank: RankReport) -> list[Row]:
         parts.append("unknown how long the device idled meanwhile")
     elif wait.exposed_source != "cpu":
         parts.append(f"device idle in {milliseconds(wait.exposed_ms)} of it")
-    rows: list[Row] = [("Wait", parts)]
+    rows = [Facts("Wait", parts)]
     if len(wait.by_loader) > 1:
         names = {loader.id: loader.dataset for loader in rank.loaders}
         by_loader = [f"{names.get(item.loader, '?')} {item.raw_ms:.1f}" for item in wait.by_loader]
-        rows.append(("", ["by loader: " + " · ".join(by_loader)]))
+        rows.append(Facts("", ["by loader: " + " · ".join(by_loader)]))
     return rows

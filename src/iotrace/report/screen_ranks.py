@@ -6,13 +6,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from rich.console import Console
-from rich.text import Text
 
 from iotrace.analysis.results import RankReport, Recommendation, Report, commands_of
 from iotrace.analysis.rules.job import FED_BY_ANOTHER, UNEVEN_STEPS
-from iotrace.report.layout import line, middle_cut, plain, print_table, table_of
-from iotrace.report.printing import visible
+from iotrace.report.blocks import Block, Grid, Paragraph
+from iotrace.report.printing import middle_cut
 from iotrace.units import counted, if_known, one_decimal, percent
 
 MOST_RANKS = 15  # of more only the latest are shown, how the others are distributed, and a line a host
@@ -55,14 +53,14 @@ def _named(ranks: list[int]) -> str:
     )
 
 
-def print_ranks(report: Report, console: Console) -> None:
-    """Print the ranks, those first that the others wait for, or else that wait longest for data."""
+def ranks_parts(report: Report, width: int) -> list[Sequence[Block]]:
+    """Show the ranks, those first that the others wait for, or else that wait longest for data."""
     imbalance, late = report.imbalance, report.verdict.rank
     ranks = latest_first(report)
     several = len(ranks) > MOST_RANKS
     shown = ranks[: _LATEST if several else None]
     number = "process" if any(rank.pid is not None for rank in ranks) else "rank"
-    wide = console.width >= _NARROW
+    wide = width >= _NARROW
     hosts = ["host"] if wide and any(rank.host for rank in ranks) else []
     commands = commands_of(ranks)
     named = ["command"] if commands and wide else []
@@ -70,23 +68,22 @@ def print_ranks(report: Report, console: Console) -> None:
     if imbalance is None and report.lockstep is not None and report.lockstep.late_rank is not None:
         headings = (*_OWN, _COMPARED[0])
     shown_headings = [heading for heading in headings if wide or heading != _COMPUTE]
-    table = table_of(["", number, *named, *hosts, *shown_headings], texts=("", "command", "host"))
+    rows = []
     for rank in shown:
         is_late = rank.rank == late and rank.incarnation == report.last_start
         mark = "late" if report.verdict.kind == "rank-late" and is_late else ""
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
         figures = dict(zip(headings, _row(rank, report), strict=False))
         own = [middle_cut(commands.get(_number(rank), ""), _COMMAND_WIDTH) for _ in named]
-        cells = [f"{_number(rank)}{restart}", *map(visible, own), *(rank.host or "" for _ in hosts)]
-        table.add_row(Text(mark, style="bold red"), *cells, *(figures[each] for each in shown_headings))
+        cells = [f"{_number(rank)}{restart}", *own, *(rank.host or "" for _ in hosts)]
+        rows.append([mark, *cells, *(figures[each] for each in shown_headings)])
     if several:
         steps, waits = _known(ranks)
         for what, share in (("least", 0), (f"median of {len(ranks)}", 50), ("95 % below", 95), ("most", 100)):
             cells = [f"{np.percentile(each, share):.1f}" if each else "?" for each in (steps, waits)]
-            table.add_row(
-                "", *("" for _ in (*named, *hosts)), what, *cells, *[""] * (len(shown_headings) - 2)
+            rows.append(
+                ["", *("" for _ in (*named, *hosts)), what, *cells, *[""] * (len(shown_headings) - 2)]
             )
-    print_table(console, table)
     legend = "data: own wait for data, of measured steps"
     found = report.lockstep if report.lockstep and report.lockstep.late_rank is not None else None
     if found is not None:
@@ -99,13 +96,16 @@ def print_ranks(report: Report, console: Console) -> None:
             legend += f"; compute: of {profiled}"
         legend += "; late in: last to arrive, of all collectives"
         legend += "" if imbalance.withheld is None else "; ?: the clocks do not tell"
-    line(console, "", Text(legend, style="dim"), 0)
-    for culprit in report.culprits:
-        if not culprit.leads and culprit.code in _BESIDE_THE_TABLE:
-            line(console, "", culprit.text, 0)
-    console.print()
-    if several:
-        _print_hosts(ranks, console)
+    named_first = ["", number, *named, *hosts]
+    texts = [at for at, each in enumerate(named_first) if each in ("", "command", "host")]
+    tones: dict[tuple[int, int | None], str] = {(at, 0): "bad" for at in range(len(rows))}
+    beside = [each for each in report.culprits if not each.leads and each.code in _BESIDE_THE_TABLE]
+    blocks: list[Block] = [
+        Grid([*named_first, *shown_headings], rows, texts, tones=tones),
+        Paragraph(legend, tone="dim"),
+        *(Paragraph(culprit.text) for culprit in beside),
+    ]
+    return [blocks, *([found_hosts] if several and (found_hosts := _hosts(ranks)) else [])]
 
 
 def latest_first(report: Report) -> list[RankReport]:
@@ -129,26 +129,26 @@ def _known(ranks: Sequence[RankReport]) -> tuple[list[float], list[float]]:
     return steps, [rank.data_wait.raw_ms for rank in ranks if rank.data_wait.raw_ms is not None]
 
 
-def _print_hosts(ranks: Sequence[RankReport], console: Console) -> None:
-    """Print a line a host, that of the latest rank first."""
+def _hosts(ranks: Sequence[RankReport]) -> list[Block]:
+    """Show a row a host, that of the latest rank first; nothing of one host."""
     by_host: dict[str, list[RankReport]] = defaultdict(list)
     for rank in ranks:
         by_host[rank.host or "?"].append(rank)
     if len(by_host) < 2:
-        return
-    table = table_of(["host", "ranks", "step ms", "data ms", "most", "of rank"], texts=["host"])
+        return []
+    rows = []
     for host, own in list(by_host.items())[:_MOST_HOSTS]:
         steps, waits = _known(own)
         means = [f"{np.mean(each):.1f}" if each else "?" for each in (steps, waits)]
         worst = max(own, key=lambda rank: rank.data_wait.raw_ms or 0.0)
         most = if_known(worst.data_wait.raw_ms, one_decimal, "?")
-        table.add_row(plain(host), str(len(own)), *means, most, str(_number(worst)))
-    print_table(console, table)
-    if len(by_host) > _MOST_HOSTS:
-        line(console, "", f"{len(by_host) - _MOST_HOSTS} more hosts; all ranks: --view ranks", 0)
-    legend = "step, data: means over the host's ranks; most: the longest data wait"
-    line(console, "", Text(legend, style="dim"), 0)
-    console.print()
+        rows.append([host, str(len(own)), *means, most, str(_number(worst))])
+    more = len(by_host) - _MOST_HOSTS
+    return [
+        Grid(["host", "ranks", "step ms", "data ms", "most", "of rank"], rows),
+        *([Paragraph(f"{more} more hosts; all ranks: --view ranks")] if more > 0 else []),
+        Paragraph("step, data: means over the host's ranks; most: the longest data wait", tone="dim"),
+    ]
 
 
 def _number(rank: RankReport) -> int:

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from iotrace.analysis.results import Fix
 from iotrace.errors import writing
-from iotrace.report.blocks import Head, Line, lines_of
-from iotrace.report.layout import line, print_head, print_lines, print_table, table_of
-from iotrace.report.screen import print_commands, shown_path, trust_text
+from iotrace.report.blocks import Block, Commands, Document, Grid, Head, Line, Paragraph, lines_of
+from iotrace.report.layout import print_blocks, print_document, print_head, print_parts
+from iotrace.report.screen import shown_path, trust_text
 from iotrace.sweeps.grid import fill, named
 from iotrace.sweeps.results import PointResult, SweepResult, SweepVerdict
 from iotrace.sweeps.tune.results import TuneResult
@@ -27,6 +25,9 @@ _BANNERS = {
     "no-advice": ("NO ADVICE", "warn"),
 }
 _DETAILS = ("steps/s", "compute ms", "make ms", "CPU", "stopped by")
+_DETAILS_LEGEND = (
+    "compute: the step less its wait (in brackets: above the ceiling's); make: a batch, by one worker"
+)
 _NARROW = 72  # columns below which a table shows less
 _WIDE = 100  # columns from which a table of settings shows what was expected
 _LONGEST = 36  # of a setting's name
@@ -74,35 +75,29 @@ def rate(per_second: float) -> str:
 
 def print_sweep(result: SweepResult, console: Console, verbose: bool = False) -> None:
     """Print what to use and how sure that is, the table with its legend, warnings, and what to type next."""
-    print_head(sweep_head(result.verdict), console)
-    console.print()
-    print_table(console, sweep_table(result, console.width))
-    _print_legend(result, console)
+    points: list[Block] = [points_grid(result, console.width), *_legend(result, console.width)]
     if result.ceiling is not None:
         step = milliseconds(result.ceiling.step_ms)
         text = f"ceiling: {digits(result.ceiling.per_second)} steps/s ({step} a step), on batches from memory"
-        line(console, "", text, 0)
-    if verbose:
-        console.print()
-        print_table(console, _details_table(result))
-        text = (
-            "compute: the step less its wait (in brackets: above the ceiling's); make: a batch, by one worker"
-        )
-        line(console, "", Text(text, style="dim"), 0)
+        points.append(Paragraph(text))
+    details: list[Block] = [_details_grid(result), Paragraph(_DETAILS_LEGEND, tone="dim")]
+    parts = [points, details] if verbose else [points]
     for row in result.points:
         if row.status not in ("ok", "not run"):
-            line(console, "", f"{named(row.params)}: {row.status}: {row.reason}; its output: {_log(row)}", 0)
-    _print_end(result.warnings, following(result), console)
+            text = f"{named(row.params)}: {row.status}: {row.reason}; its output: {_log(row)}"
+            parts[-1].append(Paragraph(text))
+    parts[-1] += _warnings(result.warnings)
+    print_document(Document(sweep_head(result.verdict), [*parts, [Commands(following(result))]]), console)
 
 
-def sweep_table(result: SweepResult, width: int) -> Table:
+def points_grid(result: SweepResult, width: int) -> Grid:
     """One row a point, the last column with marks; a narrow terminal shows no model and no memory."""
     headings, rows = point_rows(result, wide=width >= _NARROW)
-    table = table_of(headings, texts=("95 %", ""))
-    for row, cells in zip(result.points, rows, strict=True):
-        style = "bold" if is_advised(row, result) else "" if row.status == "ok" else "dim"
-        table.add_row(*cells, style=style)
-    return table
+    tones: dict[tuple[int, int | None], str] = {
+        (at, None): "bold" if is_advised(row, result) else "" if row.status == "ok" else "dim"
+        for at, row in enumerate(result.points)
+    }
+    return Grid(headings, rows, [at for at, name in enumerate(headings) if name in ("95 %", "")], tones=tones)
 
 
 def point_rows(result: SweepResult, wide: bool = True) -> tuple[list[str], list[list[str]]]:
@@ -139,22 +134,20 @@ def _marks(row: PointResult, advised: bool) -> str:
     return " ".join(mark for mark, holds in marks.items() if holds)
 
 
-def _print_legend(result: SweepResult, console: Console) -> None:
+def _legend(result: SweepResult, width: int) -> list[Paragraph]:
     """Explain what the table shows, and only that."""
-    headings, rows = point_rows(result, wide=console.width >= _NARROW)
+    headings, rows = point_rows(result, wide=width >= _NARROW)
     figures = zip(headings, *rows, strict=True) if rows else ()
     shown = {heading for heading, *cells in list(figures)[len(params_of(result.points)) :] if any(cells)}
     shown.update(mark for row in rows for mark in row[-1].split())
     parts = [f"{sign}: {meaning}" for sign, meaning in _LEGEND.items() if sign in shown]
-    if parts:
-        line(console, "", Text(" · ".join(parts), style="dim"), 0)
+    return [Paragraph(" · ".join(parts), tone="dim")] if parts else []
 
 
-def _details_table(result: SweepResult) -> Table:
+def _details_grid(result: SweepResult) -> Grid:
     """What each point's step is made of."""
-    table = table_of([*params_of(result.points), *_DETAILS], texts=())
-    for row in result.points:
-        table.add_row(
+    rows = [
+        (
             *row.params.values(),
             if_known(row.per_second, rate, "-"),
             if_known(row.compute_ms, one_decimal) + if_known(row.contention_ms, " ({:+.1f})".format),
@@ -162,7 +155,9 @@ def _details_table(result: SweepResult) -> Table:
             if_known(row.cpu_pct_mean, "{:.0f} %".format),
             row.stopped_by or "",
         )
-    return table
+        for row in result.points
+    ]
+    return Grid([*params_of(result.points), *_DETAILS], rows, ())
 
 
 def following(result: SweepResult) -> list[tuple[str, str]]:
@@ -216,27 +211,27 @@ def write_points(points: Sequence[PointResult], path: Path) -> None:
             writer.writerow([*(row.params.get(name) for name in names), *figures, low, high])
 
 
-def _print_end(warnings: Sequence[str], commands: Sequence[tuple[str, str]], console: Console) -> None:
-    for warning in warnings:
-        line(console, "", Text.assemble(("warning: ", "yellow"), warning), 0)
-    print_commands(commands, console)
+def _warnings(warnings: Sequence[str]) -> list[Paragraph]:
+    return [Paragraph(f"warning: {each}", strong="warning: ", tone="caution") for each in warnings]
 
 
 def print_tune(result: TuneResult, console: Console) -> None:
     """Print what to set and how it is typed, what is not worth it, then the settings that were run."""
-    print_head(sweep_head(result.verdict, change_of(result)), console)
     none = [
         f"{item.knob}: {item.interval_pct[0]:+.1f} … {item.interval_pct[1]:+.1f} % ({item.source})"
         for item in result.no_effect
     ]
-    print_lines(lines_of("Not", none), console)
-    console.print()
-    print_table(console, _settings_table(result, console.width))
+    settings: list[Block] = [_settings_grid(result, console.width)]
     if result.ceiling is not None:
-        line(console, "", f"ceiling: {digits(result.ceiling.per_second)} steps/s, on batches from memory", 0)
-    for setting in result.refused[:1]:
-        line(console, "", f"not tried: {named(setting.params)}: {setting.why}", 0)
-    _print_end(result.warnings, following_search(result)[:1], console)
+        per_second = digits(result.ceiling.per_second)
+        settings.append(Paragraph(f"ceiling: {per_second} steps/s, on batches from memory"))
+    settings += [
+        Paragraph(f"not tried: {named(setting.params)}: {setting.why}") for setting in result.refused[:1]
+    ]
+    settings += _warnings(result.warnings)
+    print_head(sweep_head(result.verdict, change_of(result)), console)
+    print_blocks(lines_of("Not", none), console)
+    print_parts([settings, [Commands(following_search(result)[:1])]], console)
 
 
 def change_of(result: TuneResult) -> list[str]:
@@ -260,12 +255,10 @@ def following_search(result: TuneResult) -> list[tuple[str, str]]:
     return found
 
 
-def _settings_table(result: TuneResult, width: int) -> Table:
+def _settings_grid(result: TuneResult, width: int) -> Grid:
     headings, rows = setting_rows(result, wide=width >= _WIDE)
-    table = table_of(headings, texts=("setting", "95 %", ""))
-    for name, *cells in rows:
-        table.add_row(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…", *cells)
-    return table
+    short = [(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…", *cells) for name, *cells in rows]
+    return Grid(headings, short, [at for at, name in enumerate(headings) if name in ("setting", "95 %", "")])
 
 
 def setting_rows(result: TuneResult, wide: bool = True) -> tuple[list[str], list[list[str]]]:

@@ -9,7 +9,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from iotrace.report.sweep import sweep_table
+from iotrace.report.layout import grid_rows
+from iotrace.report.sweep import points_grid
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import SweepRun
@@ -69,7 +70,8 @@ class Watcher:
     def _show(self) -> Group:
         elapsed = time.monotonic() - self._started
         now = Text(f"{self._under_way}, {elapsed:.0f} s{self._left()}", style="dim")
-        return Group(sweep_table(self._sweep.result(), self._console.width), now)
+        grid = points_grid(self._sweep.result(), self._console.width)
+        return Group(*grid_rows(grid, self._console.width), now)
 
 
 def progress(

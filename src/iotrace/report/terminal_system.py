@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
-from rich.text import Text
-
 from iotrace.analysis.results import Chunks, FileGroup, FileIo, Gpu, Io, ProcessUse, System, total
-from iotrace.report.layout import line, print_table, table_of
+from iotrace.report.blocks import Block, Grid, Line, Paragraph
 from iotrace.units import counted, digits, if_known, milliseconds, percent, size
 
 _MOST_FILES = 6
 _MOST_GPUS = 8
-# What the figures of the I/O table need beside the path.
-_FIGURES_WIDTH = 58
-_NARROWEST_PATH = 16
+_IO_HEADINGS = ("I/O by file", "opens", "reads", "read", "read time", "metadata", "written")
 _AT_LEAST = "≥ "
 _UNSEEN_BYTES = 1 << 20
 _WORTH_NAMING = 0.01  # of the time
@@ -25,21 +20,18 @@ _GROWN_BYTES, _GROWN_FRACTION = 16 << 20, 0.05
 _MOST_GROWN = 4
 
 
-def print_system(system: System, console: Console) -> None:
-    """Print CPU, memory and GPUs."""
+def system_lines(system: System) -> Iterator[Line]:
+    """Say what CPU, memory and GPUs did."""
     told = {
         "system": " · ".join(_parts(system)),
         "memory": _growing(system.processes),
         "swap": _in_swap(system),
     }
-    for label, text in told.items():
-        if text:
-            line(console, label, text)
+    yield from (Line(label, text) for label, text in told.items() if text)
     rows = _gpu_rows(system.gpus)
-    for label, text in rows[:_MOST_GPUS]:
-        line(console, label, text)
+    yield from (Line(label, text) for label, text in rows[:_MOST_GPUS])
     if len(rows) > _MOST_GPUS:
-        line(console, "", f"{len(rows) - _MOST_GPUS} more devices: --json")
+        yield Line("", f"{len(rows) - _MOST_GPUS} more devices: --json")
 
 
 def _parts(system: System) -> Iterator[str]:
@@ -147,33 +139,32 @@ def _peak(mean: float, peak: float | None) -> str:
     return f" (at most {peak:.0f})" if peak is not None and round(peak) > round(mean) else ""
 
 
-def print_io(io: Io, console: Console, groups: Sequence[FileGroup] = ()) -> None:
-    """Print the files that most time went to; those of a store, archive or directory in one row."""
-    console.print()
+def io_blocks(io: Io, groups: Sequence[FileGroup] = ()) -> Iterator[Block]:
+    """Show the files that most time went to, those of a store, archive or directory in one row."""
     coverage, partly = io.seen_fraction, io.seen_in_part
     at_least = _AT_LEAST if partly else ""
-    path_width = max(_NARROWEST_PATH, console.width - _FIGURES_WIDTH - len(at_least))
-    headings = ("I/O by file", "opens", "reads", "read", "read time", "metadata", "written")
-    table = table_of(headings, texts=headings[:1])
     rows: dict[str, list[FileIo]] = defaultdict(list)
     for file in io.files:
         if file.group is not None:  # without temporary files and libraries'
             rows[file.group].append(file)
+    shown = []
     for path, files in list(rows.items())[:_MOST_FILES]:
-        table.add_row(
-            _shorten(path, path_width),
-            str(sum(file.opens for file in files)),
-            str(sum(file.reads for file in files)),
-            _bytes_read(files, at_least),
-            if_known(total(file.read_ms_total for file in files), milliseconds, "?"),
-            milliseconds(sum(file.metadata_ms_total for file in files)),
-            size(sum(file.write_bytes for file in files)),
+        shown.append(
+            [
+                path,
+                str(sum(file.opens for file in files)),
+                str(sum(file.reads for file in files)),
+                _bytes_read(files, at_least),
+                if_known(total(file.read_ms_total for file in files), milliseconds, "?"),
+                milliseconds(sum(file.metadata_ms_total for file in files)),
+                size(sum(file.write_bytes for file in files)),
+            ]
         )
     if rows:
-        print_table(console, table)
+        yield Grid(_IO_HEADINGS, shown)
     for group in groups:
         if group.chunks is not None:
-            line(console, "chunks", f"{group.path}: {chunks_text(group.chunks)}")
+            yield Line("chunks", f"{group.path}: {chunks_text(group.chunks)}")
     more = len(rows) - _MOST_FILES
     rest = f"{counted(more, 'more row')}; " if more > 0 else ""
     told, when = f"{rest}{io.calls} calls", " in the measured steps" if io.data_coverage_of_steps else ""
@@ -181,19 +172,19 @@ def print_io(io: Io, console: Console, groups: Sequence[FileGroup] = ()) -> None
         of = ", of what makes batches" if io.data_coverage is not None else ""
         seen = if_known(coverage, percent, "unknown")
         told += f", coverage of the kernel's own account: {seen}{of}{when}"
-    line(console, "", Text(told, style="dim"), 0)
+    yield Paragraph(told, tone="dim")
     workers = [process for process in io.processes if process.is_worker]
     if partly:
         whose = "the bytes that the kernel counted as read"
         if io.data_coverage is not None and workers:
             counted_bytes = [each.steps_kernel_bytes if when else each.kernel_bytes for each in workers]
             whose += f" by workers{when}, {size(sum(filter(None, counted_bytes)))}"
-        line(console, "not seen", f"{percent(1 - (coverage or 0.0))} of {whose}: {io.unseen_because}")
+        yield Line("not seen", f"{percent(1 - (coverage or 0.0))} of {whose}: {io.unseen_because}")
     # What the kernel counted beside the data: code, and what the training process takes from workers.
     others = [process for process in io.processes if not process.is_worker and process.kernel_bytes]
     unseen = sum((process.kernel_bytes or 0) - (process.traced_bytes or 0) for process in others)
     if workers and unseen >= _UNSEEN_BYTES:
-        line(console, "not data", f"{size(unseen)} read by the training process: code, pipes of its workers")
+        yield Line("not data", f"{size(unseen)} read by the training process: code, pipes of its workers")
 
 
 def chunks_text(chunks: Chunks) -> str:
@@ -217,7 +208,3 @@ def _bytes_read(files: Sequence[FileIo], at_least: str) -> str:
         return "? B"
     some = any(file.maps for file in files) or (at_least and any(file.reads for file in files))
     return (_AT_LEAST if some else "") + size(read_bytes)
-
-
-def _shorten(path: str, width: int) -> str:
-    return path if len(path) <= width else "…" + path[-(width - 1) :]

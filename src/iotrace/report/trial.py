@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from iotrace.report.blocks import Head, Line, lines_of
-from iotrace.report.layout import print_head
-from iotrace.report.screen import print_commands, shown_path
+from iotrace.report.blocks import Commands, Document, Head, Line, lines_of
+from iotrace.report.layout import print_document
+from iotrace.report.screen import shown_path
 from iotrace.trying.results import FAILED, LOOP, PROVEN, RUN, SLOWER, Data, Setting, Trial
 from iotrace.trying.words import BANNERS, said_of
 from iotrace.units import counted, duration, size
@@ -33,8 +33,8 @@ def print_trial(trial: Trial, console: Console) -> None:
         where = f": {left.where}" if left.where else ""
         lines.append(Line("Left", f"{left.text}: {left.why}{where}"))
     lines += [Line("Note", text) for text in trial.warnings]
-    print_head(Head(_TONES.get(trial.kind, "warn"), BANNERS[trial.kind], said, lines), console)
-    print_commands(_next(trial), console)
+    head = Head(_TONES.get(trial.kind, "warn"), BANNERS[trial.kind], said, lines)
+    print_document(Document(head, [[Commands(_next(trial))]]), console)
 
 
 def _setting(each: Setting) -> str:

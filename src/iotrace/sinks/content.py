@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from iotrace.analysis.results import RankReport, Report, Verdict
-from iotrace.report.blocks import Table, of_ranks
+from iotrace.report.blocks import Table, of_ranks, plain_value, write_csv
 from iotrace.report.printing import encode_json
-from iotrace.report.rows import plain_value, write_csv
 from iotrace.report.sweep import write_points
 from iotrace.report.views import VIEWS, tables_of
 from iotrace.session import names

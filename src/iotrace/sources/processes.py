@@ -195,7 +195,7 @@ def read_processes(
     anchors = [_anchors(identity, records) for _, identity, records, *_ in recorded]
     clocks = clocks_of([*anchors, *(sidecar.anchors for sidecar in sidecars)])
     if set(clocks.of_domain) - {clocks.reference, *clocks.links}:
-        from iotrace.sources.kineto.clock_by_collectives import Traced, relate_by_collectives
+        from iotrace.sources.kineto.profiler_traces import Traced, relate_by_collectives
 
         traced = [
             Traced(source.domain, _torch_traces(directory), identity.clock[1], _recordings(records))

@@ -1,17 +1,23 @@
 """One run of the command at one point: ``iotrace run`` in a process of its own, its output kept beside it.
 
 From a point's session to its figures.
+
+How commands are ended, and what ends us: no signal leaves a child, or half of what is cleaned up.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 import numpy as np
@@ -31,7 +37,6 @@ from iotrace.patching.loader import loader_of
 from iotrace.session import names
 from iotrace.sources.records import Ended, Override, Replayed, Threads
 from iotrace.sources.session import open_session
-from iotrace.sweeps.ending import TerminatedError, end, terminated_by_signals
 from iotrace.sweeps.grid import (
     CV2_THREADS,
     LOADER_ARGUMENTS,
@@ -45,6 +50,80 @@ from iotrace.sweeps.grid import (
 )
 from iotrace.sweeps.results import Origin, SweepRun
 from iotrace.units import digits
+
+_TERMINATING = (signal.SIGTERM, signal.SIGHUP)
+_PATIENCE_S = 20.0
+
+
+class TerminatedError(KeyboardInterrupt):
+    """By SIGTERM or SIGHUP, which reached this process alone."""
+
+
+@contextmanager
+def terminated_by_signals() -> Iterator[None]:
+    """Within it SIGTERM and SIGHUP raise `TerminatedError` in the main thread, unless they have a handler."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise TerminatedError
+
+    with _handled(_TERMINATING, terminate, only_default=True):
+        yield
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Within it no signal that ends a program stops the main thread: for what has to be cleaned up."""
+    with _handled((signal.SIGINT, *_TERMINATING), signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _handled(
+    numbers: tuple[signal.Signals, ...],
+    handler: signal.Handlers | object,
+    only_default: bool = False,
+) -> Iterator[None]:
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in numbers}
+        # One that is ignored (nohup) stays so.
+        before = {number: old for number, old in before.items() if not only_default or old == signal.SIG_DFL}
+    for number in before:
+        signal.signal(number, handler)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def end(process: subprocess.Popen[bytes] | subprocess.Popen[str], at_once: bool = True) -> int:
+    """End a command and what it started; it may clean up first. Without `at_once` it knows already.
+
+    Returns its exit code; waits a minute at most.
+    """
+    with undisturbed():
+        if not at_once:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(_PATIENCE_S)
+        process.terminate()
+        try:
+            return process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            for pid in [*_descendants(process.pid), process.pid]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return process.wait()
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes below one, as far as they have not lost their parents."""
+    found = []
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as children:
+                found += [int(child) for child in children.read().split()]
+    return [each for child in found for each in (*_descendants(child), child)]
 
 
 def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:

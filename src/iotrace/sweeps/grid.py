@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from iotrace.errors import UsageError
@@ -116,12 +115,3 @@ def environment_of(command: Sequence[str], params: Mapping[str, str]) -> dict[st
         if name in params and not _holds(command, name)
         for variable in variables
     }
-
-
-def warnings_of(axes: Mapping[str, Sequence[str]], cores: int | None = None) -> list[str]:
-    """What is legal but hardly meant."""
-    available = cores if cores is not None else len(os.sched_getaffinity(0))
-    above = [value for value in axes.get(WORKERS, []) if int(value) > available]
-    if not above:
-        return []
-    return [f"{', '.join(above)} workers on {available} cores: they share cores with the training"]

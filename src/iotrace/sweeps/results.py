@@ -174,7 +174,7 @@ class SweepVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole sweep, as far as it has run."""
+    """The whole sweep, as far as it has run; `warning_codes` are of the rules that warn."""
 
     schema_version: int
     path: str
@@ -185,3 +185,4 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
     ceiling: Ceiling | None
     advice: Advice | None
     warnings: list[str]
+    warning_codes: list[str] = []

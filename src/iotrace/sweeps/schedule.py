@@ -5,20 +5,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
+from iotrace.analysis.rules.facts.sweep import OutcomeFacts
+from iotrace.analysis.rules.model import find_all
 from iotrace.errors import IotraceError, UsageError
 from iotrace.session.masks import masked
 from iotrace.sweeps import cache
 from iotrace.sweeps.execute import Executor, Request, tail
-from iotrace.sweeps.grid import named, warnings_of
+from iotrace.sweeps.grid import WORKERS, named
 from iotrace.sweeps.kept import State, create, load, save
 from iotrace.sweeps.model import Look, Predictor, Seen, look
 from iotrace.sweeps.plan import SweepPlan
-from iotrace.sweeps.results import SCHEMA_VERSION, SweepResult, SweepRun
+from iotrace.sweeps.results import SCHEMA_VERSION, PointResult, SweepResult, SweepRun
 from iotrace.sweeps.rows import base_of, ceiling_of, rows
 from iotrace.sweeps.verdict import advise, choose, verdict_of
 
@@ -152,15 +154,7 @@ class Sweep:
         """What is known so far."""
         found = rows(self.runs, self.plan.points, self.cores, self._predictor())
         ceiling = ceiling_of(self.runs)
-        warnings = [*warnings_of(self.plan.axes, self.cores), *self._state.warnings]
-        failed = next((run for run in self.runs if run.kind == "ceiling" and not run.ok), None)
-        if failed is not None:
-            warnings.append(f"no ceiling: {failed.status}: {failed.reason}")
-        if ended := [named(row.params) for row in found if row.ended]:
-            warnings.append(f"{', '.join(ended)}: iotrace ended the program, which went on without batches")
-        for row in found:
-            if row.status == "ok" and row.reason:
-                warnings.append(f"{named(row.params)}: {row.reason}")
+        warnings = [each for facts in self._outcomes(found) for each in find_all("outcome", facts)]
         choice = choose(found, ceiling, self.plan.repeats)
         return SweepResult(
             schema_version=SCHEMA_VERSION,
@@ -171,8 +165,21 @@ class Sweep:
             points=found,
             ceiling=ceiling,
             advice=advise(choice.point, found, ceiling, self.runs),
-            warnings=warnings,
+            warnings=[each.text for each in warnings],
+            warning_codes=[each.rule for each in warnings],
         )
+
+    def _outcomes(self, found: Sequence[PointResult]) -> Iterator[OutcomeFacts]:
+        workers = [int(value) for value in self.plan.axes.get(WORKERS, [])]
+        yield OutcomeFacts(workers=workers, cpus=self.cores)
+        yield from (OutcomeFacts(cache_problem=problem) for problem in self._state.warnings)
+        for run in self.runs:
+            if run.kind == "ceiling" and not run.ok:
+                yield OutcomeFacts(no_ceiling=True, failed=run.kind, status=run.status, reason=run.reason)
+        yield OutcomeFacts(ended=[named(row.params) for row in found if row.ended])
+        for row in found:
+            if row.status == "ok":
+                yield OutcomeFacts(point=named(row.params), unknown=row.reason)
 
 
 class NoStepsError(IotraceError):

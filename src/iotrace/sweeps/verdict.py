@@ -15,9 +15,9 @@ from iotrace.analysis.rules.facts.sweep import ChoiceFacts, PointFacts, SweepFac
 from iotrace.analysis.rules.model import Finding, find_all
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.grid import WORKERS, asked_of_agent, named
-from iotrace.sweeps.intervals import ratio_interval
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import Advice, Ceiling, Origin, PointResult, SweepRun, SweepVerdict
+from iotrace.sweeps.rows import ratio_interval
 from iotrace.units import counted, digits
 
 _MOSTLY = 0.5

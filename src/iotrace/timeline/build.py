@@ -20,15 +20,21 @@ from iotrace.session.hangs import Hang
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank
 from iotrace.timeline.calls import (
+    MOST_SLICES,
+    DeliveryKey,
+    Detail,
+    batch_flows,
+    blocks,
     call_tracks,
+    chunk_flows,
+    detail_of,
     failure_slices,
     hang_slices,
+    note,
     span_tracks,
     startup_slices,
     within,
 )
-from iotrace.timeline.detail import MOST_SLICES, Detail, blocks, detail_of, note
-from iotrace.timeline.flows import DeliveryKey, batch_flows, chunk_flows
 from iotrace.timeline.kineto import add_torch
 from iotrace.timeline.model import (
     STARTUP,

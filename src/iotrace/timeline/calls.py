@@ -3,18 +3,28 @@
 The track of the start: what the training process was in from its start on, imports module by module.
 
 What ended a run as slices, each failure and what its command took to end; what kept it, each hang.
+
+What a timeline shows in detail: all, or, of more than a browser draws, the steps around the worst wait.
+
+Flows of a timeline: of each batch from its costliest read to the wait for it; of zarr to its chunks.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.failures import shown_until
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.loop.deliveries import Deliveries, Delivery
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Failure
 from iotrace.analysis.startup.imports import imports_of
@@ -24,8 +34,94 @@ from iotrace.session.hangs import Hang
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
-from iotrace.timeline.detail import Detail
-from iotrace.timeline.model import CALL, STARTUP, Args, Slice, Track, file_label, known
+from iotrace.timeline.model import (
+    CALL,
+    STARTUP,
+    Args,
+    Flow,
+    ProcessTracks,
+    Slice,
+    Timeline,
+    Track,
+    file_label,
+    known,
+)
+
+MOST_SLICES = 1_000_000  # of a rank
+_MOST_BLOCKS = 2_000  # that stand for the steps without details
+_OF_A_BATCH = 5  # slices: its wait and arrival, its making, ready, its step
+
+
+class Detail(msgspec.Struct, frozen=True):
+    """The interval ``[start_ns, end_ns)`` that is shown in detail, with the steps that it holds."""
+
+    start_ns: int
+    end_ns: int
+    first_step: int
+    behind_step: int
+
+    def holds(self, start_ns: int, end_ns: int) -> bool:
+        """Whether something touches the interval."""
+        return start_ns < self.end_ns and end_ns > self.start_ns
+
+    def holds_all(self, starts_ns: Times, ends_ns: Times) -> npt.NDArray[np.bool_]:
+        """Mark what touches the interval."""
+        return np.asarray((starts_ns < self.end_ns) & (ends_ns > self.start_ns))
+
+    def holds_batches(self, deliveries: Deliveries) -> npt.NDArray[np.bool_]:
+        """Mark the batches that were made or waited for in the interval."""
+        asked = deliveries["wait_start_ns"]
+        begun = np.where(deliveries.known("taken_ns"), deliveries["taken_ns"], asked)
+        return self.holds_all(np.minimum(begun, asked), deliveries["delivered_ns"])
+
+
+def detail_of(analysis: RankAnalysis, most: int = MOST_SLICES) -> Detail | None:
+    """Choose what is shown in detail; None: all of it, or there are no steps to choose from."""
+    steps, rank = analysis.loop.steps, analysis.rank
+    count = _OF_A_BATCH * sum(len(loader.deliveries) for loader in analysis.loaders)
+    for process in rank.processes:
+        count += len(process.spans) + len(analysis.session.calls_of(process))
+    if count <= most or not len(steps):
+        return None
+    shown = max(1, len(steps) * most // count)
+    # Of the measured steps, as the report's worst batches are: the first one waits for workers to start.
+    measured = np.isin(steps["start_ns"], analysis.kept["start_ns"])
+    worst = int(np.argmax(np.where(measured, steps.wait_ns, -1) if measured.any() else steps.wait_ns))
+    first = max(0, min(worst - shown // 2, len(steps) - shown))
+    return Detail(steps[first].start_ns, steps[first + shown - 1].end_ns, first, first + shown)
+
+
+def note(detail: Detail, steps: StepTable) -> Track:
+    """Say in the timeline where there are no details, and what stands there."""
+    size = block_size(detail, steps)
+    shown = f"{detail.behind_step - detail.first_step:,} of {len(steps):,} steps are shown in detail"
+    text = f"{shown}; here blocks of {size:,} steps stand for them"
+    parts = ((steps[0].start_ns, detail.start_ns), (detail.end_ns, steps[-1].end_ns))
+    return Track("not in detail", [Slice(*part, text, "note") for part in parts if part[0] < part[1]])
+
+
+def block_size(detail: Detail, steps: StepTable) -> int:
+    """How many steps a block stands for."""
+    return -(-(len(steps) - detail.behind_step + detail.first_step) // _MOST_BLOCKS) or 1
+
+
+def blocks(detail: Detail, steps: StepTable) -> list[Slice]:
+    """Sum up the steps that are not shown in detail."""
+    size = block_size(detail, steps)
+    found = []
+    for part in (range(detail.first_step), range(detail.behind_step, len(steps))):
+        for first in part[::size]:
+            own = steps[first : min(first + size, part.stop)]
+            name = f"{len(own):,} steps from {first:,} on"
+            args: Args = {
+                "steps": len(own),
+                "step_ms": int(own.duration_ns.sum()) / len(own) / 1e6,
+                "wait_ms": int(own.wait_ns.sum()) / len(own) / 1e6,
+                "longest_ms": int(own.duration_ns.max()) / 1e6,
+            }
+            found.append(Slice(own[0].start_ns, own[-1].end_ns, name, "steps", args))
+    return found
+
 
 _CATEGORIES = {
     names.KIND_ITEM: "dataset",
@@ -176,3 +272,111 @@ def hang_slices(analysis: RankAnalysis, hangs: Sequence[Hang]) -> list[Slice]:
         name = f"{hang.kind}: {own.text}"[:_LONGEST_NAME]
         found.append(Slice(told_ns - hang.waited_ns, end_ns, name, "hang", dict(args)))
     return found
+
+
+DeliveryKey = tuple[int, int]  # loader, and number of the delivery
+
+_ZARR_ACCESS = "zarr.Array.__getitem__"
+
+
+def batch_flows(
+    analysis: RankAnalysis,
+    arrivals: dict[DeliveryKey, Slice],
+    ready: dict[DeliveryKey, Slice],
+    timeline: Timeline,
+) -> list[Flow]:
+    """Make a flow per delivered batch: its costliest read, the ready batch, the wait that it ended.
+
+    `arrivals` has the slice of each wait, or of the part of it that followed the batch's production.
+    """
+    reads = _reads_by_process(analysis, timeline)
+    flows = []
+    shown: dict[int, list[int]] = defaultdict(list)
+    for loader_number, number in ready:
+        shown[loader_number].append(number)
+    for loader in analysis.loaders:
+        for delivery in loader.deliveries[np.array(sorted(shown[loader.number]), np.int64)]:
+            batch = ready.get((loader.number, delivery.number))
+            if batch is None:
+                continue
+            read = _costliest(reads.get(delivery.pid or analysis.rank.main.pid, []), delivery)
+            wait = arrivals.get((loader.number, delivery.number))
+            stops = [item for item in (read, batch, wait) if item is not None and item.end_ns > item.start_ns]
+            if len(stops) > 1:
+                times = [item.start_ns for item in stops[:-1]]
+                # A wait that began before the batch was ready: the batch arrives within it.
+                times.append(max(stops[-1].start_ns, *times))
+                flows.append(Flow(f"batch {delivery.index}", list(zip(stops, times, strict=True))))
+    return flows
+
+
+def _reads_by_process(analysis: RankAnalysis, timeline: Timeline) -> dict[int, list[Slice]]:
+    """Find per pid the slices that read, in order of time: POSIX reads and read paths."""
+    found = {}
+    for process, tracks in zip(analysis.rank.processes, timeline.processes, strict=True):
+        slices = [
+            item
+            for track in tracks.tracks
+            for item in track.slices
+            if item.end_ns > item.start_ns
+            and (item.category == "read path" or (item.category == "POSIX" and "read" in item.name))
+        ]
+        found[process.pid] = sorted(slices, key=lambda item: item.start_ns)
+    return found
+
+
+def _costliest(reads: list[Slice], delivery: Delivery) -> Slice | None:
+    """Find the longest read inside the batch's production: a read path, which holds its calls, if any."""
+    if delivery.taken_ns is None or delivery.prepared_ns is None:
+        return None
+    first = bisect_left(reads, delivery.taken_ns, key=lambda item: item.start_ns)
+    last = bisect_left(reads, delivery.prepared_ns, key=lambda item: item.start_ns)
+    return max(reads[first:last], key=lambda item: item.end_ns - item.start_ns, default=None)
+
+
+def chunk_flows(process: ProcessTracks) -> list[Flow]:
+    """Make a flow from each access of a zarr array to each chunk: zarr 3 reads them on threads of its own.
+
+    It ends at the first read (else the open) of the chunk's file by another thread, within the access.
+    """
+    accesses = [
+        (item, track.tid)
+        for track in process.tracks
+        for item in track.slices
+        if item.args is not None and item.args.get(CALL) == _ZARR_ACCESS
+    ]
+    if not accesses:
+        return []
+    # Perfetto binds no flow to a slice without length.
+    calls = sorted(
+        (
+            (item, track.tid)
+            for track in process.tracks
+            for item in track.slices
+            if item.category == "POSIX" and item.end_ns > item.start_ns and _preference(item) is not None
+        ),
+        key=lambda call: call[0].start_ns,
+    )
+    flows = []
+    for access, tid in accesses:
+        first = bisect_left(calls, access.start_ns, key=lambda call: call[0].start_ns)
+        last = bisect_left(calls, access.end_ns, key=lambda call: call[0].start_ns)
+        below = f"{(access.args or {})['file']}/"
+        chosen: dict[str, Slice] = {}
+        for call, call_tid in calls[first:last]:
+            file = str((call.args or {})["file"])
+            if call_tid != tid and file.startswith(below):
+                best = chosen.get(file)
+                if best is None or (_preference(call) or 0) < (_preference(best) or 0):
+                    chosen[file] = call
+        flows += [
+            Flow("chunk", [(access, access.start_ns), (call, call.start_ns)]) for call in chosen.values()
+        ]
+    return flows
+
+
+def _preference(call: Slice) -> int | None:
+    """Rank the calls at which a flow may end: a read before an open; nothing else is an end."""
+    if "read" in call.name:
+        return 0
+    return 1 if "open" in call.name else None

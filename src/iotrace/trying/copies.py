@@ -16,7 +16,7 @@ import msgspec
 from iotrace.analysis.results import CHUNKS, LIGHTER, ROW_GROUPS, UNPACKED, Change, ChunkedArray, Report
 from iotrace.errors import IotraceError
 from iotrace.session import names
-from iotrace.sweeps.ending import end, undisturbed
+from iotrace.sweeps.execute import end, undisturbed
 from iotrace.trying.results import Data
 from iotrace.units import size
 

@@ -12,8 +12,8 @@ from statistics import median
 import msgspec
 
 from iotrace.analysis.resampling import T95, T995
-from iotrace.sweeps.intervals import paired_ratio, pairs_of
 from iotrace.sweeps.results import SweepRun
+from iotrace.sweeps.rows import paired_ratio, pairs_of
 from iotrace.trying.results import LOOP, NO_HELP, PROVEN, SLOWER, UNCLEAR, Gain
 
 FEWEST_PAIRS = 3

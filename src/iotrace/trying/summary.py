@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from iotrace.analysis.results import Report
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.grid import LOADER_ARGUMENTS, WORKERS
-from iotrace.sweeps.intervals import pairs_of
 from iotrace.sweeps.results import SweepRun
+from iotrace.sweeps.rows import pairs_of
 from iotrace.trying.fixes import Choice, told_of
 from iotrace.trying.proof import Found, times_of
 from iotrace.trying.results import PROVEN, Runs, Setting, Trial

@@ -17,8 +17,7 @@ from iotrace.errors import IotraceError, UsageError
 from iotrace.session.manifest import write_document
 from iotrace.session.masks import masked
 from iotrace.sources.session import open_session
-from iotrace.sweeps.ending import terminated_by_signals, undisturbed
-from iotrace.sweeps.execute import Executor, execute
+from iotrace.sweeps.execute import Executor, execute, terminated_by_signals, undisturbed
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.schedule import Sweep, open_sweep

@@ -88,9 +88,8 @@ def _report(task: Task, directory: Path) -> Done:
 
 
 def _write_view(directory: Path, name: str, tables: Sequence[Table]) -> None:
-    from iotrace.report.blocks import whose
+    from iotrace.report.blocks import as_json, whose, write_csv
     from iotrace.report.printing import encode_json
-    from iotrace.report.rows import as_json, write_csv
 
     shown = [_shown(table, of) for table, of in zip(tables, whose(tables), strict=True)]
     (directory / f"{name}.shown").write_bytes(encoded(shown))

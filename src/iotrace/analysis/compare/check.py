@@ -70,6 +70,7 @@ def check(
     told = [(each.level, Finding(what=what, text=each.text, code=each.rule)) for what, each in found]
     worse = [each for level, each in told if level != UNKNOWN]
     untold = [each for level, each in told if level == UNKNOWN]
+    warnings = [*_warnings("session", sessions), *_warnings("baseline", baselines)]
     return Check(
         schema_version=SCHEMA_VERSION,
         ok=not worse,
@@ -83,18 +84,18 @@ def check(
         comparison=comparison,
         sessions=[session.path for session in sessions],
         baselines=[baseline.path for baseline in baselines],
-        warnings=[*_untrusted("session", sessions), *_untrusted("baseline", baselines)],
+        warnings=[each.text for each in warnings],
+        warning_codes=[each.rule for each in warnings],
     )
 
 
-def _untrusted(name: str, sides: Sequence[Basis]) -> Iterator[str]:
+def _warnings(name: str, sides: Sequence[Basis]) -> Iterator[Judged]:
     """Warn of sessions that were measured beside other programs, or whose figures say little."""
     for side in sides:
-        trust, why = side.verdict.trust, busy(side)
-        if why is None and trust.level == BAD:
-            why = next(iter(trust.reasons), "its figures say little")
-        if why is not None:
-            yield f"{name} {side.path}: {why}"
+        trust = side.verdict.trust
+        distrusted = next(iter(trust.reasons), "its figures say little") if trust.level == BAD else ""
+        facts = CheckFacts(side=f"{name} {side.path}", side_busy=busy(side), side_distrusted=distrusted)
+        yield from find_all("check", facts)
 
 
 def _of_most(found: Sequence[Condition]) -> Condition:

@@ -152,7 +152,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     `session` and `baseline` are those in the middle, by the length of their steps, where there are several:
     of them are the fields of the comparison, each None without a baseline; its stages are of all.
-    `warnings`: sessions and baselines that were measured beside other programs, or say little by themselves.
+    `warnings`: sessions and baselines that were measured beside other programs, or say little by themselves;
+    `warning_codes` are of the rules that say so.
     """
 
     schema_version: int
@@ -173,6 +174,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str] = []
     baselines: list[str] = []
     warnings: list[str] = []
+    warning_codes: list[str] = []
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from iotrace.analysis.device.modules import is_line_of_program
 from iotrace.analysis.device.stream_waits import Queues
 from iotrace.analysis.intervals import Coverage, Intervals, distinct, innermost, intersect, length, union
 from iotrace.analysis.results import IdlePart, IdleTime
-from iotrace.sources.kineto.kinds import Kind, step_of
+from iotrace.sources.kineto.collectives import Kind, step_of
 from iotrace.sources.kineto.trace import Column
 
 CAUSES = (

@@ -112,7 +112,7 @@ def figures_of(kind: type[msgspec.Struct]) -> Sequence[Figure]:
             if isinstance(about, msgspec.Meta) and about.extra is not None:
                 kinds = get_args(value) if isinstance(value, UnionType) else (value,)
                 own = {"name": field.encode_name, "attribute": field.name, "may_be_null": type(None) in kinds}
-                is_text = any(kind is str or get_origin((*get_args(kind), None)[0]) is list for kind in kinds)
+                is_text = any(kind in (str, list[str]) or get_origin((*get_args(kind), None)[0]) is list for kind in kinds)
                 unit = about.extra["unit"] or _unit_of(field.name)
                 found.append(Figure(**{**about.extra, **own, "unit": unit, "is_text": is_text}))
     return found

@@ -29,7 +29,7 @@ BOUNDS = {
     "device": "Shares are those of the traced window.",
     "trust": "Of a pair of bounds the first is for `caution`, the second for `bad`.",
     "run": "",
-    **dict.fromkeys(("capture", "forecast", "check", "sweep", "setting", "point", "choice"), ""),
+    **dict.fromkeys(("capture", "forecast", "check", "sweep", "outcome", "setting", "point", "choice"), ""),
 }
 _REMEDY = "Remedy: "
 

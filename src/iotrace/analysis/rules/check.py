@@ -1,6 +1,6 @@
 """What is worse than in a baseline, and of what that is not clear: what `iotrace check` concludes.
 
-What is not clear has the level ``unknown``.
+What is not clear has the level ``unknown``, what to know beside it ``warning``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from iotrace.analysis.compare.results import Comparison, Condition
 from iotrace.analysis.rules.facts.check import CheckFacts
-from iotrace.analysis.rules.model import UNKNOWN, Finding, rule
+from iotrace.analysis.rules.model import UNKNOWN, WARNING, Finding, rule
 from iotrace.units import digits, size
 
 _STAGE: dict[str, Any] = {
@@ -172,6 +172,34 @@ def baseline_held_up(facts: CheckFacts) -> Iterator[Finding]:
     """Other programs held the baseline up, which hides what got slower since."""
     if facts.held_up:
         yield _judged("the step", f"in the baseline {facts.held_up}")
+
+
+@rule(
+    "IO959",
+    "checked-beside-others",
+    "check",
+    fires=[{"side": "session run-0", "side_busy": "other programs took 50 % of the CPUs"}],
+    silent=[{"side": "session run-0"}],
+)
+def checked_beside_others(facts: CheckFacts) -> Iterator[Finding]:
+    """A session or a baseline was measured beside other programs: its times are not its own alone."""
+    if facts.side_busy:
+        yield Finding(level=WARNING, text=f"{facts.side}: {facts.side_busy}")
+
+
+@rule(
+    "IO960",
+    "checked-figures-say-little",
+    "check",
+    fires=[{"side": "baseline run-2", "side_distrusted": "3 steps measured"}],
+    silent=[
+        {"side": "baseline run-2", "side_busy": "others were busy", "side_distrusted": "3 steps measured"}
+    ],
+)
+def checked_figures_say_little(facts: CheckFacts) -> Iterator[Finding]:
+    """The figures of a session or of a baseline are not to be relied on, as its report says."""
+    if facts.side_distrusted and not facts.side_busy:
+        yield Finding(level=WARNING, text=f"{facts.side}: {facts.side_distrusted}")
 
 
 def _judged(text: str, why: str | None) -> Finding:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.rules.facts.host import Demand, HostFacts
 from iotrace.doctor.results import Check, judged, ok
-from iotrace.launch.telemetry.cgroups import groups_of, memory_use, read_own, read_text
+from iotrace.launch.telemetry.procfs import groups_of, memory_use, read_own, read_text
 from iotrace.units import size
 
 

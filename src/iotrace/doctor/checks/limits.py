@@ -11,7 +11,7 @@ import psutil
 
 from iotrace.analysis.rules.facts.host import Demand, HostFacts
 from iotrace.doctor.results import Check, judged
-from iotrace.launch.telemetry.cgroups import groups_of, read_own, read_text
+from iotrace.launch.telemetry.procfs import groups_of, read_own, read_text
 from iotrace.units import counted, size
 
 SHM = "/dev/shm"

@@ -27,12 +27,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from iotrace.launch.telemetry import Record, amd, level_zero, nvml
-from iotrace.launch.telemetry.cgroups import mounts_with_files, read_own
 from iotrace.launch.telemetry.clock_exchange import ClockExchange
 from iotrace.launch.telemetry.gpus import Device, DevicePoller, Emit
 from iotrace.launch.telemetry.hangs.telling import store, tell_launcher
 from iotrace.launch.telemetry.hangs.watch import HangWatch
-from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, read_stat
+from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, mounts_with_files, read_own, read_stat
 from iotrace.launch.telemetry.size_limit import SizeLimit
 from iotrace.launch.telemetry.system import Memory, System, numa_nodes
 from iotrace.launch.telemetry.tree import Lists, Tree

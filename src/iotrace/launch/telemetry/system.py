@@ -9,25 +9,23 @@ from contextlib import suppress
 from glob import glob
 
 from iotrace.launch.telemetry import Record
-from iotrace.launch.telemetry.cgroups import (
+from iotrace.launch.telemetry.procfs import (
+    PAGE_BYTES,
+    ProcFile,
     groups_of,
     groups_v1,
     groups_v2,
     memory_use,
-    parse_quota,
-    parse_refaults,
-    read_own,
-)
-from iotrace.launch.telemetry.procfs import (
-    PAGE_BYTES,
-    ProcFile,
     parse_cpus,
     parse_disks,
     parse_memory,
     parse_net,
     parse_pressure,
+    parse_quota,
+    parse_refaults,
     parse_rollup,
     read_file,
+    read_own,
 )
 
 _PRESSURES = ("cpu", "memory", "io")

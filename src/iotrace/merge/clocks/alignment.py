@@ -16,8 +16,7 @@ from iotrace.analysis.device.collectives import APART_NS, RankOfJob, why_not_one
 from iotrace.merge.input import ClockLink, Input
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile, MergeError
 from iotrace.merge.survey import BY_ORDER, Survey
-from iotrace.sources.clocks.clock_map import ClockMap, Fit, fit
-from iotrace.sources.clocks.session_clock import Recording, step_text
+from iotrace.sources.clocks.session_clock import ClockMap, Fit, Recording, fit, step_text
 from iotrace.units import time_span
 
 _FEWEST_MATCHES = 3

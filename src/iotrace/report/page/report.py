@@ -11,7 +11,7 @@ from iotrace.analysis.results import RankReport, Report
 from iotrace.analysis.results.top import RankColumns
 from iotrace.report import tables
 from iotrace.report.blocks import Table
-from iotrace.report.page import charts, sections, tiles
+from iotrace.report.page import charts, sections
 from iotrace.report.page.render import WORDS, render
 from iotrace.report.page.sections import step_parts
 from iotrace.report.screen import fact_rows, following, head_of, opened
@@ -22,7 +22,7 @@ from iotrace.report.words import who_failed
 _MOST_ROWS, _MOST_OF_RUN = 20, 100  # of a view, of another table
 # What the page shows of its rank, by the names in its template.
 _OF_RANK = {
-    "tiles": tiles.treemap,
+    "tiles": charts.treemap,
     "files": sections.files_table,
     "parts": step_parts,
     "loaders": sections.loaders,
@@ -78,7 +78,7 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         "about": about(report),
     }
     shown |= {name: make(rank) if rank is not None else None for name, make in _OF_RANK.items()}
-    shown["tiles_height"] = tiles.treemap_height(shown["tiles"] or [])
+    shown["tiles_height"] = charts.treemap_height(shown["tiles"] or [])
     shown["machine"] = bool(shown["sparks"] or shown["processes"] or shown["gpus"])
     return render(
         "report.html",

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from iotrace.analysis.page.costs import io_tree
 from iotrace.analysis.results import FileCost, FileIo, IdleByModule, Imbalance, RankReport, Report
 from iotrace.analysis.results.top import RankColumns
-from iotrace.report.blocks import Field, Table, cells_of
-from iotrace.report.layout import middle_cut
+from iotrace.report.blocks import Bar, Bars, Field, Table, cells_of
+from iotrace.report.printing import middle_cut
 from iotrace.report.terminal import loader_text
 from iotrace.report.terminal_system import gpu_label, gpu_text
 from iotrace.report.views.device import CLASSES
@@ -208,23 +208,21 @@ def _order(text: str, row: Any, field: Field) -> float | str | None:
 _ROLE_NAMES = {"cpu_op": "CPU operators", "dataloader": "data loader"}
 
 
-def step_parts(rank: RankReport) -> list[dict[str, Any]]:
-    """What a step is made of, in tables of bars: by phase, as profiled, what idled the device and where."""
+def step_parts(rank: RankReport) -> list[Bars]:
+    """What a step is made of, as bars: by phase, as profiled, what idled the device and where."""
     tables = []
     known = step_parts_ms(rank)
     if len(known) > 1:
         source = "by events of the device" if rank.phases_source == "device_events" else "by the host's clock"
-        tables.append(
-            _bar_table("A step, in ms", known, f"Mean of {rank.steps.count} measured steps, {source}.")
-        )
+        tables.append(_bars("A step, in ms", known, f"Mean of {rank.steps.count} measured steps, {source}."))
     if rank.breakdown_ms is not None and sum(rank.breakdown_ms.values()) > 0:
         note = f"Mean of {rank.breakdown_steps} profiled steps: profiling slows a step, look at the shares."
         named = {_ROLE_NAMES.get(role, role): ms for role, ms in rank.breakdown_ms.items() if ms > 0}
-        tables.append(_bar_table("As torch.profiler saw it, in ms", named, note))
-    return tables + _device_tables(rank)
+        tables.append(_bars("As torch.profiler saw it, in ms", named, note))
+    return tables + _device_bars(rank)
 
 
-def _device_tables(rank: RankReport) -> list[dict[str, Any]]:
+def _device_bars(rank: RankReport) -> list[Bars]:
     found = rank.accelerator
     if found is None or not found.span_us:
         return []
@@ -239,20 +237,20 @@ def _device_tables(rank: RankReport) -> list[dict[str, Any]]:
     if found.comm_us and found.comm_comp_overlap_pct is not None:
         note += f" {found.comm_comp_overlap_pct:.0f} % of the communication ran during compute."
     seen = {name: us for name, us in device.items() if us > 0}
-    tables = [_share_table("The device, % of the traced time", seen, whole_us, note)]
+    tables = [_shares("The device, % of the traced time", seen, whole_us, note)]
     if found.idle_us:
         idle = {CLASSES.get(name, name): us for name, us in found.idle_by_class_us.items() if us > 0}
-        tables.append(_share_table("The device idled for, %", idle, whole_us, ""))
+        tables.append(_shares("The device idled for, %", idle, whole_us, ""))
         modules = {_kernels(one): one.idle_us for one in found.idle_by_module[:12] if one.idle_us > 0}
         if modules:
-            tables.append(_share_table("The device idled before kernels of, %", modules, whole_us, ""))
+            tables.append(_shares("The device idled before kernels of, %", modules, whole_us, ""))
         comm = {
             _kernels(one): one.comm_us
             for one in sorted(found.idle_by_module, key=lambda one: -one.comm_us)[:8]
             if one.comm_us > 0
         }
         if comm:
-            tables.append(_share_table("Communication launched by, %", comm, whole_us, ""))
+            tables.append(_shares("Communication launched by, %", comm, whole_us, ""))
     return tables
 
 
@@ -260,17 +258,12 @@ def _kernels(found: IdleByModule) -> str:
     return f"{found.module}, {found.phase}" if found.module else found.phase
 
 
-def _share_table(title: str, values_us: dict[str, float], whole_us: float, note: str) -> dict[str, Any]:
+def _shares(title: str, values_us: dict[str, float], whole_us: float, note: str) -> Bars:
     """Shares of the traced time: totals would stand beside figures of one step."""
-    return _bar_table(title, {name: 100 * us / whole_us for name, us in values_us.items()}, note)
+    return _bars(title, {name: 100 * us / whole_us for name, us in values_us.items()}, note)
 
 
-def _bar_table(title: str, values: dict[str, float], note: str) -> dict[str, Any]:
+def _bars(title: str, values: dict[str, float], note: str) -> Bars:
     most = max(values.values(), default=0.0) or 1.0
     least = 0.002 * most  # what would be no bar
-    rows = [
-        {"name": name, "value": value, "text": fixed(value, most), "width": f"{100 * value / most:.2f}"}
-        for name, value in values.items()
-        if value >= least
-    ]
-    return {"title": title, "rows": rows, "note": note}
+    return Bars(title, [Bar(name, of, [fixed(of, most)]) for name, of in values.items() if of >= least], note)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Raw
 
-from iotrace.sources.chrome.event import KEYS, OPAQUE, Event, carried, encode_number, rests_ps, us_to_ns
+from iotrace.sources.chrome.batch import KEYS, OPAQUE, Event, carried, encode_number, rests_ps, us_to_ns
 from iotrace.sources.chrome.json_text import show
 
 # Where an event may begin again behind a damaged one.

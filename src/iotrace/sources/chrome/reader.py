@@ -19,11 +19,9 @@ from typing import Any, Generic
 import msgspec
 
 from iotrace.sources.chrome import json_text
-from iotrace.sources.chrome.batch import EventBatch
-from iotrace.sources.chrome.compiled_scan import END, MORE, ODD, Events, Scan
-from iotrace.sources.chrome.decoder import decode
-from iotrace.sources.chrome.event import Event
+from iotrace.sources.chrome.batch import Event, EventBatch
 from iotrace.sources.chrome.lenient_decoder import LONGEST_EVENT, event_of, objects, plain
+from iotrace.sources.chrome.scan import END, MORE, ODD, Events, Scan, decode
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NEXT_DOCUMENT = re.compile(rb"\}\s*\{(?=[^{}]*$)")  # the last one before some keys

@@ -3,6 +3,8 @@
 A log is one JSON object a line. 1.x begins with ``[``, writes phases as letters and may put numbers in
 quotes; 2.x writes phases as numbers. What stops a program may cut a log anywhere: every line that can be
 read is read, the others are counted.
+
+dftracer's logs as batches of Chrome events, hashes resolved from a pool over all inputs.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from iotrace.session import names
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.chrome import json_text
-from iotrace.sources.chrome.event import KEYS, Times
+from iotrace.sources.chrome.batch import KEYS, Event, EventBatch, Times, encode_number
 from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
 
 # The phases of 2.x; 3 is a sum over calls, with a start and a duration.
@@ -229,3 +231,33 @@ def spelled_out(args: Mapping[str, Any], pool: Mapping[str, str]) -> dict[str, A
 
 
 _SPELLED = {"fhash": "file", "hhash": "host"}
+
+
+class DftracerReader(LineReader):
+    """Reads one log; `pool` holds the names behind the hashes."""
+
+    def __init__(self, pool: Mapping[str, str]) -> None:
+        super().__init__()
+        self._pool = pool
+
+    def batches(self, blocks: Iterable[bytes]) -> Iterator[EventBatch]:
+        """Yield the events of the log, in order."""
+        for batch in self.read(blocks):
+            events = [self._event(line) for line in batch.lines]
+            may_bind = bool(batch.extra)
+            yield EventBatch(events, batch.start_ns, batch.duration_ns, batch.extra, may_bind)
+
+    def _event(self, line: Line) -> Event:
+        event = Event(ph=phase_of(line), name=line.name, cat=line.cat, pid=line.pid, tid=line.tid)
+        if line.dur is not UNSET:
+            event.dur = 0
+        # Chrome's format has no key for a type, and another meaning for an id: both become arguments.
+        args: dict[str, Any] = {}
+        if line.id is not UNSET:
+            args["id"] = line.id
+        if line.type is not UNSET:
+            args["type"] = line.type
+        if line.args is not UNSET:
+            args |= line.args
+        event.args = Raw(encode_number(spelled_out(args, self._pool)))
+        return event

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET, Raw
 
-from iotrace.sources.chrome.batch import EventBatch
-from iotrace.sources.chrome.event import Event
+from iotrace.sources.chrome.batch import Event, EventBatch
 
 # The integers among an event's arguments, in the order of columns.c; torch spells the external id twice.
 # On Intel's devices streams are queues of SYCL.

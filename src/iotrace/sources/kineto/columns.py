@@ -15,11 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace import compiled
-from iotrace.sources.chrome.batch import EventBatch
-from iotrace.sources.chrome.compiled_scan import LARGEST_TEXT, ODD, Scanned
-from iotrace.sources.chrome.event import pair
+from iotrace.sources.chrome.batch import EventBatch, pair
 from iotrace.sources.chrome.json_text import CONTROLS
-from iotrace.sources.kineto.collectives import Collective, collective_of
+from iotrace.sources.chrome.scan import LARGEST_TEXT, ODD, Scanned
+from iotrace.sources.kineto.collectives import (
+    Collective,
+    collective_of,
+    flow_category,
+    has_values,
+    is_collective_range,
+    is_synchronisation,
+)
 from iotrace.sources.kineto.column_batch import (
     BETWEEN,
     EVENT,
@@ -34,12 +40,6 @@ from iotrace.sources.kineto.column_batch import (
     decoded_columns,
     more_details,
     number_or_text,
-)
-from iotrace.sources.kineto.kinds import (
-    flow_category,
-    has_values,
-    is_collective_range,
-    is_synchronisation,
 )
 from iotrace.sources.kineto.trace import MEMORY, Events, Flows, Memory
 

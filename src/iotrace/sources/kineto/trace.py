@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from iotrace.sources.kineto.collectives import Collective
+from iotrace.sources.kineto.collectives import Collective, Kind, kind_of
 from iotrace.sources.kineto.column_batch import BETWEEN, MORE_TEXTS, TEXTS, Thread
-from iotrace.sources.kineto.kinds import Kind, kind_of
 
 Column = npt.NDArray[np.int64]
 MEMORY = "[memory]"  # the name of the instants of memory

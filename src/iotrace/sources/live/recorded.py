@@ -4,6 +4,8 @@ Nothing is held back in the program: on the host that looks, a process's calls a
 it makes none. Of another host's process they are known as far as its file has come here.
 
 One process's file of our recorder, read as it grows: its newest bursts, and the names of their files.
+
+How far the POSIX calls of a process are known while it runs.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -26,7 +29,6 @@ from iotrace.session.reading import open_regular
 from iotrace.session.recorded import BURST_BYTES, BURSTS_BYTES, Head, Record, Walk
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.session_clock import Clock, Times
-from iotrace.sources.live.known import Known
 from iotrace.sources.posix_calls import PosixCalls, as_integers
 from iotrace.sources.recorder.layout import (
     BLOCKS_OF,
@@ -40,6 +42,30 @@ from iotrace.sources.recorder.layout import (
 )
 from iotrace.sources.recorder.reader import CallTable, recorded_files
 from iotrace.sources.records import Identity
+
+
+class Known(msgspec.Struct):
+    """From when to when the calls of a process are known without a gap, in ns."""
+
+    since_ns: int
+    until_ns: int
+
+
+class NewestCalls(Protocol):
+    """The newest calls in a session's files, whoever recorded them."""
+
+    def poll(self, directories: Iterable[Path]) -> None:
+        """Read what the files in `directories` grew by; of much the newest."""
+
+    def known_of(self, identity: Identity, clock: Clock) -> Known | None:
+        """How far a process's calls are known, in the session's time; None where nothing is."""
+
+    def forget(self, clocks: Clocks, before_ns: int) -> None:
+        """Give up the calls that ended before `before_ns` of the session's time."""
+
+    def calls(self, clocks: Clocks) -> PosixCalls:
+        """The calls that are still known, in the session's time."""
+
 
 GROWS_NS = 2_000_000  # a burst lasts 1 ms at most: one that is older grows no more
 _MANY_CHUNKS = 64  # of threads that have ended, most of them

@@ -23,9 +23,8 @@ from iotrace.sources.clocks.anchors import Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
 from iotrace.sources.dftracer.call_reader import CallTable, Index
 from iotrace.sources.dftracer.lines import LineReader, pool_of
-from iotrace.sources.live.known import Known, NewestCalls
 from iotrace.sources.live.process import LiveProcess, LiveSidecar, Tail
-from iotrace.sources.live.recorded import LiveRecorded
+from iotrace.sources.live.recorded import Known, LiveRecorded, NewestCalls
 from iotrace.sources.paths import Paths
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE, Process

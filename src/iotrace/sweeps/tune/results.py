@@ -46,7 +46,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TuneResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole search, as far as it has run. `stopped`: why it ended."""
+    """The whole search, as far as it has run. `stopped`: why it ended; `warning_codes` are of rules."""
 
     schema_version: int
     path: str
@@ -62,3 +62,4 @@ class TuneResult(msgspec.Struct, frozen=True, kw_only=True):
     no_effect: list[NoEffect]
     refused: list[Refused]
     warnings: list[str]
+    warning_codes: list[str] = []

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from iotrace.analysis.results import OK, Fix, Trust
+from iotrace.analysis.rules.facts.sweep import OutcomeFacts
 from iotrace.analysis.rules.model import find_all
 from iotrace.session.masks import masked
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import tail
 from iotrace.sweeps.grid import IN_ORDER, WORKERS, named
-from iotrace.sweeps.intervals import paired_ratio, ratio_interval
 from iotrace.sweeps.results import Ceiling, PointResult, SweepVerdict
-from iotrace.sweeps.rows import ceiling_of, rows
+from iotrace.sweeps.rows import ceiling_of, paired_ratio, ratio_interval, rows
 from iotrace.sweeps.tune.candidates import key_of
 from iotrace.sweeps.tune.results import SCHEMA_VERSION, Best, NoEffect, Setting, TuneResult
 from iotrace.sweeps.tune.search import Search
 from iotrace.sweeps.verdict import facts_of, trust_of
-from iotrace.units import counted, digits, percent
+from iotrace.units import counted, digits
 
 _LONGEST = 120  # of a program's last line
 _HARDLY = 1.05  # times as fast: what is less at most is no advice
@@ -42,6 +42,7 @@ def result_of(search: Search) -> TuneResult:
     if own is not None and told is not None and (hardly := _hardly(told)) is not None:
         no_effect = [hardly, *no_effect]
         best, told = own, _best(search, own, own)
+    warnings = [each for facts in _outcomes(search, best, found) for each in find_all("outcome", facts)]
     return TuneResult(
         schema_version=SCHEMA_VERSION,
         path=str(sweep.directory),
@@ -56,7 +57,8 @@ def result_of(search: Search) -> TuneResult:
         runs=found,
         no_effect=no_effect,
         refused=search.refused,
-        warnings=list(_warnings(search, best, found)),
+        warnings=[each.text for each in warnings],
+        warning_codes=[each.rule for each in warnings],
     )
 
 
@@ -167,28 +169,29 @@ def _trust(found: Sequence[PointResult], search: Search, ceiling: Ceiling | None
     return Trust(level=OK, reasons=[f"{counted(facts.runs, 'run')} of {counted(len(good), 'setting')}"])
 
 
-def _warnings(search: Search, best: PointResult | None, found: Sequence[PointResult]) -> Iterator[str]:
+def _outcomes(
+    search: Search, best: PointResult | None, found: Sequence[PointResult]
+) -> Iterator[OutcomeFacts]:
     seen = search.seen.get("")
     changed = best.params if best is not None else {}
-    if seen is not None and seen.iterable and WORKERS in changed:
-        yield (
-            "an IterableDataset: with other workers the order of samples, and results, may differ; where it "
-            "does not divide them by get_worker_info(), each worker yields all of them"
-        )
-    if IN_ORDER in changed:
-        yield "in_order=False: the order of batches, and results, may differ from run to run"
-    if seen is not None and seen.pipeline is None:
-        yield f"no setting was predicted: {seen.why}"
+    yield OutcomeFacts(
+        iterable=seen is not None and bool(seen.iterable) and WORKERS in changed,
+        out_of_order=IN_ORDER in changed,
+        not_predicted=seen.why if seen is not None and seen.pipeline is None else "",
+    )
     for run in search.sweep.runs:
         if not run.ok:
-            what = named(run.params) or "as it is" if run.kind == "point" else run.kind
             said = tail(run).split("\n") if run.status == "failed" else []
             last = next((line.strip() for line in reversed(said) if line.strip()), "")
-            yield f"{what}: {run.status}: {run.reason}" + (f": {last[:_LONGEST]}" if last else "")
+            yield OutcomeFacts(
+                failed=named(run.params) or "as it is" if run.kind == "point" else run.kind,
+                status=run.status,
+                reason=run.reason,
+                last_line=last[:_LONGEST],
+            )
     missed = [
         abs(row.per_second / row.predicted_per_second - 1)
         for row in found
         if row.per_second and row.predicted_per_second
     ]
-    if missed and max(missed) > 0.1:
-        yield f"the model missed a setting that was then measured by {percent(max(missed))}"
+    yield OutcomeFacts(missed_fraction=max(missed, default=None))

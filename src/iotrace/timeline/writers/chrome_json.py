@@ -15,10 +15,8 @@ from msgspec import Raw
 
 from iotrace import compiled
 from iotrace.sources.byte_stream import CHUNK_BYTES, Progress, append, silent
-from iotrace.sources.chrome.batch import Batch, EventBatch
-from iotrace.sources.chrome.compiled_scan import KEYS
-from iotrace.sources.chrome.event import Event, Times, encode_number
-from iotrace.sources.chrome.raw_batch import TextBatch
+from iotrace.sources.chrome.batch import Batch, Event, EventBatch, Times, encode_number
+from iotrace.sources.chrome.scan import KEYS, TextBatch
 from iotrace.timeline.writers.columns import Columns, renumber
 from iotrace.timeline.writers.id_map import Process, ThreadTrack, Tracks
 from iotrace.timeline.writers.lanes import BEGIN, END, NEXT, SLICE, STACKED, UNBOUND, Lanes, Spill

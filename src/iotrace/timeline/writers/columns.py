@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
 
-from iotrace.sources.chrome.batch import EventBatch
-from iotrace.sources.chrome.event import Times
+from iotrace.sources.chrome.batch import EventBatch, Times
 
 Edit = tuple[int, str, bytes]  # a row, `id2` or `bind_id`, and its new value as JSON
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from iotrace import compiled
-from iotrace.sources.chrome.compiled_scan import Rows
+from iotrace.sources.chrome.scan import Rows
 from iotrace.timeline.writers.lanes import STACKED
 
 NAMES, CATEGORIES, LABELS = range(3)  # kinds of interned strings

@@ -19,9 +19,8 @@ import numpy.typing as npt
 from msgspec import UNSET
 
 from iotrace.sources.byte_stream import Progress, append, silent
-from iotrace.sources.chrome.batch import Batch, EventBatch
-from iotrace.sources.chrome.event import Event, encode_number
-from iotrace.sources.chrome.raw_batch import TextBatch
+from iotrace.sources.chrome.batch import Batch, Event, EventBatch, encode_number
+from iotrace.sources.chrome.scan import TextBatch
 from iotrace.timeline.writers.columns import Columns, renumber
 from iotrace.timeline.writers.compiled_native import FIELDS, Packets
 from iotrace.timeline.writers.descriptors import (

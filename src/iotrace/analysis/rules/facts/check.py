@@ -14,7 +14,8 @@ class CheckFacts(msgspec.Struct, frozen=True, kw_only=True):
     a comparison whose steps grew by `step_pct` over all runs, of so many `baselines` and `sessions`. Runs of
     one program may differ by `noise_pct`; others took CPUs in a session as `others` says, by which times of
     a clock may have grown by `beside_others_pct`; `storage` says how differently the sides were read. A
-    fixed piece of work took `cpu_slower_pct` more, known to within `correction_error` of it.
+    fixed piece of work took `cpu_slower_pct` more, known to within `correction_error` of it. Of `side`, a
+    session or a baseline, `side_busy` says what took its CPUs, `side_distrusted` why its figures say little.
     """
 
     stage: StageChange | None = None
@@ -32,6 +33,9 @@ class CheckFacts(msgspec.Struct, frozen=True, kw_only=True):
     cpu_slower_pct: float = 0.0
     correction_error: float = 0.0
     held_up: str | None = None
+    side: str = ""
+    side_busy: str | None = None
+    side_distrusted: str = ""
     condition: Condition | None = None
     failed: str | None = None
     exit_code: int = 0

@@ -19,7 +19,7 @@ from iotrace.analysis.rules.facts.host import Demand, HostFacts
 from iotrace.analysis.rules.facts.job import JobFacts
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.facts.sweep import ChoiceFacts, PointFacts, SettingFacts, SweepFacts
+from iotrace.analysis.rules.facts.sweep import ChoiceFacts, OutcomeFacts, PointFacts, SettingFacts, SweepFacts
 from iotrace.analysis.rules.model import Rule
 from iotrace.analysis.rules.trust import RunFacts, TrustFacts
 from iotrace.sources.records import IteratorStart
@@ -152,6 +152,11 @@ def _sweep(changes: dict[str, Any]) -> SweepFacts:
     return SweepFacts(**{**known, **changes})
 
 
+def _outcome(changes: dict[str, Any]) -> OutcomeFacts:
+    """Runs of a sweep on two CPUs, of which the changes say what happened."""
+    return OutcomeFacts(**{"cpus": 2, **changes})
+
+
 def _host(changes: dict[str, Any]) -> HostFacts:
     """A check of the doctor that saw what the changes say, for a command of so many `workers`."""
     return HostFacts(demand=Demand(changes.pop("workers", None)), **changes)
@@ -205,6 +210,7 @@ _MADE: dict[str, Any] = {
     "trust": _trust,
     "run": _run,
     "sweep": _sweep,
+    "outcome": _outcome,
 }
 
 

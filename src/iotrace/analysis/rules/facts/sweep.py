@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 
@@ -27,6 +29,33 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
     missing: int = 0
     is_proven: bool = True
     is_whole: bool = True
+
+
+class OutcomeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep or a search met beside its figures, one thing or several; what is empty did not happen.
+
+    `workers` were asked for on `cpus`. Of `ended` points iotrace ended the program. What is not known of
+    `point` is said by `unknown`. A run of `failed` ended with `status`, as `reason` and its `last_line` say;
+    `no_ceiling`: it was that of the ceiling of a sweep. The chosen setting changes the workers of an
+    `iterable` dataset, or lets batches come `out_of_order`. `not_predicted` says why no setting was,
+    `missed_fraction` by how much the model missed one.
+    """
+
+    workers: Sequence[int] = ()
+    cpus: int = 1
+    cache_problem: str = ""
+    ended: Sequence[str] = ()
+    point: str = ""
+    unknown: str = ""
+    failed: str = ""
+    no_ceiling: bool = False
+    status: str = ""
+    reason: str = ""
+    last_line: str = ""
+    iterable: bool = False
+    out_of_order: bool = False
+    not_predicted: str = ""
+    missed_fraction: float | None = None
 
 
 class SettingFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,9 +16,10 @@ from contextlib import suppress
 
 from iotrace.launch.telemetry.hangs import blocked
 from iotrace.launch.telemetry.hangs.blocked import About, OpenCalls
-from iotrace.launch.telemetry.hangs.progress import Progress, find
 from iotrace.launch.telemetry.hangs.telling import (
+    Progress,
     collective_of,
+    find,
     function_of,
     is_foreign,
     record_of,
