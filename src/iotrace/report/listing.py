@@ -8,12 +8,14 @@ import textwrap
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from iotrace.analysis.rules.catalogue import Explained, RuleList
 from iotrace.report.printing import aligned, echo, echo_beside, visible
 from iotrace.session.listing import ListedSession, Listing
 from iotrace.units import size, time_span
+
+if TYPE_CHECKING:  # the list of sessions needs no rules
+    from iotrace.analysis.rules.catalogue import Explained, RuleList
 
 _HEADINGS = ("session", "started", "took", "exit", "size")
 _WIDEST, _LABEL = 100, 9  # columns of a rule's text, and of the words before it

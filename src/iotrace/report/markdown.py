@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from iotrace.analysis.compare.results import Check, Comparison
-from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.analysis.results import Report
 from iotrace.report import tables
 from iotrace.report.blocks import (
@@ -26,7 +24,6 @@ from iotrace.report.blocks import (
     known,
     whose,
 )
-from iotrace.report.comparison import check_document, comparison_document, trace_document
 from iotrace.report.printing import visible
 from iotrace.report.screen import fact_rows, following, head_of
 from iotrace.report.sweep import point_rows, sweep_head
@@ -95,23 +92,8 @@ def sweep_markdown(result: SweepResult) -> str:
     return "\n".join(lines + [f"- warning: {escape(warning)}" for warning in result.warnings])
 
 
-def comparison_markdown(result: Comparison) -> str:
-    """Write what changed from one session to another."""
-    return _document(comparison_document(result))
-
-
-def check_markdown(result: Check) -> str:
-    """Write whether a session passes, and what is worse."""
-    found = check_document(result)
-    return _document(found._replace(head=found.head._replace(label="iotrace check")))
-
-
-def trace_comparison_markdown(result: TraceComparison) -> str:
-    """Write what changed of a step between two traces, and which kernels and operators did."""
-    return _document(trace_document(result))
-
-
-def _document(document: Document) -> str:
+def document_markdown(document: Document) -> str:
+    """Write a head, and below it each part."""
     lines = _head(document.head)
     for part in document.parts:
         if blocks := blocks_of(part):
