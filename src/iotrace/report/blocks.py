@@ -1,8 +1,7 @@
 """What is shown, as plain data: lines, facts, tables, bars. Each is made once, and drawn by every renderer.
 
-A terminal draws them in `layout`, a page in `page.render`, Markdown in `markdown`, CSV and JSON in `rows`.
-
-Tables as CSV and JSON: all their rows, and all fields of these, whatever a screen shows.
+A terminal draws them in `layout`, a page in `page.render`, Markdown in `markdown`. CSV and JSON have all rows
+of a table, and all their fields, whatever a screen shows.
 """
 
 from __future__ import annotations

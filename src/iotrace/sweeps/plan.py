@@ -1,7 +1,4 @@
-"""What a sweep runs: the grid, and the order of the runs.
-
-What a sweep or a search keeps in its directory: runs for who resumes it, a result for who looks later.
-"""
+"""What a sweep runs: the grid, and the order of the runs; what it and a search keep in their directory."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Check the CPUs and the memory that a run gets, by host and control groups, against what it asks for.
-
-Check the clocks: what a reading costs, and whether CLOCK_REALTIME is synchronised.
-
-Check the process's limits, and the shared memory through which workers pass batches.
-
-Check what the sidecar can sample of processes and host, by its own readers.
-"""
+"""Check the host: CPUs, memory, limits and shared memory that a run gets, its clocks, what can be sampled."""
 
 from __future__ import annotations
 
