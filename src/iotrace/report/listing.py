@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from iotrace.report.blocks import Grid
 from iotrace.report.printing import aligned, echo, echo_beside, visible
 from iotrace.session.listing import ListedSession, Listing
 from iotrace.units import size, time_span
@@ -25,8 +26,8 @@ _ENDS = {"running": "running", "killed": "killed", "unknown": "?"}
 def print_sessions(listing: Listing) -> None:
     """Print two lines for each session: when it began, how it went and its size; its verdict and command."""
     width = shutil.get_terminal_size().columns
-    rows = [_HEADINGS, *(_row(each) for each in listing.sessions)]
-    heading, *lines = aligned(rows, (0,), width, _cut)
+    grid = Grid(_HEADINGS, [_row(each) for each in listing.sessions])
+    heading, *lines = aligned([grid.headings, *grid.rows], grid.texts, width, _cut)
     echo(heading)
     for each, line in zip(listing.sessions, lines, strict=True):
         echo(line)
