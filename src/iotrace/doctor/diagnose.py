@@ -31,8 +31,7 @@ from iotrace.doctor.command import (
 )
 from iotrace.doctor.probe import clean_environment, probe
 from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown, unknown
-from iotrace.doctor.run import TORCH_SECONDS, BadDataError, Named, run_checks
-from iotrace.doctor.sandbox import Sandbox
+from iotrace.doctor.run import TORCH_SECONDS, BadDataError, Named, Sandbox, run_checks
 from iotrace.launch.traced_run import readable
 from iotrace.session.masks import masked
 from iotrace.version import __version__
