@@ -39,7 +39,7 @@ class LoadedReport(Report, frozen=True, kw_only=True):
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        from iotrace.report.page.fragment import report_html
+        from iotrace.report.page.report import report_html
 
         return report_html(self)
 

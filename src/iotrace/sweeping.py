@@ -41,8 +41,7 @@ def sweep(
 
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.grid import axes_of
-    from iotrace.sweeps.kept import keep
-    from iotrace.sweeps.plan import plan_of
+    from iotrace.sweeps.plan import keep, plan_of
     from iotrace.sweeps.schedule import open_sweep
 
     other = [f"{name}={','.join(map(str, listed))}" for name, listed in (values or {}).items()]
@@ -77,8 +76,8 @@ def tune(
 
     from iotrace.doctor.resources_left import resources_left
     from iotrace.sweeps.execute import execute
-    from iotrace.sweeps.kept import keep
     from iotrace.sweeps.model import look
+    from iotrace.sweeps.plan import keep
     from iotrace.sweeps.tune.search import open_search
     from iotrace.sweeps.tune.summary import result_of
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from isal import igzip
 
-from iotrace.timeline.device import Threads, batches_of
+from iotrace.timeline.build import Threads, batches_of
 from iotrace.timeline.model import Timeline
 from iotrace.timeline.writers.chrome_json import join, lines_at, opening
 from iotrace.timeline.writers.id_map import Process, Thread

@@ -97,7 +97,7 @@ def test_the_terminal_draws_a_document() -> None:
 
 
 def test_markdown_draws_the_same() -> None:
-    assert markdown._document(DOCUMENT).splitlines() == [
+    assert markdown.document_markdown(DOCUMENT).splitlines() == [
         "### ❌ SLOW: by reads",
         "",
         "- **Why**: a disk",
@@ -149,7 +149,7 @@ def test_csv_and_json_have_all_fields(tmp_path: Path) -> None:
 def test_a_banner_that_the_text_begins_with_is_drawn_once() -> None:
     document = Document(Head("good", "", "FASTER 3 %", []), [])
     assert printed(document) == ["FASTER 3 %"]
-    assert markdown._document(document).rstrip() == "### ✅ FASTER 3 %"
+    assert markdown.document_markdown(document).rstrip() == "### ✅ FASTER 3 %"
 
 
 def test_rows_that_are_left_out_are_counted_and_columns_that_nothing_knows_are_not_shown() -> None:

@@ -95,6 +95,12 @@ def test_a_report_imports_what_it_prints_with(trace: Path) -> None:
     assert _below(modules, *_OTHERS, *_HEAVY, *_SERVER) == []
 
 
+def test_a_list_of_sessions_imports_no_analysis() -> None:
+    code = "import sys, iotrace.report.listing; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert _below({*done.stdout.split()}, "iotrace.analysis", "numpy", "rich") == []
+
+
 def test_the_version_imports_nothing_else() -> None:
     modules = _imported("--version")
     assert _below(modules, *_OTHERS, *_HEAVY, *_SERVER, "numpy", "msgspec", "rich", "iotrace.analysis") == []

@@ -13,14 +13,19 @@ from msgspec.structs import replace
 from iotrace.analysis.rules.facts.host import Demand
 from iotrace.doctor.checks import accelerators
 from iotrace.doctor.checks.accelerators import TorchFacts, judge_amd, judge_nvidia, judge_torch
-from iotrace.doctor.checks.clock import check_clock_source, check_synchronised
-from iotrace.doctor.checks.cpus_and_memory import (
+from iotrace.doctor.checks.host import (
     Limited,
+    check_clock_source,
     check_copies,
     check_cpus,
+    check_limits,
     check_memory,
+    check_shm,
+    check_synchronised,
+    check_telemetry,
     cpu_limit,
     memory_limit,
+    most_processes,
 )
 from iotrace.doctor.checks.interpreter import (
     check_agent,
@@ -30,9 +35,7 @@ from iotrace.doctor.checks.interpreter import (
     check_start_method,
     judge,
 )
-from iotrace.doctor.checks.limits import check_limits, check_shm, most_processes
 from iotrace.doctor.checks.storage import Mount, check_output, mount_of, mounts, output
-from iotrace.doctor.checks.telemetry import check_telemetry
 from iotrace.doctor.command import demand_of, hosts_of, interpreter_of
 from iotrace.doctor.diagnose import consequences
 from iotrace.doctor.probe import READS, InterpreterFacts, Probe

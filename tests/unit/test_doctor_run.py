@@ -16,8 +16,7 @@ import pytest
 from iotrace.cli import _main
 from iotrace.doctor.diagnose import Catalog
 from iotrace.doctor.results import Check, CheckError, ok
-from iotrace.doctor.run import PATIENCE_SECONDS, BadDataError, run_checks
-from iotrace.doctor.sandbox import ClosedError, Sandbox
+from iotrace.doctor.run import PATIENCE_SECONDS, BadDataError, ClosedError, Sandbox, run_checks
 
 
 def test_a_check_that_fails_or_hangs_is_unknown_and_the_others_count() -> None:

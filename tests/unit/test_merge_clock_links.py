@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from iotrace.errors import IotraceError
-from iotrace.merge.clocks.alignment import link
-from iotrace.merge.input import ClockLink, Input
+from iotrace.merge.alignment import link
 from iotrace.merge.input_files import CHROME, DFTRACER, SESSION, InputFile
+from iotrace.merge.plan import ClockLink, Input
 from iotrace.merge.run import refuse_unsure_orders
 from iotrace.merge.survey import Survey
 from iotrace.sources.clocks.session_clock import Clock, ClockMap, Recording

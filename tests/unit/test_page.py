@@ -30,7 +30,8 @@ from iotrace.analysis.results.top import BatchWindow, RankColumns, SampledSeries
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.errors import IotraceError
 from iotrace.report.blocks import Field, Table
-from iotrace.report.markdown import comparison_markdown, report_markdown, sweep_markdown
+from iotrace.report.comparison import comparison_document
+from iotrace.report.markdown import document_markdown, report_markdown, sweep_markdown
 from iotrace.report.page import render
 from iotrace.report.page.charts import squarify
 from iotrace.report.page.render import as_columns, at_slashes, unbroken, write_page
@@ -39,7 +40,7 @@ from iotrace.report.page.results import comparison_page, sweep_page, tune_page
 from iotrace.report.page.sections import files_table, shown_table
 from iotrace.report.screen_ranks import advice_rows
 from iotrace.session.manifest import NotCaptured
-from iotrace.sweeps.kept import keep, kept
+from iotrace.sweeps.plan import keep, kept
 from tests.support.pages import Page
 from tests.support.results import unknown
 from tests.support.tables import deliveries_of
@@ -463,7 +464,7 @@ def test_a_sweep_and_a_comparison_as_markdown(tmp_path: Path) -> None:
     text = sweep_markdown(found)
     assert text.splitlines()[0].endswith(found.verdict.text.removeprefix("BEST").lstrip())
     assert text.count("\n| ") == 1 + len(found.points)
-    text = comparison_markdown(compared(plain_report(), plain_report(1, decode=1.5)))
+    text = document_markdown(comparison_document(compared(plain_report(), plain_report(1, decode=1.5))))
     assert text.startswith("### ❌ SLOWER")
     assert "| decode |" in text
 

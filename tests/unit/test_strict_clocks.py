@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from iotrace.errors import IotraceError
-from iotrace.merge.input import ClockLink, Input
 from iotrace.merge.input_files import CHROME, SESSION, InputFile
+from iotrace.merge.plan import ClockLink, Input
 from iotrace.merge.run import least_sure, refuse_unsure_orders
 from iotrace.merge.survey import Survey
 from iotrace.sources.clocks.session_clock import ClockMap

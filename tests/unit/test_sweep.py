@@ -25,9 +25,8 @@ from iotrace.sweeps.grid import (
     placeholder,
     points,
 )
-from iotrace.sweeps.kept import keep, kept
 from iotrace.sweeps.model import Seen
-from iotrace.sweeps.plan import SweepPlan
+from iotrace.sweeps.plan import SweepPlan, keep, kept
 from iotrace.sweeps.results import SweepResult, SweepRun
 from iotrace.sweeps.rows import Spread, rate_interval, spread_of
 from iotrace.sweeps.schedule import NoStepsError, Sweep, open_sweep

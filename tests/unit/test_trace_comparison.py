@@ -14,8 +14,9 @@ from iotrace.analysis.compare.traces import TraceComparison, compare_traces
 from iotrace.analysis.traces import analyse_traces
 from iotrace.cli import app
 from iotrace.errors import UsageError
-from iotrace.report.comparison import print_trace_comparison, trace_head
+from iotrace.report.comparison import trace_document, trace_head
 from iotrace.report.console import make_console
+from iotrace.report.layout import print_document
 from iotrace.sources.kineto.reader import read_kineto
 from tests.support.kineto import kernel, operator, step, trace_of
 from tests.support.traces import SHARED, shared_trace
@@ -54,7 +55,7 @@ def test_kernels_and_operators_a_step_by_name() -> None:
     assert found.differs == []
     console = make_console(False, width=80, color_system=None)
     with console.capture() as captured:
-        print_trace_comparison(found, console)
+        print_document(trace_document(found), console)
     lines = captured.get().splitlines()
     assert lines[0] == "STEP   1.0 ms, then 1.5 ms (+50 %)"
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)

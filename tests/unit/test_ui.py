@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from iotrace.errors import IotraceError
 from iotrace.session import names
 from iotrace.session.listing import Headline, list_sessions
-from iotrace.sweeps.kept import keep
+from iotrace.sweeps.plan import keep
 from iotrace.ui import pages
 from iotrace.ui.choosing import Query, chosen
 from iotrace.ui.contents import content_of

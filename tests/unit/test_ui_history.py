@@ -13,7 +13,7 @@ import pytest
 
 from iotrace.analysis.compare.history import standings
 from iotrace.session.listing import Headline
-from iotrace.sweeps.kept import keep
+from iotrace.sweeps.plan import keep
 from iotrace.ui.choosing import histories
 from iotrace.ui.contents import content_of
 from iotrace.ui.index import Index

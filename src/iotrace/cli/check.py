@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from iotrace.cli.parameters import SOURCE, TARGET, form_options, import_numpy, print_json, print_result
+from iotrace.cli.parameters import SOURCE, TARGET, form_options, import_numpy, print_document, print_json
 from iotrace.errors import writing
 from iotrace.report.printing import echo, encode_json
 
@@ -107,7 +108,7 @@ def check(
     from iotrace.analysis.compare.conditions import parse
     from iotrace.cli.compare import report_at
     from iotrace.errors import UsageError
-    from iotrace.report.comparison import print_check
+    from iotrace.report.comparison import check_document
 
     limits = [parse(condition) for condition in conditions]
     if not baselines and not limits and save_baseline is None:
@@ -120,7 +121,8 @@ def check(
         save(reports, save_baseline)
     found = _suggested(sessions[0]) if suggests or sarif is not None else None
     if found is None or not suggests or form != "json":
-        print_result(result, form, "check_markdown", print_check)
+        titled = partial(check_document, label="iotrace check" if form == "md" else "")
+        print_document(result, form, titled)
     if found is not None and suggests:
         _print_suggested(result, found, form)
     if found is not None and sarif is not None:
@@ -144,7 +146,8 @@ def _suggested(session: Path) -> Suggestions | None:
 
 def _print_suggested(result: Check, found: Suggestions, form: str) -> None:
     """Print suggested fixes behind the result, and add all to the summary of a job on GitHub."""
-    from iotrace.report.markdown import check_markdown
+    from iotrace.report.comparison import check_document
+    from iotrace.report.markdown import document_markdown
     from iotrace.report.suggestion import lines_of_suggestion, markdown_of_suggestion
 
     path = found.report.session.path
@@ -159,4 +162,5 @@ def _print_suggested(result: Check, found: Suggestions, form: str) -> None:
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         with writing(Path(summary), "leave out --suggest"), open(summary, "a", encoding="utf-8") as file:
-            file.write("\n\n".join([check_markdown(result), *said]) + "\n")
+            document = document_markdown(check_document(result, "iotrace check"))
+            file.write("\n\n".join([document, *said]) + "\n")

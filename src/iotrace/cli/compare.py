@@ -14,7 +14,7 @@ from iotrace.cli.parameters import (
     form_options,
     html_option,
     import_numpy,
-    print_result,
+    print_document,
     save_page,
     save_tables,
 )
@@ -53,7 +53,7 @@ def compare(
     from iotrace.analysis.compare.basis import basis_of
     from iotrace.analysis.compare.comparison import compare as compare_both
     from iotrace.errors import UsageError
-    from iotrace.report.comparison import print_comparison
+    from iotrace.report.comparison import comparison_document
 
     if before.resolve() == after.resolve():
         raise UsageError(
@@ -71,7 +71,7 @@ def compare(
 
         save_page(comparison_page(result), html)
     if form == "json" or not refused:
-        print_result(result, form, "comparison_markdown", print_comparison)
+        print_document(result, form, comparison_document)
     if refused:
         first, *others = result.differs
         echo(f"iotrace: A and B did different work: {first}", err=True)
@@ -96,7 +96,7 @@ def are_traces(paths: Sequence[Path]) -> bool:
 def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv: Path | None) -> None:
     from iotrace.analysis.compare.traces import compare_traces
     from iotrace.cli.report import report_of_traces
-    from iotrace.report.comparison import changes_of, print_trace_comparison
+    from iotrace.report.comparison import changes_of, trace_document
 
     reports = (report_of_traces((path,), of_steps=True) for path in (before, after))
     found = compare_traces(*reports)
@@ -106,7 +106,7 @@ def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv
         save_page(trace_comparison_page(found), html)
     if csv is not None:
         save_tables(changes_of(found), csv)
-    print_result(found, form, "trace_comparison_markdown", print_trace_comparison)
+    print_document(found, form, trace_document)
 
 
 def report_at(path: Path) -> Any:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from iotrace.cluster import Cluster
-    from iotrace.report.blocks import Table
+    from iotrace.report.blocks import Document, Table
     from iotrace.stores import Copies
 
 _THREADS = "OPENBLAS_NUM_THREADS"
@@ -240,6 +240,21 @@ def print_result(
         from iotrace.report.console import make_console
 
         on_console(result, make_console(stderr=False))
+
+
+def print_document(result: Any, form: str, make: Callable[[Any], Document]) -> None:
+    """Print `result` as JSON, or the document that `make` makes of it as Markdown or text."""
+    if form == "json":
+        print_json(result)
+    elif form == "md":
+        from iotrace.report.markdown import document_markdown
+
+        echo(*document_markdown(make(result)).split("\n"))
+    else:
+        from iotrace.report.console import make_console
+        from iotrace.report.layout import print_document as on_console
+
+        on_console(make(result), make_console(stderr=False))
 
 
 def import_numpy() -> None:

@@ -195,7 +195,7 @@ def _kept(path: Path) -> SweepResult | TuneResult | None:
     """Read the result of the sweep or the search at `path`, where that is one."""
     if not any((path / name).exists() for name in (names.SWEEP_RESULT, names.TUNE_RESULT)):
         return None
-    from iotrace.sweeps.kept import kept
+    from iotrace.sweeps.plan import kept
 
     return kept(path)
 

@@ -99,8 +99,7 @@ def sweep(
     from iotrace.report.sweep_watch import Watcher
     from iotrace.sweeps.execute import execute
     from iotrace.sweeps.grid import axes_of
-    from iotrace.sweeps.kept import keep
-    from iotrace.sweeps.plan import plan_of
+    from iotrace.sweeps.plan import keep, plan_of
     from iotrace.sweeps.schedule import open_sweep
 
     plan = plan_of(

@@ -62,8 +62,8 @@ def tune(
     from iotrace.report.console import make_console
     from iotrace.report.sweep_watch import progress
     from iotrace.sweeps.execute import execute
-    from iotrace.sweeps.kept import keep, kept_steps
     from iotrace.sweeps.model import look
+    from iotrace.sweeps.plan import keep, kept_steps
     from iotrace.sweeps.tune.search import open_search, seconds_of
     from iotrace.sweeps.tune.summary import result_of
 

@@ -17,12 +17,9 @@ import msgspec
 from iotrace.analysis.rules.facts.host import Demand
 from iotrace.doctor.checks import (
     accelerators,
-    clock,
-    cpus_and_memory,
+    host,
     interpreter,
-    limits,
     storage,
-    telemetry,
 )
 from iotrace.doctor.checks.accelerators import TORCH, check_torch
 from iotrace.doctor.command import (
@@ -34,8 +31,7 @@ from iotrace.doctor.command import (
 )
 from iotrace.doctor.probe import clean_environment, probe
 from iotrace.doctor.results import SCHEMA_VERSION, Check, Diagnosis, Unknown, unknown
-from iotrace.doctor.run import TORCH_SECONDS, BadDataError, Named, run_checks
-from iotrace.doctor.sandbox import Sandbox
+from iotrace.doctor.run import TORCH_SECONDS, BadDataError, Named, Sandbox, run_checks
 from iotrace.launch.traced_run import readable
 from iotrace.session.masks import masked
 from iotrace.version import __version__
@@ -87,15 +83,15 @@ class Catalog:
             *(about_command if self.words else []),
             ("agent", self._agent),
             (TORCH, self._torch),
-            ("telemetry", telemetry.telemetry),
+            ("telemetry", host.telemetry),
             ("nvidia", accelerators.nvidia),
             ("amd", accelerators.amd),
-            ("cpus", lambda: cpus_and_memory.cpus(demand, self.environment)),
-            ("memory", lambda: cpus_and_memory.memory(demand)),
-            ("shm", lambda: limits.check_shm(limits.SHM, demand)),
-            ("limits", lambda: limits.limits(demand)),
-            ("clock", lambda: clock.check_clock_source(clock.SOURCE, clock.read_cost_ns())),
-            ("clock-sync", lambda: clock.synchronised(hosts_of(self.words, self.environment))),
+            ("cpus", lambda: host.cpus(demand, self.environment)),
+            ("memory", lambda: host.memory(demand)),
+            ("shm", lambda: host.check_shm(host.SHM, demand)),
+            ("limits", lambda: host.limits(demand)),
+            ("clock", lambda: host.check_clock_source(host.SOURCE, host.read_cost_ns())),
+            ("clock-sync", lambda: host.synchronised(hosts_of(self.words, self.environment))),
             ("output", lambda: storage.output(self.output, self._mounts)),
             ("data", self._storage),
             ("page-cache", self._page_cache),
@@ -133,7 +129,7 @@ class Catalog:
         if self._data is None or not demand.workers:
             return []
         found = storage.find(self._data, time.monotonic() + _LOOK_SECONDS)
-        return cpus_and_memory.copies(demand, sum(found.sizes.values()))
+        return host.copies(demand, sum(found.sizes.values()))
 
     def _storage(self) -> Check:
         if self._data is None:

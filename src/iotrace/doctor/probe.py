@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from iotrace.doctor.command import Interpreter
-from iotrace.doctor.sandbox import Sandbox
+from iotrace.doctor.run import Sandbox
 from iotrace.launch import posix
 from iotrace.launch.traced_run import traced_environment
 from iotrace.session import names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 
-from iotrace.doctor.checks.cpus_and_memory import available_memory, cpu_limit
+from iotrace.doctor.checks.host import available_memory, cpu_limit
 from iotrace.launch.telemetry.procfs import read_own
 from iotrace.sweeps.tune.candidates import Place
 

@@ -25,8 +25,8 @@ from iotrace.sources.chrome.batch import Event, EventBatch
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.session import open_session
 from iotrace.sources.xplane import XPLANE
-from iotrace.timeline.build import build
-from iotrace.timeline.device import Threads, batched, batches_of, derived_of
+from iotrace.timeline.build import Threads, batched, batches_of, build
+from iotrace.timeline.device import derived_of
 from iotrace.timeline.model import ProcessTracks, Timeline
 
 _encode = msgspec.json.Encoder().encode

@@ -19,11 +19,11 @@ import msgspec
 from isal import igzip
 
 from iotrace import compiled
-from iotrace.merge.clocks.alignment import clocks_set, link
+from iotrace.merge.alignment import clocks_set, link
 from iotrace.merge.convert import Result
-from iotrace.merge.input import Input
 from iotrace.merge.input_files import SESSION, InputFile, MergeError
 from iotrace.merge.plan import (
+    Input,
     Options,
     adopt_ranks,
     check_output,

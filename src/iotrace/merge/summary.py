@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from iotrace import compiled
-from iotrace.merge.input import ClockLink, Input
+from iotrace.merge.plan import ClockLink, Input
 from iotrace.sources.chrome.batch import KINDS
 
 SCHEMA_VERSION = 1

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from iotrace.merge.convert import Result
-from iotrace.merge.input import Input
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile
+from iotrace.merge.plan import Input
 from iotrace.session.listing import title_of as title_of_session
 from iotrace.timeline.model import STARTUP, TORCH
 from iotrace.timeline.writers.id_map import Process, ProcessTrack, Thread, ThreadTrack

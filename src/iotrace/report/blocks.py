@@ -1,8 +1,7 @@
 """What is shown, as plain data: lines, facts, tables, bars. Each is made once, and drawn by every renderer.
 
-A terminal draws them in `layout`, a page in `page.render`, Markdown in `markdown`, CSV and JSON in `rows`.
-
-Tables as CSV and JSON: all their rows, and all fields of these, whatever a screen shows.
+A terminal draws them in `layout`, a page in `page.render`, Markdown in `markdown`. CSV and JSON have all rows
+of a table, and all their fields, whatever a screen shows.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from iotrace.analysis.results import SCHEMA_VERSION
-from iotrace.analysis.results.base import Figure, figures_of
 from iotrace.errors import writing
 from iotrace.report.printing import encode_json, visible
 from iotrace.units import one_decimal, percent, size, three_digits
 
 if TYPE_CHECKING:
     from iotrace.analysis.results import RankReport
+    from iotrace.analysis.results.base import Figure
 
 
 def us_as_ms(time_us: float) -> str:
@@ -226,6 +224,8 @@ def columns(
     A field of several figures is a column for each of `entries`, by heading. `forms` are those of fields
     that stand in a table in another way than their unit.
     """
+    from iotrace.analysis.results.base import figures_of  # a list of sessions has none
+
     found = []
     for each in sorted(figures_of(kind), key=lambda each: (each.place, each.is_text)):
         if each.said and each.attribute not in without:
@@ -289,6 +289,8 @@ def _cell(field: Field, row: msgspec.Struct) -> str:
 
 def as_json(name: str, tables: Sequence[Table]) -> dict[str, Any]:
     """Make what ``--view NAME --json`` prints: all fields of the rows, null where unknown."""
+    from iotrace.analysis.results import SCHEMA_VERSION
+
     return {
         "schema_version": SCHEMA_VERSION,
         "view": name,

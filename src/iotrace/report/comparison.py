@@ -6,13 +6,11 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from rich.console import Console
 
 from iotrace.analysis.compare.results import DATA, Check, Comparison, Differing, PartChange, StageChange
 from iotrace.analysis.compare.traces import NamedChange, ShapeChange, TraceComparison
 from iotrace.analysis.rules.check import figure_text
 from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table, dims, kernel_name, lines_of
-from iotrace.report.layout import print_document
 from iotrace.units import counted, digits, milliseconds, signed, size
 
 NAMES = ("A", "B")
@@ -25,21 +23,6 @@ _LEAST_US = 5.0  # of such a row: less is printed as 0.00 ms; CSV and JSON have 
 _WORTH_TELLING_PCT = 1.0
 _ALIKE = 0.01  # by which bytes differ that are called as many
 _TONES = {"slower": "bad", "unknown": "warn"}
-
-
-def print_comparison(result: Comparison, console: Console) -> None:
-    """Print `result`; it reads the same without colour."""
-    print_document(comparison_document(result), console)
-
-
-def print_check(result: Check, console: Console) -> None:
-    """Print `result`: what it says first, then the figures; it reads the same without colour."""
-    print_document(check_document(result), console)
-
-
-def print_trace_comparison(result: TraceComparison, console: Console) -> None:
-    """Print what changed of a step, then kernels and operators by what they changed."""
-    print_document(trace_document(result), console)
 
 
 def comparison_document(result: Comparison) -> Document:
@@ -160,12 +143,15 @@ def _bounds(interval: list[float] | None) -> str:
     return "" if interval is None else f"{interval[0]:+.1f} to {interval[1]:+.1f}"
 
 
-def check_document(result: Check) -> Document:
-    """Say whether a session passes, what is worse, what the check can see, and how far to trust that."""
+def check_document(result: Check, label: str = "") -> Document:
+    """Say whether a session passes, what is worse, what the check can see, and how far to trust that.
+
+    `label` names the command where that stands nowhere else.
+    """
     held = {item.condition for item in result.conditions if item.holds}
-    label = "Why" if all(finding.what in held for finding in result.worse) else "Worse"
+    why = "Why" if all(finding.what in held for finding in result.worse) else "Worse"
     lines = [
-        *lines_of(label, [finding.text for finding in result.worse]),
+        *lines_of(why, [finding.text for finding in result.worse]),
         *lines_of("Maybe", [finding.text for finding in result.untold]),
         *lines_of("Warn", result.warnings),
     ]
@@ -174,7 +160,7 @@ def check_document(result: Check) -> Document:
             is_known = item.value is not None
             text = f"{figure_text(item)}; fails if {item.condition}" if is_known else item.condition
             lines.append(Line("Passed", text))
-    head = Head("bad" if not result.ok else "warn" if result.untold else "good", "", result.text, lines)
+    head = Head("bad" if not result.ok else "warn" if result.untold else "good", label, result.text, lines)
     comparison = result.comparison
     if comparison is None:
         return Document(head, [], f"iotrace report {shlex.quote(result.session)}")

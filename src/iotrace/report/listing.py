@@ -8,12 +8,15 @@ import textwrap
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from iotrace.analysis.rules.catalogue import Explained, RuleList
+from iotrace.report.blocks import Grid
 from iotrace.report.printing import aligned, echo, echo_beside, visible
 from iotrace.session.listing import ListedSession, Listing
 from iotrace.units import size, time_span
+
+if TYPE_CHECKING:  # the list of sessions needs no rules
+    from iotrace.analysis.rules.catalogue import Explained, RuleList
 
 _HEADINGS = ("session", "started", "took", "exit", "size")
 _WIDEST, _LABEL = 100, 9  # columns of a rule's text, and of the words before it
@@ -23,8 +26,8 @@ _ENDS = {"running": "running", "killed": "killed", "unknown": "?"}
 def print_sessions(listing: Listing) -> None:
     """Print two lines for each session: when it began, how it went and its size; its verdict and command."""
     width = shutil.get_terminal_size().columns
-    rows = [_HEADINGS, *(_row(each) for each in listing.sessions)]
-    heading, *lines = aligned(rows, (0,), width, _cut)
+    grid = Grid(_HEADINGS, [_row(each) for each in listing.sessions])
+    heading, *lines = aligned([grid.headings, *grid.rows], grid.texts, width, _cut)
     echo(heading)
     for each, line in zip(listing.sessions, lines, strict=True):
         echo(line)

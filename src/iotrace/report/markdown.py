@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from iotrace.analysis.compare.results import Check, Comparison
-from iotrace.analysis.compare.traces import TraceComparison
 from iotrace.analysis.results import Report
 from iotrace.report import tables
 from iotrace.report.blocks import (
@@ -19,6 +17,8 @@ from iotrace.report.blocks import (
     Head,
     Heading,
     Line,
+    Paragraph,
+    Part,
     Table,
     Verbatim,
     blocks_of,
@@ -26,7 +26,6 @@ from iotrace.report.blocks import (
     known,
     whose,
 )
-from iotrace.report.comparison import check_document, comparison_document, trace_document
 from iotrace.report.printing import visible
 from iotrace.report.screen import fact_rows, following, head_of
 from iotrace.report.sweep import point_rows, sweep_head
@@ -40,20 +39,26 @@ _SIGNS = {"good": "✅", "warn": "⚠️", "bad": "❌"}
 
 def report_markdown(report: Report) -> str:
     """Write the first screen of `report`, its causes, ranks and worst batches."""
-    lines = _head(head_of(report))
+    parts: list[Part] = []
     rank = report.main_rank
     if rank is not None:
         whose = f" of {rank.called}" if len(report.ranks) > 1 else ""
-        rows = [(label, "; ".join(parts)) for label, parts in fact_rows(rank)]
-        lines += ["", *_grid(Grid((f"Figures{whose}", ""), rows, (0, 1)))]
+        rows = [(label, "; ".join(texts)) for label, texts in fact_rows(rank)]
+        parts.append(Grid((f"Figures{whose}", ""), rows, (0, 1)))
         worst = tables.worst_batches(rank, report.session)
-        lines += ["", *_grid(grid_of(worst), _MOST_BATCHES)] if worst.rows else []
+        parts += [_first(worst, _MOST_BATCHES)] if worst.rows else []
     if len(report.ranks) > 1:
-        lines += ["", *_grid(grid_of(known(ranks(report)[0])), _MOST_RANKS)]
+        parts.append(_first(known(ranks(report)[0]), _MOST_RANKS))
     if report.not_captured:
         missing = dict.fromkeys(item.what for item in report.not_captured)
-        lines += ["", f"Not captured: {escape(', '.join(missing))}"]
-    return "\n".join([*lines, "", *_commands(following(report, verbose=False))])
+        parts.append([Paragraph(f"Not captured: {', '.join(missing)}")])
+    parts.append([Commands(following(report, verbose=False))])
+    return document_markdown(Document(head_of(report), parts))
+
+
+def _first(table: Table, most: int) -> Grid:
+    grid = grid_of(table)
+    return grid._replace(rows=grid.rows[:most])
 
 
 def _head(head: Head) -> list[str]:
@@ -95,23 +100,8 @@ def sweep_markdown(result: SweepResult) -> str:
     return "\n".join(lines + [f"- warning: {escape(warning)}" for warning in result.warnings])
 
 
-def comparison_markdown(result: Comparison) -> str:
-    """Write what changed from one session to another."""
-    return _document(comparison_document(result))
-
-
-def check_markdown(result: Check) -> str:
-    """Write whether a session passes, and what is worse."""
-    found = check_document(result)
-    return _document(found._replace(head=found.head._replace(label="iotrace check")))
-
-
-def trace_comparison_markdown(result: TraceComparison) -> str:
-    """Write what changed of a step between two traces, and which kernels and operators did."""
-    return _document(trace_document(result))
-
-
-def _document(document: Document) -> str:
+def document_markdown(document: Document) -> str:
+    """Write a head, and below it each part."""
     lines = _head(document.head)
     for part in document.parts:
         if blocks := blocks_of(part):
@@ -152,9 +142,9 @@ def _block(block: Block) -> list[str]:
             return [escape(block.text)]
 
 
-def _grid(grid: Grid, most: int | None = None) -> list[str]:
+def _grid(grid: Grid) -> list[str]:
     sides = ["---" if at in grid.texts else "---:" for at in range(len(grid.headings))]
-    rows = [f"| {' | '.join(map(escape, row))} |" for row in (grid.headings, *grid.rows[:most])]
+    rows = [f"| {' | '.join(map(escape, row))} |" for row in (grid.headings, *grid.rows)]
     return [rows[0], f"|{'|'.join(sides)}|", *rows[1:]]
 
 

@@ -1,8 +1,6 @@
-"""One run of the command at one point: ``iotrace run`` in a process of its own, its output kept beside it.
+"""One run of the command at one point, from ``iotrace run`` in a process of its own to the session's figures.
 
-From a point's session to its figures.
-
-How commands are ended, and what ends us: no signal leaves a child, or half of what is cleaned up.
+No signal leaves a child, or half of what is cleaned up.
 """
 
 from __future__ import annotations

@@ -17,9 +17,8 @@ from iotrace.session.masks import masked
 from iotrace.sweeps import cache
 from iotrace.sweeps.execute import Executor, Request, tail
 from iotrace.sweeps.grid import WORKERS, named
-from iotrace.sweeps.kept import State, create, load, save
 from iotrace.sweeps.model import Look, Predictor, Seen, look
-from iotrace.sweeps.plan import SweepPlan
+from iotrace.sweeps.plan import State, SweepPlan, create, load, save
 from iotrace.sweeps.results import SCHEMA_VERSION, PointResult, SweepResult, SweepRun
 from iotrace.sweeps.rows import base_of, ceiling_of, rows
 from iotrace.sweeps.verdict import advise, choose, verdict_of

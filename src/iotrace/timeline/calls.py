@@ -1,12 +1,7 @@
-"""Tracks of a process's threads: its Python spans and its POSIX calls.
+"""Tracks of a process's threads: its Python spans, its POSIX calls, its start, what ended or kept it.
 
-The track of the start: what the training process was in from its start on, imports module by module.
-
-What ended a run as slices, each failure and what its command took to end; what kept it, each hang.
-
-What a timeline shows in detail: all, or, of more than a browser draws, the steps around the worst wait.
-
-Flows of a timeline: of each batch from its costliest read to the wait for it; of zarr to its chunks.
+All is shown in detail, or, of more than a browser draws, the steps around the worst wait. Flows lead from
+each batch's costliest read to the wait for it, and from zarr to its chunks.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from iotrace.session.listing import Headline, listed
 from iotrace.session.liveness import ENDED, KILLED, RUNNING, UNKNOWN
 from iotrace.session.masks import masked
 from iotrace.session.reading import read_whole
-from iotrace.sweeps.kept import kept
+from iotrace.sweeps.plan import kept
 from iotrace.ui.places import BASELINE, CLOSED, SESSION, SWEEP, TRACE, TUNE, Place, Places
 
 FAILED, DAMAGED = "failed", "damaged"

@@ -161,7 +161,7 @@ def _sweep(task: Task, directory: Path) -> Done:
     from iotrace.analysis.page import columns_of_runs
     from iotrace.report.page.results import sweep_page, tune_page
     from iotrace.report.printing import encode_json
-    from iotrace.sweeps.kept import kept
+    from iotrace.sweeps.plan import kept
     from iotrace.sweeps.results import SweepResult
 
     path = Path(task.paths[0])

@@ -30,8 +30,8 @@ from iotrace.analysis.wait.production import PARTS, READING, columns_of, outermo
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.processes import Process
-from iotrace.sources.run_delays import run_delays
 from iotrace.sources.session import Rank
+from iotrace.sources.stolen_time import run_delays
 
 Floats = npt.NDArray[np.float64]
 _READ, _DECODE, _TRANSFORM, _COLLATE = (

@@ -26,7 +26,7 @@ from iotrace.sources.dftracer import stdio
 from iotrace.sources.paths import Paths
 from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import Process
-from iotrace.sources.run_delays import run_delays
+from iotrace.sources.stolen_time import run_delays
 
 PARTS = ("read", "decode", "transform", "collate", "unknown")
 _READ, _DECODE, _TRANSFORM, _COLLATE, _UNKNOWN = range(len(PARTS))

@@ -27,7 +27,7 @@ from iotrace.analysis.wait.page_faults import bounds, holder
 from iotrace.analysis.wait.production import READING, blocked_fraction, columns_of, of_kinds, outermost
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 from iotrace.sources.processes import Process
-from iotrace.sources.run_delays import run_delays
+from iotrace.sources.stolen_time import run_delays
 
 Costs = npt.NDArray[np.float64]
 

@@ -16,8 +16,7 @@ from iotrace.analysis.rules.facts.host import HostFacts
 from iotrace.doctor.command import Interpreter
 from iotrace.doctor.probe import last_line
 from iotrace.doctor.results import Check, judged, ok, unknown
-from iotrace.doctor.run import TORCH_SECONDS
-from iotrace.doctor.sandbox import Sandbox
+from iotrace.doctor.run import TORCH_SECONDS, Sandbox
 from iotrace.launch.telemetry import Record, amd as amd_smi, nvml
 from iotrace.launch.telemetry.gpus import Device, Emit, FigureError, UnavailableError
 from iotrace.units import counted

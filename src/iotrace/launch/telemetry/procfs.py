@@ -2,7 +2,7 @@
 
 Opening a file of /proc costs more than reading it; `os.pread` at 0 makes the kernel write it anew.
 
-Find the process's control groups, whose limits hold for it, and the mounted file systems.
+Also the process's control groups, whose limits hold for it, and the mounted file systems.
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
-"""The page of a report: verdict first, then where, when and why, at last what is not known."""
+"""The page of a report: verdict first, then where, when and why, at last what is not known.
+
+The first screen as HTML, for a notebook: verdict, why, fixes, trust, a row for each rank.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timezone
+from html import escape
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,13 +15,14 @@ from msgspec.structs import replace
 from iotrace.analysis.results import RankReport, Report
 from iotrace.analysis.results.top import RankColumns
 from iotrace.report import tables
-from iotrace.report.blocks import Table
+from iotrace.report.blocks import Line, Table, grid_of, known
 from iotrace.report.page import charts, sections
 from iotrace.report.page.render import WORDS, render
 from iotrace.report.page.sections import step_parts
 from iotrace.report.screen import fact_rows, following, head_of, opened
 from iotrace.report.screen_ranks import advice_rows
 from iotrace.report.views import VIEWS, tables_of
+from iotrace.report.views.ranks import ranks
 from iotrace.report.words import who_failed
 
 _MOST_ROWS, _MOST_OF_RUN = 20, 100  # of a view, of another table
@@ -146,3 +152,39 @@ def about(report: Report) -> list[tuple[str, str]]:
     if session.iotrace_version:
         rows.append(("Recorded by", f"iotrace {session.iotrace_version}"))
     return rows
+
+
+_MOST_FIXES = 3
+_MOST_RANKS = 16
+# Readable on white and on black.
+_COLOURS = {"good": "#2a2", "warn": "#b80", "bad": "#d33"}
+_TONES = {"ok": "good", "caution": "warn", "bad": "bad"}
+_LEFT = 'style="text-align:left"'
+
+
+def report_html(report: Report) -> str:
+    """Return `report` as an HTML fragment without scripts, in the page's own colours."""
+    head, beside = head_of(report, most=_MOST_FIXES), grid_of(known(ranks(report)[0]))
+    level = _coloured(head.level, _TONES[head.level])
+    rows = [(each.label, _text(each)) for each in head.lines] + [("Trust", f"{level}: {escape(head.trust)}")]
+    body = "".join(f"<tr><th {_LEFT}>{label}</th><td {_LEFT}>{text}</td></tr>" for label, text in rows)
+    shown = [_row(beside.headings, "th"), *(_row(row, "td") for row in beside.rows[:_MOST_RANKS])]
+    table, more = f"<table>{''.join(shown)}</table>" if beside.rows else "", len(beside.rows) - _MOST_RANKS
+    about = escape(" ".join(["iotrace report", report.session.path]))
+    return (
+        f"<div><p>{_coloured(head.label, head.tone)} {escape(head.text)}</p><table>{body}</table>"
+        f"{table}{f'<p>{more} more ranks</p>' if more > 0 else ''}<p><code>{about}</code></p></div>"
+    )
+
+
+def _coloured(text: str, tone: str) -> str:
+    return f'<strong style="color:{_COLOURS[tone]}">{escape(text)}</strong>'
+
+
+def _text(line: Line) -> str:
+    gain = ": ".join(filter(None, (line.side, line.note)))
+    return escape(line.text) + (f" <em>({escape(gain)})</em>" if gain else "")
+
+
+def _row(cells: Iterable[str], tag: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"

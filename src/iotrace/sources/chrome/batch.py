@@ -1,7 +1,4 @@
-"""Batches: events of one source decoded or as text.
-
-One event of a Chrome trace, its kinds, its times as integers; begin events with their ends.
-"""
+"""Events of a Chrome trace, decoded or as text, in batches; begin events with their ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* The events of Chrome's trace JSON as rows. No header of Python's: `compiled_scan.py` calls it with ctypes, and what
+/* The events of Chrome's trace JSON as rows. No header of Python's: `scan.py` calls it with ctypes, and what
  * it refuses is read in Python.
  *
  * `iotrace_scan` takes what is plain JSON and an event that needs no mending. Everything else is STATUS_ODD,
@@ -16,7 +16,7 @@ enum { MOST_TRACKS = 4096, SLOTS = 4 * MOST_TRACKS };
 
 /* The bytes of a short key as memory has them. */
 #if defined __BYTE_ORDER__ && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-#error "compiled_scan.py describes rows in the order of little-endian machines"
+#error "scan.py describes rows in the order of little-endian machines"
 #endif
 #define BYTES(a, b, c, d, e, f, g)                                                                       \
     ((uint64_t)(a) | (uint64_t)(b) << 8 | (uint64_t)(c) << 16 | (uint64_t)(d) << 24 | (uint64_t)(e) << 32 | \

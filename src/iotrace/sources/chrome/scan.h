@@ -3,7 +3,7 @@
 #define IOTRACE_SCAN_H
 #include "json.h"
 
-/* In the order of `compiled_scan.py`. The first ones are written anew, the others are only found. */
+/* In the order of `scan.py`. The first ones are written anew, the others are only found. */
 enum { PH, PID, TID, TS, DUR, ID, BP, ID2, BIND_ID, CAT, NAME, ARGS, SCOPE, KEYS };
 enum { REWRITTEN = BIND_ID + 1 };
 

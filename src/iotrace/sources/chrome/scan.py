@@ -1,8 +1,6 @@
-"""A batch whose events stay text: `compiled_scan` finds where their keys lie.
+"""Batches of a piece of trace JSON: `scan.c` finds where the keys of events lie, and they stay text.
 
-Sound pieces of trace JSON, decoded at once by msgspec.
-
-`scan.c`, where it was compiled when iotrace was installed: finds the events in a text.
+Where it was not compiled when iotrace was installed, msgspec decodes sound pieces at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A session's time: one steady clock for each boot of a host, and when CLOCK_REALTIME was set.
 
 From one clock's times to another's: a shift, where it was seen a drift, and how sure that is.
-
-Offset and drift of one clock against another, from events that both saw end together.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from iotrace.sources.byte_stream import without_collecting
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.realtime_correction import Stamper, restamp
 from iotrace.sources.clocks.session_clock import Clock, Times
-from iotrace.sources.dftracer import dropped, stdio
-from iotrace.sources.dftracer.lines import LineBatch, LineReader, given_up, hashes_of, pieces_of
+from iotrace.sources.dftracer import stdio
+from iotrace.sources.dftracer.lines import Dropped, LineBatch, LineReader, given_up, hashes_of, pieces_of
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 
 _LARGEST = 2**62  # of the numbers that a column of int64 holds, sums of two of them included
@@ -84,7 +84,7 @@ class CallTable:
         self._without_file: Counter[str] = Counter()
         self._pids: set[int] = set()
         self._ended: set[int] = set()
-        self._dropped = dropped.Dropped()
+        self._dropped = Dropped()
         self._numbers: dict[int, array[int]] = defaultdict(lambda: array("q"))  # of the log's events, by pid
 
     def take(self, batch: LineBatch, since_ns: int | None) -> None:

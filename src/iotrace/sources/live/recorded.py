@@ -2,10 +2,6 @@
 
 Nothing is held back in the program: on the host that looks, a process's calls are known until now, also where
 it makes none. Of another host's process they are known as far as its file has come here.
-
-One process's file of our recorder, read as it grows: its newest bursts, and the names of their files.
-
-How far the POSIX calls of a process are known while it runs.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from iotrace.session.names import (
 from iotrace.session.reading import UNREADABLE, entries, read_whole
 from iotrace.sources.clocks.anchors import Clocks
 from iotrace.sources.clocks.session_clock import Times
-from iotrace.sources.dftracer.dropped import Dropped
+from iotrace.sources.dftracer.lines import Dropped
 from iotrace.sources.posix_calls import COLUMNS, FileSums, PosixCalls, as_integers
 from iotrace.sources.recorder.layout import FAILED, NO_OFFSET, SCATTERED, ProcessCalls, read_file
 

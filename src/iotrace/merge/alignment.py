@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.device.collectives import APART_NS, RankOfJob, why_not_one_job
-from iotrace.merge.input import ClockLink, Input
 from iotrace.merge.input_files import DFTRACER, SESSION, InputFile, MergeError
+from iotrace.merge.plan import ClockLink, Input
 from iotrace.merge.survey import BY_ORDER, Survey
 from iotrace.sources.clocks.session_clock import ClockMap, Fit, Recording, fit, step_text
 from iotrace.units import time_span

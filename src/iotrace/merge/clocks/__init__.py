@@ -1,1 +1,0 @@
-"""How the clocks of a merge's inputs relate to each other."""
