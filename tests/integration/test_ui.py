@@ -7,13 +7,14 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.request import Request, urlopen
+from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 
 import pytest
 
@@ -84,9 +85,10 @@ def test_ctrl_c_ends_it_in_peace(tmp_path: Path) -> None:
     ) as server:
         assert server.stdout is not None
         assert server.stderr is not None
-        while not server.stdout.readline().startswith("until"):
-            pass
-        time.sleep(0.5)  # its handlers of signals come with its loop
+        told = iter(server.stdout.readline, "")
+        first = next(found[1] for line in told if (found := re.match(r"open +(\S+)", line)))
+        with build_opener(HTTPCookieProcessor()).open(first, timeout=60) as answer:  # it moves the token
+            assert answer.status == 200
         server.send_signal(signal.SIGINT)
         assert (server.stderr.read(), server.wait(60)) == ("", 0)
 
@@ -258,7 +260,7 @@ def test_chromium_shows_each_tab_without_errors_or_sideways_scroll(unet_run: Run
         for address in addresses:
             browser.open(address)
             browser.until(f"location.href === {json.dumps(address)} && {_READY}")
-            for width in (390, 768, 1280, 2560):
+            for width in (390, 800, 1280, 2560):
                 browser.size(width, 900, phone=width < 500)
                 assert browser.evaluate(_SIDEWAYS) <= 0, (address, width)
             browser.size(794, 1123)
@@ -347,3 +349,109 @@ def test_chromium_opens_the_timeline_at_a_step(unet_run: Run, tmp_path: Path) ->
         browser.open(f"{server}/timeline?of={unet_run.session.name}&around=3")
         browser.until("location.pathname.includes('/ui/') && location.hash.includes('visStart')")
         browser.until("document.body.innerText.includes('Current Trace')")
+
+
+BAD = "<img src=x onerror=alert(1)>"
+ATTACKER = f"""
+import iotrace, time
+names = [f"{BAD}{{number}}.bin" for number in range(3)]
+for name in names:
+    with open(name, "wb") as file:
+        file.write(bytes(1 << 20))
+def batches():
+    for number in range(40):
+        with open(names[number % 3], "rb") as file:
+            yield file.read()
+for number, batch in enumerate(iotrace.batches(batches())):
+    with iotrace.region("{BAD}"):
+        time.sleep(0.002)
+    if number == 30:
+        raise type("{BAD}", (Exception,), {{}})("{BAD}<script>alert(2)</script>")
+"""
+
+
+@pytest.mark.chromium
+def test_chromium_runs_nothing_that_names_of_a_session_hold(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(ATTACKER)
+    runs = tmp_path / "runs"
+    line = [sys.executable, "-m", "iotrace", "run", "-q", "-o", f"runs/{BAD[:-1]}", "--", sys.executable]
+    done = subprocess.run([*line, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 1, done.stderr
+    manifest = runs / BAD[:-1] / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"host": BAD}))
+    shutil.copytree(runs / BAD[:-1], runs / "again")
+    with serving("runs", directory=tmp_path) as server, browsing(server, tmp_path) as browser:
+        todo = browser.evaluate(
+            "[...document.querySelectorAll('.runs th a[href^=\"/run\"]')].map((a) => a.href)"
+        )
+        assert len(todo) == 2
+        todo += [f"{server}/compare?" + "&".join(one.partition("?")[2] for one in todo), f"{server}/history"]
+        seen = []
+        while todo:
+            address = todo.pop()
+            seen.append(address)
+            browser.open(address)
+            browser.until(f"location.href === {json.dumps(address)} && {_READY}")
+            links = browser.evaluate(
+                "[...document.querySelectorAll('.uibar nav a:not([download])')]"
+                ".map((a) => a.href).filter((each) => !each.includes('/timeline?'))"
+            )
+            todo += [link for link in links if link not in seen + todo]
+            assert browser.evaluate("document.querySelectorAll('img').length") == 0, address
+        shown = browser.evaluate("document.body.innerText")
+        assert len(seen) > 8
+        assert "onerror=alert(1)" in shown  # as text
+        assert browser.said == []
+
+
+@pytest.mark.parametrize(
+    ("line", "headers", "code"),
+    [
+        ("GET / HTTP/1.1", {"Host": "evil.example"}, 403),
+        ("GET / HTTP/1.1", {}, 400),
+        ("GET / HTTP/1.1", {"Origin": "http://evil.example"}, 403),
+        ("GET /static/../../../../etc/passwd HTTP/1.1", {}, 404),
+        ("GET /timeline/x/ui/..%2f..%2f..%2fetc/passwd HTTP/1.1", {}, 404),
+        ("GET /run?of=../secret HTTP/1.1", {}, 404),
+        ("GET /run?of=link HTTP/1.1", {}, 404),
+        ("POST /delete HTTP/1.1", {}, 403),
+    ],
+)
+def test_attacks_on_the_wire_are_refused(
+    tmp_path: Path, line: str, headers: dict[str, str], code: int
+) -> None:
+    """As they come over a socket: a client's library would tidy up paths and headers."""
+    session(tmp_path / "secret")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "link").symlink_to(tmp_path / "secret")
+    with serving("runs", directory=tmp_path) as server:
+        host, port = server.removeprefix("http://").split(":")
+        own = {"Host": f"{host}:{port}", "Authorization": f"Bearer {TOKEN}", "Connection": "close"}
+        if code == 400:
+            del own["Host"]
+        with socket.create_connection((host, int(port)), 60) as wire:
+            text = "".join(f"{name}: {value}\r\n" for name, value in (own | headers).items())
+            wire.sendall(f"{line}\r\n{text}\r\n".encode())
+            answer = b"".join(iter(lambda: wire.recv(1 << 16), b""))
+        assert int(answer.split()[1]) == code
+        assert b"root:" not in answer
+
+
+@pytest.mark.chromium
+def test_chromium_compares_two_runs_step_by_step_and_opens_a_slow_step(unet_run: Run, tmp_path: Path) -> None:
+    for name in ("before", "after"):
+        shutil.copytree(unet_run.session, tmp_path / "runs" / name)
+    with serving("runs", directory=tmp_path) as server, browsing(server, tmp_path) as browser:
+        browser.evaluate("[...document.querySelectorAll('.runs input')].forEach((tick) => tick.click())")
+        browser.evaluate("document.querySelector('#compare button').click()")
+        browser.until(f"location.pathname === '/compare' && {_READY}")
+        browser.until("document.querySelectorAll('#steps .side').length === 2")
+        widths = browser.evaluate(
+            "[...document.querySelectorAll('#steps .chart')].map((each) => each.getBoundingClientRect().x)"
+        )
+        assert widths[0] == widths[1]
+        links = browser.evaluate("[...document.querySelectorAll('#steps h3 a')].map((a) => a.href)")
+        assert links == [f"{server}/timeline?of={name}" for name in ("after", "before")] or links == [
+            f"{server}/timeline?of={name}" for name in ("before", "after")
+        ]
+        assert browser.said == []

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.page.costs import costs_of, io_tree
 from iotrace.analysis.page.series import MOST_STEPS, binned, ready_queue, steps_around
+from iotrace.analysis.page.sides import SideSteps, SlowMark
 from iotrace.analysis.results import (
     FileCost,
     FileIo,
@@ -152,9 +153,28 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
         "report": Page(report_page(nasty, columns(path=NASTY))),
         "sweep": Page(sweep_page(sweep, {"a": columns(path=NASTY)})),
         "tune": Page(tune_page(replace(searched, path=NASTY, argv=["python", NASTY]), {})),
-        "compare": Page(comparison_page(compared(plain_report(), slower))),
+        "compare": Page(comparison_page(compared(plain_report(), slower), [side(), side(7, NASTY)])),
         "poor": Page(report_page(report(), None)),
     }
+
+
+def side(steps: int = 40, file: str | None = None) -> SideSteps:
+    found = columns(steps).steps
+    assert found is not None
+    return SideSteps(found, [SlowMark(place=5, step=5, ms=105.0, cause="decode", file=file)])
+
+
+def test_steps_of_two_runs_stand_one_above_the_other_on_one_scale() -> None:
+    slower = plain_report(1, decode=1.5, session={"path": "/b", "argv": ["python", "train.py"]})
+    result = compared(plain_report(), slower)
+    found = comparison_page(result, [side(), side(20)], ["/timeline?of=a", "/timeline?of=b"])
+    strips = re.findall(r'viewBox="0 0 (\d+) 1000"', found)
+    assert strips == ["40", "40"]  # step 7 above step 7, though one run was shorter
+    marks = re.findall(r'<text x="([\d.]+)%" y="-3"', found)
+    assert marks == ["13.75", "13.75"]
+    assert 'href="/timeline?of=b&amp;around=5">step 5: 105.0\u00a0ms, wait for decode' in found
+    assert "Step by step" not in comparison_page(result, [side(), None])
+    assert "Step by step" not in comparison_page(result)
 
 
 @pytest.fixture(params=["report", "sweep", "tune", "compare", "poor"])

@@ -71,6 +71,16 @@ def test_the_list_shows_state_verdict_and_damage_of_all_that_lies_below(runs: Pa
         assert (said.status_code, "is damaged" in said.text) == (200, True)
 
 
+def test_what_goes_on_comes_first_until_something_else_is_chosen(runs: Path, tmp_path: Path) -> None:
+    session(runs / "newest", started_ns=43 * 10**17)
+    with served(runs, own=tmp_path / "own") as client:
+        assert keys(client.get("/").text)[:2] == ["deep/er/live", "newest"]
+        assert keys(client.get("/?sort=started").text)[:2] == ["newest", "deep/er/live"]
+        page = client.get("/").text
+        assert "No verdict is stored. Open it to make one." in page
+        assert "Open it to see how it goes." in page
+
+
 def test_what_is_not_known_stands_last_in_either_order(runs: Path) -> None:
     entries = Index([runs]).entries()
     for order in ("up", "down"):

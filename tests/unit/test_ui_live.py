@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis import looks as looking
+from iotrace.analysis.pulse import SECONDS, Pulse, RankPulse
+from iotrace.analysis.results.top import TopVerdict
 from iotrace.session.hangs import BlockedProcess, Hang, Status
 from iotrace.ui.choosing import Query, chosen
 from iotrace.ui.index import Index
-from iotrace.ui.live import Look, _stacks
-from iotrace.ui.running import Running, _strip
+from iotrace.ui.live import Feeds, Look, _stacks
+from iotrace.ui.running import Running, _pulse_shown, _strip
 from tests.support.served import session
 from tests.unit.test_metrics import rank, top
 from tests.unit.test_ui import NASTY
@@ -50,6 +53,10 @@ def test_a_hang_is_shown_with_its_stacks_and_before_all_else(look: Look) -> None
     blocked = BlockedProcess(pid=7, role="rank 1", stack=[f'File "{NASTY}", line 3 in wait', "main"])
     hang = Hang(mono_ns=1, waited_ns=90, processes=[blocked, BlockedProcess(pid=8)])
     assert _stacks(Status(state="hung", hangs=[replace(hang, resumed=True)], text=[])) == []
+    worker = BlockedProcess(pid=9, role="worker 0", of=7, stack=["main"])
+    of_rank = replace(hang, processes=[blocked, worker])
+    (_, (who, _)) = _stacks(Status(state="hung", hangs=[of_rank], text=[]))
+    assert who == "worker 0 of rank 1 (pid 9)"
     look.state, look.hang = "hung", ["HUNG: no batch for 90 s", f"rank 1 waits in {NASTY}"]
     look.stacks = _stacks(Status(state="hung", hangs=[hang], text=[]))
     shown = page(look)
@@ -57,6 +64,57 @@ def test_a_hang_is_shown_with_its_stacks_and_before_all_else(look: Look) -> None
     assert shown.index("HUNG") < shown.index('class="banner"')
     assert "<script>alert" not in shown
     assert "\u202e" not in shown
+    look.state = "running"
+    assert "It hung earlier" in page(look)
+    assert 'class="hang"' not in page(look)
+
+
+def test_the_seconds_of_each_rank_are_drawn_and_the_rank_of_the_verdict_first() -> None:
+    nothing: list[None] = [None] * (SECONDS - 2)
+    pulse = Pulse(
+        [
+            RankPulse(0, NASTY, [*nothing, 7, None], [*nothing, 0.25, None], 2.0),
+            RankPulse(1, None, [None] * SECONDS, [None] * SECONDS, 90.0),
+        ]
+    )
+    shown = _pulse_shown(pulse, None)
+    assert shown.index("rank 1") < shown.index("rank 0")  # who has had none for longest
+    assert "7 batches/s · waits 25\u00a0%" in shown
+    assert 'class="bad">last batch 1 min 30 s ago' in shown
+    assert f"M{SECONDS - 2} 750h0.88v250" in shown
+    verdict = TopVerdict(text="INPUT-BOUND", rank=0)
+    shown = _pulse_shown(pulse, replace(top(), verdict=verdict))
+    assert shown.index("rank 0") < shown.index("rank 1")
+    assert _pulse_shown(Pulse([]), None).strip() == ""
+    assert len(_pulse_shown(pulse, None)) < 3000  # it is sent every second
+
+
+@pytest.mark.anyio
+async def test_between_looks_only_what_is_new_is_sent(look: Look, tmp_path: Path) -> None:
+    feeds, path = Feeds(tmp_path), session(tmp_path / "live", exit_code=None)
+    feeds._looks[path] = look
+    look.number = 1
+    (entry,) = Index([tmp_path]).entries()
+    events = Running(Index([tmp_path]), feeds)._events(entry)
+    feeds._looks[entry.place.path] = look
+
+    async def after(change: str, value: object) -> str:
+        setattr(look, change, value)
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.05)
+        await feeds._tell(look)
+        return (await waiting).decode()
+
+    assert (await anext(events)).startswith(b"event: look")
+    pulse = Pulse([RankPulse(0, None, [1] * SECONDS, [0.0] * SECONDS, 1.0)])
+    assert (await after("pulse", pulse)).startswith("event: pulse")
+    assert (await after("state", "running")) == ":\n\n"
+    assert (await after("number", 2)).startswith("event: look")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 def test_the_list_says_what_a_run_hangs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +122,7 @@ def test_the_list_says_what_a_run_hangs_in(tmp_path: Path, monkeypatch: pytest.M
     told = Status(state="hung", hangs=[], text=["HUNG: no batch for 90 s", "  rank 1 waits", "  rank 0 too"])
     monkeypatch.setattr("iotrace.ui.index.status_of", lambda _: told)
     (entry,) = chosen(Index([tmp_path]).entries(), Query(state="hung"))
-    assert (entry.verdict, entry.headline.why) == ("HUNG: no batch for 90 s", "rank 1 waits; rank 0 too")
+    assert (entry.verdict, entry.headline.why) == ("HUNG: no batch for 90 s", "rank 1 waits")
     assert entry.is_live
 
 
@@ -79,12 +137,19 @@ def test_looks_take_no_more_of_a_core_than_they_may(monkeypatch: pytest.MonkeyPa
     class Watched:
         def __init__(self, *_: object) -> None:
             self._costs: Iterator[float] = iter([0.001, 0.05, 0.05])
+            self.ended = False
 
         def look(self) -> object:
             cost = next(self._costs, None)
             now.cpu += cost or 0.0
             now.mono += cost or 0.0
             return replace(top(), state="running" if cost else "ended")
+
+        def pulse(self) -> Pulse:
+            return Pulse([])
+
+        def may_have_ended(self) -> bool:
+            return self.ended
 
     clock = SimpleNamespace(monotonic=lambda: now.mono, process_time=lambda: now.cpu, sleep=sleep)
     monkeypatch.setattr(looking, "time", clock)
@@ -93,3 +158,8 @@ def test_looks_take_no_more_of_a_core_than_they_may(monkeypatch: pytest.MonkeyPa
     found = list(looking.looks(Path("run"), 1.0, 0.01))
     assert [each.state for each in found] == ["running"] * 3 + ["ended"]
     assert slept == pytest.approx([0.999, 4.95, 4.95])
+    slept.clear()
+    seen = list(looking.looks_and_pulses(Path("run"), 0.01))
+    kinds = ["pulse" if isinstance(each, Pulse) else each.state for each in seen]
+    assert kinds == ["running", "running", *["pulse"] * 4, "running", *["pulse"] * 4, "ended"]
+    assert slept == pytest.approx([0.999, 0.95, *[1.0] * 4, 0.95, *[1.0] * 4])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,9 @@ from iotrace.cli.parameters import (
     save_tables,
 )
 from iotrace.report.printing import echo
+
+if TYPE_CHECKING:
+    from iotrace.analysis.page.sides import SideSteps
 
 _LOOK_BYTES = 4096
 
@@ -69,7 +72,7 @@ def compare(
     if html is not None and not refused:
         from iotrace.report.page.results import comparison_page
 
-        save_page(comparison_page(result), html)
+        save_page(comparison_page(result, _steps_of((before, after), result.rank)), html)
     if form == "json" or not refused:
         print_document(result, form, comparison_document)
     if refused:
@@ -107,6 +110,17 @@ def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv
     if csv is not None:
         save_tables(changes_of(found), csv)
     print_document(found, form, trace_document)
+
+
+def _steps_of(paths: tuple[Path, Path], rank: int) -> list[SideSteps | None]:
+    """Return the steps of both sessions, for a page; a report that was kept has none."""
+    from iotrace.analysis.page.sides import side_steps
+    from iotrace.analysis.rank import SessionAnalysis
+    from iotrace.sources.session import open_session
+
+    if any(path.is_file() for path in paths):
+        return []
+    return [side_steps(SessionAnalysis(open_session(path)), rank) for path in paths]
 
 
 def report_at(path: Path) -> Any:

@@ -77,6 +77,7 @@ class BlockedThread(msgspec.Struct, frozen=True, kw_only=True):
 class BlockedProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process of a loop that hangs; None is what is not known. `stack`: innermost frame first.
 
+    `of` is the pid of the loop's training process.
     `stacks` is the file, relative to the session, that holds those of all its threads. `collective` is what
     a rank waits in for the others; empty: nothing of that kind. Since `call_since_ns` of its host's
     CLOCK_MONOTONIC its main thread is in the call; `threads` are others that have been in one for long.
@@ -84,6 +85,7 @@ class BlockedProcess(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     role: str = ""
+    of: int | None = None
     text: str = ""
     host: str | None = None
     state: str | None = None

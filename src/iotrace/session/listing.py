@@ -218,9 +218,10 @@ def _recorded(files: Iterable[tuple[str, int]]) -> Recorded:
 
 def _files(directory: Path) -> Iterator[tuple[str, int]]:
     """Yield the relative path and the size of each file below `directory`, but of hidden ones."""
-    for root, _, files in os.walk(directory):
+    top = os.path.join(directory, "")  # with the slash at its end
+    for root, _, files in os.walk(top):
         for name in files:
             path = os.path.join(root, name)
             with suppress(OSError):  # renamed or deleted meanwhile
                 if not name.startswith("."):
-                    yield os.path.relpath(path, directory), os.lstat(path).st_size
+                    yield path[len(top) :], os.lstat(path).st_size

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from iotrace.session.liveness import ENDED
-from iotrace.ui.index import FAILED, Entry
+from iotrace.ui.index import FAILED, HANGS, Entry
 from iotrace.ui.places import SESSION, SWEEP, TUNE
 
 
@@ -17,11 +17,12 @@ class Query(NamedTuple):
     within: str = ""
     verdict: str = ""
     state: str = ""
-    sort: str = "started"
+    sort: str = ""
     order: str = "down"
 
 
 _SORTS: dict[str, Callable[[Entry], Any]] = {
+    "": lambda each: (each.state in HANGS, each.is_live, each.started_ns or 0),  # what goes on comes first
     "name": lambda each: each.key,
     "verdict": lambda each: each.headline.verdict_class,
     "state": lambda each: each.state,
@@ -34,7 +35,6 @@ _SORTS: dict[str, Callable[[Entry], Any]] = {
     "ranks": lambda each: each.headline.ranks,
     "size": lambda each: each.bytes,
 }
-SORTS = tuple(_SORTS)
 
 
 def chosen(entries: Iterable[Entry], query: Query) -> list[Entry]:
@@ -48,7 +48,7 @@ def chosen(entries: Iterable[Entry], query: Query) -> list[Entry]:
         and (not query.state or each.state == query.state)
         and all(word in _text(each) for word in words)
     ]
-    value = _SORTS.get(query.sort, _SORTS["started"])
+    value = _SORTS.get(query.sort, _SORTS[""])
     known = [each for each in found if value(each) is not None]
     known.sort(key=value, reverse=query.order != "up")
     return known + [each for each in found if value(each) is None]

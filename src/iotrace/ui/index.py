@@ -23,7 +23,6 @@ from iotrace.ui.places import BASELINE, CLOSED, SESSION, SWEEP, TRACE, TUNE, Pla
 
 FAILED, DAMAGED = "failed", "damaged"
 _FRESH_SECONDS = 1.0  # a list that is not older is shown again
-_MOST_LINES = 8  # of what is told of a hang
 _AGAIN_SECONDS = 30.0  # of what may change without a file's time changing
 HANGS = (HUNG, COMPUTING)
 _LIVE = (RUNNING, *HANGS)
@@ -92,6 +91,11 @@ class Index:
                 return None
             found = self._entries[key] = self._entry(found.place)
             return found
+
+    def has_baseline(self, program: str) -> bool:
+        """Whether the list holds a baseline of the program."""
+        known = self._entries.values()
+        return any(each.program == program and each.state == BASELINE and not each.problem for each in known)
 
     def root_of(self, path: Path) -> Path | None:
         """Return the served directory that `path` lies below; None where it is that itself."""
@@ -172,8 +176,8 @@ def _session(place: Place) -> Entry:
             status = status_of(place.path)
             state = status.state
             if state in HANGS and status.text:
-                why = "; ".join(line.strip() for line in status.text[1:_MOST_LINES])
-                verdict, headline = status.text[0], Headline(why=why or None)
+                why = status.text[1].strip() if status.text[1:] else None  # who holds the others up is first
+                verdict, headline = status.text[0], Headline(why=why)
     return Entry(
         place=place,
         program=_program(found.argv),

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from iotrace.errors import IotraceError
 from iotrace.session.listing import delete_sessions
 from iotrace.ui.answers import RefusedError, form_of, found, html
-from iotrace.ui.choosing import SORTS, Query, chosen, histories
+from iotrace.ui.choosing import Query, chosen, histories
 from iotrace.ui.index import Entry, Index
 from iotrace.ui.places import SESSION
 from iotrace.ui.trend import Lines, lines_of
@@ -43,7 +43,6 @@ class Lists:
             "list.html",
             title="Runs",
             query=query,
-            sorts=SORTS,
             rows=shown,
             trends=self._trends(shown, known),
             found=len(rows),

@@ -12,23 +12,28 @@ from pathlib import Path
 
 import msgspec
 
+from iotrace.analysis.pulse import Pulse
 from iotrace.analysis.results.top import Top
 from iotrace.errors import IotraceError
 from iotrace.session.hangs import Status, status_of
 
-_INTERVAL_S = 1.0
 _LINE_BYTES = 64 << 20
 _PATIENCE_S = 60.0  # nobody has asked: the looking ends
 _HANG_EVERY_S = 5.0
-_MOST_CPU = 0.008  # of a core: where a look costs more, looks are rarer
+_MOST_CPU = 0.005  # of a core: where a look costs more, looks are rarer; between them come pulses
+_LOOK, _PULSE = b"L", b"P"  # what a line of the process that looks is
 _CODE = "import sys; sys.path[:] = {path!r}; from iotrace.ui.live import look; look()"
 
 
 class Look:
-    """What was seen last of a run: `top`, what is told of a hang, its stacks. `number` counts the looks."""
+    """What was seen last of a run: `top`, what is told of a hang, its stacks; its `pulse` every second.
+
+    `number` counts the looks, `news` tells those who wait of looks and pulses.
+    """
 
     def __init__(self) -> None:
         self.top: Top | None = None
+        self.pulse: Pulse | None = None
         self.hang: list[str] = []
         self.stacks: list[tuple[str, list[str]]] = []
         self.state = ""
@@ -58,18 +63,16 @@ class Feeds:
         return look
 
     async def follow(self, path: Path) -> AsyncIterator[Look]:
-        """Yield each look, until the run is over; without news every few seconds the same again."""
-        number = -1
+        """Yield what is seen at each look and pulse, until the run is over; without news the same again."""
         while True:
             look = self.of(path)
-            async with look.news:
-                if look.number == number and not look.over:
-                    with suppress(asyncio.TimeoutError):
-                        await asyncio.wait_for(look.news.wait(), _HANG_EVERY_S)
-            number = look.number
             yield look
             if look.over:
                 return
+            async with look.news:
+                if not look.over:
+                    with suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(look.news.wait(), _HANG_EVERY_S)
 
     async def close(self) -> None:
         """End all looking."""
@@ -94,11 +97,18 @@ class Feeds:
         try:
             while line := await process.stdout.readline():
                 with suppress(msgspec.DecodeError):
-                    look.top = msgspec.json.decode(line, type=Top)
+                    if line[:1] == _PULSE:
+                        look.pulse = msgspec.json.decode(line[1:], type=Pulse)
+                    else:
+                        look.top = msgspec.json.decode(line[1:], type=Top)
+                        look.number += 1
                 if time.monotonic() - hang_at > _HANG_EVERY_S:
                     with suppress(IotraceError, OSError):
                         found = await asyncio.to_thread(status_of, path)
-                        look.state, look.hang, look.stacks = found.state, found.text, _stacks(found)
+                        told = found.state, found.text, _stacks(found)
+                        if told != (look.state, look.hang, look.stacks):
+                            look.state, look.hang, look.stacks = told
+                            look.number += 1
                     hang_at = time.monotonic()
                 await self._tell(look)
                 if time.monotonic() - look.asked > _PATIENCE_S:
@@ -115,20 +125,28 @@ class Feeds:
 
     async def _tell(self, look: Look) -> None:
         async with look.news:
-            look.number += 1
             look.news.notify_all()
 
 
 def _stacks(status: Status) -> list[tuple[str, list[str]]]:
     """Return the stacks of processes that hang now, the innermost frame first."""
     blocked = [each for hang in status.hangs if not hang.resumed for each in hang.processes]
-    return [(f"{each.role} (pid {each.pid})".strip(), each.stack) for each in blocked if each.stack]
+    ranks = {each.pid: f" of {each.role}" for each in blocked if each.rank is not None}
+    return [
+        (
+            f"{each.role}{'' if each.rank is not None else ranks.get(each.of or 0, '')} (pid {each.pid})",
+            each.stack,
+        )
+        for each in blocked
+        if each.stack
+    ]
 
 
 def look() -> None:
-    """Write a line of JSON a look at the session on the command line, until its run has ended."""
-    from iotrace.analysis.looks import looks
+    """Write a line of JSON a second of the session on the command line, until its run has ended."""
+    from iotrace.analysis.looks import looks_and_pulses
 
-    for found in looks(Path(sys.argv[1]), _INTERVAL_S, _MOST_CPU):
-        sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+    for found in looks_and_pulses(Path(sys.argv[1]), _MOST_CPU):
+        kind = _PULSE if isinstance(found, Pulse) else _LOOK
+        sys.stdout.buffer.write(kind + msgspec.json.encode(found) + b"\n")
         sys.stdout.buffer.flush()

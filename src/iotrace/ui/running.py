@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from iotrace.analysis.pulse import SECONDS, Pulse, RankPulse
 from iotrace.analysis.results.top import Top, TopRank
 from iotrace.export.metrics import CONTENT_TYPE, metrics_text
 from iotrace.report.page.charts import HEIGHT, bars
@@ -20,6 +21,8 @@ from iotrace.ui.index import HANGS, Entry, Index
 from iotrace.ui.live import Feeds, Look
 
 _FIRST_LOOK_S = 4.0
+_MOST_RANKS = 8  # that are drawn every second
+_STILL_THERE = b":\n\n"  # tells a connection that is gone from one without news
 _LEAST_BARS = 25  # that the strip of steps has room for
 
 
@@ -38,9 +41,17 @@ class Running:
         if not entry.is_live:
             yield _event("over", "")
             return
+        number, pulse = 0, None
         async for look in self._feeds.follow(entry.place.path):
-            if look.top is not None:
-                yield _event("look", self._shown(look, look.top))
+            # A pulse is small: the whole page comes only when something was analysed, or hangs.
+            news = b""
+            if look.top is not None and look.number != number:
+                news = _event("look", self._shown(look, look.top))
+                number = look.number
+            if look.pulse is not None and look.pulse is not pulse:
+                pulse = look.pulse
+                news += _event("pulse", _pulse_shown(pulse, look.top))
+            yield news or _STILL_THERE
         yield _event("over", "")
 
     def _shown(self, look: Look, top: Top) -> str:
@@ -50,9 +61,11 @@ class Running:
             top=top,
             state=look.state if look.state in HANGS else top.state,
             hang=look.hang,
+            hangs=look.state in HANGS,
             stacks=look.stacks,
             soon=soon(top.forecasts),
             strip=steps[0] if steps else None,
+            most_ranks=_MOST_RANKS,
         )
 
     async def metrics(self, _: Request) -> Response:
@@ -79,6 +92,29 @@ def _strip(rank: TopRank) -> dict[str, Any]:
         "most_ms": max(steps_ms),
         "least_ms": min(steps_ms),
         "known": bool(rank.last_waits_ms),
+    }
+
+
+def _pulse_shown(pulse: Pulse, top: Top | None) -> str:
+    """Draw the seconds of each rank: what share of each the loop waited; the rank of the verdict first."""
+    first = top.verdict.rank if top is not None and top.verdict is not None else None
+    ranks = sorted(pulse.ranks, key=lambda each: (each.rank != first, -(each.age_s or 0.0)))[:_MOST_RANKS]
+    return pages.page("pulse.html", ranks=[_seconds(each) for each in ranks], seconds=SECONDS, height=HEIGHT)
+
+
+def _seconds(rank: RankPulse) -> dict[str, Any]:
+    waits = [wait or 0.0 for wait in rank.waits]
+    rest = [0.0 if wait is None else max(0.0, 1.0 - wait) for wait in rank.waits]
+    wait, others = bars([waits, rest], 1.0)
+    newest = rank.newest
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "wait": wait,
+        "rest": others,
+        "age_s": rank.age_s,
+        "batches": None if newest is None else rank.batches[newest],
+        "wait_fraction": None if newest is None else rank.waits[newest],
     }
 
 

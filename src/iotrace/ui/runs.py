@@ -73,7 +73,9 @@ class Runs:
             raise RefusedError(what, HTTPStatus.OK, "Compare two runs")
         both.sort(key=lambda entry: entry.started_ns or 0)
         paths = [str(entry.place.path) for entry in both]
-        job = await self._jobs.get(Task(kind=COMPARISON, paths=paths, traces=kinds == {TRACE}), PATIENCE_S)
+        timelines = [pages.address("/timeline", of=entry.key) for entry in both]
+        task = Task(kind=COMPARISON, paths=paths, traces=kinds == {TRACE}, timelines=timelines)
+        job = await self._jobs.get(task, PATIENCE_S)
         if (waiting := unfinished(job, "The runs are being compared")) is not None:
             return waiting
         text = await asyncio.to_thread((job.directory / PAGE).read_text, errors="replace")
@@ -87,6 +89,7 @@ class Runs:
             deletes=False,
             is_sweep=False,
             has_history=False,
+            has_baseline=False,
         )
         return HTMLResponse(framed.encode(errors="replace"), headers={"Content-Security-Policy": policy})
 
@@ -109,6 +112,9 @@ class Runs:
             "has_history": entry.place.kind in (SESSION, BASELINE)
             and bool(entry.program)
             and not entry.is_live,
+            "has_baseline": entry.place.kind == SESSION
+            and not entry.is_live
+            and self._index.has_baseline(entry.program),
             "files": [] if entry.is_live else ["json", "csv"] if name else ["json"],
             "deletes": not self._read_only and entry.place.kind == SESSION and not entry.is_live,
         }

@@ -143,16 +143,20 @@ def _comparison(task: Task, directory: Path) -> Done:
     else:
         from iotrace.analysis.compare.basis import basis_of
         from iotrace.analysis.compare.comparison import compare
+        from iotrace.analysis.page.sides import side_steps
         from iotrace.analysis.rank import SessionAnalysis
         from iotrace.analysis.report import analyse
         from iotrace.report.page.results import comparison_page
         from iotrace.sources.session import open_session
 
+        found = [SessionAnalysis(open_session(path)) for path in map(Path, task.paths)]
         both = [
-            basis_of(msgspec.to_builtins(analyse(SessionAnalysis(open_session(path)))), path)
-            for path in map(Path, task.paths)
+            basis_of(msgspec.to_builtins(analyse(each)), path)
+            for each, path in zip(found, map(Path, task.paths), strict=True)
         ]
-        page = comparison_page(compare(both[0], both[1]))
+        result = compare(both[0], both[1])
+        sides = [side_steps(each, result.rank) for each in found]
+        page = comparison_page(result, sides, task.timelines)
     (directory / PAGE).write_bytes(page.encode(errors="replace"))
     return Done()
 

@@ -67,12 +67,14 @@ def gridlines(most: float) -> list[dict[str, Any]]:
     return [{"y": f"{100 * (1 - value / most):.2f}", "label": f"{value:g} ms"} for value in values]
 
 
-def step_strip(steps: StepColumns) -> dict[str, Any]:
-    """Draw each step as a bar: its wait by cause at the bottom, the rest above it."""
+def step_strip(steps: StepColumns, most: float | None = None, across: int | None = None) -> dict[str, Any]:
+    """Draw each step as a bar: its wait by cause at the bottom, the rest above it.
+
+    `most` ms are as high as the chart, and `across` steps as wide; else they are what fits these steps.
+    """
     count = len(steps.step_ms)
-    ordered = sorted(steps.longest_ms)
-    usual = _LONG * ordered[floor(0.95 * (count - 1))]
-    most = 1.04 * (ordered[-1] if ordered[-1] <= usual else max(ms for ms in ordered if ms <= usual))
+    most = most or highest(steps)
+    width = count if across is None else across / steps.bin
     names = [cause for cause in CAUSES if cause in steps.causes_ms]
     names.sort(key=lambda cause: -sum(steps.causes_ms[cause]))
     waits = [steps.causes_ms[cause] for cause in names]
@@ -82,7 +84,7 @@ def step_strip(steps: StepColumns) -> dict[str, Any]:
     *drawn, above = bars([*waits, rest], most, gap)
     cut = [number for number, ms in enumerate(steps.longest_ms) if ms > most]
     return {
-        "count": count,
+        "width": f"{width:g}",
         "most": most,
         "layers": list(zip(names, drawn, strict=True)),
         "rest": above,
@@ -92,9 +94,16 @@ def step_strip(steps: StepColumns) -> dict[str, Any]:
         "cut_text": _cut_text(steps, cut),
         "unmeasured": _runs(steps.measured),
         "grid": gridlines(most),
-        "pattern": f"scale({count / _NOMINAL[0]:.6g} {HEIGHT / _NOMINAL[1]:.6g})",
+        "pattern": f"scale({width / _NOMINAL[0]:.6g} {HEIGHT / _NOMINAL[1]:.6g})",
         "labels": _step_labels(steps),
     }
+
+
+def highest(steps: StepColumns) -> float:
+    """How many ms the chart of these steps shows: a few that are far longer do not set the scale."""
+    ordered = sorted(steps.longest_ms)
+    usual = _LONG * ordered[floor(0.95 * (len(ordered) - 1))]
+    return 1.04 * (ordered[-1] if ordered[-1] <= usual else max(ms for ms in ordered if ms <= usual))
 
 
 def _ticks(steps: StepColumns, most: float) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from iotrace.analysis.compare.results import Comparison
 from iotrace.analysis.compare.traces import TraceComparison
+from iotrace.analysis.page.sides import SideSteps, SlowMark
 from iotrace.analysis.results.top import RankColumns
 from iotrace.report.comparison import (
     NAMES,
@@ -31,10 +32,11 @@ from iotrace.report.sweep import (
     sweep_head,
 )
 from iotrace.report.tables import CAUSES
+from iotrace.report.words import part_name
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import Ceiling, PointResult, SweepResult
 from iotrace.sweeps.tune.results import TuneResult
-from iotrace.units import digits, milliseconds
+from iotrace.units import digits, length, milliseconds
 
 
 def sweep_page(result: SweepResult, columns: Mapping[str, RankColumns]) -> str:
@@ -178,6 +180,7 @@ def _waterfalls(points: Sequence[PointResult], columns: Mapping[str, RankColumns
 
 
 _MOST_ROWS = 50
+_MOST_TOLD = 5  # of the slow steps of a side
 
 _LABELS = {
     "slower": "SLOWER",
@@ -187,11 +190,18 @@ _LABELS = {
 }
 
 
-def comparison_page(result: Comparison) -> str:
-    """Write `result` as a page."""
+def comparison_page(
+    result: Comparison, sides: Sequence[SideSteps | None] = (), timelines: Sequence[str] = ()
+) -> str:
+    """Write `result` as a page; with the steps of both `sides` where these are known.
+
+    `timelines` are addresses of both timelines, for a page that is served beside them; each has a query.
+    """
     label = _LABELS.get(result.verdict, "COMPARED")
     head = comparison_head(result)
     stages = stage_grid(result.stages, NAMES).rows
+    known = [side for side in sides if side is not None]
+    pair = _pair(known, [each.path for each in result.sessions], timelines) if len(known) == 2 else None
     return render(
         "compare.html",
         result,
@@ -199,17 +209,67 @@ def comparison_page(result: Comparison) -> str:
         banner=head._replace(label=label, text=head.text.removeprefix(label).lstrip(": ")),
         nav=[
             ("parts", "A step"),
+            *([("steps", "Step by step")] if pair else []),
             *([("stages", "Samples")] if stages else []),
             *([("around", "What else differs")] if result.settings or result.environment else []),
             ("about", "About"),
         ],
         result=result,
         parts=_parts(result),
+        pair=pair,
         stages=stages,
         speed=speed_of(result),
         words={word: WORDS[word] for word in ("step", "data wait", "rest of the step", "trust")},
         cause_words=CAUSES,
     )
+
+
+def _pair(sides: Sequence[SideSteps], paths: Sequence[str], timelines: Sequence[str]) -> dict[str, Any]:
+    """Both runs' steps, one above the other: on one scale, and step 7 above step 7."""
+    most = max(charts.highest(side.columns) for side in sides)
+    across = max(side.columns.steps for side in sides)
+    strips = [charts.step_strip(side.columns, most, across) for side in sides]
+    shown = [
+        _side(name, path, side, strip, across, timeline)
+        for name, path, side, strip, timeline in zip(
+            NAMES, paths, sides, strips, timelines or ("", ""), strict=True
+        )
+    ]
+    return {
+        "sides": shown,
+        "causes": list(dict.fromkeys(cause for strip in strips for cause, _ in strip["layers"])),
+        "rest_name": strips[0]["rest_name"],
+        "unmeasured": any(strip["unmeasured"] for strip in strips),
+        "slow": any(each["slow"] for each in shown),
+        "labels": [f"step {number}" for number in dict.fromkeys((0, (across - 1) // 2, across - 1))],
+    }
+
+
+def _side(
+    name: str, path: str, side: SideSteps, strip: dict[str, Any], across: int, timeline: str
+) -> dict[str, Any]:
+    marks = [
+        {
+            "x": f"{100 * (each.place + 0.5) / across:.2f}",
+            "text": _slow_text(each),
+            "address": f"{timeline}&around={each.step}" if timeline else "",
+        }
+        for each in side.slow
+    ]
+    return {
+        "name": name,
+        "path": path,
+        "timeline": timeline,
+        "steps": side.columns.steps,
+        "strip": strip,
+        "slow": marks,
+        "told": marks[:_MOST_TOLD],
+    }
+
+
+def _slow_text(mark: SlowMark) -> str:
+    parts = [length(mark.ms), part_name(mark.cause) if mark.cause else "", mark.file or ""]
+    return f"step {mark.step}: " + ", ".join(filter(None, parts))
 
 
 def trace_comparison_page(result: TraceComparison) -> str:

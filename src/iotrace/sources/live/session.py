@@ -228,6 +228,14 @@ class LiveSession:
                 self._processes[directory] = None
         return self._session(living)
 
+    def grown(self, identity: Identity) -> LiveProcess | None:
+        """Read what the records of one process grew by; None where it is followed no more."""
+        living = (each for each in self._processes.values() if each is not None)
+        live = next((each for each in living if each.identity is identity), None)
+        if live is not None:
+            live.poll()
+        return live
+
     def _discover(self, launch: Path) -> None:
         for directory in entries(launch / names.PROCESSES):
             if directory not in self._processes:

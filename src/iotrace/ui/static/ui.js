@@ -22,28 +22,31 @@
     filter.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(show, 120); });
     filter.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); show(); });
     document.addEventListener("change", look);
+    // Who comes back from a terminal sees what has begun or ended meanwhile; what is ticked stays.
+    window.addEventListener("focus", () => { if (!ticks().length) show(); });
     look();
   }
 
   // A run that goes on: what the server sends is shown as it comes, and at the end the report.
   const live = document.getElementById("live");
   if (live) {
-    let events = null, since = 0;
+    let events = null, seconds = "";
+    const pulse = () => {
+      const place = document.getElementById("pulse");
+      if (place) place.innerHTML = seconds;
+    };
     const begin = () => {
       events = new EventSource(live.dataset.events);
       events.addEventListener("look", (event) => {
         const open = [...live.querySelectorAll("details[open]")].map((each) => each.id);
         live.innerHTML = event.data;
         open.forEach((id) => document.getElementById(id)?.setAttribute("open", ""));
-        since = Date.now();
+        pulse();
       });
+      events.addEventListener("pulse", (event) => { seconds = event.data; pulse(); });
       events.addEventListener("over", () => { events.close(); location.reload(); });
     };
-    // Between two looks the age of the figures goes on; a tab that nobody sees asks for nothing.
-    setInterval(() => {
-      const age = live.querySelector("[data-age]");
-      if (age) age.textContent = Math.round(Number(age.dataset.age) + (Date.now() - since) / 1000) + " s";
-    }, 1000);
+    // A tab that nobody sees asks for nothing.
     document.addEventListener("visibilitychange", () => {
       if (document.hidden) events.close();
       else if (events.readyState === EventSource.CLOSED) begin();

@@ -165,7 +165,8 @@ def record_of(waited_ns: int, processes: list[About], kind: str) -> About:
         for about in processes
         if about.get("rank") is not None and about.get("stack")
     ]
-    told = [f"  {about['role']} (pid {about['pid']}) {about['text']}" for about in processes]
+    roles = {about["pid"]: str(about["role"]) for about in processes}
+    told = [f"  {_whose(about, roles)} (pid {about['pid']}) {about['text']}" for about in processes]
     if any(about.get("within") for about in processes):
         told.append(f"  {_WITHIN}")
     if any(collective for _, _, collective in ranks):
@@ -177,6 +178,13 @@ def record_of(waited_ns: int, processes: list[About], kind: str) -> About:
         "processes": processes,
         "text": [banner(kind, since, "ranks on other hosts"), *told],
     }
+
+
+def _whose(about: About, roles: dict[int, str]) -> str:
+    """Name a process; a worker of one of several ranks with that rank."""
+    main = roles.get(about.get("of", 0), "")
+    role = str(about["role"])
+    return f"{role} of {main}" if main.startswith("rank") and main != role else role
 
 
 def tell_launcher(lines: list[str]) -> None:
