@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 
 import pytest
@@ -106,6 +107,10 @@ def test_reports_views_and_files_of_a_recorded_run(unet_run: Run, tmp_path: Path
             assert json.loads(ask(f"{server}/file?{of}&view={view}&form=json"))["view"] == view
             assert b"," in ask(f"{server}/file?{of}&view={view}&form=csv")
             assert b"<table>" in ask(f"{server}/run?{of}&view={view}")
+        assert b"no wait was for none.h5" in ask(f"{server}/timeline?{of}&file=none.h5")
+        assert b"has no rank 7" in ask(f"{server}/timeline?{of}&rank=7")
+        with pytest.raises(HTTPError, match="404"):
+            ask(f"{server}/timeline?{of}&rank=-1")
         listed = ask(f"{server}/").decode()
         assert found["verdict"]["banner"] in listed
         assert f">{found['verdict']['class']} (1)<" in listed
@@ -341,6 +346,26 @@ def test_chromium_follows_a_run_to_its_report(tmp_path: Path) -> None:
             "document.querySelector('#live') === null && document.querySelector('.verdict') !== null"
         )
         assert browser.said == []
+
+
+@pytest.mark.chromium
+def test_chromium_opens_the_timeline_at_what_is_clicked(unet_run: Run, tmp_path: Path) -> None:
+    of = f"of={unet_run.session.name}"
+    with serving(str(unet_run.session), directory=tmp_path) as server, browsing(server, tmp_path) as browser:
+        browser.open(f"{server}/run?{of}")
+        browser.until(f"{_READY} && document.querySelector('[data-strip]') !== null")
+        links = browser.evaluate("[...document.querySelectorAll('main a')].map((a) => a.href)")
+        assert any(f"/timeline?{of}&batch=" in each for each in links)
+        (file, *_) = (each for each in links if f"/timeline?{of}&file=" in each)
+        browser.evaluate("document.querySelector('[data-strip]').focus()")
+        for key in ("ArrowRight", "ArrowRight", "Enter"):
+            for kind in ("keyDown", "keyUp"):
+                browser.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+        for address in ("", file):
+            if address:
+                browser.open(address)
+            browser.until("location.pathname.includes('/ui/')")
+            browser.until("document.body.innerText.includes('Current Trace')")
 
 
 @pytest.mark.chromium

@@ -91,9 +91,8 @@ def test_the_seconds_of_each_rank_are_drawn_and_the_rank_of_the_verdict_first() 
 
 @pytest.mark.anyio
 async def test_between_looks_only_what_is_new_is_sent(look: Look, tmp_path: Path) -> None:
-    feeds, path = Feeds(tmp_path), session(tmp_path / "live", exit_code=None)
-    feeds._looks[path] = look
-    look.number = 1
+    feeds, look.number = Feeds(tmp_path), 1
+    session(tmp_path / "live", exit_code=None)
     (entry,) = Index([tmp_path]).entries()
     events = Running(Index([tmp_path]), feeds)._events(entry)
     feeds._looks[entry.place.path] = look
@@ -110,6 +109,10 @@ async def test_between_looks_only_what_is_new_is_sent(look: Look, tmp_path: Path
     assert (await after("pulse", pulse)).startswith("event: pulse")
     assert (await after("state", "running")) == ":\n\n"
     assert (await after("number", 2)).startswith("event: look")
+    del feeds._looks[entry.place.path]  # it ended: no other look begins
+    assert await after("over", True) == "event: over\ndata: \n\n"
+    assert [each async for each in events] == []
+    assert feeds._looks == {}
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from starlette.responses import HTMLResponse, Response
 from iotrace.ui import pages
 from iotrace.ui.index import Entry, Index
 from iotrace.ui.jobs import Job
+from iotrace.ui.places import TRACE
+from iotrace.ui.tasks import REPORT, Task
 
 # How long a page is waited for before one says that it is being made.
 PATIENCE_S = 2.0
@@ -41,6 +43,13 @@ async def found(index: Index, key: str) -> Entry:
     if entry.problem is not None:
         raise RefusedError(f"{key}: {entry.problem}", HTTPStatus.OK, "Not readable")
     return entry
+
+
+def report_task(entry: Entry) -> Task:
+    """Ask for the report of a session or a trace, whose page leads to its timeline."""
+    timelines = [pages.address("/timeline", of=entry.key)]
+    path = str(entry.place.path)
+    return Task(kind=REPORT, paths=[path], traces=entry.place.kind == TRACE, timelines=timelines)
 
 
 async def form_of(request: Request) -> dict[str, str]:

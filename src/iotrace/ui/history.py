@@ -20,13 +20,13 @@ from iotrace.analysis.compare.history import FASTER, OTHER_WORK, UNCLEAR, WORSE
 from iotrace.session import names
 from iotrace.session.liveness import ENDED
 from iotrace.session.manifest import write_atomically
-from iotrace.ui.answers import PATIENCE_S, RefusedError, form_of, found, html, unfinished
+from iotrace.ui.answers import PATIENCE_S, RefusedError, form_of, found, html, report_task, unfinished
 from iotrace.ui.choosing import histories
 from iotrace.ui.index import Entry, Index
 from iotrace.ui.jobs import Jobs
 from iotrace.ui.pages import address
 from iotrace.ui.places import BASELINE, SESSION
-from iotrace.ui.tasks import CHECK, HISTORY, REPORT, REPORT_JSON, Judged, Task
+from iotrace.ui.tasks import CHECK, HISTORY, REPORT_JSON, Judged, Task
 from iotrace.ui.trend import lines_of
 
 BASELINES = "baselines"  # the directory of a served one that baselines are set in
@@ -130,7 +130,7 @@ class History:
         if entry.place.kind != SESSION or entry.state != ENDED:
             what = "Only a session whose command ended with exit code 0 can be a baseline."
             raise RefusedError(what, HTTPStatus.OK, "No baseline")
-        job = await self._jobs.get(Task(kind=REPORT, paths=[str(entry.place.path)]), 600.0)
+        job = await self._jobs.get(report_task(entry), 600.0)
         assert job.done is not None
         if job.done.problem or job.done.headline.step_ms is None:
             what = job.done.problem or "The session has no measured steps: it cannot be a baseline."

@@ -64,8 +64,8 @@ class Feeds:
 
     async def follow(self, path: Path) -> AsyncIterator[Look]:
         """Yield what is seen at each look and pulse, until the run is over; without news the same again."""
+        look = self.of(path)
         while True:
-            look = self.of(path)
             yield look
             if look.over:
                 return
@@ -73,6 +73,8 @@ class Feeds:
                 if not look.over:
                     with suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(look.news.wait(), _HANG_EVERY_S)
+            if not look.over:
+                look = self.of(path)
 
     async def close(self) -> None:
         """End all looking."""

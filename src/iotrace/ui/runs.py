@@ -10,7 +10,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 
 from iotrace.report.views import VIEWS
 from iotrace.ui import pages
-from iotrace.ui.answers import PATIENCE_S, RefusedError, found, html, unfinished
+from iotrace.ui.answers import PATIENCE_S, RefusedError, found, html, report_task, unfinished
 from iotrace.ui.index import Entry, Index
 from iotrace.ui.jobs import Job, Jobs
 from iotrace.ui.places import BASELINE, SESSION, SWEEP, TRACE, TUNE
@@ -98,7 +98,7 @@ class Runs:
         if kind == BASELINE:
             task = Task(kind=REPORT, baselines=[path])
         else:
-            task = Task(kind=A_SWEEP if kind in (SWEEP, TUNE) else REPORT, paths=[path], traces=kind == TRACE)
+            task = Task(kind=A_SWEEP, paths=[path]) if kind in (SWEEP, TUNE) else report_task(entry)
         return await self._jobs.get(task, PATIENCE_S)
 
     def _bar(self, entry: Entry, done: Done, name: str) -> dict[str, object]:

@@ -20,7 +20,7 @@ _Kind = TypeVar("_Kind")
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What to make of `paths`: sessions, or traces where `traces` says so. `at` chooses a timeline's view.
 
-    `timelines` are the addresses of those of two runs that are compared.
+    `timelines` are the addresses of those of the runs that the page is about.
     `baselines` are reports that were kept: what to check a session against, or what to show.
     """
 

@@ -20,7 +20,13 @@ from iotrace.viewer.server import UI_POLICY, page, perfetto_ui
 
 _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")
 _WHOLE = re.compile(r"\d{1,12}")
-_PLACES = {"at": _NUMBER, "batch": _WHOLE, "around": re.compile(r"worst|failure|\d{1,12}")}
+_PLACES = {
+    "at": _NUMBER,
+    "batch": _WHOLE,
+    "around": re.compile(r"worst|failure|\d{1,12}"),
+    "rank": re.compile(r"\d{1,6}"),
+    "file": re.compile(r"(?s).{1,4096}"),  # compared with names that were recorded, and never opened
+}
 
 
 class Timelines:

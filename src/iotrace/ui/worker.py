@@ -79,7 +79,8 @@ def _report(task: Task, directory: Path) -> Done:
         analysis = SessionAnalysis(open_session(Path(task.paths[0])))
         report = analyse(analysis)
         columns = columns_of(analysis, report)
-    (directory / PAGE).write_bytes(report_page(report, columns).encode(errors="replace"))
+    page = report_page(report, columns, *task.timelines)
+    (directory / PAGE).write_bytes(page.encode(errors="replace"))
     (directory / REPORT_JSON).write_bytes(encode_json(report))
     views = filled(report)
     for name in views:
@@ -202,14 +203,17 @@ def _timeline(task: Task, directory: Path) -> Done:
         from iotrace.analysis.rank import SessionAnalysis
         from iotrace.merge.run import write_timeline
         from iotrace.sources.session import open_session
-        from iotrace.viewer.view import of_interest, view_at, view_of_session
+        from iotrace.viewer.view import of_interest, view_at, view_of_part, view_of_session
 
         analysis = SessionAnalysis(open_session(path))
         if not analysis.ranks:
             return Done(problem="it holds no process: it has no timeline")
         batch = task.at.get("batch")
+        rank, file = task.at.get("rank"), task.at.get("file")
         if at_s is not None:
             view = view_at(analysis, float(at_s))
+        elif rank is not None or file is not None:
+            view = view_of_part(analysis, None if rank is None else int(rank), file)
         else:
             around = task.at.get("around") or of_interest(analysis)
             view = view_of_session(analysis, around, None if batch is None else int(batch))

@@ -160,6 +160,28 @@ def view_of_session(analysis: SessionAnalysis, around: str = WORST, batch: int |
     return _at_wait(analysis, *longest, "the longest wait: ")
 
 
+def view_of_part(analysis: SessionAnalysis, rank: int | None = None, file: str | None = None) -> View:
+    """Look at the longest wait of a rank, or at the longest that a file has a part of.
+
+    Raises:
+        UsageError: there is nothing of the kind.
+    """
+    import numpy as np
+
+    ranks = [each for each in analysis.ranks if rank is None or each.rank.number == rank]
+    if not ranks:
+        raise UsageError(f"the session has no rank {rank}", "")
+    waits = [(each, each.measured_waits or each.waits) for each in ranks]
+    if file is not None:
+        waits = [(each, own[np.array([file in wait.files for wait in own], np.bool_)]) for each, own in waits]
+    longest = _longest(waits)
+    if longest is not None:
+        return _at_wait(analysis, *longest, "the longest wait: " if file is None else f"{file}: ")
+    if file is not None:
+        raise UsageError(f"no wait was for {file}", "")
+    return _view(analysis, f"rank {rank}", ranks, None)
+
+
 def view_at(analysis: SessionAnalysis, at_s: float) -> View:
     """Look at a time of a session, in seconds from its start: at a device's idle time around it, if any."""
     at_ns = analysis.session.manifest.started_ns + round(at_s * 1e9)
@@ -261,11 +283,13 @@ def _at_wait(analysis: SessionAnalysis, rank: RankAnalysis, wait: Explained, whi
 
 
 def _at_step(analysis: SessionAnalysis, number: int) -> View:
+    from iotrace.analysis.page.series import step_numbers
+
     found = [
         (rank, step)
         for rank in analysis.ranks
-        for position, step in enumerate(rank.loop.steps)
-        if (position if step.delivery is None else step.delivery.number) == number
+        for step, own in zip(rank.loop.steps, step_numbers(rank.loop.steps), strict=True)
+        if own == number
     ]
     if not found:
         count = max((len(rank.loop.steps) for rank in analysis.ranks), default=0)

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from iotrace.analysis.host.others import shares_by_second
 from iotrace.analysis.host.system import devices_of, total_memory
 from iotrace.analysis.loop.cuts import first_at
 from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results.top import BatchWindow, SampledSeries, StepColumns
 from iotrace.analysis.wait.production import PARTS
@@ -140,12 +142,21 @@ def step_columns(analysis: RankAnalysis, wait_known: bool) -> StepColumns | None
     causes = np.zeros((len(steps), len(CAUSES)), np.int64)
     if wait_known:
         np.add.at(causes, steps.awaited_by, analysis.waits_for(steps.awaited).causes)
-    return binned(
+    found = binned(
         steps.duration_ns / 1e6,
         steps.wait_ns / 1e6 if wait_known else None,
         {cause: own / 1e6 for cause, own in zip(CAUSES, causes.T, strict=True) if own.any()},
         np.isin(steps["start_ns"], analysis.kept["start_ns"]),
     )
+    numbers = step_numbers(steps)
+    return replace(found, numbers=[numbers[position] for position in found.longest])
+
+
+def step_numbers(steps: StepTable) -> list[int]:
+    """What the timeline calls the steps."""
+    return [
+        position if step.delivery is None else step.delivery.number for position, step in enumerate(steps)
+    ]
 
 
 def binned(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from iotrace.analysis.page.series import step_columns
+from iotrace.analysis.page.series import step_columns, step_numbers
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.results.top import StepColumns
 from iotrace.analysis.wait.loop_events import loop_events
@@ -36,11 +36,7 @@ def side_steps(session: SessionAnalysis, rank: int) -> SideSteps | None:
     columns = step_columns(analysis, analysis.source is not None and not analysis.loop.unknown_why)
     if columns is None:
         return None
-    numbers = [
-        place if step.delivery is None else step.delivery.number
-        for place, step in enumerate(analysis.loop.steps)
-    ]
-    places = {number: place for place, number in enumerate(numbers)}
+    places = {number: place for place, number in enumerate(step_numbers(analysis.loop.steps))}
     found = loop_slow_steps(analysis, events=loop_events(analysis))
     return SideSteps(
         columns,

@@ -106,7 +106,7 @@ class StepColumns(ReportPart, frozen=True, kw_only=True):
     """The loop's steps in order of time: an entry is `bin` consecutive steps, of which it has the mean.
 
     `first` is the number of its first step, from 0; `longest` that of its longest one, whose length is
-    `longest_ms`. `wait_ms` is None where the data wait is unknown; then `causes_ms` is empty.
+    `longest_ms`, and which the timeline calls `numbers`. `wait_ms` is None where the data wait is unknown; then `causes_ms` is empty.
     """
 
     steps: int
@@ -118,6 +118,7 @@ class StepColumns(ReportPart, frozen=True, kw_only=True):
     causes_ms: dict[str, list[float]]
     longest: list[int]
     longest_ms: list[float]
+    numbers: list[int] = msgspec.field(default_factory=list)
     longest_wait_ms: list[float] | None = None
 
 

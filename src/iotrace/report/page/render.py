@@ -11,6 +11,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import jinja2
 import msgspec
@@ -71,7 +72,10 @@ PATTERNS = {
 
 
 def render(template: str, document: Any, banner: Head, **shown: Any) -> str:
-    """Fill `template`; `document` is what the page keeps as JSON, its lists of records as columns."""
+    """Fill `template`; `document` is what the page keeps as JSON, its lists of records as columns.
+
+    `timeline`: the address, with a query, of the timeline of a page that is served beside it.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -88,11 +92,12 @@ def render(template: str, document: Any, banner: Head, **shown: Any) -> str:
         fixed=fixed,
         unbroken=unbroken,
         at_slashes=at_slashes,
+        at=_place,
     )
     script = (_TEMPLATES / "script.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = environment.get_template(template).render(
-        **shown,
+        **({"timeline": ""} | shown),
         banner=banner._replace(lines=[*map(beside, banner.lines)]),
         version=__version__,
         style=Markup((_TEMPLATES / "style.css").read_text()),
@@ -115,6 +120,12 @@ def unbroken(text: str) -> str:
 def at_slashes(text: str) -> Markup:
     """Let a long path break after a slash rather than within a name; what is copied stays the same."""
     return Markup(str(escape(text)).replace("/", "/<wbr>"))
+
+
+def _place(command: str) -> str:
+    """Turn the place that a command of ours opens into a part of an address: ``--batch 7``, ``batch=7``."""
+    option, value = command.rsplit(maxsplit=2)[1:]
+    return urlencode({option.removeprefix("--"): value})
 
 
 def _embedded(document: Any) -> str:

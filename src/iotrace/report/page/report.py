@@ -55,8 +55,11 @@ _SECTIONS = (
 )
 
 
-def report_page(report: Report, columns: RankColumns | None = None) -> str:
-    """Write `report`, with `columns` of the rank that its verdict is about, as a page."""
+def report_page(report: Report, columns: RankColumns | None = None, timeline: str = "") -> str:
+    """Write `report`, with `columns` of the rank that its verdict is about, as a page.
+
+    `timeline` is the address of its timeline, with a query, for a page that is served beside that.
+    """
     rank = sections.main_rank(report, columns)
     steps = columns.steps if columns is not None else None
     window = columns.window if columns is not None else None
@@ -99,6 +102,7 @@ def report_page(report: Report, columns: RankColumns | None = None) -> str:
         nav=[(name, title) for name, title in _SECTIONS if shown[name]],
         cause_words=tables.CAUSES,
         words=WORDS,
+        timeline=timeline,
         **shown,
     )
 

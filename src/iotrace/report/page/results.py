@@ -7,7 +7,7 @@ from typing import Any
 
 from iotrace.analysis.compare.results import Comparison
 from iotrace.analysis.compare.traces import TraceComparison
-from iotrace.analysis.page.sides import SideSteps, SlowMark
+from iotrace.analysis.page.sides import SideSteps
 from iotrace.analysis.results.top import RankColumns
 from iotrace.report.comparison import (
     NAMES,
@@ -19,6 +19,7 @@ from iotrace.report.comparison import (
     trace_head,
 )
 from iotrace.report.page import charts
+from iotrace.report.page.pair import step_pair
 from iotrace.report.page.render import SWEEP, TUNE, WORDS, render
 from iotrace.report.page.sections import shown_table
 from iotrace.report.sweep import (
@@ -32,11 +33,10 @@ from iotrace.report.sweep import (
     sweep_head,
 )
 from iotrace.report.tables import CAUSES
-from iotrace.report.words import part_name
 from iotrace.sweeps.grid import named
 from iotrace.sweeps.results import Ceiling, PointResult, SweepResult
 from iotrace.sweeps.tune.results import TuneResult
-from iotrace.units import digits, length, milliseconds
+from iotrace.units import digits, milliseconds
 
 
 def sweep_page(result: SweepResult, columns: Mapping[str, RankColumns]) -> str:
@@ -180,7 +180,6 @@ def _waterfalls(points: Sequence[PointResult], columns: Mapping[str, RankColumns
 
 
 _MOST_ROWS = 50
-_MOST_TOLD = 5  # of the slow steps of a side
 
 _LABELS = {
     "slower": "SLOWER",
@@ -201,7 +200,7 @@ def comparison_page(
     head = comparison_head(result)
     stages = stage_grid(result.stages, NAMES).rows
     known = [side for side in sides if side is not None]
-    pair = _pair(known, [each.path for each in result.sessions], timelines) if len(known) == 2 else None
+    pair = step_pair(known, [each.path for each in result.sessions], timelines) if len(known) == 2 else None
     return render(
         "compare.html",
         result,
@@ -222,54 +221,6 @@ def comparison_page(
         words={word: WORDS[word] for word in ("step", "data wait", "rest of the step", "trust")},
         cause_words=CAUSES,
     )
-
-
-def _pair(sides: Sequence[SideSteps], paths: Sequence[str], timelines: Sequence[str]) -> dict[str, Any]:
-    """Both runs' steps, one above the other: on one scale, and step 7 above step 7."""
-    most = max(charts.highest(side.columns) for side in sides)
-    across = max(side.columns.steps for side in sides)
-    strips = [charts.step_strip(side.columns, most, across) for side in sides]
-    shown = [
-        _side(name, path, side, strip, across, timeline)
-        for name, path, side, strip, timeline in zip(
-            NAMES, paths, sides, strips, timelines or ("", ""), strict=True
-        )
-    ]
-    return {
-        "sides": shown,
-        "causes": list(dict.fromkeys(cause for strip in strips for cause, _ in strip["layers"])),
-        "rest_name": strips[0]["rest_name"],
-        "unmeasured": any(strip["unmeasured"] for strip in strips),
-        "slow": any(each["slow"] for each in shown),
-        "labels": [f"step {number}" for number in dict.fromkeys((0, (across - 1) // 2, across - 1))],
-    }
-
-
-def _side(
-    name: str, path: str, side: SideSteps, strip: dict[str, Any], across: int, timeline: str
-) -> dict[str, Any]:
-    marks = [
-        {
-            "x": f"{100 * (each.place + 0.5) / across:.2f}",
-            "text": _slow_text(each),
-            "address": f"{timeline}&around={each.step}" if timeline else "",
-        }
-        for each in side.slow
-    ]
-    return {
-        "name": name,
-        "path": path,
-        "timeline": timeline,
-        "steps": side.columns.steps,
-        "strip": strip,
-        "slow": marks,
-        "told": marks[:_MOST_TOLD],
-    }
-
-
-def _slow_text(mark: SlowMark) -> str:
-    parts = [length(mark.ms), part_name(mark.cause) if mark.cause else "", mark.file or ""]
-    return f"step {mark.step}: " + ", ".join(filter(None, parts))
 
 
 def trace_comparison_page(result: TraceComparison) -> str:

@@ -106,6 +106,7 @@ def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) ->
     if straggler is not None and matched and compared is not None and not compared.withheld:
         cells["came last in"] = _cell(straggler.last_to_arrive / matched)
     return {
+        "rank": rank.rank,
         "name": f"{rank.rank if rank.pid is None else rank.called}"
         + (f", restart {rank.incarnation}" if rank.incarnation else ""),
         "host": rank.host or "",

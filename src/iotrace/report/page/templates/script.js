@@ -92,6 +92,11 @@
       const box = chart.getBoundingClientRect();
       go(Math.floor(count * (event.clientX - box.left) / box.width), event.clientX, event.clientY);
     };
+    // Where a server has the timeline, too: a finger only asks what a bar is.
+    const open = () => {
+      if (chart.dataset.timeline && at >= 0) location.href = `${chart.dataset.timeline}&around=${steps.numbers[at]}`;
+    };
+    chart.addEventListener("click", (event) => { if (event.pointerType === "mouse") open(); });
     chart.addEventListener("pointermove", point);
     chart.addEventListener("pointerdown", point);
     chart.addEventListener("pointerleave", leave);
@@ -100,6 +105,7 @@
       const by = { ArrowRight: 1, ArrowLeft: -1, Home: -count, End: count }[event.key];
       if (by) { event.preventDefault(); go(at + by); }
       if (event.key === "Escape") leave();
+      if (event.key === "Enter") open();
     });
   }
 
