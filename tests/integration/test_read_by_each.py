@@ -40,6 +40,23 @@ class Lines(IterableDataset):
                 if CASE == "parts" or number % 2 == worker.id:
                     yield len(line)
 
+class Unshared(IterableDataset):  # each worker gives all samples; or each its own, by its number
+    def __iter__(self):
+        worker = get_worker_info() if CASE == "own" else None
+        for number in range(3):
+            if worker is not None and number % 2 != worker.id:
+                continue
+            with open(f"{number}.txt", buffering=512) as file:
+                for line in file:
+                    yield len(line)
+
+class Looked(IterableDataset):  # a table that each worker looks at first
+    def __iter__(self):
+        with open("0.txt") as file:
+            table = file.read()
+        for number in range(400):
+            yield len(table)
+
 class Windows(IterableDataset):
     def __iter__(self):  # each byte is read twice, by the worker whose part it is in
         half, step = os.path.getsize("all.gz") // 2, 1 << 14
@@ -57,11 +74,15 @@ class Shared(Dataset):
 
 for number in range(FILES):
     np.save(f"{number}.npy", np.zeros(1 << 16, "u1"))
+for number in range(3):
+    with open(f"{number}.txt", "w") as file:
+        file.write(("x" * 200 + "\\n") * 100)
 for name in ("all", "part0", "part1"):
     with gzip.open(f"{name}.gz", "wb", compresslevel=1) as file:
         for number in range(400):
             file.write(os.urandom(3000).hex().encode() + b"\\n")
 known = {"shared": Shared, "whole": Lines, "parts": Lines, "windows": Windows}
+known |= {"twice": Unshared, "own": Unshared, "table": Looked}
 loader = DataLoader(known.get(CASE, Stream)(), batch_size=2, num_workers=2)
 for epoch in range(2):
     for batch in loader:
@@ -90,3 +111,18 @@ def test_a_stream_that_each_worker_reads(tmp_path: Path, case: str, stream: str)
     assert io is not None
     found = read_by_each(analysis.ranks[0], io)
     assert ("" if found is None else found.stream) == stream
+
+
+@pytest.mark.parametrize(
+    ("case", "files", "asked"), [("twice", 3, False), ("own", 0, True), ("table", 0, False)]
+)
+def test_workers_that_do_not_know_their_part(tmp_path: Path, case: str, files: int, asked: bool) -> None:
+    run = run_script(tmp_path, PROGRAM, case)
+    assert run.code == 0, run.stderr
+    analysis = SessionAnalysis(open_session(run.session))
+    report = analyse(analysis).ranks[0]
+    found = read_by_each(analysis.ranks[0], report.io)
+    assert (0 if found is None else found.files) == files
+    assert found is None or (found.asked is asked and not found.init)
+    told = [each.text for each in report.culprits if each.code == "IO411"]
+    assert bool(told) is (case == "twice")

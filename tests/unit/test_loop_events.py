@@ -16,15 +16,17 @@ from iotrace.analysis.results import LoopEvents
 from iotrace.analysis.wait import loop_events as loop_events_module
 from iotrace.analysis.wait.loop_events import (
     CHECKPOINT,
+    COLLECTION,
     EVALUATION,
     WRITING,
     Events,
     loop_events,
     summed,
 )
-from iotrace.session.names import KIND_CHECKPOINT
+from iotrace.session.names import KIND_CHECKPOINT, PAUSE_ROW
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE
+from iotrace.sources.rows import DTYPES
 from tests.support.tables import deliveries_of, steps_of
 
 MS = 1_000_000
@@ -42,6 +44,7 @@ def program(
     saves: tuple[tuple[float, float], ...] = (),
     calls: tuple[Call, ...] = (),
     longer_ms: int = 0,
+    collects_ms: float = 0.0,
     tid: int = TID,
 ) -> RankAnalysis:
     """40 steps; each fifth one (`once`: the fifth) is longer, and has the evaluation, saves and calls."""
@@ -83,9 +86,27 @@ def program(
         posix_on=True,
         telemetry_of=lambda _: None,
     )
-    main = SimpleNamespace(pid=TID, spans=spans, texts={}, of_type=lambda _: [])
+    pauses = np.zeros(len(held) if collects_ms else 0, DTYPES[PAUSE_ROW])
+    pauses["tid"] = -1
+    pauses["start_ns"] = [(start + 10) * MS for start in held][: len(pauses)]
+    pauses["end_ns"] = pauses["start_ns"] + int(collects_ms * MS)
+    main = SimpleNamespace(
+        pid=TID,
+        spans=spans,
+        texts={},
+        of_type=lambda _: [],
+        rows=lambda kind: pauses if kind == PAUSE_ROW else np.empty(0, DTYPES[kind]),
+        clock=SimpleNamespace(times_to_session_ns=np.asarray),
+    )
     analysis: Any = SimpleNamespace(
-        loop=SimpleNamespace(steps=table, thread=SimpleNamespace(tid=TID)),
+        loop=SimpleNamespace(
+            steps=table,
+            thread=SimpleNamespace(
+                tid=TID,
+                calls=np.empty((0, 2), np.int64),
+                rounds=SimpleNamespace(times_ns=np.empty(0, np.int64)),
+            ),
+        ),
         kept=table,
         loaders=[train, val],
         primary=train,
@@ -209,3 +230,13 @@ def test_steps_that_sync_and_are_as_long_as_others_cost_the_calls_alone() -> Non
 
 def test_long_steps_with_nothing_of_these_are_none() -> None:
     assert loop_events(program(longer_ms=50)) == []
+
+
+def test_collections_count_in_all_however_short_each_is() -> None:
+    events, row = only(program(longer_ms=5, collects_ms=4.0), COLLECTION)
+    assert (events.count, row.seconds) == (7, pytest.approx(0.028))
+    assert "Python's garbage collection" in row.said
+
+
+def test_little_garbage_is_told_by_slow_steps_alone() -> None:
+    assert loop_events(program(longer_ms=5, collects_ms=1.0)) == []

@@ -133,3 +133,34 @@ def test_what_the_first_sample_of_a_later_pass_takes_longer_than_others(tmp_path
     making = making_of(analysis, analysis.loaders[0], waits, REPORT)
     assert (making.first_item_ms, making.item_ms) == (14.0, 1.0)
     assert making.fill_ms > 0
+
+
+def with_lengths(analysis: RankAnalysis, every_ms: int, long_ms: int, each: int) -> RankAnalysis:
+    """The same, but its samples take `every_ms`, and of `each` one takes `long_ms`."""
+    worker = analysis.rank.workers[0]
+    spans = worker.spans.copy()
+    items = (spans["kind"] == KIND_ITEM).nonzero()[0]
+    spans["duration_ns"][items] = every_ms * MS
+    spans["duration_ns"][items[::each]] = long_ms * MS
+    return RankAnalysis(
+        analysis.session, replace(analysis.rank, workers=[replace(worker, spans=spans[items])])
+    )
+
+
+def test_few_long_samples_are_told_from_the_others(tmp_path: Path) -> None:
+    run = Growing(tmp_path)
+    run.record(60)
+    run.end()
+    session = open_session(tmp_path)
+    analysis = RankAnalysis(session, session.ranks[0])
+    long = making_of(
+        one := with_lengths(analysis, 1, 14, 10), one.loaders[0], one.measured_waits, REPORT
+    ).long
+    assert long is not None
+    assert (long.long_ms, long.usual_ms) == (14.0, 1.0)
+    assert long.count / long.of == pytest.approx(0.1, abs=0.02)
+    assert long.of_batches == pytest.approx(long.count / long.of)  # one sample a batch
+    assert long.wait_ms > 0
+    for lengths in ((1, 4, 10), (1, 14, 3), (10, 60, 30)):  # not long, not few, not most of the time
+        one = with_lengths(analysis, *lengths)
+        assert making_of(one, one.loaders[0], one.measured_waits, REPORT).long is None

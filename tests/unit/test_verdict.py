@@ -11,9 +11,11 @@ from msgspec.structs import replace
 from iotrace.analysis.results import (
     Accelerator,
     Collectives,
+    Culprit,
     DataWait,
     Excluded,
     Failure,
+    Feeding,
     FileCost,
     FileGroup,
     GainRow,
@@ -24,6 +26,7 @@ from iotrace.analysis.results import (
     KernelCategory,
     LoaderResult,
     LoaderWait,
+    LoopCode,
     LoopEvents,
     LoopReads,
     Overhead,
@@ -126,6 +129,51 @@ def test_what_takes_much_of_the_loop_beside_its_steps_is_said(share: float, coun
     )
     found = judged(replace(rank(wait_ms=1.0), loop_events=[events]))
     assert found.text.endswith("; validation takes 50 % of the loop") is said
+
+
+def test_it_is_said_beside_a_wait_too_and_of_functions_that_samples_name() -> None:
+    code = LoopCode(
+        function="log (a.py:9)", seconds=3.0, samples=60, ms_per_step=30.0, loop_fraction=0.3, count=4
+    )
+    found = judged(replace(rank(wait_ms=50.0), loop_code=[code]))
+    assert found.text.endswith("waits for data (50.0 of 100.0 ms); log (a.py:9) takes 30 % of the loop")
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "function", "kind", "why", "fixes"),
+    [
+        (4.0, "batch (a.py:9)", "not-input-bound", "no loader feeds the loop", []),
+        (40.0, "batch (a.py:9)", "wait-unknown", "it makes batches", []),
+        (40.0, None, "wait-unknown", None, ["name-the-source"]),
+    ],
+)
+def test_a_loop_without_a_loader_is_judged_by_what_lies_before_its_forward_pass(
+    before_ms: float, function: str | None, kind: str, why: str | None, fixes: list[str]
+) -> None:
+    feeding = Feeding(before_ms=before_ms, before_fraction=before_ms / 100, function=function)
+    by_itself = Culprit(
+        id="prepared-in-the-loop", text="it makes batches", evidence={}, wait_ms=0.0, leads=False
+    )
+    known = replace(rank(wait_ms=None), feeding=feeding, culprits=[by_itself] if function else [])
+    found = judged(known)
+    assert (found.kind, [each.id for each in found.fixes]) == (kind, fixes)
+    assert found.why is None if why is None else (found.why or "").startswith(why)
+    assert f"at most {before_ms:.0f} % of each step" in found.text
+
+
+@pytest.mark.parametrize("tries", [True, False])
+def test_why_is_of_what_the_first_fix_ends(tries: bool) -> None:
+    threads = Culprit(
+        id="threads", text="many threads", evidence={}, wait_ms=40.0, leads=True, remedy="one", tries=tries
+    )
+    known = replace(rank(wait_ms=50.0), culprits=[replace(threads, code="IO304")])
+    first = unknown(
+        Recommendation, id="transform-bound", code="IO103", remedy="vectorise", rank=0, evidence={}
+    )
+    second = replace(first, id="threads", code="IO304", remedy="one")
+    found = verdict_of(session(), [known], None, [first, second], OK)
+    assert (found.culprit is None) is tries
+    assert ("many threads" in (found.why or "")) is not tries
 
 
 def test_a_job_that_waits_is_never_told_not_to() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from iotrace.agent import handovers, stacks
 from iotrace.agent.patching import observe, on_undo
 from iotrace.agent.phases import roots, step_phases
+from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.agent.recording.pauses import watch_collections, watching
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.regions import compiling
@@ -201,6 +202,10 @@ def _end_startup(recorder: Recorder) -> None:
             recorder.records.append(startup.record())
         except ours(Exception) as error:
             recorder.absorb(error, "recording stacks of the start")
+        try:
+            recorder.loop_stacks = LoopStacks(recorder)
+        except ours(Exception) as error:
+            recorder.absorb(error, "sampling the loop")
 
 
 def hook_distributed(module: Any, recorder: Recorder) -> None:

@@ -42,6 +42,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.rules.facts.job import job_facts
 from iotrace.analysis.rules.facts.loader import loader_facts
 from iotrace.analysis.rules.facts.rank import rank_facts
+from iotrace.analysis.rules.loop import PREPARED_IN_THE_LOOP
 from iotrace.analysis.rules.model import Finding, advice_of, culprits_of, find_all, unasked, unsilenced
 from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.storage.amplification import with_amplification
@@ -56,6 +57,7 @@ from iotrace.analysis.wait.account import account_of
 from iotrace.analysis.wait.blocks import step_blocks
 from iotrace.analysis.wait.cpus import with_cpu
 from iotrace.analysis.wait.data_wait import data_wait
+from iotrace.analysis.wait.loop_code import code_of_loop, code_samples, feeding_of
 from iotrace.analysis.wait.loop_events import loop_events, summed
 from iotrace.analysis.wait.loop_io import loop_reads
 from iotrace.analysis.wait.regions import regions_of
@@ -93,7 +95,8 @@ def rank_part(one: RankAnalysis) -> RankPart:
     in_loop = find_all("loop", facts)
     found = [*outside, *in_loop, *loaders, *_of_device(one)]
     named = unsilenced([*outside, *(finding for finding in loaders if finding.is_main_cause)])
-    named += [finding for finding in in_loop if not finding.remedy]  # no advice tells of it
+    # No advice tells of the former; the latter is why nobody knows the wait.
+    named += [each for each in in_loop if not each.remedy or each.rule == PREPARED_IN_THE_LOOP]
     report = replace(figures, culprits=culprits_of(named))
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(
@@ -213,7 +216,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     groups = with_few_files(groups, analysis)
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)
-    account, events = account_of(analysis), loop_events(analysis)
+    account, events, code = account_of(analysis), loop_events(analysis), code_samples(analysis)
     return RankReport(
         rank=rank.number,
         pid=None if rank.numbered else rank.main.pid,
@@ -229,7 +232,9 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         data_wait=wait,
         loop_reads=loop_reads(analysis),
         loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns, events),
-        loop_events=summed(analysis, events, account),
+        loop_events=summed(analysis, events, account, code),
+        feeding=feeding_of(analysis, code),
+        loop_code=code_of_loop(analysis, code, [(each.starts, each.ends) for each in events]),
         stages=stages_of(analysis),
         pipeline=[] if analysis.inputs.hops is None else _pipeline(analysis),
         phases_ms=phases.means_ms,

@@ -179,7 +179,7 @@ def slow_text(found: SlowLoopSteps) -> str:
 
 def loop_facts(rank: RankReport) -> list[str]:
     """What the loop does again and again beside its steps, where that takes much of its time."""
-    return [each.said for each in rank.loop_events if each.recurs and each.loop_fraction >= _WORTH_A_LINE]
+    return [each.said for each in rank.recurring if each.loop_fraction >= _WORTH_A_LINE]
 
 
 def slow_facts(rank: RankReport) -> list[str]:

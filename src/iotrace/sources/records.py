@@ -106,6 +106,21 @@ class StartupStacks(Record, tag="startup_stacks"):
     functions: list[tuple[str, str]]
 
 
+class LoopStacks(Record, tag="loop_stacks"):
+    """What the training thread was in while it trained, sampled: stack `numbers[i]` at `times_ns[i]`.
+
+    A stack has the numbers of its `functions` and lines in them (0: of a library), the innermost first.
+    `path` is that of the first backward pass or optimizer's step. A function is its file, name, first line.
+    """
+
+    tid: Int
+    times_ns: list[Int]
+    numbers: list[Int]
+    path: list[tuple[Int, Int]]
+    stacks: list[list[tuple[Int, Int]]]
+    functions: list[tuple[str, str, Int]]
+
+
 class Pickled(Record, tag="pickled"):
     """The process pickled what it passes to one that it spawns."""
 
@@ -369,7 +384,17 @@ class Gridded(Record, tag="gridded"):
 
 
 class Worker(Record, tag="worker"):
+    """A worker has started; `init`: with a worker_init_fn; `watched`: `AskedNumber` would be recorded."""
+
     worker: Int
+    init: bool = False
+    watched: bool = False
+
+
+class AskedNumber(Record, tag="asked_number"):
+    """The program looked at the number of its worker, by ``get_worker_info().id``."""
+
+    mono_ns: Int
 
 
 class WorkerUp(Record, tag="worker_up"):

@@ -32,13 +32,15 @@ def hook_worker_loop(module: Any, recorder: Recorder) -> None:
     data_at = parameters.index("data_queue")
     worker_at = parameters.index("worker_id")
     count_at = parameters.index("num_workers")
+    init_at = parameters.index("init_fn") if "init_fn" in parameters else None
     stateful = "worker_state" in parameters
 
     def starting(args: list[Any], _: dict[str, Any]) -> bool:
         if threading.current_thread() is not threading.main_thread():
             return False  # MONAI's workers may be threads of the training process
         training.enter_worker()
-        worker = _Worker(recorder, module, args[worker_at], args[count_at], stateful)
+        init = init_at is not None and args[init_at] is not None
+        worker = _Worker(recorder, module, args[worker_at], args[count_at], stateful, init)
         queues = _IndexQueue(args[index_at], worker), _DataQueue(args[data_at], worker)
         args[index_at], args[data_at] = queues
         return True
@@ -61,7 +63,9 @@ def enter_daemon(recorder: Recorder) -> None:
 class _Worker:
     """The state of this process's only worker loop."""
 
-    def __init__(self, recorder: Recorder, module: Any, number: int, count: int, stateful: bool) -> None:
+    def __init__(
+        self, recorder: Recorder, module: Any, number: int, count: int, stateful: bool, init: bool
+    ) -> None:
         self.stateful = stateful
         self.resume = module._ResumeIteration
         self.stop = module._IterableDatasetStopIteration
@@ -72,7 +76,9 @@ class _Worker:
         self.generation = 0  # epochs of one iterator with persistent workers
         self.taken_ns = 0
         self.early = 2  # requests for an index until nothing is left to say about the worker itself
-        self.append({"type": "worker", "worker": number, "count": count, "mono_ns": monotonic_ns()})
+        watched = _watch_number(module, recorder)
+        who = {"worker": number, "count": count, "init": init, "watched": watched}
+        self.append({"type": "worker", **who, "mono_ns": monotonic_ns()})
         recorder.start()
         watch_collections(recorder)
         stacks.install(recorder)
@@ -124,6 +130,48 @@ class _Worker:
             self.flush()
         except ours(Exception) as error:
             self.recorder.absorb(error, "recording a failure")
+
+
+class _Number:
+    """Stands for `id` of torch's WorkerInfo, by which a dataset knows its part: records the first look.
+
+    `slot` is what holds the number, where the class has slots.
+    """
+
+    def __init__(self, recorder: Recorder, slot: Any) -> None:
+        self._append, self._slot, self._asked = recorder.records.append, slot, False
+
+    def __get__(self, info: Any, owner: Any = None) -> Any:
+        if info is None:
+            raise AttributeError("id")
+        if not self._asked:
+            self._asked = True
+            self._append({"type": "asked_number", "mono_ns": monotonic_ns()})
+        if self._slot is not None:
+            return self._slot.__get__(info, owner)
+        try:
+            return info.__dict__["id"]
+        except KeyError:
+            raise AttributeError("id") from None
+
+    def __set__(self, info: Any, value: Any) -> None:
+        if self._slot is not None:
+            self._slot.__set__(info, value)
+        else:
+            info.__dict__["id"] = value
+
+
+def _watch_number(module: Any, recorder: Recorder) -> bool:
+    """Record whether the program asks which worker it is in; this process does nothing but work."""
+    try:
+        slot = vars(module.WorkerInfo).get("id")
+        if slot is not None and not hasattr(slot, "__set__"):
+            return False  # a class of another make
+        module.WorkerInfo.id = _Number(recorder, slot)
+    except ours(Exception) as error:
+        recorder.absorb(error, "watching who asks for the worker's number")
+        return False
+    return True
 
 
 def _size_of(batch: Any) -> int:

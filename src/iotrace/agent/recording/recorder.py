@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from iotrace.agent.recording.import_times import Imports
+    from iotrace.agent.recording.loop_stacks import LoopStacks
     from iotrace.agent.recording.startup_stacks import StartupStacks
 
     Record = dict[str, Any] | tuple[int, ...]  # a tuple: a row, its kind and names.ROW_FIELDS
@@ -91,7 +92,9 @@ class Recorder:
         # Called first by `close`: what has to end while the process is still whole, and may record its end.
         self.before_close: list[Callable[[], None]] = []
         self.imports: Imports | None = None  # what knows of imports, where they are noted
-        self.startup: StartupStacks | None = None  # until the first step: the writer samples it
+        # Whose thread the writer samples: until the first step, and from then on.
+        self.startup: StartupStacks | None = None
+        self.loop_stacks: LoopStacks | None = None
         # Called before the writer writes, on its thread: what makes records of what it has collected.
         self.before_flush: list[Callable[[], None]] = []
         self.over = False  # the session has ended, this process has not: it records no more
@@ -190,17 +193,20 @@ class Recorder:
             stopped.release()
 
     def _stopped_within(self, stop: Any, seconds: float) -> bool:
-        """Wait for the writer's end; sample meanwhile what the start computes."""
+        """Wait for the writer's end; sample meanwhile what the start computes, and then the loop."""
         left = seconds
-        while (startup := self.startup) is not None and left > 0 and not startup.over:
-            turn = min(left, startup.interval_s)
+        while left > 0:
+            sampled = self.startup or self.loop_stacks
+            if sampled is None or sampled.over:
+                break
+            turn = min(left, sampled.interval_s)
             if stop.acquire(True, turn):
                 return True
             try:
-                startup.sample()
+                sampled.sample()
             except ours(Exception) as error:  # such as an audit hook that forbids it
-                self.startup = None
-                self.absorb(error, "sampling what the start computes")
+                self.startup = self.loop_stacks = None
+                self.absorb(error, "sampling what the program computes")
             left -= turn
         return bool(left > 0 and stop.acquire(True, left))
 
@@ -318,7 +324,9 @@ class Recorder:
         self.note_failure()
         if self.startup is not None and self._loop_begun:  # it never trained
             self.records.append(self.startup.record())
-        self.startup = None
+        if self.loop_stacks is not None:
+            self.loop_stacks.drain(self, 1)
+        self.startup = self.loop_stacks = None
         if self.records or self.spans or self._flushed_ns or (self.imports is not None and self.imports.long):
             self.tick()
         self.flush()
@@ -376,7 +384,7 @@ class Recorder:
     def after_fork_in_child(self, identity: dict[str, Any]) -> None:
         """Become the child's recorder; what the parent had not written yet stays the parent's."""
         self._lock = unpatched.RLock()
-        self._stop = self.startup = None
+        self._stop = self.startup = self.loop_stacks = None
         self.closed = self._ended = self.begun = False
         self.asleep, self.unsettled = False, self.over
         self._forget_files()

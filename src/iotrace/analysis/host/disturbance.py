@@ -93,7 +93,8 @@ class Alone(msgspec.Struct, frozen=True):
 def may_be_all_of_wait(rank: Measured, least_percent: float = MODERATELY_PERCENT) -> bool:
     """Whether others may have made so much of the wait that too little of it is left for a verdict."""
     found = alone(rank)
-    return found.kept < 1 and 100 * found.least_wait_ms < least_percent * found.least_step_ms
+    # At the least both may be 0: then others may have made all of it.
+    return found.kept < 1 and 100 * found.least_wait_ms <= least_percent * found.least_step_ms
 
 
 def taken_share(host: HostUse | None) -> float | None:

@@ -131,6 +131,8 @@ def first_at(times: Times, time_ns: int) -> int | None:
 _FEW = 2  # of two counts: so much they may differ
 _REPLAYS = 5  # so many batches without a round, and as many as with one, are no batches taken ahead
 SHARE = 0.05
+_MANY = 8  # rounds on one batch: then their number need not be the same
+_TIMES = 4  # so many times more, or fewer, than usual they may be
 
 
 class Cuts(msgspec.Struct, frozen=True):
@@ -233,6 +235,7 @@ def explains(cuts: Cuts, rounds: Rounds) -> bool:
 
     Rounds that no delivery precedes train on batches from elsewhere. Of backward passes and optimizers, one
     kind has to be regular: with accumulation these are the backward passes, with critics their optimizer's.
+    Of many on each batch the number may vary.
     """
     cuts = cuts.while_trained(rounds)
     every = _per_cut(cuts, rounds.times_ns)
@@ -252,6 +255,9 @@ def explains(cuts: Cuts, rounds: Rounds) -> bool:
         strays += max(0, int(per_cut[-1]) - usual)
         if usual and strays <= max(_FEW, SHARE * len(series)):
             return True
+        near = (closed * _TIMES >= usual) & (closed <= usual * _TIMES)
+        if usual >= _MANY and (~near).sum() <= SHARE * len(closed):
+            return True  # it trains on each batch for a time
     return False
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Intervals, Times, grouped, holding, intersect, length, union
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, Interval, LoaderRun, Pass, PassKey
+from iotrace.analysis.loop.unfed import unfed_evaluations
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
     FIRST_BATCHES,
@@ -187,8 +188,25 @@ def evaluations_of(analysis: RankAnalysis) -> Intervals:
     left = under_way(analysis)
     if left is not None and left.loader.kind not in ("training", "other"):
         behind.append((left.of.start_ns, left.until_ns))
-    spans = np.concatenate((left_out, np.array(behind, np.int64).reshape(-1, 2)))
+    spans = np.concatenate((left_out, np.array(behind, np.int64).reshape(-1, 2), _unfed(analysis)))
     return union(spans[:, 0], spans[:, 1])
+
+
+def _unfed(analysis: RankAnalysis) -> Times:
+    """The evaluation without a loader behind the last known step, where there were some before."""
+    steps, thread = analysis.loop.steps, analysis.loop.thread
+    if thread is None or not len(steps.opening) or not len(steps.left_out):
+        return np.empty((0, 2), np.int64)
+    cuts_ns = np.append(steps["start_ns"], steps["end_ns"][-1])
+    fed = [
+        (each.start_ns, each.end_ns)
+        for loader in analysis.loaders
+        if loader.kind not in ("training", "other")
+        for each in loader.passes.values()
+    ]
+    found = unfed_evaluations(cuts_ns, thread.rounds.times_ns, thread.calls, fed, analysis.loaders)
+    behind: Times = found[found[:, 0] >= cuts_ns[-1]]
+    return behind
 
 
 def _is_asked_by(analysis: RankAnalysis, loader: LoaderRun, each: Pass) -> bool:

@@ -16,6 +16,7 @@ from iotrace.analysis.loop.cuts import SHARE, Cuts, cuts_of, explains, first_at,
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun, Pass, PassKey
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.loop.threads import TrainingThread, training_thread
+from iotrace.analysis.loop.unfed import unfed_evaluations
 from iotrace.analysis.table import NONE, Columns, key_of, match, sums
 from iotrace.session import names
 from iotrace.sources.session import Rank
@@ -229,7 +230,8 @@ def _evaluations(cuts: Cuts, thread: TrainingThread, loaders: list[LoaderRun]) -
     """Find the evaluation passes: from their first ask to the loop's next one, inside one step each.
 
     The trainer says so, or the pass lies whole in a step, ended or gave two batches or more, and nothing was
-    trained during it. The result has the shape (passes, 2): start and end, sorted and disjoint.
+    trained during it. Those that no loader feeds are calls of the model without gradients. The result has the
+    shape (passes, 2): start and end, sorted and disjoint.
     """
     times, batches = cuts.times_ns, cuts.opening
     opening = _pass_keys(batches)
@@ -255,6 +257,9 @@ def _evaluations(cuts: Cuts, thread: TrainingThread, loaders: list[LoaderRun]) -
                 next_ns = first_at(next_asks, each.end_ns)
                 end_ns = min(next_ns if next_ns is not None else each.end_ns, until_ns)
                 found.append((start_ns, max(start_ns, end_ns)))
+    if len(batches):
+        unfed = unfed_evaluations(times, thread.rounds.times_ns, thread.calls, found, loaders)
+        found += [(start_ns, end_ns) for start_ns, end_ns in unfed.tolist() if start_ns < times[-1]]
     return _merged(found)
 
 

@@ -10,6 +10,11 @@ from iotrace.analysis.results.base import ReportPart, figure
 from iotrace.units import size
 
 _WORTH_SAYING = 0.05  # of what the loop does now and then
+_KINDS = {
+    "evaluation": "validation",
+    "checkpoint": "saving checkpoints",
+    "collection": "Python's garbage collection",
+}
 
 
 class Excluded(ReportPart, frozen=True, kw_only=True):
@@ -102,7 +107,7 @@ class SlowLoopSteps(ReportPart, frozen=True, kw_only=True):
 class LoopEvents(ReportPart, frozen=True, kw_only=True):
     """What the loop does now and then beside its steps: one kind of it, summed up over the whole loop."""
 
-    kind: Annotated[str, figure("`evaluation`, `checkpoint`, or `writing`: the loop writes to a file, or waits for the disk (fsync)")]
+    kind: Annotated[str, figure("`evaluation`, `checkpoint`, `writing`: the loop writes to a file, or waits for the disk (fsync); or `collection`, of garbage")]
     count: Annotated[int, figure("in how many steps")]
     seconds: Annotated[float, figure("their sum")]
     loop_seconds: Annotated[float, figure("the loop's length, as in the account")]
@@ -116,6 +121,9 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     file: Annotated[str | None, figure("the file, or of several the directory, of checkpoints and syncs", null="none is known")] = None
     bytes: Annotated[int | None, figure("written to checkpoints, as far as calls show", null="POSIX calls were not traced")] = None
     reopened: Annotated[bool, figure("of writing: most of it `file` is open, and closed again in the same step")] = False
+    function: Annotated[
+        str | None, figure("of an evaluation without a loader, what the loop is in for most of it, by samples", null="another kind, or not known")
+    ] = None
 
     @property
     def recurs(self) -> bool:
@@ -137,17 +145,62 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         to = "" if self.file is None else f", {size(self.bytes)} to {self.file}" if self.bytes else f", to {self.file}"
         waits = self.wait_seconds or 0.0
         of_it = f"; {waits:.1f} s of it waits for its own data" if waits >= _WORTH_SAYING * self.seconds else ""
+        of_it += f"; most of it in {self.function}" if self.function else ""
         return f"{self.what} took {took}: {often}{to}{of_it}"
 
     @property
     def what(self) -> str:
         """Name it."""
-        return {"evaluation": "validation", "checkpoint": "saving checkpoints"}.get(self.kind, "writing")
+        return _KINDS.get(self.kind, "writing")
 
     @property
     def over_ms_each(self) -> float:
         """What each step that holds one takes beyond what was seen of it."""
         return 1e3 * max(0.0, self.seconds - self.seen_seconds) / self.count
+
+
+class LoopCode(ReportPart, frozen=True, kw_only=True):
+    """A function that the loop calls, or a line of its own: its time outside of all that has another name.
+
+    By samples of the training thread's stack, over the whole loop; without waits, forward, backward,
+    optimizer, evaluations, checkpoints, writing and the making of iterators.
+    """
+
+    function: Annotated[str, figure("what the loop calls where it does not train, with its file and first line; or the loop's own line")]
+    seconds: Annotated[float, figure("its share of the samples, of that time")]
+    samples: Annotated[int, figure("in so many samples")]
+    ms_per_step: Annotated[float, figure("`seconds` over all steps", "ms per step")]
+    loop_fraction: Annotated[float, figure("the share of the loop's time")]
+    count: Annotated[int | None, figure("in how many steps, where nearly all of it lies in few", null="it lies in many steps")] = None
+    every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="`count` is null, or 1")] = None
+
+    @property
+    def recurs(self) -> bool:
+        """Whether the loop does it now and then, and not in each step."""
+        return (self.count or 0) > 1
+
+    @property
+    def what(self) -> str:
+        """Name it."""
+        return self.function
+
+    @property
+    def said(self) -> str:
+        """Say what it took of the loop, and how often."""
+        loop_seconds = self.seconds / self.loop_fraction if self.loop_fraction else 0.0
+        every = f", every {self.every_steps:.3g} steps" if self.every_steps is not None else ""
+        return f"{self.function} took {self.seconds:.1f} of the loop's {loop_seconds:.1f} s: {self.count} times{every}"
+
+
+class Feeding(ReportPart, frozen=True, kw_only=True):
+    """What a loop that no loader feeds does before the forward pass of its steps: a wait for data lies there."""
+
+    before_ms: Annotated[float, figure("the time before forward passes", "ms per step")]
+    before_fraction: Annotated[float, figure("the same / the steps' lengths")]
+    function: Annotated[
+        str | None, figure("what the thread is in for most of it, by samples: a function with its first line, or a line", null="too few samples")
+    ] = None
+    function_ms: Annotated[float | None, figure("its share of the samples, of that time", "ms per step", null="`function` is")] = None
 
 
 class LoopReads(ReportPart, frozen=True, kw_only=True):

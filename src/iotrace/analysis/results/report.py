@@ -14,8 +14,10 @@ from iotrace.analysis.results.host import Forecast, Overhead, System
 from iotrace.analysis.results.io import FileGroup, Io
 from iotrace.analysis.results.loop import (
     DataWait,
+    Feeding,
     HangInfo,
     LoaderResult,
+    LoopCode,
     LoopEvents,
     LoopReads,
     PhasesMs,
@@ -138,6 +140,7 @@ class Culprit(ReportPart, frozen=True, kw_only=True):
     remedy: Annotated[str, figure("what ends it")] = ""
     gain_ms_per_step: Annotated[float | None, figure("what that saves at most")] = None
     code: Annotated[str | None, figure("the rule that says so: `iotrace explain CODE`", null="in older reports")] = None
+    tries: Annotated[bool, figure("whether its remedy may gain nothing")] = False
 
 
 class Failure(ReportPart, frozen=True, kw_only=True):
@@ -216,6 +219,10 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     loop_reads: LoopReads | None = None
     loop_slow_steps: SlowLoopSteps | None = None
     loop_events: Annotated[list[LoopEvents], figure("what the loop does now and then beside its steps, longest first")] = msgspec.field(default_factory=list)
+    loop_code: Annotated[list[LoopCode], figure("what else the training thread is in, the eight longest")] = msgspec.field(default_factory=list)
+    feeding: Annotated[
+        Feeding | None, figure("what a loop without a loader does before its forward passes", null="a loader feeds the loop, or its steps have no forward pass")
+    ] = None
     stages: list[StageCost] = msgspec.field(default_factory=list)
     pipeline: Annotated[list[PipelineStage], figure("the stages that make the loop's items by queues and pools, the first one first")] = msgspec.field(
         default_factory=list
@@ -246,6 +253,12 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
         float | None, figure("by how much the replay of the run itself misses its measured wait, of that", null="nothing was replayed")
     ] = None
     gain_withheld: Annotated[str | None, figure("why nothing is predicted, see below; `gain` is then empty", null="`gain` is predicted")] = None
+
+    @property
+    def recurring(self) -> list[LoopEvents | LoopCode]:
+        """What the loop does now and then: what is known by its calls, and what by samples."""
+        every: list[LoopEvents | LoopCode] = [*self.loop_events, *self.loop_code]
+        return [each for each in every if each.recurs]
 
     @property
     def primary(self) -> LoaderResult | None:

@@ -68,7 +68,12 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         how=remedy.text,
         remedy=remedy.short,
         level=level(cause_ms, facts),
-        evidence={f"{cause}_ms": cause_ms, **which(facts), **remedy.evidence},
+        evidence={
+            f"{cause}_ms": cause_ms,
+            **which(facts),
+            **_spared(facts, cause, remedy),
+            **remedy.evidence,
+        },
         gain_ms=gain_ms if remedy.gains else None,
         command=remedy.command,
         change=remedy.change,
@@ -154,6 +159,11 @@ def _spared_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float | None:
     if not remedy.gains or (remedy.gone or cause) not in facts.gains_ms:
         return None
     return _charged_ms(facts, cause, remedy)
+
+
+def _spared(facts: LoaderFacts, cause: str, remedy: Remedy) -> Evidence:
+    """The wait that is charged to what a change of the files spares, where that is no single cause."""
+    return {"spared_ms": _charged_ms(facts, cause, remedy)} if remedy.gone in (FILES, RESIZED) else {}
 
 
 def _charged_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:

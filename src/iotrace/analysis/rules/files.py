@@ -31,10 +31,11 @@ from iotrace.analysis.rules.causes import (
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
 from iotrace.analysis.wait.gain_bound import FILES
-from iotrace.units import counted, size
+from iotrace.units import counted, digits, size
 
 _SMALL_READ = 64 << 10
 _FROM_STORAGE = 0.5  # of the bytes read
+_ACROSS = 1.5  # chunks for each access of one chunk's size
 _INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
 _LONGEST_NAME, _MOST_NAMED = 24, 5
 _MANY_SAMPLES = 16
@@ -370,6 +371,14 @@ def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
         return Remedy(
             short, text, gone, spares_work=True, command=array.command, change=change, evidence=evidence
         )
+    if (crossing := next(filter(None, map(_crossed, file.arrays)), None)) is not None:
+        each, chunk = crossing
+        text = (
+            f"a sample is no larger than a chunk ({chunk}), and lies across {digits(each, 2)} of them: begin"
+            " samples where chunks do, or try smaller chunks"
+        )
+        short = f"begin samples where chunks of {name} do: each crosses {digits(each, 2)}; or smaller chunks"
+        return Remedy(short, text, gone, gains=False, spares_work=True, evidence={"chunks": each})
     taken, made = file.read_bytes or 0, file.delivered_bytes or 0
     short, spares_reading = f"store {name} with lighter compression", False
     if taken and made > _INFLATED * taken:
@@ -389,6 +398,14 @@ def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
         short, spares_reading = f"re-chunk or recompress {name}", True
     lighter = None if spares_reading else Change(stored=LIGHTER, paths=[file.path])
     return Remedy(short, text, gone if spares_reading else "", change=lighter)
+
+
+def _crossed(array: ChunkedArray) -> tuple[float, str] | None:
+    """How many chunks an access of one chunk's size takes, and the chunk; None where others fit better."""
+    alike = array.access is not None and [*array.access] == [*array.chunk]
+    if not alike or not array.accesses or array.chunks_touched < _ACROSS * array.accesses:
+        return None
+    return array.chunks_touched / array.accesses, "x".join(map(str, array.chunk))
 
 
 def _unpacked(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set[str]) -> Change | None:

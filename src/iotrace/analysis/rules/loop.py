@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from operator import attrgetter
 
 from iotrace.analysis.results import Evidence, LoopEvents
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.iterators import validation_restarts
 from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
-from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
+from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT
 
 _HIGH = 0.2  # of a step
 _MOSTLY = 0.5  # of the time that writing takes
 _ASYNCHRONOUS = "torch.distributed.checkpoint.async_save"
+_GARBAGE = "gc.freeze() before the loop, or fewer objects, or gc.disable() and a rare gc.collect()"
 _STARTING = 0.25  # of an evaluation
 _LEAST_SECONDS = 0.3  # of what recurs, in all
 _EVENTS = {"count": 8, "seconds": 10.4, "loop_seconds": 15.0, "loop_fraction": 0.69, "every_steps": 10.0}
 _EVALUATION = {**_EVENTS, "kind": "evaluation", "seen_seconds": 10.4, "wait_seconds": 0.1, "workers": 2}
 _CHECKPOINT = {**_EVENTS, "kind": "checkpoint", "seen_seconds": 10.4, "file": "ck-*.pt", "bytes": 4_000_000}
 _SYNC = {**_EVENTS, "kind": "writing", "seen_seconds": 0.1, "file": "run.log"}
+_COLLECTION = {**_EVENTS, "kind": "collection", "seen_seconds": 10.4}
 _ONCE = {"count": 1, "every_steps": None}
 _RARE = {"seconds": 0.6, "loop_fraction": 0.04}
 _PHASES = {"forward": 2.0, "backward": 4.0, "optimizer": 1.0, "other": 90.0}
-CODE_OF_THE_LOOP = "IO506"
+CODE_OF_THE_LOOP, PREPARED_IN_THE_LOOP = "IO506", "IO508"
+_CODE = {
+    "function": "log (train.py:9)",
+    "seconds": 7.0,
+    "samples": 90,
+    "ms_per_step": 70.0,
+    "loop_fraction": 0.7,
+}
+_NOW_AND_THEN = {**_CODE, "count": 4, "every_steps": 25.0}
+_FEEDING = {
+    "before_ms": 45.0,
+    "before_fraction": 0.45,
+    "function": "batch_of (train.py:9)",
+    "function_ms": 41.0,
+}
 _WRITES = {"writing_ms": 12.0, "synced_ms": 10.0, "of_steps": 1.0, "file": "run/log.csv"}
 
 
@@ -92,6 +109,7 @@ def _level(events: LoopEvents) -> str:
         {"loop_events": [_EVALUATION]},
         {"loop_events": [{**_EVALUATION, "wait_seconds": 9.0}]},
         {"loop_events": [{**_EVALUATION, "start_seconds": 5.0, "persistent_workers": False}]},
+        {"loop_events": [{**_EVALUATION, "workers": None, "function": "Images.__getitem__ (train.py:9)"}]},
     ],
     silent=[
         {"loop_events": [{**_EVALUATION, **_ONCE}]},
@@ -103,7 +121,8 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
     """The loop evaluates again and again, and that takes much of its time.
 
     Evaluation passes are no part of a step: no wait and no step above holds them. What of them is waiting for
-    data, and starting workers, has another remedy than computing.
+    data, and starting workers, has another remedy than computing. Where no loader feeds them, samples of the
+    thread's stack say what they are in.
 
     Remedy: validate less often; keep the workers of its loader, or give it more of them.
     """
@@ -115,11 +134,14 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
                 remedy = "persistent_workers=True for the loader of validation, or validate less often"
         elif waits >= _MOSTLY * events.seconds:
             remedy = "more workers for the loader of validation, or validate less often"
+        elif events.function is not None:
+            remedy = f"validate by a DataLoader with workers, or less often: it is in {events.function}"
         yield Finding(
             text=events.said,
             remedy=remedy,
             evidence={**evidence, "wait_seconds": waits},
             level=_level(events),
+            is_main_cause=events.loop_fraction >= _MOSTLY,
         )
 
 
@@ -150,6 +172,7 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
             remedy=f"save checkpoints in the background ({_ASYNCHRONOUS}), or less often",
             evidence=evidence,
             level=_level(events),
+            is_main_cause=events.loop_fraction >= _MOSTLY,
         )
 
 
@@ -192,7 +215,119 @@ def recurring_sync(
             else f"write and sync {name} less often, or in a thread",
             evidence=evidence,
             level=_level(events),
+            is_main_cause=events.loop_fraction >= _MOSTLY,
         )
+
+
+@rule(
+    "IO507",
+    "collecting-garbage-in-the-loop",
+    "loop",
+    turn=THE_LOOP,
+    saves_wait=False,
+    of_run=True,
+    fires=[{"loop_events": [_COLLECTION]}],
+    silent=[
+        {"loop_events": [{**_COLLECTION, **_ONCE}]},
+        {"loop_events": [{**_COLLECTION, **_RARE}]},
+        {"loop_events": [_CHECKPOINT]},
+    ],
+)
+def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
+    """Python's garbage collector stops the loop, outside of its waits, for much of its time in all.
+
+    A full collection looks at all objects of the process. Millions of them, such as a list of indices, make
+    it long; code that makes many objects, or calls `gc.collect()`, makes it frequent. Single collections may
+    be too short to make a step slow.
+
+    Remedy: `gc.freeze()` before the loop takes the objects that stay out of it; or hold arrays in place of
+    them; or `gc.disable()`, and `gc.collect()` every so many steps, which bounds the memory.
+    """
+    account = facts.report.account
+    for events, evidence in _recurring(facts, "collection", least_of_loop):
+        each_ms = 1e3 * events.seconds / events.count
+        yield Finding(
+            text=f"{events.said}; {each_ms:.0f} ms each",
+            remedy=_GARBAGE,
+            how="gc.freeze() before the loop takes the objects that stay out of collections; hold arrays, "
+            "not millions of objects; or gc.disable(), and gc.collect() every so many steps to bound memory",
+            evidence={**evidence, "each_ms": each_ms},
+            level=_level(events),
+            silences=("IO214",),  # which says the same of what lies in waits
+            is_main_cause=events.loop_fraction >= _MOSTLY,
+            gain_ms=1e3 * events.seconds / account.steps if account is not None and account.steps else None,
+        )
+
+
+@rule(
+    PREPARED_IN_THE_LOOP,
+    "prepared-in-the-loop",
+    "loop",
+    turn=THE_LOOP,
+    saves_wait=False,
+    fires=[{"feeding": _FEEDING}],
+    silent=[
+        {"feeding": {**_FEEDING, "before_ms": 5.0, "before_fraction": 0.05, "function_ms": 4.0}},
+        {"feeding": {**_FEEDING, "function": None, "function_ms": None}},
+        {"feeding": {**_FEEDING, "function_ms": 8.0}},
+        {},
+    ],
+)
+def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PERCENT) -> Iterator[Finding]:
+    """The loop takes no batches from a loader: it works by itself before the forward pass of each step.
+
+    A program that takes its samples from a list or a file in the loop's own body makes its batches there, and
+    does not train meanwhile. Samples of the thread's stack say in which function, or in which line. Other
+    work of the loop may lie there, too, such as logging.
+
+    Remedy: where it makes batches, move that into a `Dataset` or a collate function: the workers of a
+    `DataLoader` do it ahead of the loop.
+    """
+    found, step_ms = facts.report.feeding, facts.report.steps.mean_ms
+    if found is None or found.function is None or found.function_ms is None or not step_ms:
+        return
+    if 100 * found.function_ms < least_percent * step_ms:
+        return
+    yield Finding(
+        text=f"no loader feeds the loop: before its forward pass it is in {found.function} for "
+        f"{found.function_ms:.1f} of {step_ms:.1f} ms of each step",
+        remedy="if that makes the batches, move it into a Dataset or collate_fn: the workers of a DataLoader "
+        "do it ahead",
+        evidence={"before_ms": found.before_ms, "function_ms": found.function_ms},
+        level="high" if found.function_ms > _HIGH * step_ms else "medium",
+        gain_ms=found.function_ms,
+    )
+
+
+@rule(
+    "IO509",
+    "recurring-code",
+    "loop",
+    turn=THE_LOOP,
+    saves_wait=False,
+    fires=[{"loop_code": [_NOW_AND_THEN]}],
+    silent=[
+        {"loop_code": [_CODE]},
+        {"loop_code": [{**_CODE, "count": 1}]},
+        {"loop_code": [{**_NOW_AND_THEN, "seconds": 0.4, "loop_fraction": 0.04}]},
+    ],
+)
+def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
+    """The loop calls a function of the program now and then, and that takes much of its time.
+
+    It is no evaluation, checkpoint or writing that is seen as such; samples of the thread's stack name it.
+    Nearly all of them lie in few steps, several in each.
+
+    Remedy: call it less often, make it faster, or do it in another process.
+    """
+    for code in facts.report.loop_code:
+        if code.recurs and code.loop_fraction >= least_of_loop and code.seconds >= _LEAST_SECONDS:
+            yield Finding(
+                text=code.said,
+                remedy=f"call {code.function} less often, or make it faster",
+                evidence={"count": float(code.count or 0), "seconds": code.seconds},
+                level="high" if code.loop_fraction >= _HIGH else "medium",
+            )
 
 
 @rule(
@@ -201,7 +336,7 @@ def recurring_sync(
     "loop",
     turn=THE_LOOP,
     saves_wait=False,
-    fires=[{"phases_ms": _PHASES}],
+    fires=[{"phases_ms": _PHASES}, {"phases_ms": _PHASES, "loop_code": [_CODE]}],
     silent=[
         {"phases_ms": {**_PHASES, "other": 40.0}},
         {"phases_ms": {**_PHASES, "other": None}},
@@ -209,6 +344,8 @@ def recurring_sync(
         {"phases_ms": _PHASES, "writes": {**_WRITES, "writing_ms": 60.0}},
         {"phases_ms": _PHASES, "loop_reads": {"read_ms": 60.0, "decode_ms": 0.0}},
         {"phases_ms": _PHASES, "loop_events": [{**_CHECKPOINT, "seconds": 6.0}]},
+        {"phases_ms": _PHASES, "loop_events": [{**_COLLECTION, "seconds": 6.0}]},
+        {"phases_ms": _PHASES, "loop_code": [_NOW_AND_THEN]},
     ],
 )
 def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterator[Finding]:
@@ -217,7 +354,9 @@ def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterato
     Logging, metrics and losses that are no modules are such code. Not told beside an accelerator, as the loop
     may wait for that there, and where the loop's own reads, writes or checkpoints are most of it.
 
-    No remedy: `iotrace.region` around parts of the loop names what takes the time.
+    Samples of the thread's stack name the function, or the line, that most of it is in.
+
+    No remedy: `iotrace.region` around parts of the loop names what no such function does.
     """
     report = facts.report
     other_ms, step_ms = report.phases_ms.other, report.steps.mean_ms
@@ -226,16 +365,22 @@ def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterato
         return
     if device is not None and device.span_us:
         return
-    events_ms = sum(1e3 * each.seconds for each in report.loop_events if each.kind == "checkpoint")
+    named = ("checkpoint", "collection")
+    events_ms = sum(1e3 * each.seconds for each in report.loop_events if each.kind in named)
+    events_ms += sum(1e3 * each.seconds for each in report.loop_code if each.recurs)
     known_ms = events_ms / max(1, report.steps.count)
     known_ms += 0.0 if reads is None else reads.read_ms + reads.decode_ms
     known_ms += 0.0 if writes is None else writes.writing_ms
     if known_ms >= _MOSTLY * other_ms:
         return
+    most = max(report.loop_code, key=attrgetter("ms_per_step"), default=None)
+    naming = "; iotrace.region names it"
+    if most is not None and most.ms_per_step >= _MOSTLY * other_ms:
+        naming = f": most of it {most.function}"
     yield Finding(
         text=(
             f"{other_ms:.1f} of {step_ms:.1f} ms of a step is code of the loop outside of forward, backward "
-            "and optimizer; iotrace.region names it"
+            f"and optimizer{naming}"
         ),
         evidence={"other_ms": other_ms, "step_ms": step_ms},
     )

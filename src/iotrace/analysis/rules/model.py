@@ -188,7 +188,8 @@ def find_all(scope: str, facts: object) -> list[Finding]:
 def resolve(found: Sequence[Finding]) -> list[Finding]:
     """Put the findings that have a remedy into the order in which they are worth trying.
 
-    Main causes go before what only they make slow, and silence what would make them worse. Where needless
+    Main causes go before what only they make slow, and silence what would make them worse. What recurs in the
+    loop and takes most of it comes first. Where needless
     work is a main cause, what spares it goes before what does it on more workers, unless another change
     gains more. What may gain nothing comes last.
     """
@@ -199,6 +200,8 @@ def resolve(found: Sequence[Finding]) -> list[Finding]:
 
     def place(each: Finding) -> tuple[bool, float, float]:
         turn = _turn(each)
+        if turn == THE_LOOP and each.is_main_cause:
+            return each.tries, OUTSIDE - 0.5, 0.0
         if is_wasted and turn in _OF_LOADERS and each.spares_work and (each.gain_ms or 0.0) >= most_ms:
             return each.tries, _OF_LOADERS[0] - 0.5, 0.0
         return each.tries, turn, -_worth(each, turn) if turn in _BY_GAIN else 0.0
@@ -251,6 +254,7 @@ def culprits_of(found: Sequence[Finding]) -> list[Culprit]:
             remedy=each.remedy,
             gain_ms_per_step=each.gain_ms,
             code=each.rule,
+            tries=each.tries,
         )
         for each in found
     ]

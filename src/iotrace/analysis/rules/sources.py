@@ -24,7 +24,7 @@ from iotrace.analysis.wait.data_wait import UNMADE
 from iotrace.units import percent
 
 _CHEAP_US = 30.0  # a sample: to ask for it takes as long as to make it
-_MANY_ROWS = 32
+_MANY_ROWS = 8
 _TOLD = 0.25  # of the wait: what a verdict names before its cause
 _EVEN = 0.75  # of the workers: as many as work while the busiest does
 
@@ -94,7 +94,7 @@ def fed_by_the_program(facts: LoaderFacts) -> Iterator[Finding]:
     ],
     silent=[
         {"collate": "default_collate", "samples": 4096.0, "making": Making(item_ms=2.0)},
-        {"collate": "default_collate", "samples": 8.0, "making": Making(item_ms=0.007)},
+        {"collate": "default_collate", "samples": 4.0, "making": Making(item_ms=0.007)},
         {"collate": "pad", "samples": 4096.0, "making": Making(item_ms=0.007)},
     ],
 )

@@ -17,7 +17,7 @@ from iotrace.analysis.results import (
     SessionInfo,
 )
 from iotrace.analysis.rules.model import Finding, rule
-from iotrace.analysis.wait.data_wait import bound_fraction
+from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, bound_fraction
 from iotrace.session.manifest import NotCaptured
 from iotrace.units import bounds, counted, milliseconds, percent, size
 
@@ -203,11 +203,17 @@ def swapped(facts: TrustFacts, *, least_bytes: int = 16 << 20) -> Iterator[Findi
     silent=[
         {"wait": {"raw_ms": 60.0, "raw_wait_fraction": 0.6, "causes_ms": {"read": 60.0}, "exposed_ms": 60.0}},
         {"wait": {"raw_ms": 1.0, "raw_wait_fraction": 0.01, "causes_ms": {"unknown": 1.0}}},
+        {
+            "wait": {"raw_ms": None, "raw_wait_fraction": None},
+            "feeding": {"before_ms": 2.0, "before_fraction": 0.02},
+        },
     ],
 )
 def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterator[Finding]:
     """The wait was not seen, or not all of it is explained, or whether the accelerator idled is not known."""
-    wait, count = facts.report.data_wait, facts.report.steps.count
+    wait, count, feeding = facts.report.data_wait, facts.report.steps.count, facts.report.feeding
+    if feeding is not None and 100 * feeding.before_fraction < KEPT_UP_PERCENT:
+        return  # it is no longer than that
     if wait.raw_wait_fraction is None or not wait.raw_ms:
         if count and wait.raw_wait_fraction is None:
             yield Finding(level=CAUTION, text="the data wait was not seen")

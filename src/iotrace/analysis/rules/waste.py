@@ -15,6 +15,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.storage.read_by_each import ReadByEach
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.units import digits, percent, size
 
@@ -98,6 +99,7 @@ def few_files(facts: RankFacts) -> Iterator[Finding]:
 
 
 _BY_EACH = {"files": 200, "workers": 2, "share": 1.0}
+_TWICE = {"files": 8, "workers": 2, "share": 1.0, "asked": False}
 _ONE_FILE = {"files": 1, "workers": 2, "share": 1.0, "stream": "d/all.tsv.gz", "stream_bytes": 26 << 20}
 
 
@@ -105,13 +107,19 @@ _ONE_FILE = {"files": 1, "workers": 2, "share": 1.0, "stream": "d/all.tsv.gz", "
     "IO411",
     "read-by-each-worker",
     "rank",
-    fires=[{"read_by_each": _BY_EACH}, {"read_by_each": _ONE_FILE}],
+    fires=[
+        {"read_by_each": _BY_EACH},
+        {"read_by_each": _ONE_FILE},
+        {"read_by_each": _TWICE, "causes_ms": {"transform": 60.0}},
+    ],
     silent=[
         {"read_by_each": {**_BY_EACH, "share": 0.5}},
         {"read_by_each": {**_BY_EACH, "files": 4}},
         {"read_by_each": {**_ONE_FILE, "share": 0.5}},
         {"read_by_each": {**_ONE_FILE, "stream": ""}},
         {"read_by_each": _BY_EACH, "causes_ms": {"transform": 60.0}},
+        {"read_by_each": {**_BY_EACH, "asked": True}, "causes_ms": {"transform": 60.0}},
+        {"read_by_each": {**_TWICE, "share": 0.5}, "causes_ms": {"transform": 60.0}},
     ],
 )
 def read_by_each_worker(
@@ -124,11 +132,20 @@ def read_by_each_worker(
     files, about once each, was seen; what that costs is what all workers but one spend on it. Of a single
     file that is read as a stream, such as a `.gz`, it was seen that each worker read the same bytes.
 
+    Where no worker looks at its number (`get_worker_info().id`), none knows which part is its own: each gives
+    all samples, and an epoch has each one as often as there are workers. A `worker_init_fn` gets the number,
+    too, and may share them out. Sharing makes epochs shorter, not steps.
+
     Remedy: choose a worker's files before they are read, by `torch.utils.data.get_worker_info()`; in a job of
     several ranks by the rank, too. A single file has to be split first.
     """
     found, causes_ms = facts.read_by_each, facts.report.data_wait.causes_ms
-    if found is None or found.share < least_share or (found.files < least_files and not found.stream):
+    if found is None or found.share < least_share:
+        return
+    if found.asked is False:
+        yield _given_by_each(found)
+        return
+    if found.files < least_files and not found.stream:
         return
     what = f"{found.files} files"
     remedy = "let each worker read its own files: torch.utils.data.get_worker_info()"
@@ -152,6 +169,22 @@ def read_by_each_worker(
             spares_work=True,
             place=_FIRST,
         )
+
+
+def _given_by_each(found: ReadByEach) -> Finding:
+    """Say that each worker gives all samples, as none knows which are its own."""
+    what = f"{found.files} files" if found.files > 1 else "file"
+    unless = ", unless worker_init_fn shares them out" if found.init else ""
+    return Finding(
+        text=f"each of {found.workers} workers reads the same {what} each epoch, and none asks for its "
+        f"number (get_worker_info): an epoch has each sample {found.workers} times{unless}",
+        remedy="share the files out by get_worker_info().id and num_workers: "
+        f"an epoch then has 1/{found.workers} of the batches",
+        evidence={"files": float(found.files), "workers": float(found.workers), "share": found.share},
+        is_main_cause=True,
+        spares_work=True,
+        place=_FIRST,
+    )
 
 
 Seen = tuple[str, Evidence]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import msgspec
 import numpy as np
 
 from iotrace.analysis.intervals import distinct, grouped
+from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileIo, Io
 from iotrace.analysis.table import key_of
+from iotrace.sources.records import AskedNumber, Worker
 
 _ONCE = 1.5  # batches of a worker and an epoch that need the file: more read parts of it
 _ALIKE = 0.9  # of the bytes that all workers would read, and of reads that go on where the one before ended
@@ -18,7 +22,8 @@ class ReadByEach(msgspec.Struct, frozen=True):
     """`files` that each of so many `workers` reads about once an epoch, and their share of the time.
 
     `stream` is one file that each worker reads from its start on, batch after batch; `stream_bytes` are the
-    bytes that each read, the same ones.
+    bytes that each read, the same ones. `asked`: whether a worker looked at its number, by which it may pass
+    on a part of what it reads; None where nobody saw. `init`: they have a worker_init_fn.
     """
 
     files: int
@@ -26,6 +31,8 @@ class ReadByEach(msgspec.Struct, frozen=True):
     share: float
     stream: str = ""
     stream_bytes: int = 0
+    asked: bool | None = None
+    init: bool = False
 
 
 def read_by_each(analysis: RankAnalysis, io: Io | None) -> ReadByEach | None:
@@ -33,6 +40,56 @@ def read_by_each(analysis: RankAnalysis, io: Io | None) -> ReadByEach | None:
     source = analysis.source
     if source is None or source.description.workers < 2:
         return None
+    asked, init = _asked(analysis, source)
+    whole = _read_whole(analysis, source, io) if asked is False and source.description.iterable else None
+    found = _by_cost(analysis, source, io) if whole is None else whole
+    return None if found is None else msgspec.structs.replace(found, asked=asked, init=init)
+
+
+def _asked(analysis: RankAnalysis, source: LoaderRun) -> tuple[bool | None, bool]:
+    """Whether a worker of a loader looked at its number, and whether they have a worker_init_fn."""
+    pids = {*distinct(source.deliveries["pid"]).tolist()}
+    own = [each for each in analysis.rank.workers if each.pid in pids]
+    started = [record for each in own for record in each.of_type(Worker)]
+    if not started or not all(record.watched for record in started):
+        return None, False
+    return any(each.of_type(AskedNumber) for each in own), any(record.init for record in started)
+
+
+def _read_whole(analysis: RankAnalysis, source: LoaderRun, io: Io | None) -> ReadByEach | None:
+    """Find the files of which each worker read the same bytes in each pass, by any calls, and to its end."""
+    pids = {str(pid) for pid in distinct(source.deliveries["pid"][source.deliveries.known("pid")]).tolist()}
+    workers = source.description.workers
+    read = [each for each in (io.files if io else []) if each.read_bytes and pids & each.by_worker.keys()]
+    if not read or len(pids) < workers:
+        return None
+    own = [
+        each
+        for each in read
+        if len(pids & each.by_worker.keys()) >= _ALIKE * len(pids)
+        and _streamed_bytes(each, workers * max(1, source.epochs)) is not None
+    ]
+    share = sum(each.read_bytes or 0 for each in own) / sum(each.read_bytes or 0 for each in read)
+    late = own and _until_late(analysis, source, {each.path for each in own})
+    return ReadByEach(len(own), workers, share) if late else None
+
+
+def _until_late(analysis: RankAnalysis, source: LoaderRun, paths: Set[str]) -> bool:
+    """Whether a worker still read some files in the second half of its batches: no table that it looks up."""
+    made = source.deliveries[source.deliveries.made]
+    pids, counts = np.unique(made["pid"], return_counts=True)
+    worker = next((each for each in analysis.rank.workers if each.pid == pids[counts.argmax()]), None)
+    if worker is None:
+        return False
+    calls = analysis.session.calls_of(worker)
+    files = [number for number, file in enumerate(calls.files) if analysis.session.paths.shown(file) in paths]
+    own = made["prepared_ns"][made["pid"] == worker.pid]
+    middle_ns = (int(own.min()) + int(own.max())) // 2
+    return bool((np.isin(calls.file, files) & (calls.end_ns > middle_ns)).any())
+
+
+def _by_cost(analysis: RankAnalysis, source: LoaderRun, io: Io | None) -> ReadByEach | None:
+    """Find the files whose reading and decoding takes time in each worker."""
     workers, waits = source.description.workers, analysis.explained(source)
     costs, deliveries = waits.made_files, waits.deliveries
     spent_ns = costs.parts.sum(axis=1)

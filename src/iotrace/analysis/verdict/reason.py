@@ -5,6 +5,7 @@ The changes that a verdict names, with a bound of what each saves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from iotrace.analysis.results import (
     BAD,
     GONE,
+    Culprit,
     FileCost,
     FileGroup,
     Fix,
@@ -27,6 +29,7 @@ from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT,
 from iotrace.units import percent
 
 MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for it
+_TOGETHER = (("decode", "read"), ("decode", "transform", "read"))  # what one change of files spares
 _SLOW = {"read": "slow to read", "decode": "slow to decode"}
 _CAUSES = {
     "read": "reading",
@@ -96,13 +99,13 @@ def competes(rank: RankReport) -> bool:
     return host is not None and host.cpu_busy_fraction is not None and not host.has_free_cpus
 
 
-def reason_of(rank: RankReport) -> dict[str, str | None]:
+def reason_of(rank: RankReport, without: Culprit | None = None) -> dict[str, str | None]:
     """Name the file and the cause that most of a rank's wait is due to; who kept CPUs from it comes first.
 
-    What nobody who runs the job can change stands behind them.
+    What nobody who runs the job can change comes behind them. `without` is a culprit that is left out.
     """
     found = _cause_of(rank)
-    leading = [each for each in rank.culprits if each.leads]
+    leading = [each for each in rank.culprits if each.leads and each is not without]
     if found["why"] is None:
         return found
     if not leading:
@@ -272,4 +275,9 @@ def _of_another(item: Recommendation, rank: RankReport, cause: str | None) -> st
     own, wait = item.id.removesuffix("-bound"), rank.data_wait
     if not wait.raw_ms or cause in (None, own) or own not in wait.causes_ms:
         return ""
+    spared_ms = item.evidence.get("spared_ms")
+    for parts in _TOGETHER:  # what else it makes cheaper
+        every_ms = sum(wait.causes_ms.get(part, 0.0) for part in parts)
+        if own in parts and spared_ms is not None and math.isclose(every_ms, spared_ms, rel_tol=1e-6):
+            return f" ({', '.join(parts)}: at most {percent(every_ms / wait.raw_ms)} of the wait)"
     return f" ({own}: {percent(wait.causes_ms[own] / wait.raw_ms)} of the wait)"

@@ -106,6 +106,7 @@ def verdict_of(
         found = _so_far(found)
     rank = None if found.rank is None else found.rank.rank
     own = [item for item in recommendations if rank is None or item.rank == rank]
+    found = _as_first_fix(found, own)
     verdict = Verdict(
         text=f"{BANNERS[found.kind]} {found.text}",
         banner=BANNERS[found.kind],
@@ -120,6 +121,16 @@ def verdict_of(
         trust=trust,
     )
     return _failed(session, ranks, verdict, found) if session.exit_code else verdict
+
+
+def _as_first_fix(found: Finding, own: Sequence[Recommendation]) -> Finding:
+    """Explain what the first fix ends, where the culprit's own may gain nothing and comes behind it."""
+    if found.rank is None or found.culprit is None or not own:
+        return found
+    culprit = next((each for each in found.rank.culprits if each.id == found.culprit), None)
+    if culprit is None or not culprit.tries or own[0].code == culprit.code:
+        return found
+    return replace(found, **{"culprit": None, **reason_of(found.rank, without=culprit)})
 
 
 def _failed(session: SessionInfo, ranks: Sequence[RankReport], until: Verdict, found: Finding) -> Verdict:
@@ -216,6 +227,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
             text = f"{whose}{traced}, the wait {percent(fraction)}"
             fix = _TRACE_LESS if rank.overhead is not None and rank.overhead.calls_cost_most else None
             return Finding(kind="wait-unknown", text=text, rank=rank, fix=fix)
+        text += _now_and_then(rank)
         return replace(Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank), **reason_of(rank))
     unseen = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unseen is None:
@@ -229,18 +241,34 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
             )
         text += _beside_steps(rank)
         return reads or Finding(kind="not-input-bound", text=text, why=own_first, rank=rank)
-    whose = f"{unseen.called}: " if len(ranks) > 1 else ""
-    what = unseen.steps.unknown_why or "no step was measured"
-    why, fix = _loop_reads(unseen), None if unseen.steps.unknown_why is None else _NAME_IT
-    return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, rank=unseen, fix=fix)
+    return _of_unseen(unseen, f"{unseen.called}: " if len(ranks) > 1 else "")
+
+
+def _of_unseen(rank: RankReport, whose: str) -> Finding:
+    """Judge a rank whose wait is not known: without a loader by what lies before its forward pass."""
+    what, feeding = rank.steps.unknown_why or "no step was measured", rank.feeding
+    if feeding is None:
+        fix = None if rank.steps.unknown_why is None else _NAME_IT
+        return Finding(kind="wait-unknown", text=f"{whose}{what}", why=_loop_reads(rank), rank=rank, fix=fix)
+    most = f"at most {percent(feeding.before_fraction)} of {each_step(rank)}"
+    of = f"({feeding.before_ms:.1f} of {rank.steps.mean_ms or 0.0:.1f} ms)"
+    if 100 * feeding.before_fraction < KEPT_UP_PERCENT:
+        why = (
+            "no loader feeds the loop: its data can only come before the forward pass, which follows at once"
+        )
+        text = f"{whose}{most} waits for data {of}{_beside_steps(rank)}"
+        return Finding(kind="not-input-bound", text=text, why=why, rank=rank)
+    own = next((each for each in rank.culprits if each.id == "prepared-in-the-loop"), None)
+    text = f"{whose}{most} {of}: what the loop does before its forward pass"
+    if own is None:
+        return Finding(kind="wait-unknown", text=text, why=_loop_reads(rank), rank=rank, fix=_NAME_IT)
+    return Finding(kind="wait-unknown", text=text, why=own.text, rank=rank)
 
 
 def _beside_steps(rank: RankReport) -> str:
-    """Say what the loop does between its steps where that takes as much of it as a bad wait would."""
-    often = [each for each in rank.loop_events if each.recurs]
-    most = max(often, key=attrgetter("loop_fraction"), default=None)
-    if most is not None and 100 * most.loop_fraction >= HIGHLY_PERCENT:
-        return f"; {most.what} takes {percent(most.loop_fraction)} of the loop"
+    """Say what the loop, or the start, does beside its steps where that takes as much as a bad wait would."""
+    if found := _now_and_then(rank):
+        return found
     if rank.account is None:  # of bare traces
         return ""
     from iotrace.analysis.rules.startup import OWN_START
@@ -251,6 +279,14 @@ def _beside_steps(rank: RankReport) -> str:
     if 100 * start_ns < HIGHLY_PERCENT * whole_ns:
         return ""
     return f"; start-up takes {duration(start_ns)} of {duration(whole_ns)}"
+
+
+def _now_and_then(rank: RankReport) -> str:
+    """Say what recurs in the loop, where that takes as much of it as a bad wait would."""
+    most = max(rank.recurring, key=attrgetter("loop_fraction"), default=None)
+    if most is None or 100 * most.loop_fraction < HIGHLY_PERCENT:
+        return ""
+    return f"; {most.what} takes {percent(most.loop_fraction)} of the loop"
 
 
 def _others_may_make_it(rank: RankReport) -> bool:

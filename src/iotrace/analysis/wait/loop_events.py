@@ -1,4 +1,4 @@
-"""What the loop does now and then beside its steps: evaluations, checkpoints, writing and syncing of files.
+"""What the loop does now and then beside its steps: evaluations, checkpoints, writing, collecting garbage.
 
 Definitions: docs/definitions.md, "loop_events".
 """
@@ -29,11 +29,14 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FIRST_START, Account, LoopEvents
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
+from iotrace.analysis.wait.loop_code import CodeSamples
+from iotrace.session import names
 
-EVALUATION, CHECKPOINT, WRITING = "evaluation", "checkpoint", "writing"
+EVALUATION, CHECKPOINT, WRITING, COLLECTION = "evaluation", "checkpoint", "writing", "collection"
 _SYNCS = frozenset({"fsync", "fdatasync"})
 _RECURS = 2  # steps
 _LEAST = 0.001  # of the loop: less is a line of a log
+_MUCH = 0.05  # of the loop: less garbage makes single steps slow, and no more
 _MOSTLY = 0.5  # of the time that writing takes
 _FEWEST = 3  # steps that sync, and four times as many others, are compared
 _Found = tuple[Intervals, list[str], int | None]
@@ -100,15 +103,33 @@ def loop_events(analysis: RankAnalysis) -> list[Events]:
     ]
     events = [_events(analysis, kind, each, end_ns) for kind, each in found]
     busy = [(each.starts, each.ends) for each in events]
-    events.append(_writing(analysis, busy, end_ns))
-    least_ns = _LEAST * int(steps["end_ns"][-1] - steps["start_ns"][0])
-    return [each for each in events if each.total_ns >= max(1, least_ns)]
+    events += [_writing(analysis, busy, end_ns), _collecting(analysis, busy, end_ns)]
+    loop_ns = int(steps["end_ns"][-1] - steps["start_ns"][0])
+    least = {COLLECTION: _MUCH}
+    return [each for each in events if each.total_ns >= max(1, least.get(each.kind, _LEAST) * loop_ns)]
+
+
+def pauses_of(analysis: RankAnalysis, pause: str) -> Intervals:
+    """When Python collected garbage, which stops all threads, or the training thread compiled."""
+    main, thread = analysis.rank.main, analysis.loop.thread
+    rows = main.rows(names.PAUSE_ROW)
+    rows = rows[rows["pause"] == names.PAUSES.index(pause)]
+    if thread is not None:
+        rows = rows[(rows["tid"] == thread.tid) | (rows["tid"] == -1)]
+    starts, ends = (main.clock.times_to_session_ns(rows[field]) for field in ("start_ns", "end_ns"))
+    return union(starts, ends)
 
 
 def summed(
-    analysis: RankAnalysis, events: Sequence[Events], account: Account | None = None
+    analysis: RankAnalysis,
+    events: Sequence[Events],
+    account: Account | None = None,
+    samples: CodeSamples | None = None,
 ) -> list[LoopEvents]:
-    """Sum up each kind of events, the longest first; the loop is as long as in the account of the run."""
+    """Sum up each kind of events, the longest first; the loop is as long as in the account of the run.
+
+    `samples` name what an evaluation without a loader is in.
+    """
     if not events:
         return []
     steps = analysis.loop.steps
@@ -135,7 +156,7 @@ def summed(
             bytes=each.bytes,
             reopened=each.reopened,
         )
-        rows.append(_with_waits(analysis, each, row) if each.kind == EVALUATION else row)
+        rows.append(_with_waits(analysis, each, row, samples) if each.kind == EVALUATION else row)
     return sorted(rows, key=lambda row: -row.seconds)
 
 
@@ -169,11 +190,18 @@ def _evaluating(analysis: RankAnalysis) -> list[LoaderRun]:
     ]
 
 
-def _with_waits(analysis: RankAnalysis, events: Events, row: LoopEvents) -> LoopEvents:
-    """Add what of evaluations was waiting for data, and what was starting iterators and workers."""
+def _with_waits(
+    analysis: RankAnalysis, events: Events, row: LoopEvents, samples: CodeSamples | None
+) -> LoopEvents:
+    """Add what of evaluations was waiting for data, and what was starting iterators and workers.
+
+    Of those without a loader, what code of the program they are in for most of their time.
+    """
     loaders = _evaluating(analysis)
     if not loaders:
-        return row
+        most = None if samples is None else samples.within(events.starts, events.ends).most()
+        function = most[0] if most is not None and most[1] >= _MOSTLY else None
+        return msgspec.structs.replace(row, function=function)
     own = Deliveries.joined([loader.deliveries for loader in loaders])
     own = own[holding(events.starts, events.ends + 1, own["delivered_ns"]) >= 0]
     passes = [each for loader in loaders for each in loader.passes.values()]
@@ -219,6 +247,14 @@ def _writing(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> 
     inside = holding(events.starts, events.ends, syncs.start_ns) >= 0
     over_ns, held = _longer(analysis, syncs.start_ns[inside], [*busy, own])
     return msgspec.structs.replace(events, over_ns=over_ns, over_steps=held, reopened=bool(reopened))
+
+
+def _collecting(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> Events:
+    """Find when garbage was collected outside of waits and of what is `busy`."""
+    own, awaited = pauses_of(analysis, "collection"), analysis.loop.steps.awaited
+    for each in (union(awaited["wait_start_ns"], awaited["delivered_ns"]), *busy):
+        own = subtract(own, each)
+    return _events(analysis, COLLECTION, (own, [], None), end_ns)
 
 
 def _longer(analysis: RankAnalysis, times: Times, known: Sequence[Intervals]) -> tuple[int, Times]:

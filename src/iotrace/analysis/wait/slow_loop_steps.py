@@ -17,7 +17,7 @@ from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
 from iotrace.analysis.wait.checkpoints import Writing, writing_of
-from iotrace.analysis.wait.loop_events import CHECKPOINT, EVALUATION, Events
+from iotrace.analysis.wait.loop_events import CHECKPOINT, COLLECTION, EVALUATION, Events, pauses_of
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.sources.records import Threads
@@ -136,8 +136,8 @@ def _parts(
     saving = (writing.starts, writing.ends) if checkpoints is None else (checkpoints.starts, checkpoints.ends)
     awaited = kept.awaited
     intervals = {
-        "garbage_collection": _pauses(analysis, "collection"),
-        "compile": _pauses(analysis, "compilation"),
+        "garbage_collection": pauses_of(analysis, "collection"),
+        "compile": pauses_of(analysis, "compilation"),
         "validation": union(kept.left_out[:, 0], kept.left_out[:, 1]),
         "checkpoint": union(*saving),
         "data_wait": union(awaited["wait_start_ns"], awaited["delivered_ns"]),
@@ -149,6 +149,10 @@ def _parts(
     for kind, part in ((EVALUATION, "validation"), (CHECKPOINT, "checkpoint")):
         if kind in of_kind and of_kind[kind].recurs:
             found[part] = np.zeros(len(kept))
+    collected = of_kind.get(COLLECTION)
+    if collected is not None and collected.recurs:  # what is left of it lies in waits
+        left = found["garbage_collection"] - collected.in_steps_ns(kept)
+        found["garbage_collection"] = np.maximum(left, 0.0)
     if not analysis.loop.unknown_why and len(awaited):
         found.update(_by_cause(analysis.measured_waits, kept, waited))
     claimed = sum(found.values(), np.zeros(len(kept)))
@@ -163,17 +167,6 @@ def _by_cause(waits: Waits, kept: StepTable, waited: Floats) -> dict[str, Floats
     whole = causes.sum(axis=1)
     scale = np.divide(waited, whole, out=np.zeros(len(kept)), where=whole > 0)
     return {cause: causes[:, at] * scale for at, cause in enumerate(CAUSES) if cause != _EXPLAINS_NOTHING}
-
-
-def _pauses(analysis: RankAnalysis, pause: str) -> Intervals:
-    """When Python collected garbage, which stops all threads, or the training thread compiled."""
-    main, thread = analysis.rank.main, analysis.loop.thread
-    rows = main.rows(names.PAUSE_ROW)
-    rows = rows[rows["pause"] == names.PAUSES.index(pause)]
-    if thread is not None:
-        rows = rows[(rows["tid"] == thread.tid) | (rows["tid"] == -1)]
-    starts, ends = (main.clock.times_to_session_ns(rows[field]) for field in ("start_ns", "end_ns"))
-    return union(starts, ends)
 
 
 def _restarts(analysis: RankAnalysis) -> Intervals:

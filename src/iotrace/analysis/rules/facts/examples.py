@@ -94,7 +94,8 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
         "accelerator": changes.pop("accelerator", None),
         "account": changes.pop("account", None),
         "loaders": changes.pop("loaders", []),
-        "loop_events": changes.pop("loop_events", []),
+        **{name: changes.pop(name, []) for name in ("loop_events", "loop_code")},
+        "feeding": changes.pop("feeding", None),
         "loop_reads": changes.pop("loop_reads", None),
         "phases_ms": changes.pop("phases_ms", {}),
         "startup": imports
@@ -121,6 +122,7 @@ def _trust(changes: dict[str, Any]) -> TrustFacts:
         "data_wait": {**wait, **changes.pop("wait", {})},
         "overhead": changes.pop("overhead", {"estimated_pct_of_step": 0.5}),
         "io": changes.pop("io", None),
+        "feeding": changes.pop("feeding", None),
         "system": {
             "host": None if host is None else {**quiet, **host},
             "processes": changes.pop("processes", []),

@@ -27,7 +27,26 @@ from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.processes import Process
 
 _FULL_NS = 10_000_000  # a collection that looks at many objects: fewer of them make it shorter
+_FEWEST_SAMPLES, _FEWEST_LONG, _FEW_LONG = 20, 3, 0.2
+_LONG_TIMES = 5.0  # the median sample
+_MOST_OF_TIME = 0.5  # of all samples
 _OF_PARTS = [CAUSES.index(part) for part in PARTS]
+
+
+class LongSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` of `of` samples take `long_ms` each, the others `usual_ms`: medians.
+
+    They lie in a share of the batches, `of_batches`, and take that `share` of the time of all samples.
+    `wait_ms` is the wait for what they take longer, a mean per measured step.
+    """
+
+    count: int
+    of: int
+    long_ms: float
+    usual_ms: float
+    share: float
+    of_batches: float
+    wait_ms: float
 
 
 class Making(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +61,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     file, say how often this one opened them. Of an array in chunks (`array`, its file) these are accesses to
     it, and how often it was read in full. `ranks`: so many there are. `turns`: whether the workers make
     samples one after the other, as behind a lock, and not at the same time. `locked_ms` is the wait in which
-    makers waited for h5py's lock, `sharing_lock` how many threads of a process call h5py.
+    makers waited for h5py's lock, `sharing_lock` how many threads of a process call h5py. `long`: few samples
+    that take much longer than the others.
     """
 
     sharing: float | None = None
@@ -63,6 +83,7 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     turns: bool | None = None
     locked_ms: float = 0.0
     sharing_lock: int = 0
+    long: LongSamples | None = None
 
 
 def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: RankReport) -> Making:
@@ -87,6 +108,7 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         turns=take_turns(analysis, run),
         locked_ms=_wait_for(waits, locked_ns) / steps / 1e6,
         sharing_lock=sharing_lock,
+        long=_long_samples(analysis, waits),
         **_read_by_others(analysis, run, report),
     )
 
@@ -176,6 +198,44 @@ def _firsts(
         over_ns[of[opens]] = np.maximum(lengths[opens] - median_ns, 0)
     first_ms, item_ms = (float(np.median(each)) / 1e6 if each else None for each in (firsts, usual))
     return over_ns, first_ms, item_ms
+
+
+def _long_samples(analysis: RankAnalysis, waits: Waits) -> LongSamples | None:
+    """Find the few samples that take much longer than the others, and most of the time of all.
+
+    The first sample of each maker is none of them: it gets ready.
+    """
+    own, main_pid, steps = waits.deliveries, analysis.rank.main.pid, len(analysis.kept)
+    makers, lengths, batches = own.maker(main_pid), [], []
+    for process in analysis.rank.processes:
+        mine = np.flatnonzero(own.made & (makers == process.pid))
+        mine = mine[np.argsort(own["taken_ns"][mine], kind="stable")]
+        items = outermost_of(process, KIND_ITEM)
+        if not len(mine) or not len(items):
+            continue
+        in_order = np.argsort(items["start_ns"], kind="stable")[1:]
+        starts, durations = (items[field][in_order] for field in ("start_ns", "duration_ns"))
+        of = holding(own["taken_ns"][mine], own["prepared_ns"][mine], starts)
+        lengths.append(durations[of >= 0])
+        batches.append(mine[of[of >= 0]])
+    every = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+    if len(every) < _FEWEST_SAMPLES or not every.sum():
+        return None
+    is_long = every >= _LONG_TIMES * np.median(every)
+    count, share = int(is_long.sum()), float(every[is_long].sum() / every.sum())
+    if count < _FEWEST_LONG or count > _FEW_LONG * len(every) or share < _MOST_OF_TIME:
+        return None
+    usual_ns, over_ns, of = float(np.median(every[~is_long])), np.zeros(len(own)), np.concatenate(batches)
+    np.add.at(over_ns, of[is_long], every[is_long] - usual_ns)
+    return LongSamples(
+        count=count,
+        of=len(every),
+        long_ms=float(np.median(every[is_long])) / 1e6,
+        usual_ms=usual_ns / 1e6,
+        share=share,
+        of_batches=len(np.unique(of[is_long])) / len(np.unique(of)),
+        wait_ms=_wait_for(waits, over_ns) / steps / 1e6,
+    )
 
 
 def _collecting(analysis: RankAnalysis, own: Deliveries) -> tuple[npt.NDArray[np.float64], Times]:

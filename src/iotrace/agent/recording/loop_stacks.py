@@ -1,0 +1,104 @@
+"""Sample what the training thread is in while it trains: code of the loop that has no other name.
+
+The recorder's writer takes a sample now and then: it reads the frames of the thread. It changes none of them,
+and runs no line of the program. Of the program's own functions a sample has the line, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import monotonic_ns
+from types import CodeType, FrameType
+from typing import Any
+
+from iotrace.agent.unpatched import get_ident, get_native_id
+
+_SHORTEST_S = 0.05
+_RESOLUTION = 600  # samples at most until a time has doubled
+_MOST_FRAMES = 64  # the innermost
+_MOST_SAMPLES = 256  # of a record
+_OURS = os.path.join(__file__.rpartition(f"{os.sep}agent{os.sep}")[0], "")
+_LIBRARIES = ("-packages/", "/lib/python", "<frozen ", _OURS)
+
+_Stack = tuple[tuple[CodeType, int], ...]
+
+
+class LoopStacks:
+    """The samples of the thread that makes it, which trains: `sample` takes one, `drain` hands them over."""
+
+    over = False  # it goes on as long as the loop
+
+    def __init__(self, recorder: Any) -> None:
+        self._thread, self._tid = get_ident(), get_native_id()
+        self._began_ns = monotonic_ns()
+        self._owned: dict[CodeType, bool] = {}
+        self._path = self._stack_of(sys._getframe(1))  # where it trains
+        self._forget()
+        recorder.before_flush.append(lambda: self.drain(recorder, _MOST_SAMPLES))
+
+    def _forget(self) -> None:
+        self._stacks: dict[_Stack, int] = {}
+        self._times: list[int] = []  # ns of CLOCK_MONOTONIC
+        self._numbers: list[int] = []
+
+    @property
+    def interval_s(self) -> float:
+        """How long to wait for the next sample: a share of the time so far."""
+        return max(_SHORTEST_S, (monotonic_ns() - self._began_ns) / 1e9 / _RESOLUTION)
+
+    def sample(self) -> None:
+        """Note what the thread is in."""
+        frame = sys._current_frames().get(self._thread)
+        if frame is None:
+            return
+        stack = self._stack_of(frame)
+        self._numbers.append(self._stacks.setdefault(stack, len(self._stacks)))
+        self._times.append(monotonic_ns())
+
+    def _stack_of(self, frame: FrameType | None) -> _Stack:
+        """Return functions and lines, the innermost first: a library's have no lines.
+
+        Of what the program's innermost function has called it has the first alone.
+        """
+        found: list[tuple[CodeType, int]] = []
+        within = True  # what the program's innermost function has called
+        while frame is not None and len(found) < _MOST_FRAMES:
+            code = frame.f_code
+            own = self._owned.get(code)
+            if own is None:
+                name = code.co_filename
+                own = self._owned[code] = not any(part in name for part in _LIBRARIES)
+            if own:
+                found.append((code, frame.f_lineno or 0))
+                within = False
+            elif not within:
+                found.append((code, 0))
+            elif _OURS not in code.co_filename:
+                found[:] = [(code, 0)]
+            frame = frame.f_back
+        return tuple(found)
+
+    def drain(self, recorder: Any, least: int) -> None:
+        """Record what was sampled since the last time, if there are so many samples; the writer calls it."""
+        if len(self._times) < least:
+            return
+        functions: dict[CodeType, int] = {}
+        stacks = [
+            [[functions.setdefault(code, len(functions)), line] for code, line in stack]
+            for stack in (self._path, *self._stacks)
+        ]
+        record = {
+            "type": "loop_stacks",
+            "tid": self._tid,
+            "times_ns": self._times,
+            "numbers": self._numbers,
+            "path": stacks[0],
+            "stacks": stacks[1:],
+            "functions": [
+                [code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno]
+                for code in functions
+            ],
+        }
+        self._forget()
+        recorder.records.append(record)

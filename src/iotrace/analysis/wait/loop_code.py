@@ -1,0 +1,217 @@
+"""Which code of the program the training thread is in, outside of waits and phases: by samples of its stack.
+
+Definitions: docs/definitions.md, "loop_code".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.intervals import Coverage, Intervals, Times, distinct, grouped, holding, union
+from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.loop.iterations import iterations_of
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import Feeding, LoopCode
+from iotrace.session.names import BACKWARD, FORWARD, OPTIMIZER
+from iotrace.sources.records import LoopStacks
+
+_FEWEST = 8  # samples, of all and of one function that is named
+_RUN = 3  # samples in one step: so many are no chance
+_CONFINED = 0.8  # of a function's samples lie in few steps
+_MOST = 0.5  # of the steps are few
+_ROWS = 8
+
+_Function = tuple[str, str, int]
+_Frame = tuple[int, int]
+
+
+class CodeSamples(msgspec.Struct, frozen=True):
+    """Samples of the training thread, in order: when, and which of `names` it was in. -1: in a library alone.
+
+    A name is the function that the loop has called, with its file and first line, or the loop's own line.
+    """
+
+    times: Times
+    names: list[str]
+    numbers: Times
+
+    def within(self, starts: Times, ends: Times) -> CodeSamples:
+        """Those of some disjoint intervals."""
+        return self._chosen(holding(starts, ends, self.times) >= 0)
+
+    def outside(self, starts: Times, ends: Times) -> CodeSamples:
+        """The others."""
+        return self._chosen(holding(starts, ends, self.times) < 0)
+
+    def _chosen(self, which: npt.NDArray[np.bool_]) -> CodeSamples:
+        return CodeSamples(self.times[which], self.names, self.numbers[which])
+
+    def most(self) -> tuple[str, float] | None:
+        """The name with most samples, and its share of them; None of too few."""
+        known = self.numbers[self.numbers >= 0]
+        if len(known) < _FEWEST:
+            return None
+        counts = np.bincount(known)
+        return self.names[int(counts.argmax())], float(counts.max() / len(self.numbers))
+
+
+def code_samples(analysis: RankAnalysis) -> CodeSamples:
+    """Read and name what was sampled."""
+    main, thread = analysis.rank.main, analysis.loop.thread
+    times: list[int] = []
+    numbers: list[int] = []
+    names: dict[str, int] = {}
+    for record in main.of_type(LoopStacks):
+        if thread is None or record.tid != thread.tid or len(record.times_ns) != len(record.numbers):
+            continue
+        functions = record.functions
+        path = _known(record.path, functions)
+        stacks = [_name(analysis, _known(stack, functions), path, functions) for stack in record.stacks]
+        known = [names.setdefault(name, len(names)) if name else -1 for name in stacks]
+        times += record.times_ns
+        numbers += [known[number] if 0 <= number < len(known) else -1 for number in record.numbers]
+    at = np.array(main.clock.times_to_session_ns(times), np.int64)
+    order = np.argsort(at, kind="stable")
+    return CodeSamples(at[order], [*names], np.array(numbers, np.int64)[order])
+
+
+def _known(stack: Sequence[_Frame], functions: Sequence[_Function]) -> list[_Frame]:
+    return [(number, line) for number, line in stack if 0 <= number < len(functions)]
+
+
+def _name(
+    analysis: RankAnalysis, stack: list[_Frame], path: list[_Frame], functions: Sequence[_Function]
+) -> str:
+    """Name the program's function that is called where a stack leaves the path to where it trains.
+
+    Where none is called: the line of the program's innermost function on that path.
+    """
+    own, there = stack[::-1], path[::-1]
+    common = 0
+    while common < min(len(own), len(there)) and own[common][0] == there[common][0]:
+        common += 1
+    called = next((number for number, line in own[common:] if line), None)
+    if called is not None:
+        file, name, line = functions[called]
+        return f"{name} ({analysis.session.paths.shown(file)}:{line})"
+    at = next(((number, line) for number, line in reversed(own[:common]) if line), None)
+    if at is None:
+        return ""
+    file, name, _ = functions[at[0]]
+    shown = f"{analysis.session.paths.shown(file)}:{at[1]}"
+    return shown if name == "<module>" else f"{name} ({shown})"
+
+
+def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Intervals]) -> list[LoopCode]:
+    """Name what the training thread is in outside of waits, phases, `events` and the making of iterators."""
+    steps = analysis.loop.steps
+    if not len(steps) or not len(samples.times):
+        return []
+    texts, spans = analysis.rank.main.texts, analysis.phase_spans
+    numbers = [number for number, text in texts.items() if text in (FORWARD, BACKWARD, OPTIMIZER)]
+    spans = spans[np.isin(spans["name"], numbers)]
+    thread, made = analysis.loop.thread, iterations_of(analysis).spans
+    asked = Deliveries.joined([] if thread is None else [thread.asked, thread.handed])
+    every = [
+        (spans["start_ns"], spans["start_ns"] + spans["duration_ns"]),
+        (asked["wait_start_ns"], asked["delivered_ns"]),
+        (made[:, 0], made[:, 1]),
+        *events,
+    ]
+    busy = union(*(np.concatenate(each) for each in zip(*every, strict=True)))
+    return loop_code(samples, busy, np.append(steps["start_ns"], steps["end_ns"][-1]))
+
+
+def loop_code(samples: CodeSamples, busy: Intervals, steps_ns: Times) -> list[LoopCode]:
+    """Divide what of the loop nothing else covers by what was sampled then; `steps_ns` bound its steps.
+
+    `busy` is what has another name. Each sample stands for as much time as any other. What was done now and
+    then counts behind the last step, too, where the thread goes on with it.
+    """
+    first_ns, last_ns, steps = int(steps_ns[0]), int(steps_ns[-1]), len(steps_ns) - 1
+    free = samples.outside(*busy)
+    of_step = np.searchsorted(steps_ns, free.times, side="right") - 1
+    inside = (of_step >= 0) & (of_step < steps)
+    if inside.sum() < _FEWEST:
+        return []
+    loop = np.array([first_ns], np.int64), np.array([last_ns], np.int64)
+    each_ns = (last_ns - first_ns - int(Coverage(*busy).within(*loop)[0])) / int(inside.sum())
+    known = distinct(free.numbers[inside & (free.numbers >= 0)]).tolist()
+    few = {number: _few_steps(of_step[inside & (free.numbers == number)], steps) for number in known}
+    goes_on = np.isin(free.numbers[of_step >= steps], [number for number in known if len(few[number])])
+    counted = inside.copy()
+    counted[np.flatnonzero(of_step >= steps)[: int(np.argmin(np.append(goes_on, False)))]] = True
+    found = []
+    for number in known:
+        own = of_step[counted & (free.numbers == number)]
+        if len(own) < _FEWEST:
+            continue
+        in_few = few[number]
+        if len(in_few) and own[-1] == steps:
+            in_few = np.append(in_few, steps)
+        between = np.diff(in_few)
+        found.append(
+            LoopCode(
+                function=free.names[number],
+                seconds=len(own) * each_ns / 1e9,
+                samples=len(own),
+                ms_per_step=len(own) * each_ns / 1e6 / steps,
+                loop_fraction=min(1.0, len(own) * each_ns / (last_ns - first_ns)),
+                count=len(in_few) or None,
+                every_steps=float(np.median(between)) if len(between) else None,
+            )
+        )
+    return sorted(found, key=lambda each: -each.seconds)[:_ROWS]
+
+
+def _few_steps(own: Times, steps: int) -> Times:
+    """The few steps that hold nearly all of a function's samples; none where many do, or chance may be it."""
+    numbers, _, of = grouped(own)
+    counts = np.bincount(of)
+    many = counts >= _RUN
+    confined = counts[many].sum() >= _CONFINED * len(own) and many.sum() <= _MOST * steps
+    few: Times = numbers[many] if confined else numbers[:0]
+    return few
+
+
+def _before_forward(analysis: RankAnalysis) -> Intervals:
+    """From the end of what the thread did before of forward, backward and optimizer to each forward pass."""
+    texts, spans = analysis.rank.main.texts, analysis.phase_spans
+    named = {text: number for number, text in texts.items()}
+    spans = spans[np.isin(spans["name"], [named.get(each, -1) for each in (FORWARD, BACKWARD, OPTIMIZER)])]
+    spans = spans[np.argsort(spans["start_ns"], kind="stable")]
+    over = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, spans["start_ns"] + spans["duration_ns"]))
+    forward = spans["name"] == named.get(FORWARD, -1)
+    return over[:-1][forward], spans["start_ns"][forward]
+
+
+def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
+    """Look at what the loop does before the forward passes of its steps, where no loader feeds it.
+
+    Its batches come to it then, or with them what else it does. None where a loader does, or where steps have
+    no forward pass.
+    """
+    kept, thread = analysis.kept, analysis.loop.thread
+    if not analysis.loop.unknown_why or analysis.loop.marked or not len(kept) or thread is None:
+        return None
+    if len(thread.asked) or len(thread.handed) or thread.handing or thread.unhanded:
+        return None
+    starts, ends = kept["start_ns"], kept["end_ns"]
+    begun, until = _before_forward(analysis)
+    at = holding(starts, ends, until)
+    begun, until, at = (each[at >= 0] for each in (begun, until, at))
+    begun = np.minimum(np.maximum(begun, starts[at]), until)
+    if len(distinct(at)) < _CONFINED * len(kept):
+        return None
+    before_ns, steps = int((until - begun).sum()), len(kept)
+    most = samples.within(*union(begun, until)).most()
+    return Feeding(
+        before_ms=before_ns / steps / 1e6,
+        before_fraction=before_ns / int((ends - starts).sum()),
+        function=None if most is None else most[0],
+        function_ms=None if most is None else most[1] * before_ns / steps / 1e6,
+    )

@@ -1,0 +1,264 @@
+"""Code of the loop by samples of its stack: what is named, what recurs; evaluations that no loader feeds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import pytest
+
+from iotrace.agent.dataloader.worker import _watch_number
+from iotrace.agent.recording import loop_stacks
+from iotrace.agent.recording.loop_stacks import LoopStacks
+from iotrace.analysis.intervals import Times, union
+from iotrace.analysis.loop.cuts import Cuts, Rounds, explains
+from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.loop.unfed import unfed_evaluations
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.wait.loop_code import CodeSamples, code_samples, feeding_of, loop_code
+from iotrace.session.names import BACKWARD, FORWARD
+from iotrace.sources.records import LoopStacks as Recorded
+from tests.support.tables import deliveries_of
+
+MS = 1_000_000
+TID = 7
+NOTHING = union(np.empty(0, np.int64), np.empty(0, np.int64))
+STEPS = np.arange(0, 5001 * MS, 100 * MS)  # 50 steps of 100 ms
+
+
+def samples(names: dict[str, list[int]]) -> CodeSamples:
+    """Samples at some ms, by name."""
+    rows = sorted((at, number) for number, times in enumerate(names.values()) for at in times)
+    times, numbers = np.array(rows, np.int64).reshape(-1, 2).T
+    return CodeSamples(times * MS, [*names], numbers)
+
+
+def test_code_of_each_step_has_its_share_of_the_samples() -> None:
+    found = loop_code(samples({"a": [*range(10, 5000, 50)], "b": [*range(20, 5000, 200)]}), NOTHING, STEPS)
+    assert [each.function for each in found] == ["a", "b"]
+    assert found[0].seconds == pytest.approx(4.0)
+    assert found[0].ms_per_step == pytest.approx(80.0)
+    assert [each.count for each in found] == [None, None]
+
+
+def test_time_that_has_another_name_is_not_divided() -> None:
+    busy = union(np.array([0]), np.array([2500 * MS]))
+    (found,) = loop_code(samples({"a": [*range(10, 5000, 50)]}), busy, STEPS)
+    assert found.seconds == pytest.approx(2.5)
+    assert found.samples == 50
+
+
+def test_what_is_called_now_and_then_recurs_and_goes_on_behind_the_last_step() -> None:
+    now_and_then = [at for start in (1000, 3000, 5001) for at in range(start, start + 90, 10)]
+    own = samples({"a": [*range(5, 5000, 50)], "log": now_and_then})
+    log = next(each for each in loop_code(own, NOTHING, STEPS) if each.function == "log")
+    assert (log.count, log.every_steps, log.recurs, log.samples) == (3, 20.0, True, 27)
+    assert "3 times, every 20 steps" in log.said
+
+
+def test_single_samples_of_many_steps_are_chance() -> None:
+    own = samples({"a": [*range(5, 5000, 50)], "b": [*range(20, 1600, 100)]})
+    assert not any(each.recurs for each in loop_code(own, NOTHING, STEPS))
+
+
+def test_few_samples_name_nothing() -> None:
+    assert loop_code(samples({"a": [1, 2, 3]}), NOTHING, STEPS) == []
+
+
+FUNCTIONS = [("/p/train.py", "<module>", 1), ("/p/train.py", "main", 20), ("/l/torch.py", "backward", 5)]
+FUNCTIONS += [("/p/data.py", "Images.__getitem__", 9), ("/p/data.py", "load", 4)]
+
+
+def analysed(stacks: list[list[tuple[int, int]]], **more: Any) -> RankAnalysis:
+    """A rank whose thread was sampled once a ms, in each of `stacks` in turn."""
+    record = Recorded(
+        tid=TID,
+        times_ns=[at * MS for at in range(len(stacks))],
+        numbers=[*range(len(stacks))],
+        path=[(2, 0), (1, 30), (0, 80)],
+        stacks=stacks,
+        functions=FUNCTIONS,
+    )
+    main = SimpleNamespace(
+        of_type=lambda kind: [record] if kind is Recorded else [],
+        clock=SimpleNamespace(times_to_session_ns=lambda times: times),
+        **more.pop("main", {}),
+    )
+    thread = SimpleNamespace(tid=TID, **more.pop("thread", {}))
+    paths = SimpleNamespace(shown=lambda path: path.removeprefix("/p/"))
+    known = {"session": SimpleNamespace(paths=paths), "rank": SimpleNamespace(main=main)}
+    loop = SimpleNamespace(thread=thread, **more.pop("loop", {}))
+    return cast(RankAnalysis, SimpleNamespace(loop=loop, **known, **more))
+
+
+@pytest.mark.parametrize(
+    ("stack", "name"),
+    [
+        ([(4, 6), (3, 11), (1, 25), (0, 80)], "Images.__getitem__ (data.py:9)"),
+        ([(2, 0), (1, 31), (0, 80)], "main (train.py:31)"),
+        ([(0, 81)], "train.py:81"),
+        ([(2, 0)], None),
+    ],
+)
+def test_a_stack_is_named_where_it_leaves_the_path(stack: list[tuple[int, int]], name: str | None) -> None:
+    found = code_samples(analysed([stack]))
+    assert [*found.names] == ([] if name is None else [name])
+    assert found.numbers.tolist() == [-1 if name is None else 0]
+
+
+def fed_by_itself(first_ms: int, second: int = 4, **thread: Any) -> RankAnalysis:
+    """Ten steps of 100 ms, whose forward passes begin so many ms behind their begins.
+
+    At 70 ms comes a backward pass (4), or another forward pass (3).
+    """
+    starts: Times = np.arange(10) * 100 * MS
+    columns = {"start_ns": starts, "end_ns": starts + 100 * MS}
+    kept = type("Kept", (dict,), {"__len__": lambda _: len(starts)})(columns)
+    spans = np.zeros(20, [("start_ns", "<i8"), ("duration_ns", "<i8"), ("name", "<i8")])
+    spans["start_ns"][:10], spans["start_ns"][10:] = starts + first_ms * MS, starts + 70 * MS
+    spans["duration_ns"], spans["name"] = 10 * MS, 3
+    spans["name"][10:] = second
+    none = deliveries_of([])
+    known = {"asked": none, "handed": none, "handing": set(), "unhanded": set(), **thread}
+    return analysed(
+        [[(3, 11), (1, 25), (0, 80)]] * 1000,
+        main={"texts": {3: FORWARD, 4: BACKWARD}},
+        thread=known,
+        loop={"unknown_why": "no loader", "marked": False},
+        kept=kept,
+        phase_spans=spans,
+    )
+
+
+def test_a_loop_without_a_loader_is_looked_at_before_its_forward_passes() -> None:
+    analysis = fed_by_itself(40)
+    found = feeding_of(analysis, code_samples(analysis))
+    assert found is not None
+    assert (found.before_ms, found.before_fraction) == (pytest.approx(40.0), pytest.approx(0.4))
+    assert found.function == "Images.__getitem__ (data.py:9)"
+    assert found.function_ms == pytest.approx(40.0)
+
+
+def test_each_of_several_forward_passes_may_have_waited() -> None:
+    analysis = fed_by_itself(10, second=3)
+    found = feeding_of(analysis, code_samples(analysis))
+    assert found is not None
+    assert found.before_ms == pytest.approx(10 + 50)
+
+
+def test_a_loop_that_a_thread_feeds_is_not() -> None:
+    analysis = fed_by_itself(40, handing={8})
+    assert feeding_of(analysis, code_samples(analysis)) is None
+
+
+CUTS = np.arange(0, 2000 * MS, 100 * MS)  # 20 steps, each trains once, 10 ms behind its begin
+ROUNDS: Times = CUTS + 10 * MS
+
+
+def calls(steps: list[int], count: int, after_ms: int = 20) -> Times:
+    starts = [CUTS[step] + (after_ms + 5 * at) * MS for step in steps for at in range(count)]
+    return np.array([(start, start + 2 * MS) for start in starts], np.int64).reshape(-1, 2)
+
+
+def test_calls_without_gradients_behind_the_training_of_few_steps_are_an_evaluation() -> None:
+    found = unfed_evaluations(CUTS, ROUNDS, calls([9, 19], 10), [], [])
+    assert (found // MS).tolist() == [[910, 967], [1910, 1967]]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        calls([*range(20)], 10),  # in each step: an average of the weights
+        calls([9, 19], 10, after_ms=0)[:2],  # before it trains: a teacher
+        calls([9, 19], 1),  # one call
+        calls([9], 10),  # once
+    ],
+)
+def test_other_calls_without_gradients_are_none(own: Times) -> None:
+    assert len(unfed_evaluations(CUTS, ROUNDS, own, [], [])) == 0
+
+
+def test_it_begins_behind_the_pass_that_ended_and_what_a_loader_feeds_is_none() -> None:
+    ended = SimpleNamespace(passes={0: SimpleNamespace(exhausted_ns=(912 * MS, 915 * MS))})
+    own = calls([9, 19], 10)
+    found = unfed_evaluations(CUTS, ROUNDS, own, [], [cast(LoaderRun, ended)])
+    assert (found[:, 0] // MS).tolist() == [915, 1910]
+    fed = [(int(CUTS[9]), int(CUTS[10]))]
+    assert len(unfed_evaluations(CUTS, ROUNDS, own, fed, [])) == 0
+
+
+def test_many_rounds_on_each_batch_need_not_be_as_many() -> None:
+    counts = np.array([40, 60, 55, 30, 70, 48, 62, 52])
+    starts = np.arange(len(counts)) * 1000
+    rounds = np.concatenate(
+        [start + 1 + np.arange(count) for start, count in zip(starts, counts, strict=True)]
+    )
+    cuts = Cuts(starts, np.arange(len(counts)), deliveries_of([]))
+    assert explains(cuts, Rounds(rounds, [rounds]))
+    few = np.concatenate(
+        [start + 1 + np.arange(count % 7) for start, count in zip(starts, counts, strict=True)]
+    )
+    assert not explains(cuts, Rounds(few, [few]))
+
+
+class Records:
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.before_flush: list[Any] = []
+
+
+def test_the_thread_that_trains_is_sampled_with_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_stacks, "_MOST_SAMPLES", 3)
+    stop, recorder, made = threading.Event(), Records(), []
+
+    def trains() -> None:
+        made.append(LoopStacks(recorder))
+        while not stop.is_set():
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=trains)
+    thread.start()
+    while not made:
+        time.sleep(0.001)
+    for _ in range(3):
+        made[0].sample()
+    recorder.before_flush[0]()
+    made[0].sample()
+    stop.set()
+    thread.join()
+    made[0].sample()  # it has ended
+    made[0].drain(recorder, 1)
+    first, last = (msgspec.convert({**each, "type": "loop_stacks"}, Recorded) for each in recorder.records)
+    assert (len(first.times_ns), len(last.times_ns)) == (3, 1)
+    number, line = first.stacks[0][0]
+    file, name, begin = first.functions[number]
+    assert (file, name.rpartition(".")[2]) == (__file__, "trains")
+    assert line > begin
+    assert first.functions[first.path[0][0]][1].endswith("trains")
+    assert made[0].interval_s >= 0.05
+
+
+class Info:
+    def __init__(self, number: int) -> None:
+        self.id = number
+
+
+class Slotted:
+    __slots__ = ("id",)
+
+    def __init__(self, number: int) -> None:
+        self.id = number
+
+
+@pytest.mark.parametrize("kind", [Info, Slotted])
+def test_the_first_look_at_a_workers_number_is_recorded(kind: type[Any]) -> None:
+    recorder, module = Records(), SimpleNamespace(WorkerInfo=kind)
+    assert _watch_number(module, cast(Any, recorder))
+    info = module.WorkerInfo(3)
+    assert recorder.records == []
+    assert (info.id, info.id) == (3, 3)
+    assert [each["type"] for each in recorder.records] == ["asked_number"]
