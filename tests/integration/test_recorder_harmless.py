@@ -688,3 +688,52 @@ def test_programs_of_another_libc_run(tmp_path: Path, source: Path, session: Pat
     command = ["musl-gcc", "-w", "-o", str(tmp_path / "program"), str(tmp_path / "program.c")]
     subprocess.run(command, check=True)
     assert _run([tmp_path / "program", source], session).returncode == 0
+
+
+def test_waits_for_the_interpreters_lock_are_counted(session: Path, tmp_path: Path) -> None:
+    program = """
+import ctypes, sys, threading
+find = ctypes.PyDLL(None).iotrace_interpreter_waits
+find.restype = ctypes.POINTER(ctypes.c_uint64)
+begun, over, waited = threading.Event(), threading.Event(), []
+def compute():
+    begun.set()
+    while not over.is_set():
+        sum(range(1000))
+if len(sys.argv) > 1:
+    threading.Thread(target=compute).start()
+    begun.wait()
+before = find().contents.value
+for _ in range(300):
+    sum(range(100000))
+over.set()
+print(find().contents.value - before)
+"""
+    alone, beside = (
+        int(_run([sys.executable, "-c", program, *more], session).stdout) for more in ([], ["beside"])
+    )
+    assert beside > 0
+    assert alone < beside
+
+
+CONDITION = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+int main(void)
+{
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    pthread_mutex_lock(&mutex);
+    printf("%d\n", pthread_cond_timedwait(&condition, &mutex, &until));
+    printf("%d\n", pthread_mutex_unlock(&mutex));
+    return 0;
+}
+"""
+
+
+def test_a_condition_of_another_program_is_waited_for_as_ever(session: Path, tmp_path: Path) -> None:
+    program = compile_program(tmp_path, CONDITION)
+    assert _run([program], session).stdout == _run([program], None).stdout

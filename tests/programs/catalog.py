@@ -10,6 +10,7 @@ A program says it in a literal that is read without running it::
 ``after``     the file that each slow item has read before its work begins
 ``stage``     what makes items for the loop, of several stages: the one that is slowest
 ``says``      the code of a rule that has to find something
+``silent``    the code of a rule that must not
 ``reads``     the file that the loop itself reads, beside its loader, for most of a step
 ``exit``      the exit code, 0 if left out
 ``loaders``   how many loaders the program has
@@ -41,6 +42,7 @@ class Known:
     after: str | None = None
     stage: str | None = None
     says: str | None = None
+    silent: str | None = None
     reads: str | None = None
     exit: int = 0
     loaders: int | None = None

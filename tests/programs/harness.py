@@ -85,6 +85,8 @@ def _run_and_compare(outcome: Outcome, directory: Path, bare: bool) -> None:
     said = [each["code"] for each in report["recommendations"]]
     if program.known.says not in (None, *said):
         outcome.disagreements.append(f"rules {said}, not {program.known.says}")
+    if program.known.silent in said:
+        outcome.disagreements.append(f"{program.known.silent}, which is not so")
     if not program.known.torch and "torch" in _report(session):
         outcome.disagreements.append("the report speaks of torch")
 

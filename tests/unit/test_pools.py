@@ -141,10 +141,22 @@ def test_imap_in_order_and_in_none(recorder: Recorder) -> None:
         assert list(pool.imap(double, range(5))) == [0, 2, 4, 6, 8]
         assert sorted(pool.imap_unordered(double, range(5))) == [0, 2, 4, 6, 8]
         assert pool.apply_async(double, (3,)).get() == 6
-        assert pool.map(double, range(5)) == [0, 2, 4, 6, 8]
     taken, made = rows(recorder, names.BATCH_ROW), rows(recorder, names.MADE_ROW)
     assert len(taken) == len(made) == 11
     assert sorted(each["index"] for each in taken) == sorted(each["task"] for each in made)
+
+
+def test_what_map_returns_is_one_item_of_several_tasks(recorder: Recorder) -> None:
+    with ThreadPool(2) as pool:
+        assert pool.map(double, range(5)) == [0, 2, 4, 6, 8]
+        assert pool.starmap(double, [(1,)]) == [2]
+        later = pool.map_async(double, range(3))
+        assert later.get() == later.get() == [0, 2, 4]
+    taken, made = rows(recorder, names.BATCH_ROW), rows(recorder, names.MADE_ROW)
+    assert [each["index"] >> 32 for each in taken] == sorted({each["task"] >> 32 for each in made})
+    assert {each["index"] for each in taken} <= {each["task"] for each in made}
+    assert len(made) == 5 + 1 + 3
+    assert not doubts(recorder)
 
 
 def test_items_in_chunks_are_a_doubt(recorder: Recorder) -> None:

@@ -304,7 +304,7 @@ def test_a_fork_in_the_middle_leaves_both_sides_whole(recorder: Recorder) -> Non
 def test_items_that_come_too_fast_are_followed_no_longer(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "_LOOK_EVERY", 4)
+    monkeypatch.setattr(queues, "LOOK_EVERY", 4)
     monkeypatch.setattr(queues, "_FAST_NS", 10**18)
     fast: queue.Queue[Item] = queue.Queue()
     for _ in range(20):

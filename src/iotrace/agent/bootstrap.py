@@ -53,6 +53,12 @@ LOADER_MODULES = (
     *[f"torch_geometric.loader.{name}" for name in ("link_loader", "node_loader", "prefetch", "zip_loader")],
     *("torchdata.nodes.loader", "ultralytics.data.build", "webdataset.pipeline"),
 )
+LOKY_MODULES = ("loky.process_executor", "joblib.externals.loky.process_executor")
+# Whose pools a sweep may give other numbers of workers: the keys of `pools.override.POOLS`.
+OVERRIDDEN_POOLS = (
+    *("concurrent.futures.thread", "concurrent.futures.process", "multiprocessing.pool", "joblib.parallel"),
+    *("torchdata.nodes.map", "spdl.pipeline._builder"),
+)
 STATEFUL_LOADER = "torchdata.stateful_dataloader"
 # What saves checkpoints (`checkpoints.SAVES`).
 SAVING_MODULES = (
@@ -67,7 +73,14 @@ _PROGRAM_DFTRACER = "dftracer_compat.program_dftracer"
 # Modules that know threads: a fork has one alone.
 _OF_THREADS = (
     *("handovers", "pools.tasks", "pools.executors", "pools.process_pools", "pools.queues"),
-    *("pools.pipes", "pools.event_loops", "recording.thread_clocks", "torch_profiler.window"),
+    *(
+        "pools.pipes",
+        "pools.joblib_calls",
+        "pools.meetings",
+        "pools.event_loops",
+        "recording.thread_clocks",
+        "torch_profiler.window",
+    ),
 )
 
 # The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
@@ -168,11 +181,17 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "concurrent.futures._base": _hook("pools.executors", "hook_futures", recorder),
         "concurrent.futures.thread": _hook("pools.executors", "hook_threads", recorder),
         "concurrent.futures.process": _hook("pools.executors", "hook_processes", recorder),
+        **dict.fromkeys(LOKY_MODULES, _hook("pools.executors", "hook_processes", recorder)),
+        "joblib.parallel": _hook("pools.joblib_calls", "hook_parallel", recorder),
         "queue": lambda module: _hook_queues(module, recorder),
+        "threading": _hook("pools.joblib_calls", "pools.meetings", "watch", recorder),
         "asyncio.selector_events": _hook("pools.event_loops", "hook_selectors", recorder),
         "asyncio.futures": _hook("pools.event_loops", "hook_futures", recorder),
+        "asyncio.queues": _hook("pools.event_loops", "hook_queues", recorder),
         "multiprocessing.connection": _hook("pools.pipes", "watch_connections", recorder),
         "multiprocessing.queues": _hook("pools.pipes", "watch_queues", recorder),
+        "fcntl": _hook("file_locks", "hook_calls", recorder),
+        "filelock._api": _hook("file_locks", "hook_filelock", recorder),
         "multiprocessing.pool": _hook("pools.process_pools", "hook_pool", recorder),
         "dftracer.python.env": _hook(_PROGRAM_DFTRACER, "hook_settings", settings.get("dftracer") == "on"),
         "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),
@@ -182,6 +201,10 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         f"{STATEFUL_LOADER}.worker": _hook("dataloader.worker", "hook_worker_loop", recorder),
         f"{STATEFUL_LOADER}.stateful_dataloader": _hook("loaders.stateful", "hook_stateful", recorder),
     }
+    asked = names.decode_settings(os.environ.get(names.OVERRIDE_VARIABLE, "")).get("workers", "")
+    if asked.isdigit():
+        for name in OVERRIDDEN_POOLS:
+            _add(hooks, name, _hook("pools.override", "hook_pool", recorder, int(asked)))
     for package in LIGHTNING:
         hooks[f"{package}.profilers.pytorch"] = _hook(_FOREIGN_PROFILERS, "hook_lightning", recorder)
         hooks[f"{package}.profilers.profiler"] = _hook("lightning", "hook_profiler", recorder)

@@ -56,7 +56,7 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def inputs(self) -> Inputs:
         """What feeds the loop: its loaders, pools and queues."""
-        return inputs_of(self.rank, loaders_of(self.rank))
+        return inputs_of(self.session, self.rank, loaders_of(self.rank))
 
     @cached_property
     def by_number(self) -> dict[int, LoaderRun]:

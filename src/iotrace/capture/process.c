@@ -524,6 +524,7 @@ static int begin_recording(void)
     here.wiped->generation = 1;
     find_clock();
     begin_files();
+    begin_interpreter();
     return 1;
 }
 

@@ -258,6 +258,9 @@ static inline int looking(int flags)
     return flags & AT_SYMLINK_NOFOLLOW ? ITSELF : LOOKS;
 }
 
+/* interpreter.c */
+void begin_interpreter(void);
+
 /* note.c */
 void note(u32 file, enum kind kind, long result, u64 offset, u64 begin_ns, u64 end_ns);
 void note_path(int directory, const char *path, enum kind kind, long result, u64 begin_ns, u64 end_ns);

@@ -101,7 +101,8 @@ SPAN_FORMAT = "<" + "".join(SPAN_FIELDS.values())
     PAUSE_ROW,
     MADE_ROW,
     HANDED_ROW,
-) = range(10)
+    LOCKED_ROW,
+) = range(11)
 ROW_FIELDS = (
     (
         *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "grad"),
@@ -120,6 +121,8 @@ ROW_FIELDS = (
     ("pause", "tid", "start_ns", "end_ns"),  # `pause`: one of `PAUSES`
     ("pool", "task", "tid", "taken_ns", "prepared_ns", "fed"),  # `fed`: it was given data
     ("queue", "item", "tid", "asked_ns", "taken_ns", "length", "kind"),  # `kind`: the `text` of its class
+    # For the lock of a file, or in the making of an item for the interpreter's (-1).
+    ("tid", "start_ns", "end_ns", "waited_ns", "file"),
 )
 # What the numbers in these fields stand for.
 OUTCOMES = ("batch", "stop", "error")

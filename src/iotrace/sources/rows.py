@@ -35,6 +35,7 @@ TIME_FIELDS = (
     "end_ns",
     "prepared_ns",
     "taken_ns",
+    "end_ns",
 )
 _MOST = 2**62  # as of all numbers in records: what a damaged line holds shall not overflow
 _WORDS = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}
@@ -49,6 +50,7 @@ _TAGS = (
     "pause",
     "made",
     "handed",
+    "locked",
 )  # of older sessions
 
 

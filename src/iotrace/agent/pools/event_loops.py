@@ -5,11 +5,14 @@ A thread that runs coroutines waits where its selector sleeps until something co
 
 from __future__ import annotations
 
+import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from time import monotonic_ns
 
-from iotrace.agent.patching import hide_frame, observe, patch
-from iotrace.agent.pools import tasks
+from iotrace.agent.patching import hide_frame, observe, pass_for, patch
+from iotrace.agent.pools import queues, tasks
+from iotrace.agent.pools.callers import PROGRAMS, whose_file
+from iotrace.agent.pools.queues import Channel
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.guard import ours
@@ -74,6 +77,40 @@ def hook_futures(module: Any, recorder: Recorder) -> None:
         _come.setdefault(tid, []).append((task, end_ns - slept_ns, timed))
 
     observe(module, "_copy_future_state", recorder, _WHAT, after=copied)
+
+
+def hook_queues(module: Any, recorder: Recorder) -> None:
+    """Patch `module`, ``asyncio.queues``: what a coroutine of the program takes there.
+
+    Who made it is not recorded: coroutines share one thread, which may have made others meanwhile.
+    """
+    patch(module.Queue, "get", partial(_get, recorder))
+
+
+def _get(recorder: Recorder, original: Any) -> Any:
+    async def get(self: Any) -> Any:
+        asked_ns = monotonic_ns()
+        lying = self.qsize()
+        frame = sys._getframe(1)
+        try:
+            item = await original(self)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        if not recorder.over and whose_file(frame.f_code.co_filename) == PROGRAMS:
+            try:
+                channel = queues.channels.get(self)
+                if channel is None:
+                    channel = Channel(f"asyncio.{type(self).__name__}", self.maxsize)
+                    queues.channels.put(self, channel)
+                known = channel.next_item(), None, None
+                queues.took(channel, item, known, asked_ns, lying, frame, recorder)
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        return item
+
+    pass_for(get, original)
+    return get
 
 
 def after_fork_in_child() -> None:

@@ -52,7 +52,7 @@ def _result(recorder: Recorder, original: Any) -> Any:
         if task is None or task.taken or recorder.over:
             task = None
         was_done = self._state == _FINISHED
-        asked_ns = monotonic_ns()
+        lock_ns, asked_ns = tasks.lock_wait_ns(), monotonic_ns()
         try:
             value = original(self, timeout)
         except BaseException as error:
@@ -63,6 +63,7 @@ def _result(recorder: Recorder, original: Any) -> Any:
         if task is not None:
             try:
                 tasks.take(task, task.asked_ns or asked_ns, was_done and not task.asked_ns, recorder)
+                tasks.note_lock_wait(lock_ns, asked_ns, recorder)
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         return value

@@ -317,7 +317,9 @@ def _get(recorder: Recorder, original: Any) -> Any:
                 if got is not None:
                     channel = channels.get(self) or _know(self)
                     if not channel.is_fast:
-                        channel.count(asked_ns, recorder)
+                        channel.counted += 1
+                        if not channel.counted % queues.LOOK_EVERY:
+                            channel.count(asked_ns, recorder)
                         known = got[1], None, None
                         queues.took(channel, item, known, asked_ns, length, sys._getframe(1), recorder)
             except ours(Exception) as error:

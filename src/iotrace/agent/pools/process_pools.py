@@ -11,6 +11,7 @@ from iotrace.agent.pools import tasks
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
+from iotrace.session.names import MADE_ROW
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -20,15 +21,18 @@ _CALL = "_iotrace_call"  # the attribute of a result
 _WHAT = "recording a task"
 
 _pools = WeakTable()
-_calling: dict[int, tuple[str, bool]] = {}  # by `get_ident`: what it maps, whether by several items a task
+# By `get_ident`: what it maps, whether by several items a task, whether all results come at once.
+_calling: dict[int, tuple[str, bool, bool]] = {}
+_gathering = WeakTable()  # likewise by a pool, of calls whose results come at once
 _made: dict[int, tasks.Made] = {}  # by job and index: what a thread has made, until its result knows
 
 
 class _Call:
     """The tasks of one call of a pool's method, which have one result or an iterator of results."""
 
-    def __init__(self, pool: tasks.Pool, name: str, chunked: bool) -> None:
-        self.pool, self.name, self.chunked = pool, name, chunked
+    def __init__(self, pool: tasks.Pool, job: int, name: str, chunked: bool, gathers: bool) -> None:
+        self.pool, self.job, self.name = pool, job, name
+        self.chunked, self.gathers = chunked, gathers
         self.submitted_ns, self.asked_ns, self.polled = monotonic_ns(), 0, False
         self.given = 0  # results, so far
         self.order: deque[int] = deque()  # of results that come in no order: their indices
@@ -51,6 +55,9 @@ def hook_pool(module: Any, recorder: Recorder) -> None:
     )
     for method in ("imap", "imap_unordered", "apply_async"):
         observe(module.Pool, method, recorder, _WHAT, before=_mapping, ended=_mapped)
+    for method in ("map", "starmap", "map_async", "starmap_async"):
+        observe(module.Pool, method, recorder, _WHAT, before=_mapping_all, ended=_mapped)
+    observe(module.MapResult, "_set", recorder, _WHAT, before=_setting_last)
     for kind in (module.IMapIterator, module.ApplyResult):
         observe(kind, "__init__", recorder, _WHAT, after=_submitted)
         observe(kind, "_set", recorder, _WHAT, before=_setting)
@@ -65,7 +72,13 @@ def hook_pool(module: Any, recorder: Recorder) -> None:
 def _mapping(args: list[Any], kwargs: dict[str, Any]) -> int:
     ident = get_ident()
     size = kwargs.get("chunksize", args[3] if len(args) > 3 else 1)  # of `apply_async` a dictionary
-    _calling[ident] = tasks.name_of(args[1]), isinstance(size, int) and size > 1
+    _calling[ident] = tasks.name_of(args[1]), isinstance(size, int) and size > 1, False
+    return ident
+
+
+def _mapping_all(args: list[Any], _: dict[str, Any]) -> int:
+    ident = get_ident()
+    _calling[ident] = tasks.name_of(args[1]), False, True
     return ident
 
 
@@ -77,12 +90,14 @@ def _submitted(_: Any, __: Any, args: Any, kwargs: Any) -> None:
     result, executor = args[0], args[1]
     named = _calling.get(get_ident())
     if named is None:
-        return  # a result of `map`, which comes as a whole
-    pool = _pools.get(executor)
+        return
+    pools = _gathering if named[2] else _pools
+    pool = pools.get(executor)
     if pool is None:
         pool = tasks.Pool(executor, executor._processes, executor._outqueue)
-        _pools.put(executor, pool)
-    result.__dict__[_CALL] = _Call(pool, *named)
+        pool.made_by += ".map" if named[2] else ""
+        pools.put(executor, pool)
+    result.__dict__[_CALL] = _Call(pool, result._job, *named)
 
 
 def _setting(args: list[Any], _: dict[str, Any]) -> None:
@@ -101,6 +116,15 @@ def _setting_next(args: list[Any], kwargs: dict[str, Any]) -> None:
         call.order.append(args[1])
 
 
+def _setting_last(args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Remember which part of a call's tasks came last: its maker held the call up."""
+    _setting(args, kwargs)
+    call = args[0].__dict__.get(_CALL)
+    if call is not None:
+        call.order.clear()
+        call.order.append(args[1])
+
+
 def _next(recorder: Recorder, original: Any) -> Any:
     def next_(self: Any, timeout: float | None = None) -> Any:
         call = None if recorder.over else self.__dict__.get(_CALL)
@@ -108,7 +132,7 @@ def _next(recorder: Recorder, original: Any) -> Any:
         was_done = event is not None and event.is_set()
         ident = get_ident()
         waited = tasks.awaited.get(ident)
-        asked_ns = monotonic_ns()
+        lock_ns, asked_ns = tasks.lock_wait_ns(), monotonic_ns()
         try:
             value = original(self, timeout)
         except BaseException as error:
@@ -123,6 +147,7 @@ def _next(recorder: Recorder, original: Any) -> Any:
                 else:
                     tasks.awaited[ident] = waited
                 _take(self, call, call.asked_ns or asked_ns, was_done and not call.asked_ns, recorder)
+                tasks.note_lock_wait(lock_ns, asked_ns, recorder)
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         return value
@@ -132,15 +157,28 @@ def _next(recorder: Recorder, original: Any) -> Any:
 
 
 def _take(result: Any, call: _Call, asked_ns: int, was_done: bool, recorder: Recorder) -> None:
-    index = call.order.popleft() if call.order else call.given
     is_one = not hasattr(result, "_items")  # whose `get` returns the same each time
-    task, call.asked_ns = tasks.Task(), 0
+    task, call.asked_ns = task_of(call), 0
+    if not is_one or call.given == 1:
+        for index, (row, span) in call.made.items() if call.gathers else ():
+            recorder.spans.append(span)
+            recorder.records.append((MADE_ROW, call.pool.number, _number(call.job, index), *row))
+        tasks.take(task, asked_ns, was_done, recorder)
+
+
+def known_of(result: Any) -> Any:
+    """Return what is known of the call that a result is of; None without."""
+    return result.__dict__.get(_CALL)
+
+
+def task_of(call: _Call) -> tasks.Task:
+    """Return the task whose result is taken next."""
+    index, task = call.order.popleft() if call.order else call.given, tasks.Task()
     task.pool, task.name, task.submitted_ns = call.pool, call.name, call.submitted_ns
-    task.chunked, task.polled, task.number = call.chunked, call.polled, _number(result._job, index)
+    task.chunked, task.polled, task.number = call.chunked, call.polled, _number(call.job, index)
     task.made = call.made.pop(index, None)
     call.given += 1
-    if not is_one or call.given == 1:
-        tasks.take(task, asked_ns, was_done, recorder)
+    return task
 
 
 def _ready(original: Any) -> Any:
@@ -175,12 +213,19 @@ def _ended(recorder: Recorder, worker: Any, *_: Any) -> None:
         recorder.flush()
 
 
+def _mapped_by(function: Any, given: Any) -> tuple[Any, Any]:
+    """Return what a task calls, and with what: a part of ``map`` has both as its argument."""
+    if getattr(function, "__name__", "") in ("mapstar", "starmapstar"):
+        return given[0]  # type: ignore[no-any-return]
+    return function, given
+
+
 class _Process(tasks.Worker):
     """This process."""
 
     def took(self, call: Any) -> None:
         """Begin with a task: its job and index, function and arguments."""
-        self.begin(_number(*call[:2]), call[2], call[3])
+        self.begin(_number(*call[:2]), *_mapped_by(call[2], call[3]))
 
 
 class _Thread:
@@ -198,7 +243,8 @@ class _Thread:
         """Begin with a task."""
         if not self.recorder.over:
             tasks.running.add(get_ident())
-            self.name, self.fed = tasks.name_of(call[2]), tasks.is_much(call[3])
+            function, given = _mapped_by(call[2], call[3])
+            self.name, self.fed = tasks.name_of(function), tasks.is_much((*given, function))
             self.begun = tasks.begin_task()
 
     def end(self, number: int, whole: bool) -> None:

@@ -38,7 +38,7 @@ _LAYER = "items"  # `handovers` records waits at the same methods
 _SHORT_NS = 100_000  # an item that is made as quickly is not timed: that would take a part of it
 _AT_ONCE_NS = 20_000  # a `put` that waits for no room returns sooner
 # Items that come faster are followed no longer: to record them would slow the program, and fill its memory.
-_FAST_NS, _LOOK_EVERY = 50_000, 8192  # ns, items
+_FAST_NS, LOOK_EVERY = 50_000, 8192  # ns, items
 
 channels = WeakTable()  # by a queue
 _main = os.getpid()  # the main thread's id, as the kernel has it
@@ -48,11 +48,21 @@ _child: bool | None = None  # ``multiprocessing`` has started this process
 class Maker:
     """A thread that puts into a queue: when its last `put` ended, and its clocks then if they were read."""
 
-    __slots__ = ("begun", "since_ns")
+    __slots__ = ("begun", "file", "function", "name", "since_ns", "site")
 
     def __init__(self) -> None:
         self.since_ns = -1
+        self.file = self.function = self.name = ""
+        self.site: Any = None  # the code that puts, where only that of one place does
         self.begun: Begun | None = None
+
+    def called(self, frame: FrameType | None) -> str:
+        """Name the function that puts, mostly the one that did before."""
+        if frame is not None:
+            code = frame.f_code
+            if code.co_name is not self.function or code.co_filename is not self.file:
+                self.function, self.file, self.name = code.co_name, code.co_filename, name_of(frame)
+        return self.name
 
 
 class Channel(tasks.Pool):
@@ -71,11 +81,8 @@ class Channel(tasks.Pool):
         self.counted = self.looked_ns = 0
 
     def count(self, now_ns: int, recorder: Recorder) -> None:
-        """Count an item; of too many in a short time none is followed any more."""
-        self.counted += 1
-        if self.counted % _LOOK_EVERY:
-            return
-        if now_ns - self.looked_ns < _LOOK_EVERY * _FAST_NS:
+        """Count some items; of too many in a short time none is followed any more."""
+        if now_ns - self.looked_ns < LOOK_EVERY * _FAST_NS:
             self.is_fast = True
             self.stamps.clear()
             tasks.note_doubt(self, tasks.FAST, recorder)
@@ -128,7 +135,11 @@ def _put(recorder: Recorder, original: Any) -> Any:
         put_by = None
         if not recorder.over:
             try:
-                whose, frame = who_calls(sys._getframe(1))
+                caller = sys._getframe(1)
+                whose = known_files.get(caller.f_code.co_filename, BETWEEN)
+                frame = caller if whose != BETWEEN else None
+                if frame is None:
+                    whose, frame = who_calls(caller)
                 if whose and (args or "item" in kwargs):
                     channel = channels.get(self) or _know(self)
                     if not channel.is_fast:
@@ -154,7 +165,7 @@ def _get(recorder: Recorder, original: Any) -> Any:
     def get(self: Any, *args: Any, **kwargs: Any) -> Any:
         channel = None if recorder.over else channels.get(self)
         length = 0 if channel is None else len(channel.stamps)
-        asked_ns = monotonic_ns()
+        lock_ns, asked_ns = tasks.lock_wait_ns(), monotonic_ns()
         try:
             item = original(self, *args, **kwargs)
         except BaseException as error:
@@ -167,6 +178,8 @@ def _get(recorder: Recorder, original: Any) -> Any:
             known = None if channel is None else channel.stamps.let_go(item)
             if channel is not None and known is not None:
                 took(channel, item, known, asked_ns, length, sys._getframe(1), recorder)
+                if channel.taking is not None:
+                    tasks.note_lock_wait(lock_ns, asked_ns, recorder)
         except ours(Exception) as error:
             recorder.absorb(error, _WHAT)
         return item
@@ -191,17 +204,19 @@ def stamp(
     maker = thread.puts.get(channel.number)
     if maker is None:
         maker = thread.puts[channel.number] = Maker()
-        channel.name = channel.name or _name_of(frame)
+        channel.name = channel.name or name_of(frame)
     since_ns, span, ended = maker.since_ns, None, None
     if since_ns < 0 or now_ns - since_ns >= _SHORT_NS:
         ended = tasks.begin_task()
         now_ns = ended[1]
         if maker.begun is not None:
-            span = tasks.span_of(recorder, maker.begun, ended, _name_of(frame))
-    fed = int(tid == _main and not _is_child() and tasks.is_much(item))
+            span = tasks.span_of(recorder, maker.begun, ended, maker.called(frame))
+    fed = int(is_main(tid) and tasks.is_much(item))
     known = channel.next_item(), (tid, since_ns, now_ns, fed), span
     channel.stamps.hold(item, known)
-    channel.count(now_ns, recorder)
+    channel.counted += 1
+    if not channel.counted % LOOK_EVERY:
+        channel.count(now_ns, recorder)
     return maker, now_ns, ended
 
 
@@ -214,10 +229,12 @@ def has_put(maker: Maker, start_ns: int, ended: Begun | None) -> None:
     maker.begun = ended
 
 
-def _name_of(frame: FrameType | None) -> str:
+def name_of(frame: FrameType | None) -> str:
+    """Name the function that runs in a frame."""
     if frame is None:
         return ""
-    return str(getattr(frame.f_code, "co_qualname", frame.f_code.co_name)).rpartition("<locals>.")[2]
+    code = frame.f_code
+    return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]
 
 
 def took(
@@ -236,7 +253,7 @@ def took(
         whose, _ = who_calls(frame)
     tid, depth = thread.tid, thread.depth
     asked_ns = channel.asked.pop(tid, asked_ns) if channel.asked else asked_ns
-    loops = (tid == _main and not _is_child()) or tasks.trains()
+    loops = is_main(tid) or tasks.trains()
     if not channel.described:
         channel.ignored = tasks.in_loader_worker()
         tasks.describe(channel, channel.name, recorder)
@@ -261,6 +278,11 @@ def took(
             channel.taking.deliver(asked_ns, taken_ns, of_queue)
     else:
         recorder.records.append(hop)
+
+
+def is_main(tid: int) -> bool:
+    """Whether a thread is the main one of a process whose loop it may be."""
+    return tid == _main and not _is_child()
 
 
 def _is_child() -> bool:

@@ -17,11 +17,12 @@ from time import monotonic_ns, thread_time_ns
 
 from iotrace.agent import imports
 from iotrace.agent.patching import StandIn
+from iotrace.agent.recording.borders import find_lock_waits
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import RUSAGE_THREAD, after_switch, current
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
-from iotrace.session.names import HANDED_ROW, KIND_ITEM, MADE_ROW
+from iotrace.session.names import HANDED_ROW, KIND_ITEM, LOCKED_ROW, MADE_ROW
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -31,16 +32,19 @@ if TYPE_CHECKING:
     from iotrace.agent.recording.thread_clocks import Thread
 
     Span = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
-    # A thread, its clocks: CLOCK_MONOTONIC, CPU time, the last known wait for a CPU; its `getrusage`.
-    Begun = tuple[Thread, int, int, int, struct_rusage]
+    # A thread, its clocks: CLOCK_MONOTONIC, CPU time, the last known wait for a CPU; its `getrusage`;
+    # how long it has waited for the interpreter's lock.
+    Begun = tuple[Thread, int, int, int, struct_rusage, int]
     Made = tuple[tuple[int, int, int, int], Span]  # the rest of a `MADE_ROW`, and the span of it
 
 _MUCH_BYTES = 4096  # a task that is given so much works on data: it does not fetch it
 _DEEPEST = 3  # sequences in each other that are looked into for that
 _LONG_NS = 1_000_000
+_LONG_WAIT_NS = 100_000  # for the interpreter's lock
 _SOCKETS = 1
 OF_FUTURE = "_iotrace_task"  # the attribute of a future
 POLLED, CHUNKED, TIMED, FAST = "polled", "chunked", "timed", "fast"
+_OF_JOBLIB = "BatchedCalls"  # a task of joblib, which holds functions and what they are given
 
 running: set[int] = set()  # threads of pools, by `get_ident`, that work on a task
 awaited: dict[
@@ -94,8 +98,11 @@ def number_of(pipe: Any) -> int:
 def begin_task() -> Begun:
     """Begin with a task on this thread: return what `end_task` needs."""
     thread = current.thread
+    waits = thread.lock_waits
+    if waits is None:
+        waits = thread.lock_waits = find_lock_waits()
     usage = getrusage(RUSAGE_THREAD)
-    return thread, monotonic_ns(), thread_time_ns(), thread.run_delay_ns, usage
+    return thread, monotonic_ns(), thread_time_ns(), thread.run_delay_ns, usage, waits[0]
 
 
 def end_task(recorder: Recorder, begun: Begun, name: str, fed: bool) -> Made:
@@ -110,8 +117,11 @@ def span_of(recorder: Recorder, begun: Begun, ended: Begun, name: str, kind: int
     What it waited for a CPU is read of long ones alone: that costs more than many a task. It counts from the
     last one on; in between the thread hardly ran.
     """
-    thread, start_ns, start_cpu_ns, start_delay_ns, before = begun
-    _, end_ns, cpu_ns, _, after = ended
+    thread, start_ns, start_cpu_ns, start_delay_ns, before, before_ns = begun
+    _, end_ns, cpu_ns, _, after, waited_ns = ended
+    if waited_ns - before_ns >= _LONG_WAIT_NS:
+        row = (LOCKED_ROW, thread.tid, start_ns, end_ns, waited_ns - before_ns, -1)
+        recorder.records.append(row)
     delay_ns = -1
     if end_ns - start_ns >= _LONG_NS:
         after_switch(thread, after[14] + after[15])
@@ -120,6 +130,21 @@ def span_of(recorder: Recorder, begun: Begun, ended: Begun, name: str, kind: int
     switches = (after[14] - before[14], after[15] - before[15])
     about = (-1, thread.tid, recorder.text(name), -1, kind)
     return start_ns, end_ns - start_ns, cpu_ns - start_cpu_ns, *about, *faults, *switches, delay_ns
+
+
+def lock_wait_ns() -> int:
+    """Return how long this thread has waited for the interpreter's lock so far; 0 where nobody asks."""
+    waits = current.thread.lock_waits
+    return 0 if waits is None else waits[0]
+
+
+def note_lock_wait(before_ns: int, asked_ns: int, recorder: Recorder) -> None:
+    """Record how long this thread waited for the interpreter's lock since it asked for an item."""
+    thread = current.thread
+    if thread.lock_waits is None:
+        thread.lock_waits = find_lock_waits()
+    elif (waited_ns := thread.lock_waits[0] - before_ns) >= _LONG_WAIT_NS:
+        recorder.records.append((LOCKED_ROW, thread.tid, asked_ns, monotonic_ns(), waited_ns, -1))
 
 
 def take(task: Task, asked_ns: int, was_done: bool, recorder: Recorder, of_program: bool = False) -> None:
@@ -241,7 +266,7 @@ class Worker:
     def begin(self, task: int, call: Any, args: Any) -> None:
         """Begin with a task that was just taken."""
         if not self.recorder.over:
-            self.task, self.name, self.fed = task, name_of(call), is_much(args)
+            self.task, self.name, self.fed = task, name_of(call), is_much((*args, call))
             self.begun = begin_task()
 
     def end(self, task: int, whole: bool) -> None:
@@ -278,12 +303,16 @@ def name_of(call: Any) -> str:
     while hasattr(call, "func"):
         chunk = getattr(call.func, "__name__", "") == "_process_chunk" and call.args
         call = call.args[0] if chunk else call.func
+    if type(call).__name__ == _OF_JOBLIB and call.items:
+        call = call.items[0][0]
     return str(getattr(call, "__qualname__", type(call).__qualname__))
 
 
 def is_much(given: Any, depth: int = 0) -> bool:
     """Whether an argument holds data, as an array or as bytes; of a sequence in it the first item tells."""
     kind = type(given)
+    if kind.__name__ == _OF_JOBLIB:
+        given, kind = [each[1] for each in given.items], list
     if kind in (list, tuple):
         return depth < _DEEPEST and any(is_much(each, depth + 1) for each in given[: 8 if not depth else 1])
     if kind in (bytes, bytearray, memoryview):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from resource import struct_rusage
     from typing import Any
 
+    from iotrace.agent.recording.borders import Border
+
 RUSAGE_THREAD = 1
 
 
@@ -34,8 +36,8 @@ class Thread:
     """
 
     __slots__ = (
-        *("counts", "depth", "ended", "fresh_until_ns", "no_delay_ns", "offset_ns", "run_delay_ns"),
-        *("puts", "samples", "switches", "tid"),
+        *("counts", "depth", "ended", "fresh_until_ns", "lock_waits", "no_delay_ns", "offset_ns"),
+        *("puts", "run_delay_ns", "samples", "switches", "tid"),
     )
 
     def __init__(self) -> None:
@@ -49,6 +51,8 @@ class Thread:
         self.tid = get_native_id()
         # By a queue's number: what is known of this thread's last `put` there.
         self.puts: dict[int, Any] = {}
+        # How long it has waited for the interpreter's lock, in ns, in its first place; unless nobody asked.
+        self.lock_waits: Border | None = None
         self.switches = -1
         # These are valid while the thread is not switched.
         self.offset_ns = 0  # CPU time less CLOCK_MONOTONIC

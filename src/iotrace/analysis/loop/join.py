@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun, Pass, PassKey
-from iotrace.analysis.loop.hops import made_of, scope_of
+from iotrace.analysis.loop.hops import Made, made_of, scope_of
 from iotrace.analysis.table import NONE, Columns, key_of, match, taken
 from iotrace.session import names
 from iotrace.sources.processes import Process
@@ -106,6 +106,7 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
 
 
 _NO_ROWS = np.empty(0, dtype=np.int64)
+_AT_ONCE = (".map", ".Parallel")  # calls that may return several results at once
 _CHECKSUMS = 1 << 30  # numbers of items from here on
 
 
@@ -236,16 +237,40 @@ def _join_tasks(found: dict[str, Times], rows: Rows, of_pools: npt.NDArray[np.bo
     pool, main = rows["generation"][own], rank.main
     row = made.rows_of(scope_of(pool, main), pool, rows["index"][own], found["delivered_ns"][own])
     joined, row = own[row >= 0], row[row >= 0]
+    gathers = [each.iterator for each in main.of_type(IteratorStart) if each.pool.endswith(_AT_ONCE)]
+    at_once = np.isin(rows["iterator"][joined], np.array(gathers, np.int64))
+    begun_ns = made.taken_ns[row]
+    begun_ns[at_once] = _begun_with(made, row[at_once], found["wait_start_ns"][joined[at_once]])
     summed = np.flatnonzero(
         of_pools & (rows["index"] >= _CHECKSUMS)
     )  # of pipes: no reader knows an item by it
     found["index"][summed] = np.arange(len(summed))
-    found["taken_ns"][joined], found["prepared_ns"][joined] = made.taken_ns[row], made.prepared_ns[row]
+    found["taken_ns"][joined], found["prepared_ns"][joined] = begun_ns, made.prepared_ns[row]
     elsewhere = made.pid[row] != main.pid
     worker_of = {each.pid: NONE if each.worker is None else each.worker for each in rank.workers}
     found["maker_tid"][joined] = made.thread(rank)[row]
     found["pid"][joined[elsewhere]] = made.pid[row][elsewhere]
     found["worker"][joined[elsewhere]] = [worker_of[pid] for pid in made.pid[row][elsewhere].tolist()]
+
+
+def _begun_with(made: Made, row: Times, asked_ns: Times) -> Times:
+    """Find when the maker of each item began with it, or with others that came along with it.
+
+    What a call returns at once is known by its last item; its maker has made others since the call began.
+    """
+    begun_ns: Times = made.taken_ns[row]
+    along = np.ones(len(made.item), np.bool_)
+    along[row] = False
+    if not along.any():
+        return begun_ns
+    of = np.stack((made.scope, made.pool, made.pid, made.tid), 1)
+    makers = np.unique(of, axis=0, return_inverse=True)[1].reshape(-1)
+    for maker in np.unique(makers[row]).tolist():
+        mine = np.flatnonzero(makers[row] == maker)
+        starts = np.sort(made.taken_ns[along & (makers == maker)])
+        first = np.append(starts, NONE)[np.searchsorted(starts, asked_ns[mine])]
+        begun_ns[mine] = np.where(first == NONE, begun_ns[mine], np.minimum(first, begun_ns[mine]))
+    return begun_ns
 
 
 def _passes_of(rows: Rows) -> dict[PassKey, Times]:

@@ -10,15 +10,23 @@ from msgspec.structs import replace
 from iotrace.analysis.loop.cuts import Rounds, cuts_of, explains, rounds_by_thread
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.hops import Hops, Made, hops_of, made_of, maker_key
+from iotrace.analysis.storage.kernel_account import READS
 from iotrace.analysis.table import NONE
 from iotrace.session import names
+from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.records import IteratorStart, PoolDoubt
-from iotrace.sources.session import Rank
+from iotrace.sources.session import Rank, Session
 
 _AT_ONCE_NS = 100_000  # a turn that uses its item takes longer
 _MOSTLY = 0.9
 _FEWEST = 3  # turns
 _HALF = 0.5
+# What hands over no item that is seen.
+_MEETINGS = {
+    "threading.Condition": "a condition",
+    "threading.Event": "an event",
+    "threading.Semaphore": "a semaphore",
+}
 
 
 class Inputs(msgspec.Struct, frozen=True):
@@ -33,7 +41,7 @@ class Inputs(msgspec.Struct, frozen=True):
     pools: list[LoaderRun] = []
 
 
-def inputs_of(rank: Rank, loaders: list[LoaderRun]) -> Inputs:
+def inputs_of(session: Session, rank: Rank, loaders: list[LoaderRun]) -> Inputs:
     """Leave out the pools and queues that feed no loop as far as is seen; say why, if nothing is left.
 
     Beside a loader, a pool may as well compute. Where the program trains or marks its steps, these tell.
@@ -56,7 +64,7 @@ def inputs_of(rank: Rank, loaders: list[LoaderRun]) -> Inputs:
         return Inputs([], "", hops)
     if len(rank.main.rows(names.MARK_ROW)):
         return Inputs(pools, "", hops, all_pools)
-    chosen, why = _chosen(rank, pools, rounds, made, hops)
+    chosen, why = _chosen(session, rank, pools, rounds, made, hops)
     return Inputs(chosen, why, hops, all_pools)
 
 
@@ -105,7 +113,12 @@ def _ends(taken: Deliveries, hops: Hops) -> npt.NDArray[np.bool_]:
 
 
 def _chosen(
-    rank: Rank, pools: list[LoaderRun], rounds: dict[int, Rounds], made: Made, hops: Hops
+    session: Session,
+    rank: Rank,
+    pools: list[LoaderRun],
+    rounds: dict[int, Rounds],
+    made: Made,
+    hops: Hops,
 ) -> tuple[list[LoaderRun], str]:
     """Choose the pools that feed the loop of a rank; say why, if none does."""
     most = max(len(pool.deliveries) for pool in pools)
@@ -124,6 +137,15 @@ def _chosen(
         own = taken[taken["tid"] == busiest]
         fits = len(own) > 0 and explains(cuts_of(own, passes, rounds[busiest]), rounds[busiest])
         return (pools, "") if fits else ([], "")
+    seen = [
+        pool
+        for pool in pools
+        if pool.description.pool not in _MEETINGS or _reads(session, rank, pool.deliveries)
+    ]
+    if not seen:
+        where = _MEETINGS[pools[0].description.pool]
+        return [], f"the loop waits for a thread at {where}, and that thread reads no data"
+    pools, taken = seen, _in_order(seen)
     if _fed(taken, made) or _fed_by_queue(taken, made, hops):
         return [], f"the loop hands data to {name}: it may wait for input, or for what it has computed there"
     if "timed" in doubts:
@@ -131,11 +153,35 @@ def _chosen(
     if "polled" in doubts:
         why = f"the loop asks {name} whether a task is done, and how it waits in between cannot be seen"
         return [], why
-    why = _no_turns(taken, name)
+    why = _no_turns(session, rank, taken, name)
     if not why:
         return pools, ""
-    alone = [pool for pool in pools if not _no_turns(pool.deliveries, name)] if len(pools) > 1 else []
+    alone = (
+        [pool for pool in pools if not _no_turns(session, rank, pool.deliveries, name)]
+        if len(pools) > 1
+        else []
+    )
     return alone, "" if alone else why
+
+
+def _reads(session: Session, rank: Rank, taken: Deliveries) -> bool:
+    """Tell whether a file was read for most items, by whoever made them."""
+    taken = taken[taken.made]
+    pids, read = taken.maker(rank.main.pid), np.zeros(len(taken), np.bool_)
+    for process in rank.processes:
+        calls, spans = session.calls_of(process), process.spans
+        calls = calls.where(calls.named(READS))
+        spans = spans[(spans["kind"] == KIND_READ_PATH) | (spans["kind"] == KIND_MAPPED)]
+        of_process = pids == process.pid
+        for tid in np.unique(taken["maker_tid"][of_process]).tolist():
+            mine = np.flatnonzero(of_process & (taken["maker_tid"] == tid))
+            own, reads = calls, spans
+            if tid != NONE:
+                own, reads = calls.where(calls.tid == tid), spans[spans["tid"] == tid]
+            times = np.sort(np.concatenate((own.start_ns, reads["start_ns"])))
+            first, last = (np.searchsorted(times, taken[at][mine]) for at in ("taken_ns", "prepared_ns"))
+            read[mine] = last > first
+    return len(taken) > 0 and bool(read.mean() > _HALF)
 
 
 def _in_order(pools: list[LoaderRun]) -> Deliveries:
@@ -171,7 +217,7 @@ def _fed(taken: Deliveries, made: Made) -> bool:
     return len(fed) > 0 and bool(fed.mean() > _HALF)
 
 
-def _no_turns(taken: Deliveries, name: str) -> str:
+def _no_turns(session: Session, rank: Rank, taken: Deliveries, name: str) -> str:
     """Say why the results are no turns of a loop; empty where they are."""
     if len(taken) < _FEWEST:
         return f"the program took {len(taken)} results of {name}: that is no loop"
@@ -185,6 +231,6 @@ def _no_turns(taken: Deliveries, name: str) -> str:
         return f"the loop takes several results of {name} in a turn, and nothing tells where a step begins"
     sent = taken["sent_ns"]
     at_once = (sent != NONE) & (taken["wait_start_ns"] - sent < _AT_ONCE_NS)
-    if at_once.mean() > _HALF:
+    if at_once.mean() > _HALF and not _reads(session, rank, taken):
         return f"the loop waits for each task of {name} at once: it may as well compute there"
     return ""

@@ -369,6 +369,10 @@ class PipelineStage(ReportPart, frozen=True, kw_only=True):
         float | None, figure("how many items lie before it when it takes one, on average", null="it takes none from a queue that says so", said="before")
     ] = None
     before_limit: Annotated[int | None, figure("how many may lie there", null="any number, or not known", said="limit")] = None
+    locks_ms: Annotated[
+        dict[str, float], figure("of an item's making, the waits for a lock: `interpreter` (Python's), `h5py`, `file`; without waits it is left out", "ms")
+    ] = msgspec.field(default_factory=dict)
+    lock_file: Annotated[str | None, figure("the file whose lock its makers wait for longest", null="they wait for none")] = None
     puts: Annotated[str, figure("the class of the queue or pool that hands its items on", said="by")]
     wait_ms: Annotated[float, figure("the loop's wait in which it worked on what the loop waited for, per step", "ms", said="wait")]
     slowest: Annotated[bool, figure("whether it holds the loop up: it works most of the loop's wait")] = False

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from iotrace.analysis.results import PipelineStage
 from iotrace.analysis.rules.causes import MOSTLY, finding, is_worth, level, which
 from iotrace.analysis.rules.facts.loader import LoaderFacts
-from iotrace.analysis.rules.facts.making import Making
+from iotrace.analysis.rules.facts.making import LockWait, Making
 from iotrace.analysis.rules.model import MORE_WORKERS, Finding, rule
 from iotrace.units import percent
 
@@ -21,6 +22,11 @@ def _stage(name: str, makers: int, busy: float, slowest: bool = False, of: str =
         name=name, makers=makers, of=of, busy=busy, items=400, item_ms=30.0, on_cpu_fraction=0.1, before=7.5,
         before_limit=8, puts="queue.Queue", wait_ms=40.0 if slowest else 2.0, slowest=slowest,
     )  # fmt: skip
+
+
+def _locked(lock: str, ms: float, each_ms: float, sharing: int = 4, **more: Any) -> Making:
+    """Make the facts of an example."""
+    return Making(locks={lock: LockWait(ms=ms, each_ms=each_ms, item_ms=31.0, sharing=sharing, **more)})
 
 
 @rule(
@@ -62,7 +68,7 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8) -> Iterator[Finding]
             "once, where threads of Python code take turns; or make its work less"
         )
         remedy = f"processes in place of threads for {stage.name}"
-    elif stage.of == "threads" and facts.making.sharing_lock > 1:
+    elif stage.of == "threads" and "h5py" in facts.making.locks:
         how = "its threads read HDF5, and h5py lets one of them in at a time; processes read at once"
         remedy = f"processes in place of threads for {stage.name}"
     else:
@@ -87,11 +93,11 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8) -> Iterator[Finding]
     "h5py-lock",
     "loader",
     turn=MORE_WORKERS,
-    fires=[{"cause": "read", "making": Making(locked_ms=30.0, sharing_lock=4)}],
+    fires=[{"cause": "read", "making": _locked("h5py", 30.0, 22.0)}],
     silent=[
-        {"cause": "read", "making": Making(locked_ms=2.0, sharing_lock=4)},
-        {"cause": "read", "making": Making(sharing_lock=1)},
-        {"cause": "read", "wait_ms": 4.0, "making": Making(locked_ms=3.0, sharing_lock=4)},
+        {"cause": "read", "making": _locked("h5py", 2.0, 1.0)},
+        {"cause": "read", "making": Making()},
+        {"cause": "read", "wait_ms": 4.0, "making": _locked("h5py", 3.0, 1.0)},
     ],
 )
 def h5py_lock(facts: LoaderFacts) -> Iterator[Finding]:
@@ -103,23 +109,100 @@ def h5py_lock(facts: LoaderFacts) -> Iterator[Finding]:
 
     Remedy: processes in place of threads, as DataLoader's workers or a ProcessPoolExecutor.
     """
-    making = facts.making
-    gain_ms = min(facts.bound_ms, making.locked_ms)
+    lock = facts.making.locks.get("h5py")
+    if lock is not None:
+        yield from _waited(
+            facts,
+            lock,
+            text=f"{lock.sharing} threads wait for h5py's lock, which lets one in at a time: ",
+            how="read in processes in place of threads; one file handle for each thread does not help",
+            remedy="read HDF5 in processes, not threads: h5py has one lock",
+        )
+
+
+@rule(
+    "IO232",
+    "interpreter-lock",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[
+        {"making": _locked("interpreter", 30.0, 22.0, computing=0.9)},
+        {"making": _locked("interpreter", 30.0, 15.0, 1, computing=0.4)},
+    ],
+    silent=[
+        {"making": _locked("interpreter", 2.0, 0.5, computing=0.1)},
+        {"making": Making()},
+    ],
+)
+def interpreter_lock(facts: LoaderFacts) -> Iterator[Finding]:
+    """What makes the batches waits for the interpreter's lock: one thread of a process runs at a time.
+
+    iotrace measures how long each thread waited for the lock while it made an item. Code written in Python
+    holds the lock; what sleeps, reads, or computes in NumPy and the like mostly does not. More threads wait
+    the longer.
+
+    Remedy: processes in place of threads, as DataLoader's workers or a ProcessPoolExecutor; or less Python
+    code for each item.
+    """
+    lock = facts.making.locks.get("interpreter")
+    if lock is None:
+        return
+    if lock.sharing > 1 and (lock.computing is None or lock.computing >= _COMPUTES):
+        who = f"{lock.sharing} threads take turns: Python runs one of them at a time: "
+        how = "make the batches in processes; more threads wait the longer for each other"
+    else:
+        who = "what makes the batches waits for Python's interpreter, which runs other threads meanwhile: "
+        how = "make the batches in processes, which have an interpreter of their own"
+    yield from _waited(
+        facts,
+        lock,
+        text=who,
+        how=how,
+        remedy="processes in place of threads: Python runs one thread at a time",
+    )
+
+
+@rule(
+    "IO233",
+    "file-lock",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[{"making": _locked("file", 30.0, 22.0, file="data/index.lock")}],
+    silent=[{"making": _locked("file", 1.0, 1.0, file="data/index.lock")}],
+)
+def file_lock(facts: LoaderFacts) -> Iterator[Finding]:
+    """What makes the batches waits for the lock of a file (``flock``, ``lockf``, ``filelock``).
+
+    Threads and processes that share the lock work one after the other, on all hosts.
+
+    Remedy: read without the lock: files that nobody writes need none. Or a lock for each part of the data.
+    """
+    lock = facts.making.locks.get("file")
+    if lock is not None:
+        yield from _waited(
+            facts,
+            lock,
+            text=f"what makes the batches waits for the lock of {lock.file}: ",
+            how="one at a time has it: files that nobody writes need no lock; else use a lock for each part",
+            remedy=f"no lock of {lock.file} to read, or more of them",
+        )
+
+
+def _waited(facts: LoaderFacts, lock: LockWait, *, text: str, how: str, remedy: str) -> Iterator[Finding]:
+    gain_ms = min(facts.bound_ms, lock.ms)
     if not facts.is_waited_for or not is_worth(gain_ms, facts):
         return
+    of = f" ({lock.each_ms:.1f} of {lock.item_ms:.1f} ms an item)" if lock.item_ms else ""
     yield finding(
         facts,
-        text=(
-            f"{making.sharing_lock} threads wait for h5py's lock, which lets one in at a time: "
-            f"{making.locked_ms:.1f} ms of wait a step"
-        ),
-        how="read in processes in place of threads; one file handle for each thread does not help",
-        remedy="read HDF5 in processes, not threads: h5py has one lock",
-        level=level(making.locked_ms, facts),
-        evidence={"locked_ms": making.locked_ms, "threads": float(making.sharing_lock), **which(facts)},
+        text=f"{text}{lock.ms:.1f} ms of wait a step{of}",
+        how=how,
+        remedy=remedy,
+        level=level(lock.ms, facts),
+        evidence={"locked_ms": lock.ms, "threads": float(lock.sharing), **which(facts)},
         gain_ms=gain_ms,
-        cost_ms=making.locked_ms,
-        is_main_cause=making.locked_ms >= _LEADING * facts.wait_ms,
+        cost_ms=lock.ms,
+        is_main_cause=lock.ms >= _LEADING * facts.wait_ms,
         silences=("IO101", "IO102", "IO230"),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -11,6 +13,7 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import PipelineStage
 from iotrace.analysis.table import sums
 from iotrace.analysis.wait.chains import Chains, makers_of
+from iotrace.analysis.wait.locks import FILE, locks_of
 from iotrace.session.names import KIND_ITEM
 
 _MOST_STAGES = 16
@@ -49,6 +52,7 @@ class _Items:
         self._all = Deliveries.joined([hops.deliveries, of_loop]) if len(of_loop) else hops.deliveries
         self._queue = np.concatenate((hops.queue, -1 - of_loop["loader"]))
         self._makers = makers_of(self._all, analysis.rank.main.pid)
+        self._locks = locks_of(analysis)
 
     def backwards(self, awaited: Deliveries) -> list[int]:
         """List the queues and pools that the loop's items came through, the last one first."""
@@ -89,9 +93,20 @@ class _Items:
             on_cpu_fraction=self._on_cpu(own, int(busy_ns.sum())),
             before=float(length[known].mean()) if known.any() else None,
             before_limit=next(iter(filter(None, limits)), None),
+            **self._locks_of(own),
             puts=puts,
             wait_ms=wait_ms,
         )
+
+    def _locks_of(self, own: Deliveries) -> dict[str, Any]:
+        """Find the waits for locks in the making of items, ms of each."""
+        main = self._analysis.rank.main.pid
+        waited = {lock: int(each.of(own, main).sum()) for lock, each in self._locks.items()}
+        files = self._locks[FILE].files
+        return {
+            "locks_ms": {lock: ns / len(own) / 1e6 for lock, ns in waited.items() if ns},
+            "lock_file": max(files, key=lambda path: files[path]) if waited[FILE] else None,
+        }
 
     def _clipped(self, starts: Times, ends: Times) -> Times:
         inside = np.minimum(ends, self._end_ns) - np.maximum(starts, self._start_ns)

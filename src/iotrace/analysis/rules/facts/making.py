@@ -16,8 +16,8 @@ from iotrace.analysis.intervals import Times, holding, union
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ChunkedArray, RankReport
-from iotrace.analysis.rules.facts.locks import locked_of
 from iotrace.analysis.wait.cpus import samples_made
+from iotrace.analysis.wait.locks import locks_of
 from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import PARTS, outermost_of
 from iotrace.analysis.wait.turns import take_turns
@@ -49,6 +49,21 @@ class LongSamples(msgspec.Struct, frozen=True, kw_only=True):
     wait_ms: float
 
 
+class LockWait(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock that makers, or the loop, waited for: `ms` of wait a step, `each_ms` of an item's `item_ms`.
+
+    `sharing`: so many threads of a process waited for it. `computing`: on average so many of the stage's own
+    threads computed at a time; None: unknown. `file` is whose lock it is.
+    """
+
+    ms: float
+    each_ms: float = 0.0
+    item_ms: float = 0.0
+    sharing: int = 0
+    computing: float | None = None
+    file: str = ""
+
+
 class Making(msgspec.Struct, frozen=True, kw_only=True):
     """Figures in ms are of wait, means per measured step; None is unknown.
 
@@ -60,9 +75,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     most, `also_read` is the share that another rank reads, too; `opens_per_sample` and `opens_per_pass`, of a
     file, say how often this one opened them. Of an array in chunks (`array`, its file) these are accesses to
     it, and how often it was read in full. `ranks`: so many there are. `turns`: whether the workers make
-    samples one after the other, as behind a lock, and not at the same time. `locked_ms` is the wait in which
-    makers waited for h5py's lock, `sharing_lock` how many threads of a process call h5py. `long`: few samples
-    that take much longer than the others.
+    samples one after the other, as behind a lock, and not at the same time. `locks` are those that
+    makers waited for, by name. `long`: few samples that take much longer than the others.
     """
 
     sharing: float | None = None
@@ -81,8 +95,7 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     array: str = ""
     ranks: int = 1
     turns: bool | None = None
-    locked_ms: float = 0.0
-    sharing_lock: int = 0
+    locks: dict[str, LockWait] = msgspec.field(default_factory=dict)
     long: LongSamples | None = None
 
 
@@ -93,7 +106,6 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
     asleep, on_cpu = samples_made(analysis, run, KIND_COLLATE)[:2]
     over_ns, first_ms, item_ms = _firsts(analysis, run, waits)
     collecting_ns, lengths = _collecting(analysis, waits.deliveries)
-    locked_ns, sharing_lock = locked_of(analysis, waits.deliveries)
     return Making(
         sharing=sharing,
         makers=makers,
@@ -106,11 +118,36 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         collate_asleep=asleep,
         collate_on_cpu=on_cpu,
         turns=take_turns(analysis, run),
-        locked_ms=_wait_for(waits, locked_ns) / steps / 1e6,
-        sharing_lock=sharing_lock,
+        locks=_locks_of(analysis, waits, report),
         long=_long_samples(analysis, waits),
         **_read_by_others(analysis, run, report),
     )
+
+
+def _locks_of(analysis: RankAnalysis, waits: Waits, report: RankReport) -> dict[str, LockWait]:
+    """Find the locks that the makers of the loop's items, in all stages, and the loop itself waited for."""
+    found, own, steps = {}, waits.deliveries, len(analysis.kept)
+    made_ns, main = np.where(own.made, own["prepared_ns"] - own["taken_ns"], 0), analysis.rank.main.pid
+    for lock, locked in locks_of(analysis).items():
+        asked_ns, making_ns = locked.of_asks(own, main), locked.of(own, main)
+        stages = [stage for stage in report.pipeline if stage.locks_ms.get(lock)]
+        if not stages and not asked_ns.any() and not making_ns.any():
+            continue
+        ms = int(asked_ns.sum()) / steps / 1e6
+        wait_ms = int(own.wait_ns.sum()) / steps / 1e6
+        of: dict[str, Any] = {"each_ms": 0.0, "item_ms": 0.0}
+        if stages:
+            most = max(stages, key=lambda stage: stage.wait_ms * stage.locks_ms[lock])
+            ms += sum(min(1.0, stage.locks_ms[lock] / stage.item_ms) * stage.wait_ms for stage in stages)
+            computing = None if most.on_cpu_fraction is None else most.on_cpu_fraction * most.busy
+            of = {"each_ms": most.locks_ms[lock], "item_ms": most.item_ms, "computing": computing}
+        elif making_ns.any():
+            each = (int(ns.sum()) / len(own) / 1e6 for ns in (making_ns, made_ns))
+            of = dict(zip(("each_ms", "item_ms"), each, strict=True))
+            ms += _wait_for(waits, making_ns.astype(np.float64)) / steps / 1e6
+        file = max(locked.files, key=lambda path: locked.files[path], default="")
+        found[lock] = LockWait(ms=min(ms, wait_ms), sharing=locked.sharing, file=file, **of)
+    return found
 
 
 def _read_by_others(analysis: RankAnalysis, run: LoaderRun, report: RankReport) -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""Record what a loop takes from ``joblib.Parallel``: one result after the other, or all of a call at once.
+
+joblib takes the results of its pools itself: a task is known by joblib's own object for it, until the program
+has the result.
+"""
+
+from __future__ import annotations
+
+from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
+from time import monotonic_ns
+
+from iotrace.agent.patching import hide_frame, observe, pass_for, patch
+from iotrace.agent.pools import process_pools, tasks
+from iotrace.agent.pools.tasks import Task
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.unpatched import get_ident
+from iotrace.session.guard import ours
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    Known = tuple[Task | None, Any]  # a task of an executor; of a pool of ``multiprocessing`` its call
+
+_WHAT = "recording a task of joblib"
+_KNOWN = "_iotrace_task"  # the attribute of what joblib knows of a task
+_LAST = "_iotrace_last"  # of a ``Parallel``: the task that ended last
+
+_given: dict[int, Any] = {}  # by `get_ident`: joblib's object for the task whose result a thread was given
+
+
+def hook_parallel(module: Any, recorder: Recorder) -> None:
+    """Patch `module`, ``joblib.parallel``."""
+    tracker = module.BatchCompletionCallBack
+    observe(tracker, "register_job", recorder, _WHAT, before=_submitted)
+    observe(tracker, "__call__", recorder, _WHAT, before=_ended)
+    observe(tracker, "get_result", recorder, _WHAT, before=_gives)
+    patch(module.Parallel, "_get_outputs", partial(_outputs, recorder))
+    patch(module.Parallel, "__call__", partial(_call, recorder))
+
+
+def _submitted(args: list[Any], _: dict[str, Any]) -> None:
+    tracker, job = args[:2]
+    tracker.__dict__[_KNOWN] = job.__dict__.get(tasks.OF_FUTURE), process_pools.known_of(job)
+
+
+def _ended(args: list[Any], _: dict[str, Any]) -> None:
+    parallel = args[0].parallel
+    if not parallel.return_generator:
+        parallel.__dict__[_LAST] = args[0]
+
+
+def _gives(args: list[Any], _: dict[str, Any]) -> None:
+    if args[0].parallel.return_generator:
+        _given[get_ident()] = args[0]
+
+
+def _outputs(recorder: Recorder, original: Any) -> Any:
+    def outputs(self: Any, *args: Any) -> Iterator[Any]:
+        results = original(self, *args)
+        try:
+            yield next(results, None)  # it has begun
+            while True:
+                asked_ns = monotonic_ns()
+                try:
+                    given = [next(results)]
+                except StopIteration:
+                    return
+                if self.return_generator and not recorder.over:
+                    try:
+                        _take(_given.pop(get_ident(), None), asked_ns, recorder)
+                    except ours(Exception) as error:
+                        recorder.absorb(error, _WHAT)
+                yield given.pop()
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        finally:
+            results.close()
+
+    pass_for(outputs, original)
+    return outputs
+
+
+def _call(recorder: Recorder, original: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        asked_ns = monotonic_ns()
+        try:
+            results = original(self, *args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        finally:
+            last = self.__dict__.pop(_LAST, None)
+        if last is not None and not recorder.over:
+            try:
+                _take(last, asked_ns, recorder)
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        return results
+
+    pass_for(call, original)
+    return call
+
+
+def _take(tracker: Any, asked_ns: int, recorder: Recorder) -> None:
+    known: Known | None = None if tracker is None else tracker.__dict__.pop(_KNOWN, None)
+    if known is None:  # another one of the same batch
+        return
+    task, call = known
+    if task is None and call is not None:
+        task = process_pools.task_of(call)
+    if task is not None and task.pool is not None:
+        task.pool.made_by = "joblib.Parallel"
+        tasks.take(task, asked_ns, False, recorder, of_program=True)
+
+
+def after_fork_in_child() -> None:
+    """Forget the parent's threads."""
+    _given.clear()

@@ -1,0 +1,316 @@
+"""Record what threads hand to each other behind a ``Condition``, an ``Event`` or a ``Semaphore``.
+
+Nobody sees the item: it lies in a deque, a list, an attribute. A thread other than the loop's makes one until
+it notifies, sets or releases; the loop's thread takes one where it waits for that. Items of a condition are
+taken in the order of their making; what is at an event is the last one. Whether they are data is told by
+what their makers read.
+"""
+
+from __future__ import annotations
+
+import sys
+from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
+from time import monotonic_ns
+
+from iotrace.agent.patching import hide_frame, observe, pass_for, patch
+from iotrace.agent.pools import queues, tasks
+from iotrace.agent.pools.callers import PROGRAMS, whose_file
+from iotrace.agent.pools.queues import Channel, Maker
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.thread_clocks import current
+from iotrace.session.guard import ours
+from iotrace.session.names import HANDED_ROW, MADE_ROW
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+    from typing import Any
+
+    from iotrace.agent.pools.tasks import Begun
+
+    Site = tuple[CodeType, int]  # where a thread enters a condition
+
+_WHAT = "recording a hand-over"
+_LAYER, _MAKING = "meetings", "making"
+_MOST_EARLY = 256
+
+# By a thread's id and a meeting's number: the section in which the thread has the condition.
+_open: dict[tuple[int, int], _Section] = {}
+
+
+class Meeting(Channel):
+    """A condition, an event or a semaphore: how many items were put there and taken, and by which code."""
+
+    def __init__(self, kind: str, permits: int = 0) -> None:
+        super().__init__(f"threading.{kind}", 0)
+        self.puts = self.takes = 0
+        self.permits = permits  # of a semaphore, from the start: no items
+        self.takers: set[Site] = set()
+        self.early: dict[Site, list[_Section]] = {}  # of the loop's thread, which has not waited there yet
+        self.is_mutual = False  # the same threads acquire and release it
+
+
+class _Section:
+    """What a thread did while it had a condition: since when it asked, whether it waited or notified."""
+
+    __slots__ = ("asked_ns", "begun", "lying", "next_put", "notifies", "site", "taken_ns", "waits")
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.asked_ns, self.taken_ns, self.lying = monotonic_ns(), 0, -1
+        self.waits = self.notifies = False
+        self.next_put = -1  # where it waited: the item that it waited for
+        self.begun: Begun | None = None
+
+
+def watch(module: Any, recorder: Recorder) -> None:
+    """Patch each of these classes of `module`, ``threading``, once the program makes one.
+
+    Queues have conditions, too: each of their calls would pay.
+    """
+    for kind in (module.Condition, module.Event, module.Semaphore):
+        made = partial(_made, kind, recorder)
+        observe(kind, "__init__", recorder, _WHAT, after=made, layer=_MAKING)
+
+
+def _made(kind: Any, recorder: Recorder, _: Any, __: Any, args: Any, kwargs: Any) -> None:
+    frame: Any = sys._getframe(2)
+    of = args[0]
+    while frame is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is of:
+        frame = frame.f_back  # of a subclass
+    if recorder.over or frame is None or whose_file(frame.f_code.co_filename) != PROGRAMS:
+        return
+    permits = getattr(of, "_value", 0)
+    known = Meeting(kind.__name__, permits if isinstance(permits, int) else 0)
+    queues.channels.put(of, known)
+    patches: dict[str, Any] = {
+        "Condition": {
+            "__enter__": partial(_enter, recorder),
+            "__exit__": partial(_exit, recorder),
+            "notify": _notify,
+            "wait": _wait,
+            "wait_for": _wait_for,
+        },
+        "Event": {"wait": partial(_take, recorder), "set": partial(_put, recorder)},
+        "Semaphore": {
+            **dict.fromkeys(("acquire", "__enter__"), partial(_take, recorder)),
+            "release": partial(_put, recorder),
+        },
+    }
+    for name, make in patches[kind.__name__].items():
+        patch(kind, name, make, _LAYER)
+
+
+def _enter(recorder: Recorder, original: Any) -> Any:
+    def enter(self: Any) -> Any:
+        meeting, section = None if recorder.over else queues.channels.get(self), None
+        if meeting is not None:
+            try:
+                frame = sys._getframe(1)
+                section = _Section((frame.f_code, frame.f_lineno))
+                if not _is_loops(current.thread):
+                    section.begun = tasks.begin_task()
+                section.lying = max(0, meeting.puts - meeting.takes)
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        try:
+            result = original(self)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        if section is not None and meeting is not None:
+            _open[current.thread.tid, meeting.number] = section
+        return result
+
+    pass_for(enter, original)
+    return enter
+
+
+def _exit(recorder: Recorder, original: Any) -> Any:
+    def leave(self: Any, *args: Any) -> Any:
+        if _open and (meeting := queues.channels.get(self)) is not None:
+            try:
+                section = _open.pop((current.thread.tid, meeting.number), None)
+                if section is not None and args and args[0] is None:
+                    _ended(meeting, section, recorder, sys._getframe(1))
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        try:
+            return original(self, *args)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    pass_for(leave, original)
+    return leave
+
+
+def _notify(original: Any) -> Any:
+    def notify(self: Any, n: int = 1) -> None:
+        if (section := _section(self)) is not None:
+            section.notifies = True
+        try:
+            original(self, n)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    return notify
+
+
+def _wait(original: Any) -> Any:
+    def wait(self: Any, timeout: float | None = None) -> Any:
+        if (section := _section(self)) is not None:
+            section.waits = True
+            section.next_put = queues.channels.get(self).puts
+        try:
+            return original(self, timeout)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    pass_for(wait, original)
+    return wait
+
+
+def _wait_for(original: Any) -> Any:
+    def wait_for(self: Any, predicate: Any, timeout: float | None = None) -> Any:
+        if (section := _section(self)) is not None:
+            section.waits = True
+        try:
+            return original(self, predicate, timeout)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    pass_for(wait_for, original)
+    return wait_for
+
+
+def _section(condition: Any) -> _Section | None:
+    if not _open:
+        return None
+    meeting = queues.channels.get(condition)
+    return None if meeting is None else _open.get((current.thread.tid, meeting.number))
+
+
+def _is_loops(thread: Any) -> bool:
+    return queues.is_main(thread.tid) or tasks.trains()
+
+
+def _ended(meeting: Meeting, section: _Section, recorder: Recorder, frame: FrameType) -> None:
+    """Record what a thread has put or taken, which still has the condition."""
+    thread = current.thread
+    if _is_loops(thread):
+        section.taken_ns = monotonic_ns()
+        if section.waits:
+            meeting.takers.add(section.site)
+        if section.site not in meeting.takers:
+            early = meeting.early.setdefault(section.site, [])
+            if len(early) < _MOST_EARLY:
+                early.append(section)
+            return
+        for each in (*meeting.early.pop(section.site, ()), section):
+            taken = each.next_put if each.next_put >= 0 else meeting.takes
+            if taken < meeting.puts:
+                meeting.takes = taken + 1
+                _has_taken(meeting, taken, each.asked_ns, each.taken_ns, each.lying, recorder)
+    elif section.notifies:
+        _has_put(meeting, section.site, section.begun, frame, recorder)
+
+
+def _has_put(
+    meeting: Meeting, site: Site | None, begun: Begun | None, frame: FrameType, recorder: Recorder
+) -> None:
+    """Record that this thread has made an item, until `begun`; it begins with the next one now."""
+    thread = current.thread
+    maker = thread.puts.get(meeting.number)
+    if maker is None:
+        maker = thread.puts[meeting.number] = Maker()
+        maker.site = site
+        meeting.name = meeting.name or queues.name_of(frame)
+    if begun is None or maker.site != site:  # elsewhere it says that there are no more
+        return
+    if maker.begun is not None:
+        recorder.spans.append(tasks.span_of(recorder, maker.begun, begun, queues.name_of(frame)))
+    row = (MADE_ROW, meeting.number, meeting.puts, thread.tid, maker.since_ns, begun[1], 0)
+    recorder.records.append(row)
+    meeting.puts += 1
+    maker.begun = tasks.begin_task()
+    maker.since_ns = maker.begun[1]
+
+
+def _has_taken(
+    meeting: Meeting, item: int, asked_ns: int, taken_ns: int, lying: int, recorder: Recorder
+) -> None:
+    thread = current.thread
+    if thread.depth:
+        return
+    if not meeting.described:
+        tasks.describe(meeting, meeting.name, recorder)
+    asked_ns = meeting.asked.pop(thread.tid, asked_ns)
+    recorder.append_row((HANDED_ROW, meeting.number, item, thread.tid, asked_ns, taken_ns, lying, -1))
+    tasks.deliver(meeting, meeting.name, asked_ns, taken_ns, (meeting.number, item, -1), recorder)
+
+
+def _take(recorder: Recorder, original: Any) -> Any:
+    """Make ``Event.wait`` or ``Semaphore.acquire``."""
+    of_event = original.__name__ == "wait"
+
+    def take(self: Any, *args: Any, **kwargs: Any) -> Any:
+        meeting = None if recorder.over else queues.channels.get(self)
+        asked_ns = monotonic_ns()
+        lying = 0 if meeting is None else max(0, meeting.puts - meeting.takes)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        if meeting is not None:
+            try:
+                if not _is_loops(current.thread):
+                    meeting.is_mutual = meeting.is_mutual or not of_event
+                elif not result:
+                    meeting.asked.setdefault(current.thread.tid, asked_ns)
+                elif meeting.permits:
+                    meeting.permits -= 1
+                elif not meeting.is_mutual:
+                    item = meeting.puts - 1 if of_event else meeting.takes
+                    if meeting.takes <= item < meeting.puts:
+                        meeting.takes = item + 1
+                        _has_taken(meeting, item, asked_ns, monotonic_ns(), lying, recorder)
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        return result
+
+    pass_for(take, original)
+    return take
+
+
+def _put(recorder: Recorder, original: Any) -> Any:
+    """Make ``Event.set`` or ``Semaphore.release``."""
+
+    def put(self: Any, *args: Any, **kwargs: Any) -> None:
+        meeting = None if recorder.over else queues.channels.get(self)
+        if meeting is not None:
+            try:
+                frame = sys._getframe(1)
+                if _is_loops(current.thread):
+                    meeting.is_mutual = True  # permits, or turns
+                else:
+                    site = frame.f_code, frame.f_lineno
+                    _has_put(meeting, site, tasks.begin_task(), frame, recorder)
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    return put
+
+
+def after_fork_in_child() -> None:
+    """Forget the parent's threads."""
+    _open.clear()

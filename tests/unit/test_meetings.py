@@ -1,0 +1,173 @@
+"""What is recorded of items that threads hand over by hand, behind conditions, events and semaphores."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iotrace.agent.patching import MARKER, undo_all
+from iotrace.agent.pools import meetings, queues
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.session import names
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    found = Recorder(str(tmp_path))
+    monkeypatch.setattr(found, "start_loop", lambda: None)
+    monkeypatch.setattr(found, "start", lambda: None)
+    monkeypatch.setattr(found, "flush_soon", lambda: None)
+    meetings.watch(threading, found)
+    yield found
+    undo_all()
+
+
+def rows(recorder: Recorder, kind: int) -> list[dict[str, int]]:
+    found = [row for row in recorder.records if isinstance(row, tuple) and row[0] == kind]
+    return [dict(zip(names.ROW_FIELDS[kind], row[1:], strict=True)) for row in found]
+
+
+def in_thread(work: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_nothing_is_patched_until_the_program_makes_one(recorder: Recorder) -> None:
+    assert not hasattr(threading.Condition.__enter__, MARKER)
+    threading.Condition()
+    assert hasattr(threading.Condition.__enter__, MARKER)
+
+
+def test_conditions_of_python_itself_are_left_alone(recorder: Recorder) -> None:
+    threading.Barrier(1).wait()
+    in_thread(lambda: None).join()
+    assert not hasattr(threading.Condition.__enter__, MARKER)
+
+
+@pytest.mark.parametrize("how", ["wait", "wait_for"])
+def test_a_deque_behind_a_condition(recorder: Recorder, how: str) -> None:
+    ring: deque[int] = deque()
+    changed = threading.Condition()
+
+    def fill() -> None:
+        for number in range(5):
+            with changed:
+                ring.append(number)
+                changed.notify()
+        with changed:  # elsewhere: no item
+            changed.notify_all()
+
+    def take() -> int:
+        with changed:
+            if how == "wait_for":
+                changed.wait_for(lambda: ring)
+            while not ring:
+                changed.wait()
+            return ring.popleft()
+
+    thread = in_thread(fill)
+    assert [take() for _ in range(5)] == [0, 1, 2, 3, 4]
+    thread.join()
+    made, taken = rows(recorder, names.MADE_ROW), rows(recorder, names.HANDED_ROW)
+    assert [each["task"] for each in made] == [0, 1, 2, 3, 4]
+    assert {each["tid"] for each in made} == {thread.native_id}
+    assert [each["item"] for each in taken] == list(range(len(taken)))
+    if how == "wait_for":  # it says that the loop takes there, also without a wait
+        assert len(taken) == len(rows(recorder, names.BATCH_ROW)) == 5
+    for item, hop in zip(made, taken, strict=False):
+        assert item["prepared_ns"] <= hop["taken_ns"]
+
+
+def test_an_event_hands_over_what_was_last_set(recorder: Recorder) -> None:
+    full, empty = threading.Event(), threading.Event()
+    empty.set()
+
+    def fill() -> None:
+        for _ in range(4):
+            empty.wait()
+            empty.clear()
+            full.set()
+
+    thread = in_thread(fill)
+    for _ in range(4):
+        full.wait()
+        full.clear()
+        empty.set()
+    thread.join()
+    assert [each["item"] for each in rows(recorder, names.HANDED_ROW)] == [0, 1, 2, 3]
+    assert {each["tid"] for each in rows(recorder, names.MADE_ROW)} == {thread.native_id}
+
+
+def test_a_semaphore_hands_over_what_was_released(recorder: Recorder) -> None:
+    filled = threading.Semaphore(0)
+
+    def fill() -> None:
+        for _ in range(4):
+            filled.release()
+
+    in_thread(fill).join()
+    for _ in range(4):
+        filled.acquire()
+    assert [each["item"] for each in rows(recorder, names.HANDED_ROW)] == [0, 1, 2, 3]
+
+
+def test_a_semaphore_that_limits_hands_nothing_over(recorder: Recorder) -> None:
+    limit = threading.Semaphore(2)
+
+    def work() -> None:
+        for _ in range(3):
+            with limit:
+                pass
+
+    in_thread(work).join()
+    work()
+    assert not rows(recorder, names.HANDED_ROW)
+
+
+def test_a_wait_that_ends_in_vain_belongs_to_the_next(recorder: Recorder) -> None:
+    full = threading.Event()
+    assert not full.wait(0)
+    asked = rows(recorder, names.HANDED_ROW)
+    in_thread(full.set).join()
+    assert full.wait(0)
+    (taken,) = rows(recorder, names.HANDED_ROW)
+    assert not asked
+    assert taken["asked_ns"] < taken["taken_ns"]
+
+
+def test_what_is_raised_in_a_section_takes_nothing(recorder: Recorder) -> None:
+    changed = threading.Condition()
+    with pytest.raises(KeyError), changed:
+        raise KeyError
+    assert changed.acquire(blocking=False)
+    assert not rows(recorder, names.HANDED_ROW)
+
+
+def test_nothing_is_kept_alive(recorder: Recorder) -> None:
+    changed = threading.Condition()
+    gone = weakref.ref(changed)
+    with changed:
+        changed.notify()
+    del changed
+    gc.collect()
+    assert gone() is None
+
+
+def test_subclasses_count_as_what_they_derive_from(recorder: Recorder) -> None:
+    class Mine(threading.Semaphore):
+        def __init__(self) -> None:
+            super().__init__(0)
+
+    known = queues.channels.get(Mine())
+    assert known is None or known.made_by == "threading.Semaphore"
+    kept = threading.BoundedSemaphore(3)
+    assert queues.channels.get(kept).made_by == "threading.Semaphore"
+    assert queues.channels.get(kept).permits == 3
