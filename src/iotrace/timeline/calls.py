@@ -10,9 +10,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
-
-import numpy.typing as npt
 
 from iotrace.analysis.failures import shown_until
 from iotrace.analysis.rank import RankAnalysis
@@ -21,6 +18,7 @@ from iotrace.analysis.startup.imports import imports_of
 from iotrace.analysis.startup.waterfall import ranges_of
 from iotrace.session import names
 from iotrace.session.hangs import Hang
+from iotrace.sources.columns import Columns
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
@@ -40,14 +38,11 @@ _CATEGORIES = {
 }
 
 
-def within(spans: npt.NDArray[Any], detail: Detail | None) -> npt.NDArray[Any]:
+def within(spans: Columns, detail: Detail | None) -> Columns:
     """Choose the spans that touch what is shown in detail."""
     if detail is None:
         return spans
-    chosen: npt.NDArray[Any] = spans[
-        detail.holds_all(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
-    ]
-    return chosen
+    return spans[detail.holds_all(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])]
 
 
 def span_tracks(session: Session, process: Process, detail: Detail | None = None) -> list[Track]:

@@ -16,8 +16,9 @@ from iotrace.analysis.loop.cuts import SHARE, Cuts, cuts_of, explains, first_at,
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun, Pass, PassKey
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.loop.threads import TrainingThread, training_thread
-from iotrace.analysis.table import NONE, Columns, key_of, match, sums
+from iotrace.analysis.table import NONE, key_of, match, sums
 from iotrace.session import names
+from iotrace.sources.columns import Columns
 from iotrace.sources.session import Rank
 
 _TRAINING = "train"

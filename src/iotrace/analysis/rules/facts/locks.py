@@ -8,11 +8,11 @@ import numpy.typing as npt
 from iotrace.analysis.intervals import Coverage, distinct, holding
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.table import Columns
 from iotrace.analysis.wait.chains import makers_of
 from iotrace.analysis.wait.page_faults import bounds
-from iotrace.analysis.wait.production import columns_of, outermost
+from iotrace.analysis.wait.production import outermost
 from iotrace.session.names import KIND_READ_PATH
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 
 _H5PY = "h5py."  # how the names of its read paths begin
@@ -50,7 +50,7 @@ def _in_h5py(process: Process) -> Columns:
     spans = process.spans
     numbers = [number for number, text in process.texts.items() if text.startswith(_H5PY)]
     chosen = (spans["kind"] == KIND_READ_PATH) & np.isin(spans["name"], numbers)
-    return columns_of(spans, outermost(spans, chosen))
+    return spans[outermost(spans, chosen)]
 
 
 def _waits(analysis: RankAnalysis, process: Process, reading: Columns) -> npt.NDArray[np.int64]:
