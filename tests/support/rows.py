@@ -10,6 +10,7 @@ import numpy as np
 
 from iotrace.session import names
 from iotrace.sources.clocks.session_clock import Clock
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity, Record
 from iotrace.sources.rows import decode_lines, divided
@@ -95,7 +96,7 @@ def process_of(
     found, lost = decode_lines(lines_of(records).rstrip(b"\n"), Record)
     assert lost == 0
     others, arrays = divided(found, texts)
-    own = np.zeros(0, dtype=SPAN_DTYPE) if spans is None else spans
+    own = Columns.of(np.zeros(0, SPAN_DTYPE) if spans is None else spans)
     return Process(identity, Clock([[0, 0, 1]]), others, own, texts, arrays=arrays)
 
 

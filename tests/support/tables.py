@@ -9,10 +9,11 @@ import numpy as np
 
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries, Delivery
 from iotrace.analysis.loop.step_table import Step, StepTable
-from iotrace.analysis.table import NONE, Columns
+from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES, Explained, Waits, split_waits
+from iotrace.sources.columns import Columns
 
 
 def deliveries_of(deliveries: Iterable[Delivery]) -> Deliveries:

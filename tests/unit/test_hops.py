@@ -8,8 +8,9 @@ import numpy as np
 
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
 from iotrace.analysis.loop.hops import Hops, Made, maker_key
-from iotrace.analysis.table import NONE, Columns
+from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.chains import Chains, makers_of
+from iotrace.sources.columns import Columns
 
 PID = 100
 READER, DECODER, LOOP = 101, 102, PID

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -21,12 +22,14 @@ def test_a_thread_that_waits_for_its_librarys_threads_is_not_told_asleep(tmp_pat
     session = open_session(tmp_path)
     (rank,), workers = session.ranks, []
     for worker in rank.workers:
-        spans = worker.spans.copy()
-        items, calls = spans["kind"] == KIND_ITEM, spans["kind"] == KIND_READ_PATH
-        spans["run_delay_ns"][items], spans["cpu_ns"][items] = 0, 2 * MS  # of 15
-        spans["duration_ns"][calls] = 12 * MS
-        spans["run_delay_ns"][calls], spans["cpu_ns"][calls] = -1, 12 * MS  # the process's
-        workers.append(replace(worker, spans=spans))
+        spans = worker.spans
+        kinds = [spans["kind"] == KIND_ITEM, spans["kind"] == KIND_READ_PATH]
+        changed = spans.changed(  # -1: the calls' CPU time is the process's
+            run_delay_ns=np.select(kinds, [0, -1], spans["run_delay_ns"]),
+            cpu_ns=np.select(kinds, [2 * MS, 12 * MS], spans["cpu_ns"]),  # of 15
+            duration_ns=np.where(kinds[1], 12 * MS, spans["duration_ns"]),
+        )
+        workers.append(replace(worker, spans=changed))
     analysis = RankAnalysis(session, replace(rank, workers=workers))
     (loader,) = analysis.loaders
     assert samples_made(analysis, loader) == pytest.approx((1 / 15, 0, 12 / 15, 12 / 15))

@@ -17,8 +17,8 @@ from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import Report
-from iotrace.analysis.table import Columns
 from iotrace.analysis.wait.waits import CAUSES, Explained, behind_ready_ns
+from iotrace.sources.columns import Columns
 from iotrace.sources.session import Session, open_session
 from iotrace.timeline.build import build
 from iotrace.timeline.model import Slice, Timeline
@@ -57,16 +57,16 @@ def test_a_selection_copies_only_what_is_asked_for() -> None:
     odd = np.arange(1, 10_000, 2)
     tracemalloc.start()
     try:
-        selections = [rows.taken(odd) for _ in range(20)]
+        selections = [rows[odd] for _ in range(20)]
         assert tracemalloc.get_traced_memory()[0] < 8 * len(odd)
     finally:
         tracemalloc.stop()
     assert selections[0]["end"].tolist() == (odd + 5).tolist()
-    assert rows.taken(rows["worker"] == 3) is rows
-    assert np.shares_memory(rows.taken(np.arange(20, 80))["begin"], rows["begin"])
-    joined = Columns.joined([rows.taken(odd), rows.taken(slice(0, 2))]).changed(worker=7)
+    assert rows[rows["worker"] == 3] is rows
+    assert np.shares_memory(rows[np.arange(20, 80)]["begin"], rows["begin"])
+    joined = Columns.joined([rows[odd], rows[:2]]).changed(worker=7)
     assert (len(joined), joined["begin"][-2:].tolist(), joined["worker"][0]) == (5_002, [0, 1], 7)
-    assert rows.taken(np.array([-1]))["end"].tolist() == [10_004]
+    assert rows[np.array([-1])]["end"].tolist() == [10_004]
 
 
 def test_a_made_up_session_is_reported_as_it_was_made(tmp_path: Path) -> None:

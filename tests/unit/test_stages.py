@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from iotrace.analysis.loop.deliveries import Delivery
-from iotrace.analysis.table import Columns
 from iotrace.analysis.wait.stages import samples_of
+from iotrace.sources.columns import Columns
 from tests.support.tables import deliveries_of
 
 

@@ -76,6 +76,11 @@ class Shares:
     """
 
     def __init__(self, starts: Times, ends: Times, mask: Coverage | None = None) -> None:
+        self._mask = mask
+        # Most are one behind the other, as a thread makes them: each has its instants alone.
+        self._alone = bool((ends >= starts).all() and (starts[1:] >= ends[:-1]).all())
+        if self._alone:
+            return
         times = distinct(np.concatenate([starts, ends, *([] if mask is None else [mask.starts, mask.ends])]))
         self._times = times
         steps = np.zeros(len(times), dtype=np.int64)
@@ -90,8 +95,9 @@ class Shares:
 
     def of(self, starts: Times, ends: Times) -> npt.NDArray[np.float64]:
         """The share in ns of intervals that were among those given, or of pieces of them cut at windows."""
-        if not len(self._times):
-            return np.zeros(len(starts), dtype=np.float64)
+        if self._alone:
+            masked = 0 if self._mask is None else self._mask.within(starts, ends)
+            return np.asarray(ends - starts - masked, dtype=np.float64)
         return np.asarray(self._at(ends) - self._at(starts), dtype=np.float64)
 
     def _at(self, times: Times) -> npt.NDArray[np.float64]:
@@ -151,7 +157,7 @@ def pieces(
 def split_exactly(totals: Times, weights: npt.NDArray[np.float64]) -> Times:
     """Divide integers pro rata, by rows of `weights`, into integers that sum to them (largest remainder)."""
     if len(totals) > _MOST_ROWS:  # some at a time stay in the CPU's cache
-        found = np.empty(weights.shape, np.int64)
+        found = np.empty(weights.shape, np.int64, order="F")
         for first in range(0, len(totals), _MOST_ROWS):
             own = slice(first, first + _MOST_ROWS)
             found[own] = split_exactly(totals[own], weights[own])

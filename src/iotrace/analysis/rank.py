@@ -33,6 +33,7 @@ from iotrace.analysis.wait.waits import Waits
 from iotrace.session.hangs import Hang, hangs_told
 from iotrace.session.manifest import NotCaptured
 from iotrace.session.names import KIND_PHASE
+from iotrace.sources.columns import Columns
 from iotrace.sources.session import Rank, Session
 from iotrace.sources.telemetry import SampledProcess, Telemetry
 
@@ -196,13 +197,11 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         return hand_over(deliveries, taken)
 
     @cached_property
-    def phase_spans(self) -> npt.NDArray[np.void]:
+    def phase_spans(self) -> Columns:
         """The phases of the training thread, as spans, in the order in which they ended."""
         main, thread = self.rank.main, self.loop.thread
         tid = thread.tid if thread is not None else main.pid
-        found: npt.NDArray[np.void] = main.spans[
-            (main.spans["kind"] == KIND_PHASE) & (main.spans["tid"] == tid)
-        ]
+        found: Columns = main.spans[(main.spans["kind"] == KIND_PHASE) & (main.spans["tid"] == tid)]
         return found
 
     @cached_property
@@ -228,7 +227,9 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         if self.source is None:
             return self.measured_waits[:0]
         found = self.with_inner(self.measured_waits.deliveries)
-        return self.waits_for(found[found["loader"] == self.source.number])
+        own = found["loader"] == self.source.number
+        same = found is self.measured_waits.deliveries and own.all()
+        return self.measured_waits if same else self.waits_for(found[own])
 
     def with_inner(self, deliveries: Deliveries) -> Deliveries:
         """Return some deliveries, each followed by those inside of it."""

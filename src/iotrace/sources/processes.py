@@ -17,6 +17,7 @@ from iotrace.session.manifest import launches
 from iotrace.session.reading import UNREADABLE, entries, read_whole
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import Clock, Recording, Times
+from iotrace.sources.columns import Columns, Index
 from iotrace.sources.kineto.profiler_traces import Windows, read_windows
 from iotrace.sources.records import (
     End,
@@ -30,7 +31,7 @@ from iotrace.sources.records import (
     TorchWindow,
     Worker,
 )
-from iotrace.sources.rows import DTYPES, Columns, divided, each_record, newest_ns, read_rows
+from iotrace.sources.rows import divided, each_record, newest_ns, read_columns
 from iotrace.sources.samples import Sidecar
 
 SPAN_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SPAN_FIELDS.items()])
@@ -45,7 +46,7 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     identity: Identity
     clock: Clock
     records: list[Record]
-    spans: npt.NDArray[Any]
+    spans: Columns
     texts: dict[int, str]
     problems: list[str] = []
     torch_traces: list[Path] = []
@@ -131,7 +132,9 @@ class Process(msgspec.Struct, frozen=True, dict=True):
 
     def rows(self, kind: int) -> Columns:
         """What was recorded of one kind of `names.ROW_FIELDS`, in the order it was made; -1: not known."""
-        return self.arrays[kind] if kind in self.arrays else np.empty(0, DTYPES[kind])
+        return (
+            self.arrays[kind] if kind in self.arrays else Columns(0, dict.fromkeys(names.ROW_FIELDS[kind], 0))
+        )
 
     @cached_property
     def outermost(self) -> dict[tuple[int, ...], npt.NDArray[np.bool_]]:
@@ -145,29 +148,33 @@ class Process(msgspec.Struct, frozen=True, dict=True):
             found.setdefault(type(record), []).append(record)
         return found
 
-    def spans_between(self, start_ns: int, end_ns: int) -> npt.NDArray[Any]:
-        """The spans that touch an interval, and those that touch what these cover."""
-        begins, order, latest = self._span_order
-        for _ in range(2):
-            first, last = np.searchsorted(latest, start_ns, side="right"), np.searchsorted(begins, end_ns)
-            if first >= last:
-                break
-            start_ns = min(start_ns, int(begins[first]))
-            end_ns = max(end_ns, int(latest[last - 1]))
-        if order is None:
-            return self.spans[first:last]
-        found: npt.NDArray[Any] = self.spans[np.sort(order[first:last])]
-        return found
-
-    @cached_property
-    def _span_order(self) -> tuple[Times, Times | None, Times]:
-        """The spans by start: starts, rows (None: as they are), and the latest end so far."""
-        order, starts = None, self.spans["start_ns"].copy()
+    def spans_by_start(self) -> SpansByStart:
+        """Its spans in an order in which those of an interval are found soon."""
+        order, starts = None, self.spans["start_ns"]
         ends = starts + self.spans["duration_ns"]
         if (starts[1:] < starts[:-1]).any():
             order = np.argsort(starts, kind="stable")
             starts, ends = starts[order], ends[order]
-        return starts, order, np.maximum.accumulate(ends)
+        return SpansByStart(starts, order, np.maximum.accumulate(ends, out=ends))
+
+
+class SpansByStart(msgspec.Struct, frozen=True):
+    """Spans by their starts: their rows (None: as they are), and the latest end so far."""
+
+    starts: Times
+    rows: Times | None
+    latest: Times
+
+    def between(self, start_ns: int, end_ns: int) -> Index:
+        """The rows of those that touch an interval, and of those that touch what these cover."""
+        for _ in range(2):
+            first = np.searchsorted(self.latest, start_ns, side="right")
+            last = np.searchsorted(self.starts, end_ns)
+            if first >= last:
+                break
+            start_ns = min(start_ns, int(self.starts[first]))
+            end_ns = max(end_ns, int(self.latest[last - 1]))
+        return slice(first, last) if self.rows is None else np.sort(self.rows[first:last])
 
 
 def read_processes(
@@ -233,7 +240,7 @@ def _process(
     clock: Clock,
     domain: str,
 ) -> Process:
-    spans = read_rows(directory / names.SPANS, SPAN_DTYPE, "span", problems)
+    spans = read_columns(directory / names.SPANS, SPAN_DTYPE, "span", problems)
     if len(spans):
         spans["duration_ns"] = clock.durations_to_session_ns(spans["start_ns"], spans["duration_ns"])
         spans["start_ns"] = clock.times_to_session_ns(spans["start_ns"])

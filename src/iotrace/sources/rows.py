@@ -18,11 +18,13 @@ import numpy.typing as npt
 
 from iotrace.session import names
 from iotrace.session.reading import UNREADABLE, read_pieces
+from iotrace.sources.columns import Columns, Gathering
 from iotrace.sources.records import Idle, Int, Record, Rows, Text, Tick
 
-Columns = npt.NDArray[np.void]  # of one of `DTYPES`
-
-DTYPES = tuple(np.dtype([(field, "<i8") for field in fields]) for fields in names.ROW_FIELDS)
+DTYPES = tuple(  # behind the kind, which is the first integer of each row
+    np.dtype({"names": fields, "formats": ["<i8"] * len(fields), "offsets": range(8, 8 * len(fields) + 8, 8)})
+    for fields in names.ROW_FIELDS
+)
 # By kind, the field that orders rows: when a row was made, mostly.
 TIME_FIELDS = (
     "delivered_ns",
@@ -74,15 +76,15 @@ def divided(
     `texts` gets the texts among them. A record that does not say when it was made follows those before it;
     the first ones were made at `now_ns`.
     """
-    parts: dict[int, bytearray] = defaultdict(bytearray)  # of many rows: these grow where they are
+    found: dict[int, Gathering] = {}
     lines: dict[int, list[Record]] = defaultdict(list)
     timed: list[tuple[int, Record]] = []
     for record in read:
         kind = _LINES.get(type(record))
         if isinstance(record, Rows):
-            rows = columns_of(record)
+            rows = _rows_of(record)
             if len(rows):
-                parts[record.kind] += rows.tobytes()
+                found.setdefault(record.kind, Gathering(DTYPES[record.kind])).add(rows)
                 now_ns = max(now_ns, newest_ns(record.kind, rows))
         elif kind is not None:
             lines[kind].append(record)
@@ -96,8 +98,8 @@ def divided(
                 texts[record.id] = record.text
     timed.sort(key=lambda each: each[0])
     for kind, own in lines.items():
-        parts[kind] += _of_lines(kind, own, texts).tobytes()
-    arrays = {kind: joined(kind, [np.frombuffer(own, DTYPES[kind])]) for kind, own in parts.items()}
+        found.setdefault(kind, Gathering(DTYPES[kind])).add(_of_lines(kind, own, texts))
+    arrays = {kind: joined(kind, [own.columns()[0]]) for kind, own in found.items()}
     return [record for _, record in timed], arrays
 
 
@@ -111,7 +113,7 @@ def line_ns(record: Record) -> int:
     return getattr(record, field) or 0 if field is not None else 0
 
 
-def _of_lines(kind: int, lines: Sequence[Record], texts: dict[int, str]) -> Columns:
+def _of_lines(kind: int, lines: Sequence[Record], texts: dict[int, str]) -> npt.NDArray[np.void]:
     """Make rows of lines; `texts` gets their phases, under numbers that no agent gives."""
     rows = np.full(len(lines), -1, DTYPES[kind])
     for field in names.ROW_FIELDS[kind]:
@@ -128,36 +130,27 @@ def _of_lines(kind: int, lines: Sequence[Record], texts: dict[int, str]) -> Colu
     return rows
 
 
-def columns_of(rows: Rows) -> Columns:
+def _rows_of(rows: Rows) -> npt.NDArray[np.void]:
     """The rows of one record; none where it is damaged."""
     if not 0 <= rows.kind < len(DTYPES):
         return np.empty(0, DTYPES[0])
-    width = 1 + len(names.ROW_FIELDS[rows.kind])
-    whole = len(rows.rows) // (8 * width) * width
-    found = np.frombuffer(rows.rows, "<i8", whole).reshape(-1, width)[:, 1:]
-    possible = (found <= _MOST) & (found >= -_MOST)
-    if not possible.all():
-        found = found[possible.all(axis=1)]
-    columns: Columns = np.ascontiguousarray(found).view(DTYPES[rows.kind]).reshape(-1)
-    return columns
+    dtype = DTYPES[rows.kind]
+    found = np.frombuffer(rows.rows, "<i8", len(rows.rows) // dtype.itemsize * (dtype.itemsize // 8))
+    if not len(found) or (found.max() <= _MOST and found.min() >= -_MOST):
+        return found.view(dtype)
+    possible = ((found <= _MOST) & (found >= -_MOST)).reshape(-1, dtype.itemsize // 8)[:, 1:].all(axis=1)
+    return found.view(dtype)[possible]
 
 
 def joined(kind: int, parts: Sequence[Columns]) -> Columns:
     """The rows of one kind, in the order in which they were made."""
-    if len(parts) == 1:
-        rows = parts[0]
-    else:  # as bytes: numpy copies fields one by one otherwise
-        whole = f"V{DTYPES[kind].itemsize}"
-        rows = np.concatenate([np.empty(0, whole), *(part.view(whole) for part in parts)]).view(DTYPES[kind])
-    field = TIME_FIELDS[kind]
-    if field is not None:
-        times = np.ascontiguousarray(rows[field])
-        if (times[1:] < times[:-1]).any():
-            rows = rows.view(f"V{rows.itemsize}")[np.argsort(times, kind="stable")].view(rows.dtype)
-    return rows
+    rows, field = Columns.joined(parts), TIME_FIELDS[kind]
+    if field is not None and (rows[field][1:] < rows[field][:-1]).any():
+        rows = rows[np.argsort(rows[field], kind="stable")]
+    return rows.whole()
 
 
-def newest_ns(kind: int, rows: Columns) -> int:
+def newest_ns(kind: int, rows: Columns | npt.NDArray[np.void]) -> int:
     """When the last row was made; 0 where there is none, or its kind does not say."""
     field = TIME_FIELDS[kind]
     return int(rows[field][-1]) if field is not None and len(rows) else 0
@@ -211,3 +204,14 @@ def read_rows(path: Path, dtype: np.dtype[Any], what: str, problems: list[str]) 
     if len(data) % dtype.itemsize:
         problems.append(f"{path.name} was cut in its last {what}")
     return np.frombuffer(data, dtype, count=len(data) // dtype.itemsize)
+
+
+def read_columns(path: Path, dtype: np.dtype[Any], what: str, problems: list[str]) -> Columns:
+    """As `read_rows`, each field a column of its own."""
+    rows = Gathering(dtype)
+    for piece in read_pieces(path, problems):
+        rows.add(piece)
+    found, was_cut = rows.columns()
+    if was_cut:
+        problems.append(f"{path.name} was cut in its last {what}")
+    return found

@@ -42,7 +42,7 @@ def add_stolen_time(process: Process, host: Host) -> None:
     )
     stolen = np.minimum(np.maximum(spans["cpu_ns"], 0) * per_cpu_ns, off_cpu)
     known &= np.abs(stolen) < 2.0**62  # what is more comes of damage, and no integer holds it
-    spans["run_delay_ns"] += np.where(known, stolen, 0).astype(np.int64)
+    spans["run_delay_ns"] = spans["run_delay_ns"] + np.where(known, stolen, 0).astype(np.int64)
 
 
 def _stolen_per_cpu_ns(

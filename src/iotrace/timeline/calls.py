@@ -10,7 +10,6 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,6 +25,7 @@ from iotrace.analysis.startup.imports import imports_of
 from iotrace.analysis.startup.waterfall import ranges_of
 from iotrace.session import names
 from iotrace.session.hangs import Hang
+from iotrace.sources.columns import Columns
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
@@ -131,14 +131,11 @@ _CATEGORIES = {
 }
 
 
-def within(spans: npt.NDArray[Any], detail: Detail | None) -> npt.NDArray[Any]:
+def within(spans: Columns, detail: Detail | None) -> Columns:
     """Choose the spans that touch what is shown in detail."""
     if detail is None:
         return spans
-    chosen: npt.NDArray[Any] = spans[
-        detail.holds_all(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
-    ]
-    return chosen
+    return spans[detail.holds_all(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])]
 
 
 def span_tracks(session: Session, process: Process, detail: Detail | None = None) -> list[Track]:

@@ -13,9 +13,9 @@ from iotrace.analysis.table import key_of
 from iotrace.session import names
 from iotrace.session.liveness import RUNNING
 from iotrace.session.manifest import NotCaptured
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 from iotrace.sources.records import PoolWorker, PosixEnded, Tick
-from iotrace.sources.rows import Columns
 from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
 

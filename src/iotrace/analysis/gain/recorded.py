@@ -231,7 +231,7 @@ def _computed(analysis: RankAnalysis, own: Deliveries, made_ns: Floats) -> tuple
         spans = outermost_of(process, KIND_ITEM, KIND_COLLATE)
         at = np.searchsorted(own["taken_ns"][rows], spans["start_ns"], side="right") - 1
         inside = (at >= 0) & (spans["start_ns"] < own["prepared_ns"][rows][at])
-        spans, of = spans.taken(inside), rows[at[inside]]
+        spans, of = spans[inside], rows[at[inside]]
         if len(spans) and (spans["cpu_ns"] == -1).mean() > _UNKNOWN:
             raise Withheld("the CPU time of the samples was not recorded")
         for line, field in enumerate(("duration_ns", "cpu_ns", "run_delay_ns")):

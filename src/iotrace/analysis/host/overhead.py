@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
-from iotrace.analysis.wait.page_faults import Spans, bounds
+from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
+from iotrace.sources.columns import Columns
 from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Session
@@ -67,7 +68,7 @@ class _Costs(msgspec.Struct, frozen=True):
         next_span_ns = costs.span_ns if costs.next_span_ns is None else costs.next_span_ns
         return cls(costs.span_ns, min(costs.span_ns, next_span_ns), first_ns, min(first_ns, next_ns))
 
-    def added_ns(self, calls: PosixCalls, spans: Spans, starts: Times, ends: Times) -> int:
+    def added_ns(self, calls: PosixCalls, spans: Columns, starts: Times, ends: Times) -> int:
         """What the calls and spans added that begin in the windows ``[starts[i], ends[i])``."""
         added_ns = self.span_ns * count_inside(spans["start_ns"], starts, ends)
         if saved_ns := self.span_ns - self.next_span_ns:
@@ -146,7 +147,7 @@ def following(calls: PosixCalls) -> npt.NDArray[np.bool_]:
     return found
 
 
-def following_spans(spans: Spans) -> npt.NDArray[np.bool_]:
+def following_spans(spans: Columns) -> npt.NDArray[np.bool_]:
     """Mark the spans that begin within 20 µs of the beginning or the end of their thread's last one."""
     order = np.lexsort((spans["start_ns"], spans["tid"]))
     tid, start = spans["tid"][order], spans["start_ns"][order]

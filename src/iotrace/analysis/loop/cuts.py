@@ -76,11 +76,13 @@ def rounds_by_thread(main: Process) -> dict[int, Rounds]:
     for tid in distinct(tids).tolist():
         own = tids == tid
         numbers = rows["number"][own & steps] if len(rows) else steps[:0]
-        by_optimizer = [
-            np.sort(times[own & steps & (rows["number"] == number)])
-            for number in dict.fromkeys(numbers.tolist())
-        ]
-        series = [np.sort(times[own & ~steps]), np.sort(times[own & steps]), *by_optimizer]
+        of_steps = np.sort(times[own & steps])
+        _, first, of = grouped(numbers)
+        in_order = np.argsort(first)
+        by_optimizer = [of_steps]
+        if len(first) > 1:
+            by_optimizer = [np.sort(times[own & steps][of == each]) for each in in_order]
+        series = [np.sort(times[own & ~steps]), of_steps, *(by_optimizer if len(first) else [])]
         found[tid] = Rounds(np.sort(times[own]), series)
     return found
 

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, grouped
-from iotrace.analysis.table import NONE, Columns, Table
+from iotrace.analysis.table import NONE, Table
+from iotrace.sources.columns import Columns
 from iotrace.sources.records import IteratorStart
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, grouped, ranges
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
-from iotrace.analysis.table import NONE, Columns, key_of, match
+from iotrace.analysis.table import NONE, key_of, match
 from iotrace.session import names
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Queue
 from iotrace.sources.session import Rank

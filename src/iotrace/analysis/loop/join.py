@@ -11,11 +11,11 @@ import numpy.typing as npt
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun, Pass, PassKey
 from iotrace.analysis.loop.hops import Made, made_of, scope_of
-from iotrace.analysis.table import NONE, Columns, key_of, match, taken
+from iotrace.analysis.table import NONE, key_of, match
 from iotrace.session import names
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 from iotrace.sources.records import IteratorEnd, IteratorStart, WorkerUp
-from iotrace.sources.rows import Columns as Rows
 from iotrace.sources.session import Rank
 
 
@@ -69,7 +69,7 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
     loader_of = {each.iterator: each.loader for each in started}
     iterators = np.array(sorted(loader_of), dtype=np.int64)
     rows = main.rows(names.BATCH_ROW)
-    rows = taken(rows, np.isin(rows["iterator"], iterators))
+    rows = rows[np.isin(rows["iterator"], iterators)]
     ends, asked_ns = _ends(main, rows)
     in_pass = _passes_of(rows)
     later_count = _later_counts(main, rows, in_pass, ends)
@@ -94,7 +94,7 @@ def _as_recorded(rank: Rank) -> list[LoaderRun]:
         ends_of[loader_of[iterator]].append(end)
     found = []
     for number, about in descriptions.items():
-        mine = every.taken(by_loader[slice(*np.searchsorted(in_order, [number, number + 1]))])
+        mine = every[by_loader[slice(*np.searchsorted(in_order, [number, number + 1]))]]
         mine = mine.changed(number=np.arange(len(mine)))
         passes = {
             key: _pass(start, rows, asked_ns, in_pass.get(key, _NO_ROWS), ends.get(key), main)
@@ -110,7 +110,7 @@ _AT_ONCE = (".map", ".Parallel")  # calls that may return several results at onc
 _CHECKSUMS = 1 << 30  # numbers of items from here on
 
 
-def _ends(main: Process, rows: Rows) -> tuple[dict[PassKey, IteratorEnd], Times]:
+def _ends(main: Process, rows: Columns) -> tuple[dict[PassKey, IteratorEnd], Times]:
     """Find how each pass ended, last, and when the wait for each batch began.
 
     An ask that failed, and was made again with nothing trained in between, is no end: the wait for the batch
@@ -140,7 +140,7 @@ def _ends(main: Process, rows: Rows) -> tuple[dict[PassKey, IteratorEnd], Times]
 
 
 def _later_counts(
-    main: Process, rows: Rows, in_pass: dict[PassKey, Times], ends: dict[PassKey, IteratorEnd]
+    main: Process, rows: Columns, in_pass: dict[PassKey, Times], ends: dict[PassKey, IteratorEnd]
 ) -> Times:
     """Count the backward passes until the next ask of each batch's pass; of its last batch, until any ask."""
     count, found = rows["backward_count"], np.empty(len(rows), np.int64)
@@ -165,15 +165,16 @@ def _count_at_end(main: Process, last: Any) -> int:
     return int(count + (backward > at_ns).sum())
 
 
-def _deliveries(rank: Rank, rows: Rows, asked_ns: Times, later_count: Times) -> dict[str, Times]:
+def _deliveries(rank: Rank, rows: Columns, asked_ns: Times, later_count: Times) -> dict[str, Times]:
     """Make the columns of the deliveries, joined with what their workers recorded."""
     main = rank.main
-    found = {
-        field: rows[field].copy()
-        for field in ("iterator", "epoch", "index", "tid", "grad", "phase", "worker", "pid", "samples")
-    }
-    for field in ("up_ns", "taken_ns", "prepared_ns", "size_bytes", "exposed_ns", "maker_tid"):
+    shared = ("iterator", "epoch", "index", "tid", "grad", "phase", "worker", "pid")
+    found = {field: rows[field] for field in shared}
+    found["samples"] = rows["samples"].copy()
+    for field in ("up_ns", "taken_ns", "prepared_ns", "size_bytes"):
         found[field] = np.full(len(rows), NONE)
+    for field in ("exposed_ns", "maker_tid"):
+        found[field] = np.broadcast_to(NONE, len(rows))
     real = main.clock.times_to_session_ns
     found["wait_start_ns"], found["delivered_ns"] = real(asked_ns), real(rows["delivered_ns"])
     found["sent_ns"] = np.where(rows["sent_ns"] == -1, NONE, real(rows["sent_ns"]))
@@ -193,15 +194,18 @@ def _deliveries(rank: Rank, rows: Rows, asked_ns: Times, later_count: Times) -> 
     if pools:
         _join_tasks(found, rows, of_pools, rank)
     for field in ("worker", "pid", "samples", "size_bytes"):
-        found[field][found[field] == -1] = NONE
+        found[field] = np.where(found[field] == -1, NONE, found[field])
     exposed = main.rows(names.EXPOSED_ROW)
-    of_batch = ("iterator", "epoch", "index")
-    at = match(key_of(*(rows[field] for field in of_batch)), key_of(*(exposed[field] for field in of_batch)))
-    found["exposed_ns"][at >= 0] = exposed["exposed_ns"][at[at >= 0]]
+    if len(exposed):
+        by_batch = (
+            key_of(*(each[field] for field in ("iterator", "epoch", "index"))) for each in (rows, exposed)
+        )
+        at = match(*by_batch)
+        found["exposed_ns"] = np.where(at >= 0, exposed["exposed_ns"][at], NONE)
     return found
 
 
-def _sampled(rows: Rows, asked_ns: Times, by_program: npt.NDArray[np.bool_]) -> Times:
+def _sampled(rows: Columns, asked_ns: Times, by_program: npt.NDArray[np.bool_]) -> Times:
     """How long the loop chose samples in each wait: until its fetch began, or the last index was sent in it.
 
     It chooses those of a later batch when it has this one from the workers. There only samplers of the
@@ -217,7 +221,7 @@ def _sampled(rows: Rows, asked_ns: Times, by_program: npt.NDArray[np.bool_]) -> 
     return found
 
 
-def _join(found: dict[str, Times], rows: Rows, worker: Process) -> None:
+def _join(found: dict[str, Times], rows: Columns, worker: Process) -> None:
     """Add when a worker took and prepared each batch that it made, how many samples and bytes it holds."""
     of_worker = np.flatnonzero(rows["pid"] == worker.pid)
     produced = worker.rows(names.PRODUCED_ROW)
@@ -231,7 +235,7 @@ def _join(found: dict[str, Times], rows: Rows, worker: Process) -> None:
     found["samples"][joined], found["size_bytes"][joined] = produced["samples"][made], produced["bytes"][made]
 
 
-def _join_tasks(found: dict[str, Times], rows: Rows, of_pools: npt.NDArray[np.bool_], rank: Rank) -> None:
+def _join_tasks(found: dict[str, Times], rows: Columns, of_pools: npt.NDArray[np.bool_], rank: Rank) -> None:
     """Add when and where the tasks of pools, and the items of queues, were made."""
     made, own = made_of(rank), np.flatnonzero(of_pools)
     pool, main = rows["generation"][own], rank.main
@@ -244,6 +248,8 @@ def _join_tasks(found: dict[str, Times], rows: Rows, of_pools: npt.NDArray[np.bo
     summed = np.flatnonzero(
         of_pools & (rows["index"] >= _CHECKSUMS)
     )  # of pipes: no reader knows an item by it
+    for field in ("index", "pid", "worker", "maker_tid"):
+        found[field] = found[field].copy()
     found["index"][summed] = np.arange(len(summed))
     found["taken_ns"][joined], found["prepared_ns"][joined] = begun_ns, made.prepared_ns[row]
     elsewhere = made.pid[row] != main.pid
@@ -273,7 +279,7 @@ def _begun_with(made: Made, row: Times, asked_ns: Times) -> Times:
     return begun_ns
 
 
-def _passes_of(rows: Rows) -> dict[PassKey, Times]:
+def _passes_of(rows: Columns) -> dict[PassKey, Times]:
     """The rows of the batches of each pass, in order."""
     order = np.lexsort((rows["epoch"], rows["iterator"]))
     iterator, epoch = rows["iterator"][order], rows["epoch"][order]
@@ -283,7 +289,7 @@ def _passes_of(rows: Rows) -> dict[PassKey, Times]:
 
 
 def _pass(
-    start: IteratorStart, rows: Rows, asked_ns: Times, own: Times, end: IteratorEnd | None, main: Process
+    start: IteratorStart, rows: Columns, asked_ns: Times, own: Times, end: IteratorEnd | None, main: Process
 ) -> Pass:
     """Make a pass of which the rows `own` are."""
     real = main.clock.to_session_ns

@@ -7,11 +7,8 @@ Lightning's phases in time: sanity check, training, validation, test, predict.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from iotrace.analysis.intervals import Coverage, Intervals, Times, holding, subtract, union
 from iotrace.analysis.loop.deliveries import PHASES
@@ -21,10 +18,10 @@ from iotrace.analysis.results import PhasesMs
 from iotrace.analysis.table import NONE
 from iotrace.session import names
 from iotrace.session.names import BACKWARD, CLOSURE, FORWARD, FORWARD_NO_GRAD, KIND_TRAINER, OPTIMIZER
+from iotrace.sources.columns import Columns
 from iotrace.sources.records import IteratorStart, TrainerRun
 from iotrace.sources.session import Rank
 
-Spans = npt.NDArray[Any]
 _FEW, _SHARE = 2, 0.05  # of the steps: in so many a backward pass may come without a forward that is seen
 _NO_STEP = "no step is measured"
 _NO_PHASE = "no call of a module, backward pass or optimizer's step was seen on the training thread"
@@ -88,7 +85,7 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
     return StepPhases(PhasesMs(**means_ms, other=other_ms), source, why, known)
 
 
-def _on_device(analysis: RankAnalysis, spans: Spans) -> dict[int, dict[str, int]]:
+def _on_device(analysis: RankAnalysis, spans: Columns) -> dict[int, dict[str, int]]:
     """Give each phase's time on the device, in the measured steps that know all of theirs, by their numbers.
 
     A phase is the time of its calls, less that of the calls in them.
@@ -125,7 +122,7 @@ def _on_device(analysis: RankAnalysis, spans: Spans) -> dict[int, dict[str, int]
     return {number: own for number, own in found.items() if number not in unknown_in}
 
 
-def _exclusive(analysis: RankAnalysis, spans: Spans, trains: bool) -> dict[str, Intervals]:
+def _exclusive(analysis: RankAnalysis, spans: Columns, trains: bool) -> dict[str, Intervals]:
     """Give each instant outside data waits to the innermost phase that holds it.
 
     No phase is recorded in a backward pass, and no forward pass in a forward one. Lightning's `training_step`

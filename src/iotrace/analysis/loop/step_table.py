@@ -10,7 +10,8 @@ import numpy as np
 
 from iotrace.analysis.intervals import Times, ranges
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, Interval
-from iotrace.analysis.table import NONE, Columns, Table, sums
+from iotrace.analysis.table import NONE, Table, sums
+from iotrace.sources.columns import Columns
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -103,6 +104,11 @@ class StepTable(Table[Step]):
     def awaited_by(self) -> Times:
         """The row of the step that awaits each of `awaited`."""
         return ranges(self["first"], self["behind"])[1]
+
+    def summed(self, values: Times) -> Times:
+        """Sum up by step what is said of each of `awaited`."""
+        behind = np.cumsum(self["behind"] - self["first"])
+        return sums(values, np.append(0, behind[:-1])[: len(behind)], behind)
 
     @cached_property
     def duration_ns(self) -> Times:

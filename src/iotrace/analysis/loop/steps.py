@@ -17,8 +17,9 @@ from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun, Pa
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.loop.threads import TrainingThread, training_thread
 from iotrace.analysis.loop.unfed import unfed_evaluations
-from iotrace.analysis.table import NONE, Columns, key_of, match, sums
+from iotrace.analysis.table import NONE, key_of, match, sums
 from iotrace.session import names
+from iotrace.sources.columns import Columns
 from iotrace.sources.session import Rank
 
 _TRAINING = "train"

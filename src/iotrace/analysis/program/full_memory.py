@@ -18,7 +18,6 @@ from iotrace.analysis.host.measured import MeasuredTime, lifelong
 from iotrace.analysis.host.system import devices_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import HostUse, NumaNode, ProcessUse, RankReport, System, total
-from iotrace.analysis.table import taken
 from iotrace.analysis.wait.production import outermost
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.processes import Process
@@ -115,7 +114,7 @@ def slept_for_swap(analysis: RankAnalysis, report: RankReport) -> float:
     slept = whole = 0.0
     for process, own in zip(analysis.rank.processes, back, strict=True):
         spans = process.spans
-        items = taken(spans, outermost(spans, spans["kind"] == KIND_ITEM))
+        items = spans[outermost(spans, spans["kind"] == KIND_ITEM)]
         items = items[(items["start_ns"] >= start_ns) & (items["start_ns"] < end_ns) & (items["cpu_ns"] >= 0)]
         lengths_ns = items["duration_ns"].astype(np.float64)
         whole += float(lengths_ns.sum())

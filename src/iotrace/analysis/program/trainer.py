@@ -11,10 +11,8 @@ import re
 from collections import defaultdict
 from itertools import islice, takewhile
 from math import prod
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, distinct, holding, less_inner
 from iotrace.analysis.loop.deliveries import PHASES, Deliveries, LoaderRun
@@ -34,6 +32,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.table import NONE
 from iotrace.session.names import KIND_TRAINER
 from iotrace.sources import records
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Tick, TrainerRun
 from iotrace.sources.session import Rank
@@ -89,7 +88,7 @@ def parts_of(name: str) -> tuple[str, str, str]:
     return _KINDS[kind], _STATE.sub("", owner), hook
 
 
-def _self_ns(spans: npt.NDArray[Any]) -> Times:
+def _self_ns(spans: Columns) -> Times:
     """The length of each range less those of the ranges directly inside it, of the same thread."""
     own = np.zeros(len(spans), np.int64)
     for tid in distinct(spans["tid"]).tolist():

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, length, less_inner, union
 from iotrace.analysis.wait.production import outermost
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Imports, IteratorStart, Model, StartupStacks
 
@@ -32,7 +33,7 @@ class ImportTable(msgspec.Struct, frozen=True):
     packages that have files, `mounts` the file systems that hold these: their types and where they are.
     """
 
-    rows: npt.NDArray[np.void]
+    rows: Columns
     package: npt.NDArray[np.int64]
     packages: list[str]
     modules: list[str]
@@ -58,7 +59,7 @@ def imports_of(process: Process) -> ImportTable | None:
         files.update({name: path for name, path in record.paths.items() if name not in files})
     if not parts:
         return None
-    rows = np.concatenate(parts)
+    rows = Columns.of(np.concatenate(parts))
     rows["start_ns"] = process.clock.times_to_session_ns(rows["start_ns"].tolist())
     packages, numbers = np.unique([_package(name) for name in modules], return_inverse=True)
     directories = {_package(name): _directory(name, path) for name, path in files.items()}
@@ -68,7 +69,7 @@ def imports_of(process: Process) -> ImportTable | None:
     )
 
 
-def outer_imports(imports: ImportTable, tid: int, end_ns: int) -> npt.NDArray[np.void]:
+def outer_imports(imports: ImportTable, tid: int, end_ns: int) -> Columns:
     """Return the rows of a thread that lie in no other one, of those that began before `end_ns`."""
     rows = imports.rows
     return rows[outermost(rows, (rows["tid"] == tid) & (rows["start_ns"] < end_ns))]
@@ -91,7 +92,7 @@ def imported_ns(process: Process, start_ns: int, end_ns: int, *, needed: bool = 
     return length(union(starts.clip(start_ns, end_ns), ends.clip(start_ns, end_ns)))
 
 
-def own_cpu_ns(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+def own_cpu_ns(rows: Columns) -> npt.NDArray[np.int64]:
     """Return the CPU time of each import of one thread, without the imports in it."""
     return less_inner(rows["start_ns"], rows["start_ns"] + rows["duration_ns"], rows["cpu_ns"])
 

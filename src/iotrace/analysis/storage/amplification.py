@@ -36,6 +36,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.storage.kernel_account import accounts_of_loop
 from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.session.names import KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
+from iotrace.sources.columns import Columns
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
 from iotrace.sources.records import ArrayInfo, Chunked, Mapped
@@ -276,7 +277,7 @@ def given_bytes(rank: Rank, paths: Paths) -> dict[tuple[str, int], int | None]:
     return found
 
 
-def _innermost(spans: npt.NDArray[np.void]) -> npt.NDArray[np.intp]:
+def _innermost(spans: Columns) -> npt.NDArray[np.intp]:
     """Find the rows of the spans that hold no other one of the same thread."""
     ends_ns = spans["start_ns"] + spans["duration_ns"]
     order = np.lexsort((-spans["duration_ns"].astype(np.int64), spans["start_ns"], spans["tid"]))

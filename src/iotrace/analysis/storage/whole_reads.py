@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
+from iotrace.analysis.intervals import grouped
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileGroup, System, WholeReads, total
 from iotrace.analysis.storage.chunks import passes_lived, passes_of
 from iotrace.analysis.storage.directories import group_of
 from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.session.names import KIND_READ_PATH
+from iotrace.sources.columns import Columns
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
 
@@ -130,7 +131,7 @@ def _files(processes: Sequence[Process], paths: Paths) -> dict[str, _File]:
         of_map = (spans["bytes"] < 0) & np.isin(
             spans["name"], [each for each in kinds if kinds[each] == _NUMPY]
         )
-        calls = spans[["file", "name"]][np.isin(spans["name"], [*kinds]) & ~of_map]
+        calls = spans[np.isin(spans["name"], [*kinds]) & ~of_map]
         largest = _largest(spans)
         for (number, kind), count in zip(*_counted(calls), strict=True):
             if number in process.texts:
@@ -141,13 +142,15 @@ def _files(processes: Sequence[Process], paths: Paths) -> dict[str, _File]:
     return found
 
 
-def _counted(calls: npt.NDArray[np.void]) -> tuple[list[tuple[int, int]], list[int]]:
+def _counted(calls: Columns) -> tuple[list[tuple[int, int]], list[int]]:
     """Each pair of a file and a name, and how often it is there."""
-    pairs, counts = np.unique(calls, return_counts=True)
-    return pairs.tolist(), counts.tolist()
+    pairs, counts = np.unique(calls["file"].astype(np.int64) << 32 | calls["name"], return_counts=True)
+    return [(pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist()], counts.tolist()
 
 
-def _largest(spans: npt.NDArray[np.void]) -> dict[int, int]:
+def _largest(spans: Columns) -> dict[int, int]:
     """The most bytes that a call gave of each file."""
-    order = np.lexsort((spans["bytes"], spans["file"]))
-    return dict(zip(spans["file"][order].tolist(), spans["bytes"][order].tolist(), strict=True))
+    files, first, of = grouped(spans["file"])
+    most = spans["bytes"][first]
+    np.maximum.at(most, of, spans["bytes"])
+    return dict(zip(files.tolist(), most.tolist(), strict=True))

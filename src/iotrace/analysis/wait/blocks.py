@@ -39,8 +39,6 @@ def step_blocks(analysis: RankAnalysis, phases_ns: Mapping[str, Times]) -> StepB
         )
     waits = analysis.measured_waits
     step = kept.awaited_by
-    causes = np.zeros((len(kept), len(CAUSES)), np.int64)
-    np.add.at(causes, step, waits.causes)
     totals = {path: read_ns + decode_ns for path, (read_ns, decode_ns, _) in waits.files.totals().items()}
     costliest = sorted(totals, key=lambda path: -totals[path])[:_MOST_FILES]
     cost_ns, of_step = waits.files.read_and_decoded_ns, step[waits.files.owner]
@@ -52,7 +50,7 @@ def step_blocks(analysis: RankAnalysis, phases_ns: Mapping[str, Times]) -> StepB
         steps=size,
         step_ms=lengths_ms,
         wait_ms=means_ms(kept.wait_ns),
-        causes_ms={cause: means_ms(own) for cause, own in zip(CAUSES, causes.T, strict=True)},
+        causes_ms={cause: means_ms(kept.summed(waits.of_cause(cause))) for cause in CAUSES},
         files_ms={path: means_ms(files[path]) for path in costliest},
         phases_ms=phases_ms,
     )

@@ -23,12 +23,12 @@ from iotrace.analysis.intervals import Times, distinct, holding
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import DataWait, HostUse, RankReport, System
-from iotrace.analysis.table import Columns
 from iotrace.analysis.wait.gain_bound import replayed_gain_ms
 from iotrace.analysis.wait.page_faults import holder
-from iotrace.analysis.wait.production import PARTS, READING, columns_of, outermost, outermost_of
-from iotrace.analysis.wait.waits import CAUSES, Waits
+from iotrace.analysis.wait.production import PARTS, READING, outermost, outermost_of
+from iotrace.analysis.wait.waits import Waits
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank
 from iotrace.sources.stolen_time import run_delays
@@ -44,7 +44,7 @@ def cpu_waits(rank: Rank, waits: Waits) -> Floats:
 
     NaN where it is not known.
     """
-    deliveries, found = waits.deliveries, np.full(waits.made.shape, np.nan)
+    deliveries, found = waits.deliveries, np.full(waits.made.shape, np.nan, order="F")
     known = np.flatnonzero(~np.isnan(waits.made[:, 0]) & deliveries.made)
     makers = deliveries.maker(rank.main.pid)[known]
     for process in rank.processes:
@@ -56,7 +56,7 @@ def cpu_waits(rank: Rank, waits: Waits) -> Floats:
 
 def _delays(process: Process, windows: Deliveries, made: Floats) -> Floats:
     """Sum up the run delay of the spans that begin in each window; no part waits longer than it lasts."""
-    found = np.zeros(made.shape)
+    found = np.zeros(made.shape, order="F")
     items, collates = (
         _by_window(own["run_delay_ns"], own, windows)
         for own in (outermost_of(process, KIND_ITEM), outermost_of(process, KIND_COLLATE))
@@ -92,14 +92,12 @@ def cpu_causes_ns(waits: Waits, delays: Floats) -> dict[str, float] | None:
     known = ~np.isnan(delays[:, 0])
     if not known.any():
         return None
-    shares = np.divide(
-        delays, waits.made, out=np.zeros(delays.shape), where=known[:, None] & (waits.made > 0)
-    )
-    return {
-        part: float((waits.causes[:, CAUSES.index(part)] * shares[:, number]).sum())
-        for number, part in enumerate(PARTS)
-        if part != "unknown"
-    }
+    spent_ns = {}
+    for part, own, made in zip(PARTS, delays.T, waits.made.T, strict=True):
+        if part != "unknown":
+            share = np.divide(own, made, out=np.zeros(len(own)), where=known & (made > 0))
+            spent_ns[part] = float((waits.of_cause(part) * share).sum())
+    return spent_ns
 
 
 def with_cpu(wait: DataWait, analysis: RankAnalysis, host: HostUse | None = None) -> DataWait:
@@ -223,13 +221,13 @@ def samples_made(
         windows = windows[np.lexsort((windows["prepared_ns"], windows["taken_ns"]))]
         spans = process.spans
         items = outermost_of(process, kind)
-        items = items.taken((items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0))
+        items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
         if not len(windows) or not len(items):
             continue
-        items = items.taken(holding(windows["taken_ns"], windows["prepared_ns"], items["start_ns"]) >= 0)
+        items = items[holding(windows["taken_ns"], windows["prepared_ns"], items["start_ns"]) >= 0]
         threaded_calls = (spans["kind"] == KIND_READ_PATH) & (spans["run_delay_ns"] < 0)
-        calls = columns_of(spans, outermost(spans, threaded_calls))
-        calls = calls.taken(holder(items, calls["start_ns"], calls["tid"]) >= 0)
+        calls = spans[outermost(spans, threaded_calls)]
+        calls = calls[holder(items, calls["start_ns"], calls["tid"]) >= 0]
         delayed = np.maximum(run_delays(process, calls), 0).sum()
         totals += [
             *(items["duration_ns"].sum(), items["cpu_ns"].sum(), items["run_delay_ns"].sum() + delayed),

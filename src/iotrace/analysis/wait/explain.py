@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import PARTS, compose
 from iotrace.analysis.wait.waits import CAUSES, Floats, Waits, split_waits
 from iotrace.sources.posix_calls import PosixCalls
-from iotrace.sources.processes import Process
+from iotrace.sources.processes import Process, SpansByStart
 from iotrace.sources.session import Rank, Session
 
 _STARTUP, _QUEUED, _SAMPLING, _TRANSPORT, _UNKNOWN = (
@@ -87,24 +88,22 @@ def composed(
     Returns the parts, of shape (deliveries, `PARTS`) in ns, NaN where they are not known; and the files.
     """
     by_pid = {process.pid: process for process in rank.processes}
-    parts, charges = np.full((len(deliveries), len(PARTS)), np.nan), []
+    parts, charges = np.full((len(deliveries), len(PARTS)), np.nan, order="F"), []
     starts, ends, number = _windows(deliveries, held)
     parts[number] = 0.0
-    makers, tids = deliveries.maker(rank.main.pid)[number], deliveries["inline_tid"][number]
-    threads = deliveries["maker_tid"][number]
-    _, first, of = grouped(key_of(makers, tids, threads))
-    for pid, tid, thread, group in sorted(
-        zip(*(column[first].tolist() for column in (makers, tids, threads)), range(len(first)), strict=True)
-    ):
+    threads = (deliveries.maker(rank.main.pid), deliveries["inline_tid"], deliveries["maker_tid"])
+    of, by_thread = _by_thread(number, *threads)
+    for (pid, tid, thread), group in by_thread:
         own = np.flatnonzero(of == group)
         if (starts[own][1:] <= starts[own][:-1]).any():
             own = own[np.lexsort((number[own], ends[own], starts[own]))]
         process = by_pid[pid]
         if tid == NONE and pid not in mapped_by:
             mapped_by[pid] = _mapped_files(session, process)
+        by_start = process.spans_by_start()
         for block in np.split(own, range(_MOST_AT_ONCE, len(own), _MOST_AT_ONCE)):
             window = starts[block], ends[block]
-            near, calls = _near(session, process, int(window[0][0]), int(window[1].max()))
+            near, calls = _near(session, process, by_start, int(window[0][0]), int(window[1].max()))
             if thread != NONE:  # of a pool: its other threads make other batches
                 near = replace(near, spans=near.spans[near.spans["tid"] == thread])
                 calls = calls.where(calls.tid == thread)
@@ -114,12 +113,24 @@ def composed(
                 made = compose_inline(near, calls, session.paths, *window, tid, names=names)
             np.add.at(parts, number[block], made.parts)
             charges.append(made.files.owned_by(number[block]))
+    del starts, ends, number, of
     return parts, FileCosts.of(names, charges)
 
 
-def _near(session: Session, process: Process, start_ns: int, end_ns: int) -> tuple[Process, PosixCalls]:
+def _by_thread(rows: Times, *columns: Times) -> tuple[Times, list[tuple[tuple[int, ...], int]]]:
+    """Group rows by what columns say of them: the group of each, and what they say of each group, sorted."""
+    several = [column[rows] for column in columns if len(column) and (column != column[0]).any()]
+    key = several[0] if len(several) == 1 else key_of(*several) if several else np.zeros(len(rows), np.int64)
+    _, first, of = grouped(key)
+    told = zip(*(column[rows[first]].tolist() for column in columns), strict=True)
+    return of, sorted(zip(told, range(len(first)), strict=True))
+
+
+def _near(
+    session: Session, process: Process, by_start: SpansByStart, start_ns: int, end_ns: int
+) -> tuple[Process, PosixCalls]:
     """Take the spans and the calls of a process that bear on an interval."""
-    spans = process.spans_between(start_ns, end_ns)
+    spans = process.spans[by_start.between(start_ns, end_ns)]
     if len(spans):  # what a span holds counts, also where the span is longer than the interval
         start_ns = min(start_ns, int(spans["start_ns"].min()))
         end_ns = max(end_ns, int(bounds(spans)[1].max()))
@@ -151,26 +162,14 @@ def _windows(
 
 def explained(deliveries: Deliveries, parts: Floats, files: FileCosts, inner: Within | None) -> Waits:
     """Split each wait by what its production was made of, where that is known."""
-    causes = np.zeros((len(deliveries), len(CAUSES)), dtype=np.int64)
+    causes = np.zeros((len(deliveries), len(CAUSES)), dtype=np.int64, order="F")
     if inner is not None:
         np.add.at(causes, inner.of, inner.waits.causes)
-    inside = causes.sum(axis=1)
+    production, transport = np.empty((2, len(deliveries)), np.int64)
+    for first in range(0, len(deliveries), _MOST_AT_ONCE):
+        own = slice(first, first + _MOST_AT_ONCE)
+        production[own], transport[own] = _divide(deliveries[own], parts[own], causes[own])
     known = ~np.isnan(parts[:, 0])
-    startup, queued, production, transport = split_waits(deliveries)
-    production = production - inside
-    sampled = np.clip(np.where(deliveries.known("sampled_ns"), deliveries["sampled_ns"], 0), 0, None)
-    # Once it had the batch, the loop chose samples for its worker; without one, before it made the batch.
-    behind = np.where(known & deliveries.known("sent_ns"), np.minimum(sampled, transport), 0)
-    transport = transport - behind
-    split = split_exactly(np.where(known, production, 0), np.where(known[:, None], parts, 0.0))
-    for cause, part in ((_STARTUP, startup), (_QUEUED, queued), (_TRANSPORT, transport)):
-        causes[:, cause] += np.where(known, part, 0)
-    for cause, part in zip(_OF_PARTS, split.T, strict=True):
-        causes[:, cause] += part
-    causes[:, _UNKNOWN] += np.where(known, production - split.sum(axis=1), deliveries.wait_ns - inside)
-    before = np.clip(sampled - behind, 0, causes[:, _UNKNOWN])
-    causes[:, _SAMPLING] += behind + before
-    causes[:, _UNKNOWN] -= before
     whole = _summed(parts)
     scale = np.divide(production, whole, out=np.zeros(len(whole)), where=known & (whole > 0))
     charges: list[Charges | FileCosts] = [files.scaled(scale)]
@@ -186,6 +185,32 @@ def explained(deliveries: Deliveries, parts: Floats, files: FileCosts, inner: Wi
         seen = known[further.owner]
         charges.append(Charges(further.owner[seen], further.file[seen], further.parts[seen]))
     return Waits(deliveries, causes, FileCosts.of(files.names, charges), parts, files)
+
+
+def _divide(deliveries: Deliveries, parts: Floats, causes: Times) -> tuple[Times, Times]:
+    """Add to `causes`, which has what lies inside of each wait, what the rest of it was.
+
+    Returns how long each waited for its production, and for the batch on its way. A column of `causes` that
+    nothing is added to takes no memory.
+    """
+    known, inside = ~np.isnan(parts[:, 0]), causes.sum(axis=1)
+    startup, queued, production, transport = split_waits(deliveries)
+    production = production - inside
+    sampled = np.clip(np.where(deliveries.known("sampled_ns"), deliveries["sampled_ns"], 0), 0, None)
+    # Once it had the batch, the loop chose samples for its worker; without one, before it made the batch.
+    behind = np.where(known & deliveries.known("sent_ns"), np.minimum(sampled, transport), 0)
+    transport = transport - behind
+    split = split_exactly(np.where(known, production, 0), np.where(known[:, None], parts, 0.0))
+    of_parts = zip(_OF_PARTS, split.T, strict=True)
+    for cause, part in ((_STARTUP, startup), (_QUEUED, queued), (_TRANSPORT, transport), *of_parts):
+        if part.any():
+            causes[:, cause] += np.where(known, part, 0)
+    causes[:, _UNKNOWN] += np.where(known, production - split.sum(axis=1), deliveries.wait_ns - inside)
+    before = np.clip(sampled - behind, 0, causes[:, _UNKNOWN])
+    if (behind + before).any():
+        causes[:, _SAMPLING] += behind + before
+        causes[:, _UNKNOWN] -= before
+    return production, transport
 
 
 def _made_meanwhile(
@@ -230,7 +255,7 @@ def _charged(files: FileCosts, rows: Times, following: Times, shares: Floats) ->
 
 def _summed(columns: Floats) -> Floats:
     """Sum up each row, from left to right."""
-    return np.asarray(np.cumsum(columns, axis=1)[:, -1])
+    return np.asarray(reduce(np.add, columns.T))
 
 
 def hand_over(deliveries: Deliveries, taken: Waits) -> Waits:

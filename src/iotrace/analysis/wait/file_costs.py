@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, distinct, grouped, ranges
 from iotrace.analysis.storage.kernel_account import READS
-from iotrace.analysis.wait.page_faults import Fields, Spans, bounds, holder
+from iotrace.analysis.wait.page_faults import bounds, holder
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
+from iotrace.sources.columns import Columns
 from iotrace.sources.posix_calls import PosixCalls
 
 FILE_PARTS = ("read", "decode", "transform")  # the last: what followed the read of it alone, in an item
@@ -60,11 +61,12 @@ class Charges(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, owner: Times, file: Times, *costs_ns: Floats) -> Charges:
         """Charge `costs_ns`, those of `FILE_PARTS` in order, where the file is known."""
+        known = file >= 0
+        owner, file = owner[known], file[known]
         parts = np.zeros((len(owner), len(FILE_PARTS)))
         for column, costs in enumerate(costs_ns):
-            parts[:, column] = costs
-        known = file >= 0
-        return cls(owner[known], file[known], parts[known])
+            parts[:, column] = costs[known]
+        return cls(owner, file, parts)
 
 
 class FileCosts(msgspec.Struct, frozen=True):
@@ -84,6 +86,9 @@ class FileCosts(msgspec.Struct, frozen=True):
         owner = np.concatenate([none, *(each.owner for each in charges)])
         file = np.concatenate([none, *(each.file for each in charges)])
         parts = np.concatenate([np.empty((0, len(FILE_PARTS))), *(each.parts for each in charges)])
+        if (owner[1:] < owner[:-1]).any():
+            order = np.argsort(owner, kind="stable")
+            owner, file, parts = owner[order], file[order], parts[order]
         key = owner * (len(names.paths) + 1) + file
         if (key[1:] > key[:-1]).all():
             return cls(names, owner, file, parts)  # as they come where each owner pays for one file
@@ -161,9 +166,9 @@ def read_calls(calls: PosixCalls) -> npt.NDArray[np.bool_]:
 
 
 def item_reads(
-    items: Fields,
-    spans: Spans,
-    read_paths: Fields,
+    items: Columns,
+    spans: Columns,
+    read_paths: Columns,
     calls: PosixCalls,
     span_files: dict[int, str],
     call_files: dict[int, str],
@@ -210,14 +215,14 @@ def _within_stores(files: dict[int, str], read_paths: set[str]) -> dict[int, str
     return named
 
 
-def _threads_of_items(items: Fields, tids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _threads_of_items(items: Columns, tids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Count reads of a library's own threads as the item's, where one thread alone makes items."""
     makers = distinct(items["tid"])
     return np.full(len(tids), makers[0]) if len(makers) == 1 else tids
 
 
 def _latest(
-    items: Fields, read_paths: Fields, span_files: dict[int, str], item: Times, starts: Times, file: Times
+    items: Columns, read_paths: Columns, span_files: dict[int, str], item: Times, starts: Times, file: Times
 ) -> Times:
     """Find the file of the last read that began before each read path without a file ended, in its item."""
     found = np.full(len(read_paths), -1, dtype=np.int64)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from iotrace.analysis.intervals import Coverage, Times, distinct, pieces
 from iotrace.analysis.wait.file_costs import FILE_PARTS, FileCosts, FileNames
 from iotrace.analysis.wait.page_faults import bounds
-from iotrace.analysis.wait.production import PARTS, Composition, columns_of, compose, outermost_of
+from iotrace.analysis.wait.production import PARTS, Composition, compose, outermost_of
 from iotrace.session.names import KIND_CALLBACK, KIND_ITEM
 from iotrace.sources.paths import Paths
 from iotrace.sources.posix_calls import PosixCalls
@@ -80,10 +80,10 @@ def _compose_beside(
     if not len(called):
         return None
     tids = distinct(called["tid"])
-    spans = process.spans[np.isin(process.spans["tid"], tids)].copy()
-    spans["kind"][spans["kind"] == KIND_CALLBACK] = KIND_ITEM
+    spans = process.spans[np.isin(process.spans["tid"], tids)]
+    spans = spans.changed(kind=np.where(spans["kind"] == KIND_CALLBACK, KIND_ITEM, spans["kind"]))
     inside = calls.where(np.isin(calls.tid, tids))
-    within = Coverage(*bounds(columns_of(called, np.ones(len(called), np.bool_))))
+    within = Coverage(*bounds(called))
     inside = inside.where(within.within(inside.start_ns, inside.end_ns) > 0)
     made = compose(replace(process, spans=spans), inside, paths, starts, ends, inline=True, names=names)
     # Between two calls of a window nothing ran.

@@ -9,12 +9,12 @@ from iotrace.analysis.intervals import Coverage, Times, distinct, holding
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.hops import maker_key
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.table import Columns
 from iotrace.analysis.wait.chains import makers_of
 from iotrace.analysis.wait.page_faults import bounds
-from iotrace.analysis.wait.production import columns_of, outermost
+from iotrace.analysis.wait.production import outermost
 from iotrace.session import names
 from iotrace.session.names import KIND_READ_PATH
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 
 INTERPRETER, H5PY, FILE = LOCKS = ("interpreter", "h5py", "file")
@@ -69,7 +69,9 @@ def locks_of(analysis: RankAnalysis) -> dict[str, Locked]:
             # What was waited in the making of an item stands at its end, which is the item's.
             start_ns = real(own["start_ns"]) if lock is FILE else real(own["end_ns"]) - 1
             rows[lock].append((process.pid, own["tid"], start_ns, own["waited_ns"]))
-        for number, waited_ns in noted[of_file][["file", "waited_ns"]].tolist():
+        for number, waited_ns in zip(
+            noted[of_file]["file"].tolist(), noted[of_file]["waited_ns"].tolist(), strict=True
+        ):
             path = analysis.session.paths.shown(process.texts.get(number, ""))
             files[path] = files.get(path, 0) + waited_ns
         rows[H5PY].append((process.pid, *_in_h5py(analysis, process)))
@@ -93,7 +95,7 @@ def _in_h5py(analysis: RankAnalysis, process: Process) -> tuple[Times, Times, Ti
     spans = process.spans
     numbers = [number for number, text in process.texts.items() if text.startswith(_H5PY)]
     chosen = (spans["kind"] == KIND_READ_PATH) & np.isin(spans["name"], numbers)
-    reading = columns_of(spans, outermost(spans, chosen))
+    reading = spans[outermost(spans, chosen)]
     if len(distinct(reading["tid"])) < 2:
         none = np.zeros(0, np.int64)
         return none, none, none

@@ -14,7 +14,6 @@ from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import LoopReads
 from iotrace.analysis.storage.io import WRITES
-from iotrace.analysis.table import taken
 from iotrace.analysis.wait.data_wait import file_costs
 from iotrace.analysis.wait.file_costs import read_calls
 from iotrace.analysis.wait.page_faults import bounds
@@ -37,7 +36,7 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
     calls = analysis.session.calls_of(main)
     calls = calls.where((calls.tid == thread.tid) & read_calls(calls))
     own = (main.spans["tid"] == thread.tid) & of_kinds(main.spans, *READING)
-    spans = taken(main.spans, own)
+    spans = main.spans[own]
     starts, ends = (kept["start_ns"], kept["end_ns"]) if unknown else _beside_asks(kept)
     if not unknown:  # most of many steps hold no read
         begin, until = bounds(spans)

@@ -12,20 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Coverage, Intervals, Times, distinct, holding
-from iotrace.analysis.table import Columns
 from iotrace.session.names import KIND_MAPPED
+from iotrace.sources.columns import Columns
 
-Spans = npt.NDArray[np.void]  # of `SPAN_DTYPE`
-Fields = Spans | Columns
 Fractions = npt.NDArray[np.float64]
 
 
-def bounds(spans: Fields) -> Intervals:
+def bounds(spans: Columns) -> Intervals:
     """When each began and ended."""
     return spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
 
 
-def page_faults(items: Fields, read_paths: Fields, posix: Coverage) -> Fractions:
+def page_faults(items: Columns, read_paths: Columns, posix: Coverage) -> Fractions:
     """Find the fraction of each item's own time that was read by page faults.
 
     `items` are disjoint on each thread, and so are `read_paths`. An item's own time is what lies outside
@@ -58,7 +56,7 @@ def _sums(holder: Times, values: Times, count: int) -> Times:
     return sums
 
 
-def holder(items: Fields, span_starts: Times, tids: Times) -> Times:
+def holder(items: Columns, span_starts: Times, tids: Times) -> Times:
     """Find the row of the item inside which each span began, on the same thread; -1 where there is none."""
     found = np.full(len(span_starts), -1, dtype=np.int64)
     for tid in distinct(items["tid"]):
@@ -71,7 +69,7 @@ def holder(items: Fields, span_starts: Times, tids: Times) -> Times:
     return found
 
 
-def touched(spans: Spans, items: Fields) -> tuple[Times, Times, Fractions]:
+def touched(spans: Columns, items: Columns) -> tuple[Times, Times, Fractions]:
     """Find the mapped files that items accessed: the item's row, sorted, the file, its share of the bytes."""
     mapped = spans[(spans["kind"] == KIND_MAPPED) & (spans["file"] >= 0) & (spans["bytes"] > 0)]
     item = holder(items, mapped["start_ns"], mapped["tid"])

@@ -18,10 +18,10 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Coverage, Intervals, Shares, Times, distinct, pieces, ranges
-from iotrace.analysis.table import Columns, taken
 from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames, item_reads
-from iotrace.analysis.wait.page_faults import Fractions, Spans, bounds, page_faults, touched
+from iotrace.analysis.wait.page_faults import Fractions, bounds, page_faults, touched
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
+from iotrace.sources.columns import Columns
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.paths import Paths
 from iotrace.sources.posix_calls import PosixCalls
@@ -70,7 +70,7 @@ def compose(
     """
     names = names or FileNames()
     if not inline and (holds := _holds_a_window(process.spans, starts, ends)).any():
-        process = replace(process, spans=taken(process.spans, ~holds))
+        process = replace(process, spans=process.spans[~holds])
     spans = process.spans
     posix = Coverage(calls.start_ns, calls.end_ns)
     # A copy out of a memory map (by a list of indices) reads inside the access: a read path of its own.
@@ -78,8 +78,8 @@ def compose(
     layers = [posix]
     for layer in (
         bounds(read_paths),
-        _first_to_last(*bounds(columns_of(spans, spans["kind"] == KIND_ITEM)), starts, ends),
-        bounds(columns_of(spans, spans["kind"] == KIND_COLLATE)),
+        _first_to_last(*bounds(spans[spans["kind"] == KIND_ITEM]), starts, ends),
+        bounds(spans[spans["kind"] == KIND_COLLATE]),
     ):
         covered = layers[-1]
         layers.append(
@@ -94,7 +94,7 @@ def compose(
     files = np.where(reads.latest >= 0, reads.latest, names.of(read_paths["file"], shown))
     # What a library decodes on threads of its own, inside its call that has the file, is that call's.
     inside = _inside_others(read_paths, files >= 0) & ~np.isin(read_paths["tid"], items["tid"])
-    read_paths, files = read_paths.taken(~inside), files[~inside]
+    read_paths, files = read_paths[~inside], files[~inside]
     made = Composition(starts, ends, parts, FileCosts.of(names, []))
     _, held = stdio.nested(calls)  # calls inside one of stdio are that one's time
     own_calls = calls.where(~held) if held.any() else calls
@@ -107,7 +107,7 @@ def compose(
     return replace(made, files=FileCosts.of(names, charges))
 
 
-def _holds_a_window(spans: Spans, starts: Times, ends: Times) -> npt.NDArray[np.bool_]:
+def _holds_a_window(spans: Columns, starts: Times, ends: Times) -> npt.NDArray[np.bool_]:
     """Mark the items that hold a whole window: of a source that wraps the loader whose windows these are."""
     begin, end = bounds(spans)
     first = np.searchsorted(starts, begin)
@@ -130,26 +130,20 @@ def _first_to_last(item_starts: Times, item_ends: Times, starts: Times, ends: Ti
     return first[made], last[made]
 
 
-def of_kinds(spans: Spans, *kinds: int) -> npt.NDArray[np.bool_]:
+def of_kinds(spans: Columns, *kinds: int) -> npt.NDArray[np.bool_]:
     """Mark the spans of some kinds; ``np.isin`` takes several times as long for few."""
     marks: npt.NDArray[np.bool_] = np.logical_or.reduce([spans["kind"] == kind for kind in kinds])
     return marks
-
-
-def columns_of(spans: Spans, chosen: npt.NDArray[np.bool_]) -> Columns:
-    """Take the marked spans: of each the fields alone that are asked for."""
-    rows = np.flatnonzero(chosen)
-    return Columns(len(rows), {}, [spans], rows)
 
 
 def outermost_of(process: Process, *kinds: int) -> Columns:
     """Take its spans of some kinds that are not inside another one of these on the same thread."""
     if kinds not in process.outermost:
         process.outermost[kinds] = outermost(process.spans, of_kinds(process.spans, *kinds))
-    return columns_of(process.spans, process.outermost[kinds])
+    return process.spans[process.outermost[kinds]]
 
 
-def outermost(spans: Spans, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def outermost(spans: Columns, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Mark the chosen spans that are not inside another chosen one of the same thread."""
     rows = np.flatnonzero(chosen)
     keep = np.zeros(len(spans), dtype=np.bool_)
@@ -211,7 +205,7 @@ def _of_decoding(
 
 def _of_faults(
     made: Composition,
-    spans: Spans,
+    spans: Columns,
     items: Columns,
     read_paths: Columns,
     layers: list[Coverage],

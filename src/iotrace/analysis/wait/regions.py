@@ -11,6 +11,7 @@ import numpy.typing as npt
 from iotrace.analysis.intervals import Coverage
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.results import RegionResult
+from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import outermost
 from iotrace.analysis.wait.waits import Waits
@@ -29,11 +30,11 @@ class _Region(msgspec.Struct):
 
 def regions_of(rank: Rank, steps: int, waits: Waits) -> list[RegionResult]:
     """Sum up the regions of a rank's processes, longest first; `waits` are those of the measured `steps`."""
-    waits = waits[waits.deliveries.made]
-    makers = waits.deliveries.maker(rank.main.pid)
+    makers = np.where(waits.deliveries.made, waits.deliveries.maker(rank.main.pid), NONE)
     found: dict[str, _Region] = defaultdict(_Region)
     for process in rank.processes:
-        _add(process, waits[makers == process.pid], found)
+        if (process.spans["kind"] == KIND_REGION).any():
+            _add(process, waits[makers == process.pid], found)
     results = [
         RegionResult(
             name=name,

@@ -103,7 +103,7 @@ def visits_of(
     made = analysis.produced_by(process.pid)
     made = made[made["loader"] == (-1 if analysis.source is None else analysis.source.number)]
     made = made[np.lexsort((made["prepared_ns"], made["taken_ns"]))]
-    items = items.taken(holding(made["taken_ns"], made["prepared_ns"], items["start_ns"]) >= 0)
+    items = items[holding(made["taken_ns"], made["prepared_ns"], items["start_ns"]) >= 0]
     own, spans, shown = (
         analysis.session.calls_of(process),
         outermost_of(process, *READING),

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from posixpath import dirname
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,11 +22,12 @@ from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import StageCost
-from iotrace.analysis.table import NONE, Columns
+from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.page_faults import bounds, holder
-from iotrace.analysis.wait.production import READING, blocked_fraction, columns_of, of_kinds, outermost
+from iotrace.analysis.wait.production import READING, blocked_fraction, of_kinds, outermost
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 from iotrace.sources.stolen_time import run_delays
 
@@ -62,7 +64,7 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
         spans, made = process.spans, _productions(analysis, process)
         inside = _held_by(made, spans["start_ns"]) >= 0
         items, reading, collating = (
-            columns_of(spans, outermost(spans, inside & of_kinds(spans, *kinds)))
+            spans[outermost(spans, inside & of_kinds(spans, *kinds))]
             for kinds in ((KIND_ITEM,), READING, (KIND_COLLATE,))
         )
         if not len(items):
@@ -79,7 +81,7 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
     quiet = None
     if telemetry is not None:
         quiet = quiet_seconds(analysis.session, analysis.rank.main, telemetry)
-    found = [cost for own in parts.values() for cost in _by_file(own, files.paths, samples, quiet)]
+    found = [cost for key in [*parts] for cost in _by_file(parts.pop(key), files.paths, samples, quiet)]
     return sorted(found, key=lambda cost: -cost.per_sample * cost.mean_ms)
 
 
@@ -118,7 +120,16 @@ def _of_samples(
     in_calls = posix.within(*bounds(reading))
     blocked = blocked_fraction(reading, in_calls, run_delays(process, reading))
     read_ns = np.asarray(in_calls + blocked * (reading["duration_ns"] - in_calls), np.float64)
-    yield _each_sample("read", "wall", reading["start_ns"], read_ns, file, item, samples)
+    # What one sample cost in one file; outside of samples each time stands alone.
+    alone = np.arange(len(item)) + (item.max(initial=0) + 1)
+    _, first, of = grouped(np.where(item >= 0, item, alone) * (file.max(initial=0) + 2) + file + 1)
+    made = np.append(samples, 1.0)[item[first]]  # -1, outside of samples: the last
+    at_ns, file = reading["start_ns"][first], file[first]
+
+    def summed(values: npt.NDArray[Any]) -> Costs:
+        return np.bincount(of, values, len(first)).astype(np.float64)
+
+    yield _Part("read", "wall", at_ns, summed(read_ns) / made, file, made)
     held = item >= 0
     if (items["cpu_ns"] >= 0).all() and (reading["cpu_ns"] >= 0).all():
         clock, decode_ns = "cpu", _on_cpu_outside(reading, in_calls)
@@ -128,7 +139,10 @@ def _of_samples(
         outside = reading["duration_ns"] - in_calls
         rest_ns = items["duration_ns"] - posix.within(*bounds(items))
         rest_ns = rest_ns - np.bincount(item[held], outside[held], len(items))
-    yield _each_sample("decode", clock, reading["start_ns"], decode_ns, file, item, samples, reading["bytes"])
+    # A call that opens a file returns nothing that has a size, beside those that read it.
+    known, sizes = summed(reading["bytes"] >= 0) > 0, summed(np.maximum(reading["bytes"], 0))
+    decoded_bytes = np.where(known, sizes / made, np.nan)
+    yield _Part("decode", clock, at_ns, summed(decode_ns) / made, file, made, decoded_bytes)
     yield _alone("transform", clock, items, np.maximum(rest_ns, 0.0), samples)
 
 
@@ -136,7 +150,8 @@ def _of_batches(collating: Columns) -> Iterator[_Part]:
     if len(collating):
         timed = bool((collating["cpu_ns"] >= 0).all())
         cost_ns = collating["cpu_ns" if timed else "duration_ns"].astype(np.float64)
-        yield _alone("collate", "cpu" if timed else "wall", collating, cost_ns, np.ones(len(collating)))
+        one = np.broadcast_to(1.0, len(collating))
+        yield _alone("collate", "cpu" if timed else "wall", collating, cost_ns, one)
 
 
 def _on_cpu_outside(spans: Columns, in_calls: Times) -> Costs:
@@ -147,33 +162,8 @@ def _on_cpu_outside(spans: Columns, in_calls: Times) -> Costs:
 
 
 def _alone(stage: str, clock: str, spans: Columns, cost_ns: Costs, samples: Costs) -> _Part:
-    no_file = np.full(len(spans), -1, dtype=np.int64)
+    no_file = np.broadcast_to(-1, len(spans))
     return _Part(stage, clock, spans["start_ns"], cost_ns / samples, no_file, samples)
-
-
-def _each_sample(
-    stage: str,
-    clock: str,
-    at_ns: Times,
-    cost_ns: Costs,
-    file: Times,
-    item: Times,
-    samples: Costs,
-    result_bytes: Times | None = None,
-) -> _Part:
-    """Sum up what one sample cost in one file; outside of samples each time stands alone."""
-    alone = np.arange(len(item)) + (item.max(initial=0) + 1)
-    key = np.where(item >= 0, item, alone) * (file.max(initial=0) + 2) + file + 1
-    _, first, of = grouped(key)
-    made = np.append(samples, 1.0)[item[first]]  # -1, outside of samples: the last
-    summed = np.bincount(of, cost_ns, len(first)) / made
-    decoded_bytes = None
-    if result_bytes is not None:
-        # A call that opens a file returns nothing that has a size, beside those that read it.
-        known = np.bincount(of, result_bytes >= 0, len(first)) > 0
-        summed_bytes = np.bincount(of, np.maximum(result_bytes, 0), len(first))
-        decoded_bytes = np.where(known, summed_bytes / made, np.nan)
-    return _Part(stage, clock, at_ns[first], summed, file[first], made, decoded_bytes)
 
 
 def _by_file(

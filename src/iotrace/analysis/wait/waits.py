@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery
-from iotrace.analysis.table import BLOCK, Index
 from iotrace.analysis.wait.file_costs import FileCosts, FileNames
 from iotrace.analysis.wait.production import PARTS
+from iotrace.sources.columns import BLOCK, Index
 
 CAUSES = ("startup", "queued", "read", "decode", "transform", "collate", "sampling", "transport", "unknown")
 

@@ -20,6 +20,7 @@ from iotrace.session import names
 from iotrace.session.reading import open_regular
 from iotrace.sources.clocks.anchors import AnchorSource
 from iotrace.sources.clocks.session_clock import Clock
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import (
     End,
@@ -32,7 +33,7 @@ from iotrace.sources.records import (
     Tick,
     Worker,
 )
-from iotrace.sources.rows import DTYPES, TIME_FIELDS, Columns, decode_lines, divided, joined, line_ns
+from iotrace.sources.rows import TIME_FIELDS, decode_lines, divided, joined, line_ns
 from iotrace.sources.samples import (
     SAMPLE_DTYPE,
     GpuRecord,
@@ -224,15 +225,15 @@ class LiveProcess:
         """Give up the frequent records, and the rows, made before `before_ns` of CLOCK_MONOTONIC."""
         old = [isinstance(each, _FREQUENT) and _made_ns(each) < before_ns for each in self.records]
         kept = {
-            kind: rows[rows[field] >= before_ns]
+            kind: rows[rows[field] >= before_ns].whole()
             for kind, rows in self.arrays.items()
             if (field := TIME_FIELDS[kind]) is not None
         }
         self.whole = self.whole and not any(old) and all(len(kept[of]) == len(self.arrays[of]) for of in kept)
-        batches = kept.get(names.BATCH_ROW, np.empty(0, DTYPES[names.BATCH_ROW]))
+        batches = kept.get(names.BATCH_ROW, Columns(0, {"iterator": 0}))
         exposed = self.arrays.get(names.EXPOSED_ROW)
         if exposed is not None:  # one of a batch at most, and recorded after it
-            kept[names.EXPOSED_ROW] = exposed[max(0, len(exposed) - len(batches)) :]
+            kept[names.EXPOSED_ROW] = exposed[max(0, len(exposed) - len(batches)) :].whole()
         self.arrays = kept
         starts = [record for record in self.records if isinstance(record, IteratorStart)]
         earlier = [start for start in starts if start.mono_ns < before_ns]
@@ -243,14 +244,14 @@ class LiveProcess:
             if not is_old and not (isinstance(record, IteratorStart) and record.iterator in forgotten)
         ]
 
-    def spans(self, clock: Clock, since_ns: int) -> tuple[npt.NDArray[Any], int]:
+    def spans(self, clock: Clock, since_ns: int) -> tuple[Columns, int]:
         """Read the spans that ended since `since_ns`, in the session's time; from when on all are known."""
         rows, reached = last_rows(
             self._directory / names.SPANS, SPAN_DTYPE, since_ns - clock.offset_ns, _MOST_SPAN_BYTES
         )
         rows["start_ns"] = clock.times_to_session_ns(rows["start_ns"])
         known = reached or not len(rows)
-        return rows, since_ns if known else int(rows["start_ns"][0] + rows["duration_ns"][0])
+        return Columns.of(rows), since_ns if known else int(rows["start_ns"][0] + rows["duration_ns"][0])
 
 
 SAMPLED_NS = 10_000_000_000  # samples so old are read, from the newest one on

@@ -21,13 +21,14 @@ from iotrace.session.reading import entries
 from iotrace.session.recorded import directories_of
 from iotrace.sources.clocks.anchors import Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock
+from iotrace.sources.columns import Columns
 from iotrace.sources.dftracer.call_reader import CallTable, Index
 from iotrace.sources.dftracer.lines import LineReader, pool_of
 from iotrace.sources.live.process import LiveProcess, LiveSidecar, Tail
 from iotrace.sources.live.recorded import Known, LiveRecorded, NewestCalls
 from iotrace.sources.paths import Paths
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
-from iotrace.sources.processes import SPAN_DTYPE, Process
+from iotrace.sources.processes import Process
 from iotrace.sources.records import Identity, OwnLog
 from iotrace.sources.session import Rank, Session, is_data_file
 from iotrace.sources.stolen_time import add_stolen_time
@@ -151,7 +152,7 @@ def _of_stamp(clock: Clock, stamp_ns: int) -> int:
 
 _MOST_NAMES = 65_536
 _FIRST_RECORDS = 3
-_NO_SPANS = np.empty(0, dtype=SPAN_DTYPE)
+_NO_SPANS = Columns(0, dict.fromkeys(names.SPAN_FIELDS, 0))
 _NO_CALLS = CallTable().calls([], None)
 
 
