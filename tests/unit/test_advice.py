@@ -478,10 +478,18 @@ def test_a_gain_is_that_of_the_replay() -> None:
         assert item.gain_ms_per_step == gain_ms
     # What would win less than 5 % of the step is no advice, whatever is charged for it.
     assert recommend([facts("decode", unmade_fraction=0.0, gains_ms={"files": 4.0}, **tables)]) == []
-    # Smaller images spare the transform that makes them smaller, too.
+    # Smaller images may spare the transform that makes them smaller, too.
     made = {"causes_ms": {"decode": 50.0, "transform": 30.0}, "made_ms": 45.0}
-    found = recommend([facts("decode", unmade_fraction=0.0, gains_ms=gains, **made, **images)])
-    assert [item.gain_ms_per_step for item in found if item.id == "decode-bound"] == [45.0]
+    most = {"most_ms": {"files": 42.0, "files and transform": 48.0, "transform": 20.0}}
+    found = recommend([facts("decode", unmade_fraction=0.0, gains_ms=gains, **made, **images, **most)])
+    bounds = {item.id: (item.gain_ms_per_step, item.most_ms_per_step) for item in found}
+    assert bounds["decode-bound"] == (40.0, 48.0)
+    (item,) = recommend([facts("decode", unmade_fraction=0.0, gains_ms=gains, **chunked)])
+    assert item.most_ms_per_step is None  # not replayed: all of the wait may go
+    # Two workers that no longer take turns make batches in half of the time.
+    turns = {"asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True)}
+    (item,) = recommend([facts("transform", unmade_fraction=0.0, gains_ms={"transform": 48.0}, **turns)])
+    assert (item.gain_ms_per_step, item.most_ms_per_step) == (24.0, None)
     (item,) = recommend([facts("startup", unmade_fraction=0.0, epochs=3, restart_ms=7.0)])
     assert item.gain_ms_per_step == 57.0
 

@@ -8,13 +8,15 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.intervals import split_exactly
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.rules.facts.loader import LoaderFacts
-from iotrace.analysis.wait.gain_bound import gain_ms, saved_ns
+from iotrace.analysis.wait.data_wait import QUICKER
+from iotrace.analysis.wait.gain_bound import FILES, RESIZED, Replayed, saved_ns
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import CAUSES, Explained, Waits
 from iotrace.sources.records import IteratorStart
@@ -124,6 +126,12 @@ def drawn(draw: random.Random, **known: Any) -> Work:
 SEEDS = range(200)
 
 
+def replayed(waits: Waits, delays_ns: npt.NDArray[np.float64] | None = None) -> Replayed:
+    """All batches are measured, each in a step of its own."""
+    known_ns = np.zeros(len(waits)) if delays_ns is None else delays_ns
+    return Replayed(waits, np.arange(len(waits)), len(waits), known_ns)
+
+
 @pytest.mark.parametrize("cause", ["read", "decode", "transform", "collate", "transport", "queued"])
 def test_no_stage_that_is_gone_saves_more_than_its_bound(cause: str) -> None:
     won_something = exact = 0
@@ -138,7 +146,7 @@ def test_no_stage_that_is_gone_saves_more_than_its_bound(cause: str) -> None:
             part = PARTS.index(cause)
             without = {"parts": [[*own[:part], 0, *own[part + 1 :]] for own in work.parts]}
         won_ms = (end - simulate(replace(work, **without))[1]) / len(deliveries) / MS
-        bound_ms = gain_ms(waits, np.arange(len(waits)), len(waits), cause)
+        bound_ms = replayed(waits).gain_ms(cause)
         assert won_ms <= bound_ms + 1e-6, seed
         assert bound_ms <= sum(wait.delivery.wait_ns for wait in waits) / len(waits) / MS + 1e-6
         won_something += won_ms > 0.1
@@ -154,9 +162,40 @@ def test_no_file_that_costs_nothing_saves_more_than_its_bound() -> None:
         gone = [[*(own[:2] if index % 3 else (0, 0)), *own[2:]] for index, own in enumerate(work.parts)]
         won_ms = (end - simulate(replace(work, parts=gone))[1]) / len(deliveries) / MS
         waits = explained(work, deliveries)
-        of_file = gain_ms(waits, np.arange(len(waits)), len(waits), "files:0.h5")
+        of_file = replayed(waits).gain_ms("files:0.h5")
         assert won_ms <= of_file + 1e-6, seed
-        assert of_file <= gain_ms(waits, np.arange(len(waits)), len(waits), "files") + 1e-6
+        assert of_file <= replayed(waits).gain_ms(FILES) + 1e-6
+
+
+@pytest.mark.parametrize("gone", ["decode", "transform", FILES, RESIZED])
+def test_no_loader_whose_rest_gets_quicker_saves_more_than_the_most(gone: str) -> None:
+    parts = {FILES: ("read", "decode"), RESIZED: ("read", "decode", "transform")}.get(gone, (gone,))
+    spared = {PARTS.index(part) for part in parts}
+    for seed in SEEDS:
+        draw = random.Random(seed)
+        work = drawn(draw)
+        deliveries, end = simulate(work)
+        queued = draw.choice([0.0, 0.3, 0.9])  # of each part: a wait for a CPU, of which nothing is left
+        quicker = (1 - queued) * (1 - draw.choice([0.0, QUICKER]))
+        left = [
+            [0 if number in spared else int(part * quicker) + 1 for number, part in enumerate(own)]
+            for own in work.parts
+        ]
+        sooner = [int(draw.random() * each) for each in work.transport]  # the interpreter's lock is free
+        won_ms = (end - simulate(replace(work, parts=left, transport=sooner))[1]) / len(deliveries) / MS
+        whole_ns = np.array([float(sum(own)) for own in work.parts])
+        found = replayed(explained(work, deliveries), queued * whole_ns)
+        most_ms = found.most_ms(gone)
+        assert most_ms is not None
+        assert won_ms <= most_ms + 1e-6, seed
+        assert most_ms >= found.gain_ms(gone) - 1e-6
+
+
+def test_nothing_is_bounded_where_nobody_counted_the_waits_for_a_cpu() -> None:
+    work = drawn(random.Random(1))
+    waits = explained(work, simulate(work)[0])
+    assert replayed(waits, np.full(len(waits), np.nan)).most_ms("decode") is None
+    assert replayed(waits, np.zeros(len(waits))).most_ms("decode") is not None
 
 
 def test_what_is_left_as_it_was_saves_nothing() -> None:

@@ -45,7 +45,7 @@ from iotrace.trying.results import (
 )
 from iotrace.trying.serving import given, write_table
 from iotrace.trying.trial import Trying
-from iotrace.trying.words import text_of
+from iotrace.trying.words import text_of, told_text
 from tests.support.results import unknown
 
 _WORKERS = Fix(
@@ -119,9 +119,19 @@ def test_what_lies_between_steps_is_measured_where_the_fix_saves_it() -> None:
 
 def test_what_was_told_is_a_bound_or_an_interval() -> None:
     assert told_of([_WORKERS]) == Told(low=None, high=2.0)
-    told = told_of([replace(_WORKERS, at_most=False, gain_interval_ms=[20.0, 60.0])])
+    predicted = replace(_WORKERS, at_most=False, gain_interval_ms=[20.0, 60.0], most_ms_per_step=60.0)
+    told = told_of([predicted])
     assert told is not None
     assert (told.low, told.high) == (pytest.approx(1.25), pytest.approx(2.5))
+    assert told_text(told) == "1.2 to 2.5x"
+    bound = told_of([replace(_WORKERS, most_ms_per_step=75.0)])
+    assert bound == Told(low=2.0, high=pytest.approx(4.0), about=True)
+    assert bound is not None
+    assert told_text(bound) == "about 2.0x, at most 4.0x"
+    unbounded = told_of([replace(predicted, most_ms_per_step=None)])
+    assert unbounded == Told(low=2.0, high=None, about=True)
+    assert unbounded is not None
+    assert told_text(unbounded) == "about 2.0x, perhaps more"
     assert told_of([_WORKERS, _WORKERS]) is None
     assert told_of([replace(_WORKERS, speedup=None)]) is None
 

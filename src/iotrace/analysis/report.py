@@ -21,6 +21,7 @@ from iotrace.analysis.loop.lockstep import lockstep_of
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.rank_loop import RankLoop, rank_loop_of
 from iotrace.analysis.loop.step_phases import step_phases
+from iotrace.analysis.loop.thread_cpu import thread_cpu
 from iotrace.analysis.program.full_memory import with_nodes, with_swap
 from iotrace.analysis.program.trainer import models_of, snapshots_of, speed_of
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
@@ -198,7 +199,22 @@ def _steps(analysis: RankAnalysis) -> Steps:
         per_update = loop.thread.rounds.steps_to_an_update(starts_ns, int(ends_ns[-1]))
     if loop.primary is not None and len(kept):
         batches = int((kept.awaited["loader"] == loop.primary.number).sum()) / len(kept)
-    return replace(found, per_update=per_update, batches=batches)
+    cpu_ms, delay_ms = _thread_ms(analysis, found.mean_ms)
+    return replace(
+        found, per_update=per_update, batches=batches, thread_cpu_ms=cpu_ms, thread_run_delay_ms=delay_ms
+    )
+
+
+def _thread_ms(analysis: RankAnalysis, step_ms: float | None) -> tuple[float | None, float | None]:
+    """What of a step the training thread computed, and waited for a CPU."""
+    kept = analysis.kept
+    if not len(kept) or not step_ms:
+        return None, None
+    begin, end = int(kept["start_ns"][0]), int(kept["end_ns"][-1])
+    account = thread_cpu(analysis, begin, end)
+    shares = (each and each / (end - begin) for each in (account.cpu_ns, account.run_delay_ns))
+    cpu_ms, delay_ms = (None if share is None else share * step_ms for share in shares)
+    return cpu_ms, delay_ms
 
 
 def _rank(analysis: RankAnalysis) -> RankReport:

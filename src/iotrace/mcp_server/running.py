@@ -129,7 +129,11 @@ def _trial(target: Path) -> r.TrialFound | None:
     if found is None:
         return None
     gain, told = found.gain, found.told
-    kind = AT_MOST if told is None or told.low is None else PREDICTED
+    kind = (
+        PREDICTED
+        if told is not None and (told.high is None or not told.about) and told.low is not None
+        else AT_MOST
+    )
     return r.TrialFound(
         proven=found.proven,
         kind=found.kind,
@@ -137,7 +141,7 @@ def _trial(target: Path) -> r.TrialFound | None:
         text=recorded(found.text),
         why=maybe(found.why),
         faster=None if gain is None else number_of(gain.median, _TIMES, interval=[gain.low, gain.high]),
-        told=None if told is None else number_of(told.high, _TIMES, kind),
+        told=None if told is None else number_of(told.low if told.high is None else told.high, _TIMES, kind),
         settings={each.parameter: each.after for each in found.settings},
         data=[
             r.CopyOfData(path=recorded(each.path), copy=recorded(each.new_path), how=each.how)

@@ -263,13 +263,15 @@ def _trust(found: FoundTrust) -> r.Trust:
 
 
 def _fix(number: int, fix: Fix) -> r.FixRow:
-    kind = AT_MOST if fix.at_most else PREDICTED
+    kind, gain_ms, speedup = PREDICTED, fix.gain_ms_per_step, fix.speedup
+    if fix.at_most:
+        kind, gain_ms, speedup = AT_MOST, fix.bound_ms, fix.most_speedup
     return r.FixRow(
         number=number,
         rule=fix.code,
         text=recorded(fix.text, 160),
-        gain=number_of(fix.gain_ms_per_step, "ms per step", kind, fix.gain_interval_ms),
-        speedup=number_of(fix.speedup, "times as fast", kind),
+        gain=number_of(gain_ms, "ms per step", kind, fix.gain_interval_ms),
+        speedup=number_of(speedup, "times as fast", kind),
         command=maybe(fix.command),
         settings=fix.change.settings if fix.change is not None else {},
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from iotrace.analysis.results import (
     ACCOUNT_NAMES,
+    MOST_FACTOR,
     Account,
     Failure,
     Fix,
@@ -19,7 +21,7 @@ from iotrace.analysis.results import (
 from iotrace.analysis.rules.startup import OWN_START, SLOW_IMPORTS
 from iotrace.units import counted, duration, milliseconds, percent, shared_out, size
 
-_WORTH_A_FACTOR, _MOST_FACTOR = 1.05, 10.0  # a speedup below is told in ms, one above as a share of the step
+_WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
 _ACCUMULATED = 1.5  # micro-batches: less is an update that is left out now and then
 _LEAST_MS = 0.05  # what is shown as 0.0
 _MOST_GROUPS = 2
@@ -42,23 +44,34 @@ _PART_NAMES = {
 
 
 def gain_text(fix: Fix) -> str:
-    """What a fix gains: as predicted, with its interval; else the whole wait that it is about, a bound.
+    """What a fix gains: of a setting as predicted, with its interval; else about, and at most.
 
-    A prediction is a bound, too, where it is of a cause that is gone: nobody knows what a fix leaves of it.
-    Where other programs make it vague, its interval says more.
-    Where the compute gets shorter with the wait, the wait is no sharp bound.
+    What a fix leaves of its cause nobody knows.
     """
-    if fix.gain_ms_per_step is None:
+    gain_ms, most_ms = fix.gain_ms_per_step, fix.bound_ms
+    if gain_ms is None:
         return ""
-    if fix.gain_interval_ms is not None and (not fix.at_most or fix.is_vague):
-        return _predicted_text(fix, fix.gain_ms_per_step, fix.gain_interval_ms)
-    most, most_ms = fix.most_speedup, fix.most_ms_per_step or fix.gain_ms_per_step
-    is_factor = most is not None and most >= _WORTH_A_FACTOR
-    told = f"{most:.1f}x faster" if is_factor else f"{milliseconds(most_ms)} a step"
-    if most is not None and most > _MOST_FACTOR:  # nobody meets such a factor
-        told = f"{percent(1 - 1 / most)} of a step"
-    is_bound = fix.at_most and fix.gain_interval_ms is None
-    return f"at most {told}" if is_bound else f"at most about {told}"
+    if fix.gain_interval_ms is not None and fix.is_predicted:
+        return _predicted_text(fix, gain_ms, fix.gain_interval_ms)
+    about, most = fix.told
+    if most is not None and most >= _WORTH_A_FACTOR:
+        told = _share(most) if most > MOST_FACTOR else f"{_up(most):.1f}x faster"
+        is_small = about is None or about < _WORTH_A_FACTOR
+        return f"at most {told}" if is_small else f"about {about:.1f}x, at most {told}"
+    if about is not None and about >= _WORTH_A_FACTOR:
+        return f"about {_share(about) if about > MOST_FACTOR else f'{about:.1f}x faster'}, perhaps more"
+    if most_ms is None:
+        return f"about {milliseconds(gain_ms)} a step, perhaps more"
+    return f"at most {milliseconds(most_ms)} a step"
+
+
+def _share(factor: float) -> str:
+    return f"{percent(1 - 1 / factor)} of a step"
+
+
+def _up(factor: float) -> float:
+    """Round a bound up to what is shown of it."""
+    return math.ceil(10 * factor - 1e-6) / 10
 
 
 def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> str:
@@ -66,7 +79,7 @@ def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> s
     if fix.speedup is None or fix.speedup < _WORTH_A_FACTOR:
         return f"saves {milliseconds(gain_ms)} a step ({low_ms:.1f} to {high_ms:.1f})"
     step_ms = gain_ms / (1 - 1 / fix.speedup)
-    if fix.speedup > _MOST_FACTOR:
+    if fix.speedup > MOST_FACTOR:
         low, high = (f"{100 * max(each, 0.0) / step_ms:.0f}" for each in interval_ms)
         return f"saves {percent(gain_ms / step_ms)} of a step ({low} to {high})"
     low, high = (f"{step_ms / max(step_ms - each, 0.01 * step_ms):.1f}" for each in (low_ms, high_ms))

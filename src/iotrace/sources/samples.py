@@ -57,6 +57,7 @@ class SamplerRecord(SidecarRecord, tag="sampler"):
     boot_id: str = ""
     calibration: str = ""
     cpus_online: Int | None = None
+    shared_cores: bool | None = None
     mounts: list[tuple[str, str]] = []  # where, and the type; of several at one point the last counts
     nodes: list[NumaNode] = []
 

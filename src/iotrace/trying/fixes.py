@@ -126,10 +126,9 @@ def told_of(fixes: Sequence[Fix]) -> Told | None:
     if len(fixes) > 1 or fix.speedup is None or fix.gain_ms_per_step is None:
         return None
     interval_ms = fix.gain_interval_ms
-    if interval_ms is None or fix.speedup <= 1 or (fix.at_most and not fix.is_vague):
-        return Told(
-            low=None, high=fix.most_speedup or fix.speedup, about=not fix.at_most or interval_ms is not None
-        )
+    if interval_ms is None or fix.speedup <= 1 or not fix.is_predicted:
+        about, most = fix.told
+        return Told(low=about, high=most, about=about is not None)
     step_ms = fix.gain_ms_per_step / (1 - 1 / fix.speedup)
     low, high = (step_ms / max(step_ms - each, 0.01 * step_ms) for each in interval_ms)
     return Told(low=low, high=high)

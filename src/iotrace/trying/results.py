@@ -50,11 +50,11 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """What the report told before: an interval of how many times as fast, or (`low` is None) a bound.
 
-    `about`: nobody knows a sharp bound, as the compute may get shorter with the wait.
+    `about`: `low` is with all else as it was, and no bound; `high` is None where nothing bounds it.
     """
 
     low: float | None
-    high: float
+    high: float | None
     about: bool = False
 
 

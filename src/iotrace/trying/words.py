@@ -36,9 +36,12 @@ def said_of(trial: Trial) -> str:
 
 def told_text(told: Told) -> str:
     """What the report told of the gain."""
-    if told.low is None:
-        return f"at most {'about ' if told.about else ''}{times(told.high)}x"
-    return f"{times(told.low)} to {times(told.high)}x"
+    low, high = (None if each is None else f"{times(each)}x" for each in (told.low, told.high))
+    if low is None:
+        return f"at most {high}"
+    if high is None:
+        return f"about {low}, perhaps more"
+    return f"about {low}, at most {high}" if told.about else f"{low.removesuffix('x')} to {high}"
 
 
 def times(ratio: float) -> str:

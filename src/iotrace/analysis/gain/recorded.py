@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from iotrace.analysis.gain.pipeline import Epoch, Floats, Pipeline
 from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun, Pass
+from iotrace.analysis.loop.thread_cpu import thread_cpu
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import System
 from iotrace.analysis.table import key_of, match
@@ -327,30 +328,12 @@ def _training_thread(
     process_ns = float(np.interp(end, times, cpu) - np.interp(begin, times, cpu))
     if inline_cpu_ns is not None:
         process_ns -= float(inline_cpu_ns[between].sum())
-    thread_ns, delay_ns = _of_rounds(analysis, begin, end)
+    account = thread_cpu(analysis, begin, end)
+    thread_ns, delay_ns = account.cpu_ns, account.run_delay_ns or 0.0
     if thread_ns is None or inline_cpu_ns is not None:
         thread_ns = min(process_ns, whole)
-    delayed = min(0.9, max(0.0, delay_ns) / whole)
+    delayed = min(0.9, delay_ns / whole)
     free = whole * (1 - delayed)
     on_cpu = min(1.0, max(0.0, thread_ns) / free)
     threads = max(1.0, process_ns / thread_ns) if thread_ns > 0.05 * whole else 1.0
     return _Share(delayed, on_cpu, threads)
-
-
-def _of_rounds(analysis: RankAnalysis, begin: int, end: int) -> tuple[float | None, float]:
-    """The CPU time of the thread that trains in ``[begin, end)`` and its waits for a CPU; None: not known."""
-    main, thread = analysis.rank.main, analysis.loop.thread
-    if thread is None:
-        return None, 0.0
-    rounds = main.rows(names.ROUND_ROW)
-    rows = np.flatnonzero(rounds["tid"] == thread.tid)
-    times: Times = main.clock.times_to_session_ns(rounds["mono_ns"][rows])
-    rows = rows[(times >= begin) & (times < end)]
-    if len(rows) < FEWEST:
-        return None, 0.0
-    inside = rounds[rows[[0, -1]]]
-    length = float(inside["mono_ns"][-1] - inside["mono_ns"][0])
-    scale = (end - begin) / length if length > 0 else 0.0
-    cpu = float(inside["cpu_ns"][-1] - inside["cpu_ns"][0])
-    delay = float(max(0, inside["run_delay_ns"][-1]) - max(0, inside["run_delay_ns"][0]))
-    return cpu * scale, max(0.0, delay) * scale

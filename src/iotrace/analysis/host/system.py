@@ -55,6 +55,7 @@ def system_of(session: Session, rank: Rank, kept: StepTable) -> System:
         host=None if telemetry is None else _host(session, rank.main, telemetry, time),
         cpus_usable=None if telemetry is None else telemetry.host.cpus or None,
         cpus_online=None if telemetry is None else telemetry.sampler.cpus_online,
+        shared_cores=None if telemetry is None else telemetry.sampler.shared_cores,
     )
 
 

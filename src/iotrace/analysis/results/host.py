@@ -170,6 +170,7 @@ class System(ReportPart, frozen=True, kw_only=True):
     host: Annotated[HostUse | None, figure("the host of these, over the measured time", null="the host was not sampled")] = None
     cpus_usable: Annotated[list[int] | None, figure("the CPUs that the launch may use", null="without a sidecar")] = None
     cpus_online: Annotated[int | None, figure("how many the host has", null="without a sidecar")] = None
+    shared_cores: Annotated[bool | None, figure("whether CPUs share cores (SMT, hyper-threads)", null="the kernel does not say")] = None
     numa_nodes: Annotated[list[NumaNode] | None, figure("the host's nodes", null="they are hidden")] = None
 
 

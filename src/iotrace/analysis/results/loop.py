@@ -47,6 +47,10 @@ class Steps(ReportPart, frozen=True, kw_only=True):
         float | None, figure("steps begun from one step of the busiest optimizer to the next, on average", null="fewer than two optimizer steps were seen")
     ] = None
     batches: Annotated[float | None, figure("of the loop's loader, delivered to a measured step, on average", null="no loader, or no measured step")] = None
+    thread_cpu_ms: Annotated[float | None, figure("CPU time of the training thread, mean per measured step", null="fewer than 4 are counted")] = None
+    thread_run_delay_ms: Annotated[
+        float | None, figure("the same: it was ready to run, but had no CPU (schedstat)", null="the kernel does not count it, or fewer than 4 are counted")
+    ] = None
 
 
 class PhasesMs(ReportPart, frozen=True, kw_only=True):
@@ -336,9 +340,8 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
     ms_per_sample: Annotated[float, figure("time of a sample with these files", said="ms", place=-3)]
     of_ms_per_sample: Annotated[float, figure("time of a sample", said="of ms", place=-2)]
     wait_ms: Annotated[float, figure("the data wait charged to it, per step", "ms", said="wait", place=-1)]
-    gain_ms: Annotated[float | None, figure("what a step loses without it, a bound by replay", "ms per step", null="the loader is no DataLoader in order")] = (
-        None
-    )
+    gain_ms: Annotated[float | None, figure("what a step loses without it, by replay", "ms per step", null="the loader is no DataLoader in order")] = None
+    most_ms: Annotated[float | None, figure("the same at most, where what is left gets quicker", "ms per step", null="it is not known")] = None
 
 
 class StepBlocks(ReportPart, frozen=True, kw_only=True):

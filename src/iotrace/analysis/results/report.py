@@ -49,24 +49,25 @@ class Change(ReportPart, frozen=True, kw_only=True):
     paths: Annotated[list[str], figure("that data: files, stores, or a directory of files")] = msgspec.field(default_factory=list)
 
 
-_WIDE = 0.25  # of a step
 _LEAST = 0.01  # of a step, which no change makes shorter
+_NEAR = 1.1  # times what a change gains with all else as it was: a bound that says it all
+MOST_FACTOR = 10.0  # nobody meets a larger one
 
 
 class Fix(ReportPart, frozen=True, kw_only=True):
-    """A change to make; its gain is an upper bound, or where `gain_interval_ms` is known a prediction.
+    """A change to make; its gain is what goes with its cause, or where `gain_interval_ms` is known a prediction.
 
     Gains of several do not add up.
     """
 
     id: Annotated[str, figure("its name, by which others refer to it")]
     text: Annotated[str, figure("the change, in short; a sentence with its evidence is in `recommendations`")]
-    gain_ms_per_step: Annotated[float | None, figure("an upper bound of what the change saves; of waits no more than `exposed_ms`", null="unknown")] = None
+    gain_ms_per_step: Annotated[float | None, figure("what the change saves, all else as it was; of waits no more than `exposed_ms`", null="unknown")] = None
     speedup: Annotated[float | None, figure("step / (step - gain)", null="the gain is unknown")] = None
-    at_most: Annotated[bool, figure("whether the gain is a bound")] = True
-    gain_interval_ms: Annotated[list[float] | None, figure("the 95 % interval of a gain that is predicted", null="it is a bound")] = None
+    at_most: Annotated[bool, figure("whether `most_ms_per_step` is all that is sure: nobody knows what the change leaves")] = True
+    gain_interval_ms: Annotated[list[float] | None, figure("the interval of a gain that is predicted, up to the most", null="it is not predicted")] = None
     most_ms_per_step: Annotated[
-        float | None, figure("the upper end of that interval; else the gain, with [what the compute waits for a CPU](#verdict)", null="the gain is unknown")
+        float | None, figure("what it saves at most, where [what is left gets quicker](#gains)", null="the gain is unknown, or nothing bounds it")
     ] = None
     cost_ms_per_step: Annotated[float | None, figure("the wait that the fix's own cause, or file, costs now", null="no replay says what ends with it")] = None
     code: Annotated[str | None, figure("the rule that says so: `iotrace explain CODE`", null="no rule does")] = None
@@ -74,22 +75,38 @@ class Fix(ReportPart, frozen=True, kw_only=True):
     change: Annotated[Change | None, figure("the same, for programs", null="the program has to be edited")] = None
 
     @property
-    def is_vague(self) -> bool:
-        """Whether the interval of its gain is so wide that its middle alone would mislead."""
-        gain_ms, interval_ms, speedup = self.gain_ms_per_step or 0.0, self.gain_interval_ms, self.speedup
-        if interval_ms is None or speedup is None or speedup <= 1:
-            return False
-        step_ms = gain_ms / (1 - 1 / speedup)
-        return interval_ms[1] - interval_ms[0] >= _WIDE * step_ms
+    def is_predicted(self) -> bool:
+        """Whether an interval says what it gains: of a setting, of which nothing is left to be guessed."""
+        return self.gain_interval_ms is not None and not self.at_most and self.bound_ms is not None
+
+    @property
+    def bound_ms(self) -> float | None:
+        """What it saves at most, ms per step; in older reports the gain itself is a bound."""
+        if self.most_ms_per_step is None and self.at_most:
+            return self.gain_ms_per_step
+        return self.most_ms_per_step
 
     @property
     def most_speedup(self) -> float | None:
-        """How many times as fast a step is at most; None: the gain, or the step, is unknown."""
-        gain_ms, most_ms, speedup = self.gain_ms_per_step, self.most_ms_per_step, self.speedup
-        if gain_ms is None or most_ms is None or speedup is None or speedup <= 1:
+        """How many times as fast a step is at most; None: nothing bounds it, or the gain is unknown."""
+        gain_ms, most_ms, speedup = self.gain_ms_per_step, self.bound_ms, self.speedup
+        if gain_ms is None or most_ms is None or speedup is None:
+            return None
+        if speedup <= 1:
             return speedup
         step_ms = gain_ms / (1 - 1 / speedup)
         return step_ms / max(step_ms - most_ms, _LEAST * step_ms)
+
+    @property
+    def told(self) -> tuple[float | None, float | None]:
+        """Of a gain that the change may not reach: how many times as fast about, and at most, is told.
+
+        A bound that is near stands alone; one that nobody meets is none.
+        """
+        about, most = self.speedup, self.most_speedup
+        if about is None or (most is not None and (most < _NEAR * about or about > MOST_FACTOR)):
+            return None, most
+        return about, None if most is None or most > MOST_FACTOR else most
 
 
 OK, CAUTION, BAD = "ok", "caution", "bad"
@@ -272,13 +289,14 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
 
 
 class Recommendation(ReportPart, frozen=True, kw_only=True):
-    """Advice; its gain is an upper bound, or where `gain_interval_ms` is known a prediction."""
+    """Advice; its gain is what goes with its cause, or where `gain_interval_ms` is known a prediction."""
 
     id: Annotated[str, figure("`<cause>-bound`, or another id of the tables below")]
     severity: Annotated[str, figure("`high` where the cause is above 20 % of the mean step, else `medium`")]
     text: Annotated[str, figure("a sentence with the remedy; where the loop waits for several loaders it names the one")]
     evidence: Annotated[dict[str, float], figure("the figures that it rests on, by name; `loader`: its id, where the loop waits for several")]
-    gain_ms_per_step: Annotated[float | None, figure("an upper bound of what the change saves, see gains")] = None
+    gain_ms_per_step: Annotated[float | None, figure("what the change saves, all else as it was, see gains")] = None
+    most_ms_per_step: Annotated[float | None, figure("what of the data wait goes with it at most, see gains", null="all of it may")] = None
     remedy: Annotated[str, figure("the change, in short")] = ""
     fix: Annotated[str | None, figure("the `id` of that fix in `verdict`")] = None
     rank: Annotated[int | None, figure("the rank that it is about", null="in older reports")] = None

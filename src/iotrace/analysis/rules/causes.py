@@ -11,7 +11,7 @@ from iotrace.analysis.results import Change, Evidence, FileGroup, cost_of_file_m
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.model import Finding
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
-from iotrace.analysis.wait.gain_bound import FILES
+from iotrace.analysis.wait.gain_bound import FILES, RESIZED
 from iotrace.analysis.wait.production import PARTS
 
 MOSTLY = (
@@ -20,20 +20,20 @@ MOSTLY = (
 _HIGH_PERCENT = 20.0
 
 
-RESIZED = "files and transform"  # what smaller images spare at most
-
-
 class Remedy(msgspec.Struct, frozen=True):
     """A change: in short, and as a sentence with its evidence.
 
-    `gone` is what it spares at most, as `LoaderFacts.gains_ms` names it; empty: its cause. Without `gains` it
-    only shows more; `tries`: it may gain nothing. `command` makes it; `change` is what `iotrace try` does.
+    `gone` is what it spares, as `LoaderFacts.gains_ms` names it; empty: its cause. `most` is that with what
+    it may spare, too; empty: no more. `left` is the share of it that is left. Without `gains` it only shows
+    more; `tries`: it may gain nothing. `command` makes it; `change` is what `iotrace try` does.
     `spares_work`: less is read or decoded.
     """
 
     short: str
     text: str
     gone: str = ""
+    most: str = ""
+    left: float = 0.0
     gains: bool = True
     tries: bool = False
     spares_work: bool = False
@@ -75,6 +75,7 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
             **remedy.evidence,
         },
         gain_ms=gain_ms if remedy.gains else None,
+        most_ms=_most_ms(facts, cause, remedy, gain_ms) if remedy.gains else None,
         command=remedy.command,
         change=remedy.change,
         cost_ms=_spared_ms(facts, cause, remedy),
@@ -151,7 +152,16 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     making_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)
     if replayed_ms is None and cause in PARTS and facts.made_ms is not None and making_ms:
         replayed_ms = facts.made_ms * min(1.0, _charged_ms(facts, cause, remedy) / making_ms)
-    return min(facts.bound_ms, facts.wait_ms if replayed_ms is None else replayed_ms)
+    return (1 - remedy.left) * min(facts.bound_ms, facts.wait_ms if replayed_ms is None else replayed_ms)
+
+
+def _most_ms(facts: LoaderFacts, cause: str, remedy: Remedy, gain_ms: float) -> float | None:
+    """What of the wait goes with a change at most; None: all of it may."""
+    if cause == "startup":  # measured beside the waits
+        return gain_ms
+    if cause == "sampling":
+        return facts.bound_ms
+    return facts.most_ms.get(remedy.most or remedy.gone or cause)
 
 
 def _spared_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float | None:
@@ -183,8 +193,10 @@ def _row_of(facts: LoaderFacts, cause: str, remedy: Remedy) -> str:
         "startup": "persistent_workers=True",
         "queued": f"prefetch_factor={2 * (facts.about.prefetch_factor or 0)}",
     }
-    # The model's workers are as slow in their first samples, kept or not.
-    return "" if cause == "startup" and facts.first_samples_ms else remedy.gone or knobs.get(cause, cause)
+    # The model's workers are as slow in their first samples, kept or not; and there all of a cause is gone.
+    if remedy.left or (cause == "startup" and facts.first_samples_ms):
+        return ""
+    return remedy.gone or knobs.get(cause, cause)
 
 
 def costly(facts: LoaderFacts, cause: str) -> FileFacts | None:

@@ -21,7 +21,6 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.rules.causes import (
     MOSTLY,
-    RESIZED,
     Remedy,
     costliest,
     costly,
@@ -30,7 +29,7 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
-from iotrace.analysis.wait.gain_bound import FILES
+from iotrace.analysis.wait.gain_bound import FILES, RESIZED
 from iotrace.units import counted, digits, size
 
 _SMALL_READ = 64 << 10
@@ -180,7 +179,7 @@ def _faster_reads(facts: LoaderFacts) -> Remedy | None:
             found.append(Remedy(f"store {name} in larger chunks", text, gone))
         elif piece < _SMALL_READ and formats and formats <= _ANY_PIECE:
             text = f"read it in larger pieces ({size(piece)} each now)"
-            found.append(Remedy(f"read {name} in larger pieces", text, gone))
+            found.append(Remedy(f"read {name} in larger pieces", text, gone, RESIZED))
     read_bytes = sum(each.read_bytes or 0 for each in facts.files)
     per_step = read_bytes / facts.batches * facts.batches_per_step if facts.batches else 0.0
     if facts.storage_bytes and per_step and facts.storage_bytes >= _FROM_STORAGE * per_step:
@@ -264,12 +263,12 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     for known, what, how, text in _STORE_AS:
         if formats and formats <= known:
             spared = "" if formats == {".npz"} else gone  # an array that is not compressed is read, too
-            if formats <= _IMAGES and gone == FILES:
-                spared = RESIZED  # nobody sees how much of the transform makes images smaller
             short = f"store {what if target is None else name} {how}"
-            return Remedy(short, text + _the_few(target), spared, change=_unpacked(facts, target, formats))
+            change = _unpacked(facts, target, formats)
+            # Nobody sees how much of the transform makes images smaller, or numbers of texts.
+            return Remedy(short, text + _the_few(target), spared, RESIZED, change=change)
     text = "decode it once, ahead of training, and keep the result where there is room"
-    return Remedy("decode once, ahead of training; keep the result", text, FILES)
+    return Remedy("decode once, ahead of training; keep the result", text, FILES, RESIZED)
 
 
 def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set[str]) -> Remedy | None:
@@ -294,7 +293,9 @@ def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set
     text = f"read {one} once and keep it (functools.cache, or in the dataset's __init__): {times}"
     if found.given_bytes is not None:
         text += f"; {size(found.given_bytes)} held in each process that reads"
-    return Remedy(f"read {one} once and keep it", text, gone, spares_work=True, evidence=evidence)
+    # What is kept may be what the transform made of it.
+    short = f"read {one} once and keep it"
+    return Remedy(short, text, gone, RESIZED, spares_work=True, evidence=evidence)
 
 
 def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
@@ -309,7 +310,7 @@ def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
     name, gone = name_of(most.path), "" if cause == "transform" else f"{FILES}:{most.path}"
     text = f"{name} is opened {most.opens} times for {made:.0f} samples: open it once in each worker"
     evidence: Evidence = {"opens": float(most.opens)}
-    return Remedy(f"keep {name} open: each sample opens it", text, gone, evidence=evidence)
+    return Remedy(f"keep {name} open: each sample opens it", text, gone, RESIZED, evidence=evidence)
 
 
 def _spared(array: ChunkedArray) -> int:
@@ -342,7 +343,8 @@ def _regrouped(found: RowGroups | None, name: str, gone: str) -> Remedy | None:
             f" then {size(found.predicted_bytes)}, {size(each)} held by each process that reads it)"
         )
         what = "them" if name == "the files" else "it"
-        return Remedy(f"read {name} once and keep {what}", text, gone, spares_work=True, evidence=evidence)
+        short = f"read {name} once and keep {what}"
+        return Remedy(short, text, gone, RESIZED, spares_work=True, evidence=evidence)
     if found.suggested_rows is None:
         return None
     rows = counted(found.suggested_rows, "row")

@@ -72,8 +72,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     `text` is what was seen, `why` why it matters, `remedy` the change in short, `how` the same as a sentence
     with its evidence, `change` what of it can be carried out without an edit of the program.
-    `cost_ms` is what it costs now, `gain_ms` what the change saves: at most, or as `gain`, a row of the
-    rank's gains, predicts within `gain_interval_ms`. A main cause is most of the wait. `tries`: the
+    `cost_ms` is what it costs now, `gain_ms` what the change saves where all else takes what it took, or as
+    `gain`, a row of the rank's gains, predicts within `gain_interval_ms`. `most_ms` is what of the data wait
+    goes with it at most; None: all of it. A main cause is most of the wait. `tries`: the
     change may gain nothing. `spares_work`: it makes less to do, where others only do it faster. Findings
     of the rules that `silences` names are dropped. Those of one scope come in the order of their codes;
     with a `place` where that code would.
@@ -88,6 +89,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence = {}
     cost_ms: float | None = None
     gain_ms: float | None = None
+    most_ms: float | None = None
     gain: str | None = None
     gain_interval_ms: list[float] | None = None
     level: str = "high"
@@ -274,6 +276,7 @@ def _recommendation(found: Finding, rank: int | None) -> Recommendation:
         text=found.advice,
         evidence={"wait_ms": found.cost_ms or 0.0} if rule.scope == "rank" else _figures(found.evidence),
         gain_ms_per_step=found.gain_ms,
+        most_ms_per_step=found.most_ms,
         remedy=found.remedy,
         fix=rule.id if found.loader is None else f"{rule.id}:{found.loader}",
         rank=rank,
@@ -288,6 +291,11 @@ def _recommendation(found: Finding, rank: int | None) -> Recommendation:
 
 def _figures(evidence: Evidence) -> dict[str, float]:
     return {name: value for name, value in evidence.items() if isinstance(value, int | float)}
+
+
+def frees_cpus(item: Recommendation) -> bool:
+    """Whether advice makes less to do, so that what is left gets quicker; else others only do it sooner."""
+    return item.code is None or rule_of(item.code).turn in (OUTSIDE, THE_CAUSE)
 
 
 def saves_wait(item: Recommendation) -> bool:

@@ -72,6 +72,7 @@ def repeated_work(
                 evidence=_evidence(work),
                 cost_ms=work.wait_ms,
                 gain_ms=work.gain_ms,
+                most_ms=work.most_ms,
                 is_main_cause=is_main_cause,
                 spares_work=True,
                 silences=("IO101", "IO102", "IO103") if work.kind == DECODING else ("IO101", "IO103"),

@@ -24,6 +24,7 @@ from iotrace.analysis.rules.facts.making import LongSamples, Making
 from iotrace.analysis.rules.files import opened_again
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
 from iotrace.analysis.rules.sources import fetched_row_by_row
+from iotrace.analysis.wait.gain_bound import RESIZED
 from iotrace.units import counted, percent, size
 
 _TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
@@ -88,6 +89,7 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
                 f"its thread sleeps in {percent(min(1.0, asleep / share))} of that, and workers make samples "
                 "in turns: find what they wait for (a lock, a server that serves one at a time), and hold it "
                 "for less",
+                left=1 / max(1, facts.about.workers),
             )
         if facts.about.pool and facts.about.workers and not facts.about.fed_by:
             pool = f"{facts.about.pool}, which has {facts.about.workers}"
@@ -121,11 +123,13 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
             f"make samples of {facts.about.dataset} ahead of training",
             f"{item} is code of a library: do what is not random in it once, ahead of training, and store "
             "the result",
+            most=RESIZED,
         )
     on_device = ", or run it on the accelerator" if facts.accelerated else ""
     return Remedy(
         f"precompute or vectorise {item or 'the transform'}",
         f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}",
+        most=RESIZED,  # what was made ahead is neither read nor decoded as before
     )
 
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import (
     BAD,
-    GONE,
     Culprit,
     FileCost,
     FileGroup,
@@ -23,8 +22,8 @@ from iotrace.analysis.results import (
     Trust,
     cost_of_file_ms,
 )
-from iotrace.analysis.rules.model import rule_of, saves_wait
 from iotrace.analysis.verdict.device import each_step
+from iotrace.analysis.verdict.gains import gain_of
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT, bound_fraction, device_waits
 from iotrace.units import percent
 
@@ -57,7 +56,7 @@ def ready_text(rank: RankReport) -> str | None:
     """Say that batches lie ready, where that was seen."""
     primary, wait = rank.primary, rank.data_wait
     most_ms = wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms
-    gain = f"a faster loader saves at most {most_ms:.1f} ms a step"
+    gain = f"a faster loader ends at most {most_ms:.1f} ms of wait a step"
     if device_waits(wait) and 100 * (wait.raw_wait_fraction or 0.0) >= MODERATELY_PERCENT:
         return f"the loop waits {wait.raw_ms:.1f} ms, but the device has work meanwhile: {gain}"
     device = rank.accelerator
@@ -174,9 +173,6 @@ def _most_awaited(rank: RankReport) -> LoaderResult | None:
     return next(awaited, rank.primary)
 
 
-_HELD_UP = 0.1  # of the step without the gain: where a bound would be wrong by as much
-
-
 def fixes_of(
     recommendations: Sequence[Recommendation],
     ranks: Sequence[RankReport],
@@ -201,71 +197,20 @@ def fixes_of(
 
 
 def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: str) -> Fix:
-    gain_ms = item.gain_ms_per_step
-    is_of_run = item.code is not None and rule_of(item.code).of_run and rank.account is not None
-    step_ms = rank.account.step_ms if is_of_run and rank.account is not None else rank.steps.mean_ms
-    # Ending and starting workers takes time outside the wait, too; so do writing and what idles the device.
-    if gain_ms is not None and saves_wait(item) and rank.data_wait.exposed_ms is not None:
-        # The device works through the rest of the wait: only its idle time can be won.
-        gain_ms = min(gain_ms, rank.data_wait.exposed_ms)
-    speedup = None if gain_ms is None or not step_ms or gain_ms >= step_ms else step_ms / (step_ms - gain_ms)
-    interval_ms, delay_ms = item.gain_interval_ms, _delay_ms(rank)
-    most_ms: float | None = gain_ms
-    if interval_ms is not None:
-        at_most = any(row.id == item.gain and row.change == GONE for row in rank.gain)
-        most_ms = _no_more_than_waits(item, rank, interval_ms, delay_ms)
-        interval_ms = [interval_ms[0], most_ms]
-    else:
-        at_most = not (competes(rank) or _matters(rank, delay_ms, gain_ms))
-        if gain_ms is not None and not at_most:
-            most_ms = gain_ms + _of_compute(rank) * delay_ms
+    gain = gain_of(item, rank)
     return Fix(
         id=item.fix or item.id,
         text=of_loader + item.remedy + _of_another(item, rank, cause),
-        gain_ms_per_step=gain_ms,
-        speedup=speedup,
-        at_most=at_most,
-        gain_interval_ms=interval_ms,
-        most_ms_per_step=most_ms,
+        gain_ms_per_step=gain.gain_ms,
+        speedup=gain.speedup,
+        at_most=gain.at_most,
+        gain_interval_ms=gain.interval_ms,
+        most_ms_per_step=gain.most_ms,
         cost_ms_per_step=item.cost_ms_per_step,
         code=item.code,
         command=item.command,
         change=item.change,
     )
-
-
-def _delay_ms(rank: RankReport) -> float:
-    """How long a step of a training on the CPU waits for one beside its workers: cheaper ones shorten it.
-
-    0: it is not known.
-    """
-    if not trains_beside_workers(rank):
-        return 0.0
-    main = next((each for each in rank.system.processes if each.role == "main"), None)
-    return (0.0 if main is None else main.run_delay_pct_mean or 0.0) / 100 * (rank.steps.mean_ms or 0.0)
-
-
-def _matters(rank: RankReport, delay_ms: float, gain_ms: float | None) -> bool:
-    """Whether the compute waited for a CPU so long that a bound without it would be wrong."""
-    return delay_ms > 0 and delay_ms >= _HELD_UP * ((rank.steps.mean_ms or 0.0) - (gain_ms or 0.0))
-
-
-def _of_compute(rank: RankReport) -> float:
-    """The share of a step that is no wait for data."""
-    return 1 - (rank.data_wait.raw_wait_fraction or 0.0)
-
-
-def _no_more_than_waits(
-    item: Recommendation, rank: RankReport, interval_ms: Sequence[float], delay_ms: float
-) -> float:
-    """Return the upper end of a prediction: of the data wait no more than all of it goes.
-
-    What the compute waited for a CPU may go with it.
-    """
-    wait_ms = rank.data_wait.raw_ms
-    if wait_ms is None or not saves_wait(item) or (competes(rank) and not delay_ms):
-        return interval_ms[1]
-    return max(interval_ms[0], min(interval_ms[1], wait_ms + _of_compute(rank) * delay_ms))
 
 
 def _of_another(item: Recommendation, rank: RankReport, cause: str | None) -> str:

@@ -23,7 +23,8 @@ from iotrace.analysis.intervals import Times, distinct, holding
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import DataWait, HostUse, RankReport, System
-from iotrace.analysis.wait.gain_bound import replayed_gain_ms
+from iotrace.analysis.wait.data_wait import quicker_by
+from iotrace.analysis.wait.gain_bound import Replayed, replayed_gain_ms
 from iotrace.analysis.wait.page_faults import holder
 from iotrace.analysis.wait.production import PARTS, READING, outermost, outermost_of
 from iotrace.analysis.wait.waits import Waits
@@ -116,6 +117,15 @@ def with_cpu(wait: DataWait, analysis: RankAnalysis, host: HostUse | None = None
     )
 
 
+def replayed(analysis: RankAnalysis, run: LoaderRun) -> Replayed:
+    """Get the batches of a loader ready for replays without a part of their making."""
+    explained, awaited = analysis.explained(run), analysis.kept.awaited
+    measured = distinct(awaited["number"][awaited["loader"] == run.number])
+    delays_ns = cpu_waits(analysis.rank, explained).sum(axis=1)
+    shared = None if analysis.telemetry is None else analysis.telemetry.sampler.shared_cores
+    return Replayed(explained, measured, len(analysis.kept), delays_ns, quicker_by(shared))
+
+
 def queueing_ms(analysis: RankAnalysis, transport: bool = True) -> float | None:
     """Bound, by a replay, what a step's wait loses where no maker of its batches queues for a CPU.
 
@@ -124,11 +134,9 @@ def queueing_ms(analysis: RankAnalysis, transport: bool = True) -> float | None:
     primary = analysis.primary
     if primary is None or primary.description.wrapped or primary.description.in_order is False:
         return None
-    explained = analysis.explained(primary)
-    awaited = analysis.kept.awaited
-    measured = distinct(awaited["number"][awaited["loader"] == primary.number])
-    less = np.nan_to_num(cpu_waits(analysis.rank, explained).sum(axis=1))
-    return replayed_gain_ms(explained.deliveries, measured, len(analysis.kept), less, transport)
+    replay = replayed(analysis, primary)
+    less = np.nan_to_num(replay.delays_ns)
+    return replayed_gain_ms(replay.waits.deliveries, replay.measured, replay.steps, less, transport)
 
 
 LIBRARY_THREADS = 2.0  # for each CPU that the workers may use

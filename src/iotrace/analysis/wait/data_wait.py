@@ -103,6 +103,16 @@ def is_of_the_loader(
     return (1 - handing_over) * wait_percent >= KEPT_UP_PERCENT
 
 
+# What is left may be quicker by so much once others compute less: CPUs share caches, memory and clocks, and
+# perhaps a core each two.
+QUICKER, QUICKER_ON_SHARED_CORES = 0.25, 0.5
+
+
+def quicker_by(shared_cores: bool | None) -> float:
+    """Return by what share computing may get quicker at most once other CPUs have less to do."""
+    return QUICKER if shared_cores is False else QUICKER_ON_SHARED_CORES
+
+
 def device_waits(wait: DataWait) -> bool:
     """Whether `bound_fraction` is the accelerator's, not the loop's."""
     return wait.stall_fraction is not None and wait.exposed_source != "cpu"

@@ -2,63 +2,108 @@
 
 The pipeline is that of a DataLoader in order: a worker makes its batches one after the other, each once its
 index was sent, and the consumer sends an index with each batch that it takes. All else takes as long as it
-took, and a batch that comes to lie ready is handed over at once: what is saved is an upper bound.
+took, and a batch that comes to lie ready is handed over at once. That is no upper bound: what is left gets
+quicker, too, once it has the CPUs to itself. The bound is replayed without any wait for a CPU.
 """
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.table import key_of
+from iotrace.analysis.wait.data_wait import QUICKER
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.waits import Waits
 
 FILES = "files"
-
+RESIZED = "files and transform"  # what data that is stored as samples need it spares at most
 
 # So many batches are replayed, at most: each depends on those before.
 MOST = 20_000
+Floats = npt.NDArray[np.float64]
 
 
-def gain_ms(waits: Waits, measured: Times, steps: int, gone: str) -> float:
-    """Bound, by a replay of all batches, what a measured step loses without `gone`: a name in `gains_ms`.
+class Replayed(msgspec.Struct, frozen=True):
+    """The waits for a loader's batches, and what a measured step loses of them without some of the making.
 
     `measured` are the numbers of the batches that the measured `steps` await. Of more than `MOST` the first
-    are replayed, and stand for the others.
+    are replayed, and stand for the others. `delays_ns`, of shape (batches,), is what of each batch's making
+    was a wait for a CPU; NaN where it is not known.
     """
-    own = waits.between(0, min(MOST, len(waits)))
-    less: npt.NDArray[np.float64] = np.zeros(len(own))
-    of_files, _, path = gone.partition(":")
-    if path:
-        costs = own.made_files
-        of_path = costs.file == costs.names.number(path)
-        spent_ns = costs.read_and_decoded_ns[of_path]
-        less = np.bincount(costs.owner[of_path], spent_ns, len(own)).astype(np.float64)
-    elif of_files == FILES:
-        less = own.made[:, PARTS.index("read")] + own.made[:, PARTS.index("decode")]
-    elif gone in PARTS:
-        less = own.made[:, PARTS.index(gone)]
-    less = np.where(np.isnan(less), 0.0, less)
-    saved = saved_ns(own.deliveries, less, transport=gone == "transport", sent_at_once=gone == "queued")
-    return _mean_ms(saved, measured, steps)
+
+    waits: Waits
+    measured: Times
+    steps: int
+    delays_ns: Floats
+    quicker: float = QUICKER
+
+    def gain_ms(self, gone: str) -> float:
+        """Return what a step loses without `gone`, a name in `gains_ms`; all else takes what it took."""
+        return self._mean_ms(
+            saved_ns(self._deliveries, self.less_ns(gone), gone == "transport", sent_at_once=gone == "queued")
+        )
+
+    def most_ms(self, gone: str) -> float | None:
+        """Return what it loses at most: see `most_without_ms`."""
+        return self.most_without_ms(self.less_ns(gone), sent_at_once=gone == "queued")
+
+    def most_without_ms(self, less_ns: Floats, sent_at_once: bool = False) -> float | None:
+        """Return what a step loses at most without `less_ns` of each batch's making; None: not known.
+
+        Then nothing waits for a CPU or for the interpreter any more; what is left is quicker by `quicker`.
+        """
+        delays_ns, made_ns = self.delays_ns[: len(less_ns)], self._own.made.sum(axis=1)
+        if np.isnan(delays_ns[~np.isnan(made_ns)]).any():
+            return None
+        left_ns = np.maximum(np.nan_to_num(made_ns) - less_ns, 0.0)
+        queued_ns = np.minimum(np.nan_to_num(delays_ns), left_ns)
+        most_ns = less_ns + queued_ns + self.quicker * (left_ns - queued_ns)
+        return self._mean_ms(saved_ns(self._deliveries, most_ns, transport=True, sent_at_once=sent_at_once))
+
+    @property
+    def _own(self) -> Waits:
+        return self.waits.between(0, min(MOST, len(self.waits)))
+
+    @property
+    def _deliveries(self) -> Deliveries:
+        return self._own.deliveries
+
+    def less_ns(self, gone: str) -> Floats:
+        """Return what of each batch's making is `gone`, in ns."""
+        own = self._own
+        of_files, _, path = gone.partition(":")
+        if path:
+            costs = own.made_files
+            of_path = costs.file == costs.names.number(path)
+            spent_ns = costs.read_and_decoded_ns[of_path]
+            less = np.bincount(costs.owner[of_path], spent_ns, len(own)).astype(np.float64)
+        else:
+            parts = {FILES: ("read", "decode"), RESIZED: ("read", "decode", "transform")}
+            names = parts.get(of_files, (gone,) if gone in PARTS else ())
+            less = own.made[:, [PARTS.index(name) for name in names]].sum(axis=1)
+        return np.asarray(np.where(np.isnan(less), 0.0, less))
+
+    def _mean_ms(self, saved: Floats) -> float:
+        return _mean_ms(saved, self.measured, self.steps)
 
 
 def replayed_gain_ms(
     deliveries: Deliveries,
     measured: Times,
     steps: int,
-    less: npt.NDArray[np.float64],
+    less: Floats,
     transport: bool = False,
 ) -> float:
-    """`gain_ms` without `less` ns of the making of each batch; `transport`: and of handing it over."""
+    """Return what a step loses without `less` ns of the making of each batch; `transport`: and its way."""
     own = deliveries[:MOST]
     return _mean_ms(saved_ns(own, less[:MOST], transport), measured, steps)
 
 
-def _mean_ms(saved: npt.NDArray[np.float64], measured: Times, steps: int) -> float:
+def _mean_ms(saved: Floats, measured: Times, steps: int) -> float:
     replayed = measured[measured < len(saved)]
     if not len(replayed):
         return 0.0

@@ -31,8 +31,9 @@ from iotrace.analysis.results import (
 from iotrace.analysis.storage.chunks import passes_of
 from iotrace.analysis.storage.directories import group_of
 from iotrace.analysis.storage.read_pattern import FileCalls
+from iotrace.analysis.wait.cpus import replayed
 from iotrace.analysis.wait.file_costs import FileNames, read_calls
-from iotrace.analysis.wait.gain_bound import replayed_gain_ms
+from iotrace.analysis.wait.gain_bound import MOST, RESIZED, Replayed, replayed_gain_ms
 from iotrace.analysis.wait.page_faults import bounds, holder
 from iotrace.analysis.wait.production import READING, outermost_of
 from iotrace.analysis.wait.regions import share_of_making
@@ -272,7 +273,7 @@ def _work(
 ) -> RepeatedWork:
     """Sum up what samples do again of one kind."""
     numbers = np.sort(np.array([*targets], np.int64))
-    spent_ns, samples, waited_ns, gain_ms = np.zeros(len(numbers)), 0, 0.0, None
+    spent_ns, samples, waited_ns, gain_ms, most_ms = np.zeros(len(numbers)), 0, 0.0, None, None
     waits, source = analysis.source_waits, analysis.source
     makers = waits.deliveries.maker(analysis.rank.main.pid)
     deliveries = source.deliveries if source is not None else waits.deliveries
@@ -295,6 +296,7 @@ def _work(
         # A worker whose code holds the interpreter's lock sends no batch meanwhile, which no replay tells.
         held_ns = waited_ns / max(1.0, float(waits.making_ns.sum())) * float(waits.of_making_and_way.sum())
         gain_ms = max(replayed_gain_ms(deliveries, measured, steps, less), held_ns / steps / 1e6)
+        most_ms = _most_ms(kind, replayed(analysis, source), less)
     items = sum(visits.items for visits in found)
     ordered = np.argsort(-spent_ns, kind="stable")
     paths = [names.paths[number // 2] for number in numbers[ordered].tolist()]
@@ -310,6 +312,15 @@ def _work(
         of_ms_per_sample=sum(visits.items_ns for visits in found) / items / 1e6,
         wait_ms=waited_ns / steps / 1e6,
         gain_ms=gain_ms,
+        most_ms=None if most_ms is None or gain_ms is None else max(gain_ms, most_ms),
+    )
+
+
+def _most_ms(kind: str, replay: Replayed, less: Costs) -> float | None:
+    """Bound what goes with it: what is read once may be kept as the sample's own code made it."""
+    own = less[:MOST]
+    return replay.most_without_ms(
+        np.maximum(own, replay.less_ns(RESIZED)) if kind in (READING_AGAIN, DECODING) else own
     )
 
 

@@ -33,7 +33,7 @@ from iotrace.launch.telemetry.hangs.telling import store, tell_launcher
 from iotrace.launch.telemetry.hangs.watch import HangWatch
 from iotrace.launch.telemetry.procfs import TICKS_PER_SECOND, mounts_with_files, read_own, read_stat
 from iotrace.launch.telemetry.size_limit import SizeLimit
-from iotrace.launch.telemetry.system import Memory, System, numa_nodes
+from iotrace.launch.telemetry.system import Memory, System, cores_are_shared, numa_nodes
 from iotrace.launch.telemetry.tree import Lists, Tree
 from iotrace.session import names
 from iotrace.session.append_file import Stream
@@ -173,6 +173,7 @@ class Sidecar:
             "ticks_per_second": TICKS_PER_SECOND,
             "cpus": len(os.sched_getaffinity(0)),
             "cpus_online": os.cpu_count(),
+            "shared_cores": cores_are_shared(),
             "calibration": WORK,
             "mounts": mounts_with_files(read_own()[1]),
             "nodes": numa_nodes(),

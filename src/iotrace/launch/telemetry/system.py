@@ -194,6 +194,13 @@ def numa_nodes(root: str = "/sys/devices/system/node") -> list[Record]:
     return found
 
 
+def cores_are_shared(path: str = "/sys/devices/system/cpu/smt/active") -> bool | None:
+    """Return whether CPUs share cores (SMT, hyper-threads); None: the kernel does not say."""
+    with suppress(OSError):
+        return {b"0": False, b"1": True}.get(read_file(path).strip())
+    return None
+
+
 def _refaulted(file: ProcFile) -> list[int] | None:
     pages = parse_refaults(file.read_all())
     return None if pages is None else [count * PAGE_BYTES for count in pages]

@@ -146,6 +146,7 @@ def _verdict(
         speedup=told.ratio,
         at_most=False,
         gain_interval_ms=[step_ms * (1 - 1 / each) for each in (low, high)],
+        most_ms_per_step=step_ms * (1 - 1 / high),
     )
     ratio = f"{told.ratio:.2f}x of yours (95 %: {low:.2f} to {high:.2f})"
     likely = own.disturbed or best.disturbed

@@ -27,7 +27,7 @@ from iotrace.analysis.results import (
     total,
 )
 from iotrace.analysis.rules.facts.making import Making, making_of
-from iotrace.analysis.wait.cpus import asleep_for_pool, samples_made
+from iotrace.analysis.wait.cpus import asleep_for_pool, replayed, samples_made
 from iotrace.analysis.wait.data_wait import (
     KEPT_UP_PERCENT,
     MODERATELY_PERCENT,
@@ -37,7 +37,7 @@ from iotrace.analysis.wait.data_wait import (
     means_ms,
     unmade_fraction,
 )
-from iotrace.analysis.wait.gain_bound import FILES, gain_ms
+from iotrace.analysis.wait.gain_bound import FILES, RESIZED
 from iotrace.analysis.wait.production import outermost
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH
@@ -69,8 +69,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     would wait, too, for 5 % of a step or more; `others_may_make_it`: perhaps for less than 10 %. `called`
     tells the loader from others of the program; else it is empty. `collate_line` is its collate function
     with its line. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is
-    the production of a step's batches. `gains_ms` bounds what a step loses without a cause, without
-    reading and decoding (`FILES`), and without that of one file (``files:PATH``); `predicted` has what a
+    the production of a step's batches. `gains_ms` is what a step loses without a cause, without reading and
+    decoding (`FILES`), without that of one file (``files:PATH``) and with the transform's (`RESIZED`), all
+    else as it was; `most_ms` the same at most, where what is left gets quicker; `predicted` has what a
     replay on the model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is
     what ending and starting workers takes in later epochs; `single` iterators were left after one batch;
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
@@ -87,6 +88,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     idle_ms: float | None = None
     causes_ms: dict[str, float] = {}
     gains_ms: dict[str, float] = {}
+    most_ms: dict[str, float] = {}
     predicted: dict[str, GainRow] = {}
     files: list[FileFacts] = []
     groups: list[FileGroup] = []
@@ -236,6 +238,7 @@ def _facts(
     causes_ms = means_ms(waits, steps)
     files = _files(analysis, report, waits)
     wait_ms = int(waits.deliveries.wait_ns.sum()) / steps / 1e6
+    gains_ms, most_ms = ({}, {}) if handed_over else _gains(analysis, run, causes_ms, files)
     return LoaderFacts(
         number=run.number,
         about=about,
@@ -247,7 +250,8 @@ def _facts(
         predicted={row.id: row for row in report.gain if row.change != HALVED}
         if run is analysis.source
         else {},
-        gains_ms={} if handed_over else _gains(analysis, run, causes_ms, files),
+        gains_ms=gains_ms,
+        most_ms=most_ms,
         files=files,
         groups=report.file_groups,
         epochs=source.epochs,
@@ -295,20 +299,24 @@ def _called(name: str, run: LoaderRun, report: RankReport) -> str:
 
 def _gains(
     analysis: RankAnalysis, run: LoaderRun, causes_ms: dict[str, float], files: list[FileFacts]
-) -> dict[str, float]:
-    """Replay the loader without each cause that costs much, and without its costliest file."""
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Replay it without each cause that costs much, and its costliest file: all else as it was, and most."""
     about = run.description
     if about.wrapped or about.library or about.in_order is False:
-        return {}
-    awaited = analysis.kept.awaited
-    measured = distinct(awaited["number"][awaited["loader"] == run.number])
+        return {}, {}
     whole_ms = int(analysis.kept.duration_ns.sum()) / len(analysis.kept) / 1e6
     gone = [cause for cause in CAUSES if 100 * causes_ms[cause] >= MODERATELY_PERCENT * whole_ms]
     if "read" in gone or "decode" in gone:
         most = {max(files, key=cost).path for cost in map(attrgetter, ("read_ms", "decode_ms")) if files}
         gone += [FILES, *(f"{FILES}:{path}" for path in sorted(most))]
-    explained, steps = analysis.explained(run), len(analysis.kept)
-    return {each: gain_ms(explained, measured, steps, each) for each in gone}
+    if {"read", "decode", "transform"} & {*gone}:
+        gone.append(RESIZED)
+    replay = replayed(analysis, run)
+    most_ms = {each: replay.most_ms(each) for each in gone}
+    return (
+        {each: replay.gain_ms(each) for each in gone},
+        {each: most for each, most in most_ms.items() if most is not None},
+    )
 
 
 def _restart_ms(analysis: RankAnalysis, run: LoaderRun, iterations: Iterations) -> float:

@@ -1,0 +1,140 @@
+"""What a fix gains: with all else as it was, and at most.
+
+Without its cause a step has less to do, and what is left has the CPUs to itself: it queues for them no
+longer, and shares caches and memory with less. So the replay of the loop without the cause is no upper bound.
+That is the step in which nothing of the rest waits for a CPU, and its computing is quicker (`quicker_by`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from iotrace.analysis.results import GONE, RankReport, Recommendation
+from iotrace.analysis.rules.model import frees_cpus, rule_of, saves_wait
+from iotrace.analysis.wait.data_wait import device_waits, quicker_by
+
+_SEVERAL_THREADS = 1.5  # CPUs that the training keeps busy: its thread waits for others, which may lack one
+
+
+class FixGain(msgspec.Struct, frozen=True):
+    """Times are ms per step; `most_ms` is None where nothing bounds it.
+
+    `at_most`: nobody knows what the change leaves of its cause.
+    """
+
+    gain_ms: float | None = None
+    speedup: float | None = None
+    at_most: bool = True
+    interval_ms: list[float] | None = None
+    most_ms: float | None = None
+
+
+def gain_of(item: Recommendation, rank: RankReport) -> FixGain:
+    """Return what a piece of advice gains."""
+    gain_ms = item.gain_ms_per_step
+    is_of_run = item.code is not None and rule_of(item.code).of_run and rank.account is not None
+    step_ms = rank.account.step_ms if is_of_run and rank.account is not None else rank.steps.mean_ms
+    exposed_ms = rank.data_wait.exposed_ms
+    # Ending and starting workers takes time outside the wait, too; so do writing and what idles the device.
+    if gain_ms is not None and saves_wait(item) and exposed_ms is not None:
+        # The device works through the rest of the wait: only its idle time can be won.
+        gain_ms = min(gain_ms, exposed_ms)
+    if gain_ms is None or not step_ms:
+        return FixGain(gain_ms)
+    interval_ms, most_wait_ms = item.gain_interval_ms, _most_of_wait_ms(gain_ms, item, rank)
+    is_setting = interval_ms is not None and not any(
+        row.id == item.gain and row.change == GONE for row in rank.gain
+    )
+    most_ms: float | None = (
+        gain_ms if interval_ms is None else _no_more_than_waits(item, rank, interval_ms[1])
+    )
+    if frees_cpus(item):
+        # What comes with iterators lies beside the measured steps.
+        of_rest_ms = rest_gets_quicker_by_ms(rank, 0.0 if is_of_run else most_wait_ms)
+        most_ms = None if of_rest_ms is None else max(most_ms or 0.0, most_wait_ms + of_rest_ms)
+        if interval_ms is None and most_ms is not None:
+            most_ms = _in_longer_steps(rank, most_ms)
+    if interval_ms is not None:
+        interval_ms = [interval_ms[0], max(gain_ms, interval_ms[1] if most_ms is None else most_ms)]
+    return FixGain(
+        gain_ms=gain_ms,
+        speedup=None if gain_ms >= step_ms else step_ms / (step_ms - gain_ms),
+        at_most=most_ms is not None and not is_setting,
+        interval_ms=interval_ms,
+        most_ms=most_ms,
+    )
+
+
+def rest_gets_quicker_by_ms(rank: RankReport, gone_ms: float) -> float | None:
+    """Bound what a step loses beside its data wait once others compute less: `gone_ms` of the wait is gone.
+
+    The training thread queues for no CPU then, and computes as much as now, but quicker. None: how long it
+    queued is not known, or other threads compute for it, which may have queued.
+    """
+    steps, wait = rank.steps, rank.data_wait
+    step_ms, delay_ms = steps.mean_ms or 0.0, _queued_ms(rank)
+    if delay_ms is None:
+        return None
+    rest_ms = max(0.0, step_ms - (wait.raw_ms or 0.0))
+    left_ms = max(0.0, rest_ms - delay_ms)
+    if device_waits(wait):  # it is the device that computes
+        return rest_ms - left_ms
+    quicker = quicker_by(rank.system.shared_cores)
+    if steps.thread_cpu_ms is None:
+        return rest_ms - (1 - quicker) * left_ms
+    # What the loop itself makes, it computes in its wait.
+    cpu_ms = max(0.0, steps.thread_cpu_ms - (gone_ms if _makes_batches(rank) else 0.0))
+    left_ms -= quicker * min(left_ms, cpu_ms)
+    least_ms = max(step_ms - gone_ms - rest_ms + left_ms, min(step_ms - gone_ms, (1 - quicker) * cpu_ms))
+    return step_ms - gone_ms - least_ms
+
+
+def _queued_ms(rank: RankReport) -> float | None:
+    """Return how long the step beside its data wait queued for a CPU at most, in ms."""
+    main = next((each for each in rank.system.processes if each.role == "main"), None)
+    host, steps, step_ms = rank.system.host, rank.steps, rank.steps.mean_ms or 0.0
+    was_free = host is not None and host.has_free_cpus
+    cpu_ms = steps.thread_cpu_ms
+    process_ms = 0.0 if main is None else (main.cpu_pct_mean or 0.0) / 100 * step_ms
+    if cpu_ms and not was_free and process_ms >= _SEVERAL_THREADS * cpu_ms:
+        return None
+    delay_ms = steps.thread_run_delay_ms
+    if delay_ms is None and main is not None and main.run_delay_pct_mean is not None:
+        delay_ms = main.run_delay_pct_mean / 100 * step_ms
+    if delay_ms is None:
+        return 0.0 if was_free else None
+    if _makes_batches(rank):  # it queued while it made them, too
+        delay_ms -= sum((rank.data_wait.without_cpu_ms or {}).values())
+    return max(0.0, delay_ms)
+
+
+def _in_longer_steps(rank: RankReport, most_ms: float) -> float:
+    """Return a bound that holds, too, where the mean step is as long as the few measured ones let it be.
+
+    What it takes longer is a wait that goes: the step without it is as long as before.
+    """
+    step_ms, between = rank.steps.mean_ms, rank.steps.mean_ci95_ms
+    if not step_ms or between is None or most_ms >= step_ms:
+        return most_ms
+    return step_ms - step_ms * (step_ms - most_ms) / max(step_ms, between[1])
+
+
+def _makes_batches(rank: RankReport) -> bool:
+    """Whether the training thread itself makes batches that it waits for."""
+    inline = {loader.id for loader in rank.loaders if not loader.workers}
+    return any(each.raw_ms > 0 and each.loader in inline for each in rank.data_wait.by_loader)
+
+
+def _most_of_wait_ms(gain_ms: float, item: Recommendation, rank: RankReport) -> float:
+    """Return what of the data wait goes with it at most; all that it gains, where more than that goes."""
+    wait = rank.data_wait
+    whole_ms = wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms
+    if whole_ms is None:
+        return max(gain_ms, item.most_ms_per_step or 0.0)
+    return max(gain_ms, whole_ms if item.most_ms_per_step is None else min(whole_ms, item.most_ms_per_step))
+
+
+def _no_more_than_waits(item: Recommendation, rank: RankReport, most_ms: float) -> float:
+    """Of the data wait no more than all of it goes."""
+    wait_ms = rank.data_wait.raw_ms
+    return min(most_ms, wait_ms) if wait_ms is not None and saves_wait(item) else most_ms

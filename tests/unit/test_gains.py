@@ -1,0 +1,147 @@
+"""What a fix gains about, and at most: the rest of a step has the CPUs to itself once its cause is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from iotrace.analysis.results import (
+    DataWait,
+    Fix,
+    HostUse,
+    LoaderResult,
+    LoaderWait,
+    ProcessUse,
+    RankReport,
+    Recommendation,
+    Steps,
+    System,
+)
+from iotrace.analysis.verdict.gains import FixGain, gain_of, rest_gets_quicker_by_ms
+from iotrace.report.words import gain_text
+from tests.support.results import unknown
+
+
+def rank(workers: int = 2, busy: float | None = None, process_pct: float = 20.0, **steps: Any) -> RankReport:
+    """Steps of 100 ms that wait for 60: the training thread computes for 20, and queues for a CPU for 10."""
+    known = {"mean_ms": 100.0, "thread_cpu_ms": 20.0, "thread_run_delay_ms": 10.0, **steps}
+    wait = unknown(
+        DataWait,
+        raw_ms=60.0,
+        exposed_ms=60.0,
+        exposed_source="cpu",
+        causes_ms={"transform": 60.0},
+        by_loader=[unknown(LoaderWait, loader=0, raw_ms=60.0)],
+        without_cpu_ms={"transform": 4.0},
+    )
+    main = unknown(ProcessUse, role="main", cpu_pct_mean=process_pct, library_threads={})
+    return unknown(
+        RankReport,
+        steps=unknown(Steps, **known),
+        data_wait=wait,
+        loaders=[unknown(LoaderResult, id=0, primary=True, workers=workers)],
+        system=unknown(
+            System,
+            gpus=[],
+            processes=[main],
+            shared_cores=False,
+            host=unknown(HostUse, cpu_busy_fraction=busy) if busy else None,
+        ),
+        gain=[],
+    )
+
+
+def advice(gain_ms: float | None, code: str | None = "IO103", **known: Any) -> Recommendation:
+    about = {"id": "a", "severity": "high", "text": "", "evidence": {}, "remedy": "do", "code": code}
+    return Recommendation(**{**about, "gain_ms_per_step": gain_ms, **known})  # type: ignore[arg-type]
+
+
+def told(found: FixGain) -> str:
+    return gain_text(
+        Fix(
+            id="a",
+            text="do",
+            gain_ms_per_step=found.gain_ms,
+            speedup=found.speedup,
+            at_most=found.at_most,
+            gain_interval_ms=found.interval_ms,
+            most_ms_per_step=found.most_ms,
+        )
+    )
+
+
+def test_the_rest_of_a_step_queues_no_longer_and_computes_quicker() -> None:
+    # Of 40 ms 30 are left, 20 of them computing: those are quicker by a quarter.
+    assert rest_gets_quicker_by_ms(rank(), 60.0) == pytest.approx(10 + 5)
+    # It queued for longer than the rest lasts, so in its waits, too: what it computes is left.
+    assert rest_gets_quicker_by_ms(rank(thread_run_delay_ms=90.0), 60.0) == pytest.approx(40 - 15)
+    # What the loop itself made is no computing that is left; it queued for 4 ms while it made it.
+    inline = rank(workers=0, thread_cpu_ms=70.0)
+    assert rest_gets_quicker_by_ms(inline, 60.0) == pytest.approx(6 + 2.5)
+    # Where two CPUs may share a core, it is quicker by half.
+    shared = rank()
+    shared = replace(shared, system=replace(shared.system, shared_cores=None))
+    assert rest_gets_quicker_by_ms(shared, 60.0) == pytest.approx(10 + 10)
+    # A device computes in what is left.
+    device = rank()
+    on_device = replace(device.data_wait, exposed_source="kernels", stall_fraction=0.6)
+    assert rest_gets_quicker_by_ms(replace(device, data_wait=on_device), 60.0) == pytest.approx(10)
+
+
+def test_where_nobody_counted_the_queueing_nothing_bounds_a_gain() -> None:
+    uncounted = rank(thread_run_delay_ms=None)
+    assert rest_gets_quicker_by_ms(uncounted, 60.0) is None
+    assert told(gain_of(advice(50.0), uncounted)) == "about 2.0x faster, perhaps more"
+    assert told(gain_of(advice(3.0), uncounted)) == "about 3.0 ms a step, perhaps more"
+    assert told(gain_of(advice(95.0), replace(uncounted, data_wait=unknown(DataWait)))) == (
+        "about 95 % of a step, perhaps more"
+    )
+    # Threads of the training's operators may have queued while its own thread waited for them.
+    assert rest_gets_quicker_by_ms(rank(process_pct=40.0), 60.0) is None
+    # Where a CPU was free, nothing queued.
+    free = rank(busy=0.3, thread_run_delay_ms=None)
+    assert rest_gets_quicker_by_ms(free, 60.0) == pytest.approx(5)
+    # Sampled once a second, where the thread's own account was not.
+    main = replace(uncounted.system.processes[0], run_delay_pct_mean=10.0)
+    sampled = replace(uncounted, system=replace(uncounted.system, processes=[main]))
+    assert rest_gets_quicker_by_ms(sampled, 60.0) == pytest.approx(10 + 5)
+
+
+def test_a_gain_is_told_with_all_else_as_it_was_and_at_most() -> None:
+    found = gain_of(advice(40.0, most_ms_per_step=50.0), rank())
+    assert (found.gain_ms, found.most_ms, found.at_most) == (40.0, pytest.approx(65.0), True)
+    assert told(found) == "about 1.7x, at most 2.9x faster"
+    # Where it is not known how much of the wait goes, all of it may; a bound is never rounded down.
+    assert told(gain_of(advice(40.0), rank())) == "about 1.7x, at most 4.0x faster"
+    assert told(gain_of(advice(40.0, most_ms_per_step=50.3), rank())) == "about 1.7x, at most 2.9x faster"
+    assert told(gain_of(advice(40.0, most_ms_per_step=51.0), rank())) == "about 1.7x, at most 3.0x faster"
+    # A bound that is near says it all, and one that nobody meets is none.
+    quiet = rank(process_pct=1.0, thread_cpu_ms=1.0, thread_run_delay_ms=0.0)
+    assert told(gain_of(replace(advice(60.0), gain_ms_per_step=59.0), quiet)) == "at most 2.6x faster"
+    crowded = rank(process_pct=1.0, thread_cpu_ms=1.0, thread_run_delay_ms=39.0)
+    assert told(gain_of(advice(50.0), crowded)) == "about 2.0x faster, perhaps more"
+
+
+def test_what_makes_no_less_to_do_gains_no_more() -> None:
+    assert told(gain_of(advice(50.0, "IO204"), rank())) == "at most 2.0x faster"  # more workers
+    assert told(gain_of(advice(2.0, "IO502"), rank())) == "at most 2.0 ms a step"  # the loop's own writes
+
+
+def test_the_mean_step_is_as_uncertain_as_its_steps_vary() -> None:
+    found = gain_of(
+        advice(60.0), rank(thread_cpu_ms=0.0, thread_run_delay_ms=0.0, mean_ci95_ms=[80.0, 125.0])
+    )
+    assert found.most_ms == pytest.approx(68.0)  # of 125 ms 85 go
+    assert told(found) == "about 2.5x, at most 3.2x faster"
+
+
+def test_a_prediction_holds_what_the_rest_gains() -> None:
+    setting = advice(40.0, "IO202", gain="prefetch_factor=4", gain_interval_ms=[30.0, 45.0])
+    found = gain_of(replace(setting, most_ms_per_step=45.0), rank())
+    assert (found.interval_ms, found.at_most) == ([30.0, pytest.approx(60.0)], False)
+    assert told(found) == "1.7x faster (1.4 to 2.5)"
+    unbounded = gain_of(setting, rank(thread_run_delay_ms=None))
+    assert (unbounded.interval_ms, unbounded.most_ms) == ([30.0, 45.0], None)
+    assert told(unbounded) == "about 1.7x faster, perhaps more"
