@@ -149,10 +149,9 @@ class _Number:
             self._append({"type": "asked_number", "mono_ns": monotonic_ns()})
         if self._slot is not None:
             return self._slot.__get__(info, owner)
-        try:
-            return info.__dict__["id"]
-        except KeyError:
-            raise AttributeError("id") from None
+        if "id" not in info.__dict__:
+            raise AttributeError("id")
+        return info.__dict__["id"]
 
     def __set__(self, info: Any, value: Any) -> None:
         if self._slot is not None:
