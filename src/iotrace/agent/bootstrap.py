@@ -184,7 +184,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         **dict.fromkeys(LOKY_MODULES, _hook("pools.executors", "hook_processes", recorder)),
         "joblib.parallel": _hook("pools.joblib_calls", "hook_parallel", recorder),
         "queue": lambda module: _hook_queues(module, recorder),
-        "threading": _hook("pools.joblib_calls", "pools.meetings", "watch", recorder),
+        "threading": _hook("pools.meetings", "watch", recorder),
         "asyncio.selector_events": _hook("pools.event_loops", "hook_selectors", recorder),
         "asyncio.futures": _hook("pools.event_loops", "hook_futures", recorder),
         "asyncio.queues": _hook("pools.event_loops", "hook_queues", recorder),

@@ -39,4 +39,5 @@ for _ in range(48):
     batch = ahead.get()
     clock.waited(asked)
     batch.mean()
+    del batch  # outside of the wait
     time.sleep(0.002)

@@ -11,20 +11,21 @@ import torch.multiprocessing
 KNOWN = {"steps": 50, "cause": "transform", "after": "data/one.npy"}
 
 
-def fetch(ahead) -> None:
+def fetch(ahead, over) -> None:
     for step in range(50):
         values = torch.from_numpy(numpy.load("data/one.npy") + step)
         time.sleep(0.02)
         ahead.put(values)
     ahead.put(None)
+    over.wait()  # it holds what it has sent
 
 
 if __name__ == "__main__":
     os.makedirs("data", exist_ok=True)
     numpy.save("data/one.npy", numpy.ones((200, 200), "float32"))
     context = torch.multiprocessing.get_context("fork")
-    ahead = context.Queue(2)
-    maker = context.Process(target=fetch, args=(ahead,))
+    ahead, over = context.Queue(2), context.Event()
+    maker = context.Process(target=fetch, args=(ahead, over))
     maker.start()
     model = torch.nn.Linear(200, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -34,4 +35,5 @@ if __name__ == "__main__":
         optimizer.step()
         time.sleep(0.004)
         del batch
+    over.set()
     maker.join()

@@ -15,6 +15,7 @@ from iotrace.agent.pools.tasks import Task
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
+from iotrace.session.names import MADE_ROW
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def hook_parallel(module: Any, recorder: Recorder) -> None:
     """Patch `module`, ``joblib.parallel``."""
     tracker = module.BatchCompletionCallBack
     observe(tracker, "register_job", recorder, _WHAT, before=_submitted)
-    observe(tracker, "__call__", recorder, _WHAT, before=_ended)
+    observe(tracker, "__call__", recorder, _WHAT, before=partial(_ended, recorder))
     observe(tracker, "get_result", recorder, _WHAT, before=_gives)
     patch(module.Parallel, "_get_outputs", partial(_outputs, recorder))
     patch(module.Parallel, "__call__", partial(_call, recorder))
@@ -45,10 +46,21 @@ def _submitted(args: list[Any], _: dict[str, Any]) -> None:
     tracker.__dict__[_KNOWN] = job.__dict__.get(tasks.OF_FUTURE), process_pools.known_of(job)
 
 
-def _ended(args: list[Any], _: dict[str, Any]) -> None:
-    parallel = args[0].parallel
-    if not parallel.return_generator:
-        parallel.__dict__[_LAST] = args[0]
+def _ended(recorder: Recorder, args: list[Any], _: dict[str, Any]) -> None:
+    """Remember which task of a call that returns a list ended last; of a thread's tell how it was made."""
+    tracker, known = args[0], args[0].__dict__.get(_KNOWN)
+    if tracker.parallel.return_generator or known is None or recorder.over:
+        return
+    task, call = known
+    if call is not None:
+        task = process_pools.task_of(call)
+        if task.made is not None:
+            row, span = task.made
+            recorder.spans.append(span)
+            recorder.records.append((MADE_ROW, task.pool.number, task.number, *row))
+            task.made = None
+        tracker.__dict__[_KNOWN] = task, None
+    tracker.parallel.__dict__[_LAST] = tracker
 
 
 def _gives(args: list[Any], _: dict[str, Any]) -> None:

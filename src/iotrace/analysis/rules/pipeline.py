@@ -84,7 +84,8 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8) -> Iterator[Finding]
         gain_ms=gain_ms,
         cost_ms=stage.wait_ms,
         is_main_cause=stage.wait_ms >= MOSTLY * facts.wait_ms,
-        silences=("IO103",) if len(facts.pipeline) > 1 else (),  # which speaks of the last stage alone
+        # Which speaks of the last stage alone; of one that sleeps it says no more than this.
+        silences=("IO103",) if len(facts.pipeline) > 1 or not computes else (),
     )
 
 
@@ -126,11 +127,11 @@ def h5py_lock(facts: LoaderFacts) -> Iterator[Finding]:
     "loader",
     turn=MORE_WORKERS,
     fires=[
-        {"making": _locked("interpreter", 30.0, 22.0, computing=0.9)},
-        {"making": _locked("interpreter", 30.0, 15.0, 1, computing=0.4)},
+        {"making": _locked("interpreter", 30.0, 22.0)},
+        {"making": _locked("interpreter", 30.0, 15.0, 1)},
     ],
     silent=[
-        {"making": _locked("interpreter", 2.0, 0.5, computing=0.1)},
+        {"making": _locked("interpreter", 2.0, 0.5)},
         {"making": Making()},
     ],
 )
@@ -147,17 +148,12 @@ def interpreter_lock(facts: LoaderFacts) -> Iterator[Finding]:
     lock = facts.making.locks.get("interpreter")
     if lock is None:
         return
-    if lock.sharing > 1 and (lock.computing is None or lock.computing >= _COMPUTES):
-        who = f"{lock.sharing} threads take turns: Python runs one of them at a time: "
-        how = "make the batches in processes; more threads wait the longer for each other"
-    else:
-        who = "what makes the batches waits for Python's interpreter, which runs other threads meanwhile: "
-        how = "make the batches in processes, which have an interpreter of their own"
+    who = f"{lock.sharing} threads wait" if lock.sharing > 1 else "what makes the batches waits"
     yield from _waited(
         facts,
         lock,
-        text=who,
-        how=how,
+        text=f"{who} for Python's interpreter, which runs one thread at a time: ",
+        how="make the batches in processes, each with an interpreter; more threads wait the longer",
         remedy="processes in place of threads: Python runs one thread at a time",
     )
 
@@ -203,7 +199,7 @@ def _waited(facts: LoaderFacts, lock: LockWait, *, text: str, how: str, remedy: 
         gain_ms=gain_ms,
         cost_ms=lock.ms,
         is_main_cause=lock.ms >= _LEADING * facts.wait_ms,
-        silences=("IO101", "IO102", "IO230"),
+        silences=("IO101", "IO102", "IO103", "IO230"),
     )
 
 

@@ -52,15 +52,13 @@ class LongSamples(msgspec.Struct, frozen=True, kw_only=True):
 class LockWait(msgspec.Struct, frozen=True, kw_only=True):
     """A lock that makers, or the loop, waited for: `ms` of wait a step, `each_ms` of an item's `item_ms`.
 
-    `sharing`: so many threads of a process waited for it. `computing`: on average so many of the stage's own
-    threads computed at a time; None: unknown. `file` is whose lock it is.
+    `sharing`: so many threads of a process waited for it. `file` is whose lock it is.
     """
 
     ms: float
     each_ms: float = 0.0
     item_ms: float = 0.0
     sharing: int = 0
-    computing: float | None = None
     file: str = ""
 
 
@@ -133,18 +131,19 @@ def _locks_of(analysis: RankAnalysis, waits: Waits, report: RankReport) -> dict[
         stages = [stage for stage in report.pipeline if stage.locks_ms.get(lock)]
         if not stages and not asked_ns.any() and not making_ns.any():
             continue
-        ms = int(asked_ns.sum()) / steps / 1e6
+        ms = _wait_for(waits, making_ns.astype(np.float64)) / steps / 1e6
         wait_ms = int(own.wait_ns.sum()) / steps / 1e6
         of: dict[str, Any] = {"each_ms": 0.0, "item_ms": 0.0}
         if stages:
             most = max(stages, key=lambda stage: stage.wait_ms * stage.locks_ms[lock])
-            ms += sum(min(1.0, stage.locks_ms[lock] / stage.item_ms) * stage.wait_ms for stage in stages)
-            computing = None if most.on_cpu_fraction is None else most.on_cpu_fraction * most.busy
-            of = {"each_ms": most.locks_ms[lock], "item_ms": most.item_ms, "computing": computing}
+            shares = (min(1.0, stage.locks_ms[lock] / stage.item_ms) * stage.wait_ms for stage in stages)
+            ms = max(ms, sum(shares))
+            of = {"each_ms": most.locks_ms[lock], "item_ms": most.item_ms}
         elif making_ns.any():
             each = (int(ns.sum()) / len(own) / 1e6 for ns in (making_ns, made_ns))
             of = dict(zip(("each_ms", "item_ms"), each, strict=True))
-            ms += _wait_for(waits, making_ns.astype(np.float64)) / steps / 1e6
+        asked_ms = int(asked_ns.sum()) / steps / 1e6  # in which the loop did not wait for a maker
+        ms = asked_ms + ms * (1 - asked_ms / wait_ms if wait_ms else 0.0)
         file = max(locked.files, key=lambda path: locked.files[path], default="")
         found[lock] = LockWait(ms=min(ms, wait_ms), sharing=locked.sharing, file=file, **of)
     return found
