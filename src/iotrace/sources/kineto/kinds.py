@@ -74,6 +74,11 @@ def kind_of(category: str) -> Kind:
     return _KINDS.get(category.lower(), Kind.OTHER)
 
 
+def kind_of_process(pid: int | str) -> Kind:
+    """The kind of events without a category, which torch's profiler wrote before Kineto (torch 1.8)."""
+    return {"CPU functions": Kind.CPU_OP, "CUDA functions": Kind.KERNEL}.get(str(pid), Kind.OTHER)
+
+
 def is_unknown(category: str) -> bool:
     """Whether events of a category may be another device's, or anything else that no figure counts."""
     return kind_of(category) == Kind.OTHER and category.lower() not in _COUNTED_NOWHERE
