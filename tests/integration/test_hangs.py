@@ -42,6 +42,8 @@ class Samples(Dataset):
             with open(f"{MOUNT}/data_{index}", "rb", buffering=0) as file:
                 os.path.exists(f"{MOUNT}/stop")
                 file.read(1 << 16)
+        if MODE == "intercepted" and index == 61:
+            open("intercepted_61", "wb")
         if MODE == "fifo" and index == 61:
             os.mkfifo("pipe-that-never-answers")
             open("pipe-that-never-answers", "rb")
@@ -88,6 +90,25 @@ for number, batch in enumerate(DataLoader(Samples(), batch_size=4, num_workers=2
         compute(10)
 """
 
+# It stands between the recorder and libc, as client libraries of some file systems do, and hangs in a call.
+INTERCEPTS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <string.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+#define OPEN(NAME) \\
+int NAME(const char *path, int flags, ...) { \\
+    va_list more; va_start(more, flags); int mode = va_arg(more, int); va_end(more); \\
+    if (strstr(path, "intercepted_")) { pthread_mutex_lock(&lock); pthread_mutex_lock(&lock); } \\
+    return ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, #NAME))(path, flags, mode); \\
+}
+OPEN(open)
+OPEN(open64)
+"""
+
 RANKS = """
 import datetime, sys, time
 import torch, torch.distributed as dist
@@ -118,7 +139,8 @@ for number, batch in enumerate(DataLoader(Samples(), batch_size=4)):
 # What is told of each, as a pattern; None: nothing.
 _TOLD = {
     "mount": r"/data_\d+ for \d+ s",  # an open; which name it has depends on libc
-    "read": r"is in read of \S+/read/data_61 for \d+ s",
+    "read": r"is in read of \S+/read/data_61 on fuse at \S+/read for \d+ s",
+    "intercepted": r"is in open for \d+ s, and waits there for a lock, not for the file system, file ",
     "fifo": r"opens pipe-that-never-answers for \d+ s, a FIFO that no other process opens, file ",
     "queue": "waits to put into a full queue",
     "lock": "waits for a lock",
@@ -144,6 +166,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[st
     directory = tmp_path_factory.mktemp("hangs")
     (directory / "one.py").write_text(PROGRAM)
     (directory / "ranks.py").write_text(RANKS)
+    (directory / "intercepts.c").write_text(INTERCEPTS)
+    build = ["cc", "-shared", "-fPIC", "-o", "intercepts.so", "intercepts.c", "-ldl"]
+    subprocess.run(build, cwd=directory, check=True)
     mounted = []
     started: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
     with contextlib.ExitStack() as stack:
@@ -162,7 +187,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[st
             process = subprocess.Popen(
                 line,
                 cwd=directory,
-                env=environment(OMP_NUM_THREADS="1"),
+                env=environment(OMP_NUM_THREADS="1", **_preloads(directory, mode)),
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
@@ -182,6 +207,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[st
         finally:
             for process, session in started.values():
                 _end(process, session)
+
+
+def _preloads(directory: Path, mode: str) -> dict[str, str]:
+    return {"LD_PRELOAD": f"{directory}/intercepts.so"} if mode == "intercepted" else {}
 
 
 def _texts(session: Path) -> list[str]:

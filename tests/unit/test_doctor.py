@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.rules.facts.host import Demand
 from iotrace.doctor.checks import accelerators
-from iotrace.doctor.checks.accelerators import TorchFacts, judge_amd, judge_nvidia, judge_torch
+from iotrace.doctor.checks.accelerators import TorchFacts, judge_amd, judge_intel, judge_nvidia, judge_torch
 from iotrace.doctor.checks.host import (
     Limited,
     check_clock_source,
@@ -319,6 +319,22 @@ def test_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judge_amd(["MI300X"], "", {}).what == "amdsmi sees 1 x MI300X"
     monkeypatch.setattr(accelerators, "_AMD_NODE", "/dev/none")
     assert (accelerators.amd().status, accelerators.amd().what) == ("ok", "no AMD device")
+
+
+def test_devices_of_intel_need_level_zero_and_displays_do_not() -> None:
+    assert judge_intel(6, None, "pyzes is not installed", {}).status == "warning"
+    assert judge_intel(0, None, "pyzes is not installed", {}).status == "ok"
+    seen = judge_intel(1, ["Intel Data Center GPU Max 1550"], "", {})
+    assert seen.what == "Level Zero sees 1 x Intel Data Center GPU Max 1550"
+
+
+def test_on_several_nodes_intels_devices_are_not_profiled() -> None:
+    facts = TorchFacts(version="2.9", build={"xpu": "1"}, devices={"xpu": 12}, kineto=True, events=1)
+    there = judge_torch(facts, "", {"SLURM_NNODES": "4"})
+    assert (there.status, there.code) == ("warning", "IO014")
+    assert judge_torch(facts, "", {"SLURM_NNODES": "1"}).status == "ok"
+    others = TorchFacts(version="2.9", build={"cuda": "12.8"}, devices={"cuda": 4}, kineto=True, events=1)
+    assert judge_torch(others, "", {"SLURM_NNODES": "4"}).status == "ok"
 
 
 def test_telemetry_names_what_is_hidden() -> None:

@@ -430,6 +430,37 @@ def test_what_the_kernel_shows_counts_where_the_recorder_says_another_call(
     assert OWN_FILE not in about["text"]
 
 
+def test_a_call_that_waits_for_a_lock_below_the_recorder_is_told_with_how_to_go_without_tracing(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that intercepts calls on files may hang in its own code: no system call is made."""
+    in_calls(machine, tmp_path, (WORKER, PREAD, 3, 1039))
+    machine.looks[WORKER] |= {"call": "futex"}
+    monkeypatch.setattr(blocked, "_waits_in_recorder", lambda about: about["call"] == "futex")
+    machine.batches(40)
+    (told,) = machine.seconds(100)
+    text = "\n".join(told["text"])
+    assert f"is in pread64 of {OWN_FILE} for " in text
+    assert "waits there for a lock, not for the file system" in text
+    assert "iotrace run --io off" in text
+
+
+def test_the_file_system_of_a_call_is_told_without_a_question_to_it(machine: Machine) -> None:
+    machine.looks[WORKER] |= {"call": "read", "wchan": "x", "file": "/x/a", "file_system": "lustre at /x"}
+    about = told_of(machine)
+    assert about["text"].startswith("is in read of /x/a on lustre at /x")
+
+
+def test_the_file_system_of_a_path_is_that_of_the_innermost_mount() -> None:
+    of = blocked._file_system_of
+    assert of(os.getpid(), "/proc/self/stat") == "proc at /proc"
+    root = of(os.getpid(), "/no-such-directory/a")
+    assert root is not None
+    assert root.endswith(" at /")
+    assert of(os.getpid(), "socket:[1]") is None
+    assert of(os.getpid(), "pipe:[1]") is None
+
+
 def test_a_thread_that_the_main_thread_may_wait_for_is_told(machine: Machine, tmp_path: Path) -> None:
     in_calls(machine, tmp_path, (4001, PREAD, 3, 1039), (4002, PREAD, 3, 10**8))
     about = told_of(machine)

@@ -88,6 +88,17 @@ def test_a_gap_of_more_than_a_launch_is_the_hosts_own_work() -> None:
     }
 
 
+def test_gaps_before_the_first_use_of_a_kernel_are_told_apart() -> None:
+    """What loads a kernel, or picks an algorithm, comes once; the same gap before a known kernel does not."""
+    before = [kernel(0, 100, -1), kernel(800, 900, 790)]
+    new = parts_of(trace_of(*before, kernel(5000, 5100, 4990, name="reduce")))["host"]
+    assert (new.us, new.first_use_us, new.is_first_use) == (700 + 4100, 4100, False)
+    only = parts_of(trace_of(kernel(0, 100, -1), kernel(5000, 5100, 4990, name="reduce")))["host"]
+    assert (only.us, only.first_use_us, only.is_first_use) == (4900, 4900, True)
+    known = parts_of(trace_of(kernel(0, 100, -1), kernel(5000, 5100, 4990)))["host"]
+    assert (known.us, known.first_use_us, known.is_first_use) == (4900, 0, False)
+
+
 def test_slow_launches_are_told_apart_from_work_of_the_host() -> None:
     first, second = kernel(0, 100, -1), kernel(5000, 5100, 150)
     second[1]["dur"] = 4840.0  # the call that launched it, from 150 on

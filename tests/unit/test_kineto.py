@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from iotrace.errors import TraceError
 from iotrace.sources import byte_stream
-from iotrace.sources.kineto.collectives import Kind, is_collective_kernel, is_data_wait, module_of, step_of
+from iotrace.sources.kineto.collectives import is_collective_kernel
+from iotrace.sources.kineto.kinds import Kind, is_data_wait, module_of, step_of
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.kineto.trace import KinetoTrace
 from tests.support.traces import SHARED, shared_trace

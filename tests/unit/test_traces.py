@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +263,21 @@ def test_a_job_of_a_thousand_ranks_is_judged_without_looking_at_all_pairs(
     assert len(looks) == 1_024
     late = collectives.RankOfJob("late", 1_024, 1_024, 9, 5 * hour_ns, 5 * hour_ns + 5)
     assert collectives.why_not_one_job([*traces[::2], late]) == "0-0 and late were recorded 5 h apart"
+
+
+def test_operators_of_torchs_profiler_before_kineto_are_known_by_their_process(tmp_path: Path) -> None:
+    """Torch 1.7 wrote a bare list without categories, as public repositories still hold it."""
+    rows = [("aten::conv2d", 0.5, 100.0, "CPU functions"), ("aten::conv2d", 10.0, 60.0, "CUDA functions")]
+    events = [
+        {"name": name, "ph": "X", "ts": at, "dur": lasted, "tid": 1, "pid": pid, "args": {}}
+        for name, at, lasted, pid in rows
+    ]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(events[:1]))
+    (rank,) = analyse_traces([read_kineto(path)]).ranks
+    assert [(one.name, one.host_total_us) for one in rank.operators or ()] == [("aten::conv2d", 100.0)]
+    assert rank.accelerator is None
+    path.write_text(json.dumps(events))
+    (rank,) = analyse_traces([read_kineto(path)]).ranks
+    assert rank.accelerator is not None
+    assert rank.accelerator.busy_us == 60.0

@@ -82,7 +82,7 @@ def test_jax_gives_steps_frames_and_operations() -> None:
 
 def test_the_report_of_jax_on_a_cpu_says_that_no_accelerator_was_seen() -> None:
     report = analyse_traces([read_kineto(DATA / "jax_cpu.xplane.pb")])
-    assert "no wait for a DataLoader was recorded, and no accelerator at work" in report.verdict.text
+    assert "no wait for a DataLoader was recorded, and nothing of an accelerator" in report.verdict.text
     assert report.ranks[0].steps.count == 4
     assert report.ranks[0].accelerator is None
 
@@ -240,3 +240,12 @@ def test_damage_never_raises(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         document, _ = _document(path)
         assert len(document["traceEvents"]) < len(data)
+
+
+def test_a_profile_without_anything_says_what_was_not_recorded(tmp_path: Path) -> None:
+    """As a real trace of torch that a thread recorded in which nothing ran."""
+    path = tmp_path / "a.xplane.pb"
+    path.write_bytes(Maker(STARTED_NS).written())
+    report = analyse_traces([read_kineto(path)])
+    assert "it holds no step, no operator and no kernel that iotrace knows" in report.verdict.text
+    assert report.verdict.fixes == []

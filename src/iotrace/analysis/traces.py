@@ -36,7 +36,7 @@ from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict
 from iotrace.session.manifest import NotCaptured
-from iotrace.sources.kineto.collectives import Kind, is_unknown
+from iotrace.sources.kineto.kinds import Kind, is_unknown
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ _RECORDED = {
     "processes and host": ("telemetry",),
 }
 _NOT_IMPORTABLE = "IO011"  # the rule: torch is there, and its import fails
-_GPUS = ("nvidia", "amd")
+_GPUS = ("nvidia", "amd", "intel")
 _USELESS_IF_WARNED = ("torch", *_GPUS)  # a warning of these: there is none that could be recorded
 
 
@@ -86,6 +86,7 @@ class Catalog:
             ("telemetry", host.telemetry),
             ("nvidia", accelerators.nvidia),
             ("amd", accelerators.amd),
+            ("intel", accelerators.intel),
             ("cpus", lambda: host.cpus(demand, self.environment)),
             ("memory", lambda: host.memory(demand)),
             ("shm", lambda: host.check_shm(host.SHM, demand)),
@@ -211,7 +212,7 @@ def consequences(checks: list[Check]) -> tuple[list[str], list[str], list[Unknow
         status["torch"] = "missing"
     # Whatever its interpreter, tried alone, may say.
     lost_all = "missing" in (status.get("output"), status.get("command"))
-    absent = (accelerators.NO_NVIDIA, accelerators.NO_AMD)
+    absent = (accelerators.NO_NVIDIA, accelerators.NO_AMD, accelerators.NO_INTEL)
     gpus = [check.id for check in checks if check.id in _GPUS and check.what not in absent]
     recorded = {**_RECORDED, "GPUs": tuple(gpus)} if gpus else _RECORDED
     captured, not_captured, not_known = [], [], []

@@ -17,7 +17,7 @@ from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.device.modules import PHASES, Origins, nested_ranges
 from iotrace.analysis.device.stream_waits import Queues
 from iotrace.analysis.intervals import Coverage
-from iotrace.sources.kineto.collectives import Kind
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column, Floats
 from iotrace.timeline.model import Counter, Slice, Track, known
 

@@ -14,7 +14,7 @@ from iotrace.analysis.device.accelerator import KERNEL_GAP_US
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute
 from iotrace.analysis.device.modules import backward_ranges
-from iotrace.sources.kineto.collectives import FORWARD_BACKWARD, Kind
+from iotrace.sources.kineto.kinds import FORWARD_BACKWARD, Kind
 from iotrace.sources.kineto.trace import Column
 from iotrace.timeline.device import Derived, derived_of
 from iotrace.timeline.model import TORCH, Args, Flow, ProcessTracks, Slice, Timeline, Track, known

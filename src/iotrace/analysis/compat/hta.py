@@ -17,7 +17,7 @@ import numpy.typing as npt
 from iotrace.analysis.device.activity import Mask
 from iotrace.analysis.intervals import Intervals, intersect, length
 from iotrace.sources.byte_stream import blocks
-from iotrace.sources.kineto.collectives import Kind
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 _COLLECTIVE = re.compile(r"^nccl.*Kernel")

@@ -13,7 +13,7 @@ import numpy as np
 from iotrace.analysis.device.activity import Mask, steps_in_order
 from iotrace.analysis.device.gaps import ROLES
 from iotrace.analysis.intervals import Coverage, Intervals, intersect, subtract, union
-from iotrace.sources.kineto.collectives import Kind, is_data_wait
+from iotrace.sources.kineto.kinds import Kind, is_data_wait
 from iotrace.sources.kineto.trace import KinetoTrace
 
 _COLLECTIVES = frozenset(

@@ -13,14 +13,8 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Intervals, union
 from iotrace.analysis.table import match
-from iotrace.sources.kineto.collectives import (
-    Kind,
-    is_collective_kernel,
-    is_collective_range,
-    is_data_wait,
-    module_of,
-    step_of,
-)
+from iotrace.sources.kineto.collectives import is_collective_kernel
+from iotrace.sources.kineto.kinds import Kind, is_collective_range, is_data_wait, module_of, step_of
 from iotrace.sources.kineto.trace import Column, KinetoTrace
 
 Mask = npt.NDArray[np.bool_]

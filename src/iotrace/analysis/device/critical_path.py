@@ -13,7 +13,7 @@ from iotrace.analysis.device.activity import Activity, Mask
 from iotrace.analysis.device.stream_waits import EARLIEST, NONE, Queues, Spent
 from iotrace.analysis.intervals import Coverage, Intervals, innermost, pieces
 from iotrace.analysis.results import CriticalPart, CriticalPath
-from iotrace.sources.kineto.collectives import Kind
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 
 KINDS = (

@@ -17,7 +17,7 @@ from iotrace.analysis.device.modules import program_lines
 from iotrace.analysis.device.stream_waits import Queues
 from iotrace.analysis.intervals import Coverage, Intervals, outer_first
 from iotrace.analysis.results import Gap
-from iotrace.sources.kineto.collectives import Kind
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 
 CLASSES = ("data_wait", "host_wait", "kernel_wait", "other")

@@ -20,7 +20,7 @@ from iotrace.analysis.device.modules import is_line_of_program
 from iotrace.analysis.device.stream_waits import Queues
 from iotrace.analysis.intervals import Coverage, Intervals, distinct, innermost, intersect, length, union
 from iotrace.analysis.results import IdlePart, IdleTime
-from iotrace.sources.kineto.collectives import Kind, step_of
+from iotrace.sources.kineto.kinds import Kind, step_of
 from iotrace.sources.kineto.trace import Column
 
 CAUSES = (
@@ -46,6 +46,7 @@ class Account:
         self.span = self.idle = 0
         self.sums = np.zeros(len(CAUSES), np.int64)
         self.gaps = np.zeros(len(CAUSES), np.int64)
+        self.first_use = np.zeros(len(CAUSES), np.int64)
         self.named: dict[tuple[int, str, str], int] = {}
 
     def add(self, queues: Queues, gaps: Gaps, waits: Coverage, kernel_gap_ns: int) -> None:
@@ -62,6 +63,7 @@ class Account:
         self.idle += int(whole.sum())
         self.sums += whole.sum(axis=0)
         self.gaps += (whole > 0).sum(axis=0)
+        self.first_use += clipped[_first_of_kernel(activity, gaps)].sum(axis=0)
         starts, ends = np.append(gaps.start_ns, edges[0]), np.append(gaps.end_ns, edges[1])
         mostly, host = whole.argmax(axis=1), _Host(activity)
         for cause in np.flatnonzero(whole.sum(axis=0)).tolist():
@@ -86,6 +88,7 @@ class Account:
                     where_us=where_ns / 1e3 if where else None,
                     call=call,
                     call_us=call_ns / 1e3 if call else None,
+                    first_use_us=int(self.first_use[cause]) / 1e3,
                 )
             )
         parts.sort(key=lambda part: -part.us)
@@ -110,6 +113,15 @@ def span_of(activity: Activity) -> tuple[int, int] | None:
     host = activity.ranges | (activity.kinds == Kind.RUNTIME)
     begun = int(events.start_ns[host].min()) if host.any() else first
     return min(begun, first), last
+
+
+def _first_of_kernel(activity: Activity, gaps: Gaps) -> Mask:
+    """Find the gaps that end as a kernel runs for the first time in the trace: it may be loaded then."""
+    events, rows = activity.trace.events, np.flatnonzero(activity.device)
+    rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
+    first = rows[np.unique(events.name[rows], return_index=True)[1]]
+    found: Mask = np.isin(gaps.ended_by, first)
+    return found
 
 
 def _clipped(gaps: Gaps, table: Column, bounds: tuple[int, int]) -> Column:

@@ -14,7 +14,7 @@ from iotrace.analysis.device.modules import Origins, origins_of
 from iotrace.analysis.device.operators import OperatorTree
 from iotrace.analysis.intervals import intersect, length, union
 from iotrace.analysis.results import Kernel, KernelCategory, MemoryOperation
-from iotrace.sources.kineto.collectives import Kind
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column, Details, Floats
 
 # Of kernels with tensor cores: instructions (HMMA, WGMMA), their shapes (s16816), libraries of such alone.

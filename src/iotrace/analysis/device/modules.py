@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.device.activity import Activity, Mask
 from iotrace.analysis.intervals import innermost
-from iotrace.sources.kineto.collectives import Kind, module_of
+from iotrace.sources.kineto.kinds import Kind, module_of
 from iotrace.sources.kineto.trace import Column
 
 PHASES = ("forward", "backward", "optimizer", "other")

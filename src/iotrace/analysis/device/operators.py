@@ -15,7 +15,7 @@ from iotrace.analysis.device.modules import rows_around
 from iotrace.analysis.intervals import outer_first
 from iotrace.analysis.results import Operator
 from iotrace.analysis.table import match
-from iotrace.sources.kineto.collectives import Kind
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 
 _NONE = -1

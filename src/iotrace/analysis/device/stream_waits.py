@@ -12,7 +12,7 @@ import numpy as np
 
 from iotrace.analysis.device.activity import Activity, Mask
 from iotrace.analysis.results import StreamWait
-from iotrace.sources.kineto.collectives import Kind
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column, Details
 
 Key = TypeVar("Key", bound=Hashable)

@@ -22,7 +22,8 @@ from iotrace.analysis.device.kernels import Window
 from iotrace.analysis.device.modules import PHASES, rows_around
 from iotrace.analysis.intervals import length, subtract, union
 from iotrace.analysis.results import CollectiveKind, DevicePhase, IdleByOrigin, Launches, RuntimeCall
-from iotrace.sources.kineto.collectives import Collective, Kind
+from iotrace.sources.kineto.collectives import Collective
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column, Numbers
 
 _MOST_OF_IT = 0.5  # of a call's time: what its operator has to be around to be named

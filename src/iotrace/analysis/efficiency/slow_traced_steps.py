@@ -12,7 +12,7 @@ from iotrace.analysis.device.modules import rows_around
 from iotrace.analysis.device.operators import HostTree
 from iotrace.analysis.intervals import holding
 from iotrace.analysis.results import SlowStep
-from iotrace.sources.kineto.collectives import Kind
+from iotrace.sources.kineto.kinds import Kind
 from iotrace.sources.kineto.trace import Column
 
 _SLOW = 1.5  # times the median of a step

@@ -186,8 +186,14 @@ class IdlePart(ReportPart, frozen=True, kw_only=True):
     gaps: Annotated[int, figure("how many times the device was idle for it")]
     where: Annotated[str | None, figure("the program's frame that holds most of it, without stacks an operator or range", null="none holds most")] = None
     where_us: Annotated[float | None, figure("how much of it; behind waits for the device, of these waits", null="none holds most")] = None
+    first_use_us: Annotated[float, figure("how much of it lies in gaps that end as a kernel runs for the first time in the trace")] = 0.0
     call: Annotated[str | None, figure("the call of the runtime that holds most of it", null="none holds most")] = None
     call_us: Annotated[float | None, figure("how much of it; behind waits for the device, of these waits", null="none holds most")] = None
+
+    @property
+    def is_first_use(self) -> bool:
+        """Whether nearly all of it comes before kernels that ran for the first time: it may come once."""
+        return self.us > 0 and self.first_use_us >= 0.9 * self.us
 
 
 class IdleTime(ReportPart, frozen=True, kw_only=True):

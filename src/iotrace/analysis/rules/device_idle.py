@@ -125,11 +125,15 @@ def slow_launch_calls(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Fin
     fires=[
         {"parts": [idle_part("host", 2000.0)]},
         {"parts": [idle_part("host", 2000.0, where="train.py(41): augment")]},
+        {"parts": [idle_part("host", 2000.0, where="aten::sum", first_use_us=1900.0)]},
     ],
     silent=[{"parts": [idle_part("host", 500.0)]}, {"parts": [idle_part("launch_gap", 2000.0)]}],
 )
 def host_between_kernels(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Between two kernels the host does something else for more than 0.2 ms: more than a launch costs.
+
+    Where nearly all of it comes before kernels that run for the first time in the trace, it may be what their
+    first use costs (loading, compiling, choosing an algorithm), which later steps do not pay.
 
     Remedy: move it to a thread or a step ahead; record stacks where its frames are not known.
     """
@@ -140,7 +144,10 @@ def host_between_kernels(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[
         if facts.has_stacks or part.where:
             named = short_frame(part.where) if part.where else "the step"
             remedy = f"take work of the host out of {named}: --view gaps names what comes behind each gap"
-        yield finding_of(facts, text, remedy, part.us, gains=bool(part.where), gaps=part.gaps)
+        if part.is_first_use:
+            text, remedy = f"{text}, before the first use of a kernel each time", _WARM_UP
+        gains = bool(part.where) and not part.is_first_use
+        yield finding_of(facts, text, remedy, part.us, gains=gains, gaps=part.gaps)
 
 
 @rule(

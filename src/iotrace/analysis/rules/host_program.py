@@ -256,3 +256,23 @@ def torch_finds_no_device(facts: HostFacts) -> Iterator[Finding]:
         why = "torch is built for an accelerator and finds none: the program would train on the CPU"
         remedy = "check the driver and CUDA_VISIBLE_DEVICES; in a container: --gpus all"
         yield Finding(level=WARNING, text=facts.what, why=why, remedy=remedy)
+
+
+@rule(
+    "IO014",
+    "torch-spares-device",
+    "host",
+    fires=[{"what": "records; XPU 20250101, 12 XPU devices", "spares_device": True}],
+    silent=[{"what": "records; XPU 20250101, 12 XPU devices"}],
+)
+def torch_spares_device(facts: HostFacts) -> Iterator[Finding]:
+    """The job has Intel's devices and several nodes: torch's profiler will record the host alone.
+
+    With ranks on several nodes a profiler that records these devices is known to hang in collectives.
+
+    Remedy: `--torch-activities all` records the device, too.
+    """
+    if facts.spares_device:
+        why = "on several nodes a profiler that records Intel's devices is known to hang: it spares them"
+        remedy = "iotrace run --torch-activities all records them, too (PTI of oneAPI 2025.1.3 or later)"
+        yield Finding(level=WARNING, text=facts.what, why=why, remedy=remedy)

@@ -128,6 +128,7 @@ def phrase(part: IdlePart) -> str:
     where = f", most in {short_frame(part.where)}" if part.where else ""
     call = part.call or ("calls that wait for the device" if part.cause == "synchronisation" else "copies")
     gaps = counted(part.gaps, "gap")
+    first = " before the first use of a kernel" if part.is_first_use else ""
     said = {
         "before_first_kernel": f"before the first kernel{where}{f', in {part.call}' if part.call else ''}",
         "launch_delay": "from the first launch to its start, for which the trace has no reason",
@@ -138,7 +139,7 @@ def phrase(part: IdlePart) -> str:
         "communication": "while the host communicates",
         "launch_gap": f"in {gaps} of at most 0.2 ms: the host launches kernels too late",
         "launch_call": f"inside slow calls of {part.call or 'the runtime'}{where}",
-        "host": f"in {gaps} of more than 0.2 ms, in which the host does other work{where}",
+        "host": f"in {gaps} of more than 0.2 ms{first}, in which the host does other work{where}",
         "graph_replay": f"in {gaps} within CUDA graphs that were launched in time",
         "stream_wait": f"in {gaps} while streams wait for each other",
         "kernel_gap": f"in {gaps} between kernels that were launched in time",

@@ -185,11 +185,13 @@ def fixes_of(
     """
     by_number: dict[int | None, RankReport] = {rank.rank: rank for rank in ranks}
     remedies = [(item.rank, item.remedy) for item in recommendations]
-    fixes = []
+    fixes: list[Fix] = []
     for item, remedy in zip(recommendations, remedies, strict=True):
         again = remedies.count(remedy) > 1 and "loader" in item.evidence
         of_loader = f"loader {item.evidence['loader']:.0f}: " if again else ""
-        fixes.append(_fix(item, by_number[item.rank], cause, of_loader))
+        fix = _fix(item, by_number[item.rank], cause, of_loader)
+        if not any(each.text == fix.text and each.code != fix.code for each in fixes):
+            fixes.append(fix)  # two causes may have one remedy
     if trust.level == BAD:
         unknown = dict.fromkeys(("gain_ms_per_step", "speedup", "gain_interval_ms", "most_ms_per_step"))
         return [replace(fix, **unknown) for fix in fixes]

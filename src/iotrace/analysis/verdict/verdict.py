@@ -345,10 +345,14 @@ def _of_traces(found: Finding, ranks: Sequence[RankReport], imbalance: Imbalance
         return found
     worst = costliest(ranks)
     if worst is None:
-        if found.kind == "wait-unknown" and found.rank is not None and found.rank.steps.count:
-            text = "no wait for a DataLoader was recorded"
-            text += ", and no accelerator at work" if all(each.accelerator is None for each in ranks) else ""
+        if found.kind == "wait-unknown" and all(each.accelerator is None for each in ranks):
+            if not any(each.operators for each in ranks) and not any(each.steps.per_second for each in ranks):
+                text = "it holds no step, no operator and no kernel that iotrace knows"
+                return replace(found, text=text, fix=None)
+            text = "no wait for a DataLoader was recorded, and nothing of an accelerator"
             return replace(found, text=text, fix=None)
+        if found.kind == "wait-unknown" and found.rank is not None and found.rank.steps.count:
+            return replace(found, text="no wait for a DataLoader was recorded", fix=None)
         return found
     cause, rank = worst
     is_input_bound = found.kind in ("input-bound", "moderately-input-bound")

@@ -6,9 +6,11 @@ Check torch and its profiler in the command's interpreter, in a child process wi
 from __future__ import annotations
 
 import glob
+import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -17,13 +19,17 @@ from iotrace.doctor.command import Interpreter
 from iotrace.doctor.probe import last_line
 from iotrace.doctor.results import Check, judged, ok, unknown
 from iotrace.doctor.run import TORCH_SECONDS, Sandbox
-from iotrace.launch.telemetry import Record, amd as amd_smi, nvml
+from iotrace.launch.telemetry import Record, amd as amd_smi, level_zero, nvml
 from iotrace.launch.telemetry.gpus import Device, Emit, FigureError, UnavailableError
+from iotrace.session.identity import nodes as nodes_of
 from iotrace.units import counted
 
 _NVIDIA_NODES = "/dev/nvidia[0-9]*"
 _AMD_NODE = "/dev/kfd"
-NO_NVIDIA, NO_AMD = "no NVIDIA device", "no AMD device"
+# Of Intel's GPUs those that are no adapter of a display, by their class on the bus: Max, Flex.
+_RENDER_NODES, _INTEL, _NO_DISPLAY = "/sys/class/drm/renderD*/device", "0x8086", "0x0380"
+_SYSMAN = "ZES_ENABLE_SYSMAN"  # asks Level Zero for telemetry
+NO_NVIDIA, NO_AMD, NO_INTEL = "no NVIDIA device", "no AMD device", "no Intel device that computes"
 _CONTAINER = "in a container: --gpus all, with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 
 
@@ -35,6 +41,28 @@ def nvidia() -> Check:
 def amd() -> Check:
     """Check amdsmi in the same way; without a device it is not loaded, which takes long."""
     return judge_amd(*_ask(amd_smi.find)) if glob.glob(_AMD_NODE) else ok("amd", NO_AMD)
+
+
+def intel() -> Check:
+    """Check Level Zero in the same way, as the sidecar asks it: its variable is set for that alone."""
+    nodes = [Path(node) for node in glob.glob(_RENDER_NODES)]
+    before = os.environ.get(_SYSMAN)
+    os.environ[_SYSMAN] = "1"
+    try:
+        asked = _ask(level_zero.find)
+    finally:
+        if before is None:
+            del os.environ[_SYSMAN]
+        else:
+            os.environ[_SYSMAN] = before
+    return judge_intel(sum(map(_computes, nodes)), *asked)
+
+
+def _computes(node: Path) -> bool:
+    with suppress(OSError):
+        vendor, kind = ((node / name).read_text().strip() for name in ("vendor", "class"))
+        return vendor == _INTEL and kind.startswith(_NO_DISPLAY)
+    return False
 
 
 def _ask(find: Callable[[Emit], list[Device]]) -> tuple[list[str] | None, str, dict[str, str]]:
@@ -73,6 +101,17 @@ def judge_amd(devices: list[str] | None, error: str, failing: dict[str, str]) ->
     what = f"an AMD device, but amdsmi sees none{f': {error}' if error else ''}"
     remedy = "pip install amdsmi, of the version of this host's ROCm (/opt/rocm)"
     return judged("amd", HostFacts(gpus_unseen=what, remedy=remedy))
+
+
+def judge_intel(nodes: int, devices: list[str] | None, error: str, failing: dict[str, str]) -> Check:
+    """Judge in the same way; a display's adapter that Level Zero does not see is no fault."""
+    if devices:
+        return _seen("intel", "Level Zero", devices, error, failing)
+    if not nodes:
+        return ok("intel", NO_INTEL)
+    what = f"{counted(nodes, 'Intel device')}, but Level Zero sees none{f': {error}' if error else ''}"
+    remedy = "pip install pyzes; the driver has libze_loader.so.1; in a container: --device /dev/dri"
+    return judged("intel", HostFacts(gpus_unseen=what, remedy=remedy))
 
 
 def _seen(identity: str, library: str, devices: list[str], error: str, failing: dict[str, str]) -> Check:
@@ -148,7 +187,7 @@ def check_torch(
     except subprocess.TimeoutExpired as error:
         facts = _merge(str(error.stdout or ""))
         late = f"torch was not imported within {seconds:g} s"
-    return judge_torch(facts, late)
+    return judge_torch(facts, late, environment)
 
 
 def _merge(output: str) -> TorchFacts:
@@ -160,8 +199,11 @@ def _merge(output: str) -> TorchFacts:
     return msgspec.convert(merged, TorchFacts)
 
 
-def judge_torch(facts: TorchFacts, late: str) -> Check:
-    """Judge what the process printed before its end or time limit; `late` says why it printed no more."""
+def judge_torch(facts: TorchFacts, late: str, environment: Mapping[str, str] | None = None) -> Check:
+    """Judge what the process printed before its end or time limit; `late` says why it printed no more.
+
+    `environment` is the command's: its launcher's variables tell on how many nodes the job runs.
+    """
     if facts.absent:
         return unknown(TORCH, "torch is not there", facts.absent)
     if facts.broken:
@@ -180,4 +222,6 @@ def judge_torch(facts: TorchFacts, late: str) -> Check:
     build = ", ".join(f"{name.upper()} {version}" for name, version in facts.build.items()) or "CPU build"
     devices = ", ".join(counted(count, f"{name.upper()} device") for name, count in facts.devices.items())
     what = f"records; {build}, {devices or 'no accelerator that torch can use'}"
-    return judged(TORCH, HostFacts(what=what, finds_no_device=bool(facts.build and not facts.devices)))
+    spared = "xpu" in facts.devices and nodes_of(environment or {}) > 1
+    lacks = bool(facts.build and not facts.devices)
+    return judged(TORCH, HostFacts(what=what, finds_no_device=lacks, spares_device=spared))

@@ -18,14 +18,7 @@ from iotrace import compiled
 from iotrace.sources.chrome.batch import EventBatch, pair
 from iotrace.sources.chrome.json_text import CONTROLS
 from iotrace.sources.chrome.scan import LARGEST_TEXT, ODD, Scanned
-from iotrace.sources.kineto.collectives import (
-    Collective,
-    collective_of,
-    flow_category,
-    has_values,
-    is_collective_range,
-    is_synchronisation,
-)
+from iotrace.sources.kineto.collectives import Collective, collective_of
 from iotrace.sources.kineto.column_batch import (
     BETWEEN,
     EVENT,
@@ -41,6 +34,7 @@ from iotrace.sources.kineto.column_batch import (
     more_details,
     number_or_text,
 )
+from iotrace.sources.kineto.kinds import flow_category, has_values, is_collective_range, is_synchronisation
 from iotrace.sources.kineto.trace import MEMORY, Events, Flows, Memory
 
 _NAMES, _CATEGORIES, _THREADS, _FLOW_CATEGORIES, _DETAILS = range(5)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from iotrace.errors import TraceError
 from iotrace.sources.clocks.anchors import Clocks, link_by_exchanges
 from iotrace.sources.clocks.session_clock import Clock, Recording
-from iotrace.sources.kineto.collectives import step_of
+from iotrace.sources.kineto.kinds import step_of
 from iotrace.sources.kineto.reader import read_kineto
 from iotrace.sources.kineto.trace import KinetoTrace
 

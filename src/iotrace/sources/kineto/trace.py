@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from iotrace.sources.kineto.collectives import Collective, Kind, kind_of
+from iotrace.sources.kineto.collectives import Collective
 from iotrace.sources.kineto.column_batch import BETWEEN, MORE_TEXTS, TEXTS, Thread
+from iotrace.sources.kineto.kinds import Kind, kind_of, kind_of_process
 
 Column = npt.NDArray[np.int64]
 MEMORY = "[memory]"  # the name of the instants of memory
@@ -111,7 +112,12 @@ class KinetoTrace(msgspec.Struct, frozen=True):
     def kinds(self) -> npt.NDArray[np.int8]:
         """The `Kind` of every event."""
         table = np.array([kind_of(category) for category in self.categories] or [Kind.OTHER], dtype=np.int8)
-        return table[self.events.category]
+        found: npt.NDArray[np.int8] = table[self.events.category]
+        if "" in self.categories:  # of torch's profiler before Kineto the process says what its events are
+            of_process = np.array([kind_of_process(pid) for pid, _ in self.threads], dtype=np.int8)
+            bare = self.events.category == self.categories.index("")
+            found[bare] = of_process[self.events.thread[bare]]
+        return found
 
     def named(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
         """Which events have a name for which `test` holds; each name is asked for once."""

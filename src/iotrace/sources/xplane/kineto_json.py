@@ -10,6 +10,7 @@ import json
 import mmap
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import BinaryIO
 
 from iotrace.sources.xplane.planes import Event, Line, Plane, Space, Stats
@@ -54,12 +55,14 @@ class _Translation:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._threads: dict[int, int] = {}
+        self._threads: dict[tuple[str, int], int] = {}
         self.left_out = 0
         started = [plane.stats[_STARTED] for plane in space.planes if _STARTED in plane.stats]
         self._base_ns = next((int(at) for at in started if isinstance(at, int)), None)
         if self._base_ns is None:
-            starts = [line.start_ns for plane in space.planes for line in space.lines(plane) if line.events]
+            starts = [
+                line.start_ns for plane in space.planes for line in space.lines(plane) if line.has_events
+            ]
             first_ns = min(starts, default=0)
             self._base_ns = first_ns if first_ns > _YEAR_2000_NS else None
         found = [plane.stats["process_id"] for plane in space.planes if "process_id" in plane.stats]
@@ -101,18 +104,15 @@ class _Translation:
             for index, line in enumerate(self._space.lines(plane)):
                 counts = kind == "GPU" and line.name.startswith("Stream #")
                 counts = counts or (kind == "TPU" and line.name == "XLA Ops")
-                if line.name == "_counters_" or not line.events:
+                if line.name == "_counters_" or not line.has_events:
                     continue
                 stream = (line.id if kind == "GPU" else index) if counts else None
                 tid = stream if stream is not None else self._thread(plane, line, bool(found))
                 yield _meta("thread_name", pid, tid, line.name)
-                of_driver = plane.name in _DRIVERS
-                yield from self._of_line(
-                    plane, line, pid, tid, (number, stream) if found else None, of_driver
-                )
+                yield from self._of_line(plane, line, pid, tid, (number, stream) if found else None)
 
     def _thread(self, plane: Plane, line: Line, of_device: bool) -> int:
-        key = hash((plane.name, line.id)) if of_device else line.id
+        key = (plane.name, line.id) if of_device else ("", line.id)
         return self._threads.setdefault(key, 1_000_000 + len(self._threads))
 
     def _of_line(
@@ -122,7 +122,6 @@ class _Translation:
         pid: int,
         tid: int,
         device: tuple[int, int | None] | None,
-        of_driver: bool,
     ) -> Iterator[str]:
         base_ns = self._base_ns or 0
         start_ns = line.start_ns - base_ns if line.start_ns > _YEAR_2000_NS else line.start_ns
@@ -137,7 +136,7 @@ class _Translation:
             stats = self._stats(plane, event)
             if device is not None:
                 described = _of_device(name, stats, *device)
-            elif of_driver:
+            elif plane.name in _DRIVERS:
                 described = "cuda_driver", name, _known(stats, {"correlation_id": "correlation"})
             else:
                 described = _of_host(name, stats)
@@ -146,7 +145,7 @@ class _Translation:
             category, shown, args = described
             if category == "user_annotation" and not event.duration_ps:
                 category = "cpu_instant_event"
-            text = f'{{"ph":"X","cat":"{category}","name":{json.dumps(shown)},{track},"ts":{_us(begin_ns)}'
+            text = f'{{"ph":"X","cat":"{category}","name":{_text(shown)},{track},"ts":{_us(begin_ns)}'
             if category == "cpu_instant_event":
                 text = text.replace('"ph":"X"', '"ph":"i","s":"t"', 1)
             else:
@@ -197,6 +196,9 @@ def _of_device(name: str, stats: Stats, device: int, stream: int | None) -> _Des
 
 def _known(stats: Stats, names: dict[str, str]) -> dict[str, object]:
     return {ours: stats[name] for name, ours in names.items() if name in stats}
+
+
+_text = lru_cache(1 << 16)(json.dumps)
 
 
 def _us(time_ns: int) -> str:

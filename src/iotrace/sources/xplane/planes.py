@@ -13,15 +13,17 @@ Value = int | float | str
 Stats = dict[str, Value]
 _PLANES, _HOSTS = 1, 4  # fields of an XSpace
 _LONGEST_TEXT = 4096
+_MOST_KEPT = 1 << 16
 
 
 class Line(msgspec.Struct):
-    """A thread, a stream, or a row that a profiler derived. `events` are the byte ranges of its events."""
+    """A thread, a stream, or a row that a profiler derived; `bytes` is where it lies."""
 
+    bytes: tuple[int, int]
     id: int = 0
     name: str = ""
     start_ns: int = 0
-    events: list[tuple[int, int]] = []
+    has_events: bool = False
 
 
 class Plane(msgspec.Struct):
@@ -33,6 +35,7 @@ class Plane(msgspec.Struct):
     event_stats: dict[int, list[tuple[int, int]]] = {}
     stat_names: dict[int, str] = {}
     stats: Stats = {}
+    read_stats: dict[bytes, tuple[str, Value]] = {}  # by their bytes: most are repeated
 
 
 class Event(msgspec.Struct):
@@ -107,6 +110,11 @@ class Space:
         """Read stats by their names; what is damaged or of no known type is left out."""
         found: Stats = {}
         for begin, end in ranges:
+            written = self._data[begin:end]
+            known = plane.read_stats.get(written)
+            if known is not None:
+                found[known[0]] = known[1]
+                continue
             name = ""
             value: Value | None = None
             try:
@@ -126,16 +134,18 @@ class Space:
                 continue
             if name and value is not None:
                 found[name] = value
+                if len(plane.read_stats) < _MOST_KEPT:
+                    plane.read_stats[written] = name, value
         return found
 
     def lines(self, plane: Plane) -> Iterator[Line]:
         """Yield the lines of a plane."""
         for begin, end in plane.lines:
-            line = Line()
+            line = Line((begin, end))
             try:
                 for number, at, behind in fields(self._data, begin, end):
                     if number == 4 and behind >= 0:
-                        line.events.append((at, behind))
+                        line.has_events = True
                     elif number == 1 and behind < 0:
                         line.id = signed(at)
                     elif number == 3 and behind < 0:
@@ -148,21 +158,30 @@ class Space:
 
     def events(self, line: Line) -> Iterator[Event]:
         """Yield the events of a line, in the order of the file; damaged ones are left out."""
-        for begin, end in line.events:
-            event = Event()
-            try:
-                for number, at, behind in fields(self._data, begin, end):
-                    if number == 4 and behind >= 0:
-                        event.stats.append((at, behind))
-                    elif behind >= 0:
-                        continue
-                    elif number == 1:
-                        event.name_id = at
-                    elif number == 2:
-                        event.offset_ps = signed(at)
-                    elif number == 3:
-                        event.duration_ps = signed(at)
-            except DamagedError as error:
-                self._damage(error)
-                continue
-            yield event
+        try:
+            for number, at, behind in fields(self._data, *line.bytes):
+                if number == 4:
+                    event = self._event(at, behind)
+                    if event is not None:
+                        yield event
+        except DamagedError as error:
+            self._damage(error)
+
+    def _event(self, begin: int, end: int) -> Event | None:
+        event = Event()
+        try:
+            for number, at, behind in fields(self._data, begin, end):
+                if number == 4 and behind >= 0:
+                    event.stats.append((at, behind))
+                elif behind >= 0:
+                    continue
+                elif number == 1:
+                    event.name_id = at
+                elif number == 2:
+                    event.offset_ps = signed(at)
+                elif number == 3:
+                    event.duration_ps = signed(at)
+        except DamagedError as error:
+            self._damage(error)
+            return None
+        return event

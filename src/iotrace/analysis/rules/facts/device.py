@@ -14,7 +14,7 @@ from iotrace.analysis.device.gaps import gaps_of
 from iotrace.analysis.device.idle_time import EDGES
 from iotrace.analysis.intervals import Coverage, union
 from iotrace.analysis.results import Accelerator, CollectiveKind, IdlePart
-from iotrace.sources.kineto.collectives import Kind, is_data_wait
+from iotrace.sources.kineto.kinds import Kind, is_data_wait
 from iotrace.sources.kineto.trace import KinetoTrace
 
 _ALLOCATES = re.compile(r"(?:cuda|hip)(?:Malloc|Free)$")

@@ -74,6 +74,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     torch_error: str | None = None
     profiler_fault: str | None = None
     finds_no_device: bool = False
+    spares_device: bool = False
 
     gpus_unseen: str | None = None
     processes_hidden: bool = False
