@@ -139,13 +139,11 @@ def test_what_the_first_sample_of_a_later_pass_takes_longer_than_others(tmp_path
 def with_lengths(analysis: RankAnalysis, every_ms: int, long_ms: int, each: int) -> RankAnalysis:
     """The same, but its samples take `every_ms`, and of `each` one takes `long_ms`."""
     worker = analysis.rank.workers[0]
-    spans = worker.spans.copy()
-    items = (spans["kind"] == KIND_ITEM).nonzero()[0]
-    spans["duration_ns"][items] = every_ms * MS
-    spans["duration_ns"][items[::each]] = long_ms * MS
-    return RankAnalysis(
-        analysis.session, replace(analysis.rank, workers=[replace(worker, spans=spans[items])])
-    )
+    items = worker.spans[worker.spans["kind"] == KIND_ITEM]
+    lengths_ns = np.full(len(items), every_ms * MS)
+    lengths_ns[::each] = long_ms * MS
+    spans = items.changed(duration_ns=lengths_ns)
+    return RankAnalysis(analysis.session, replace(analysis.rank, workers=[replace(worker, spans=spans)]))
 
 
 def test_few_long_samples_are_told_from_the_others(tmp_path: Path) -> None:
