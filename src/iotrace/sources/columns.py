@@ -161,7 +161,7 @@ class Gathering:
                 if (column == same).all():
                     continue
                 self._grown[field] = bytearray(np.full(self._length, same).tobytes())
-            self._grown[field] += memoryview(np.ascontiguousarray(column))
+            self._grown[field] += np.ascontiguousarray(column).data
         self._length += len(rows)
         self._rest = self._rest[rows.nbytes :]
 

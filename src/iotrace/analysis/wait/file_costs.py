@@ -93,14 +93,12 @@ class FileCosts(msgspec.Struct, frozen=True):
         if (key[1:] > key[:-1]).all():
             return cls(names, owner, file, parts)  # as they come where each owner pays for one file
         keys, first, of = np.unique(key, return_index=True, return_inverse=True)
-        if len(keys) < len(owner):
-            summed = [np.bincount(of, column, len(keys)) for column in parts.T]
-            parts = np.stack(summed, axis=1).astype(np.float64)
-            owner, file = owner[first], file[first]
-        else:
-            first = np.arange(len(owner))
-        order = np.lexsort((first, owner))
-        return cls(names, owner[order], file[order], parts[order])
+        if len(keys) == len(key):
+            return cls(names, owner, file, parts)
+        summed = [np.bincount(of, column, len(keys)) for column in parts.T]
+        order = np.lexsort((first, owner[first]))
+        first = first[order]
+        return cls(names, owner[first], file[first], np.stack(summed, axis=1).astype(np.float64)[order])
 
     def __len__(self) -> int:
         return len(self.owner)
