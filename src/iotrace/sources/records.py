@@ -372,6 +372,12 @@ class Worker(Record, tag="worker"):
     worker: Int
 
 
+class KeptOpen(Record, tag="kept_open"):
+    """An archive that a trial keeps open for the program."""
+
+    path: str
+
+
 class WorkerUp(Record, tag="worker_up"):
     mono_ns: Int
 

@@ -29,15 +29,18 @@ from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
 from iotrace.patching.loader import loader_of
 from iotrace.session import names
-from iotrace.sources.records import Ended, Override, Replayed, Threads
+from iotrace.sources.records import Ended, KeptOpen, Override, Replayed, Threads
 from iotrace.sources.session import open_session
 from iotrace.sweeps.ending import TerminatedError, end, terminated_by_signals
 from iotrace.sweeps.grid import (
+    CPUS,
     CV2_THREADS,
+    KEPT_OPEN,
     LOADER_ARGUMENTS,
     PIN_MEMORY,
     PREFETCH,
     THREADS,
+    WORKER_THREADS,
     WORKERS,
     asked_of_agent,
     environment_of,
@@ -135,8 +138,11 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
         replayed = any(process.of_type(Replayed) for process in rank.session.processes)
         needed = loader is None or loader.wrapped or loader.kind != "training"
         return "" if replayed or not needed else "the loop's batches did not come from memory"
-    if other := _other_threads(run, rank):
+    if other := _other_threads(run, rank) or _other_start(run, rank):
         return other
+    kept = [each for process in rank.session.processes for each in process.of_type(KeptOpen)]
+    if KEPT_OPEN in run.params and not kept:
+        return f"it opens {run.params[KEPT_OPEN]} by another call than tarfile.open"
     asked = run.params.get(WORKERS)
     if loader is not None and (other := _other_setting(run, loader)):
         return other
@@ -174,6 +180,23 @@ def _other_threads(run: SweepRun, rank: RankAnalysis) -> str:
         asked, had = run.params.get(name), records[-1].threads.get(library) if records else None
         if asked is not None and had is not None and str(had) != asked:
             return f"{library} has {had} threads, not {asked}: the program sets them itself"
+    return ""
+
+
+def _other_start(run: SweepRun, rank: RankAnalysis) -> str:
+    """Name what workers have otherwise than a trial set it as they started; empty where all is as asked."""
+    asked = dict(each.split("=") for each in run.params.get(WORKER_THREADS, "").split(",") if each)
+    cpus = [int(each) for each in run.params.get(CPUS, "").split(",") if each]
+    known = [records[-1] for each in rank.rank.workers if (records := each.of_type(Threads))]
+    if (asked or cpus) and not known:
+        return "no worker that iotrace knows started"
+    for record in known:
+        for library, count in asked.items():
+            had = record.threads.get(library)
+            if had is not None and had != int(count):
+                return f"{library} has {had} threads in a worker, not {count}: the program sets them itself"
+        if cpus and record.affinity and record.affinity != cpus:
+            return "the system, or the program, keeps workers on other CPUs"
     return ""
 
 
