@@ -1,8 +1,9 @@
-"""Each program is recorded, and its first fix tried; run with --try, alone on the machine."""
+"""Each program is recorded, its first fix tried and applied; run with --try, alone on the machine."""
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 import iotrace_command
+from iotrace.analysis.results import Report
 from iotrace.trying.results import PROVEN, RESULT, Trial
 from tests.support.runs import PROJECT
 from tests.trials.rows import NONE, ROWS, Row
@@ -18,6 +20,7 @@ from tests.trials.rows import NONE, ROWS, Row
 pytestmark = pytest.mark.trials
 
 _PROGRAMS = Path(__file__).parent
+_GIT = ["git", "-c", "user.name=tests", "-c", "user.email=tests@localhost"]
 
 
 def _iotrace(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -25,17 +28,44 @@ def _iotrace(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
 
 
+def _copied(row: Row, folder: Path) -> Path:
+    """Copy the program of a row into a git tree of its own, as its source is going to change."""
+    place = PROJECT if row.program.startswith("workloads/") else _PROGRAMS
+    program = folder / "train.py"
+    shutil.copy(place / row.program, program)
+    shutil.copy(_PROGRAMS / "programs" / "loop.py", folder)
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "as it is"]):
+        subprocess.run([*_GIT, *words], cwd=folder, check=True)
+    return program
+
+
 def try_row(row: Row, folder: Path) -> tuple[subprocess.CompletedProcess[str], Trial | None]:
     """Record the program of a row in a folder, twice (the first run makes its data), and try its fix."""
-    place = PROJECT if row.program.startswith("workloads/") else _PROGRAMS
-    command = ["--", sys.executable, str(place / row.program), *row.arguments]
+    command = ["--", sys.executable, str(_copied(row, folder)), *row.arguments]
     for session in ("first", "session"):
         done = _iotrace("run", "-q", "-o", session, *command, folder=folder)
         assert done.returncode == 0, done.stderr
     fix = ["--fix", row.fix] if row.fix else []
-    done = _iotrace("try", "session", "--yes", "-o", "trial", *fix, folder=folder)
+    done = _iotrace("try", "session", "--yes", "--apply", "-o", "trial", *fix, folder=folder)
     kept = folder / "trial" / RESULT
     return done, msgspec.json.decode(kept.read_bytes(), type=Trial) if kept.exists() else None
+
+
+def _check_applied(row: Row, trial: Trial, folder: Path, said: str) -> None:
+    """What was proven is in the source, or in the place of the data, and a further run names it no more."""
+    diff = subprocess.run([*_GIT, "diff"], cwd=folder, capture_output=True, text=True, check=True).stdout
+    added = [line for line in diff.splitlines() if line.startswith("+")]
+    assert any(row.applied in line for line in added) == bool(row.applied), f"{diff}\n{said}"
+    assert not row.edit or any(row.edit in text and "train.py:" in text for text in trial.apply), said
+    if not row.applied and (row.edit or not trial.data):
+        return  # an edit is left to the user
+    assert row.applied or all(Path(each.original or "").exists() for each in trial.data), said
+    command = ["--", sys.executable, str(folder / "train.py"), *row.arguments]
+    done = _iotrace("run", "-q", "-o", "after", *command, folder=folder)
+    assert done.returncode == 0, done.stderr
+    done = _iotrace("report", "after", "--json", folder=folder)
+    fixes = msgspec.json.decode(done.stdout, type=Report).verdict.fixes
+    assert trial.fix_text not in [fix.text for fix in fixes]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -53,7 +83,10 @@ def test_a_trial_says_what_the_fix_gains(row: Row, tmp_path: Path) -> None:
     assert trial.kind in row.kinds, said
     assert trial.fix in row.codes, said
     assert not row.data or {each.how for each in trial.data} == {row.data}, said
-    if trial.kind == PROVEN and trial.told is not None and trial.gain is not None:
+    if trial.kind != PROVEN:
+        return
+    if trial.told is not None and trial.gain is not None:
         # What was told holds for the recorded run; the trial's runs have intervals of their own.
         assert trial.gain.low <= trial.told.high, said
         assert trial.told.about or trial.told.low is None or trial.gain.high >= trial.told.low, said
+    _check_applied(row, trial, tmp_path, said)

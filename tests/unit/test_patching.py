@@ -575,3 +575,37 @@ def test_names_that_a_diff_quotes(tmp_path: Path, name: str) -> None:
     made = MadeLoader(site=f"{program}:1", settings=HAD)
     apply(patch_of(made, Program([], str(folder)), [WORKERS], time.time_ns() + 10**9))
     assert "num_workers=4" in program.read_text()
+
+
+def test_workers_get_one_thread_by_a_function_of_their_own(tmp_path: Path) -> None:
+    program = """\
+        import cv2
+        from torch.utils.data import DataLoader
+
+        def other(): pass
+
+        @decorated
+        def loaders(data):
+            return DataLoader(data, 2), DataLoader(data, 4, worker_init_fn=None)
+
+        if __name__ == "__main__":
+            loaders([])
+    """
+    threads = Setting("threads of cv2", "1")
+    patch = patched(tmp_path, program, threads, site="train.py:8")
+    assert "2 calls" in (patch.why_not or "") or "no plain call" in (patch.why_not or "")
+    program = program.replace("DataLoader(data, 2), ", "")
+    new = after(tmp_path, patched(tmp_path, program, threads, WORKERS))
+    assert (
+        "def start_worker(_: int) -> None:\n    import cv2\n\n    cv2.setNumThreads(0)\n\n\n@decorated" in new
+    )
+    assert "DataLoader(data, 4, worker_init_fn=start_worker, num_workers=4)" in new
+
+
+def test_a_start_of_workers_that_the_program_has_is_its_own(tmp_path: Path) -> None:
+    program = "from torch.utils.data import DataLoader\nx = DataLoader(d, worker_init_fn=seed)\n"
+    patch = patched(tmp_path, program, Setting("threads of torch", "1"))
+    assert patch.diff is None
+    assert "has a worker_init_fn: torch.set_num_threads(1) belongs into it" in (patch.why_not or "")
+    patch = patched(tmp_path / "b", program.replace("seed", "None"), Setting("threads of openblas", "1"))
+    assert "threadpoolctl" in (patch.why_not or patch.diff or "")

@@ -20,7 +20,7 @@ from iotrace.patching.patch import Patch, patch_of_fix
 from iotrace.patching.suggest import Suggestion, Suggestions
 from iotrace.report.suggestion import lines_of_suggestion, markdown_of_suggestion, sarif
 from iotrace.session.manifest import Manifest, PosixState
-from iotrace.trying.results import Data, Trial
+from iotrace.trying.results import Data, Setting, Trial
 from tests.support.results import unknown
 from tests.support.runs import in_process
 
@@ -192,12 +192,12 @@ def test_a_trial_that_proves_a_change_of_data_has_no_patch(
 ) -> None:
     monkeypatch.setattr(patching, "patch_for", lambda *_: Patch(why_not="none"))
     copy = Data(path="a.h5", new_path="t/a.h5", how="chunks", bytes=1, new_bytes=1)
+    none: dict[str, list[Setting]] = {"settings": [], "variables": [], "in_workers": []}
     with pytest.raises(IotraceError, match="the fix is in the data") as error:
-        trial._write_patch(tmp_path, unknown(Trial, data=[copy], settings=[], variables=[]), None, True)
-    assert error.value.remedy == "put t/a.h5 in the place of a.h5"
+        trial._write_patch(tmp_path, unknown(Trial, data=[copy], **none), tmp_path / "a.diff", False)
+    assert error.value.remedy == "--apply puts the copy in its place"
+    trial._write_patch(tmp_path, unknown(Trial, data=[copy], **none), None, True)  # it is there already
     lines = [(str(tmp_path / "train.py"), 1)]
     monkeypatch.setattr(patching, "patch_for", lambda *_: Patch(diff=DIFF, lines=lines, root=str(tmp_path)))
-    trial._write_patch(
-        tmp_path, unknown(Trial, data=[], settings=[], variables=[]), tmp_path / "fix.diff", False
-    )
+    trial._write_patch(tmp_path, unknown(Trial, data=[], **none), tmp_path / "fix.diff", False)
     assert (tmp_path / "fix.diff").read_bytes() == DIFF.encode()

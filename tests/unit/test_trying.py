@@ -22,10 +22,12 @@ from msgspec.structs import replace
 from iotrace.analysis.results import Change, Fix, Report, SessionInfo, Trust, Verdict
 from iotrace.cli import app
 from iotrace.errors import IotraceError, UsageError
-from iotrace.sweeps.execute import Request, end
+from iotrace.sweeps.ending import end
+from iotrace.sweeps.execute import Request
 from iotrace.sweeps.results import SweepRun
 from iotrace.trying.copies import Job, place_for, with_targets, write_copies
 from iotrace.trying.fixes import Choice, choose, told_of
+from iotrace.trying.in_place import put_in_place
 from iotrace.trying.options import Options
 from iotrace.trying.program import Program, offline
 from iotrace.trying.proof import judge, looks
@@ -44,7 +46,7 @@ from iotrace.trying.results import (
     Trial,
 )
 from iotrace.trying.serving import given, write_table
-from iotrace.trying.trial import Trying
+from iotrace.trying.trial import Trying, in_place
 from iotrace.trying.words import text_of, told_text
 from tests.support.results import unknown
 
@@ -103,6 +105,9 @@ def test_fixes_that_exclude_each_other_are_refused() -> None:
     none = replace(_WORKERS, id="none", code="IO201", change=Change(settings={"num_workers": "0"}))
     with pytest.raises(UsageError, match="exclude each other: num_workers is 3"):
         choose(_report(_WORKERS, none), ["1", "2"])
+    kept = replace(_WORKERS, id="kept", code="IO203", change=Change(settings={"persistent_workers": "True"}))
+    with pytest.raises(UsageError, match="leaves no workers for"):
+        choose(_report(kept, none), ["1", "2"])
     order = replace(_WORKERS, id="order", code="IO206", change=Change(settings={"in_order": "False"}))
     both = choose(_report(_WORKERS, order), ["1", "2"])
     assert both.params == {"workers": "3", "in_order": "False", "iotrace try": "IO204,IO206"}
@@ -315,6 +320,14 @@ def test_the_budget_ends_it(tmp_path: Path) -> None:
     found = _trying(tmp_path, runner, runs=10).run(lambda _: None)
     assert (found.kind, len(runner.requests)) == (UNCLEAR, 10)
     assert found.complete
+
+
+def test_a_run_that_takes_too_long_did_not_fail(tmp_path: Path) -> None:
+    runner = _Runner(lambda asked: {"status": "failed", "seconds": asked.most_s})
+    with pytest.raises(IotraceError, match="takes longer than the") as error:
+        _trying(tmp_path, runner, minutes=0.1).run(lambda _: None)
+    assert "--minutes" in error.value.remedy
+    assert not list(tmp_path.iterdir())
 
 
 def test_too_little_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -573,7 +586,7 @@ def test_a_second_key_does_not_stop_the_cleaning(tmp_path: Path, monkeypatch: py
 
 
 def test_what_ends_a_command_ends_all_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iotrace.sweeps.execute._PATIENCE_S", 0.2)
+    monkeypatch.setattr("iotrace.sweeps.ending._PATIENCE_S", 0.2)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)"
     start = "import subprocess as s, sys; print(s.Popen([sys.executable, '-c', sys.argv[1]]).pid)"
     words = [sys.executable, "-c", f"{start}; {deaf}; time.sleep(60)", f"{deaf}; time.sleep(60)"]
@@ -623,3 +636,92 @@ def test_the_schema_is_that_of_the_result() -> None:
     assert {"gain", "proven", "runs", "data", "settings", "fix", "why"} <= found["$defs"]["Trial"][
         "properties"
     ].keys()
+
+
+def test_csv_gets_a_copy_in_parquet(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"a": [1, 2], "b": [0.5, None], "c": ["x", "y"]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    job = Job(format="csv", how="parquet", source=str(tmp_path / "a.csv"))
+    (made,) = write_copies(with_targets([job], tmp_path / "to"), sys.executable, lambda _: None)
+    assert pandas.read_parquet(made.new_path).equals(pandas.read_csv(tmp_path / "a.csv"))
+    with pytest.raises(IotraceError, match="another format"):
+        put_in_place([made])
+
+
+def test_copies_take_the_place_of_originals_that_are_kept(tmp_path: Path) -> None:
+    fix, jobs = _of_data(tmp_path)
+
+    def made(request: Request) -> dict[str, Any]:
+        if request.params:
+            _opened(request)
+        return _faster(request)
+
+    before = (tmp_path / "a.h5").read_bytes()
+    found = in_place(_trying(tmp_path, _Runner(made), fix, jobs).run(lambda _: None))
+    (data,) = found.data
+    assert data.original is not None
+    assert Path(data.original).read_bytes() == before
+    assert not Path(data.new_path).exists()
+    assert (tmp_path / "a.h5").read_bytes() != before
+    kept = msgspec.json.decode((tmp_path / "trial" / RESULT).read_bytes(), type=Trial)
+    assert kept.data == found.data
+
+
+def test_a_store_and_a_file_are_put_in_place_together_or_not_at_all(tmp_path: Path) -> None:
+    for name in ("old/store", "new/store"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "c").write_text(name)
+    for name in ("old/file", "new/file"):
+        (tmp_path / name).write_text(name)
+        os.utime(tmp_path / name, ns=(0, 0))
+    data = [
+        Data(
+            path=f"{tmp_path}/old/{name}",
+            new_path=f"{tmp_path}/new/{name}",
+            how="chunks",
+            bytes=1,
+            new_bytes=1,
+        )
+        for name in ("store", "file")
+    ]
+    (tmp_path / "new" / "originals").mkdir()
+    (tmp_path / "new" / "originals" / "file").write_text("somebody's")
+    with pytest.raises(IotraceError, match="not put in place"):
+        put_in_place(data)
+    assert (tmp_path / "old/store/c").read_text() == "old/store"
+    assert (tmp_path / "old/file").read_text() == "old/file"
+    assert (tmp_path / "new/originals/file").read_text() == "somebody's"
+    (tmp_path / "new" / "originals" / "file").unlink()
+    made = put_in_place(data)
+    assert (tmp_path / "old/store/c").read_text() == "new/store"
+    assert (tmp_path / "old/file").read_text() == "new/file"
+    assert [Path(each.original or "").name for each in made] == ["store", "file"]
+    os.utime(tmp_path / "old/file", ns=(1, 1))
+
+
+def test_data_that_git_tracks_is_replaced_in_a_clean_tree_only(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for name in ("file", "train.py", "copy"):
+        (tmp_path / name).write_text(name)
+        os.utime(tmp_path / name, ns=(0, 0))
+    for words in (["init", "-q"], ["add", "file", "train.py"], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *words], check=True)
+    (tmp_path / "train.py").write_text("changed")
+    data = Data(path=f"{tmp_path}/file", new_path=f"{tmp_path}/copy", how="chunks", bytes=1, new_bytes=1)
+    with pytest.raises(IotraceError, match="not committed"):
+        put_in_place([data])
+    assert (tmp_path / "file").read_text() == "file"
+
+
+def test_threads_and_cpus_are_asked_of_workers() -> None:
+    fix = replace(_WORKERS, id="threads", code="IO304", change=Change(threads={"cv2": "1"}, cpus=[0, 1]))
+    params = Choice(fixes=[fix]).params
+    assert (params["worker_threads"], params["cpus"]) == ("cv2=1", "0,1")
+    with pytest.raises(UsageError, match="the threads of cv2, the CPUs"):
+        Options(bare=True).check(fix.change or Change(), tables=False)
+    opened = replace(_WORKERS, code="IO102", change=Change(kept_open=["data/a.tar"]))
+    assert Choice(fixes=[opened]).params["kept_open"] == "a.tar"
+    tables = replace(_WORKERS, code="IO102", change=Change(stored="parquet", paths=["a.csv"]))
+    assert Choice(fixes=[tables]).params["tables"] == "parquet"

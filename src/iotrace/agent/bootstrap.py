@@ -201,10 +201,15 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         f"{STATEFUL_LOADER}.worker": _hook("dataloader.worker", "hook_worker_loop", recorder),
         f"{STATEFUL_LOADER}.stateful_dataloader": _hook("loaders.stateful", "hook_stateful", recorder),
     }
-    asked = names.decode_settings(os.environ.get(names.OVERRIDE_VARIABLE, "")).get("workers", "")
-    if asked.isdigit():
+    asked = names.decode_settings(os.environ.get(names.OVERRIDE_VARIABLE, ""))
+    workers = asked.get("workers", "")
+    if workers.isdigit():
         for name in OVERRIDDEN_POOLS:
-            _add(hooks, name, _hook("pools.override", "hook_pool", recorder, int(asked)))
+            _add(hooks, name, _hook("pools.override", "hook_pool", recorder, int(workers)))
+    if kept_open := asked.get("kept_open"):
+        _add(hooks, "tarfile", _hook("trial_calls", "hook_archives", recorder, kept_open.split("/")))
+    if "tables" in asked:
+        _add(hooks, "pandas.io.parsers.readers", _hook("trial_calls", "hook_tables"))
     for package in LIGHTNING:
         hooks[f"{package}.profilers.pytorch"] = _hook(_FOREIGN_PROFILERS, "hook_lightning", recorder)
         hooks[f"{package}.profilers.profiler"] = _hook("lightning", "hook_profiler", recorder)

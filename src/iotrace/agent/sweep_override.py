@@ -16,6 +16,7 @@ from iotrace.agent import training
 from iotrace.agent.dataloader.fetch import dataset_name
 from iotrace.agent.patching import WeakTable, hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.worker_override import AtStart, hook_workers, unbind
 from iotrace.session.guard import ours
 
 _STATE = "_iotrace_override"
@@ -37,6 +38,7 @@ class Override:
         self.inference = bool(settings.get("inference"))
         self.switches = {name: settings[name] == "True" for name in _SWITCHES if name in settings}
         self.sharing = settings.get("sharing")
+        self.at_start = AtStart(settings)
 
 
 def _number(text: str | None) -> int | None:
@@ -104,6 +106,7 @@ class _Overriding:
             return
         if not self._seen.get(loader):
             self._seen.put(loader, True)
+            unbind(self.override.at_start.cpus, self.recorder)
             _apply(loader, self.override, self.recorder)
         kind = dataset_name(loader.dataset)
         if kind not in self._states:
@@ -117,6 +120,8 @@ def hook_override(module: Any, recorder: Recorder, override: Override) -> None:
     in_force.hook_iteration(module.DataLoader, "__iter__")
     in_force.hook_iteration(module.DataLoader, "_get_iterator")  # of subclasses with their own `__iter__`
     in_force.hook_making(module._BaseDataLoaderIter)
+    if override.at_start:
+        hook_workers(module._utils.worker, recorder, override.at_start)
     if override.sharing:
         try:
             module.multiprocessing.set_sharing_strategy(override.sharing)

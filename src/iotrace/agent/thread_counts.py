@@ -38,21 +38,27 @@ def _zarr() -> Any:
     return min(sum(started.values()), together)
 
 
-# The names of its function, by how the library was built: numpy's wheels, scipy's, distributions'.
-_OPENBLAS = (
-    *("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads"),
-    *("openblas_get_num_threads64_", "openblas_get_num_threads"),
-)
+# How its functions are named, by how the library was built: numpy's wheels, scipy's, distributions'.
+_OPENBLAS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
+
+
+def openblas_calls(name: str) -> list[Any]:
+    """Return the function of this name of numpy's OpenBLAS, if it has it.
+
+    Raises:
+        LookupError, OSError, ValueError: numpy is not imported, or its wheel brings no OpenBLAS.
+    """
+    numpy, ctypes = (getattr(sys.modules.get(each), "__dict__", {}) for each in ("numpy", "ctypes"))
+    directory = f"{os.path.dirname(numpy['__file__'])}.libs"
+    (file,) = [each for each in os.listdir(directory) if "openblas" in each]
+    library = ctypes["CDLL"](f"{directory}/{file}", os.RTLD_NOLOAD | os.RTLD_LAZY)
+    found = [getattr(library, pattern.format(name), None) for pattern in _OPENBLAS]
+    return [each for each in found if each is not None][:1]
 
 
 def _openblas() -> int | None:
     """Return how many threads numpy's OpenBLAS may use; an error where numpy's wheel brings none."""
-    numpy, ctypes = (getattr(sys.modules.get(name), "__dict__", {}) for name in ("numpy", "ctypes"))
-    directory = f"{os.path.dirname(numpy['__file__'])}.libs"
-    (name,) = [name for name in os.listdir(directory) if "openblas" in name]
-    library = ctypes["CDLL"](f"{directory}/{name}", os.RTLD_NOLOAD | os.RTLD_LAZY)
-    counts = (getattr(library, function)() for function in _OPENBLAS if hasattr(library, function))
-    return next(counts, None)
+    return next((call() for call in openblas_calls("get_num_threads")), None)
 
 
 def _own(module: str, attribute: str) -> Any:

@@ -73,7 +73,11 @@ class _WithCommand(click.Command):
     "--patch", metavar="FILE", type=TARGET, help="If it is proven, write it as a diff of your own source."
 )
 @click.option(
-    "--apply", "applies", is_flag=True, help="If it is proven, apply that diff, to a clean git tree only."
+    "--apply",
+    "applies",
+    is_flag=True,
+    help="If it is proven, apply that diff, to a clean git tree only. Of data: put the copy in place,"
+    " and keep the original.",
 )
 @output_option("DIR", "The directory of the trial; default: iotrace-try-<date>-<time>.")
 @json_option("the result")
@@ -94,9 +98,10 @@ def try_(
     """Try a fix of SESSION's report, and measure what it gains.
 
     iotrace runs the session's command without and with the fix in turn, until the runs show whether it is
-    faster. It changes neither the program nor its data: it sets DataLoader's arguments and variables of the
-    environment, and writes a copy of data, which the program gets in the place of the original. The default
-    SESSION is the newest one here. CMD replaces the recorded command.
+    faster. It changes neither the program nor its data, unless you give --apply: it sets DataLoader's
+    arguments, and in each worker CPUs and threads of libraries; it keeps archives open; it writes a copy of
+    data, which the program gets in the place of the original. The default SESSION is the newest one here. CMD
+    replaces the recorded command.
 
     Exit codes: 0 proven faster; 1 no fix can be tried, or the program fails; 2 wrong usage; 4 not proven: the
     fix does not help, or the runs do not show it; 130 interrupted.
@@ -107,7 +112,7 @@ def try_(
     from iotrace.report.trial import print_trial
     from iotrace.trying.options import Options
     from iotrace.trying.results import FAILED
-    from iotrace.trying.trial import open_trial
+    from iotrace.trying.trial import in_place, open_trial
 
     if session is None:
         session = newest_session(Path())
@@ -122,10 +127,18 @@ def try_(
         if not click.confirm("iotrace: run it?", err=True):
             return 130
     found = trying.run(lambda text: echo(f"  {text}", err=True))
+    refused = None
+    if applies and found.proven and found.data:
+        try:
+            found = in_place(found)
+        except IotraceError as error:
+            refused = error
     if as_json:
         print_json(found)
     else:
         print_trial(found, make_console(stderr=False))
+    if refused is not None:
+        raise refused
     if found.proven and (patch is not None or applies):
         _write_patch(session, found, patch, applies)
     return 0 if found.proven else 1 if found.kind == FAILED else 4
@@ -136,11 +149,14 @@ def _write_patch(session: Path, found: Trial, target: Path | None, applies: bool
     from iotrace.patching.git import apply
     from iotrace.patching.patch import patch_for
 
-    made = patch_for(session, [*found.settings, *found.variables])
+    changes = [*found.settings, *found.variables, *found.in_workers]
+    if applies and found.data and not changes:
+        return  # the copies are in place
+    made = patch_for(session, changes)
     if made.diff is None:
-        copies = "; ".join(f"put {each.new_path} in the place of {each.path}" for each in found.data)
         why = "the fix is in the data, not in the source" if found.data else made.why_not
-        raise IotraceError(f"it is proven, but there is no patch: {why}", copies)
+        remedy = "--apply puts the copy in its place" if found.data else ""
+        raise IotraceError(f"it is proven, but there is no patch: {why}", remedy)
     if target is not None:
         with writing(target, "choose another --patch FILE"):
             target.write_bytes(made.diff.encode())

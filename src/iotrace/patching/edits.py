@@ -9,6 +9,7 @@ import ast
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from iotrace.patching.source import Source, Word
@@ -83,12 +84,20 @@ def _first_of_last(words: Sequence[Word]) -> int:
     return words[0].start
 
 
-def is_exact(before: Source, after: str, changes: Iterable[tuple[ast.AST, Mapping[str, str]]]) -> bool:
+def is_exact(
+    before: Source,
+    after: str,
+    changes: Iterable[tuple[ast.AST, Mapping[str, str]]],
+    functions: Mapping[int, str] = MappingProxyType({}),
+) -> bool:
     """Whether a new text differs from the old one in these alone: values of nodes, keywords of calls.
 
-    A change of a value names it ``""``. The nodes of `before` are changed.
+    A change of a value names it ``""``. `functions` are put before statements of the module, by their index.
+    The nodes of `before` are changed.
     """
     assert before.tree is not None
+    for index in sorted(functions, reverse=True):
+        before.tree.body[index:index] = ast.parse(functions[index]).body
     for node, wanted in changes:
         for name, value in wanted.items():
             new = ast.parse(value, mode="eval").body

@@ -28,23 +28,42 @@ def apply(patch: Patch) -> None:
             "write it with -o FILE, and apply it yourself: patch -p1 < FILE",
         )
     for file in dict.fromkeys(file for file, _ in patch.lines):
-        tracked = _git(root, ["ls-files", "--error-unmatch", "--", str(Path(file).resolve())])
-        if tracked.returncode:
+        if not _is_tracked(root, Path(file)):
             raise IotraceError(
                 f"git does not track {file}: the patch is not applied", "git add it and commit first"
             )
+    _check(root, "the patch is not applied")
+    done = _git(root, ["apply", "-p1", "-"], patch.diff)
+    if done.returncode:
+        raise IotraceError(f"git did not apply the patch: {_last(done.stderr)}")
+
+
+def check_clean(data: Path) -> None:
+    """Refuse to replace data that git tracks in a tree with changes; of other data git knows nothing.
+
+    Raises:
+        IotraceError: the tree has changes that are not committed.
+    """
+    real = data.resolve()
+    root = next((folder for folder in real.parents if (folder / ".git").exists()), None)
+    if root is not None and _is_tracked(root, real):
+        _check(root, f"{data} stays as it is")
+
+
+def _is_tracked(root: Path, file: Path) -> bool:
+    return not _git(root, ["ls-files", "--error-unmatch", "--", str(file.resolve())]).returncode
+
+
+def _check(root: Path, so: str) -> None:
     status = _git(root, ["status", "--porcelain", "--untracked-files=no"])
     if status.returncode:
         raise IotraceError(f"git cannot read {root}: {_last(status.stderr)}")
     if status.stdout.strip():
         changed = status.stdout.splitlines()[0][3:]
         raise IotraceError(
-            f"the git tree {root} has changes that are not committed ({changed}): the patch is not applied",
+            f"the git tree {root} has changes that are not committed ({changed}): {so}",
             "commit or stash them first",
         )
-    done = _git(root, ["apply", "-p1", "-"], patch.diff)
-    if done.returncode:
-        raise IotraceError(f"git did not apply the patch: {_last(done.stderr)}")
 
 
 def _git(root: Path, arguments: list[str], text: str = "") -> subprocess.CompletedProcess[str]:

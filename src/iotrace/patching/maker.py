@@ -37,6 +37,7 @@ ARGUMENTS = (*_POSITIONAL, "prefetch_factor", "persistent_workers", "pin_memory_
 _OF_WORKERS = {"prefetch_factor": "None", "persistent_workers": "False", "multiprocessing_context": "None"}
 # What the recorded run had of it says nothing of the program's text: without a device nothing is pinned.
 _UNCHECKED = ("pin_memory", "multiprocessing_context")
+_FUNCTION = "start_worker"
 TRAINING_ARGUMENTS, _PREFIX = "TrainingArguments", "dataloader_"
 
 
@@ -58,6 +59,7 @@ class Maker:
         self._words: dict[str, str] = {}
         self._nodes: dict[Path, list[tuple[ast.AST, dict[str, str]]]] = {}
         self._scalars: dict[Path, dict[Scalar, str]] = {}
+        self._functions: dict[Path, dict[int, str]] = {}
 
     def change(self, site: str, builder: str | None, wanted: Mapping[str, str]) -> None:
         """Change the settings of the loader that a line makes."""
@@ -84,6 +86,36 @@ class Maker:
                 f"{source.path.name}:{line} has {count} of {LOADER}: which one is not recorded"
             )
         self._change_call(source, calls[0], wanted)
+
+    def start_workers(self, site: str, builder: str | None, lines: Sequence[str]) -> None:
+        """Have each worker of the loader that a line makes run these lines as it starts."""
+        file, _, line = site.rpartition(":")
+        source = self._program.source(file)
+        self._refuse(source)
+        calls = source.calls_at(LOADER, int(line))
+        place = f"{source.path.name}:{line}"
+        if builder is not None or len(calls) != 1:
+            raise UnknownError(f"{place} has no plain call of {LOADER}")
+        (call,) = calls
+        given = self._argument(source, call, "worker_init_fn")
+        if given is not None and not (isinstance(given[1], ast.Constant) and given[1].value is None):
+            raise UnknownError(f"the loader of {place} has a worker_init_fn: {lines[-1]} belongs into it")
+        used = {node.id for node in source.nodes(ast.Name)}
+        used |= {node.name for node in source.nodes(ast.FunctionDef)}
+        if _FUNCTION in used or source.tree is None:
+            raise UnknownError(f"{source.path.name} has a {_FUNCTION} of its own")
+        top: ast.AST = call
+        while source.parents[top] is not source.tree:
+            top = source.parents[top]
+        body = "".join(f"    {each}\n" if each else "\n" for each in lines)
+        assert isinstance(top, ast.stmt)
+        text = f"def {_FUNCTION}(_: int) -> None:\n{body}"
+        before = [source.tree.body.index(top), *self._functions.get(source.path, {})]
+        self._functions[source.path] = {min(before): text}  # one for all loaders of a file
+        if given is None:
+            self._note(source, call, "worker_init_fn", _FUNCTION)
+        else:
+            self._note(source, given[1], "", _FUNCTION)
 
     def _change_call(self, source: Source, call: ast.Call, wanted: Mapping[str, str]) -> None:
         for name, value in wanted.items():
@@ -264,8 +296,10 @@ class Maker:
             source = self._program.source(path)
             edits = [edit for node, arguments in notes for edit in _edits(source, node, arguments)]
             lines = [source.line_of(edit.start) for edit in edits]
+            functions = self._functions.get(path, {})
+            edits += [_before(source, index, text) for index, text in functions.items()]
             after = edited(source.text, edits)
-            if not is_exact(source, after, notes):
+            if not is_exact(source, after, notes, functions):
                 raise UnknownError(f"{path.name} cannot be changed without changing more")
             found.append(ChangedFile(path, source.text, after, lines))
         for path, scalars in sorted(self._scalars.items()):
@@ -283,6 +317,15 @@ def _edits(source: Source, node: ast.AST, arguments: Mapping[str, str]) -> list[
         return [replaced(source, node, own)]
     assert isinstance(node, ast.Call)
     return added(source, node, arguments)
+
+
+def _before(source: Source, index: int, function: str) -> Edit:
+    """Put a function before a statement of the module, and before its decorators."""
+    assert source.tree is not None
+    top = source.tree.body[index]
+    first = min([top.lineno, *(each.lineno for each in getattr(top, "decorator_list", []))])
+    at = source.offset(first, 0)
+    return Edit(at, at, f"{function}\n\n".replace("\n", source.newline))
 
 
 def _changed(path: Path) -> str:

@@ -23,6 +23,16 @@ from iotrace.patching.program import Program
 from iotrace.session.manifest import Manifest, read_manifest
 from iotrace.sources.session import open_session
 
+THREADS_OF = "threads of "  # a library, in each worker
+_ONE_THREAD = {  # its import, and the call
+    "torch": ("import torch", "torch.set_num_threads(1)"),
+    "cv2": ("import cv2", "cv2.setNumThreads(0)"),
+    "blosc": ("from numcodecs import blosc", "blosc.set_nthreads(1)"),
+    "blosc2": ("import blosc2", "blosc2.set_nthreads(1)"),
+    "openblas": ("import threadpoolctl", "threadpoolctl.threadpool_limits(1)"),
+    "numexpr": ("import numexpr", "numexpr.set_num_threads(1)"),
+    "zarr": ("import zarr", 'zarr.config.set({"async.concurrency": 1})'),
+}
 _SHORT = {"workers": "num_workers", "prefetch": "prefetch_factor"}  # as sweep and tune call them
 
 
@@ -77,7 +87,10 @@ def patch_of_fix(session: Path, fix: Fix, made: MadeLoader | None) -> Patch:
         return Patch(why_not="the program has to be edited for it, and where is not known for certain")
     if fix.change.stored:
         return Patch(why_not="it stores data otherwise: the source stays as it is")
+    if fix.change.cpus:
+        return Patch(why_not="where the program binds its processes is not recorded")
     asked = {**fix.change.variables, **fix.change.settings}
+    asked |= {f"{THREADS_OF}{library}": count for library, count in fix.change.threads.items()}
     return _patch(read_manifest(session), made, [Setting(name, value) for name, value in asked.items()])
 
 
@@ -87,8 +100,10 @@ def _patch(manifest: Manifest, made: MadeLoader | None, changes: Sequence[Change
 
 def patch_of(made: MadeLoader | None, program: Program, changes: Sequence[Change], began_ns: int) -> Patch:
     """Return the patch for a loader of a program; files that were written after `began_ns` have none."""
+    threads = [each.parameter.removeprefix(THREADS_OF) for each in changes if _is_threads(each)]
+    changes = [each for each in changes if not _is_threads(each)]
     wanted = {_SHORT.get(each.parameter, each.parameter): _as_python(each.after) for each in changes}
-    if not wanted:
+    if not wanted and not threads:
         return Patch(why_not="the change is not one of the program's settings")
     if beyond := [name for name in wanted if name not in ARGUMENTS]:
         return Patch(why_not=f"{', '.join(beyond)} is set for the command, not in its source")
@@ -97,7 +112,10 @@ def patch_of(made: MadeLoader | None, program: Program, changes: Sequence[Change
     maker = Maker(program, made.settings, began_ns)
     try:
         for site in (made.site, *made.others):
-            maker.change(site, made.builder, wanted)
+            if wanted:
+                maker.change(site, made.builder, wanted)
+            if threads:
+                maker.start_workers(site, made.builder, _one_thread(threads, program))
         files = maker.files()
     except (UnknownError, OSError) as error:
         return Patch(why_not=str(error))
@@ -117,6 +135,20 @@ def patch_of(made: MadeLoader | None, program: Program, changes: Sequence[Change
         command=maker.command,
         root=str(root),
     )
+
+
+def _is_threads(change: Change) -> bool:
+    return change.parameter.startswith(THREADS_OF)
+
+
+def _one_thread(libraries: Sequence[str], program: Program) -> list[str]:
+    """Return the lines by which a worker gives each library one thread."""
+    if "openblas" in libraries and not program.has_installed("threadpoolctl"):
+        raise UnknownError("threadpoolctl, which sets it, is not installed: OPENBLAS_NUM_THREADS=1")
+    if unknown := [each for each in libraries if each not in _ONE_THREAD]:
+        raise UnknownError(f"how {unknown[0]} is set is not known")
+    imports = [_ONE_THREAD[each][0] for each in libraries]
+    return [*imports, "", *(_ONE_THREAD[each][1] for each in libraries)]
 
 
 def _as_python(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +42,15 @@ class Program:
         parts = path.parts
         is_pythons = any(part == "lib" and above.startswith("python") for part, above in pairwise(parts))
         return not _INSTALLED & set(parts) and not is_pythons and path.suffix == ".py"
+
+    def has_installed(self, name: str) -> bool:
+        """Whether the command's Python has a module of this name installed, as far as its directory shows."""
+        first = self.argv[0] if self.argv else ""
+        found = str(self.cwd / first) if "/" in first else shutil.which(first)
+        root = Path(found).parent.parent if found else None
+        return root is not None and any(
+            any(root.glob(f"lib/python*/*-packages/{name}{end}")) for end in (".py", "/__init__.py")
+        )
 
     def files(self) -> list[Source]:
         """Return the known files, and those of the program that they import."""

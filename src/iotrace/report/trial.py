@@ -25,6 +25,7 @@ def print_trial(trial: Trial, console: Console) -> None:
     typed = trial.apply if trial.proven else []
     lines += lines_of("Fix", typed or [trial.fix_text])
     lines += [Line("", _setting(each)) for each in (*trial.settings, *trial.variables)]
+    lines += [Line("", f"in each worker, {_setting(each)}") for each in trial.in_workers]
     if trial.data:
         lines.append(Line("", _data(trial.data)))
     if trial.runs.before_ns:
@@ -47,6 +48,10 @@ def _data(data: Sequence[Data]) -> str:
     what = shown_path(data[0].path) if len(data) == 1 else counted(len(data), "file")
     bytes_, new_bytes = sum(each.bytes for each in data), sum(each.new_bytes for each in data)
     opens = [each.opens for each in data if each.opens is not None]
+    kept = next((each.original for each in data if each.original), None)
+    if kept is not None:
+        where = shown_path(kept if len(data) == 1 else os.path.dirname(kept))
+        what = f"{what} is the copy now, the original is {where}"
     opened = f", opened {counted(sum(opens), 'time')} or more" if opens else ""
     return f"{what}: {size(bytes_)} as it is, {size(new_bytes)} as tried{opened}"
 
@@ -62,11 +67,13 @@ def _next(trial: Trial) -> list[tuple[str, str]]:
     if not trial.proven:
         return [(f"iotrace report {shown_path(trial.session)}", "what else it names")]
     found = [(trial.command, "makes the change")] if trial.command else []
-    if trial.settings:
+    if trial.settings or trial.in_workers:
         found = [
             (f"iotrace patch {shown_path(trial.session)} --fix {trial.fix}", "a diff of your own source")
         ]
-    if trial.data:
+    if any(each.original for each in trial.data):
+        found.append((f"rm -r {shown_path(trial.path)}", "the trial, with the original data"))
+    elif trial.data:
         if len(trial.data) == 1 and not os.path.isdir(trial.data[0].path):
             (each,) = trial.data
             found = [(f"mv {shown_path(each.new_path)} {shown_path(each.path)}", "the copy takes its place")]

@@ -397,6 +397,12 @@ class AskedNumber(Record, tag="asked_number"):
     mono_ns: Int
 
 
+class KeptOpen(Record, tag="kept_open"):
+    """An archive that a trial keeps open for the program."""
+
+    path: str
+
+
 class WorkerUp(Record, tag="worker_up"):
     mono_ns: Int
 

@@ -1,21 +1,14 @@
-"""One run of the command at one point, from ``iotrace run`` in a process of its own to the session's figures.
-
-No signal leaves a child, or half of what is cleaned up.
-"""
+"""One run of the command at one point: from ``iotrace run``, in a process of its own, to the figures."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 import numpy as np
@@ -33,14 +26,18 @@ from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
 from iotrace.patching.loader import loader_of
 from iotrace.session import names
-from iotrace.sources.records import Ended, Override, Replayed, Threads
+from iotrace.sources.records import Ended, KeptOpen, Override, Replayed, Threads
 from iotrace.sources.session import open_session
+from iotrace.sweeps.ending import TerminatedError, end, terminated_by_signals
 from iotrace.sweeps.grid import (
+    CPUS,
     CV2_THREADS,
+    KEPT_OPEN,
     LOADER_ARGUMENTS,
     PIN_MEMORY,
     PREFETCH,
     THREADS,
+    WORKER_THREADS,
     WORKERS,
     asked_of_agent,
     environment_of,
@@ -48,80 +45,6 @@ from iotrace.sweeps.grid import (
 )
 from iotrace.sweeps.results import Origin, SweepRun
 from iotrace.units import digits
-
-_TERMINATING = (signal.SIGTERM, signal.SIGHUP)
-_PATIENCE_S = 20.0
-
-
-class TerminatedError(KeyboardInterrupt):
-    """By SIGTERM or SIGHUP, which reached this process alone."""
-
-
-@contextmanager
-def terminated_by_signals() -> Iterator[None]:
-    """Within it SIGTERM and SIGHUP raise `TerminatedError` in the main thread, unless they have a handler."""
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        raise TerminatedError
-
-    with _handled(_TERMINATING, terminate, only_default=True):
-        yield
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Within it no signal that ends a program stops the main thread: for what has to be cleaned up."""
-    with _handled((signal.SIGINT, *_TERMINATING), signal.SIG_IGN):
-        yield
-
-
-@contextmanager
-def _handled(
-    numbers: tuple[signal.Signals, ...],
-    handler: signal.Handlers | object,
-    only_default: bool = False,
-) -> Iterator[None]:
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {number: signal.getsignal(number) for number in numbers}
-        # One that is ignored (nohup) stays so.
-        before = {number: old for number, old in before.items() if not only_default or old == signal.SIG_DFL}
-    for number in before:
-        signal.signal(number, handler)  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
-
-
-def end(process: subprocess.Popen[bytes] | subprocess.Popen[str], at_once: bool = True) -> int:
-    """End a command and what it started; it may clean up first. Without `at_once` it knows already.
-
-    Returns its exit code; waits a minute at most.
-    """
-    with undisturbed():
-        if not at_once:
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(_PATIENCE_S)
-        process.terminate()
-        try:
-            return process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            for pid in [*_descendants(process.pid), process.pid]:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            return process.wait()
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return the processes below one, as far as they have not lost their parents."""
-    found = []
-    with suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children") as children:
-                found += [int(child) for child in children.read().split()]
-    return [each for child in found for each in (*_descendants(child), child)]
 
 
 def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
@@ -212,8 +135,11 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
         replayed = any(process.of_type(Replayed) for process in rank.session.processes)
         needed = loader is None or loader.wrapped or loader.kind != "training"
         return "" if replayed or not needed else "the loop's batches did not come from memory"
-    if other := _other_threads(run, rank):
+    if other := _other_threads(run, rank) or _other_start(run, rank):
         return other
+    kept = [each for process in rank.session.processes for each in process.of_type(KeptOpen)]
+    if KEPT_OPEN in run.params and not kept:
+        return f"it opens {run.params[KEPT_OPEN]} by another call than tarfile.open"
     asked = run.params.get(WORKERS)
     if loader is not None and (other := _other_setting(run, loader)):
         return other
@@ -251,6 +177,23 @@ def _other_threads(run: SweepRun, rank: RankAnalysis) -> str:
         asked, had = run.params.get(name), records[-1].threads.get(library) if records else None
         if asked is not None and had is not None and str(had) != asked:
             return f"{library} has {had} threads, not {asked}: the program sets them itself"
+    return ""
+
+
+def _other_start(run: SweepRun, rank: RankAnalysis) -> str:
+    """Name what workers have otherwise than a trial set it as they started; empty where all is as asked."""
+    asked = dict(each.split("=") for each in run.params.get(WORKER_THREADS, "").split(",") if each)
+    cpus = [int(each) for each in run.params.get(CPUS, "").split(",") if each]
+    known = [records[-1] for each in rank.rank.workers if (records := each.of_type(Threads))]
+    if (asked or cpus) and not known:
+        return "no worker that iotrace knows started"
+    for record in known:
+        for library, count in asked.items():
+            had = record.threads.get(library)
+            if had is not None and had != int(count):
+                return f"{library} has {had} threads in a worker, not {count}: the program sets them itself"
+        if cpus and record.affinity and record.affinity != cpus:
+            return "the system, or the program, keeps workers on other CPUs"
     return ""
 
 

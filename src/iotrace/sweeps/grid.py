@@ -20,7 +20,11 @@ LOADER_ARGUMENTS = {  # of DataLoader, by the setting
     PERSISTENT: "persistent_workers",
     PIN_MEMORY: "pin_memory",
 }
-_OF_AGENT = (*LOADER_ARGUMENTS, SHARING)
+WORKER_THREADS = "worker_threads"  # of libraries in each worker: `cv2=1,openblas=1`
+CPUS = "cpus"  # that the loop and its workers may use: `0,1`
+KEPT_OPEN = "kept_open"  # names of archives, between slashes: each process opens them once
+TABLES = "tables"  # what CSV tables are read as: `parquet`
+_OF_AGENT = (*LOADER_ARGUMENTS, SHARING, WORKER_THREADS, CPUS, KEPT_OPEN, TABLES)
 THREAD_VARIABLES = {THREADS: ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), CV2_THREADS: ("OPENCV_FOR_THREADS_NUM",)}
 
 

@@ -13,10 +13,19 @@ from typing import Any
 
 import msgspec
 
-from iotrace.analysis.results import CHUNKS, LIGHTER, ROW_GROUPS, UNPACKED, Change, ChunkedArray, Report
+from iotrace.analysis.results import (
+    CHUNKS,
+    LIGHTER,
+    PARQUET,
+    ROW_GROUPS,
+    UNPACKED,
+    Change,
+    ChunkedArray,
+    Report,
+)
 from iotrace.errors import IotraceError
 from iotrace.session import names
-from iotrace.sweeps.execute import end, undisturbed
+from iotrace.sweeps.ending import end, undisturbed
 from iotrace.trying.results import Data
 from iotrace.units import size
 
@@ -69,6 +78,9 @@ def _jobs(how: str, path: str, whole: str, report: Report, absolute: Callable[[s
         groups = [each for group in _amplified(report) for each in group.row_groups if each.path == path]
         rows = next((each.suggested_rows for each in groups), None)
         return [Job(format="parquet", how=how, source=whole, rows=rows)] if rows else []
+    if how == PARQUET:
+        files = _files_below(whole) if os.path.isdir(whole) else [whole]
+        return [Job(format="csv", how=how, source=file) for file in files if file.endswith(".csv")]
     if how == UNPACKED:
         files = _files_below(whole) if os.path.isdir(whole) else [whole]
         return [job for file in files if (job := _unpacked(file)) is not None]

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from iotrace.analysis.results import Change, Fix, Report
+from iotrace.analysis.results import PARQUET, Change, Fix, Report
 from iotrace.analysis.rules.model import rule_of
 from iotrace.errors import IotraceError, UsageError
-from iotrace.sweeps.grid import LOADER_ARGUMENTS
+from iotrace.sweeps.grid import CPUS, KEPT_OPEN, LOADER_ARGUMENTS, TABLES, WORKER_THREADS
 from iotrace.trying.results import LOOP, STEP, Told, Untried
 
+_OF_WORKERS = frozenset({"prefetch_factor", "persistent_workers", "in_order"})
 _OF_CODE = "the program has to be edited for it"
 
 
@@ -29,6 +30,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return Change(
             settings={name: value for each in changes for name, value in each.settings.items()},
             variables={name: value for each in changes for name, value in each.variables.items()},
+            threads={name: value for each in changes for name, value in each.threads.items()},
+            kept_open=[path for each in changes for path in each.kept_open],
+            cpus=next((each.cpus for each in changes if each.cpus), []),
         )
 
     @property
@@ -40,7 +44,16 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     def params(self) -> dict[str, str]:
         """The settings as a sweep knows them; no program has a placeholder of the second name."""
         by_argument = {argument: name for name, argument in LOADER_ARGUMENTS.items()}
-        found = {by_argument[name]: value for name, value in self.change.settings.items()}
+        change = self.change
+        found = {by_argument[name]: value for name, value in change.settings.items()}
+        if change.threads:
+            found[WORKER_THREADS] = ",".join(f"{name}={value}" for name, value in change.threads.items())
+        if change.kept_open:
+            found[KEPT_OPEN] = "/".join(map(os.path.basename, change.kept_open))
+        if any(each.stored == PARQUET for each in self.stored):
+            found[TABLES] = PARQUET
+        if change.cpus:
+            found[CPUS] = ",".join(map(str, change.cpus))
         return {**found, "iotrace try": ",".join(fix.code or fix.id for fix in self.fixes)}
 
     @property
@@ -67,13 +80,13 @@ def choose(report: Report, wanted: Sequence[str], site: str = "") -> Choice:
         chosen = [find_fix(fixes, name) for name in dict.fromkeys(wanted)]
         for fix in chosen:
             if fix.change is None:
-                raise IotraceError(f"{_OF_CODE}: {fix.text}", _where(report, fix, site))
+                raise IotraceError(f"{_OF_CODE}: {fix.text}", lines_of(report, site))
         _check_together(chosen)
         return Choice(fixes=chosen)
     first = next((fix for fix in fixes if fix.change is not None), None)
     before = fixes[: fixes.index(first)] if first is not None else fixes
     untried = [
-        Untried(fix=fix.code or fix.id, text=fix.text, why=_OF_CODE, where=_where(report, fix, site))
+        Untried(fix=fix.code or fix.id, text=fix.text, why=_OF_CODE, where=lines_of(report, site))
         for fix in before
     ]
     if first is None:
@@ -100,21 +113,30 @@ def find_fix(fixes: Sequence[Fix], name: str) -> Fix:
 
 
 def _check_together(fixes: Sequence[Fix]) -> None:
-    """Refuse fixes that ask for different values of one thing."""
+    """Refuse fixes that ask for different values of one thing, or for workers' settings without workers."""
     seen: dict[str, tuple[str, Fix]] = {}
     for fix in fixes:
         assert fix.change is not None
         asked = {**fix.change.settings, **fix.change.variables}
+        asked |= {f"threads of {name}": value for name, value in fix.change.threads.items()}
         asked |= {os.path.normpath(path): fix.change.stored for path in fix.change.paths}
         for name, value in asked.items():
             before, other = seen.setdefault(name, (value, fix))
             if other is not fix and before != value:
                 both = f"{name} is {before} in {other.text!r}, {value} in {fix.text!r}"
                 raise UsageError(f"two fixes exclude each other: {both}", "try one at a time: --fix N")
+    none = next((fix for fix in fixes if fix.change and fix.change.settings.get("num_workers") == "0"), None)
+    for fix in fixes if none is not None else ():
+        assert none is not None
+        assert fix.change is not None
+        of_workers = [*(fix.change.settings.keys() & _OF_WORKERS), *fix.change.threads]
+        if fix is not none and of_workers:
+            both = f"{none.text!r} leaves no workers for {fix.text!r}"
+            raise UsageError(f"two fixes exclude each other: {both}", "try one at a time: --fix N")
 
 
-def _where(report: Report, fix: Fix, site: str) -> str:
-    """The lines of the program that a fix is about, as far as they are known."""
+def lines_of(report: Report, site: str) -> str:
+    """The lines of the program that make a sample, a batch, and the loader at `site`, as far as known."""
     loaders = [rank.primary for rank in report.ranks if rank.primary is not None]
     lines = [line for loader in loaders for line in (loader.item, loader.collate)]
     return ", ".join(dict.fromkeys(filter(None, [*lines, site])))

@@ -17,7 +17,10 @@ STEP, LOOP, RUN = "step", "loop", "run"
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """An argument of DataLoader, or a variable of the environment; `before`: None where it is not known."""
+    """An argument of DataLoader, a variable of the environment, or what each worker sets as it starts.
+
+    `before`: None where it is not known.
+    """
 
     parameter: str
     before: str | None
@@ -27,8 +30,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 class Data(msgspec.Struct, frozen=True, kw_only=True):
     """A file or a store, and the copy that the changed runs were given in its place.
 
-    `how` is `chunks`, `lighter`, `row-groups` or `unpacked`. `opens` counts how often a changed run opened
-    the copy at least; None before one ended.
+    `how` is `chunks`, `lighter`, `row-groups`, `unpacked` or `parquet`. `opens` counts how often a changed
+    run opened the copy at least; None before one ended. `original` is where the original is since the copy
+    took its place.
     """
 
     path: str
@@ -37,6 +41,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     new_bytes: int
     opens: int | None = None
+    original: str | None = None
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +100,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     apply: list[str] = []
     settings: list[Setting] = []
     variables: list[Setting] = []
+    in_workers: list[Setting] = []
     data: list[Data] = []
     bare: bool = False
     measured: str = STEP

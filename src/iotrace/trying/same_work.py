@@ -9,12 +9,13 @@ from iotrace.sweeps.execute import tail
 from iotrace.sweeps.results import SweepRun
 from iotrace.trying.options import StopError
 from iotrace.trying.results import FAILED, UNCLEAR
+from iotrace.units import time_span
 
 _LONGEST = 120  # of a program's last line
 
 
-def check_run(run: SweepRun, is_first: bool) -> None:
-    """Stop where a run failed.
+def check_run(run: SweepRun, is_first: bool, most_s: float) -> None:
+    """Stop where a run failed, or was ended after `most_s`.
 
     Raises:
         StopError: the trial ends.
@@ -22,6 +23,12 @@ def check_run(run: SweepRun, is_first: bool) -> None:
     """
     if run.ok:
         return
+    if run.seconds >= most_s:
+        what = f"a run takes longer than the {time_span(most_s)} that were left"
+        remedy = "--minutes gives it more, --steps ends each run earlier"
+        if is_first:
+            raise IotraceError(what, remedy)
+        raise StopError(UNCLEAR, f"{what}: {remedy}")
     if not run.params:
         what = f"the program fails as it is: {run.reason or run.status}"
         if is_first:

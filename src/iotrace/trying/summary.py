@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Report
+from iotrace.analysis.results import PARQUET, Change, Report
+from iotrace.patching.patch import THREADS_OF
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.grid import LOADER_ARGUMENTS, WORKERS
 from iotrace.sweeps.results import SweepRun
@@ -25,6 +26,7 @@ def summed_up(
     runs: Sequence[SweepRun],
     command: Sequence[str],
     found: Found,
+    where: str,
 ) -> Trial:
     """Return `about`, which holds where and how it was run, with what its runs show."""
     pairs, warnings = pairs_of(times_of(runs, about.measured), choice.params), list(about.warnings)
@@ -37,7 +39,7 @@ def summed_up(
         fix_id=first.id,
         fix_text="; ".join(fix.text for fix in choice.fixes),
         command=first.command,
-        apply=_typed(choice, runs, command),
+        apply=[*_typed(choice, runs, command), *_edits(choice, where)],
         settings=[
             Setting(parameter=name, before=_before(name, report), after=value)
             for name, value in change.settings.items()
@@ -46,6 +48,7 @@ def summed_up(
             Setting(parameter=name, before=os.environ.get(name), after=value)
             for name, value in change.variables.items()
         ],
+        in_workers=_in_workers(change, report),
         runs=Runs(
             before_ns=[round(own * 1e6) for own, _ in pairs],
             after_ns=[round(other * 1e6) for _, other in pairs],
@@ -67,6 +70,36 @@ def _typed(choice: Choice, runs: Sequence[SweepRun], command: Sequence[str]) -> 
     return [*changes(choice.params, list(command), origin), *variables]
 
 
+def _edits(choice: Choice, where: str) -> list[str]:
+    """What to edit of the program that no setting makes; `where`: the lines that it is about."""
+    at = f": {where}" if where else ""
+    found = [fix.text for fix in choice.fixes if fix.change is not None and fix.change.kept_open]
+    if any(each.stored == PARQUET for each in choice.stored):
+        found.append("read Parquet in the place of CSV, pandas.read_parquet for read_csv")
+    return [f"{text}{at}" for text in found]
+
+
+def _in_workers(change: Change, report: Report) -> list[Setting]:
+    """What each worker sets, and what the recorded run's workers had."""
+    system = None if report.main_rank is None else report.main_rank.system
+    workers = [each for each in (system.processes if system else []) if each.role != "main"]
+    found = []
+    for library, count in change.threads.items():
+        had = [each.library_threads[library] for each in workers if library in (each.library_threads or {})]
+        before = str(max(had)) if had else None
+        found.append(Setting(parameter=f"{THREADS_OF}{library}", before=before, after=count))
+    if change.cpus:
+        bound = next((each.cpus for each in workers if each.cpus), None)
+        found.append(
+            Setting(
+                parameter="CPUs",
+                before=None if bound is None else _listed(bound),
+                after=_listed(change.cpus),
+            )
+        )
+    return found
+
+
 def _before(argument: str, report: Report) -> str | None:
     """The program's own value of an argument of its loader."""
     loader = None if report.main_rank is None else report.main_rank.primary
@@ -74,3 +107,7 @@ def _before(argument: str, report: Report) -> str | None:
     field = "workers" if by_argument[argument] == WORKERS else argument
     value = None if loader is None else getattr(loader, field)
     return None if value is None else str(value)
+
+
+def _listed(cpus: Sequence[int]) -> str:
+    return ",".join(map(str, cpus))

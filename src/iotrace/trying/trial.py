@@ -12,19 +12,21 @@ from msgspec.structs import replace
 
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
-from iotrace.analysis.results import Report
+from iotrace.analysis.results import PARQUET, Report
 from iotrace.errors import IotraceError, UsageError
 from iotrace.session.manifest import write_document
 from iotrace.session.masks import masked
 from iotrace.sources.session import open_session
-from iotrace.sweeps.execute import Executor, execute, terminated_by_signals, undisturbed
+from iotrace.sweeps.ending import terminated_by_signals, undisturbed
+from iotrace.sweeps.execute import Executor, execute
 from iotrace.sweeps.plan import SweepPlan
 from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.schedule import Sweep, open_sweep
 from iotrace.sweeps.tune.candidates import Budget
 from iotrace.trying.copied import Copied
 from iotrace.trying.copies import Job, jobs_of
-from iotrace.trying.fixes import Choice, choose
+from iotrace.trying.fixes import Choice, choose, lines_of
+from iotrace.trying.in_place import put_in_place
 from iotrace.trying.intent import intent_of
 from iotrace.trying.options import STEPS, Options, StopError
 from iotrace.trying.program import Program, offline, program_of
@@ -36,6 +38,7 @@ from iotrace.trying.summary import summed_up
 from iotrace.units import counted, time_span
 
 _LONGEST_S = 7200.0  # of a trial that was given no budget
+_SHORTEST_S = 1.0  # that a run is given
 _RECORDER = Path(__file__).parents[1] / "_posix_recorder.so"
 Tell = Callable[[str], None]
 
@@ -77,7 +80,7 @@ class Trying:
         executor: Executor = execute,
         recorder: Path = _RECORDER,
     ) -> None:
-        options.check(choice.change.settings)
+        options.check(choice.change, any(each.stored == PARQUET for each in choice.stored))
         if jobs and not recorder.exists():
             raise UsageError("the recorder, which gives the program the copy, was not compiled here")
         self._session, self._report, self._choice, self._program = session, report, choice, program
@@ -150,10 +153,11 @@ class Trying:
                 pair = []
                 for params in ({}, self._choice.params):
                     started = time.monotonic()
-                    pair.append(self._one(sweep, copied, params, repeat, until - started))
+                    most_s = max(_SHORTEST_S, until - started)
+                    pair.append(self._one(sweep, copied, params, repeat, most_s))
                     budget.add(time.monotonic() - started)
                     tell(f"{'with the fix' if params else 'as it is    '}  {self._said(pair[-1])}")
-                    check_run(pair[-1], is_first=len(sweep.runs) == 1)
+                    check_run(pair[-1], is_first=len(sweep.runs) == 1, most_s=most_s)
                     if params:
                         copied.note_given()
                 check_pair(pair, sweep.runs[0], self._steps)
@@ -187,7 +191,7 @@ class Trying:
             variables=tuple(asked.items()),
             working_directory=self._program.working_directory,
             bare=self._options.bare,
-            most_s=max(1.0, most_s),
+            most_s=most_s,
         )
         return sweep.run_one(request, self._executor)
 
@@ -215,9 +219,21 @@ class Trying:
             warnings=copied.warnings,
             complete=complete,
         )
-        return summed_up(about, self._choice, self._report, sweep.runs, self._program.command, found)
+        where = lines_of(self._report, "")
+        return summed_up(about, self._choice, self._report, sweep.runs, self._program.command, found, where)
 
 
 def _keep(trial: Trial) -> None:
     """Write the result into the trial's directory."""
     write_document(Path(trial.path) / RESULT, trial)
+
+
+def in_place(trial: Trial) -> Trial:
+    """Put the copies of a proven trial in the place of their originals; the result says where these are.
+
+    Raises:
+        IotraceError: they stay as they are.
+    """
+    found = replace(trial, data=put_in_place(trial.data))
+    _keep(found)
+    return found

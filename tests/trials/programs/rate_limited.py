@@ -9,13 +9,13 @@ import torch
 from loop import train
 from torch.utils.data import DataLoader, Dataset
 
-PERIOD_S = 0.03
+PERIOD_S = 0.06
 NEXT = multiprocessing.get_context("fork").Value("d", 0.0)
 
 
 class Limited(Dataset):
     def __len__(self) -> int:
-        return 200
+        return 120
 
     def __getitem__(self, index: int) -> torch.Tensor:
         with NEXT.get_lock():
@@ -26,4 +26,4 @@ class Limited(Dataset):
 
 
 if __name__ == "__main__":
-    train(DataLoader(Limited(), 2, num_workers=1, multiprocessing_context="fork"), compute_s=0.03)
+    train(DataLoader(Limited(), 2, num_workers=1, multiprocessing_context="fork"), compute_s=0.06)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _WHAT = "recording a task of joblib"
 _KNOWN = "_iotrace_task"  # the attribute of what joblib knows of a task
+_OVER = object()  # after the last result
 _LAST = "_iotrace_last"  # of a ``Parallel``: the task that ended last
 
 _given: dict[int, Any] = {}  # by `get_ident`: joblib's object for the task whose result a thread was given
@@ -54,7 +55,7 @@ def _ended(recorder: Recorder, args: list[Any], _: dict[str, Any]) -> None:
     task, call = known
     if call is not None:
         task = process_pools.task_of(call)
-        if task.made is not None:
+        if task.made is not None and task.pool is not None:
             row, span = task.made
             recorder.spans.append(span)
             recorder.records.append((MADE_ROW, task.pool.number, task.number, *row))
@@ -75,9 +76,8 @@ def _outputs(recorder: Recorder, original: Any) -> Any:
             yield next(results, None)  # it has begun
             while True:
                 asked_ns = monotonic_ns()
-                try:
-                    given = [next(results)]
-                except StopIteration:
+                given = [next(results, _OVER)]
+                if given[0] is _OVER:
                     return
                 if self.return_generator and not recorder.over:
                     try:

@@ -38,6 +38,7 @@ SCHEMA_VERSION = 1
 
 # How data may be stored otherwise, for the same values.
 CHUNKS, LIGHTER, ROW_GROUPS, UNPACKED = "chunks", "lighter", "row-groups", "unpacked"
+PARQUET = "parquet"  # CSV tables: the program has to read them by another call
 
 
 class Change(ReportPart, frozen=True, kw_only=True):
@@ -45,7 +46,10 @@ class Change(ReportPart, frozen=True, kw_only=True):
 
     settings: Annotated[dict[str, str], figure("arguments of the loop's DataLoader, by name")] = msgspec.field(default_factory=dict)
     variables: Annotated[dict[str, str], figure("variables of the environment")] = msgspec.field(default_factory=dict)
-    stored: Annotated[str, figure("how data is to be stored: `chunks`, `lighter` compression, `row-groups` or `unpacked`; empty where it stays")] = ""
+    threads: Annotated[dict[str, str], figure("threads of libraries in each worker, by library")] = msgspec.field(default_factory=dict)
+    kept_open: Annotated[list[str], figure("files that each process opens once")] = msgspec.field(default_factory=list)
+    cpus: Annotated[list[int], figure("the CPUs that the loop and its workers are to use; empty where that stays")] = msgspec.field(default_factory=list)
+    stored: Annotated[str, figure("how data is to be stored: `chunks`, `lighter` compression, `row-groups`, `unpacked`, `parquet`; else empty")] = ""
     paths: Annotated[list[str], figure("that data: files, stores, or a directory of files")] = msgspec.field(default_factory=list)
 
 

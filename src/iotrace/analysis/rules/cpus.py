@@ -17,15 +17,6 @@ _SPIN = ("openblas", "torch")  # their threads spin while they wait; others slee
 _BEFORE_BINDING, _BEHIND_OTHERS = "IO302", "IO306"
 # What binds threads to CPUs from outside of the program's own code.
 _BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
-# What says the same to the whole program; torch's would slow the training, too.
-_THREADS_VARIABLE = {
-    "cv2": "OPENCV_FOR_THREADS_NUM",
-    "blosc": "BLOSC_NTHREADS",
-    "blosc2": "BLOSC_NTHREADS",
-    "openblas": "OPENBLAS_NUM_THREADS",
-    "numexpr": "NUMEXPR_NUM_THREADS",
-    "zarr": "ZARR_ASYNC__CONCURRENCY",
-}
 _ONE_THREAD = {
     "torch": "torch.set_num_threads(1)",
     "cv2": "cv2.setNumThreads(0)",
@@ -115,6 +106,7 @@ def cpu_binding(facts: RankFacts) -> Iterator[Finding]:
     if not facts.lacks_cpus or found is None or online is None or len(found[0]) >= online:
         return
     cpus, sharing = found
+    usable = system.cpus_usable or []
     text = f"{_who(sharing)[1]} share{'s' if len(sharing) == 1 else ''} {_named(cpus)}"
     yield _without_cpus(
         facts,
@@ -122,10 +114,11 @@ def cpu_binding(facts: RankFacts) -> Iterator[Finding]:
         {
             "affinity": cpus,
             "processes": float(len(sharing)),
-            "cpus_usable": float(len(system.cpus_usable or [])),
+            "cpus_usable": float(len(usable)),
             "cpus_online": float(online),
         },
         remedy=_unbound(facts, cpus, sharing),
+        change=Change(cpus=usable) if set(usable) - set(cpus) else None,
         gain_ms=facts.cpu_gain_ms,
         place=_BEHIND_OTHERS if _is_no_binding(facts) else "",
     )
@@ -209,12 +202,12 @@ def _of_threads(
 ) -> Finding:
     workers = counted(pool.workers, "worker")
     setting = _ONE_THREAD.get(pool.library, f"one thread of {pool.library} in each worker")
-    tries, variable = pool.library not in _SPIN, _THREADS_VARIABLE.get(pool.library)
+    tries = pool.library not in _SPIN
     return Finding(
         text=f"{workers} started {pool.threads} threads of {pool.library} for {pool.cpus} CPUs: {stage}",
         evidence={"library": pool.library, "threads": float(pool.threads)},
         remedy=f"{'try ' if tries else ''}{setting} (worker_init_fn)",
-        change=None if variable is None else Change(variables={variable: "1"}),
+        change=Change(threads={pool.library: "1"}) if pool.library in _ONE_THREAD else None,
         cost_ms=lost_ms,
         is_main_cause=facts.is_main_cause(lost_ms),
         tries=tries,
@@ -315,6 +308,7 @@ def _without_cpus(
     text: str,
     evidence: Evidence,
     remedy: str = "",
+    change: Change | None = None,
     gain_ms: float | None = None,
     place: str = "",
 ) -> Finding:
@@ -325,6 +319,7 @@ def _without_cpus(
         text=f"{text}: {_stage(facts)}",
         evidence=evidence,
         remedy=remedy,
+        change=change,
         cost_ms=lost_ms,
         gain_ms=gain_ms,
         is_main_cause=lost_ms >= MAIN * makers_ms,

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from iotrace.analysis.results import (
     CHUNKS,
     LIGHTER,
+    PARQUET,
     ROW_GROUPS,
     UNPACKED,
     Change,
@@ -310,7 +311,10 @@ def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
     name, gone = name_of(most.path), "" if cause == "transform" else f"{FILES}:{most.path}"
     text = f"{name} is opened {most.opens} times for {made:.0f} samples: open it once in each worker"
     evidence: Evidence = {"opens": float(most.opens)}
-    return Remedy(f"keep {name} open: each sample opens it", text, gone, RESIZED, evidence=evidence)
+    keeps = Change(kept_open=[most.path]) if _suffix(most.path) == ".tar" else None
+    return Remedy(
+        f"keep {name} open: each sample opens it", text, gone, RESIZED, change=keeps, evidence=evidence
+    )
 
 
 def _spared(array: ChunkedArray) -> int:
@@ -411,12 +415,12 @@ def _crossed(array: ChunkedArray) -> tuple[float, str] | None:
 
 
 def _unpacked(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set[str]) -> Change | None:
-    """Which files hold packed what they could hold as it is; tables are read by other calls then."""
-    if not formats <= _UNPACKED:
+    """Which files hold packed what they could hold as it is, or are tables that take long to parse."""
+    if not formats <= _UNPACKED and formats != {".csv"}:
         return None
     if target is None:
         paths = [file.path for file in facts.files if _suffix(file.path) in formats]
     else:
         few = target.few if isinstance(target, FileGroup) else None
         paths = [target.path] if few is None else few.paths
-    return Change(stored=UNPACKED, paths=paths)
+    return Change(stored=PARQUET if formats == {".csv"} else UNPACKED, paths=paths)
