@@ -11,7 +11,7 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 from iotrace.sources.processes import Process, read_processes
 from iotrace.sources.records import End, Identity, IteratorEnd, Rows
-from iotrace.sources.rows import rows_of
+from iotrace.sources.rows import divided
 from tests.support.rows import BatchRecord, Blocked, Line, Produced, Round, process_of
 
 BATCH = (names.BATCH_ROW, 0, 1, 2, 3, 4, 100, 200, True, 7, -1, 0, 1, 4711, 90, 150, -1, -1, -1, -1)
@@ -98,4 +98,5 @@ def test_many_rows_are_lines_of_bounded_length(recorder: Recorder, tmp_path: Pat
 @pytest.mark.parametrize(("kind", "data"), [(99, b"12345678"), (-1, b""), (0, b"cut"), (6, b"\xff" * 15)])
 def test_damaged_rows_are_few_or_none(kind: int, data: bytes) -> None:
     line = msgspec.json.encode({"type": "rows", "kind": kind, "rows": data})
-    assert len(rows_of(msgspec.json.decode(line, type=Rows))) == 0
+    _, arrays = divided([msgspec.json.decode(line, type=Rows)], {})
+    assert not any(map(len, arrays.values()))

@@ -82,7 +82,7 @@ def divided(
     for record in read:
         kind = _LINES.get(type(record))
         if isinstance(record, Rows):
-            rows = rows_of(record)
+            rows = _rows_of(record)
             if len(rows):
                 found.setdefault(record.kind, Gathering(DTYPES[record.kind])).add(rows)
                 now_ns = max(now_ns, newest_ns(record.kind, rows))
@@ -130,7 +130,7 @@ def _of_lines(kind: int, lines: Sequence[Record], texts: dict[int, str]) -> npt.
     return rows
 
 
-def rows_of(rows: Rows) -> npt.NDArray[np.void]:
+def _rows_of(rows: Rows) -> npt.NDArray[np.void]:
     """The rows of one record; none where it is damaged."""
     if not 0 <= rows.kind < len(DTYPES):
         return np.empty(0, DTYPES[0])
