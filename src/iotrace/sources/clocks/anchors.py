@@ -117,8 +117,6 @@ def clocks_of(sources: Iterable[AnchorSource]) -> Clocks:
     for source in sources:
         if source.domain != reference and samplers.get(source.reference) == reference:
             rows[source.domain] += source.exchanges
-    if rows:
-        from iotrace.sources.clocks.anchors import link_by_exchanges
     for domain, exchanges in rows.items():
         times = [mono_ns for mono_ns, _, _ in anchors[domain]]
         link = link_by_exchanges(exchanges, min(times), max(times))
