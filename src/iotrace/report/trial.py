@@ -72,7 +72,7 @@ def _next(trial: Trial) -> list[tuple[str, str]]:
             (f"iotrace patch {shown_path(trial.session)} --fix {trial.fix}", "a diff of your own source")
         ]
     if any(each.original for each in trial.data):
-        found.append((f"rm -r {shown_path(trial.path)}", "the trial, with the original data"))
+        found = [(f"rm -r {shown_path(trial.path)}", "the trial, with the original data")]
     elif trial.data:
         if len(trial.data) == 1 and not os.path.isdir(trial.data[0].path):
             (each,) = trial.data
