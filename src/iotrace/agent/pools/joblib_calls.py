@@ -58,7 +58,7 @@ def _ended(recorder: Recorder, args: list[Any], _: dict[str, Any]) -> None:
         if task.made is not None and task.pool is not None:
             row, span = task.made
             recorder.spans.append(span)
-            recorder.records.append((MADE_ROW, task.pool.number, task.number, *row))
+            recorder.records.append((MADE_ROW, call.pool.number, task.number, *row))
             task.made = None
         tracker.__dict__[_KNOWN] = task, None
     tracker.parallel.__dict__[_LAST] = tracker
