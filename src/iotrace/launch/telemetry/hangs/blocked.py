@@ -79,7 +79,7 @@ def look_at(pid: int, known: About) -> About:
             elif found["call"] in _OF_A_PATH:
                 found["file"] = _text_at(pid, int(arguments[_OF_A_PATH[found["call"]]], 16))
     if found["file"]:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, IndexError):
             found["file_system"] = _file_system_of(pid, found["file"])
     if found["call"] is None and found["wchan"] in _TICKS:
         found["call"] = "clock_nanosleep"
