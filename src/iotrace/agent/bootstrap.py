@@ -190,7 +190,6 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "asyncio.queues": _hook("pools.event_loops", "hook_queues", recorder),
         "multiprocessing.connection": _hook("pools.pipes", "watch_connections", recorder),
         "multiprocessing.queues": _hook("pools.pipes", "watch_queues", recorder),
-        "fcntl": _hook("file_locks", "hook_calls", recorder),
         "filelock._api": _hook("file_locks", "hook_filelock", recorder),
         "multiprocessing.pool": _hook("pools.process_pools", "hook_pool", recorder),
         "dftracer.python.env": _hook(_PROGRAM_DFTRACER, "hook_settings", settings.get("dftracer") == "on"),
@@ -215,6 +214,8 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         hooks[f"{package}.profilers.profiler"] = _hook("lightning", "hook_profiler", recorder)
         hooks[f"{package}.trainer.trainer"] = _hook("lightning", "hook_trainer", recorder)
     _add(hooks, "multiprocessing.spawn", _hook("pools.pipes", "hook_children", recorder))
+    for name in ("numpy", "queue"):
+        _add(hooks, name, _hook("file_locks", "hook_calls", recorder))
     for name in SAVING_MODULES:
         _add(hooks, name, _hook("checkpoints", "hook_saves", recorder, name))
     for name in LOADER_MODULES:

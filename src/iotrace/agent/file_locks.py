@@ -19,10 +19,12 @@ _WHAT = "recording the wait for a file's lock"
 _LEAST_NS = 100_000
 
 
-def hook_calls(module: Any, recorder: Recorder) -> None:
-    """Patch `module`, ``fcntl``."""
+def hook_calls(_: Any, recorder: Recorder) -> None:
+    """Patch ``fcntl``, which every process imports, once the program imports what makes batches."""
+    import fcntl
+
     for name in ("flock", "lockf"):
-        observe(module, name, recorder, _WHAT, before=_begin, ended=partial(_ended, recorder, _path_of))
+        observe(fcntl, name, recorder, _WHAT, before=_begin, ended=partial(_ended, recorder, _path_of))
 
 
 def hook_filelock(module: Any, recorder: Recorder) -> None:
