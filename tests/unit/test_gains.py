@@ -72,6 +72,20 @@ def told(found: FixGain) -> str:
     )
 
 
+def test_the_rest_of_a_step_wins_no_more_than_the_job_computes_beside_it() -> None:
+    # The job computes for 24 ms a step, 20 of them in the training thread: the queue was behind other programs.
+    quiet = rank()
+    system = replace(quiet.system, cpu_pct_mean=24.0, cpus_usable=[0, 1])
+    assert rest_gets_quicker_by_ms(replace(quiet, system=system), 60.0) == pytest.approx(4 * 1.25)
+    # What other ranks compute on the host may go with it.
+    host = unknown(HostUse, cpu_busy_fraction=0.9, others_cpu_fraction=0.76)
+    shared = replace(system, host=host)
+    assert rest_gets_quicker_by_ms(replace(quiet, system=shared), 60.0) == pytest.approx(8 * 1.25)
+    # A loop that makes its batches itself had less room in its caches while it did.
+    inline = replace(quiet, system=system, loaders=[replace(quiet.loaders[0], workers=0)])
+    assert rest_gets_quicker_by_ms(inline, 8.0) == pytest.approx(4 * 1.25 + 8 * 0.25)
+
+
 def test_the_rest_of_a_step_queues_no_longer_and_computes_quicker() -> None:
     # Of 40 ms 30 are left, 20 of them computing: those are quicker by a quarter.
     assert rest_gets_quicker_by_ms(rank(), 60.0) == pytest.approx(10 + 5)

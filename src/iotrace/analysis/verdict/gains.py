@@ -86,7 +86,24 @@ def rest_gets_quicker_by_ms(rank: RankReport, gone_ms: float) -> float | None:
     cpu_ms = max(0.0, steps.thread_cpu_ms - (gone_ms if _makes_batches(rank) else 0.0))
     left_ms -= quicker * min(left_ms, cpu_ms)
     least_ms = max(step_ms - gone_ms - rest_ms + left_ms, min(step_ms - gone_ms, (1 - quicker) * cpu_ms))
-    return step_ms - gone_ms - least_ms
+    quicker_ms, others_ms = step_ms - gone_ms - least_ms, _others_compute_ms(rank)
+    if others_ms is None:
+        return quicker_ms
+    # It queued no longer for the job's other threads, and shared a core with them, than these computed; what
+    # it made itself took room in its caches.
+    own_ms = gone_ms if _makes_batches(rank) else 0.0
+    return min(quicker_ms, (1 + quicker) * others_ms + quicker * own_ms)
+
+
+def _others_compute_ms(rank: RankReport) -> float | None:
+    """Return the CPU time that the job took a step on this host, beside the training thread; in ms."""
+    host, cpus = rank.system.host, len(rank.system.cpus_usable or ())
+    if rank.system.cpu_pct_mean is None or rank.steps.thread_cpu_ms is None or rank.steps.mean_ms is None:
+        return None
+    busy_cpus = rank.system.cpu_pct_mean / 100
+    if host is not None and host.cpu_busy_fraction is not None and host.others_cpu_fraction is not None:
+        busy_cpus = max(busy_cpus, (host.cpu_busy_fraction - host.others_cpu_fraction) * cpus)
+    return max(0.0, busy_cpus * rank.steps.mean_ms - rank.steps.thread_cpu_ms)
 
 
 def _queued_ms(rank: RankReport) -> float | None:
