@@ -73,7 +73,7 @@ def told(found: FixGain) -> str:
 
 
 def test_the_rest_of_a_step_wins_no_more_than_the_job_computes_beside_it() -> None:
-    # The job computes for 24 ms a step, 20 of them in the training thread: the queue was behind other programs.
+    # The job computes for 24 ms a step, 20 of them on the training thread: that one queued behind others.
     quiet = rank()
     system = replace(quiet.system, cpu_pct_mean=24.0, cpus_usable=[0, 1])
     assert rest_gets_quicker_by_ms(replace(quiet, system=system), 60.0) == pytest.approx(4 * 1.25)
