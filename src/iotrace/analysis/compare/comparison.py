@@ -14,8 +14,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.compare.basis import Basis, Rank, rank_pair
-from iotrace.analysis.compare.results import DATA, Changed, Comparison, Differing, PartChange, Side, WholeRun
-from iotrace.analysis.compare.same_work import differences, read_bytes, replaced, under_old_names
+from iotrace.analysis.compare.results import DATA, PROGRAM, Changed, Comparison, Differing, PartChange, Side, WholeRun
+from iotrace.analysis.compare.same_work import differences, read_bytes, renamed, replaced, under_old_names
 from iotrace.analysis.compare.spread import cpu_slower_pct
 from iotrace.analysis.compare.stage_changes import stage_changes
 from iotrace.analysis.compare.step_verdict import BANNERS, judge_step
@@ -332,7 +332,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         rest_ms=rest_parts(ranks),
         changed=changed_parts(ranks),
         stages=stages,
-        settings=[*_replaced(recorded), *_settings(ranks)],
+        settings=[*_renamed(one, other, recorded), *_replaced(recorded), *_settings(ranks)],
         environment=list(_environment(one, other, ranks)),
         cpu_slower_pct=cpu_slower_pct(ranks[:1], ranks[1:]),
         whole_run=whole,
@@ -378,6 +378,13 @@ def _whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
         f"{BANNERS[verdict]} {abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which starting "
         f"workers and first batches {starting}; a measured step took {measured} ms"
     )
+
+
+def _renamed(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[Differing]:
+    """Yield the file of the program, where that is another one for the same work."""
+    names = renamed(one, other, ranks)
+    if names is not None:
+        yield Differing(what=PROGRAM, values=[*names])
 
 
 def _replaced(ranks: tuple[Rank, Rank]) -> Iterator[Differing]:

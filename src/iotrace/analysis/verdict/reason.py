@@ -101,7 +101,7 @@ def competes(rank: RankReport) -> bool:
 def reason_of(rank: RankReport, without: Culprit | None = None) -> dict[str, str | None]:
     """Name the file and the cause that most of a rank's wait is due to; who kept CPUs from it comes first.
 
-    What nobody who runs the job can change comes behind them. `without` is a culprit that is left out.
+    What nobody who runs the job can change is told `beside` them. `without` is a culprit that is left out.
     """
     found = _cause_of(rank)
     leading = [each for each in rank.culprits if each.leads and each is not without]
@@ -109,13 +109,12 @@ def reason_of(rank: RankReport, without: Culprit | None = None) -> dict[str, str
         return found
     if not leading:
         others = None if rank.system.host is None else _of_others(rank)
-        why = f"{others}: without that the loop may hardly wait; {found['why']}"
-        return found if others is None else {**found, "why": why}
+        beside = None if others is None else f"{others}: without that the loop may hardly wait"
+        return {**found, "beside": beside}
     culprit = next((each for each in leading if each.remedy), leading[0])
     why = culprit.text if culprit.remedy else found["why"]
-    if not leading[0].remedy:
-        why = f"{why}; {leading[0].text}"
-    return {**found, "why": why, "culprit": culprit.id}
+    beside = None if leading[0].remedy else leading[0].text
+    return {**found, "why": why, "beside": beside, "culprit": culprit.id}
 
 
 def _of_others(rank: RankReport) -> str | None:

@@ -80,6 +80,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     text: str
     why: str | None = None
+    beside: str | None = None
     file: str | None = None
     cause: str | None = None
     rank: RankReport | None = None
@@ -112,6 +113,7 @@ def verdict_of(
         banner=BANNERS[found.kind],
         kind=found.kind,
         why=found.why,
+        beside=found.beside,
         file=found.file,
         cause=found.cause,
         rank=rank,
@@ -130,7 +132,7 @@ def _as_first_fix(found: Finding, own: Sequence[Recommendation]) -> Finding:
     culprit = next((each for each in found.rank.culprits if each.id == found.culprit), None)
     if culprit is None or not culprit.tries or own[0].code == culprit.code:
         return found
-    return replace(found, **{"culprit": None, **reason_of(found.rank, without=culprit)})
+    return replace(found, **{"culprit": None, "beside": None, **reason_of(found.rank, without=culprit)})
 
 
 def _failed(session: SessionInfo, ranks: Sequence[RankReport], until: Verdict, found: Finding) -> Verdict:
