@@ -486,10 +486,15 @@ def test_a_gain_is_that_of_the_replay() -> None:
     assert bounds["decode-bound"] == (40.0, 48.0)
     (item,) = recommend([facts("decode", unmade_fraction=0.0, gains_ms=gains, **chunked)])
     assert item.most_ms_per_step is None  # not replayed: all of the wait may go
-    # Two workers that no longer take turns make batches in half of the time.
-    turns = {"asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True)}
-    (item,) = recommend([facts("transform", unmade_fraction=0.0, gains_ms={"transform": 48.0}, **turns)])
-    assert (item.gain_ms_per_step, item.most_ms_per_step) == (24.0, None)
+    # Two workers that no longer take turns sleep half as long each; they compute as long as before.
+    turns = {"made_ms": 200.0, "making": Making(turns=True), "unmade_fraction": 0.0}
+    (item,) = recommend([facts("transform", asleep=1.0, on_cpu=0.0, **turns)])
+    assert (item.id, item.gain_ms_per_step) == ("samples-in-turns", 50.0)
+    (item,) = recommend([facts("transform", asleep=0.8, on_cpu=0.2, **turns)])
+    assert item.gain_ms_per_step == pytest.approx(40.0)
+    # Where no CPU was free, they queue for one as long as before, too.
+    (item,) = recommend([facts("transform", asleep=0.7, on_cpu=0.1, core_free=False, **turns)])
+    assert item.gain_ms_per_step == pytest.approx(35.0)
     (item,) = recommend([facts("startup", unmade_fraction=0.0, epochs=3, restart_ms=7.0)])
     assert item.gain_ms_per_step == 57.0
 

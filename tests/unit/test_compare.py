@@ -363,6 +363,29 @@ def test_other_work_is_not_compared(change: dict[str, Any], differs: str | None)
     assert found.differs == ([] if differs is None else [differs])
 
 
+@pytest.mark.parametrize(
+    ("argv", "batches", "differs"),
+    [
+        (["python", "train_fixed.py"], 60, []),
+        (["python", "new/train.py"], 60, []),
+        (["python", "train_fixed.py"], 30, ["command: python train.py / python train_fixed.py"]),
+        (["python", "train_fixed.py", "-v"], 60, ["command: python train.py / python train_fixed.py -v"]),
+        (["python", "train"], 60, ["command: python train.py / python train"]),
+    ],
+)
+def test_a_program_in_another_file_is_compared_where_it_does_as_much(
+    argv: list[str], batches: int, differs: list[str]
+) -> None:
+    one, other = report(1), report(2)
+    other["session"]["argv"] = argv
+    for side, count in ((one, 60), (other, batches)):
+        side["ranks"][0]["loaders"][0]["batches"] = count
+    found = compared(one, other)
+    assert found.differs == differs
+    named = [item.values for item in found.settings if item.what == "program"]
+    assert named == ([] if differs else [["train.py", argv[1]]])
+
+
 def rewritten(run: dict[str, Any], decoded_bytes: float | None = 4096.0) -> dict[str, Any]:
     """The run with its files under other names, and as many bytes decoded for each sample."""
     (rank,) = run["ranks"]

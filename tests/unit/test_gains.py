@@ -91,9 +91,13 @@ def test_the_rest_of_a_step_queues_no_longer_and_computes_quicker() -> None:
     assert rest_gets_quicker_by_ms(rank(), 60.0) == pytest.approx(10 + 5)
     # It queued for longer than the rest lasts, so in its waits, too: what it computes is left.
     assert rest_gets_quicker_by_ms(rank(thread_run_delay_ms=90.0), 60.0) == pytest.approx(40 - 15)
-    # What the loop itself made is no computing that is left; it queued for 4 ms while it made it.
+    # Where the loop itself makes all batches, nothing computed beside the rest of its step.
     inline = rank(workers=0, thread_cpu_ms=70.0)
-    assert rest_gets_quicker_by_ms(inline, 60.0) == pytest.approx(6 + 2.5)
+    assert rest_gets_quicker_by_ms(inline, 60.0) == 0.0
+    assert told(gain_of(advice(58.0), inline)) == "at most 2.5x faster"
+    # What it makes beside workers is no computing that is left; it queued for 4 ms while it made it.
+    beside = replace(inline, loaders=[*inline.loaders, unknown(LoaderResult, id=1, workers=2)])
+    assert rest_gets_quicker_by_ms(beside, 60.0) == pytest.approx(6 + 2.5)
     # Where two CPUs may share a core, it is quicker by half.
     shared = rank()
     shared = replace(shared, system=replace(shared.system, shared_cores=None))

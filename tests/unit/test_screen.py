@@ -458,7 +458,8 @@ def test_code_of_the_loop_that_takes_most_of_a_step_is_in_the_why() -> None:
     wait = replace(rank().data_wait, raw_wait_fraction=0.01, raw_ms=1.0, verdict="not input-bound")
     found = of_worst([rank(data_wait=wait, culprits=[code])])
     assert found.kind == "not-input-bound"
-    assert (found.why or "").startswith("9 of 10 ms is the loop's; ")
+    assert found.why == "9 of 10 ms is the loop's"
+    assert "a faster loader" in (found.beside or "")
 
 
 def test_of_several_commands_the_one_that_loses_most_time_is_judged() -> None:

@@ -96,8 +96,10 @@ def rank_part(one: RankAnalysis) -> RankPart:
     in_loop = find_all("loop", facts)
     found = [*outside, *in_loop, *loaders, *_of_device(one)]
     named = unsilenced([*outside, *(finding for finding in loaders if finding.is_main_cause)])
-    # No advice tells of the former; the latter is why nobody knows the wait.
-    named += [each for each in in_loop if not each.remedy or each.rule == PREPARED_IN_THE_LOOP]
+    # No advice tells of the first; the second is why nobody knows the wait, the third what most time goes to.
+    named += [
+        each for each in in_loop if not each.remedy or each.rule == PREPARED_IN_THE_LOOP or each.is_main_cause
+    ]
     report = replace(figures, culprits=culprits_of(named))
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))
     return RankPart(

@@ -71,7 +71,7 @@ def _reasons(result: Comparison) -> list[str]:
 
 def _of_whole(part: PartChange) -> str:
     before, after = part.step_ms
-    often = "" if part.times is None else f" ({part.times[0]} -> {part.times[1]} times)"
+    often = "" if part.times is None else f" ({' -> '.join(map(str, dict.fromkeys(part.times)))} times)"
     return f"{part.what}: {after - before:+.1f} ms a step in all{often}"
 
 

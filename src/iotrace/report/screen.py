@@ -52,6 +52,7 @@ def head_of(report: Report, more: str = "", most: int | None = None) -> Head:
     """
     found = report.verdict
     lines = [Line("Why", found.why)] if found.why else []
+    lines += [Line("", found.beside)] if found.beside else []
     lines += [Line(label, text) for label, text in ending(report)]
     for number, fix in enumerate(found.fixes[:most]):
         text = f"or {fix.text}" if number else fix.text

@@ -251,7 +251,7 @@ def run_facts(rank: RankReport) -> list[str]:
     within = [loader for loader in rank.loaders if primary is not None and loader.within == primary.id]
     made_by = within[0] if len(within) == 1 else primary
     if made_by is not None and not made_by.wrapped:
-        several = len({loader.workers for loader in rank.loaders if not loader.wrapped}) > 1
+        several = len({loader.dataset for loader in rank.loaders if not loader.wrapped}) > 1
         parts.append(f"{counted(made_by.workers, 'worker')}{f' of {made_by.dataset}' if several else ''}")
     together, resident = rank.system.pss_peak_bytes, rank.system.rss_peak_bytes
     if together is not None:

@@ -46,6 +46,7 @@ class Steps(msgspec.Struct, frozen=True):
     mean_ms: float | None = None
     per_second: float | None = None
     samples_per_second: float | None = None
+    thread_cpu_ms: float | None = None
 
 
 class File(msgspec.Struct, frozen=True):
@@ -58,6 +59,7 @@ class DataWait(msgspec.Struct, frozen=True):
     causes_ms: dict[str, float] = {}
     files: list[File] = []
     without_cpu_ms: dict[str, float] | None = None
+    making_least_ms: float | None = None
     queueing_ms: float | None = None
 
 

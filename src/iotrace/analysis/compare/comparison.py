@@ -14,12 +14,21 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.compare.basis import Basis, Rank, rank_pair
-from iotrace.analysis.compare.results import DATA, Changed, Comparison, Differing, PartChange, Side, WholeRun
-from iotrace.analysis.compare.same_work import differences, read_bytes, replaced, under_old_names
+from iotrace.analysis.compare.results import (
+    DATA,
+    PROGRAM,
+    Changed,
+    Comparison,
+    Differing,
+    PartChange,
+    Side,
+    WholeRun,
+)
+from iotrace.analysis.compare.same_work import differences, read_bytes, renamed, replaced, under_old_names
 from iotrace.analysis.compare.spread import cpu_slower_pct
 from iotrace.analysis.compare.stage_changes import stage_changes
 from iotrace.analysis.compare.step_verdict import BANNERS, judge_step
-from iotrace.analysis.host.disturbance import TRACING_COST, is_disturbed
+from iotrace.analysis.host.disturbance import TRACING_COST, grown_beside_others, is_disturbed
 from iotrace.analysis.resampling import Floats, interval_of, resampled_means
 from iotrace.analysis.results import (
     ACCOUNT_NAMES,
@@ -91,19 +100,26 @@ def _changed(
 ) -> Iterator[PartChange]:
     """Yield the parts beside the steps that changed beyond what such times differ by, the largest first.
 
-    How long a part takes is the neighbours' doing, too, how often it happens is not.
+    How long a part takes is the neighbours' doing, too, as far as times may have grown beside them; how often
+    it happens is not.
     """
+    grown = grown_beside_others([rank.system.host for rank in ranks], "wall")
     worth_ms = _WORTH * max(account.step_ms or 0.0 for account in accounts)
     found = []
     written = list(_of_events(ranks, accounts))
-    names = _BESIDE_STEPS if written else (*_BESIDE_STEPS, WRITING)
+    names = (
+        _BESIDE_STEPS
+        if any(what.startswith("writing") for what, *_ in written)
+        else (*_BESIDE_STEPS, WRITING)
+    )
     for what, times_ms, counts in (*_of_account(accounts, parts_ms, names), *written):
         if abs(times_ms[1] - times_ms[0]) < worth_ms or not _differ(times_ms, spreads):
             continue
         known = [count for count in counts if count is not None]
         times = known if len(known) == len(counts) else None
         often = [count / account.steps for count, account in zip(times or (), accounts, strict=False)]
-        if disturbed and not (often and _differ(often, spreads) and _rise(often) == _rise(times_ms)):
+        more_often = often and _differ(often, spreads) and _rise(often) == _rise(times_ms)
+        if disturbed and not more_often and max(times_ms) <= (1 + grown) * min(times_ms):
             continue
         found.append(PartChange(what=what, step_ms=times_ms, times=times))
     yield from sorted(found, key=lambda part: -abs(part.step_ms[1] - part.step_ms[0]))
@@ -137,7 +153,15 @@ def _recorded(name: str, accounts: tuple[Account, Account]) -> bool:
 
 
 def _of_events(ranks: tuple[Rank, Rank], accounts: tuple[Account, Account]) -> Iterator[_Part]:
-    """Yield what writing files takes of the steps that do it: more than its calls, which the account has."""
+    """Yield what collecting garbage takes of the steps, and what writing files takes of those that do it.
+
+    Writing takes more than its calls, which the account has.
+    """
+    collected = [[each for each in rank.loop_events if each.kind == "collection"] for rank in ranks]
+    if all(collected):  # where a side has none, it took less of its loop than is kept
+        seconds = [each[0].seconds for each in collected]
+        times_ms = [1e3 * own / account.steps for own, account in zip(seconds, accounts, strict=True)]
+        yield collected[0][0].what, times_ms, [None, None]
     written = [{each.file: each for each in rank.loop_events if each.kind == "writing"} for rank in ranks]
     for file in {**written[0], **written[1]}:
         own = [each.get(file) for each in written]
@@ -332,7 +356,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         rest_ms=rest_parts(ranks),
         changed=changed_parts(ranks),
         stages=stages,
-        settings=[*_replaced(recorded), *_settings(ranks)],
+        settings=[*_renamed(one, other, recorded), *_replaced(recorded), *_settings(ranks)],
         environment=list(_environment(one, other, ranks)),
         cpu_slower_pct=cpu_slower_pct(ranks[:1], ranks[1:]),
         whole_run=whole,
@@ -378,6 +402,13 @@ def _whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
         f"{BANNERS[verdict]} {abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which starting "
         f"workers and first batches {starting}; a measured step took {measured} ms"
     )
+
+
+def _renamed(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[Differing]:
+    """Yield the file of the program, where that is another one for the same work."""
+    names = renamed(one, other, ranks)
+    if names is not None:
+        yield Differing(what=PROGRAM, values=[*names])
 
 
 def _replaced(ranks: tuple[Rank, Rank]) -> Iterator[Differing]:

@@ -10,6 +10,7 @@ import msgspec
 from iotrace.analysis.results import Trust
 
 DATA = "data"  # what differs where the second reads other files for the same work
+PROGRAM = "program"  # where it is another file with the same arguments
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):

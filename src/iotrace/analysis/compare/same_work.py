@@ -17,6 +17,7 @@ from iotrace.analysis.results import StageCost
 _FEW_FILES = 32
 _LONGEST = 60  # characters of a command in a sentence
 _SHOWN_BEFORE = 10  # of them, before the first that differs
+_PROGRAMS = (".py", ".sh")  # how their files' names end
 _DECODE = "decode"
 _OF_FILES = (_DECODE, "read")
 _ALIKE = 0.01  # by which the bytes that a sample gets may differ
@@ -25,7 +26,7 @@ _ALIKE = 0.01  # by which the bytes that a sample gets may differ
 def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[str]:
     """Yield what makes the work of two sessions different: command, world size, batch size, data."""
     commands = _command(one.session.argv), _command(other.session.argv)
-    if commands[0] != commands[1]:
+    if commands[0] != commands[1] and renamed(one, other, ranks) is None:
         yield f"command: {' / '.join(_where_they_differ(*commands))}"
     sizes = [rank.world_size or len(side.ranks) for rank, side in zip(ranks, (one, other), strict=True)]
     if sizes[0] != sizes[1]:
@@ -38,6 +39,20 @@ def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[
         yield f"dataset: {datasets[0]} / {datasets[1]}"
     if replaced(ranks) is None:
         yield from _data(*(_files(rank) for rank in ranks))
+
+
+def renamed(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> tuple[str, str] | None:
+    """Name the program of both sides, where it is another file alone, as `train_fixed.py`; else None.
+
+    All else of the command is the same, and the loops' loaders handed over as many batches.
+    """
+    commands = _command(one.session.argv), _command(other.session.argv)
+    if len(commands[0]) != len(commands[1]) or not _same_batches(ranks):
+        return None
+    differing = [pair for pair in zip(*commands, strict=True) if pair[0] != pair[1]]
+    if len(differing) != 1 or not all(name.endswith(_PROGRAMS) for name in differing[0]):
+        return None
+    return differing[0]
 
 
 def replaced(ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | None:

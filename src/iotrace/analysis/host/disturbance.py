@@ -32,6 +32,8 @@ TRACING_COST = "IO707"
 class _Steps(Protocol):
     @property
     def mean_ms(self) -> float | None: ...
+    @property
+    def thread_cpu_ms(self) -> float | None: ...
 
 
 class _Wait(Protocol):
@@ -43,6 +45,8 @@ class _Wait(Protocol):
     def without_cpu_ms(self) -> Mapping[str, float] | None: ...
     @property
     def queueing_ms(self) -> float | None: ...
+    @property
+    def making_least_ms(self) -> float | None: ...
 
 
 class _System(Protocol):
@@ -153,7 +157,9 @@ def alone(rank: Measured) -> Alone:
     # Of a hypervisor no thread's account tells: what it took looks like computing.
     stolen = 0.0 if host is None else host.cpu_stolen_fraction or 0.0
     slower = (1 - _CROWDING * taken) * (1 - (throttled if throttled >= THROTTLED else 0.0)) * (1 - stolen)
-    least_ms = slower * max(0.0, step_ms - of_wait - of_rest)
+    # Where wait and rest both get shorter, what its workers make it in, and its own computing, are left.
+    bound_ms = min(step_ms, max(rank.data_wait.making_least_ms or 0.0, rank.steps.thread_cpu_ms or 0.0))
+    least_ms = slower * max(step_ms - of_wait - of_rest, bound_ms, 0.0)
     return Alone(step_ms, wait_ms, least_ms, slower * max(0.0, wait_ms - of_wait), queued is not None)
 
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Intervals, Times, grouped, holding, intersect, length, union
+from iotrace.analysis.intervals import Intervals, Times, grouped, holding, intersect, length, subtract, union
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, Interval, LoaderRun, Pass, PassKey
 from iotrace.analysis.loop.unfed import unfed_evaluations
 from iotrace.analysis.rank import RankAnalysis
@@ -82,10 +82,10 @@ class Iterations(msgspec.Struct, frozen=True):
             own = own[np.array([each.loader is of for each in self.passes], np.bool_)[own[:, 2]]]
         return union(own[:, 0], own[:, 1])
 
-    def restart_ns(self, loader: LoaderRun, start_ns: int, end_ns: int) -> int:
-        """How long iterators of a loader were made and ended between two instants, ns."""
+    def restart_ns(self, loader: LoaderRun, start_ns: int, end_ns: int, awaited: Intervals) -> int:
+        """How long iterators of a loader were made and ended between two instants, outside `awaited`; ns."""
         within = union(np.array([start_ns], np.int64), np.array([end_ns], np.int64))
-        return length(intersect(self.when(ITERATORS, loader), within))
+        return length(subtract(intersect(self.when(ITERATORS, loader), within), awaited))
 
     def single(self, loader: LoaderRun) -> int:
         """How many iterators of a loader were left after one batch."""

@@ -9,6 +9,7 @@ import msgspec
 from iotrace.analysis.results.base import ReportPart, figure
 from iotrace.units import size
 
+_SELDOM = 2.0  # steps from one to the next
 _WORTH_SAYING = 0.05  # of what the loop does now and then
 _KINDS = {
     "evaluation": "validation",
@@ -138,19 +139,22 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     def said(self) -> str:
         """Say what it took of the loop, how often, and what of it is known."""
         took = f"{self.seconds:.1f} of the loop's {self.loop_seconds:.1f} s"
-        every = f"every {self.every_steps:.3g} steps" if self.every_steps is not None else ""
+        seldom = (self.every_steps or 0.0) >= _SELDOM and self.kind != "collection"
+        every = f"every {self.every_steps:.3g} steps" if seldom else ""
         if self.reopened and self.file:
             anew = f"{self.file} is opened and written anew {self.count} times"
             return f"{', '.join(filter(None, (anew, every)))}: that took {took}"
         if self.kind == "writing" and self.seen_seconds < self.seconds / 2:
             longer = f"take {self.over_ms_each:.0f} ms longer than others: {took}"
-            return f"steps that sync {self.file or 'files'} (fsync), {self.count} in all, {every}, {longer}"
-        often = ", ".join(filter(None, (f"{self.count} times", every)))
+            counted = ", ".join(filter(None, (f"{self.count} in all", every)))
+            return f"steps that sync {self.file or 'files'} (fsync), {counted}, {longer}"
+        # Of what comes in nearly each step, and perhaps several times there, steps are counted.
+        often = f": {self.count} times, {every}" if seldom else ": once" if self.count == 1 else f", in {self.count} steps"
         to = "" if self.file is None else f", {size(self.bytes)} to {self.file}" if self.bytes else f", to {self.file}"
         waits = self.wait_seconds or 0.0
         of_it = f"; {waits:.1f} s of it waits for its own data" if waits >= _WORTH_SAYING * self.seconds else ""
         of_it += f"; most of it in {self.function}" if self.function else ""
-        return f"{self.what} took {took}: {often}{to}{of_it}"
+        return f"{self.what} took {took}{often}{to}{of_it}"
 
     @property
     def what(self) -> str:
@@ -265,6 +269,14 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
             "what the raw wait loses at most if no thread queues for a CPU, by a replay of the batches",
             "ms per step",
             null="others took few CPUs, or not known",
+        ),
+    ] = None
+    making_least_ms: Annotated[
+        float | None,
+        figure(
+            "what a step takes at the least for its workers to make batches in, if none queues for a CPU",
+            "ms per step",
+            null="as `queueing_ms`, or no worker makes them",
         ),
     ] = None
 

@@ -133,6 +133,9 @@ class Verdict(ReportPart, frozen=True, kw_only=True):
     banner: Annotated[str, figure("its first words")]
     kind: Annotated[str, figure("what holds, in a word: `input-bound`, `rank-late`, `failed` and so on")] = msgspec.field(name="class")
     why: Annotated[str | None, figure("the costliest cause, and the file on which at least half of it is spent", null="nothing is known")] = None
+    beside: Annotated[
+        str | None, figure("what else made the wait longer, and nobody who runs the job can change, as other programs on its CPUs", null="nothing is known")
+    ] = None
     file: Annotated[str | None, figure("the path of the file or group that `why` names", null="none is named")] = None
     cause: Annotated[str | None, figure("the cause that `why` names", null="none is named")] = None
     rank: Annotated[int | None, figure("the rank that it is about", null="the whole job")] = None

@@ -24,16 +24,14 @@ class Remedy(msgspec.Struct, frozen=True):
     """A change: in short, and as a sentence with its evidence.
 
     `gone` is what it spares, as `LoaderFacts.gains_ms` names it; empty: its cause. `most` is that with what
-    it may spare, too; empty: no more. `left` is the share of it that is left. Without `gains` it only shows
-    more; `tries`: it may gain nothing. `command` makes it; `change` is what `iotrace try` does.
-    `spares_work`: less is read or decoded.
+    it may spare, too; empty: no more. Without `gains` it only shows more; `tries`: it may gain nothing.
+    `command` makes it; `change` is what `iotrace try` does. `spares_work`: less is read or decoded.
     """
 
     short: str
     text: str
     gone: str = ""
     most: str = ""
-    left: float = 0.0
     gains: bool = True
     tries: bool = False
     spares_work: bool = False
@@ -152,7 +150,7 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     making_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)
     if replayed_ms is None and cause in PARTS and facts.made_ms is not None and making_ms:
         replayed_ms = facts.made_ms * min(1.0, _charged_ms(facts, cause, remedy) / making_ms)
-    return (1 - remedy.left) * min(facts.bound_ms, facts.wait_ms if replayed_ms is None else replayed_ms)
+    return min(facts.bound_ms, facts.wait_ms if replayed_ms is None else replayed_ms)
 
 
 def _most_ms(facts: LoaderFacts, cause: str, remedy: Remedy, gain_ms: float) -> float | None:
@@ -193,8 +191,8 @@ def _row_of(facts: LoaderFacts, cause: str, remedy: Remedy) -> str:
         "startup": "persistent_workers=True",
         "queued": f"prefetch_factor={2 * (facts.about.prefetch_factor or 0)}",
     }
-    # The model's workers are as slow in their first samples, kept or not; and there all of a cause is gone.
-    if remedy.left or (cause == "startup" and facts.first_samples_ms):
+    # The model's workers are as slow in their first samples, kept or not.
+    if cause == "startup" and facts.first_samples_ms:
         return ""
     return remedy.gone or knobs.get(cause, cause)
 

@@ -95,6 +95,18 @@ def _recurring(facts: RankFacts, kind: str, least_of_loop: float) -> Iterator[tu
             yield each, {"count": each.count, "seconds": each.seconds, "loop_seconds": each.loop_seconds}
 
 
+def _most_ms(facts: RankFacts, events: LoopEvents) -> float | None:
+    """What a step loses without them; None where the steps of the run are not known."""
+    account = facts.report.account
+    return 1e3 * events.seconds / account.steps if account is not None and account.steps else None
+
+
+def _has_room(facts: RankFacts, workers: int) -> bool:
+    """Whether one worker more would have a CPU."""
+    system = facts.report.system
+    return workers + 1 < (system.cpus or 0) or (system.host is not None and system.host.has_free_cpus)
+
+
 def _level(events: LoopEvents) -> str:
     return "high" if events.loop_fraction >= _HIGH else "medium"
 
@@ -105,9 +117,11 @@ def _level(events: LoopEvents) -> str:
     "loop",
     turn=THE_LOOP,
     saves_wait=False,
+    of_run=True,
     fires=[
         {"loop_events": [_EVALUATION]},
         {"loop_events": [{**_EVALUATION, "wait_seconds": 9.0}]},
+        {"loop_events": [{**_EVALUATION, "wait_seconds": 9.0, "workers": 8}]},
         {"loop_events": [{**_EVALUATION, "start_seconds": 5.0, "persistent_workers": False}]},
         {"loop_events": [{**_EVALUATION, "workers": None, "function": "Images.__getitem__ (train.py:9)"}]},
     ],
@@ -132,7 +146,7 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
         if starts and events.workers and events.persistent_workers is False:
             if not any(validation_restarts(facts)):  # which says the same
                 remedy = "persistent_workers=True for the loader of validation, or validate less often"
-        elif waits >= _MOSTLY * events.seconds:
+        elif waits >= _MOSTLY * events.seconds and _has_room(facts, events.workers or 0):
             remedy = "more workers for the loader of validation, or validate less often"
         elif events.function is not None:
             remedy = f"validate by a DataLoader with workers, or less often: it is in {events.function}"
@@ -142,6 +156,7 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
             evidence={**evidence, "wait_seconds": waits},
             level=_level(events),
             is_main_cause=events.loop_fraction >= _MOSTLY,
+            gain_ms=_most_ms(facts, events),
         )
 
 
@@ -151,6 +166,7 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
     "loop",
     turn=THE_LOOP,
     saves_wait=False,
+    of_run=True,
     fires=[{"loop_events": [_CHECKPOINT]}],
     silent=[
         {"loop_events": [{**_CHECKPOINT, **_ONCE}]},
@@ -173,6 +189,7 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
             evidence=evidence,
             level=_level(events),
             is_main_cause=events.loop_fraction >= _MOSTLY,
+            gain_ms=_most_ms(facts, events),
         )
 
 
@@ -243,7 +260,6 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
     Remedy: `gc.freeze()` before the loop takes the objects that stay out of it; or hold arrays in place of
     them; or `gc.disable()`, and `gc.collect()` every so many steps, which bounds the memory.
     """
-    account = facts.report.account
     for events, evidence in _recurring(facts, "collection", least_of_loop):
         each_ms = 1e3 * events.seconds / events.count
         yield Finding(
@@ -255,7 +271,7 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
             level=_level(events),
             silences=("IO214",),  # which says the same of what lies in waits
             is_main_cause=events.loop_fraction >= _MOSTLY,
-            gain_ms=1e3 * events.seconds / account.steps if account is not None and account.steps else None,
+            gain_ms=_most_ms(facts, events),
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from iotrace.analysis.results import PipelineStage
 from iotrace.analysis.rules.causes import MOSTLY, finding, is_worth, level, which
 from iotrace.analysis.rules.facts.loader import LoaderFacts
@@ -37,24 +39,29 @@ def _locked(lock: str, ms: float, each_ms: float, sharing: int = 4, **more: Any)
     fires=[
         {"pipeline": [_stage("read", 2, 0.3), _stage("decode", 4, 3.9, True), _stage("collate", 1, 0.1)]},
         {"pipeline": [_stage("fetch", 2, 2.0, True, "processes")]},
+        {"pipeline": [_stage("read", 1, 0.2), _stage("augment", 1, 0.5, True, "processes")]},
     ],
     silent=[
-        {"pipeline": [_stage("read", 2, 0.3), _stage("decode", 4, 1.0, True)]},
+        {"pipeline": [_stage("read", 2, 0.3), replace(_stage("decode", 4, 1.0, True), before=2.0)]},
         {"pipeline": [_stage("decode", 4, 3.9, True)], "wait_ms": 4.0},
         {"pipeline": [_stage("read", 2, 0.3)]},
     ],
 )
-def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8) -> Iterator[Finding]:
+def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -> Iterator[Finding]:
     """The loop waits for one stage of the program's own pipeline: its threads or processes all work.
 
     A stage is what puts into one queue, or works for one pool. iotrace follows each item back through the
-    queues. A stage that neither waits for input nor for room in the queue behind it is the slowest one.
+    queues. A stage that neither waits for input nor for room in the queue behind it is the slowest one. So is
+    one before which the queue is full, where it lacks a CPU, or unpickles its input, for much of its time.
 
     Remedy: more threads for a stage that sleeps or calls libraries; processes for one that computes in
     Python or reads HDF5, as threads take turns there; or make its work less.
     """
     stage = next((each for each in facts.pipeline if each.slowest), None)
-    if stage is None or not facts.is_waited_for or stage.busy < busy * stage.makers:
+    if stage is None or not facts.is_waited_for:
+        return
+    is_full = bool(stage.before_limit) and (stage.before or 0.0) >= full * (stage.before_limit or 0)
+    if stage.busy < busy * stage.makers and not is_full:
         return
     others = [each.busy / each.makers for each in facts.pipeline if each is not stage]
     least_ms = max(facts.step_ms - facts.bound_ms, facts.step_ms * max(others, default=0.0))

@@ -17,16 +17,18 @@ from iotrace.analysis.rules.causes import (
     held_up_by,
     is_worth,
     level,
+    of_loader,
     which,
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import LongSamples, Making
 from iotrace.analysis.rules.files import opened_again
-from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
+from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, rule
 from iotrace.analysis.rules.sources import fetched_row_by_row
 from iotrace.analysis.wait.gain_bound import RESIZED
 from iotrace.units import counted, percent, size
 
+_BUILTINS = ("list", "tuple", "dict", "range", "str")
 _TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
 _LARGE_BATCH = 1 << 20
 _MANY_SAMPLES = 16
@@ -43,7 +45,6 @@ _CROWDED = Making(collate_asleep=0.0, collate_on_cpu=0.19)
     fires=[
         {"cause": "transform"},
         {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0},
-        {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True)},
         {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
         {"cause": "transform", "on_cpu": 0.2, "made_ms": 600.0},
     ],
@@ -52,6 +53,8 @@ _CROWDED = Making(collate_asleep=0.0, collate_on_cpu=0.19)
         {"cause": "transform", "wait_ms": 4.0, "causes_ms": {"transform": 4.0}},
         {"cause": "transform", "wait_ms": 9.0, "causes_ms": {"transform": 9.0}, "ready": 3.9},
         {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "fed_by": "the queue q"},
+        {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True), "made_ms": 90.0},
+        {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "dataset": "list", "item": ""},
         {"cause": "transform", "item": "TensorDataset.__getitem__", "item_library": "torch"},
     ],
 )
@@ -63,34 +66,23 @@ def slow_transform(facts: LoaderFacts) -> Iterator[Finding]:
     programs its CPU time alone speaks, where the loop would wait for that without them, too.
 
     Remedy: precompute what is not random, vectorise the rest; keep a file open that each sample opens; or
-    find what a thread that sleeps waits for: where workers make samples in turns, each other.
+    find what a thread that sleeps waits for.
     """
-    if held_up_by(facts, "transform") and not (facts.about.fed_by or fetched_row_by_row(facts)):
+    known = facts.about.fed_by or fetched_row_by_row(facts) or any(samples_in_turns(facts))
+    if held_up_by(facts, "transform") and not known:
         yield from ended_by(_faster_code(facts), "transform", facts)
 
 
 def _faster_code(facts: LoaderFacts) -> Remedy | None:
     """By what the thread did: it slept, or it computed; waits for a CPU are neither."""
-    making_ms = sum(facts.causes_ms.get(cause, 0.0) for cause in ("read", "decode", "transform"))
-    if facts.asleep is None or facts.on_cpu is None:
+    did = _did(facts)
+    if did is None:
         return None
-    delayed = 1 - facts.asleep - facts.on_cpu - facts.threaded
-    # Where the loop waits without the queueing, too, what the thread did otherwise tells what is slow.
-    given = 1 - delayed if facts.waits_undisturbed and 0 < delayed < 1 else 1.0
-    # Reading sleeps, too, and decoding computes: what is beyond them is the transform's.
-    asleep = max(0.0, facts.asleep / given - facts.causes_ms.get("read", 0.0) / making_ms)
-    on_cpu = max(0.0, facts.on_cpu / given - facts.causes_ms.get("decode", 0.0) / making_ms)
-    share = facts.causes_ms["transform"] / making_ms
+    asleep, on_cpu, delayed, share = did
     item = facts.item.partition(" ")[0] or facts.about.dataset
-    if asleep >= max(on_cpu, MOSTLY * share):
-        if facts.making.turns:
-            return Remedy(
-                f"let workers run {item or 'the dataset'} at once: they take turns (a lock?)",
-                f"its thread sleeps in {percent(min(1.0, asleep / share))} of that, and workers make samples "
-                "in turns: find what they wait for (a lock, a server that serves one at a time), and hold it "
-                "for less",
-                left=1 / max(1, facts.about.workers),
-            )
+    if _sleeps(did):
+        if not facts.item and facts.about.dataset in _BUILTINS:
+            return None  # a library's threads make samples of it: no code of the program sleeps
         if facts.about.pool and facts.about.workers and not facts.about.fed_by:
             pool = f"{facts.about.pool}, which has {facts.about.workers}"
             return Remedy(
@@ -130,6 +122,80 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         f"precompute or vectorise {item or 'the transform'}",
         f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}",
         most=RESIZED,  # what was made ahead is neither read nor decoded as before
+    )
+
+
+def _did(facts: LoaderFacts) -> tuple[float, float, float, float] | None:
+    """Return what of the making of samples a thread slept and computed in the transform, and queued in all.
+
+    The last is the transform's share of it. None where the kernel's account does not tell.
+    """
+    making_ms = sum(facts.causes_ms.get(cause, 0.0) for cause in ("read", "decode", "transform"))
+    if facts.asleep is None or facts.on_cpu is None:
+        return None
+    delayed = 1 - facts.asleep - facts.on_cpu - facts.threaded
+    # Where the loop waits without the queueing, too, what the thread did otherwise tells what is slow.
+    given = 1 - delayed if facts.waits_undisturbed and 0 < delayed < 1 else 1.0
+    # Reading sleeps, too, and decoding computes: what is beyond them is the transform's.
+    asleep = max(0.0, facts.asleep / given - facts.causes_ms.get("read", 0.0) / making_ms)
+    on_cpu = max(0.0, facts.on_cpu / given - facts.causes_ms.get("decode", 0.0) / making_ms)
+    return asleep, on_cpu, delayed, facts.causes_ms["transform"] / making_ms
+
+
+def _sleeps(did: tuple[float, float, float, float]) -> bool:
+    asleep, on_cpu, _, share = did
+    return asleep >= max(on_cpu, MOSTLY * share)
+
+
+_TURNS = {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "made_ms": 90.0, "making": Making(turns=True)}
+
+
+@rule(
+    "IO106",
+    "samples-in-turns",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[_TURNS, {**_TURNS, "core_free": False, "asleep": 0.8, "on_cpu": 0.1}],
+    silent=[
+        {**_TURNS, "making": Making(turns=False)},
+        {**_TURNS, "making": Making()},
+        {**_TURNS, "asleep": 0.1, "on_cpu": 0.9},
+        {**_TURNS, "fed_by": "the queue q"},
+        {**_TURNS, "wait_ms": 4.0, "causes_ms": {"transform": 4.0}},
+    ],
+)
+def samples_in_turns(facts: LoaderFacts) -> Iterator[Finding]:
+    """Workers make samples one after the other, and sleep in between: as behind a lock that they share.
+
+    No sample ends soon behind one of another worker. The gain is a bound: each worker sleeps for its own turn
+    alone, and computes as long as now. Where no CPU was free, it queues for one as long as now, too, or
+    longer, as more of them compute at once.
+
+    Remedy: find what they wait for (a lock, a server that serves one at a time), and hold it for less.
+    """
+    did = _did(facts) if held_up_by(facts, "transform") and facts.making.turns else None
+    if did is None or not _sleeps(did) or facts.about.fed_by or facts.made_ms is None:
+        return
+    workers = max(1, facts.about.workers)
+    queued = 0.0 if facts.core_free else max(0.0, 1 - facts.made_asleep - facts.made_on_cpu)
+    left_ms = facts.made_ms * (facts.made_asleep / workers + facts.made_on_cpu + queued) / workers
+    gain_ms = min(facts.bound_ms, facts.step_ms - left_ms)
+    if not is_worth(gain_ms, facts):
+        return
+    asleep, _, _, share = did
+    cost_ms = facts.causes_ms["transform"]
+    item = facts.item.partition(" ")[0] or facts.about.dataset or "the dataset"
+    yield finding(
+        facts,
+        text=f"transform{of_loader(facts)} in {facts.item or item} costs {cost_ms:.1f} ms of wait a step; "
+        "its thread sleeps in "
+        f"{percent(min(1.0, asleep / share))} of that, and workers make samples in turns",
+        how="find what they wait for (a lock, a server that serves one at a time), and hold it for less",
+        remedy=f"let workers run {item} at once: they take turns (a lock?)",
+        level=level(cost_ms, facts),
+        evidence={"transform_ms": cost_ms, "left_ms": left_ms, **which(facts)},
+        gain_ms=gain_ms,
+        cost_ms=cost_ms,
     )
 
 

@@ -333,6 +333,14 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float =
             }
         },
         {"io": {"unseen_because": None, "coverage": 0.5}},
+        {
+            "io": {
+                "unseen_because": "maps",
+                "coverage": 0.5,
+                "processes": [{"is_worker": True, "kernel_bytes": 100 * _MIB}],
+            },
+            "pipeline": [{"name": "reader", "of": "processes"}, {"name": "augment", "of": "processes"}],
+        },
     ],
 )
 def untraced_reads(facts: TrustFacts, *, least_coverage: float = 0.9) -> Iterator[Finding]:
@@ -340,6 +348,8 @@ def untraced_reads(facts: TrustFacts, *, least_coverage: float = 0.9) -> Iterato
     io = facts.report.io
     if io is None or io.unseen_because is None:
         return
+    if any(stage.of == "processes" for stage in facts.report.pipeline[1:]):
+        return  # items come through pipes, of whose bytes no call is traced
     # The training process reads code and its workers' queues, which are no data.
     makers = [process for process in io.processes if process.is_worker] or io.processes
     coverage = io.coverage if io.data_coverage is None else io.data_coverage

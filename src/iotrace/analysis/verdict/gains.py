@@ -71,6 +71,8 @@ def rest_gets_quicker_by_ms(rank: RankReport, gone_ms: float) -> float | None:
     The training thread queues for no CPU then, and computes as much as now, but quicker. None: how long it
     queued is not known, or other threads compute for it, which may have queued.
     """
+    if _makes_all_batches(rank):  # one thread did both in turn: what took its CPU goes on to
+        return 0.0
     steps, wait = rank.steps, rank.data_wait
     step_ms, delay_ms = steps.mean_ms or 0.0, _queued_ms(rank)
     if delay_ms is None:
@@ -140,6 +142,11 @@ def _makes_batches(rank: RankReport) -> bool:
     """Whether the training thread itself makes batches that it waits for."""
     inline = {loader.id for loader in rank.loaders if not loader.workers}
     return any(each.raw_ms > 0 and each.loader in inline for each in rank.data_wait.by_loader)
+
+
+def _makes_all_batches(rank: RankReport) -> bool:
+    """Whether no worker makes any of them."""
+    return _makes_batches(rank) and not any(loader.workers for loader in rank.loaders)
 
 
 def _most_of_wait_ms(gain_ms: float, item: Recommendation, rank: RankReport) -> float:

@@ -22,6 +22,7 @@ from iotrace.analysis.results import (
     Trust,
     cost_of_file_ms,
 )
+from iotrace.analysis.rules.model import THE_LOOP, rule_of
 from iotrace.analysis.verdict.device import each_step
 from iotrace.analysis.verdict.gains import gain_of
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT, bound_fraction, device_waits
@@ -29,6 +30,8 @@ from iotrace.units import percent
 
 MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for it
 _TOGETHER = (("decode", "read"), ("decode", "transform", "read"))  # what one change of files spares
+_MAKING = ("read", "decode", "transform", "collate")
+_LITTLE = 0.1  # of a wait
 _SLOW = {"read": "slow to read", "decode": "slow to decode"}
 _CAUSES = {
     "read": "reading",
@@ -101,7 +104,7 @@ def competes(rank: RankReport) -> bool:
 def reason_of(rank: RankReport, without: Culprit | None = None) -> dict[str, str | None]:
     """Name the file and the cause that most of a rank's wait is due to; who kept CPUs from it comes first.
 
-    What nobody who runs the job can change comes behind them. `without` is a culprit that is left out.
+    What nobody who runs the job can change is told `beside` them. `without` is a culprit that is left out.
     """
     found = _cause_of(rank)
     leading = [each for each in rank.culprits if each.leads and each is not without]
@@ -109,13 +112,18 @@ def reason_of(rank: RankReport, without: Culprit | None = None) -> dict[str, str
         return found
     if not leading:
         others = None if rank.system.host is None else _of_others(rank)
-        why = f"{others}: without that the loop may hardly wait; {found['why']}"
-        return found if others is None else {**found, "why": why}
-    culprit = next((each for each in leading if each.remedy), leading[0])
+        beside = None if others is None else f"{others}: without that the loop may hardly wait"
+        return {**found, "beside": beside}
+    # What the loop does for most of its time comes before what most of its wait is due to.
+    mended = sorted((each for each in leading if each.remedy), key=lambda each: not _is_of_loop(each))
+    culprit = mended[0] if mended else leading[0]
     why = culprit.text if culprit.remedy else found["why"]
-    if not leading[0].remedy:
-        why = f"{why}; {leading[0].text}"
-    return {**found, "why": why, "culprit": culprit.id}
+    beside = None if leading[0].remedy else leading[0].text
+    return {**found, "why": why, "beside": beside, "culprit": culprit.id}
+
+
+def _is_of_loop(culprit: Culprit) -> bool:
+    return culprit.code is not None and rule_of(culprit.code).turn == THE_LOOP
 
 
 def _of_others(rank: RankReport) -> str | None:
@@ -153,7 +161,10 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     if cause == "collate" and primary is not None:
         what = primary.collate or what
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
-        share += f" of the wait, not making them: {_found_ready(primary)}"
+        made_ms = sum(causes.get(each, 0.0) for each in _MAKING)
+        little = made_ms < _LITTLE * raw_ms
+        making = "not making them" if little else f"making them {percent(made_ms / raw_ms)}"
+        share += f" of the wait, {making}: {_found_ready(primary)}"
         if competes(rank):
             share += "; no CPU was free to take one"
         return {"why": f"{what} takes {share}", "cause": cause}
@@ -219,6 +230,8 @@ def _of_another(item: Recommendation, rank: RankReport, cause: str | None) -> st
     """Say which cause a fix is about, where it is not the one that the verdict names."""
     if item.id == "startup-bound" and cause != "startup":  # most of it lies outside the wait
         return f" (restarts: {item.evidence['startup_ms']:.1f} ms a step)"
+    if cause is not None and "loop_seconds" in item.evidence:
+        return f" ({percent(item.evidence['seconds'] / item.evidence['loop_seconds'])} of the loop)"
     own, wait = item.id.removesuffix("-bound"), rank.data_wait
     if not wait.raw_ms or cause in (None, own) or own not in wait.causes_ms:
         return ""

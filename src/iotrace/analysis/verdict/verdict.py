@@ -13,6 +13,8 @@ from iotrace.analysis.results import (
     START_UP,
     TRACING_PERCENT,
     Fix,
+    LoopCode,
+    LoopEvents,
     RankReport,
     Recommendation,
     SessionInfo,
@@ -80,6 +82,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     text: str
     why: str | None = None
+    beside: str | None = None
     file: str | None = None
     cause: str | None = None
     rank: RankReport | None = None
@@ -112,6 +115,7 @@ def verdict_of(
         banner=BANNERS[found.kind],
         kind=found.kind,
         why=found.why,
+        beside=found.beside,
         file=found.file,
         cause=found.cause,
         rank=rank,
@@ -130,7 +134,7 @@ def _as_first_fix(found: Finding, own: Sequence[Recommendation]) -> Finding:
     culprit = next((each for each in found.rank.culprits if each.id == found.culprit), None)
     if culprit is None or not culprit.tries or own[0].code == culprit.code:
         return found
-    return replace(found, **{"culprit": None, **reason_of(found.rank, without=culprit)})
+    return replace(found, **{"culprit": None, "beside": None, **reason_of(found.rank, without=culprit)})
 
 
 def _failed(session: SessionInfo, ranks: Sequence[RankReport], until: Verdict, found: Finding) -> Verdict:
@@ -221,7 +225,11 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     text = f"{whose}{waits_text(rank, fraction)}"
     ready = None if rank.primary is None else rank.primary.queue_depth_mean
     handing_over = wait.causes_ms.get("transport", 0.0) / wait.raw_ms if wait.raw_ms else 0.0
-    others = _others_may_make_it(rank)
+    others, most = _others_may_make_it(rank), _recurs_most(rank)
+    if most is not None and _hardly_waits_in_all(rank) and not device_waits(wait):
+        of_loop = rank.account.loader_pct / 100 if rank.account and rank.account.loader_pct else 0.0
+        text = f"{whose}{percent(of_loop)} of the loop waits for data{_now_and_then(rank)}"
+        return reads or Finding(kind="not-input-bound", text=text, why=most.said, rank=rank)
     if is_of_the_loader(100 * fraction, handing_over, ready, others_may_make_it=others):
         if (traced := _of_tracing(rank, fraction)) is not None:
             text = f"{whose}{traced}, the wait {percent(fraction)}"
@@ -233,14 +241,18 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     if unseen is None:
         # A rank's own code is told before what its loader might save.
         own = [each.text for each in rank.culprits if each.id == "code-of-the-loop"]
-        own_first = "; ".join(filter(None, [*own, ready_text(rank)]))
+        most = max(rank.recurring, key=attrgetter("loop_fraction"), default=None)
+        if most is not None and 100 * most.loop_fraction >= MODERATELY_PERCENT:
+            own.insert(0, most.said)
+        own_first, *others_too = filter(None, [*own, ready_text(rank)])
         if 100 * fraction >= KEPT_UP_PERCENT and (ready or 0.0) >= 1 and not device_waits(wait):
             waited = f"{percent(fraction)} of {each_step(rank)} ({wait.raw_ms or 0.0:.1f} ms) to take them"
             text = (
                 f"{whose}batches lie ready; the loop waits {waited}{', perhaps for a CPU' if others else ''}"
             )
         text += _beside_steps(rank)
-        return reads or Finding(kind="not-input-bound", text=text, why=own_first, rank=rank)
+        beside = "; ".join(others_too) or None
+        return reads or Finding(kind="not-input-bound", text=text, why=own_first, beside=beside, rank=rank)
     return _of_unseen(unseen, f"{unseen.called}: " if len(ranks) > 1 else "")
 
 
@@ -281,10 +293,19 @@ def _beside_steps(rank: RankReport) -> str:
 
 def _now_and_then(rank: RankReport) -> str:
     """Say what recurs in the loop, where that takes as much of it as a bad wait would."""
+    most = _recurs_most(rank)
+    return "" if most is None else f"; {most.what} takes {percent(most.loop_fraction)} of the loop"
+
+
+def _recurs_most(rank: RankReport) -> LoopEvents | LoopCode | None:
     most = max(rank.recurring, key=attrgetter("loop_fraction"), default=None)
-    if most is None or 100 * most.loop_fraction < HIGHLY_PERCENT:
-        return ""
-    return f"; {most.what} takes {percent(most.loop_fraction)} of the loop"
+    return None if most is None or 100 * most.loop_fraction < HIGHLY_PERCENT else most
+
+
+def _hardly_waits_in_all(rank: RankReport) -> bool:
+    """Whether all that its loaders cost is little of the loop, however much of a step that is."""
+    account = rank.account
+    return account is not None and account.loader_pct is not None and account.loader_pct < MODERATELY_PERCENT
 
 
 def _others_may_make_it(rank: RankReport) -> bool:

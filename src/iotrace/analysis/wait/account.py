@@ -52,12 +52,12 @@ def account_of(analysis: RankAnalysis) -> Account | None:
     checkpoints, writing = (saves.starts, saves.ends), _writing(analysis)
     claims = {
         FIRST_START: iterations.when(FIRST_START),
+        CHECKPOINTS: checkpoints,  # also of one that follows an evaluation before the next step
         VALIDATION_ITERATORS: iterations.when(VALIDATION_ITERATORS),
         VALIDATION: evaluations,
         ITERATORS: iterations.when(ITERATORS),
         FIRST_BATCHES: iterations.when(FIRST_BATCHES),
         WAITS: union(asked["wait_start_ns"], asked["delivered_ns"]),
-        CHECKPOINTS: checkpoints,
         WRITING: writing,
     }
     found: dict[str, int] = {}

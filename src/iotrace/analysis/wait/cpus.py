@@ -114,7 +114,27 @@ def with_cpu(wait: DataWait, analysis: RankAnalysis, host: HostUse | None = None
         wait,
         without_cpu_ms={cause: ns / steps / 1e6 for cause, ns in spent_ns.items()},
         queueing_ms=queueing_ms(analysis) if is_disturbed(host) else None,
+        making_least_ms=_making_least_ms(analysis) if is_disturbed(host) else None,
     )
+
+
+def _making_least_ms(analysis: RankAnalysis) -> float | None:
+    """Return what a step takes at the least for its workers to make batches in, if none queues for a CPU.
+
+    None where no workers make them, or the kernel does not count it.
+    """
+    primary, steps = analysis.primary, len(analysis.kept)
+    if primary is None or not primary.description.workers or primary.description.wrapped:
+        return None
+    explained = analysis.explained(primary)
+    awaited = analysis.kept.awaited
+    rows = distinct(awaited["number"][awaited["loader"] == primary.number])
+    made_ns = explained.made[rows].sum(axis=1)
+    least_ns = np.maximum(made_ns - cpu_waits(analysis.rank, explained[rows]).sum(axis=1), 0.0)
+    known = ~np.isnan(least_ns)
+    if not known.any():
+        return None
+    return float(least_ns[known].mean()) * len(rows) / steps / primary.description.workers / 1e6
 
 
 def replayed(analysis: RankAnalysis, run: LoaderRun) -> Replayed:
@@ -219,8 +239,10 @@ def samples_made(
 
     With another `kind` of spans those of what they are of, such as putting samples together.
     The last two are of libraries that work on threads of their own: their calls, which the first two leave
-    out, and in these the CPU time of the process. What such calls waited for a CPU is in none.
+    out, and in these the CPU time of the process. What such calls waited for a CPU is in none. Of what the
+    loop's own thread makes, items that other threads make meanwhile are none.
     """
+    inline = not (run.description.workers or run.description.pool or run.description.library)
     totals = np.zeros(5)
     made = run.deliveries[run.deliveries.made]
     makers = made.maker(analysis.rank.main.pid)
@@ -230,6 +252,8 @@ def samples_made(
         spans = process.spans
         items = outermost_of(process, kind)
         items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
+        if inline:
+            items = items[np.isin(items["tid"], windows["tid"])]
         if not len(windows) or not len(items):
             continue
         items = items[holding(windows["taken_ns"], windows["prepared_ns"], items["start_ns"]) >= 0]

@@ -123,6 +123,7 @@ def _trust(changes: dict[str, Any]) -> TrustFacts:
         "overhead": changes.pop("overhead", {"estimated_pct_of_step": 0.5}),
         "io": changes.pop("io", None),
         "feeding": changes.pop("feeding", None),
+        "pipeline": changes.pop("pipeline", []),
         "system": {
             "host": None if host is None else {**quiet, **host},
             "processes": changes.pop("processes", []),

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.host.disturbance import alone, may_be_all_of_wait
-from iotrace.analysis.intervals import distinct
+from iotrace.analysis.intervals import distinct, union
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.iterations import Iterations, iterations_of
 from iotrace.analysis.loop.loaders import collate_of, item_of, production_ms, ready_batches
@@ -327,7 +327,9 @@ def _restart_ms(analysis: RankAnalysis, run: LoaderRun, iterations: Iterations) 
     every, kept = analysis.loop.steps, analysis.kept
     start_ns, end_ns = int(kept["start_ns"][0]), int(kept["end_ns"][-1])
     steps = int(((every["start_ns"] >= start_ns) & (every["end_ns"] <= end_ns)).sum())
-    return iterations.restart_ns(run, start_ns, end_ns) / steps / 1e6
+    # The wait for new workers is part of both: where a measured step has it, it counts there.
+    awaited = union(kept.awaited["wait_start_ns"], kept.awaited["delivered_ns"])
+    return iterations.restart_ns(run, start_ns, end_ns, awaited) / steps / 1e6
 
 
 def _objects(analysis: RankAnalysis, run: LoaderRun) -> int:
