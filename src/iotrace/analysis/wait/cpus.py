@@ -24,7 +24,7 @@ from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import DataWait, HostUse, RankReport, System
 from iotrace.analysis.wait.data_wait import quicker_by
-from iotrace.analysis.wait.gain_bound import Replayed, replayed_gain_ms
+from iotrace.analysis.wait.gain_bound import MOST, Replayed, replayed_gain_ms
 from iotrace.analysis.wait.page_faults import holder
 from iotrace.analysis.wait.production import PARTS, READING, outermost, outermost_of
 from iotrace.analysis.wait.waits import Waits
@@ -119,11 +119,11 @@ def with_cpu(wait: DataWait, analysis: RankAnalysis, host: HostUse | None = None
 
 def replayed(analysis: RankAnalysis, run: LoaderRun) -> Replayed:
     """Get the batches of a loader ready for replays without a part of their making."""
-    explained, awaited = analysis.explained(run), analysis.kept.awaited
+    first, awaited = analysis.explained(run).between(0, MOST), analysis.kept.awaited
     measured = distinct(awaited["number"][awaited["loader"] == run.number])
-    delays_ns = cpu_waits(analysis.rank, explained).sum(axis=1)
+    delays_ns = cpu_waits(analysis.rank, first).sum(axis=1)
     shared = None if analysis.telemetry is None else analysis.telemetry.sampler.shared_cores
-    return Replayed(explained, measured, len(analysis.kept), delays_ns, quicker_by(shared))
+    return Replayed(first, measured, len(analysis.kept), delays_ns, quicker_by(shared))
 
 
 def queueing_ms(analysis: RankAnalysis, transport: bool = True) -> float | None:
