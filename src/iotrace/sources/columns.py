@@ -39,13 +39,13 @@ class Columns:
         self._length, self._of, self._among = length, of, among
         self._known: dict[str, Times] = {}
         for field, values in known.items():
-            self._known[field] = _held(np.broadcast_to(np.asarray(values, np.int64), length))
+            self._known[field] = held(np.broadcast_to(np.asarray(values, np.int64), length))
 
     @classmethod
     def of(cls, rows: npt.NDArray[np.void]) -> Self:
         """Turn rows of a struct's layout; integers stay as wide as they are."""
         found = cls(len(rows), {})
-        found._known = {field: _held(rows[field]) for field in rows.dtype.names or ()}
+        found._known = {field: held(rows[field]) for field in rows.dtype.names or ()}
         return found
 
     @classmethod
@@ -77,7 +77,7 @@ class Columns:
 
     def __setitem__(self, field: str, column: Times) -> None:
         """Replace a column, for all who hold these rows; before others were taken from them."""
-        self._known[field] = _held(column)
+        self._known[field] = held(column)
 
     def __iter__(self) -> Iterator[dict[str, int]]:
         for row in self.tolist():
@@ -105,7 +105,7 @@ class Columns:
                 raise KeyError(field)
             parts = [part[field] for part in self._of]
             found = np.concatenate(parts) if self._among is None else parts[0][self._among]
-            found = self._known[field] = found if isinstance(self._among, slice) else _held(found)
+            found = self._known[field] = found if isinstance(self._among, slice) else held(found)
         return found
 
     def _taken(self, rows: Index) -> Columns:
@@ -166,8 +166,8 @@ class Gathering:
         self._rest = self._rest[rows.nbytes :]
 
 
-def _held(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Keep one integer of a long column that says the same of each row, as most do."""
+def held(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Keep one value of a long column that says the same of each row, as most do."""
     if len(column) > BLOCK and column.strides != (0,):
         if column[0] != column[-1] or not (column == column[0]).all():
             return np.ascontiguousarray(column)

@@ -194,7 +194,8 @@ def _deliveries(rank: Rank, rows: Columns, asked_ns: Times, later_count: Times) 
     if pools:
         _join_tasks(found, rows, of_pools, rank)
     for field in ("worker", "pid", "samples", "size_bytes"):
-        found[field] = np.where(found[field] == -1, NONE, found[field])
+        unknown = found[field] == -1
+        found[field] = np.where(unknown, NONE, found[field]) if unknown.any() else found[field]
     exposed = main.rows(names.EXPOSED_ROW)
     if len(exposed):
         by_batch = (

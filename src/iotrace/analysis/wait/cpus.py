@@ -24,7 +24,7 @@ from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import DataWait, HostUse, RankReport, System
 from iotrace.analysis.wait.data_wait import quicker_by
-from iotrace.analysis.wait.gain_bound import Replayed, replayed_gain_ms
+from iotrace.analysis.wait.gain_bound import MOST, Replayed, replayed_gain_ms
 from iotrace.analysis.wait.page_faults import holder
 from iotrace.analysis.wait.production import PARTS, READING, outermost, outermost_of
 from iotrace.analysis.wait.waits import Waits
@@ -59,14 +59,15 @@ def _delays(process: Process, windows: Deliveries, made: Floats) -> Floats:
     """Sum up the run delay of the spans that begin in each window; no part waits longer than it lasts."""
     found = np.zeros(made.shape, order="F")
     items, collates = (
-        _by_window(own["run_delay_ns"], own, windows)
+        _SpansOf(windows, own).summed(own["run_delay_ns"])
         for own in (outermost_of(process, KIND_ITEM), outermost_of(process, KIND_COLLATE))
     )
     in_reads = outermost_of(process, *READING)
-    within = _by_window(in_reads["run_delay_ns"], in_reads, windows, unknown_is=0.0)
-    reads = _by_window(run_delays(process, in_reads), in_reads, windows, unknown_is=0.0)
+    of_reads = _SpansOf(windows, in_reads)
+    within = of_reads.summed(in_reads["run_delay_ns"], unknown_is=0.0)
+    reads = of_reads.summed(run_delays(process, in_reads), unknown_is=0.0)
     # What a thread computed in its read paths it did not wait for a CPU.
-    computed = _by_window(in_reads["cpu_ns"], in_reads, windows, unknown_is=0.0)
+    computed = of_reads.summed(in_reads["cpu_ns"], unknown_is=0.0)
     found[:, _DECODE] = np.minimum(reads, np.maximum(made[:, _DECODE] - computed, 0))
     found[:, _READ] = np.minimum(reads - found[:, _DECODE], made[:, _READ])
     found[:, _TRANSFORM] = np.clip(items - within, 0, made[:, _TRANSFORM])
@@ -75,14 +76,21 @@ def _delays(process: Process, windows: Deliveries, made: Floats) -> Floats:
     return found
 
 
-def _by_window(delays: Times, spans: Columns, windows: Deliveries, unknown_is: float = np.nan) -> Floats:
-    """Sum up run delays by window; `unknown_is` stands for one that the kernel does not say."""
-    order = np.argsort(windows["taken_ns"], kind="stable")
-    starts, ends = windows["taken_ns"][order], windows["prepared_ns"][order]
-    at = holding(starts, ends, spans["start_ns"])
-    inside = at >= 0
-    known = np.where(delays >= 0, delays.astype(np.float64), unknown_is)
-    return np.bincount(order[at[inside]], known[inside], len(windows)).astype(np.float64)
+class _SpansOf:
+    """Which spans begin in which window."""
+
+    def __init__(self, windows: Deliveries, spans: Columns) -> None:
+        self._count = len(windows)
+        order = np.argsort(windows["taken_ns"], kind="stable")
+        at = holding(windows["taken_ns"][order], windows["prepared_ns"][order], spans["start_ns"])
+        self._inside = np.flatnonzero(at >= 0)
+        self._window = order[at[self._inside]]
+
+    def summed(self, delays: Times, unknown_is: float = np.nan) -> Floats:
+        """Sum up run delays by window; `unknown_is` stands for one that the kernel does not say."""
+        own = delays[self._inside]
+        known = np.where(own >= 0, own.astype(np.float64), unknown_is)
+        return np.bincount(self._window, known, self._count).astype(np.float64)
 
 
 def cpu_causes_ns(waits: Waits, delays: Floats) -> dict[str, float] | None:
@@ -139,11 +147,11 @@ def _making_least_ms(analysis: RankAnalysis) -> float | None:
 
 def replayed(analysis: RankAnalysis, run: LoaderRun) -> Replayed:
     """Get the batches of a loader ready for replays without a part of their making."""
-    explained, awaited = analysis.explained(run), analysis.kept.awaited
+    first, awaited = analysis.explained(run).between(0, MOST), analysis.kept.awaited
     measured = distinct(awaited["number"][awaited["loader"] == run.number])
-    delays_ns = cpu_waits(analysis.rank, explained).sum(axis=1)
+    delays_ns = cpu_waits(analysis.rank, first).sum(axis=1)
     shared = None if analysis.telemetry is None else analysis.telemetry.sampler.shared_cores
-    return Replayed(explained, measured, len(analysis.kept), delays_ns, quicker_by(shared))
+    return Replayed(first, measured, len(analysis.kept), delays_ns, quicker_by(shared))
 
 
 def queueing_ms(analysis: RankAnalysis, transport: bool = True) -> float | None:

@@ -111,7 +111,10 @@ def composed(
                 made = compose(near, calls, session.paths, *window, mapped_by[pid], names=names)
             else:
                 made = compose_inline(near, calls, session.paths, *window, tid, names=names)
-            np.add.at(parts, number[block], made.parts)
+            if held is None:  # one window each
+                parts[number[block]] += made.parts
+            else:
+                np.add.at(parts, number[block], made.parts)
             charges.append(made.files.owned_by(number[block]))
     del starts, ends, number, of
     return parts, FileCosts.of(names, charges)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times, distinct
+from iotrace.analysis.intervals import Times, distinct, grouped
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.table import key_of
 from iotrace.analysis.wait.data_wait import QUICKER
@@ -24,15 +24,16 @@ RESIZED = "files and transform"  # what data that is stored as samples need it s
 
 # So many batches are replayed, at most: each depends on those before.
 MOST = 20_000
+_NEVER = -(2**62)  # ns: when a worker was free that made nothing before
 Floats = npt.NDArray[np.float64]
 
 
 class Replayed(msgspec.Struct, frozen=True):
     """The waits for a loader's batches, and what a measured step loses of them without some of the making.
 
-    `measured` are the numbers of the batches that the measured `steps` await. Of more than `MOST` the first
-    are replayed, and stand for the others. `delays_ns`, of shape (batches,), is what of each batch's making
-    was a wait for a CPU; NaN where it is not known.
+    `waits` are those for the first `MOST` batches at most, which stand for the others. `measured` are the
+    numbers of the batches that the measured `steps` await. `delays_ns`, of shape (batches,), is what of each
+    batch's making was a wait for a CPU; NaN where it is not known.
     """
 
     waits: Waits
@@ -43,9 +44,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
     def gain_ms(self, gone: str) -> float:
         """Return what a step loses without `gone`, a name in `gains_ms`; all else takes what it took."""
-        return self._mean_ms(
-            saved_ns(self._deliveries, self.less_ns(gone), gone == "transport", sent_at_once=gone == "queued")
-        )
+        return self._mean_ms(self.less_ns(gone), gone == "transport", gone == "queued")
 
     def most_ms(self, gone: str) -> float | None:
         """Return what it loses at most: see `most_without_ms`."""
@@ -56,25 +55,17 @@ class Replayed(msgspec.Struct, frozen=True):
 
         Then nothing waits for a CPU or for the interpreter any more; what is left is quicker by `quicker`.
         """
-        delays_ns, made_ns = self.delays_ns[: len(less_ns)], self._own.made.sum(axis=1)
+        delays_ns, made_ns = self.delays_ns, self.waits.made.sum(axis=1)
         if np.isnan(delays_ns[~np.isnan(made_ns)]).any():
             return None
         left_ns = np.maximum(np.nan_to_num(made_ns) - less_ns, 0.0)
         queued_ns = np.minimum(np.nan_to_num(delays_ns), left_ns)
         most_ns = less_ns + queued_ns + self.quicker * (left_ns - queued_ns)
-        return self._mean_ms(saved_ns(self._deliveries, most_ns, transport=True, sent_at_once=sent_at_once))
-
-    @property
-    def _own(self) -> Waits:
-        return self.waits.between(0, min(MOST, len(self.waits)))
-
-    @property
-    def _deliveries(self) -> Deliveries:
-        return self._own.deliveries
+        return self._mean_ms(most_ns, transport=True, sent_at_once=sent_at_once)
 
     def less_ns(self, gone: str) -> Floats:
         """Return what of each batch's making is `gone`, in ns."""
-        own = self._own
+        own = self.waits
         of_files, _, path = gone.partition(":")
         if path:
             costs = own.made_files
@@ -87,7 +78,8 @@ class Replayed(msgspec.Struct, frozen=True):
             less = own.made[:, [PARTS.index(name) for name in names]].sum(axis=1)
         return np.asarray(np.where(np.isnan(less), 0.0, less))
 
-    def _mean_ms(self, saved: Floats) -> float:
+    def _mean_ms(self, less_ns: Floats, transport: bool, sent_at_once: bool) -> float:
+        saved = saved_ns(self.waits.deliveries, less_ns, transport, sent_at_once)
         return _mean_ms(saved, self.measured, self.steps)
 
 
@@ -129,43 +121,49 @@ def saved_ns(
     saved = np.where(made, np.minimum(less + after, deliveries.wait_ns), deliveries.wait_ns).astype(
         np.float64
     )
-    if not (made & by_worker).any():
+    by_one = np.flatnonzero(made & by_worker)
+    if not len(by_one):
         return saved
     sent = np.where(deliveries.known("sent_ns"), deliveries["sent_ns"], deliveries["taken_ns"])
     # An index is sent with the batch that was delivered last, or with that before: then the ask came later.
-    number = np.arange(len(deliveries))
-    at = np.minimum(np.searchsorted(deliveries["delivered_ns"], sent), number - 1)
+    at = np.minimum(np.searchsorted(deliveries["delivered_ns"], sent), np.arange(len(deliveries)) - 1)
     at = at - ((at >= 0) & (deliveries["wait_start_ns"][at] > sent))
-    earlier = [0.0]  # how much earlier each batch is delivered, from the second place on
-    prepared: dict[int, tuple[int, float]] = {}  # by worker: when its last batch was, and how much earlier
-    first: dict[int, tuple[int, float]] = {}  # when the first index of each pass was sent, likewise
-    own_pass = key_of(deliveries["iterator"], deliveries["epoch"])
+    before = _before(deliveries["pid"], by_one)
+    done = np.where(before >= 0, deliveries["prepared_ns"][before], _NEVER)  # that batch: its worker is free
+    free = np.maximum(sent, done)
+    if sent_at_once:
+        _, first, of = grouped(key_of(deliveries["iterator"], deliveries["epoch"])[by_one])
+        sent[by_one], at[by_one] = sent[by_one[first[of]]], at[by_one[first[of]]]
     columns = (
-        *(made & by_worker, sent, at, deliveries["pid"], own_pass, deliveries["prepared_ns"]),
-        *(less, after, saved, deliveries["wait_start_ns"], deliveries.wait_ns),
+        *(made & by_worker, sent, at + 1, done, before + 1, free),
+        *(less, after, saved, deliveries["wait_start_ns"] - deliveries["prepared_ns"]),
+        deliveries.wait_ns.astype(np.float64),
     )
+    # How much earlier each batch is prepared, and delivered, from the second place on; what each wait loses.
+    prepared, delivered, gains, earlier = [0.0], [0.0], [], 0.0
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    for row, (by_one, sent_ns, sender, pid, of_pass, ready_ns, *costs) in enumerate(rows):
-        less_ns, after_ns, gain, asked_ns, wait_ns = costs
-        if by_one:
-            sent_earlier = earlier[sender + 1] if sender >= 0 else 0.0
-            first_sent = first.setdefault(of_pass, (sent_ns, sent_earlier))
-            before = prepared.get(pid)
-            free = max(sent_ns, before[0]) if before is not None else sent_ns
-            start, start_earlier = first_sent if sent_at_once else (sent_ns, sent_earlier)
-            now_free = start - start_earlier
-            if before is not None:
-                now_free = max(now_free, before[0] - before[1])
-            made_earlier = free - now_free + less_ns
-            prepared[pid] = ready_ns, made_earlier
-            gain = _gain(asked_ns - ready_ns, wait_ns, made_earlier + after_ns - earlier[-1])
-            saved[row] = gain
-        earlier.append(earlier[-1] + gain)
-    return saved
+    for one, sent_ns, sender, done_ns, last, free_ns, less_ns, after_ns, gain, ready_ns, long_ns in rows:
+        made_earlier = 0.0
+        if one:
+            now_sent, now_done = sent_ns - delivered[sender], done_ns - prepared[last]
+            made_earlier = free_ns - (now_sent if now_sent >= now_done else now_done) + less_ns
+            ahead = made_earlier + after_ns - earlier  # as seen from when the batch is asked for
+            if ready_ns < 0 or ahead > 0:
+                gain = ahead if ahead <= long_ns else long_ns
+            else:
+                behind = ready_ns + long_ns + ahead
+                gain = behind if behind < 0 else 0.0
+        earlier += gain
+        prepared.append(made_earlier)
+        delivered.append(earlier)
+        gains.append(gain)
+    return np.array(gains)
 
 
-def _gain(lay_ready_ns: int, wait_ns: int, ahead: float) -> float:
-    """What the wait for a batch loses if it is made `ahead` ns earlier, as seen from when it is asked for."""
-    if lay_ready_ns < 0 or ahead > 0:
-        return min(ahead, float(wait_ns))
-    return min(0.0, lay_ready_ns + wait_ns + ahead)
+def _before(pids: Times, rows: Times) -> Times:
+    """Return, of each of these rows, the one before it of the same process; -1: none, and of all others."""
+    found = np.full(len(pids), -1, np.int64)
+    order = rows[np.argsort(pids[rows], kind="stable")]
+    same = pids[order[1:]] == pids[order[:-1]]
+    found[order[1:][same]] = order[:-1][same]
+    return found

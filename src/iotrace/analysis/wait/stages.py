@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from posixpath import dirname
 from typing import Any
 
@@ -27,7 +27,7 @@ from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.page_faults import bounds, holder
 from iotrace.analysis.wait.production import READING, blocked_fraction, of_kinds, outermost
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
-from iotrace.sources.columns import Columns
+from iotrace.sources.columns import Columns, held
 from iotrace.sources.processes import Process
 from iotrace.sources.stolen_time import run_delays
 
@@ -102,7 +102,7 @@ def samples_of(made: Deliveries, items: Columns) -> Costs:
     """Count the samples of each item: one, or all of a batch that is made as one, by ``__getitems__``."""
     batch = _held_by(made, items["start_ns"])
     is_whole = np.bincount(batch, minlength=len(made))[batch] == 1
-    return np.where(is_whole, np.maximum(made["samples"][batch], 1), 1).astype(np.float64)
+    return held(np.where(is_whole, np.maximum(made["samples"][batch], 1), 1).astype(np.float64))
 
 
 def _of_samples(
@@ -123,22 +123,22 @@ def _of_samples(
     # What one sample cost in one file; outside of samples each time stands alone.
     alone = np.arange(len(item)) + (item.max(initial=0) + 1)
     _, first, of = grouped(np.where(item >= 0, item, alone) * (file.max(initial=0) + 2) + file + 1)
-    made = np.append(samples, 1.0)[item[first]]  # -1, outside of samples: the last
+    made = held(np.append(samples, 1.0)[item[first]])  # -1, outside of samples: the last
     at_ns, file = reading["start_ns"][first], file[first]
 
     def summed(values: npt.NDArray[Any]) -> Costs:
         return np.bincount(of, values, len(first)).astype(np.float64)
 
     yield _Part("read", "wall", at_ns, summed(read_ns) / made, file, made)
-    held = item >= 0
+    in_item = item >= 0
     if (items["cpu_ns"] >= 0).all() and (reading["cpu_ns"] >= 0).all():
         clock, decode_ns = "cpu", _on_cpu_outside(reading, in_calls)
-        rest_ns = items["cpu_ns"] - np.bincount(item[held], reading["cpu_ns"][held], len(items))
+        rest_ns = items["cpu_ns"] - np.bincount(item[in_item], reading["cpu_ns"][in_item], len(items))
     else:
         clock, decode_ns = "wall", reading["duration_ns"] - read_ns
         outside = reading["duration_ns"] - in_calls
         rest_ns = items["duration_ns"] - posix.within(*bounds(items))
-        rest_ns = rest_ns - np.bincount(item[held], outside[held], len(items))
+        rest_ns = rest_ns - np.bincount(item[in_item], outside[in_item], len(items))
     # A call that opens a file returns nothing that has a size, beside those that read it.
     known, sizes = summed(reading["bytes"] >= 0) > 0, summed(np.maximum(reading["bytes"], 0))
     decoded_bytes = np.where(known, sizes / made, np.nan)
@@ -167,9 +167,13 @@ def _alone(stage: str, clock: str, spans: Columns, cost_ns: Costs, samples: Cost
 
 
 def _by_file(
-    parts: Sequence[_Part], names: list[str], samples: float, quiet: Coverage | None
+    parts: list[_Part], names: list[str], samples: float, quiet: Coverage | None
 ) -> Iterator[StageCost]:
-    """Sum up one stage: the costliest files, or directories, on their own, all others as one."""
+    """Sum up one stage: the costliest files, or directories, on their own, all others as one.
+
+    `parts` is emptied: columns of all samples are large.
+    """
+    stage, clock = parts[0].stage, parts[0].clock
     order = np.argsort(np.concatenate([part.at_ns for part in parts]), kind="stable")
     at_ns = np.concatenate([part.at_ns for part in parts])[order]
     cost_ns = np.concatenate([part.cost_ns for part in parts])[order]
@@ -177,6 +181,8 @@ def _by_file(
     made = np.concatenate([part.samples for part in parts])[order]
     sizes = [part.decoded_bytes for part in parts if part.decoded_bytes is not None]
     decoded_bytes = np.concatenate(sizes)[order] if len(sizes) == len(parts) else None
+    del sizes
+    parts.clear()
     seen, first, _ = grouped(file)
     if len(file) < _LEAST_OF_FILE * len(seen):
         names = [f"{dirname(name)}/" for name in names]
@@ -197,9 +203,9 @@ def _by_file(
             continue
         mean_bytes, error_bytes = (None, None) if decoded_bytes is None else _mean_of(decoded_bytes[rows])
         yield StageCost(
-            stage=parts[0].stage,
+            stage=stage,
             path=path,
-            clock=parts[0].clock,
+            clock=clock,
             quiet=None if quiet is None else len(still) >= _LEAST_OF_FILE,
             count=len(costs_ns),
             per_sample=float(made[rows].sum()) / samples,
