@@ -171,3 +171,35 @@ def test_subclasses_count_as_what_they_derive_from(recorder: Recorder) -> None:
     kept = threading.BoundedSemaphore(3)
     assert queues.channels.get(kept).made_by == "threading.Semaphore"
     assert queues.channels.get(kept).permits == 3
+
+
+def test_one_for_each_request_is_followed_for_some_alone(recorder: Recorder) -> None:
+    events = [threading.Event() for _ in range(1000)]
+    in_thread(lambda: [each.set() for each in events]).join()
+    assert len(rows(recorder, names.MADE_ROW)) < 300
+
+
+def test_what_is_used_too_often_is_followed_no_longer(recorder: Recorder) -> None:
+    permits = threading.Semaphore(0)
+    queues.channels.get(permits).looked_ns = 1 << 62  # as if no time had passed since
+    in_thread(lambda: [permits.release() for _ in range(3 * queues.LOOK_EVERY)]).join()
+    assert len(rows(recorder, names.MADE_ROW)) < queues.LOOK_EVERY + 2
+    assert permits.acquire()
+
+
+def test_what_the_makers_own_start_holds_dies_as_ever(recorder: Recorder) -> None:
+    class Thing:
+        pass
+
+    class Mine(threading.Condition):
+        def __init__(self) -> None:
+            thing = Thing()
+            known = weakref.ref(thing)
+            super().__init__()
+            self.event = threading.Event()
+            del thing
+            self.died = known() is None
+
+    made = Mine()
+    assert made.died
+    assert queues.channels.get(made) is not None

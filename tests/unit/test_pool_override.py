@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures.thread
 import multiprocessing.pool
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
@@ -49,3 +50,14 @@ def test_pools_of_libraries_keep_theirs() -> None:
 
 def test_what_is_hooked_is_what_is_known() -> None:
     assert set(bootstrap.OVERRIDDEN_POOLS) == set(override.POOLS)
+
+
+def test_what_the_caller_holds_dies_as_ever() -> None:
+    class Thing:
+        pass
+
+    thing = Thing()
+    known = weakref.ref(thing)
+    with ThreadPoolExecutor(1):
+        del thing
+        assert known() is None

@@ -104,3 +104,12 @@ def test_a_worker_sets_threads_behind_the_programs_own_start(
     assert os.environ["OPENCV_FOR_THREADS_NUM"] == "1"
     assert not recorder.errors
     assert not worker_override.AtStart({})
+
+
+def test_a_pipe_is_left_to_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("tables")
+    module.read_csv = lambda path: path
+    hook_tables(module)
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr("builtins.open", pytest.fail)
+    assert module.read_csv(tmp_path / "pipe") == tmp_path / "pipe"

@@ -81,9 +81,9 @@ def hook_tables(module: Any) -> None:
 
 
 def _is_parquet(path: Any) -> bool:
-    if not isinstance(path, (str, os.PathLike)):
-        return False
     try:
+        if not isinstance(path, (str, os.PathLike)) or not os.path.isfile(path):  # a pipe is read once
+            return False
         with open(path, "rb") as file:
             return file.read(len(_PARQUET)) == _PARQUET
     except ours(OSError, ValueError):  # pandas says so, or it is a URL

@@ -7,6 +7,7 @@ import os
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from types import FrameType
+    from typing import Any
 
 # Whose code it is: of Python, or a library that feeds no loop; the program's; of one that does; in between.
 OTHERS, PROGRAMS, FEEDS, BETWEEN = range(4)
@@ -23,6 +24,19 @@ def who_calls(frame: FrameType | None) -> tuple[int, FrameType | None]:
             return whose, frame
         frame = frame.f_back
     return OTHERS, None
+
+
+def making(thing: Any, frame: FrameType | None) -> FrameType | None:
+    """Return the frame that makes `thing`, where `frame` may be an ``__init__`` of its classes.
+
+    Not by what `self` is: to look at a frame's variables keeps alive what they hold, until it ends.
+    """
+    while frame is not None and frame.f_code.co_name == "__init__":
+        own = (vars(kind).get("__init__") for kind in type(thing).__mro__)
+        if not any(getattr(each, "__code__", None) is frame.f_code for each in own):
+            break
+        frame = frame.f_back
+    return frame
 
 
 def feeds(frame: FrameType | None) -> bool:

@@ -90,23 +90,23 @@ def hook_queues(module: Any, recorder: Recorder) -> None:
 def _get(recorder: Recorder, original: Any) -> Any:
     async def get(self: Any) -> Any:
         asked_ns = monotonic_ns()
-        lying = self.qsize()
-        frame = sys._getframe(1)
+        lying = len(getattr(self, "_queue", ()))
         try:
             item = await original(self)
         except BaseException as error:
             hide_frame(error)
             raise
-        if not recorder.over and whose_file(frame.f_code.co_filename) == PROGRAMS:
-            try:
+        try:
+            frame = sys._getframe(1)  # asked now: a coroutine that nobody awaits again shall be no cycle
+            if not recorder.over and whose_file(frame.f_code.co_filename) == PROGRAMS:
                 channel = queues.channels.get(self)
                 if channel is None:
                     channel = Channel(f"asyncio.{type(self).__name__}", self.maxsize)
                     queues.channels.put(self, channel)
                 known = channel.next_item(), None, None
                 queues.took(channel, item, known, asked_ns, lying, frame, recorder)
-            except ours(Exception) as error:
-                recorder.absorb(error, _WHAT)
+        except ours(Exception) as error:
+            recorder.absorb(error, _WHAT)
         return item
 
     pass_for(get, original)

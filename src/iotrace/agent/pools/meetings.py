@@ -12,10 +12,10 @@ import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from time import monotonic_ns
 
-from iotrace.agent.patching import hide_frame, observe, pass_for, patch
+from iotrace.agent.patching import has_layer, hide_frame, observe, pass_for, patch
 from iotrace.agent.pools import queues, tasks
-from iotrace.agent.pools.callers import PROGRAMS, whose_file
-from iotrace.agent.pools.queues import Channel, Maker
+from iotrace.agent.pools.callers import PROGRAMS, making, whose_file
+from iotrace.agent.pools.queues import LOOK_EVERY, Channel, maker_of
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.guard import ours
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _WHAT = "recording a hand-over"
 _LAYER, _MAKING = "meetings", "making"
 _MOST_EARLY = 256
+_MOST = 256  # of a process that are followed: who makes one for each request makes any number
 
 # By a thread's id and a meeting's number: the section in which the thread has the condition.
 _open: dict[tuple[int, int], _Section] = {}
@@ -68,42 +69,48 @@ def watch(module: Any, recorder: Recorder) -> None:
 
     Queues have conditions, too: each of their calls would pay.
     """
-    for kind in (module.Condition, module.Event, module.Semaphore):
-        made = partial(_made, kind, recorder)
+    left = [_MOST]
+    take, put = partial(_take, recorder), partial(_put, recorder)
+    enter, leave = partial(_enter, recorder), partial(_exit, recorder)
+    of_condition = {"notify": _notify, "wait": _wait, "wait_for": _wait_for}
+    for kind, patches in (
+        (module.Condition, {"__enter__": enter, "__exit__": leave, **of_condition}),
+        (module.Event, {"wait": take, "set": put}),
+        (module.Semaphore, {"acquire": take, "__enter__": take, "release": put}),
+    ):
+        made = partial(_made, recorder, kind, patches, left)
         observe(kind, "__init__", recorder, _WHAT, after=made, layer=_MAKING)
 
 
-def _made(kind: Any, recorder: Recorder, _: Any, __: Any, args: Any, kwargs: Any) -> None:
-    frame: Any = sys._getframe(2)
+def _made(recorder: Recorder, kind: Any, patches: dict[str, Any], left: list[int], *seen: Any) -> None:
+    _, _, args, _ = seen
     of = args[0]
-    while frame is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is of:
-        frame = frame.f_back  # of a subclass
-    if recorder.over or frame is None or whose_file(frame.f_code.co_filename) != PROGRAMS:
+    frame = making(of, sys._getframe(2))
+    if frame is None or whose_file(frame.f_code.co_filename) != PROGRAMS or recorder.over or not left[0]:
         return
+    left[0] -= 1
     permits = getattr(of, "_value", 0)
     known = Meeting(kind.__name__, permits if isinstance(permits, int) else 0)
     queues.channels.put(of, known)
-    patches: dict[str, Any] = {
-        "Condition": {
-            "__enter__": partial(_enter, recorder),
-            "__exit__": partial(_exit, recorder),
-            "notify": _notify,
-            "wait": _wait,
-            "wait_for": _wait_for,
-        },
-        "Event": {"wait": partial(_take, recorder), "set": partial(_put, recorder)},
-        "Semaphore": {
-            **dict.fromkeys(("acquire", "__enter__"), partial(_take, recorder)),
-            "release": partial(_put, recorder),
-        },
-    }
-    for name, make in patches[kind.__name__].items():
-        patch(kind, name, make, _LAYER)
+    for name, make in patches.items():
+        if not has_layer(getattr(kind, name), _LAYER):
+            patch(kind, name, make, _LAYER)
+
+
+def _followed(thing: Any, recorder: Recorder) -> Meeting | None:
+    """Return what is known of a condition, an event or a semaphore; of one that is used too often nothing."""
+    meeting: Meeting | None = queues.channels.get(thing)
+    if meeting is None or meeting.is_fast or recorder.over:
+        return None
+    meeting.counted += 1
+    if not meeting.counted % LOOK_EVERY:
+        meeting.count(monotonic_ns(), recorder)
+    return meeting
 
 
 def _enter(recorder: Recorder, original: Any) -> Any:
     def enter(self: Any) -> Any:
-        meeting, section = None if recorder.over else queues.channels.get(self), None
+        meeting, section = _followed(self, recorder), None
         if meeting is not None:
             try:
                 frame = sys._getframe(1)
@@ -224,11 +231,8 @@ def _has_put(
 ) -> None:
     """Record that this thread has made an item, until `begun`; it begins with the next one now."""
     thread = current.thread
-    maker = thread.puts.get(meeting.number)
-    if maker is None:
-        maker = thread.puts[meeting.number] = Maker()
-        maker.site = site
-        meeting.name = meeting.name or queues.name_of(frame)
+    maker = maker_of(thread, meeting, frame)
+    maker.site = maker.site or site
     if begun is None or maker.site != site:  # elsewhere it says that there are no more
         return
     if maker.begun is not None:
@@ -258,8 +262,8 @@ def _take(recorder: Recorder, original: Any) -> Any:
     of_event = original.__name__ == "wait"
 
     def take(self: Any, *args: Any, **kwargs: Any) -> Any:
-        meeting = None if recorder.over else queues.channels.get(self)
-        asked_ns = monotonic_ns()
+        meeting = _followed(self, recorder)
+        asked_ns = 0 if meeting is None else monotonic_ns()
         lying = 0 if meeting is None else max(0, meeting.puts - meeting.takes)
         try:
             result = original(self, *args, **kwargs)
@@ -291,7 +295,7 @@ def _put(recorder: Recorder, original: Any) -> Any:
     """Make ``Event.set`` or ``Semaphore.release``."""
 
     def put(self: Any, *args: Any, **kwargs: Any) -> None:
-        meeting = None if recorder.over else queues.channels.get(self)
+        meeting = _followed(self, recorder)
         if meeting is not None:
             try:
                 frame = sys._getframe(1)

@@ -6,7 +6,7 @@ import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 
 from iotrace.agent.patching import observe
-from iotrace.agent.pools.callers import PROGRAMS, whose_file
+from iotrace.agent.pools.callers import PROGRAMS, making, whose_file
 from iotrace.agent.recording.recorder import Recorder
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -34,12 +34,9 @@ def hook_pool(module: Any, recorder: Recorder, workers: int) -> None:
 
 
 def _making(parameter: str, place: int, workers: int, args: list[Any], kwargs: dict[str, Any]) -> None:
-    frame: Any = sys._getframe(2)
-    while frame is not None and (
-        frame.f_locals.get("self") is args[0]
-        or frame.f_code.co_filename.endswith("multiprocessing/context.py")
-    ):
-        frame = frame.f_back  # of a subclass, or a context
+    frame = making(args[0], sys._getframe(2))
+    while frame is not None and frame.f_code.co_filename.endswith("multiprocessing/context.py"):
+        frame = frame.f_back
     if frame is None or whose_file(frame.f_code.co_filename) != PROGRAMS:
         return
     if place < len(args):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from iotrace.agent.pools.tasks import Begun, Span
+    from iotrace.agent.recording.thread_clocks import Thread
 
     # An item's number, the rest of its `MADE_ROW`, and the span of its making, where that was timed.
     Stamp = tuple[int, tuple[int, int, int, int] | None, Span | None]
@@ -37,6 +38,7 @@ _WHAT = "recording a hand-over"
 _LAYER = "items"  # `handovers` records waits at the same methods
 _SHORT_NS = 100_000  # an item that is made as quickly is not timed: that would take a part of it
 _AT_ONCE_NS = 20_000  # a `put` that waits for no room returns sooner
+_MOST_MAKERS = 256  # of a thread
 # Items that come faster are followed no longer: to record them would slow the program, and fill its memory.
 _FAST_NS, LOOK_EVERY = 50_000, 8192  # ns, items
 
@@ -201,10 +203,7 @@ def stamp(
     """Note that this thread has made `item`, which it is about to put; return what `has_put` needs."""
     thread = current.thread
     tid, now_ns = thread.tid, monotonic_ns()
-    maker = thread.puts.get(channel.number)
-    if maker is None:
-        maker = thread.puts[channel.number] = Maker()
-        channel.name = channel.name or name_of(frame)
+    maker = maker_of(thread, channel, frame)
     since_ns, span, ended = maker.since_ns, None, None
     if since_ns < 0 or now_ns - since_ns >= _SHORT_NS:
         ended = tasks.begin_task()
@@ -218,6 +217,17 @@ def stamp(
     if not channel.counted % LOOK_EVERY:
         channel.count(now_ns, recorder)
     return maker, now_ns, ended
+
+
+def maker_of(thread: Thread, channel: Channel, frame: FrameType | None) -> Maker:
+    """Return what is known of a thread that puts there; a program may make a queue for each request."""
+    maker: Maker | None = thread.puts.get(channel.number)
+    if maker is None:
+        if len(thread.puts) >= _MOST_MAKERS:
+            thread.puts.clear()
+        maker = thread.puts[channel.number] = Maker()
+        channel.name = channel.name or name_of(frame)
+    return maker
 
 
 def has_put(maker: Maker, start_ns: int, ended: Begun | None) -> None:

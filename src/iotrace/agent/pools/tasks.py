@@ -102,7 +102,8 @@ def begin_task() -> Begun:
     if waits is None:
         waits = thread.lock_waits = find_lock_waits()
     usage = getrusage(RUSAGE_THREAD)
-    return thread, monotonic_ns(), thread_time_ns(), thread.run_delay_ns, usage, waits[0]
+    waited_ns = 0 if waits is None else waits[0]
+    return thread, monotonic_ns(), thread_time_ns(), thread.run_delay_ns, usage, waited_ns
 
 
 def end_task(recorder: Recorder, begun: Begun, name: str, fed: bool) -> Made:

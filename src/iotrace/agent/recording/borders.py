@@ -10,15 +10,19 @@ It also counts how long each thread has waited for the lock of Python's interpre
 from __future__ import annotations
 
 import os
+import sys
 
 from iotrace.session.guard import ours
 from iotrace.session.names import POSIX_VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     Border = list[int] | memoryview[int]
 
 _border: Border | None = None
+_find_waits: Any = None  # the recorder's function
 
 
 def find_border() -> Border:
@@ -38,18 +42,23 @@ def find_border() -> Border:
     return _border
 
 
-def find_lock_waits() -> Border:
+def find_lock_waits() -> Border | None:
     """Return what holds in its first place how long this thread has waited for the interpreter's lock, in ns.
 
-    Without a recorder that stays 0.
+    Without a recorder that stays 0; None: ask again. Any thread asks, hence nothing is imported for it: a
+    child that is forked meanwhile would wait for the import's lock for good.
     """
-    if os.environ.get(POSIX_VARIABLE):
-        try:
-            from ctypes import POINTER, PyDLL, c_uint64
-
-            find = PyDLL(None).iotrace_interpreter_waits
-            find.restype = POINTER(c_uint64)
-            return memoryview(find().contents).cast("B").cast("Q")
-        except ours(Exception):  # likewise; or it does not know this interpreter
-            pass
-    return [0]
+    global _find_waits
+    if not os.environ.get(POSIX_VARIABLE):
+        return [0]
+    try:
+        if _find_waits is None:
+            ctypes: Any = sys.modules.get("ctypes")
+            if not hasattr(ctypes, "c_uint64"):  # nobody has imported it whole
+                return None
+            find = ctypes.PyDLL(None).iotrace_interpreter_waits
+            find.restype = ctypes.POINTER(ctypes.c_uint64)
+            _find_waits = find
+        return memoryview(_find_waits().contents).cast("B").cast("Q")
+    except ours(Exception):  # likewise; or it does not know this interpreter
+        return [0]
