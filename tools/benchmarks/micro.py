@@ -88,6 +88,39 @@ median = [sorted(column)[20] for column in zip(*pairs)]
 print(json.dumps({"bare batch": median[0], "batch": median[1]}))
 """
 
+# One at a time, as of items that take long to make: each `put` begins 0.1 ms and more behind the last one.
+_ITEMS = """
+import json, queue, sys, threading, time
+from iotrace.agent import bootstrap, patching
+recorder = bootstrap._recorder
+items = [object() for _ in range(50)]
+def cost(channel):
+    taken = [[], []]
+    def put():
+        for item in items:
+            until = time.perf_counter_ns() + 120_000
+            while time.perf_counter_ns() < until:
+                pass
+            start = time.perf_counter_ns()
+            channel.put(item)
+            taken[0].append(time.perf_counter_ns() - start)
+    for _ in range(40):
+        maker = threading.Thread(target=put)
+        maker.start()
+        maker.join()
+        for _ in items:
+            start = time.perf_counter_ns()
+            channel.get()
+            taken[1].append(time.perf_counter_ns() - start)
+        recorder.records.clear(), recorder.spans.clear()
+    return [sorted(each)[len(each) // 10] / 1000 for each in taken]
+sys.setswitchinterval(1)
+hooked = cost(queue.SimpleQueue())
+patching.undo_all()
+bare = cost(queue.SimpleQueue())
+print(json.dumps({"put": hooked[0] - bare[0], "get": hooked[1] - bare[1]}))
+"""
+
 _REGIONS = """
 import json, time
 import iotrace
@@ -175,6 +208,7 @@ def micro(rounds: int) -> dict[str, Any]:
     batches = _best(_BATCHES, [AGENT], rounds)[AGENT]
     found["batch_us"], found["bare_batch_us"] = batches["batch"], batches["bare batch"]
     found["step_us"] = _best(_STEPS, [BARE], rounds)[BARE]
+    found["item_us"] = _best(_ITEMS, [BOTH], rounds)[BOTH]
     found["region_us"] = _best(_REGIONS, [AGENT], rounds)[AGENT]["region"]
     return found
 

@@ -65,6 +65,15 @@ SAVING_MODULES = (
     *("torch.serialization", "torch.distributed.checkpoint.state_dict_saver", "safetensors.torch"),
     *("transformers.trainer", "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"),
 )
+# Whose models train without torch, call by call (`step_calls`).
+STEP_MODULES = (
+    *(f"sklearn.linear_model._{name}" for name in ("stochastic_gradient", "passive_aggressive")),
+    *(f"sklearn.neural_network._{name}" for name in ("multilayer_perceptron", "rbm")),
+    *("sklearn.naive_bayes", "sklearn.multiclass", "sklearn.multioutput", "sklearn.preprocessing._data"),
+    *("sklearn.cluster._birch", "sklearn.cluster._kmeans"),
+    *(f"sklearn.decomposition._{name}" for name in ("dict_learning", "incremental_pca", "lda", "nmf")),
+    *(f"keras.src.backend.{name}.trainer" for name in ("jax", "tensorflow", "torch")),
+)
 LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
 SPAWNING_MODULES = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
 _FOREIGN_PROFILERS = "torch_profiler.foreign_profilers"
@@ -218,6 +227,8 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         _add(hooks, name, _hook("file_locks", "hook_calls", recorder))
     for name in SAVING_MODULES:
         _add(hooks, name, _hook("checkpoints", "hook_saves", recorder, name))
+    for name in STEP_MODULES:
+        _add(hooks, name, _hook("step_calls", "hook_calls", recorder, name))
     for name in LOADER_MODULES:
         _add(hooks, name, _hook("loaders.record", "hook_loaders", recorder, name))
     if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:

@@ -102,7 +102,8 @@ SPAN_FORMAT = "<" + "".join(SPAN_FIELDS.values())
     MADE_ROW,
     HANDED_ROW,
     LOCKED_ROW,
-) = range(11)
+    TURN_ROW,
+) = range(12)
 ROW_FIELDS = (
     (
         *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "grad"),
@@ -123,6 +124,7 @@ ROW_FIELDS = (
     ("queue", "item", "tid", "asked_ns", "taken_ns", "length", "kind"),  # `kind`: the `text` of its class
     # For the lock of a file, or in the making of an item for the interpreter's (-1).
     ("tid", "start_ns", "end_ns", "waited_ns", "file"),
+    ("site", "tid", "start_ns", "end_ns"),  # of a call that trains; `site`: of a `step_call` record
 )
 # What the numbers in these fields stand for.
 OUTCOMES = ("batch", "stop", "error")

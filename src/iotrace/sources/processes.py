@@ -108,9 +108,9 @@ class Process(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def takes_steps(self) -> bool:
-        """Whether it iterated a loader or marks its steps; what it took from a pool may be anything."""
+        """Whether it iterated a loader, marks its steps or calls what trains; a pool may feed anything."""
         loads = any(not start.pool for start in self.of_type(IteratorStart))
-        return loads or len(self.rows(names.MARK_ROW)) > 0
+        return loads or len(self.rows(names.MARK_ROW)) > 0 or len(self.rows(names.TURN_ROW)) > 0
 
     @cached_property
     def span_files(self) -> dict[int, str]:

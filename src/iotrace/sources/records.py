@@ -121,6 +121,22 @@ class LoopStacks(Record, tag="loop_stacks"):
     functions: list[tuple[str, str, Int]]
 
 
+class StepCall(Record, tag="step_call"):
+    """Where the program makes a call that trains without torch: the loop's file, line, what feeds it.
+
+    `first_line` is that of the loop's function, `by` the code on the lines of `feeds`.
+    """
+
+    site: Int
+    called: str
+    file: str
+    line: Int
+    first_line: Int
+    feeds: list[Int]
+    by: str
+    mono_ns: Int
+
+
 class Pickled(Record, tag="pickled"):
     """The process pickled what it passes to one that it spawns."""
 

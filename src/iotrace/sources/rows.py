@@ -38,6 +38,7 @@ TIME_FIELDS = (
     "prepared_ns",
     "taken_ns",
     "end_ns",
+    "end_ns",
 )
 _MOST = 2**62  # as of all numbers in records: what a damaged line holds shall not overflow
 _WORDS = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}
@@ -53,6 +54,7 @@ _TAGS = (
     "made",
     "handed",
     "locked",
+    "turn",
 )  # of older sessions
 
 

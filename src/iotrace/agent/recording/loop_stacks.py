@@ -29,7 +29,8 @@ class LoopStacks:
 
     over = False  # it goes on as long as the loop
 
-    def __init__(self, recorder: Any) -> None:
+    def __init__(self, recorder: Any, shortest_s: float = _SHORTEST_S) -> None:
+        self._shortest_s = shortest_s
         self._thread, self._tid = get_ident(), get_native_id()
         self._began_ns = monotonic_ns()
         self._owned: dict[CodeType, bool] = {}
@@ -45,7 +46,7 @@ class LoopStacks:
     @property
     def interval_s(self) -> float:
         """How long to wait for the next sample: a share of the time so far."""
-        return max(_SHORTEST_S, (monotonic_ns() - self._began_ns) / 1e9 / _RESOLUTION)
+        return max(self._shortest_s, (monotonic_ns() - self._began_ns) / 1e9 / _RESOLUTION)
 
     def sample(self) -> None:
         """Note what the thread is in."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from iotrace.analysis.loop.cuts import Rounds, cuts_of, explains, rounds_by_thread
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.hops import Hops, Made, hops_of, made_of, maker_key
+from iotrace.analysis.loop.turns import turns_of
 from iotrace.analysis.storage.kernel_account import READS
 from iotrace.analysis.table import NONE
 from iotrace.session import names
@@ -51,7 +52,8 @@ def inputs_of(session: Session, rank: Rank, loaders: list[LoaderRun]) -> Inputs:
     others = [loader for loader in loaders if not loader.description.pool]
     handed = any(len(process.rows(names.HANDED_ROW)) for process in rank.processes)
     if not pools and not handed:
-        return Inputs(others)
+        told = len(rank.main.rows(names.MARK_ROW)) or len(rank.main.rows(names.ROUND_ROW))
+        return Inputs(others) if others or told else Inputs(*turns_of(rank))
     made = made_of(rank)
     hops = hops_of(rank, made)
     if not pools or others:

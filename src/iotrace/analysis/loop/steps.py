@@ -42,7 +42,7 @@ class Loop(msgspec.Struct, frozen=True):
 
 
 def loop_of(rank: Rank, loaders: list[LoaderRun], no_input: str = "") -> Loop:
-    """Find the training loop of a rank whose loaders are `loaders`; `no_input` is why there are none."""
+    """Find the training loop of a rank with these `loaders`; `no_input` is why none is known to feed it."""
     thread = training_thread(rank.main, loaders)
     marks = rank.main.clock.times_to_session_ns(rank.main.rows(names.MARK_ROW)["mono_ns"])
     if thread is None:
@@ -64,7 +64,7 @@ def loop_of(rank: Rank, loaders: list[LoaderRun], no_input: str = "") -> Loop:
         return _marked(marks, thread, loaders)
     if trained and not (primary and explains(cuts, thread.rounds)):
         return _by_rounds(thread, loaders, primary, cuts)
-    why = ""
+    why = no_input
     if not trained:
         if len(thread.handed) and not len(cuts):
             why = "another thread takes the batches, and nothing tells where a step begins"

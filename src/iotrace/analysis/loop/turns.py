@@ -1,0 +1,105 @@
+"""Whether calls that train without torch, such as ``partial_fit``, are turns of a loop that feeds itself.
+
+What the loop does between two of them is its wait for input where it does hardly anything else there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.intervals import Times, holding
+from iotrace.analysis.loop.deliveries import FIELDS, Deliveries, LoaderRun, Pass
+from iotrace.analysis.table import NONE
+from iotrace.session import names
+from iotrace.sources.columns import Columns
+from iotrace.sources.records import IteratorStart, LoopStacks, StepCall
+from iotrace.sources.session import Rank
+
+_FEWEST = 3  # turns
+_FEWEST_SAMPLES = 50
+_ELSE = 0.01  # of the loop's samples: so much beside its input
+
+
+def turns_of(rank: Rank) -> tuple[list[LoaderRun], str]:
+    """Make a source of what the loop does between its calls; say why that is no wait, unless it is.
+
+    A loop may make several such calls in a turn: the first of those that it makes most often begins it.
+    """
+    rows, main = rank.main.rows(names.TURN_ROW), rank.main
+    sites = {each.site: each for each in main.of_type(StepCall)}
+    rows = rows[np.isin(rows["site"], np.array([*sites], np.int64))]
+    numbers, counts = np.unique(rows["site"], return_counts=True)
+    if not len(numbers) or counts.max() < _FEWEST:
+        return [], ""
+    site = sites[int(numbers[counts.argmax()])]
+    starts, ends = (main.clock.times_to_session_ns(rows[field]) for field in ("start_ns", "end_ns"))
+    own = np.flatnonzero(rows["site"] == site.site)
+    since_ns = np.append(starts[own[:1]], ends[own[1:] - 1])
+    source = _source(rank, site, since_ns, starts[own])
+    last = ends[-1:] if own[-1] == len(rows) - 1 else starts[own[-1] + 1 :][:1]
+    return [source], _why_no_wait(
+        rank, site, since_ns[1:], starts[own][1:], (int(starts[own[0]]), int(last[0]))
+    )
+
+
+def _source(rank: Rank, site: StepCall, asked_ns: Times, begun_ns: Times) -> LoaderRun:
+    main, turns = rank.main, len(begun_ns)
+    columns: dict[str, npt.ArrayLike] = dict.fromkeys(FIELDS, NONE)
+    columns |= dict.fromkeys(("loader", "epoch", "handed_over", "followed_by_backward"), 0)
+    columns |= {"number": np.arange(turns), "index": np.arange(turns), "iterator": site.site, "grad": 1}
+    columns |= dict.fromkeys(("wait_start_ns", "taken_ns"), asked_ns)
+    columns |= dict.fromkeys(("delivered_ns", "prepared_ns"), begun_ns)
+    columns |= dict.fromkeys(("tid", "inline_tid"), main.pid)
+    about = IteratorStart(
+        iterator=site.site,
+        loader=0,
+        dataset=site.by or site.called,
+        workers=0,
+        epoch=0,
+        generation=0,
+        mono_ns=site.mono_ns,
+        wrapped=True,
+        site=f"{site.file}:{site.feeds[0] if site.feeds else site.line}",
+        tid=main.pid,
+    )
+    first, last = int(asked_ns[0]), int(begun_ns[-1])
+    passes = {(site.site, 0): Pass(first, first, last, turns, None, None, main.pid)}
+    return LoaderRun(0, about, Deliveries(Columns(turns, columns), main.texts), passes)
+
+
+def _why_no_wait(rank: Rank, site: StepCall, starts: Times, ends: Times, loop: tuple[int, int]) -> str:
+    """Say why what lies between the calls is not known to be a wait; empty where it is."""
+    between = f"what the loop does between its calls of {site.called} may be no wait for data"
+    if not site.feeds:
+        return f"{between}: no line of it makes what the call is given, as far as can be read"
+    times, lines = _lines(rank, site)
+    inside = (times >= loop[0]) & (times < loop[1])
+    times, lines = times[inside], lines[inside]
+    if len(times) < _FEWEST_SAMPLES:
+        return f"{between}: it ran too short to tell"
+    idle = holding(starts, ends, times) >= 0
+    other = lines[idle & ~np.isin(lines, np.array(site.feeds, np.int64))]
+    if len(other) <= _ELSE * len(times):
+        return ""
+    numbers, counts = np.unique(other[other > 0], return_counts=True)
+    where = f", most in line {numbers[counts.argmax()]}" if len(numbers) else ""
+    share = f"{100 * len(other) / len(times):.0f} % of the loop{where}"
+    return f"{between}: other lines than those that make its data take {share}"
+
+
+def _lines(rank: Rank, site: StepCall) -> tuple[Times, Times]:
+    """When the loop was sampled, and in which line of its function it was; 0: in none."""
+    times: list[int] = []
+    lines: list[int] = []
+    for record in rank.main.of_type(LoopStacks):
+        of_loop = {
+            number
+            for number, (file, _, first) in enumerate(record.functions)
+            if (file, first) == (site.file, site.first_line)
+        }
+        known = [next((line for at, line in stack if at in of_loop), 0) for stack in record.stacks]
+        if record.tid == rank.main.pid and len(record.times_ns) == len(record.numbers):
+            times += record.times_ns
+            lines += [known[number] if 0 <= number < len(known) else 0 for number in record.numbers]
+    return np.array(rank.main.clock.times_to_session_ns(times), np.int64), np.array(lines, np.int64)

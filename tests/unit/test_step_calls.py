@@ -1,0 +1,134 @@
+"""Which lines of a loop feed a call that trains, what is recorded of it, and when that is a wait."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from iotrace.agent import patching, step_calls
+from iotrace.agent.loop_feeds import Feeds, feeds_of
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.analysis.loop.turns import turns_of
+from iotrace.session.names import TURN_ROW
+from iotrace.sources.records import Identity, LoopStacks, StepCall
+from iotrace.sources.session import Rank
+from tests.support.rows import process_of
+
+MS = 1_000_000
+
+SOURCE = """
+for values, labels in read(batches()):
+    model.partial_fit(values, labels, classes=classes)
+for epoch in range(3):
+    for step in tqdm(range(n)):
+        values = numpy.load(f"{step}.npy")
+        more = scale(values)
+        model.partial_fit(more, y)
+        print(model.score(more, y))
+def train(x):
+    model.partial_fit(x)
+while True:
+    batch = next(source)
+    train(batch)
+for step in range(4):
+    model.partial_fit(numpy.load(step), y)
+for part in split(values := next(source)):
+    model.partial_fit(part)
+for step in range(4):
+    model.partial_fit(x, y)
+model.partial_fit(numpy.load(0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "called", "found"),
+    [
+        (3, "partial_fit", Feeds("read(batches())", [2])),
+        (8, "partial_fit", Feeds("numpy.load(f'{step}.npy')", [6])),  # what is made of it is the loop's work
+        (11, "partial_fit", None),
+        (14, "train", Feeds("next(source)", [13])),
+        (16, "partial_fit", Feeds("numpy.load(step)", [16])),
+        (20, "partial_fit", Feeds("", [])),
+        (21, "partial_fit", None),
+    ],
+)
+def test_lines_that_make_data_feed_a_call(line: int, called: str, found: Feeds | None) -> None:
+    assert feeds_of(SOURCE, line, called) == found
+
+
+class Model:
+    def partial_fit(self, values: Any) -> Any:
+        return values
+
+
+@pytest.fixture
+def recorder(tmp_path: Any) -> Any:
+    module = ModuleType(__name__)
+    vars(module)["Model"] = Model
+    found = Recorder(str(tmp_path))
+    step_calls.hook_calls(module, found, __name__)
+    yield found
+    found.pause()
+    patching.undo_all()
+
+
+def test_a_call_and_its_loop_are_recorded(recorder: Any) -> None:
+    model = Model()
+    for value in range(5):
+        assert model.partial_fit(value) == value
+    turns = [each for each in recorder.records if type(each) is tuple and each[0] == TURN_ROW]
+    (about,) = [each for each in recorder.records if type(each) is dict and each["type"] == "step_call"]
+    assert [turn[1] for turn in turns] == [about["site"]] * 5
+    assert about["called"] == "Model.partial_fit"
+    assert about["feeds"] == []  # numbers are no data
+    assert about["file"] == __file__
+
+
+def test_what_a_thread_calls_is_no_turn(recorder: Any) -> None:
+    from threading import Thread
+
+    thread = Thread(target=Model().partial_fit, args=(1,))
+    thread.start()
+    thread.join()
+    assert recorder.records == []
+
+
+class Turn(msgspec.Struct, tag="turn"):
+    site: int
+    tid: int
+    start_ns: int
+    end_ns: int
+
+
+def turns(feeds: list[int], lines: list[int]) -> tuple[list[Any], str]:
+    """Ten calls of 2 ms, 8 ms apart, sampled each ms; between them in one of `lines` after the other."""
+    about = StepCall(0, "Model.partial_fit", "train.py", 3, 1, feeds, "read()", 0)
+    calls = [Turn(0, 1, 10 * MS * turn, (10 * turn + 2) * MS) for turn in range(10)]
+    at = range(95)
+    numbers = [len(lines) if time % 10 < 2 else time % len(lines) for time in at]
+    stacks = [[(0, line)] for line in (*lines, 3)]
+    times = [time * MS + MS // 2 for time in at]
+    samples = LoopStacks(1, times, numbers, [(0, 3)], stacks, [("train.py", "<module>", 1)])
+    identity = Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1))
+    lines_told: list[Any] = [about, *calls, samples]
+    return turns_of(Rank(0, None, 0, process_of(identity, lines_told), []))
+
+
+def test_what_lies_between_calls_is_a_wait_where_it_makes_their_data() -> None:
+    (source,), why = turns([2], [2])
+    assert not why
+    assert source.deliveries.wait_ns.tolist() == [0, *[8 * MS] * 9]
+    assert source.description.dataset == "read()"
+
+
+def test_a_loop_that_does_more_between_calls_has_steps_and_no_wait() -> None:
+    (source,), why = turns([2], [2, 4])
+    assert len(source.deliveries) == 10
+    assert "line 4" in why
+
+
+def test_a_loop_of_which_no_line_is_known_to_make_data_has_no_wait() -> None:
+    assert "no line" in turns([], [2])[1]
