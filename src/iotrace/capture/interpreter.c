@@ -26,6 +26,10 @@ static int find_code(struct dl_phdr_info *object, size_t size, void *inside)
 
 NEXT(pthread_cond_timedwait);
 #pragma weak dlvsym /* of glibc alone */
+#ifdef OLDEST
+__asm__(".symver dlsym, dlsym@" OLDEST);
+__asm__(".symver dlvsym, dlvsym@" OLDEST);
+#endif
 
 void begin_interpreter(void)
 {

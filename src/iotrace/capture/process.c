@@ -272,14 +272,6 @@ static int begin_file(void)
 /* -- threads */
 
 /* A key's destructor hands on what a thread had: programs start and end threads by the thousand. */
-/* The versions of these functions that any glibc has: before 2.34 they lay in libraries of their own. */
-#ifdef __GLIBC__
-#if defined(__x86_64__)
-#define OLDEST "GLIBC_2.2.5"
-#elif defined(__aarch64__)
-#define OLDEST "GLIBC_2.17"
-#endif
-#endif
 #ifdef OLDEST
 __asm__(".symver dlsym, dlsym@" OLDEST);
 __asm__(".symver dlopen, dlopen@" OLDEST);

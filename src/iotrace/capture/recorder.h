@@ -24,6 +24,15 @@
 
 #include "format.h"
 
+/* The version of functions of libdl and libpthread that any glibc has: before 2.34 these were other libraries. */
+#ifdef __GLIBC__
+#if defined(__x86_64__)
+#define OLDEST "GLIBC_2.2.5"
+#elif defined(__aarch64__)
+#define OLDEST "GLIBC_2.17"
+#endif
+#endif
+
 #define PUBLIC __attribute__((visibility("default")))
 #define RARELY(condition) __builtin_expect(!!(condition), 0)
 
