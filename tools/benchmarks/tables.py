@@ -83,6 +83,8 @@ def small(found: dict[str, Any]) -> list[str]:
         rows.append(_change(shown, step[name], step[f"{name}, hooked"], "us"))
     rows.append(_change("62 modules, searched for roots", step["forward"], step["forward, searched"], "us"))
     rows.append(["an empty region", "", "", f"{found['region_us']:.2f} us"])
+    item = found["item_us"]
+    rows.append(["an item of a queue, put and taken", "", "", f"{item['put'] + item['get']:.1f} us"])
     sidecar = found["sidecar"]
     rows.append(["the sidecar's start, beside it", "", "", f"{sidecar['start_ms']:.1f} ms"])
     rows.append(
