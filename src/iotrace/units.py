@@ -83,6 +83,16 @@ def digits(value: float, count: int = 3) -> str:
     return f"{value:.0f}" if "e+" in text else text
 
 
+def grown(change_pct: float, around_pct: float | None = None) -> str:
+    """Format a change in percent with two digits, as a factor from twice as much on: ``+9.5 %``, ``3.7x``.
+
+    `around_pct`: the change whose bound it is, which has the same form.
+    """
+    if (change_pct if around_pct is None else around_pct) >= 100:
+        return f"{digits(1 + change_pct / 100, 2)}x"
+    return f"{signed(change_pct, 1 if abs(change_pct) < 9.95 else 0)} %"
+
+
 def three_digits(value: float) -> str:
     """Format a figure with three digits, whole from 100 on, in groups: ``2.5``, ``213``, ``21,300``."""
     return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"

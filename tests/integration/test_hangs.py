@@ -141,7 +141,7 @@ _TOLD = {
     "mount": r"/data_\d+ for \d+ s",  # an open; which name it has depends on libc
     "read": r"is in read of \S+/read/data_61 on fuse at \S+/read for \d+ s",
     "intercepted": r"is in open for \d+ s, and waits there for a lock, not for the file system, file ",
-    "fifo": r"opens pipe-that-never-answers for \d+ s, a FIFO that no other process opens, file ",
+    "fifo": r"is stuck opening pipe-that-never-answers for \d+ s \(a named pipe that no other ",
     "queue": "waits to put into a full queue",
     "lock": "waits for a lock",
     "stopped": "is stopped: kill -CONT",

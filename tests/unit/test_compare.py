@@ -15,6 +15,7 @@ from iotrace.analysis.compare.check import check
 from iotrace.analysis.compare.comparison import compare
 from iotrace.analysis.compare.conditions import judge, parse
 from iotrace.analysis.compare.results import Check, Comparison
+from iotrace.analysis.compare.same_work import both_names
 from iotrace.analysis.compare.spread import noise_of
 from iotrace.analysis.host.disturbance import TRACING_COST
 from iotrace.errors import UsageError
@@ -79,7 +80,15 @@ def report(
                     "raw_ms": wait_ms,
                     "raw_wait_fraction": wait_ms / mean_ms,
                     "causes_ms": {"decode": wait_ms, "read": 0.0},
-                    "files": [{"path": path, "ms": float(np.mean(own))} for path, own in files.items()],
+                    "files": [
+                        {
+                            "path": path,
+                            "ms": float(np.mean(own)),
+                            "read_ms": 0.0,
+                            "decode_ms": float(np.mean(own)),
+                        }
+                        for path, own in files.items()
+                    ],
                 },
                 "blocks": {
                     "steps": 1,
@@ -267,7 +276,7 @@ def test_more_bytes_decoded_are_told_whatever_the_machine_does() -> None:
     for baseline in (busy, quiet):
         more = checked(decoding(report(1, decode=1.1, others=0.6), 1.1 * (2 << 20)), baseline)
         assert (more.ok, [item.what for item in more.worse]) == (False, ["decode"])
-        assert "+10.0 % of bytes, counted: 2.0 MiB -> 2.2 MiB decoded a sample" in more.worse[0].text
+        assert "+10 % of bytes, counted: 2.0 MiB -> 2.2 MiB decoded a sample" in more.worse[0].text
         assert checked(decoding(report(1, others=0.6), 2 << 20), baseline).ok
     # Half the time for more bytes is not worse.
     assert checked(decoding(report(1, decode=0.5), 4 << 20), report(2)).ok
@@ -742,3 +751,16 @@ def test_a_baseline_that_lacks_figures_of_the_host_is_read() -> None:
     assert rank.system.host is not None
     assert (rank.system.host.others_cpu_fraction, rank.system.host.calibration) == (None, None)
     assert checked(report(), old).ok
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "both"),
+    [
+        ("data/chunks/a.h5", "data/whole/a.h5", "data/{chunks -> whole}/a.h5"),
+        ("data/a.h5", "data/b.h5", "data/{a.h5 -> b.h5}"),
+        ("a/x.h5", "b/y.h5", "a/x.h5 -> b/y.h5"),
+        ("d/a.h5", "d/more/a.h5", "d/{. -> more}/a.h5"),
+    ],
+)
+def test_two_files_are_named_in_one(before: str, after: str, both: str) -> None:
+    assert both_names(before, after) == both

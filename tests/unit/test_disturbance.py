@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -116,13 +117,13 @@ def test_what_others_cannot_have_done_is_told_with_what_it_is_at_least() -> None
     before, after = run(4.0, others=0.5, queueing_ms=100.0), run(0.25, others=0.5, queueing_ms=5.0)
     found = told(before, after)
     assert (found.verdict, found.likely) == ("faster", False)
-    assert found.text.startswith("FASTER at least ")
+    assert re.match(r"FASTER \S+x: .* ms a step; at least \S+x without the programs beside it$", found.text)
     assert found.alone_pct is not None
     on_quiet_cpus = 100 * (
         run(0.25)["ranks"][0]["steps"]["mean_ms"] / run(4.0)["ranks"][0]["steps"]["mean_ms"] - 1
     )
     assert found.alone_pct[0] <= on_quiet_cpus <= found.alone_pct[1]
-    assert told(after, before).text.startswith("SLOWER at least ")
+    assert re.match(r"SLOWER \S+x: .*; at least ", told(after, before).text)
 
 
 def test_cpu_time_carries_the_verdict_where_the_steps_do_not() -> None:

@@ -409,7 +409,8 @@ def test_of_an_open_the_kernel_says_the_path_and_the_recorder_since_when(
     in_calls(machine, tmp_path, (WORKER, OPEN, 0, 1039))
     machine.looks[WORKER] |= {"call": "openat", "wchan": "wait_for_partner", "file": "pipe"}
     about = told_of(machine)
-    assert about["text"] == f"opens pipe for {about['lasted_s']} s, a FIFO that no other process opens"
+    stuck = f"is stuck opening pipe for {about['lasted_s']} s"
+    assert about["text"] == f"{stuck} (a named pipe that no other process opens)"
 
 
 @pytest.mark.parametrize(

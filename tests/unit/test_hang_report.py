@@ -56,8 +56,8 @@ def session_that_hung(path: Path, signal: int = 15, kind: str = "hung", resumed_
 def test_a_run_that_hung_and_was_ended_says_in_what(tmp_path: Path) -> None:
     session = session_that_hung(tmp_path / "s")
     screen = " ".join(in_process("report", str(session)).stdout.split())
-    assert "KILLED by SIGTERM" in screen
-    assert "Why before it no batch came for 47 s or more; unknown who sent it" in screen
+    assert "HUNG then ended: worker 0 waits for a lock, file" in screen
+    assert "Why no batch for 47 s or more; then by SIGTERM (exit code 143)" in screen
     assert f"Hang HUNG: no batch for 47 s: worker 0 (pid 11) {LOCKED}" in screen
     assert (
         f"Python stacks: {session}/{STACKS}".replace(" ", "") in screen.replace(" ", "") or STACKS in screen
@@ -69,6 +69,39 @@ def test_a_run_that_hung_and_was_ended_says_in_what(tmp_path: Path) -> None:
     worker, main = hang["processes"]
     assert (worker["text"], worker["call"], worker["stacks"]) == (LOCKED, "futex", f"{session}/{STACKS}")
     assert (main["role"], main["host"], main["stack"]) == ("training", "host", None)
+
+
+@pytest.mark.parametrize(
+    ("resumed_s", "end_s", "lasts"), [(0, 900, "14 min"), (0, 0, "47 s"), (170, 900, "2 min")]
+)
+def test_a_hang_lasts_until_it_goes_on_or_the_run_ends(
+    tmp_path: Path, resumed_s: int, end_s: int, lasts: str
+) -> None:
+    session = session_that_hung(tmp_path, resumed_s=resumed_s)
+    (sampler,) = (tmp_path / names.TELEMETRY).iterdir()
+    (sampler / names.RECORDS).write_text(json.dumps({"clock": [40 * SECOND, 1040 * SECOND, 100]}) + "\n")
+    until_ns = (1000 + end_s) * SECOND if end_s else None
+    (hang,) = hangs_of(session, until_ns=until_ns)
+    assert hang.text[0] == f"HUNG: no batch for {lasts}"
+    assert hang.text[1:] == [f"  worker 0 (pid 11) {LOCKED}", "  worker 1 waits for work"]
+    known_s = {"14 min": 47 + 850, "2 min": 47 + 120}.get(lasts)
+    assert hang.lasted_ns == (None if known_s is None else known_s * SECOND)
+
+
+def test_how_long_a_call_lasted_is_not_told_of_later(tmp_path: Path) -> None:
+    """Nobody looked at it again."""
+    session = session_that_hung(tmp_path)
+    (sampler,) = (tmp_path / names.TELEMETRY).iterdir()
+    told = json.loads((sampler / names.HANGS).read_text())
+    text = "is in openat of d for 45 s, file x"
+    told["processes"][0] |= {"text": text, "call_since_ns": 5 * SECOND}
+    told["text"][1] = f"  worker 0 (pid 11) {text}"
+    (sampler / names.HANGS).write_text(json.dumps(told) + "\n")
+    (sampler / names.RECORDS).write_text(json.dumps({"clock": [0, 0, 100]}) + "\n")
+    for until_ns, says in ((None, text), (650 * SECOND, "is in openat of d, file x")):
+        (hang,) = hangs_of(session, until_ns=until_ns)
+        assert hang.processes[0].text == says
+        assert hang.text[1] == f"  worker 0 (pid 11) {says}"
 
 
 @pytest.mark.parametrize(("resumed_s", "end_s"), [(0, 100), (60, 60)])

@@ -36,6 +36,7 @@ def test_a_run_is_judged_by_those_since_the_last_change() -> None:
     assert "decode" in found[3].text
     assert found[3].against == ["run-0", "run-1", "run-2"]
     assert found[4].against == ["run-3"]
+    assert found[3].middle in found[3].against
 
 
 def test_a_failed_run_and_other_work_are_no_regression() -> None:
@@ -86,7 +87,7 @@ def test_history_shows_what_got_worse_by_run_commit_and_day(runs: Path, tmp_path
         page = shown(client, PROGRAM)
         assert keys(page) == ["run-3", "run-2", "run-1", "run-0"]
         assert page.count("Worse:") == 1
-        assert "compare?of=run-1&amp;of=run-2" in page
+        assert "compare?of=run-0&amp;of=run-2" in page
         assert "1 got worse" in page
         commits = shown(client, f"{PROGRAM}&by=commit")
         assert "b" * 12 in commits
@@ -95,7 +96,8 @@ def test_history_shows_what_got_worse_by_run_commit_and_day(runs: Path, tmp_path
         assert "data/b.h5 is slow" in commits
         assert "2001-09-09" in shown(client, f"{PROGRAM}&by=day")
         listed = client.get("/").text
-        assert listed.count('class="l-worse"') == 4  # in the trend of each run
+        # For each run in its column, and below its name on narrow screens.
+        assert listed.count('class="l-worse"') == 8
         for wrong in ("/history?program=none", f"{PROGRAM}&by=else"):
             assert client.get(wrong).status_code == 404
 
@@ -181,5 +183,5 @@ def test_lines_need_two_runs_with_figures(runs: Path) -> None:
     assert lines_of(found[:1], {}, 100, 20) is None
     lines = lines_of(found, {found[2].place.path: "worse"}, 100, 24)
     assert lines is not None
-    assert (len(lines.worse), lines.places["run-0"]) == (1, (4.0, 4.0))
+    assert (len(lines.worse), lines.places["run-0"]) == (1, (8.0, 8.0))
     assert lines.text == "4 runs: from 20 to 10 steps/s, waits from 40 % to 40 %, 1 got worse"

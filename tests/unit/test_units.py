@@ -37,6 +37,22 @@ def test_times_are_in_the_largest_unit_that_they_reach(time_ns: int, text: str) 
     assert units.duration(time_ns) == text
 
 
+@pytest.mark.parametrize(
+    ("change_pct", "around_pct", "text"),
+    [
+        (271.7, None, "3.7x"),
+        (2444.0, None, "25x"),
+        (11_000.0, None, "111x"),
+        (9.94, None, "+9.9 %"),
+        (-20.0, None, "-20 %"),
+        (93.0, 105.0, "1.9x"),
+        (0.0, None, "0.0 %"),
+    ],
+)
+def test_changes_have_two_digits(change_pct: float, around_pct: float | None, text: str) -> None:
+    assert units.grown(change_pct, around_pct) == text
+
+
 def test_shares_and_counts() -> None:
     assert units.milliseconds(12.34) == "12.3 ms"
     assert units.percent(0.126) == "13 %"

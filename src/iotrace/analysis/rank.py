@@ -30,7 +30,7 @@ from iotrace.analysis.wait.chains import Chains
 from iotrace.analysis.wait.explain import Within, explain, hand_over
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.waits import Waits
-from iotrace.session.hangs import Hang, hangs_told
+from iotrace.session.hangs import Hang, hangs_told, over_ns
 from iotrace.session.manifest import NotCaptured
 from iotrace.session.names import KIND_PHASE
 from iotrace.sources.columns import Columns
@@ -286,9 +286,14 @@ class SessionAnalysis(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def hangs(self) -> list[Hang]:
         """What each host's sampler told of processes that hang."""
-        return hangs_told(self.session.path)
+        return hangs_in(self.session)
 
     @cached_property
     def data_loss(self) -> list[NotCaptured]:
         """What was captured in part only."""
         return list(data_loss(self.session))
+
+
+def hangs_in(session: Session) -> list[Hang]:
+    """Return what each host's sampler told of processes that hang, and how long that lasted."""
+    return hangs_told(session.path, over_ns(session.launches))

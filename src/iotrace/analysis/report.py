@@ -24,7 +24,7 @@ from iotrace.analysis.loop.step_phases import step_phases
 from iotrace.analysis.loop.thread_cpu import thread_cpu
 from iotrace.analysis.program.full_memory import with_nodes, with_swap
 from iotrace.analysis.program.trainer import models_of, snapshots_of, speed_of
-from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
+from iotrace.analysis.rank import RankAnalysis, SessionAnalysis, hangs_in
 from iotrace.analysis.results import (
     HALVED,
     SCHEMA_VERSION,
@@ -234,7 +234,11 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     groups = with_few_files(groups, analysis)
     phases = step_phases(analysis, wait.raw_ms)
     gain = gain_of(analysis, system, wait)
-    account, events, code = account_of(analysis), loop_events(analysis), code_samples(analysis)
+    account, events, code = (
+        account_of(analysis, hangs_in(analysis.session)),
+        loop_events(analysis),
+        code_samples(analysis),
+    )
     return RankReport(
         rank=rank.number,
         pid=None if rank.numbered else rank.main.pid,

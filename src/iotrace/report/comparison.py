@@ -7,11 +7,19 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from iotrace.analysis.compare.results import DATA, Check, Comparison, Differing, PartChange, StageChange
+from iotrace.analysis.compare.results import (
+    COMMIT,
+    DATA,
+    Check,
+    Comparison,
+    Differing,
+    PartChange,
+    StageChange,
+)
 from iotrace.analysis.compare.traces import NamedChange, ShapeChange, TraceComparison
 from iotrace.analysis.rules.check import figure_text
 from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table, dims, kernel_name, lines_of
-from iotrace.units import counted, digits, milliseconds, signed, size
+from iotrace.units import counted, digits, grown, milliseconds, signed, size
 
 NAMES = ("A", "B")
 FROM_TO = ("before", "now")  # of a check
@@ -31,7 +39,7 @@ def comparison_document(result: Comparison) -> Document:
     for name, side in zip(NAMES, result.sessions, strict=True):
         recorded = f", recorded {side.recorded.replace('T', ' ')[:16]} UTC" if side.recorded else ""
         sides.append(Line(name, f"{side.path}{recorded}, {side.steps} steps"))
-    around = [f"{item.what}: {' / '.join(item.values)}" for item in result.environment]
+    around = [f"{item.what}: {' / '.join(item.values)}" for item in result.environment if item.what != COMMIT]
     stages = [stage_grid(result.stages[:_MOST_STAGES], NAMES)] if result.stages else []
     return Document(
         comparison_head(result),
@@ -50,6 +58,8 @@ def comparison_document(result: Comparison) -> Document:
 def comparison_head(result: Comparison) -> Head:
     """Say how a step changed, why, and how far to trust that."""
     lines = lines_of("Work", [f"differs in {difference}" for difference in result.differs])
+    commits = [item.values for item in result.environment if item.what == COMMIT]
+    lines += [Line("Code", f"commit {before} in A, {after} in B") for before, after in commits]
     if max(result.ranks) > 1:
         lines.append(Line("Rank", f"{result.rank} stands for the job: it waits longest for its data"))
     # Changes are no reason where the step did not change for certain.
@@ -61,11 +71,12 @@ def comparison_head(result: Comparison) -> Head:
 
 def _reasons(result: Comparison) -> list[str]:
     """What changed, the largest first, and which settings did."""
-    reasons = [] if result.whole_run is None else [_of_whole(part) for part in result.whole_run.changed]
+    reasons = [_differing(item) for item in result.settings if item.what == DATA]  # what the rest is for
+    reasons += [] if result.whole_run is None else [_of_whole(part) for part in result.whole_run.changed]
     for change in result.changed[:_MOST_REASONS]:
         interval = f" (95 %: {_bounds(change.ci95_ms)})" if change.ci95_ms else ""
         reasons.append(f"{change.what}: {change.by_ms:+.1f} ms a step{interval}")
-    reasons += [_differing(item) for item in result.settings]
+    reasons += [_differing(item) for item in result.settings if item.what != DATA]
     return reasons or ["no part of the step changed beyond its noise"]
 
 
@@ -112,8 +123,8 @@ def stage_grid(stages: Iterable[StageChange], names: tuple[str, str]) -> Grid:
         (
             f"{change.what} ({'CPU' if change.clock == 'cpu' else 'time'})",
             *(f"{digits(cost)}" for cost in change.cost_ms),
-            f"{change.change_pct:+.1f} %",
-            f"{change.ci95_pct[0]:+.1f} to {change.ci95_pct[1]:+.1f}",
+            grown(change.change_pct),
+            " to ".join(grown(each, change.change_pct) for each in change.ci95_pct),
         )
         for change in stages
     ]

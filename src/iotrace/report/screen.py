@@ -45,15 +45,16 @@ _TONES = {
 }
 
 
-def head_of(report: Report, more: str = "", most: int | None = None) -> Head:
+def head_of(report: Report, more: str = "", most: int | None = None, stacks_shown: bool = False) -> Head:
     """Say the verdict over the job, why, what to do, and how far to trust that; `more` to see without a fix.
 
-    A short one has the first `most` fixes and reasons for its trust.
+    A short one has the first `most` fixes and reasons for its trust. `stacks_shown`: it need not say where
+    stacks of a hang lie.
     """
     found = report.verdict
     lines = [Line("Why", found.why)] if found.why else []
     lines += [Line("", found.beside)] if found.beside else []
-    lines += [Line(label, text) for label, text in ending(report)]
+    lines += [Line(label, text) for label, text in ending(report, stacks_shown)]
     for number, fix in enumerate(found.fixes[:most]):
         text = f"or {fix.text}" if number else fix.text
         label = "" if number else "Fix"
@@ -86,10 +87,10 @@ def screen_of(report: Report, width: int) -> Document:
     return Document(head_of(report, most=_MOST_FIXES), [*ranks, blocks])
 
 
-def ending(report: Report) -> list[tuple[str, str]]:
+def ending(report: Report, stacks_shown: bool = False) -> list[tuple[str, str]]:
     """What held before a run failed, or why nobody knows how it ended; nothing of other runs."""
     session = report.session
-    rows = _last_hang_rows(session)
+    rows = _last_hang_rows(session)[: 1 if stacks_shown else None]
     if report.verdict.until:
         return [*rows, ("Until then", report.verdict.until)]
     if session.state == KILLED:

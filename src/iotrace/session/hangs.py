@@ -6,6 +6,7 @@ Say in which collectives ranks of a job are that does not go on; used by sampler
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,10 +14,14 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.session import names
-from iotrace.session.liveness import RUNNING, joint_state, read_launches
+from iotrace.session.liveness import RUNNING, Launch, first_documents, joint_state, read_launches
 from iotrace.session.reading import entries, read_whole
 
 HUNG, COMPUTING, WAITING = "hung", "computing", "waiting"
+WAITS_FOR_WORK, WAITS_FOR_WORKERS = "waits for work", "waits for its workers"
+LIBRARIES = ("/torch/", "/multiprocessing/", "/threading.py", "/queue.py", "/iotrace/", "/selectors.py")
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", *LIBRARIES)
+_LATER_NS = 1_000_000_000  # by which a hang has to last longer than was told
 
 
 def banner(kind: str, since: str, awaited: str) -> str:
@@ -26,6 +31,25 @@ def banner(kind: str, since: str, awaited: str) -> str:
         COMPUTING: f"COMPUTING WITHOUT A STEP: {since}, in one place of the program",
         WAITING: f"WAITING: {since}, for {awaited}",
     }[kind]
+
+
+def is_foreign(line: str) -> bool:
+    """Say whether a frame is not the program's own."""
+    return any(part in line for part in _INSTALLED)
+
+
+def span(time_ns: int) -> str:
+    """Say how long a hang lasts: ``47 s``, ``14 min``, ``2 h 5 min``."""
+    seconds = time_ns / 1e9
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(int(seconds // 60), 60)
+    return " ".join([*[f"{hours} h"] * (hours > 0), *[f"{minutes} min"] * (minutes > 0)])
+
+
+def how_long(since_ns: int | None, now_ns: int) -> str:
+    """Say how long a call has lasted, behind what it is; empty where that is unknown."""
+    return f" for {(now_ns - since_ns) / 1e9:.0f} s" if since_ns and now_ns > since_ns else ""
 
 
 def differing(places: Sequence[tuple[int, str, str]]) -> list[str]:
@@ -109,7 +133,8 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True, tag="hang"):
     """No batch came for `waited_ns`; `mono_ns` is when it was told, `text` in which words.
 
     `kind`: ``hung``; ``computing`` where a process was on a CPU, in one place of the program; ``waiting``
-    where ranks waited for those of other hosts. It went on at `resumed_ns`.
+    where ranks waited for those of other hosts. It went on at `resumed_ns`. `lasted_ns` is from its last
+    batch until it went on, or its run ended, or until now; readers find it. None where that is unknown.
     """
 
     mono_ns: int
@@ -121,6 +146,7 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True, tag="hang"):
     text: list[str] = []
     resumed: bool = False
     resumed_ns: int | None = None
+    lasted_ns: int | None = None
 
 
 class _Resumed(msgspec.Struct, frozen=True, tag="resumed"):
@@ -135,16 +161,29 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     text: list[str]
 
 
-def hangs_of(session: Path, hosts: Mapping[int, str] | None = None) -> list[Hang]:
+def hangs_of(
+    session: Path, hosts: Mapping[int, str] | None = None, until_ns: int | None = None
+) -> list[Hang]:
     """Read what the session's samplers told, of several hosts as one.
 
     `hosts` says where ranks ran, by their numbers.
     """
-    return joined(hangs_told(session), hosts or {})
+    return joined(hangs_told(session, until_ns), hosts or {})
 
 
-def hangs_told(session: Path) -> list[Hang]:
-    """Read what each host's sampler told, in that host's CLOCK_MONOTONIC; what is damaged is left out."""
+def over_ns(launches: Sequence[Launch]) -> int | None:
+    """Return until when a hang can have lasted: now, of a run that goes on; the end of the run; else None."""
+    if joint_state(launches) == RUNNING:
+        return time.time_ns()
+    ends_ns = [each.outcome.ended_ns for each in launches if each.outcome is not None]
+    return max(ends_ns) if len(ends_ns) == len(launches) else None
+
+
+def hangs_told(session: Path, until_ns: int | None = None) -> list[Hang]:
+    """Read what each host's sampler told, in that host's CLOCK_MONOTONIC; what is damaged is left out.
+
+    `until_ns`: a hang lasts until then (CLOCK_REALTIME) where it did not go on; None where nobody knows.
+    """
     found: list[Hang] = []
     for directory in entries(session / names.TELEMETRY):
         own: list[Hang] = []
@@ -164,8 +203,46 @@ def hangs_told(session: Path) -> list[Hang]:
                     each if each.resumed else replace(each, resumed=True, resumed_ns=record.mono_ns)
                     for each in own
                 ]
-        found += own
+        found += [_retold(each, _lasted_ns(each, directory, until_ns)) for each in own]
     return found
+
+
+def _lasted_ns(hang: Hang, sampler: Path, until_ns: int | None) -> int | None:
+    """Return how long it lasted from its last batch on; never less than was told."""
+    if hang.resumed_ns is not None:
+        return hang.waited_ns + max(0, hang.resumed_ns - hang.mono_ns)
+    if until_ns is None or hang.resumed:
+        return None
+    for document in first_documents([sampler / names.RECORDS]):
+        match document.get("clock"):
+            case [int(mono_ns), int(real_ns), *_]:
+                return hang.waited_ns + max(0, until_ns - (real_ns + hang.mono_ns - mono_ns))
+    return None
+
+
+def _retold(hang: Hang, lasted_ns: int | None) -> Hang:
+    """Say how long it lasted in place of how long when it was told; of its calls nobody looked later."""
+    if lasted_ns is None:
+        return hang
+    if lasted_ns - hang.waited_ns < _LATER_NS:
+        return replace(hang, lasted_ns=lasted_ns)
+    texts = {each.text: _without_times(each, hang.mono_ns) for each in hang.processes if each.text}
+    lines = []
+    for line in hang.text[1:]:
+        told = next((text for text in texts if line.endswith(text)), "")
+        lines.append(line.removesuffix(told) + texts[told] if told else line)
+    told = f"no batch for {hang.waited_ns / 1e9:.0f} s"
+    first = [line.replace(told, f"no batch for {span(lasted_ns)}", 1) for line in hang.text[:1]]
+    processes = [replace(each, text=texts.get(each.text, "")) for each in hang.processes]
+    return replace(hang, lasted_ns=lasted_ns, text=[*first, *lines], processes=processes)
+
+
+def _without_times(process: BlockedProcess, told_ns: int) -> str:
+    text = process.text
+    for since_ns in (process.call_since_ns, *(each.call_since_ns for each in process.threads)):
+        if lasts := how_long(since_ns, told_ns):
+            text = text.replace(lasts, "", 1)
+    return text
 
 
 def joined(found: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:
@@ -182,16 +259,19 @@ def joined(found: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:
         for process in each.processes
     ]
     waited_ns = max(each.waited_ns for each in own)
+    lasted_ns = max((each.lasted_ns for each in own if each.lasted_ns is not None), default=None)
+    is_longer = lasted_ns is not None and lasted_ns - waited_ns >= _LATER_NS
+    lasts = span(lasted_ns or 0) if is_longer else f"{waited_ns / 1e9:.0f} s"
     world_size = max(each.world_size or 1 for each in own)
     seen = {process.rank for process in processes if process.rank is not None}
     computing = any(each.kind == COMPUTING for each in own)
     missing = sorted(set(range(world_size)) - seen)
     count = len({each.host for each in own})
-    since = f"no batch for {waited_ns / 1e9:.0f} s on {count} host{'s' if count > 1 else ''}"
+    since = f"no batch for {lasts} on {count} host{'s' if count > 1 else ''}"
     lines = [
         f"  {each.role} (pid {each.pid} on {each.host}) {each.text}"
         for each in processes
-        if each.rank is not None or each.collective or not each.text.startswith("waits for work")
+        if each.rank is not None or each.collective or not each.text.startswith(WAITS_FOR_WORK)
     ]
     kind = WAITING if missing else COMPUTING if computing else HUNG
     whose = ranks_in_words((number, hosts.get(number, "")) for number in missing)
@@ -211,6 +291,7 @@ def joined(found: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:
         world_size=world_size,
         processes=processes,
         text=[banner(kind, since, whose), *lines],
+        lasted_ns=lasted_ns,
     )
     return [*(each for each in found if each not in own), one]
 
@@ -225,8 +306,8 @@ def status_of(session: Path) -> Status:
     Raises:
         SessionError: it is no session.
     """
-    state = joint_state(read_launches(session))
-    hangs = hangs_of(session)
+    launches = read_launches(session)
+    state, hangs = joint_state(launches), hangs_of(session, until_ns=over_ns(launches))
     text = [line for each in hangs for line in each.text]
     if hangs and all(each.resumed for each in hangs):
         text.append("it went on since: batches came again")

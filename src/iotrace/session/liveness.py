@@ -45,8 +45,8 @@ def state_of(launch: Path, manifest: Manifest, outcome: Outcome | None) -> str:
     if launcher_here is not None:
         if launcher_here:
             return RUNNING
-        processes = _documents(launch.glob(f"{names.PROCESSES}/*/{names.PROCESS}"))
-        sidecars = _documents(launch.glob(f"{names.TELEMETRY}/*/{names.RECORDS}"))
+        processes = first_documents(launch.glob(f"{names.PROCESSES}/*/{names.PROCESS}"))
+        sidecars = first_documents(launch.glob(f"{names.TELEMETRY}/*/{names.RECORDS}"))
         lives = any(map(_sidecar_lives, sidecars)) or any(map(process_lives, processes))
         return RUNNING if lives else KILLED
     heard_seconds = last_heard_seconds(launch)
@@ -119,7 +119,7 @@ def _pid_namespace() -> int:
         return 0
 
 
-def _documents(paths: Any) -> list[dict[str, Any]]:
+def first_documents(paths: Any) -> list[dict[str, Any]]:
     """Return the first line of each file, where it is a JSON object."""
     found = []
     for path in paths:

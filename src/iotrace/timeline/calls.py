@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.analysis.completeness.hung import hangs_of_rank
 from iotrace.analysis.failures import shown_until
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery
@@ -247,22 +248,11 @@ def failure_name(failure: Failure) -> str:
 
 def hang_slices(analysis: RankAnalysis, hangs: Sequence[Hang]) -> list[Slice]:
     """Make a slice of each hang of the rank: from its last batch until it went on, or its command ended."""
-    session, main = analysis.session, analysis.rank.main
-    ends_ns = [each.outcome.ended_ns for each in session.launches if each.outcome is not None]
     found = []
-    for hang in hangs:
-        about = [each for each in hang.processes if each.pid == main.pid]
-        hosts = (None, main.host) if main.host else (None, hang.host)
-        own = next((each for each in about if (each.host or hang.host) in hosts), None)
-        if own is None:
-            continue
-        told_ns = main.clock.to_session_ns(hang.mono_ns)
-        end_ns = max([told_ns, *ends_ns])
-        if hang.resumed_ns is not None:
-            end_ns = main.clock.to_session_ns(hang.resumed_ns)
+    for hang, own, start_ns, end_ns in hangs_of_rank(analysis, hangs):
         args = {str(number): text.strip() for number, text in enumerate(hang.text)}
         name = f"{hang.kind}: {own.text}"[:_LONGEST_NAME]
-        found.append(Slice(told_ns - hang.waited_ns, end_ns, name, "hang", dict(args)))
+        found.append(Slice(start_ns, end_ns, name, "hang", dict(args)))
     return found
 
 

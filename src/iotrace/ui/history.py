@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from http import HTTPStatus
 from pathlib import Path
-from statistics import median
-from typing import Any
+from statistics import fmean, geometric_mean
 
 import msgspec
 from starlette.requests import Request
@@ -37,7 +36,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9._=-]+")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs of one commit or day, or a single one: medians of what is known, the cause named most often."""
+    """Runs of one commit or day, or a single one: means of what is known, the cause named most often."""
 
     label: str
     runs: list[Entry]
@@ -91,7 +90,13 @@ class History:
         several.sort(key=lambda pair: pair[1][-1].started_ns or 0, reverse=True)
         standings = self._index.standings
         shown = [
-            (program, runs[-1], len(runs), lines_of(runs, standings, 220.0, 40.0))
+            (
+                program,
+                runs[-1],
+                len(runs),
+                lines_of(runs, standings, 220.0, 40.0),
+                all(each.place.path in standings for each in runs[-_MOST_JUDGED:]),
+            )
             for program, runs in several
         ]
         return html("programs.html", title="History", programs=shown)
@@ -189,13 +194,13 @@ def _row(label: str, runs: list[Entry], judged: dict[str, Judged], told: Sequenc
     return Row(
         label=label,
         runs=runs,
-        per_second=_median(each.steps_per_second for each in heads),
-        wait_fraction=_median(each.wait_fraction for each in heads),
+        per_second=_mean(geometric_mean, (each.steps_per_second for each in heads)),  # as steps are compared
+        wait_fraction=_mean(fmean, (each.wait_fraction for each in heads)),
         why=max(causes, key=causes.count) if causes else None,
         judged=[each for each in own if each is not None and each.standing.kind in told],
     )
 
 
-def _median(values: Iterable[Any]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+def _mean(mean: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and value > 0]
+    return mean(known) if known else None

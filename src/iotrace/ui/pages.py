@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup
 
-from iotrace.report.page.render import DARK, LIGHT, unbroken
+from iotrace.report.page.render import DARK, LIGHT, frames, unbroken
 from iotrace.report.printing import visible
 from iotrace.units import counted, length, one_decimal, percent, size, three_digits, time_span
 from iotrace.version import __version__
@@ -73,6 +73,7 @@ def _environment() -> jinja2.Environment:
     environment.globals.update(address=address, counted=counted)
     environment.filters.update(
         date=_date,
+        frames=frames,
         length_of=lambda value: unbroken(length(value)),
         pct=lambda value: unbroken(percent(value)),
         rate=three_digits,

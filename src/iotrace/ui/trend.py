@@ -12,7 +12,7 @@ from iotrace.ui.index import Entry
 from iotrace.units import percent, three_digits
 
 _MOST_RUNS = 40
-_MARGIN = 4.0
+_MARGIN = 8.0  # a cross, or the ring around one, stays within
 
 
 class Lines(msgspec.Struct, frozen=True, kw_only=True):

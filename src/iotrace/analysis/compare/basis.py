@@ -52,6 +52,8 @@ class Steps(msgspec.Struct, frozen=True):
 class File(msgspec.Struct, frozen=True):
     path: str
     ms: float
+    read_ms: float | None = None
+    decode_ms: float | None = None
 
 
 class DataWait(msgspec.Struct, frozen=True):

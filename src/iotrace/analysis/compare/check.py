@@ -49,8 +49,11 @@ def check(
     limits: Sequence[Limit],
     worse_by_pct: float,
     anyway: bool = False,
+    before: str = "baseline",
 ) -> Check:
     """Judge the reports of one or more runs, as plain data, against baselines and the conditions.
+
+    `before` is what sentences call a baseline.
 
     Raises:
         SessionError: a session or baseline cannot be judged, or they did different work.
@@ -63,7 +66,7 @@ def check(
         _refuse("baseline", baselines)
         if baselines:
             comparison = _compared(baselines, sessions, anyway)
-            found = [*_judged(comparison, baselines, sessions, worse_by_pct)]
+            found = [*_judged(comparison, baselines, sessions, worse_by_pct, before)]
     conditions = [_of_most([judge(limit, report) for report in reports]) for limit in limits]
     for item in conditions:
         found += [(item.condition, each) for each in find_all("check", CheckFacts(condition=item))]
@@ -150,15 +153,20 @@ def _compared(baselines: Sequence[Basis], sessions: Sequence[Basis], anyway: boo
 
 
 def _judged(
-    comparison: Comparison, baselines: Sequence[Basis], sessions: Sequence[Basis], worse_by_pct: float
+    comparison: Comparison,
+    baselines: Sequence[Basis],
+    sessions: Sequence[Basis],
+    worse_by_pct: float,
+    before: str,
 ) -> Iterator[tuple[str, Judged]]:
     """Judge what grew, each with its name: what is worse for certain, and what the machine leaves unclear."""
     hosts = [rank.system.host for side in (*baselines, *sessions) for rank in side.ranks]
     about = CheckFacts(
         worse_by_pct=worse_by_pct,
+        before=before,
         baselines=len(baselines),
         sessions=len(sessions),
-        others=None if held_up_alike(baselines, sessions) else _doubt(baselines, sessions),
+        others=None if held_up_alike(baselines, sessions) else _doubt(baselines, sessions, before),
         beside_others_pct={clock: 100 * grown_beside_others(hosts, clock) for clock in ("cpu", "wall")},
         storage=other_storage(rank_pair(middle_of(baselines), middle_of(sessions))),
         cpu_slower_pct=max(comparison.cpu_slower_pct or 0.0, 0.0),
@@ -206,8 +214,8 @@ def _step_of_all(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> tuple
     return 100 * math.expm1(fmean(after) - fmean(before)), 100 * math.expm1(noise)
 
 
-def _doubt(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> str | None:
-    for name, sides in (("the session", sessions), ("the baseline", baselines)):
+def _doubt(baselines: Sequence[Basis], sessions: Sequence[Basis], before: str) -> str | None:
+    for name, sides in (("the session", sessions), (f"the {before}", baselines)):
         why = next(filter(None, map(busy, sides)), None)
         if why:
             return f"in {name} {why}"

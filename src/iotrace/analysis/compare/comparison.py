@@ -7,14 +7,16 @@ What a step took in all on both sides: with the start of workers, iterators made
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from typing import TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.compare.basis import Basis, Rank, rank_pair
 from iotrace.analysis.compare.results import (
+    COMMIT,
     DATA,
     PROGRAM,
     Changed,
@@ -22,9 +24,18 @@ from iotrace.analysis.compare.results import (
     Differing,
     PartChange,
     Side,
+    StageChange,
     WholeRun,
 )
-from iotrace.analysis.compare.same_work import differences, read_bytes, renamed, replaced, under_old_names
+from iotrace.analysis.compare.same_work import (
+    both_names,
+    differences,
+    new_names,
+    read_bytes,
+    renamed,
+    replaced,
+    under_old_names,
+)
 from iotrace.analysis.compare.spread import cpu_slower_pct
 from iotrace.analysis.compare.stage_changes import stage_changes
 from iotrace.analysis.compare.step_verdict import BANNERS, judge_step
@@ -189,6 +200,7 @@ OTHER = "other"
 PHASES = ("forward", "backward", "optimizer", OTHER)  # what the rest consists of, where it is known
 _WORTH_NAMING = 0.01  # of the step before
 _COMMIT = 12  # characters of a commit's hash
+_OF_FILES = ("read", "decode")
 _MOSTLY = 0.6  # of a cause's change: what one file has to change to stand for it
 
 
@@ -224,7 +236,7 @@ def _changes(ranks: tuple[Rank, Rank]) -> Iterator[Changed]:
     one, other = (rank.data_wait for rank in ranks)
     for cause in dict.fromkeys([*one.causes_ms, *other.causes_ms] if _waits_known(ranks) else ()):
         by_ms = other.causes_ms.get(cause, 0.0) - one.causes_ms.get(cause, 0.0)
-        file = _file_behind(ranks, by_ms) if cause in ("read", "decode") else None
+        file = _file_behind(ranks, cause, by_ms) if cause in _OF_FILES else None
         yield Changed(
             what=f"{cause} of {file}" if file else cause,
             by_ms=by_ms,
@@ -262,9 +274,11 @@ def _waits_known(ranks: tuple[Rank, Rank]) -> bool:
     return all(rank.data_wait.raw_ms is not None for rank in ranks)
 
 
-def _file_behind(ranks: tuple[Rank, Rank], by_ms: float) -> str | None:
-    """Find the file whose read and decode time changed by most of `by_ms`, in the same direction."""
-    costs = [{file.path: file.ms for file in rank.data_wait.files} for rank in ranks]
+def _file_behind(ranks: tuple[Rank, Rank], cause: str, by_ms: float) -> str | None:
+    """Find the file whose wait by `cause` changed by most of `by_ms`, in the same direction."""
+    costs = [{file.path: getattr(file, f"{cause}_ms") for file in rank.data_wait.files} for rank in ranks]
+    if any(None in own.values() for own in costs):
+        return None
     changes = {path: costs[1].get(path, 0.0) - costs[0].get(path, 0.0) for path in {**costs[0], **costs[1]}}
     if not by_ms or len(changes) < 2:
         return None
@@ -321,6 +335,7 @@ _SETTINGS = {
 def compare(one: Basis, other: Basis) -> Comparison:
     """Compare two sessions, `one` before `other`, whether they did the same work or not."""
     recorded = rank_pair(one, other)
+    names = new_names(recorded)
     ranks = under_old_names(recorded)
     steps_ms, change_pct, ci95_pct = step_change(ranks)
     stages = stage_changes(ranks[:1], ranks[1:])
@@ -354,13 +369,24 @@ def compare(one: Basis, other: Basis) -> Comparison:
             if all(causes)
         },
         rest_ms=rest_parts(ranks),
-        changed=changed_parts(ranks),
-        stages=stages,
+        changed=[_named(each, each.cause or "", names) for each in changed_parts(ranks)],
+        stages=[_named(each, each.stage, names) for each in stages],
         settings=[*_renamed(one, other, recorded), *_replaced(recorded), *_settings(ranks)],
         environment=list(_environment(one, other, ranks)),
         cpu_slower_pct=cpu_slower_pct(ranks[:1], ranks[1:]),
         whole_run=whole,
     )
+
+
+_Named = TypeVar("_Named", Changed, StageChange)
+
+
+def _named(change: _Named, stage: str, names: Mapping[str, str]) -> _Named:
+    """Name what is of a file that the second does not read by both files."""
+    file = change.file
+    if file is None or file not in names:
+        return change
+    return replace(change, what=f"{stage} of {both_names(file, names[file])}", replaced_by=names[file])
 
 
 def _side(basis: Basis, rank: Rank) -> Side:
@@ -440,7 +466,7 @@ def _environment(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator
         for side in sides
     ]
     for what, values in (
-        ("commit", [(side.session.commit or "")[:_COMMIT] for side in sides]),
+        (COMMIT, [(side.session.commit or "")[:_COMMIT] for side in sides]),
         ("Python", [_all(process.python for process in side.processes) for side in sides]),
         *((name, [each.get(name, "") for each in versions]) for name in {**versions[0], **versions[1]}),
         ("iotrace", [side.session.iotrace_version or "" for side in sides]),

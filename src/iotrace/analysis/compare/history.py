@@ -7,7 +7,7 @@ from typing import Any
 
 from iotrace.analysis.compare.basis import Basis, basis_of
 from iotrace.analysis.compare.check import check
-from iotrace.analysis.compare.results import Standing
+from iotrace.analysis.compare.results import Comparison, Standing
 from iotrace.errors import SessionError
 
 WORSE, UNCLEAR, FASTER, OTHER_WORK = "worse", "not-clear", "faster", "other-work"
@@ -36,14 +36,20 @@ def _standing(report: Any, before: Sequence[Basis]) -> Standing:
         return Standing()
     against = [each.path for each in before]
     try:
-        result = check([report], before, [], _WORSE_BY_PCT)
+        result = check([report], before, [], _WORSE_BY_PCT, before="earlier run")
     except SessionError as error:
         return Standing(kind=OTHER_WORK, text=str(error), against=against)
+    told: dict[str, Any] = {"against": against, "middle": result.baseline or ""}
     if result.worse:
-        return Standing(kind=WORSE, text="; ".join(each.text for each in result.worse), against=against)
+        return Standing(kind=WORSE, text="; ".join(each.text for each in result.worse), **told)
     if result.untold:
-        return Standing(kind=UNCLEAR, text="; ".join(each.text for each in result.untold), against=against)
+        return Standing(kind=UNCLEAR, text="; ".join(each.text for each in result.untold), **told)
     comparison = result.comparison
     if comparison is not None and comparison.verdict == "faster":
-        return Standing(kind=FASTER, text=comparison.text, against=against)
-    return Standing(against=against)
+        return Standing(kind=FASTER, text=_faster(comparison, len(against)), **told)
+    return Standing(**told)
+
+
+def _faster(comparison: Comparison, count: int) -> str:
+    """Say against which of several runs it is faster: the one in the middle, whose steps the text has."""
+    return comparison.text if count == 1 else f"{comparison.text}, against the middle of {count} earlier runs"

@@ -9,18 +9,23 @@ import msgspec
 
 from iotrace.analysis.results import Trust
 
+COMMIT = "commit"  # what differs around the program where it does
 DATA = "data"  # what differs where the second reads other files for the same work
 PROGRAM = "program"  # where it is another file with the same arguments
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
-    """What takes more or less of a step than before, by how much."""
+    """What takes more or less of a step than before, by how much.
+
+    `replaced_by`: the file that the second reads in place of `file`, where it is another one.
+    """
 
     what: str
     by_ms: float
     ci95_ms: list[float] | None
     cause: str | None
     file: str | None
+    replaced_by: str | None = None
 
 
 class StageChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +34,7 @@ class StageChange(msgspec.Struct, frozen=True, kw_only=True):
     `cost_ms` is as it was measured; of CPU times the change is the one at the same speed of the CPUs. Runs
     of one program differ by more than `noise_pct` once in a hundred times. `decoded_bytes` is what decoding
     returned for a sample: a count, with a noise of its own; None of other stages, and where it is unknown.
+    `replaced_by`: the file that the second reads in place of `file`, where it is another one.
     """
 
     what: str
@@ -44,6 +50,7 @@ class StageChange(msgspec.Struct, frozen=True, kw_only=True):
     decoded_bytes: list[float] | None = None
     decoded_change_pct: float | None = None
     decoded_noise_pct: float | None = None
+    replaced_by: str | None = None
 
 
 class PartChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,9 +188,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """How a run compares with those before it; `kind` is empty where nothing is to be said.
 
-    `against` are the sessions that it was compared with: those since the last change.
+    `against` are the sessions that it was compared with: those since the last change; `middle` is the one of
+    them whose parts of a step are told.
     """
 
     kind: str = ""
     text: str = ""
     against: list[str] = []
+    middle: str = ""

@@ -110,14 +110,33 @@ def _decoded_alike(ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | No
 
 def under_old_names(ranks: tuple[Rank, Rank]) -> tuple[Rank, Rank]:
     """Call replaced files by their names before, in the order of both, so that they are compared."""
-    names = replaced(ranks)
-    if names is None or len(names[0]) != len(names[1]):
-        return ranks
-    old = dict(zip(names[1], names[0], strict=True))
+    old = {after: before for before, after in new_names(ranks).items()}
     one, other = ranks
+    if not old:
+        return ranks
     stages = [replace(cost, path=old.get(cost.path or "", cost.path)) for cost in other.stages]
     files = [replace(file, path=old.get(file.path, file.path)) for file in other.data_wait.files]
     return one, replace(other, stages=stages, data_wait=replace(other.data_wait, files=files))
+
+
+def new_names(ranks: tuple[Rank, Rank]) -> dict[str, str]:
+    """Return the replaced files of the first by the ones in their places, in the order of both."""
+    names = replaced(ranks)
+    if names is None or len(names[0]) != len(names[1]):
+        return {}
+    return dict(zip(*names, strict=True))
+
+
+def both_names(before: str, after: str) -> str:
+    """Name two files in one, what they have in common once: ``data/{chunks -> whole}/a.h5``."""
+    parts = before.split("/"), after.split("/")
+    begin = _alike(*parts)
+    rest = parts[0][begin:], parts[1][begin:]
+    end = _alike(rest[0][::-1], rest[1][::-1])
+    if not begin and not end:
+        return f"{before} -> {after}"
+    middle = " -> ".join("/".join(own[: len(own) - end]) or "." for own in rest)
+    return "/".join([*parts[0][:begin], f"{{{middle}}}", *rest[0][len(rest[0]) - end :]])
 
 
 def _bytes_of_sample(costs: Sequence[StageCost]) -> tuple[float, float] | None:

@@ -10,7 +10,7 @@ import msgspec
 from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.compare.results import StageChange
 from iotrace.analysis.host.disturbance import alone, disturbances, grown_between
-from iotrace.units import percent
+from iotrace.units import digits, percent
 
 # Two runs of one program on one quiet machine differ by so much, whatever the steps within each say.
 RUN_TO_RUN_PCT = 2.0
@@ -55,7 +55,8 @@ def judge_step(
         text = _text(verdict, steps, change_pct, alone_pct)
         return StepVerdict(verdict=verdict, text=text, alone_pct=alone_pct)
     if verdict in BANNERS and min(map(abs, alone_pct)) >= RUN_TO_RUN_PCT:
-        text = f"{BANNERS[verdict]} {_at_least(low, high)}: {steps} as measured, beside other programs"
+        bound = f"at least {_factor(low, high)} without the programs beside it"
+        text = f"{BANNERS[verdict]} {_factor(1 + change_pct / 100, 1 + change_pct / 100)}: {steps}; {bound}"
         return StepVerdict(verdict=verdict, text=text, alone_pct=alone_pct)
     measured = _of_interval(ci95_pct, change_pct)
     stage = _speaking(ranks, stages, measured)
@@ -148,10 +149,10 @@ def _because(ranks: tuple[Rank, Rank], kept: Sequence[float]) -> str:
     return f"in {'AB'[side]} {why}: {found.said}"
 
 
-def _at_least(low: float, high: float) -> str:
+def _factor(low: float, high: float) -> str:
     """Say by how much at least, of a ratio of steps that lies on one side of 1."""
     factor = 1 / high if high < 1 else low
-    return f"at least {factor:.1f}x" if factor >= _A_FACTOR else f"at least {percent(factor - 1)}"
+    return f"{digits(factor, 2)}x" if factor >= _A_FACTOR else percent(factor - 1)
 
 
 def _text(verdict: str, steps: str, change_pct: float, interval_pct: Sequence[float]) -> str:

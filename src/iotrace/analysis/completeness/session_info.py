@@ -36,6 +36,7 @@ def _hang(session: Session, hang: Hang) -> HangInfo:
     return HangInfo(
         kind=hang.kind,
         waited_seconds=hang.waited_ns / 1e9,
+        lasted_seconds=None if hang.lasted_ns is None else hang.lasted_ns / 1e9,
         resumed=hang.resumed,
         text=[line.strip() for line in hang.text],
         processes=[
@@ -49,6 +50,7 @@ def _hang(session: Session, hang: Hang) -> HangInfo:
                 call=each.call,
                 file=each.file,
                 collective=each.collective or None,
+                of=each.of,
                 stack=each.stack,
                 stacks=None if each.stacks is None else str(session.path / each.stacks),
             )

@@ -146,3 +146,12 @@ class StepTable(Table[Step]):
         starts, ends, step = starts[order], ends[behind], np.concatenate((number, of))[order]
         held = starts < ends
         return starts[held], ends[held], step[held]
+
+
+def number_of(steps: StepTable, step: Step) -> int:
+    """Return what the timeline calls one of `steps`: the number of its batch, else its place."""
+    return (
+        int(np.searchsorted(steps["start_ns"], step.start_ns))
+        if step.delivery is None
+        else step.delivery.number
+    )

@@ -17,6 +17,7 @@ import numpy as np
 from iotrace.analysis.intervals import Times, distinct, holding, less_inner
 from iotrace.analysis.loop.deliveries import PHASES, Deliveries, LoaderRun
 from iotrace.analysis.loop.loaders import production_ms
+from iotrace.analysis.loop.step_table import number_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
     Model,
@@ -270,7 +271,7 @@ def _evolution(analysis: RankAnalysis) -> list[SpeedPoint]:
         if length_ns:
             points.append(
                 SpeedPoint(
-                    first_step=first,
+                    first_step=number_of(analysis.loop.steps, steps[0]),
                     steps=len(steps),
                     at_seconds=(steps[0].start_ns - begin_ns) / 1e9,
                     steps_per_second=1e9 * len(steps) / length_ns,

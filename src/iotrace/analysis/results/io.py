@@ -30,12 +30,12 @@ class ReadPattern(ReportPart, frozen=True, kw_only=True):
         figure("1 - `sequential_fraction`, of several files over all of their reads", null="no read has one before", said="random", absent="-"),
     ] = None
     reread_fraction: Annotated[
-        float | None, figure("as in `io.files[]`, of several files over all of their bytes", null="no range known", said="again", absent="-")
+        float | None, figure("as in `io.files[]`, of several files over all of their bytes", null="no range known", said="reread", absent="-")
     ] = None
     metadata_calls: Annotated[int, figure("calls that neither read nor write: open, close, stat, seek, mmap and so on")]
     metadata_calls_per_sample: Annotated[
         float | None,
-        figure("the same / samples that the rank's loaders delivered, of all phases", null="a loader does not tell its samples", said="meta"),
+        figure("the same / samples that the rank's loaders delivered, of all phases", null="a loader does not tell its samples", said="metadata"),
     ] = None
 
 
@@ -125,7 +125,7 @@ class ChunkedArray(ReportPart, frozen=True, kw_only=True):
 class RowGroups(ReportPart, frozen=True, kw_only=True):
     """What was read of a Parquet file by row groups, each decoded whole; or whole, in `readers` processes."""
 
-    path: Annotated[str, figure("the file", said="of")]
+    path: Annotated[str, figure("the file", said="file")]
     rows: Annotated[int, figure("its rows")]
     groups: Annotated[int, figure("its row groups")]
     group_rows: Annotated[int, figure("of the largest row group that was read", "rows", said="rows")]

@@ -342,7 +342,7 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
             said="what",
         ),
     ]
-    paths: Annotated[list[str], figure("the files or directories that make up 90 % of the time, costliest first", said="of", place=1)]
+    paths: Annotated[list[str], figure("the files or directories that make up 90 % of the time, costliest first", said="which", place=1)]
     files: Annotated[int, figure("how many there are", said="files")]
     read_fraction: Annotated[float | None, figure("of `reading` and `decoding`, what a sample reads of a file, on average", null="another kind")] = None
     entries: Annotated[
@@ -350,7 +350,7 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
     ] = None
     samples_fraction: Annotated[float, figure("samples that do it")]
     ms_per_sample: Annotated[float, figure("time of a sample with these files", said="ms", place=-3)]
-    of_ms_per_sample: Annotated[float, figure("time of a sample", said="of ms", place=-2)]
+    of_ms_per_sample: Annotated[float, figure("time of a sample", said="sample ms", place=-2)]
     wait_ms: Annotated[float, figure("the data wait charged to it, per step", "ms", said="wait", place=-1)]
     gain_ms: Annotated[float | None, figure("what a step loses without it, by replay", "ms per step", null="the loader is no DataLoader in order")] = None
     most_ms: Annotated[float | None, figure("the same at most, where what is left gets quicker", "ms per step", null="it is not known")] = None
@@ -429,6 +429,7 @@ class HungProcess(ReportPart, frozen=True, kw_only=True):
     call: Annotated[str | None, figure("the system call", null="the kernel did not say; the call has no file")] = None
     file: Annotated[str | None, figure("the file of that call", null="the kernel did not say; the call has no file")] = None
     collective: Annotated[str | None, figure("what a rank was in with the others", null="nothing of that kind, or no stack")] = None
+    of: Annotated[int | None, figure("the pid of the loop's training process", null="of older sessions")] = None
     stack: Annotated[list[str] | None, figure("its main thread's Python frames, the innermost first", null="it was not asked, or did not answer")] = None
     stacks: Annotated[str | None, figure("the file that has those of all threads", null="it was not asked, or did not answer")] = None
 
@@ -438,6 +439,9 @@ class HangInfo(ReportPart, frozen=True, kw_only=True):
 
     kind: Annotated[str, figure("`hung`, `computing` or `waiting`")]
     waited_seconds: Annotated[float, figure("since the last batch, when it was told")]
+    lasted_seconds: Annotated[
+        float | None, figure("from the last batch until batches came again, or the run ended, or until now", null="nobody knows when the run ended")
+    ] = None
     resumed: Annotated[bool, figure("a batch came after that")]
     text: Annotated[list[str], figure("the sentences: who waits for whom, and which rank differs")]
     processes: list[HungProcess]

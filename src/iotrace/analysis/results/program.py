@@ -27,7 +27,7 @@ class PhaseSpeed(ReportPart, frozen=True, kw_only=True):
     wait_ms: Annotated[float | None, figure("the mean raw wait for a batch, without the first of a pass", said="wait ms", place=5)] = None
     production_per_second: Annotated[
         float | None,
-        figure("workers (at least one) / the mean time to make a batch", null="loaders share it, or of other libraries", said="loader makes/s", place=6),
+        figure("workers (at least one) / the mean time to make a batch", null="loaders share it, or of other libraries", said="loader batches/s", place=6),
     ] = None
 
 
@@ -36,7 +36,7 @@ class SpeedPoint(ReportPart, frozen=True, kw_only=True):
 
     first_step: Annotated[int, figure("number of its first step", said="from step")]
     steps: Annotated[int, figure("how many measured steps", said="steps")]
-    at_seconds: Annotated[float, figure("since the loop's first step", said="at s")]
+    at_seconds: Annotated[float, figure("since the loop's first step", said="after s")]
     steps_per_second: Annotated[float, figure("their speed", said="steps/s")]
     wait_fraction: Annotated[float, figure("the raw wait's share", said="data wait")]
 
@@ -221,10 +221,12 @@ class Startup(ReportPart, frozen=True, kw_only=True):
 START_UP, FIRST_START, TRAINING, WAITS, FIRST_BATCHES, ITERATORS = _OF_TRAINING = (
     *("start-up", "first start", "training", "waits", "first batches", "iterators"),
 )
-VALIDATION, VALIDATION_ITERATORS, CHECKPOINTS, WRITING, END = _BESIDE = (*("validation", "validation iterators", "checkpoints", "writing", "end"),)
+VALIDATION, VALIDATION_ITERATORS, CHECKPOINTS, WRITING, HANGING, END = _BESIDE = (
+    *("validation", "validation iterators", "checkpoints", "writing", "hung", "end"),
+)
 PARTS = (*_OF_TRAINING, *_BESIDE)
 _WORTH_PERCENT = 5.0
-BEFORE_AND_AFTER = (START_UP, FIRST_START, END)
+BEFORE_AND_AFTER = (START_UP, FIRST_START, HANGING, END)
 ACCOUNT_NAMES = {  # as sentences call the parts; others by their own names
     FIRST_START: "workers' first start",
     WAITS: "waits for batches",

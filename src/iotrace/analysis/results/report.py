@@ -147,7 +147,7 @@ class Verdict(ReportPart, frozen=True, kw_only=True):
     @property
     def said(self) -> str:
         """Return what `text` says behind its banner."""
-        return self.text.removeprefix(self.banner).lstrip()
+        return self.text.removeprefix(self.banner).lstrip(" ,")
 
 
 Evidence = dict[str, float | str | list[int]]

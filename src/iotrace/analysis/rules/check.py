@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from iotrace.analysis.compare.results import Comparison, Condition
+from iotrace.analysis.compare.results import DATA, Comparison, Condition
 from iotrace.analysis.rules.facts.check import CheckFacts
 from iotrace.analysis.rules.model import UNKNOWN, WARNING, Finding, rule
-from iotrace.units import digits, size
+from iotrace.units import digits, grown, size
 
 _STAGE: dict[str, Any] = {
     "stage": "read",
@@ -109,8 +109,9 @@ def decodes_more(facts: CheckFacts) -> Iterator[Finding]:
     change = facts.decodes
     if change is not None:
         before, after = (size(size_bytes) for size_bytes in change.decoded_bytes or (0.0, 0.0))
-        grown = f"{change.decoded_change_pct or 0.0:+.1f} % of bytes"
-        yield Finding(text=f"{change.what}: {grown}, counted: {before} -> {after} decoded a sample")
+        by_pct = change.decoded_change_pct or 0.0
+        more = f"{grown(by_pct)} {'the' if by_pct >= 100 else 'of'} bytes"
+        yield Finding(text=f"{change.what}: {more}, counted: {before} -> {after} decoded a sample")
 
 
 @rule(
@@ -151,7 +152,7 @@ def step_slower(facts: CheckFacts) -> Iterator[Finding]:
     if step is None or step.ci95_pct is None:
         return
     several = facts.baselines + facts.sessions > 2
-    percents = f"{facts.step_pct:+.1f} %" if several else _percents(facts.step_pct, step.ci95_pct)
+    percents = _against(facts, step) if several else _percents(facts.step_pct, step.ci95_pct)
     alone_pct = step.alone_pct or step.ci95_pct
     why = facts.storage or (facts.others if alone_pct[0] < facts.worse_by_pct else None)
     if facts.step_pct < facts.noise_pct:
@@ -171,7 +172,7 @@ def step_slower(facts: CheckFacts) -> Iterator[Finding]:
 def baseline_held_up(facts: CheckFacts) -> Iterator[Finding]:
     """Other programs held the baseline up, which hides what got slower since."""
     if facts.held_up:
-        yield _judged("the step", f"in the baseline {facts.held_up}")
+        yield _judged("the step", f"in the {facts.before} {facts.held_up}")
 
 
 @rule(
@@ -221,10 +222,34 @@ def figure_text(item: Condition) -> str:
 def _because(comparison: Comparison) -> str:
     """Name what made the step longer: the part that grew most, and the settings that differ."""
     grew = next((change for change in comparison.changed if change.by_ms > 0), None)
-    reasons = [f"{grew.what} +{grew.by_ms:.1f} ms"] if grew is not None else []
-    reasons += [f"{item.what} {item.values[0]} -> {item.values[1]}" for item in comparison.settings]
+    reasons = [
+        f"reads {item.values[1]} in place of {item.values[0]}"
+        for item in comparison.settings
+        if item.what == DATA
+    ]
+    reasons += [f"{grew.what} +{grew.by_ms:.1f} ms"] if grew is not None else []
+    reasons += [
+        f"{item.what} {item.values[0]} -> {item.values[1]}"
+        for item in comparison.settings
+        if item.what != DATA
+    ]
     return f": {', '.join(reasons)}" if reasons else ""
 
 
+def _against(facts: CheckFacts, step: Comparison) -> str:
+    """Say by how much the step grew over all runs, and against what."""
+    after_ms = step.step_ms[1]
+    before_ms = after_ms / (1 + facts.step_pct / 100)
+    means = [
+        name if count == 1 else f"the mean of {count} {name}s"
+        for count, name in ((facts.sessions, "session"), (facts.baselines, facts.before))
+    ]
+    against = f"against {'one ' if facts.baselines == 1 else ''}{means[1]}"
+    if facts.sessions > 1:
+        return f"{grown(facts.step_pct)}, {means[0]} {against}"
+    return f"{grown(facts.step_pct)}, {against}, {before_ms:.1f} -> {after_ms:.1f} ms"
+
+
 def _percents(change_pct: float, ci95_pct: Sequence[float]) -> str:
-    return f"{change_pct:+.1f} % (95 %: {ci95_pct[0]:+.1f} to {ci95_pct[1]:+.1f})"
+    low, high = (grown(each, change_pct) for each in ci95_pct)
+    return f"{grown(change_pct)} (95 %: {low} to {high})"

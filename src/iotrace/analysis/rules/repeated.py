@@ -93,7 +93,7 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
     names = _named(work)
     does = {
         LISTING: f"listing {names}",
-        READING_AGAIN: f"reading all of {names} again",
+        READING_AGAIN: f"reading the whole of {names} again",
         DECODING: f"{'scanning' if _is_database(work) else 'decoding'} {_share(work)} {names} again",
         OPENING: f"opening {names} again, before it reads data",
         ASKING: f"asking for files in {names} that it does not open",
@@ -101,7 +101,8 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
     if work.entries:
         does += f" ({work.entries} entries{' each' if work.files > 1 else ''})"
     rare = "" if work.samples_fraction >= 0.9 else f", in {percent(work.samples_fraction)} of the samples"
-    return f"{who} spends {work.ms_per_sample:.1f} of {work.of_ms_per_sample:.1f} ms a sample on {does}{rare}"
+    of = f"{work.ms_per_sample:.1f} of the {work.of_ms_per_sample:.1f} ms of a sample"
+    return f"{who} spends {of} {does}{rare}"
 
 
 def _is_database(work: RepeatedWork) -> bool:
@@ -111,7 +112,7 @@ def _is_database(work: RepeatedWork) -> bool:
 def _share(work: RepeatedWork) -> str:
     """What a sample reads of a file."""
     read = 1.0 if work.read_fraction is None else work.read_fraction
-    return "all of" if read >= 0.9 else f"{percent(read)} of"
+    return "the whole of" if read >= 0.9 else f"{percent(read)} of"
 
 
 def _named(work: RepeatedWork) -> str:
@@ -123,7 +124,7 @@ def _named(work: RepeatedWork) -> str:
     what = counted(work.files, "directory" if end else "file", "directories" if end else "files")
     if not within:
         return what
-    return f"{what} in {within}/" if end else f"a file in {within}/ ({what})"
+    return f"{what} in {within}/" if end else f"one of {work.files} files in {within}/"
 
 
 def _is_mixed(paths: list[str]) -> bool:
@@ -167,9 +168,10 @@ def _decode_once(work: RepeatedWork) -> tuple[str, str]:
         )
     if work.paths[0].endswith(_PACKED):
         return f"unpack {what} once, ahead of training", f"unpack {what} once, ahead of training"
+    it = "it" if len(work.paths) == 1 else "them"
     return (
-        f"decode {what} once and keep it",
-        f"decode {what} once, ahead of training, and keep what is used of it",
+        f"decode {what} once and keep {it}",
+        f"decode {what} once, ahead of training, and keep what is used of {it}",
     )
 
 

@@ -7,10 +7,22 @@ from signal import Signals
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import BAD, CAUTION, OK, Failure, HangInfo, RankReport, SessionInfo, Trust
+from iotrace.analysis.results import (
+    BAD,
+    CAUTION,
+    OK,
+    Failure,
+    HangInfo,
+    HungProcess,
+    RankReport,
+    SessionInfo,
+    Trust,
+)
+from iotrace.session.hangs import HUNG, WAITS_FOR_WORK, WAITS_FOR_WORKERS, span
 
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
 INTERRUPTED = "INTERRUPTED"
+HUNG_BANNER = "HUNG"
 _BY_KEY = 130
 _LONGEST = 160  # of a message; all of it stands in `session.failures`
 _UNCAUGHT = 1  # what Python leaves with when nothing caught an exception
@@ -43,7 +55,9 @@ def _raised_by_loop(session: SessionInfo, first: Failure) -> Failure:
 
 
 def banner_of(session: SessionInfo) -> str:
-    """Name the kind of failure: a key or SIGINT, another signal, anything else."""
+    """Name the kind of failure: a hang before it, a key or SIGINT, another signal, anything else."""
+    if hung_until_end(session) is not None:
+        return HUNG_BANNER
     cause = cause_of(session)
     if session.signal == "SIGINT" or session.exit_code == _BY_KEY:
         return INTERRUPTED
@@ -53,7 +67,17 @@ def banner_of(session: SessionInfo) -> str:
 
 
 def what_failed(session: SessionInfo, ranks: Sequence[RankReport]) -> str:
-    """Say how the command ended, after how many steps, and in which process that began."""
+    """Say how the command ended, after how many steps, and in which process that began.
+
+    Of a run that hung until then: who was in what.
+    """
+    hang = hung_until_end(session)
+    if hang is not None:
+        return f"then ended: {stuck_text(hang)}"
+    return _how_ended(session, ranks)
+
+
+def _how_ended(session: SessionInfo, ranks: Sequence[RankReport]) -> str:
     cause = cause_of(session)
     ended = f"exit code {session.exit_code}"
     if session.signal is not None:
@@ -72,13 +96,21 @@ def what_failed(session: SessionInfo, ranks: Sequence[RankReport]) -> str:
     return f"{ended}{when}: {_name(cause)}{where}"
 
 
-def why_failed(session: SessionInfo) -> str:
-    """Say what the exception was about, or what is known of the signal."""
+def why_failed(session: SessionInfo, ranks: Sequence[RankReport]) -> str:
+    """Say what the exception was about, or what is known of the signal; of a hang how long it lasted."""
+    hang = hung_until_end(session)
+    if hang is not None:
+        return f"no batch for {lasted_text(hang)}; then {_how_ended(session, ranks)}: {_why_ended(session)}"
+    return _why_ended(session)
+
+
+def _why_ended(session: SessionInfo) -> str:
     cause = cause_of(session)
     by_signal = session.signal or (cause.type if cause is not None and cause.type.startswith("SIG") else None)
     if by_signal is not None:
         why, hang = _why_signal(by_signal, session.oom_kills), last_hang(session)
-        return f"before it no batch came for {hang.waited_seconds:.0f} s or more; {why}" if hang else why
+        told = hang is not None and hung_until_end(session) is None
+        return f"before it no batch came for {lasted_text(hang)}; {why}" if hang and told else why
     if cause is None:
         thread = next((each for each in session.failures if each.thread is not None), None)
         if thread is not None:
@@ -102,6 +134,42 @@ def why_failed(session: SessionInfo) -> str:
 def last_hang(session: SessionInfo) -> HangInfo | None:
     """Return the hang that the run was in at its end, or is in; None where it went on, or did not hang."""
     return next((each for each in reversed(session.hangs) if not each.resumed), None)
+
+
+def hung_until_end(session: SessionInfo) -> HangInfo | None:
+    """Return the hang in which a run was until it ended; None where it did not hang, went on, or goes on."""
+    hang = last_hang(session)
+    return hang if hang is not None and hang.kind == HUNG and session.exit_code else None
+
+
+def lasted_text(hang: HangInfo) -> str:
+    """Say how long no batch came, as far as it is known."""
+    if hang.lasted_seconds is None:
+        return f"{hang.waited_seconds:.0f} s or more"
+    return span(round(1e9 * hang.lasted_seconds))
+
+
+def stuck_process(hang: HangInfo) -> tuple[HungProcess | None, int | None]:
+    """Return who does not only wait for others, and its rank, None where the job has one."""
+    waits = (WAITS_FOR_WORK, WAITS_FOR_WORKERS)
+    order = sorted(hang.processes, key=lambda each: each.text in waits or each.collective is not None)
+    if not order:
+        return None, None
+    first = order[0]
+    same = (each for each in hang.processes if each.rank is not None and each.host == first.host)
+    return first, next((each.rank for each in same if each.pid in (first.pid, first.of)), None)
+
+
+def stuck_text(hang: HangInfo) -> str:
+    """Say who is stuck in what, without the frame that ends the sentence of a process."""
+    first, rank = stuck_process(hang)
+    if first is None:
+        return f"no batch for {lasted_text(hang)}"
+    text = first.text
+    for frame in first.stack or ():
+        text = text.replace(f", {frame[:1].lower()}{frame[1:]}", "", 1)
+    whose = "" if rank is None or first.rank is not None else f"rank {rank}'s "
+    return f"{whose}{first.role} {text}"
 
 
 def _of_code(session: SessionInfo) -> str:

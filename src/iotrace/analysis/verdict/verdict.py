@@ -140,15 +140,22 @@ def _as_first_fix(found: Finding, own: Sequence[Recommendation]) -> Finding:
 def _failed(session: SessionInfo, ranks: Sequence[RankReport], until: Verdict, found: Finding) -> Verdict:
     """Say that the run failed; what it would have said otherwise held until then."""
     cause, banner = failed.cause_of(session), failed.banner_of(session)
+    file, rank = (None, None) if cause is None else (cause.file, cause.rank)
+    text = f"{banner} {failed.what_failed(session, ranks)}"
+    hang = failed.hung_until_end(session)
+    if hang is not None:
+        stuck, rank = failed.stuck_process(hang)
+        file = None if stuck is None else stuck.file
+        text = f"{banner}, {failed.what_failed(session, ranks)}"
     return replace(
         until,
-        text=f"{banner} {failed.what_failed(session, ranks)}",
+        text=text,
         banner=banner,
         kind="failed",
-        why=failed.why_failed(session),
-        file=None if cause is None else cause.file,
+        why=failed.why_failed(session, ranks),
+        file=file,
         cause=None,
-        rank=None if cause is None else cause.rank,
+        rank=rank,
         until=_until(found),
         # A fix of the wait mends no failure; who interrupts a run may have seen enough of it.
         fixes=until.fixes if banner == failed.INTERRUPTED else [],
@@ -246,10 +253,9 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
             own.insert(0, most.said)
         own_first, *others_too = filter(None, [*own, ready_text(rank)])
         if 100 * fraction >= KEPT_UP_PERCENT and (ready or 0.0) >= 1 and not device_waits(wait):
-            waited = f"{percent(fraction)} of {each_step(rank)} ({wait.raw_ms or 0.0:.1f} ms) to take them"
-            text = (
-                f"{whose}batches lie ready; the loop waits {waited}{', perhaps for a CPU' if others else ''}"
-            )
+            waited = f"{percent(fraction)} of {each_step(rank)} ({wait.raw_ms or 0.0:.1f} ms)"
+            why = ", perhaps because no CPU is free" if others else ""
+            text = f"{whose}batches are ready, but taking them costs {waited}{why}"
         text += _beside_steps(rank)
         beside = "; ".join(others_too) or None
         return reads or Finding(kind="not-input-bound", text=text, why=own_first, beside=beside, rank=rank)

@@ -5,8 +5,11 @@ Definitions: docs/definitions.md, "account".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from iotrace.analysis.completeness.hung import hangs_of_rank
 from iotrace.analysis.intervals import Intervals, intersect, length, subtract, union
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.iterations import ended_ns, evaluations_of, iterations_of, under_way
@@ -17,6 +20,7 @@ from iotrace.analysis.results import (
     END,
     FIRST_BATCHES,
     FIRST_START,
+    HANGING,
     ITERATORS,
     PARTS,
     START_UP,
@@ -32,14 +36,15 @@ from iotrace.analysis.results import (
 from iotrace.analysis.startup.imports import imported_ns
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
+from iotrace.session.hangs import Hang
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Pickled, Spawned
 
 _SYNCS = frozenset({"fsync", "fdatasync"})
 
 
-def account_of(analysis: RankAnalysis) -> Account | None:
-    """Account for a rank's run; None where no step of a loop was seen."""
+def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | None:
+    """Account for a rank's run, with the `hangs` of its session; None where no step of a loop was seen."""
     thread = analysis.loop.thread
     if not len(analysis.loop.steps) or thread is None:
         return None
@@ -70,7 +75,9 @@ def account_of(analysis: RankAnalysis) -> Account | None:
     found[START_UP] = loop_ns - begun_ns - before_ns
     later_ns = found[FIRST_START]  # of loaders that the loop asks later
     found[FIRST_START] += before_ns
-    found[END] = ended_ns - over_ns
+    hung = union(*np.array([each[2:] for each in hangs_of_rank(analysis, hangs)], np.int64).reshape(-1, 2).T)
+    found[HANGING] = length(intersect(hung, _one(over_ns, ended_ns)))
+    found[END] = ended_ns - over_ns - found[HANGING]
     unknown = set() if analysis.session.posix_on else {CHECKPOINTS, WRITING}
     if analysis.loop.unknown_why:
         unknown.add(WAITS)

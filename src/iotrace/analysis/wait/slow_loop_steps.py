@@ -13,7 +13,7 @@ import numpy.typing as npt
 from iotrace.analysis.device.gaps import break_down
 from iotrace.analysis.host.others import QUIET, shares_by_second
 from iotrace.analysis.intervals import Intervals, Times, union
-from iotrace.analysis.loop.step_table import StepTable
+from iotrace.analysis.loop.step_table import StepTable, number_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
 from iotrace.analysis.wait.checkpoints import Writing, writing_of
@@ -100,7 +100,6 @@ def _row(
     parts = {name: float(own[at]) / 1e6 for name, own in over.items() if own[at] > 0}
     parts = dict(sorted(parts.items(), key=lambda pair: -pair[1]))
     opened = step.delivery
-    position = int(np.searchsorted(analysis.loop.steps["start_ns"], step.start_ns))
     file = size = speed = None
     largest = next(iter(parts), None)
     if largest == "checkpoint" and writing is not None:
@@ -108,7 +107,7 @@ def _row(
     elif largest in ("read", "decode"):
         file = _file(analysis, kept, number)
     return SlowLoopStep(
-        step=position if opened is None else opened.number,
+        step=number_of(analysis.loop.steps, step),
         epoch=None if opened is None else opened.epoch,
         batch=None if opened is None else opened.index,
         start_s=(step.start_ns - analysis.session.manifest.started_ns) / 1e9,

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -20,6 +21,7 @@ from markupsafe import Markup, escape
 from iotrace.errors import writing
 from iotrace.report.blocks import Head, beside
 from iotrace.report.printing import visible
+from iotrace.session.hangs import is_foreign
 from iotrace.units import fixed, length, milliseconds, percent, signed, size
 from iotrace.version import __version__
 
@@ -71,6 +73,11 @@ PATTERNS = {
 }
 
 
+def frames(stack: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return the lines of a stack, each with whether it is the program's own."""
+    return [(line, not is_foreign(line)) for line in stack]
+
+
 def render(template: str, document: Any, banner: Head, **shown: Any) -> str:
     """Fill `template`; `document` is what the page keeps as JSON, its lists of records as columns.
 
@@ -84,6 +91,7 @@ def render(template: str, document: Any, banner: Head, **shown: Any) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(
+        frames=frames,
         ms=lambda value: unbroken(milliseconds(value)),
         length_of=lambda value: unbroken(length(value)),
         pct=lambda value: unbroken(percent(value)),

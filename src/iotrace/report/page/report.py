@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import RankReport, Report
 from iotrace.analysis.results.top import RankColumns
+from iotrace.analysis.verdict.failed import last_hang
 from iotrace.report import tables
 from iotrace.report.blocks import Line, Table, grid_of, known
 from iotrace.report.page import charts, sections
@@ -35,6 +36,7 @@ _OF_RANK = {
     "io": sections.io_section,
 }
 _SECTIONS = (
+    ("hang", "The hang"),
     ("failures", "What failed"),
     ("ranks", "Ranks"),
     ("strip", "Steps"),
@@ -63,7 +65,9 @@ def report_page(report: Report, columns: RankColumns | None = None, timeline: st
     rank = sections.main_rank(report, columns)
     steps = columns.steps if columns is not None else None
     window = columns.window if columns is not None else None
+    hang = last_hang(report.session)
     shown: dict[str, Any] = {
+        "hang": hang if hang is not None and any(each.stack for each in hang.processes) else None,
         "failures": report.session.failures,
         "failed": [who_failed(each, len(report.ranks) > 1) for each in report.session.failures],
         "strip": charts.step_strip(steps) if steps is not None and steps.steps > 1 else None,
@@ -93,7 +97,7 @@ def report_page(report: Report, columns: RankColumns | None = None, timeline: st
         "report.html",
         {"report": report, "columns": columns},
         title=f"{report.verdict.banner} · {report.session.path}",
-        banner=head_of(report, "the charts below show more"),
+        banner=head_of(report, "the charts below show more", stacks_shown=True),
         facts=fact_rows(rank) if rank is not None else [],
         following=[*(opened(report) if report.session.argv else []), *following(report, verbose=True)],
         rank=rank,

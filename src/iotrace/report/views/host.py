@@ -33,7 +33,7 @@ _SHOWN = {"bytes": ("MiB", 2**-20), "0 to 1": ("%", 100.0), "bytes/s": ("MB/s", 
 class _Amplified(Amplification, frozen=True, kw_only=True):
     """A group with what was fetched and decoded of it."""
 
-    path: Annotated[str, figure("the group", said="of", place=1)]
+    path: Annotated[str, figure("the group", said="file or directory", place=1)]
 
 
 class _Few(FewFiles, frozen=True, kw_only=True):
@@ -45,8 +45,12 @@ class _Few(FewFiles, frozen=True, kw_only=True):
 class _Row(ReadPattern, frozen=True, kw_only=True):
     """A file, group or mount, with the pattern of its reads."""
 
-    path: Annotated[str, figure("what was read", said="of")]
+    path: Annotated[str, figure("what was read", said="file or mount")]
     plain_bytes_per_s: float | None = None
+
+
+def _short(value: float) -> str:
+    return "< 0.001" if 0 < value < 0.001 else three_digits(value)
 
 
 def _mib(value: float) -> str:
@@ -55,10 +59,10 @@ def _mib(value: float) -> str:
 
 def storage(report: Report) -> list[Table]:
     """Show how reads went by mount and by file, then the bytes that came from the device."""
-    quantiles = dict.fromkeys(("p50_ms", "p95_ms", "p99_ms"), three_digits)
+    quantiles = dict.fromkeys(("p50_ms", "p95_ms", "p99_ms"), _short)
     fields = columns(_Row, bytes_per_s=_mib, metadata_calls_per_sample=one_decimal, **quantiles)
     key = (
-        "small: below 64 KiB · again: of bytes · meta: metadata calls a sample",
+        "small: reads below 64 KiB · reread: of bytes · metadata: calls a sample (open, stat, seek, ...)",
         "MiB/s: while a read ran · slow or fast says nothing of the page cache",
     )
 
@@ -69,7 +73,7 @@ def storage(report: Report) -> list[Table]:
                 _row(f"{mount.point} ({mount.type})", mount.pattern, mount.plain_bytes_per_s)
                 for mount in (rank.io and rank.io.mounts) or []
             ],
-            fields=[*fields[:5], Field("plain_bytes_per_s", "plain", _mib), *fields[5:]],
+            fields=[*fields[:5], Field("plain_bytes_per_s", "plain MiB/s", _mib), *fields[5:]],
             unknown=_NO_CALLS if rank.io is None else _NO_MOUNTS if rank.io.mounts is None else "no data",
         )
 
@@ -122,7 +126,7 @@ def storage(report: Report) -> list[Table]:
             title="What samples do again and again",
             rows=rank.repeated,
             fields=columns(RepeatedWork, paths=", ".join),
-            notes=("ms: of a sample, until it turns to another file · wait: ms a step",),
+            notes=("ms: until a sample turns to another file · sample ms: all of it · wait: ms a step",),
         )
 
     return [

@@ -18,11 +18,16 @@ from stat import S_ISREG
 from iotrace.launch.telemetry.hangs.blocked import OF_A_FILE, POLLS, WRITES, About
 from iotrace.session import names
 from iotrace.session.append_file import append_line
-from iotrace.session.hangs import banner, differing
+from iotrace.session.hangs import (
+    LIBRARIES,
+    WAITS_FOR_WORK,
+    WAITS_FOR_WORKERS,
+    banner,
+    differing,
+    how_long,
+)
 
 _STATES = {"T": "stopped", "t": "traced by a debugger", "D": "blocked in the kernel", "Z": "ended"}
-_LIBRARIES = ("/torch/", "/multiprocessing/", "/threading.py", "/queue.py", "/iotrace/", "/selectors.py")
-_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", *_LIBRARIES)
 _COLLECTIVES = ("/torch/distributed/distributed_c10d.py", "/torch/nn/parallel/distributed.py")
 _ASIDE = ("wrapper", "_wait")
 _WITHIN = (
@@ -38,7 +43,7 @@ def sentence(about: About, now_ns: int = 0) -> str:
     if state == "stopped":
         return f"is stopped: kill -CONT {about['pid']} lets it go on"
     if waits_for_others(about):
-        return "waits for work" if str(about["role"]).startswith("worker") else "waits for its workers"
+        return WAITS_FOR_WORK if str(about["role"]).startswith("worker") else WAITS_FOR_WORKERS
     stack = about.get("stack") or []
     where = _frame(stack)
     doing, aside = _doing(about, stack, now_ns), _aside(about, now_ns)
@@ -46,8 +51,7 @@ def sentence(about: About, now_ns: int = 0) -> str:
 
 
 def _how_long(call: About, now_ns: int) -> str:
-    since_ns = call.get("call_since_ns")
-    return f" for {(now_ns - since_ns) / 1e9:.0f} s" if since_ns and now_ns > since_ns else ""
+    return how_long(call.get("call_since_ns"), now_ns)
 
 
 def _aside(about: About, now_ns: int) -> str:
@@ -67,11 +71,6 @@ def sentence_of_busy(about: About, frames: list[str], on_device: bool) -> str:
         return f"waits for other ranks in {named}, on a CPU, {_frame(frames)}"
     device = " or waits for its device" if on_device else ""
     return f"computes{device}, {_frame(frames)}"
-
-
-def is_foreign(line: str) -> bool:
-    """Say whether a frame is not the program's own."""
-    return any(part in line for part in _INSTALLED)
 
 
 def _doing(about: About, stack: list[str], now_ns: int) -> str:
@@ -94,7 +93,7 @@ def _doing(about: About, stack: list[str], now_ns: int) -> str:
     if call in ("flock", "fcntl") and file is not None:
         return f"waits for the lock of {file}"
     if about["wchan"] == "wait_for_partner" and call not in OF_A_FILE:
-        return f"opens {f'{file}{lasts}, ' if file else ''}a FIFO that no other process opens"
+        return f"is stuck opening {file or 'a file'}{lasts} (a named pipe that no other process opens)"
     if call is not None:
         on = f" on {about['file_system']}" if about.get("file_system") else ""
         return f"is in {call} of {file}{on}{lasts}" if file is not None else f"is in {call}{lasts}"
@@ -125,7 +124,7 @@ def collective_of(about: About) -> str:
         name = function_of(line)
         if any(file in line for file in _COLLECTIVES) and name not in _ASIDE:
             return name
-        if not any(part in line for part in _LIBRARIES):
+        if not any(part in line for part in LIBRARIES):
             break
     ranked = str(about["role"]).startswith("rank")
     return "backward" if ranked and stack and function_of(stack[0]) == "_engine_run_backward" else ""
@@ -136,7 +135,7 @@ def _is_in(stack: list[str], files: tuple[str, ...], function: str) -> bool:
     for line in stack:
         if any(file in line for file in files) and function_of(line) == function:
             return True
-        if not any(part in line for part in _LIBRARIES):
+        if not any(part in line for part in LIBRARIES):
             return False
     return False
 
@@ -148,9 +147,7 @@ def function_of(line: str) -> str:
 
 def _frame(stack: list[str]) -> str:
     """Return the innermost frame of the program's own, in the words of faulthandler."""
-    own = [
-        line for line in stack if line.startswith("File ") and not any(part in line for part in _LIBRARIES)
-    ]
+    own = [line for line in stack if line.startswith("File ") and not any(part in line for part in LIBRARIES)]
     chosen = own or stack
     return chosen[0][:1].lower() + chosen[0][1:] if chosen else ""
 

@@ -21,7 +21,6 @@ from iotrace.launch.telemetry.hangs.telling import (
     collective_of,
     find,
     function_of,
-    is_foreign,
     record_of,
     sentence,
     sentence_of_busy,
@@ -29,6 +28,7 @@ from iotrace.launch.telemetry.hangs.telling import (
 )
 from iotrace.launch.telemetry.tree import Tree
 from iotrace.session import names
+from iotrace.session.hangs import is_foreign
 
 LEAST_NS = 60_000_000_000  # without a batch
 DUMPS = 3  # alike, one behind the other
