@@ -99,7 +99,7 @@ _BY_TEXT = {  # what looks at such a text all the same, and why it may
     "report/page/results.py: head.text.removeprefix(label)": "cuts the label off that stands before it",
     "report/screen.py: reason.partition(': ')": "puts what is said of one rank together",
     "report/sweep.py: found.text.removeprefix(label)": "cuts the label off that stands before it",
-    "session/hangs.py: each.text.startswith('waits for work')": "a session's record holds the sentence alone",
+    "session/hangs.py: each.text.startswith(WAITS_FOR_WORK)": "a session's record holds the sentence alone",
     "sweeps/apply.py: 'HfArgumentParser' in source.text": "it is the user's program",
 }
 _LOOKS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "find", "index", "count"}

@@ -171,7 +171,7 @@ def hangs_of(
     return joined(hangs_told(session, until_ns), hosts or {})
 
 
-def over_ns(launches: Sequence[Launch]) -> int | None:
+def over_ns(launches: list[Launch]) -> int | None:
     """Return until when a hang can have lasted: now, of a run that goes on; the end of the run; else None."""
     if joint_state(launches) == RUNNING:
         return time.time_ns()
