@@ -104,9 +104,12 @@ def _by_cost(analysis: RankAnalysis, source: LoaderRun, io: Io | None) -> ReadBy
     by_all = readers >= workers
     own = (by_all & (times <= _ONCE * readers))[of_reading]
     share = float(spent_ns[own].sum() / spent_ns.sum())
-    found = ReadByEach(len(distinct(costs.file[own])), workers, share)
+    files = distinct(costs.file[own])
+    found = ReadByEach(len(files), workers, share)
     if not source.description.iterable:
         return found
+    if not _until_late(analysis, source, {costs.names.paths[number] for number in files.tolist()}):
+        found = ReadByEach(0, workers, 0.0)
     spent = np.bincount(costs.file, spent_ns)
     dearest = int(spent.argmax())
     shared = by_all[of_reading][costs.file == dearest].all()
@@ -114,7 +117,7 @@ def _by_cost(analysis: RankAnalysis, source: LoaderRun, io: Io | None) -> ReadBy
     epochs = len(distinct(epoch))
     read = next((each for each in io.files if each.path == path), None) if io else None
     whole_bytes = None if read is None else _streamed_bytes(read, workers * epochs)
-    if whole_bytes is None:
+    if whole_bytes is None or not _until_late(analysis, source, {path}):
         return found
     share = float(spent[dearest] / spent_ns.sum())
     return ReadByEach(1, workers, share, path, whole_bytes)
