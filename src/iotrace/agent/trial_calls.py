@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from stat import S_ISREG
 from typing import Any
 
 from iotrace.agent.patching import hide_frame, patch
@@ -82,7 +83,9 @@ def hook_tables(module: Any) -> None:
 
 def _is_parquet(path: Any) -> bool:
     try:
-        if not isinstance(path, (str, os.PathLike)) or not os.path.isfile(path):  # a pipe is read once
+        if not isinstance(path, (str, os.PathLike)) or not S_ISREG(
+            os.stat(path).st_mode
+        ):  # a pipe is read once
             return False
         with open(path, "rb") as file:
             return file.read(len(_PARQUET)) == _PARQUET

@@ -89,12 +89,8 @@ def rest_gets_quicker_by_ms(rank: RankReport, gone_ms: float) -> float | None:
     left_ms -= quicker * min(left_ms, cpu_ms)
     least_ms = max(step_ms - gone_ms - rest_ms + left_ms, min(step_ms - gone_ms, (1 - quicker) * cpu_ms))
     quicker_ms, others_ms = step_ms - gone_ms - least_ms, _others_compute_ms(rank)
-    if others_ms is None:
-        return quicker_ms
-    # It queued no longer for the job's other threads, and shared a core with them, than these computed; what
-    # it made itself took room in its caches.
-    own_ms = gone_ms if _makes_batches(rank) else 0.0
-    return min(quicker_ms, (1 + quicker) * others_ms + quicker * own_ms)
+    # It queued no longer for the job's other threads, and shared a core with them, than these computed.
+    return quicker_ms if others_ms is None else min(quicker_ms, (1 + quicker) * others_ms)
 
 
 def _others_compute_ms(rank: RankReport) -> float | None:
