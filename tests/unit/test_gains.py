@@ -81,9 +81,6 @@ def test_the_rest_of_a_step_wins_no_more_than_the_job_computes_beside_it() -> No
     host = unknown(HostUse, cpu_busy_fraction=0.9, others_cpu_fraction=0.76)
     shared = replace(system, host=host)
     assert rest_gets_quicker_by_ms(replace(quiet, system=shared), 60.0) == pytest.approx(8 * 1.25)
-    # A loop that makes its batches itself had less room in its caches while it did.
-    inline = replace(quiet, system=system, loaders=[replace(quiet.loaders[0], workers=0)])
-    assert rest_gets_quicker_by_ms(inline, 8.0) == pytest.approx(4 * 1.25 + 8 * 0.25)
 
 
 def test_the_rest_of_a_step_queues_no_longer_and_computes_quicker() -> None:
