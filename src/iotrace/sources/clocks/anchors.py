@@ -1,6 +1,6 @@
 """The clocks of a session: one for each boot of a host, from the anchors of its processes and sidecars.
 
-One host's CLOCK_MONOTONIC against another's, from datagrams that their sidecars exchanged.
+Hosts are related by the datagrams that their sidecars exchanged: one's CLOCK_MONOTONIC against another's.
 """
 
 from __future__ import annotations
