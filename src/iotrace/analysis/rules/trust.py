@@ -341,10 +341,22 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float =
             },
             "pipeline": [{"name": "reader", "of": "processes"}, {"name": "augment", "of": "processes"}],
         },
+        {  # the loop makes its own batches and decodes nothing: it read code
+            "wait": {"raw_ms": 45.0, "causes_ms": {"transform": 44.7, "decode": 0.1, "collate": 0.2}},
+            "io": {"unseen_because": "maps", "coverage": 0.0, "processes": [{"kernel_bytes": 100 * _MIB}]},
+        },
     ],
 )
-def untraced_reads(facts: TrustFacts, *, least_coverage: float = 0.9) -> Iterator[Finding]:
-    """The kernel counts more bytes than calls that were traced: what looks like decoding may be reading."""
+def untraced_reads(
+    facts: TrustFacts, *, least_coverage: float = 0.9, least_decode: float = 0.05
+) -> Iterator[Finding]:
+    """The kernel counts more bytes than calls that were traced: what looks like decoding may be reading.
+
+    Silent where less than `least_decode` of the wait is decoding.
+    """
+    wait = facts.report.data_wait
+    if wait.raw_ms and wait.causes_ms and wait.causes_ms.get("decode", 0.0) < least_decode * wait.raw_ms:
+        return
     io = facts.report.io
     if io is None or io.unseen_because is None:
         return
