@@ -111,7 +111,7 @@ def test_where_nobody_counted_the_queueing_nothing_bounds_a_gain() -> None:
     assert told(gain_of(advice(50.0), uncounted)) == "about 2.0x faster, perhaps more"
     assert told(gain_of(advice(3.0), uncounted)) == "about 3.0 ms a step, perhaps more"
     assert told(gain_of(advice(95.0), replace(uncounted, data_wait=unknown(DataWait)))) == (
-        "about 95 % of a step, perhaps more"
+        "about 95 % shorter steps, perhaps more"
     )
     # Threads of the training's operators may have queued while its own thread waited for them.
     assert rest_gets_quicker_by_ms(rank(process_pct=40.0), 60.0) is None

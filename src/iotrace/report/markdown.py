@@ -43,7 +43,7 @@ def report_markdown(report: Report) -> str:
     rank = report.main_rank
     if rank is not None:
         whose = f" of {rank.called}" if len(report.ranks) > 1 else ""
-        rows = [(label, "; ".join(texts)) for label, texts in fact_rows(rank)]
+        rows = [(label, "; ".join(texts)) for label, texts in fact_rows(rank, report.verdict.why)]
         parts.append(Grid((f"Figures{whose}", ""), rows, (0, 1)))
         worst = tables.worst_batches(rank, report.session)
         parts += [_first(worst, _MOST_BATCHES)] if worst.rows else []

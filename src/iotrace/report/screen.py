@@ -77,7 +77,7 @@ def screen_of(report: Report, width: int) -> Document:
         command = commands_of(report.ranks).get(rank.pid or 0)
         blocks.append(Paragraph(f"Of {rank.called}{restart}{f' ({command})' if command else ''}:"))
     if rank is not None:
-        blocks += fact_rows(rank)
+        blocks += fact_rows(rank, report.verdict.why)
     blocks += [Line("Soon", text) for text in soon(report.forecasts)]
     missing = [item.what for item in report.not_captured if item.code != _OF_OPERATORS]
     if missing:
@@ -206,8 +206,11 @@ def shown_path(path: str) -> str:
     return shlex.quote(relative if len(relative) < len(path) else path)
 
 
-def fact_rows(rank: RankReport) -> list[Facts]:
-    """The figures behind the verdict: the step, the wait, files, what ran; only what is known."""
+def fact_rows(rank: RankReport, why: str | None) -> list[Facts]:
+    """The figures behind the verdict, whose `why` they do not repeat: the step, the wait, files, what ran.
+
+    Only what is known.
+    """
     steps = rank.steps
     rows: list[Facts] = []
     if steps.mean_ms is not None:
@@ -222,7 +225,7 @@ def fact_rows(rank: RankReport) -> list[Facts]:
     more = {
         "Stages": _stage_facts,
         "Device": device_facts,
-        "Loop": loop_facts,
+        "Loop": lambda rank: loop_facts(rank, why),
         "Slow": slow_facts,
         "Files": file_facts,
         "Start": start_facts,

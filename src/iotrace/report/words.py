@@ -55,23 +55,22 @@ def gain_text(fix: Fix) -> str:
         return _predicted_text(fix, gain_ms, fix.gain_interval_ms)
     about, most = fix.told
     if most is not None and most >= _WORTH_A_FACTOR:
-        told = _share(most) if most > MOST_FACTOR else f"{_up(most):.1f}x faster"
         is_small = about is None or about < _WORTH_A_FACTOR
-        return f"at most {told}" if is_small else f"about {about:.1f}x, at most {told}"
+        return f"at most {_faster(most)}" if is_small else f"about {about:.1f}x, at most {_faster(most)}"
     if about is not None and about >= _WORTH_A_FACTOR:
-        return f"about {_share(about) if about > MOST_FACTOR else f'{about:.1f}x faster'}, perhaps more"
+        return f"about {f'{about:.1f}x faster' if about <= MOST_FACTOR else _shorter(about)}, perhaps more"
     if most_ms is None:
         return f"about {milliseconds(gain_ms)} a step, perhaps more"
     return f"at most {milliseconds(most_ms)} a step"
 
 
-def _share(factor: float) -> str:
-    return f"{percent(1 - 1 / factor)} of a step"
+def _faster(most: float) -> str:
+    """Say a bound, rounded up to what is shown of it."""
+    return _shorter(most) if most > MOST_FACTOR else f"{math.ceil(10 * most - 1e-6) / 10:.1f}x faster"
 
 
-def _up(factor: float) -> float:
-    """Round a bound up to what is shown of it."""
-    return math.ceil(10 * factor - 1e-6) / 10
+def _shorter(factor: float) -> str:
+    return f"{percent(1 - 1 / factor)} shorter steps"
 
 
 def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> str:
@@ -81,7 +80,7 @@ def _predicted_text(fix: Fix, gain_ms: float, interval_ms: Sequence[float]) -> s
     step_ms = gain_ms / (1 - 1 / fix.speedup)
     if fix.speedup > MOST_FACTOR:
         low, high = (f"{100 * max(each, 0.0) / step_ms:.0f}" for each in interval_ms)
-        return f"saves {percent(gain_ms / step_ms)} of a step ({low} to {high})"
+        return f"{percent(gain_ms / step_ms)} shorter steps ({low} to {high})"
     low, high = (f"{step_ms / max(step_ms - each, 0.01 * step_ms):.1f}" for each in (low_ms, high_ms))
     return f"{fix.speedup:.1f}x faster ({low} to {high})"
 
@@ -190,9 +189,13 @@ def slow_text(found: SlowLoopSteps) -> str:
     )
 
 
-def loop_facts(rank: RankReport) -> list[str]:
-    """What the loop does again and again beside its steps, where that takes much of its time."""
-    return [each.said for each in rank.recurring if each.loop_fraction >= _WORTH_A_LINE]
+def loop_facts(rank: RankReport, why: str | None) -> list[str]:
+    """What the loop does again and again beside its steps, where that takes much of its time.
+
+    `why`: what the verdict said already.
+    """
+    said = [each.said for each in rank.recurring if each.loop_fraction >= _WORTH_A_LINE]
+    return [each for each in said if each != why]
 
 
 def slow_facts(rank: RankReport) -> list[str]:

@@ -98,7 +98,7 @@ def report_page(report: Report, columns: RankColumns | None = None, timeline: st
         {"report": report, "columns": columns},
         title=f"{report.verdict.banner} · {report.session.path}",
         banner=head_of(report, "the charts below show more", stacks_shown=True),
-        facts=fact_rows(rank) if rank is not None else [],
+        facts=fact_rows(rank, report.verdict.why) if rank is not None else [],
         following=[*(opened(report) if report.session.argv else []), *following(report, verbose=True)],
         rank=rank,
         several=len(report.ranks) > 1,
