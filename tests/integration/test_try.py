@@ -29,13 +29,10 @@ def _kept(folder: Path, done: subprocess.CompletedProcess[str]) -> Trial:
     return msgspec.json.decode((folder / "trial" / RESULT).read_bytes(), type=Trial)
 
 
+@pytest.mark.slow
 def test_a_setting_reaches_every_other_run(tmp_path: Path) -> None:
     done = _iotrace("run", "-q", "-o", "session", "--", sys.executable, str(_PROGRAM), folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    asked = _iotrace("try", "session", "-o", "trial", "--fix", "IO204", folder=tmp_path)
-    assert asked.returncode == 2, asked.stderr
-    assert "--yes" in asked.stderr
-    assert not (tmp_path / "trial").exists()
     words = ("try", "session", "--fix", "IO204", "--yes", "--runs", "6", "--steps", "10", "-o", "trial")
     done = _iotrace(*words, folder=tmp_path)
     found = _kept(tmp_path, done)
@@ -66,8 +63,12 @@ def test_data_is_given_as_a_copy_with_other_chunks(
         pytest.skip("the run was too busy for a verdict on its files")
     path = next(unet_directory.rglob("case_02.h5"))
     before = path.read_bytes()
-    words = ("try", str(unet_run.session), "--fix", str(number), "--yes", "--runs", "6", "-o", "trial")
-    done = _iotrace(*words, folder=tmp_path)
+    words = ("try", str(unet_run.session), "--fix", str(number), "--runs", "6", "-o", "trial")
+    asked = _iotrace(*words, folder=tmp_path)
+    assert asked.returncode == 2, asked.stderr
+    assert "--yes" in asked.stderr
+    assert not (tmp_path / "trial").exists()
+    done = _iotrace(*words, "--yes", folder=tmp_path)
     found = _kept(tmp_path, done)
     assert done.returncode == (0 if found.proven else 4), done.stderr
     (data,) = found.data
