@@ -91,7 +91,8 @@ for epoch in range(2):
 
 
 @pytest.mark.parametrize(
-    ("case", "files", "share"), [("all", 23, 1.0), ("split", 0, 0.0), ("shared", 0, 0.0)]
+    ("case", "files", "share"),
+    [("all", 23, 1.0), ("split", 0, 0.0), pytest.param("shared", 0, 0.0, marks=pytest.mark.slow)],
 )
 def test_files_that_each_worker_reads(tmp_path: Path, case: str, files: int, share: float) -> None:
     run = run_script(tmp_path, PROGRAM, case)
@@ -102,7 +103,10 @@ def test_files_that_each_worker_reads(tmp_path: Path, case: str, files: int, sha
     assert (found.files, found.workers, found.share) == (files, 2, pytest.approx(share, abs=0.2))
 
 
-@pytest.mark.parametrize(("case", "stream"), [("whole", "all.gz"), ("parts", ""), ("windows", "")])
+@pytest.mark.parametrize(
+    ("case", "stream"),
+    [("whole", "all.gz"), pytest.param("parts", "", marks=pytest.mark.slow), ("windows", "")],
+)
 def test_a_stream_that_each_worker_reads(tmp_path: Path, case: str, stream: str) -> None:
     run = run_script(tmp_path, PROGRAM, case)
     assert run.code == 0, run.stderr
@@ -114,7 +118,8 @@ def test_a_stream_that_each_worker_reads(tmp_path: Path, case: str, stream: str)
 
 
 @pytest.mark.parametrize(
-    ("case", "files", "asked"), [("twice", 3, False), ("own", 0, True), ("table", 0, False)]
+    ("case", "files", "asked"),
+    [("twice", 3, False), ("own", 0, True), pytest.param("table", 0, False, marks=pytest.mark.slow)],
 )
 def test_workers_that_do_not_know_their_part(tmp_path: Path, case: str, files: int, asked: bool) -> None:
     run = run_script(tmp_path, PROGRAM, case)
