@@ -223,6 +223,7 @@ class IteratorStart(Record, tag="iterator"):
     iterable: bool | None = None
     fed_by: str | None = None
     sampler: str | None = None
+    torch_sampler: str | None = None
     tokenizer: str | None = None
     prefetch_factor: Int | None = None
     persistent_workers: bool | None = None

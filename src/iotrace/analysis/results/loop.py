@@ -262,6 +262,8 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
     )
     files: Annotated[list[FileCost], figure("the raw wait by file", "ms per step")] = msgspec.field(default_factory=list)
     worst_batches: Annotated[list[WorstBatch], figure("the longest waits, five at most", "ms")] = msgspec.field(default_factory=list)
+    long_wait_steps: Annotated[int | None, figure("the fewest measured steps that hold 90 % of the raw wait", null="no wait")] = None
+    long_wait_first: Annotated[int | None, figure("those of them that begin a pass over a loader", null="no wait")] = None
     without_cpu_ms: dict[str, float] | None = None
     queueing_ms: Annotated[
         float | None,

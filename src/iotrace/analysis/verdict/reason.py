@@ -32,6 +32,8 @@ MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for
 _TOGETHER = (("decode", "read"), ("decode", "transform", "read"))  # what one change of files spares
 _MAKING = ("read", "decode", "transform", "collate")
 _LITTLE = 0.1  # of a wait
+_MANY_STEPS = 20
+_FEW, _OPENING, _NEARLY = 0.1, 0.25, 0.8  # of steps: few; few that begin a pass each; nearly all
 _SLOW = {"read": "slow to read", "decode": "slow to decode"}
 _CAUSES = {
     "read": "reading",
@@ -52,7 +54,22 @@ def waits_text(rank: RankReport, fraction: float) -> str:
         share = "no step" if not wait.exposed_ms else f"{percent(fraction)} of {each}"
         waited = f"{wait.exposed_ms or 0.0:.1f} of {step_ms:.1f} ms"
         return f"the device waits for data in {share} ({waited})"
-    return f"{percent(fraction)} of {each} waits for data ({wait.raw_ms or 0.0:.1f} of {step_ms:.1f} ms)"
+    few = _few_steps(rank) if each == "each step" else None
+    share = each if few is None else "the steps' time"
+    of = f"({wait.raw_ms or 0.0:.1f} of {step_ms:.1f} ms{'' if few is None else ' a step'})"
+    return f"{percent(fraction)} of {share} waits for data {of}" + ("" if few is None else f", in {few}")
+
+
+def _few_steps(rank: RankReport) -> str | None:
+    """Name the few steps that hold nearly all of the wait; None where many do."""
+    wait, of = rank.data_wait, rank.steps.count
+    count, first = wait.long_wait_steps, wait.long_wait_first or 0
+    if count is None or of < _MANY_STEPS:
+        return None
+    opens = first >= _NEARLY * count
+    if count > (_OPENING if opens else _FEW) * of:
+        return None
+    return f"{count} of {of} steps" + (", the first of each epoch" if opens and count > 1 else "")
 
 
 def ready_text(rank: RankReport) -> str | None:

@@ -30,6 +30,7 @@ _FULL_NS = 10_000_000  # a collection that looks at many objects: fewer of them 
 _FEWEST_SAMPLES, _FEWEST_LONG, _FEW_LONG = 20, 3, 0.2
 _LONG_TIMES = 5.0  # the median sample
 _MOST_OF_TIME = 0.5  # of all samples
+_FEWEST_PASSES, _MOST_IN_FIRST = 2, 0.8  # of what choosing samples takes
 _OF_PARTS = [CAUSES.index(part) for part in PARTS]
 
 
@@ -74,7 +75,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     file, say how often this one opened them. Of an array in chunks (`array`, its file) these are accesses to
     it, and how often it was read in full. `ranks`: so many there are. `turns`: whether the workers make
     samples one after the other, as behind a lock, and not at the same time. `locks` are those that
-    makers waited for, by name. `long`: few samples that take much longer than the others.
+    makers waited for, by name. `long`: few samples that take much longer than the others. `draw_ms`: choosing
+    samples takes so long before the first batch of each of several passes, and little before the others.
     """
 
     sharing: float | None = None
@@ -95,6 +97,7 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     turns: bool | None = None
     locks: dict[str, LockWait] = msgspec.field(default_factory=dict)
     long: LongSamples | None = None
+    draw_ms: float | None = None
 
 
 def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: RankReport) -> Making:
@@ -118,6 +121,7 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         turns=take_turns(analysis, run),
         locks=_locks_of(analysis, waits, report),
         long=_long_samples(analysis, waits),
+        draw_ms=_draw_ms(waits),
         **_read_by_others(analysis, run, report),
     )
 
@@ -272,6 +276,15 @@ def _long_samples(analysis: RankAnalysis, waits: Waits) -> LongSamples | None:
         of_batches=len(np.unique(of[is_long])) / len(np.unique(of)),
         wait_ms=_wait_for(waits, over_ns) / steps / 1e6,
     )
+
+
+def _draw_ms(waits: Waits) -> float | None:
+    """What choosing samples takes before a pass's first batch, a mean; None: most of it lies elsewhere."""
+    sampling_ns, first = waits.of_cause("sampling"), waits.deliveries["index"] == 0
+    of_first_ns = int(sampling_ns[first].sum())
+    if first.sum() < _FEWEST_PASSES or first.all() or of_first_ns < _MOST_IN_FIRST * int(sampling_ns.sum()):
+        return None
+    return of_first_ns / int(first.sum()) / 1e6 if of_first_ns else None
 
 
 def _collecting(analysis: RankAnalysis, own: Deliveries) -> tuple[npt.NDArray[np.float64], Times]:
