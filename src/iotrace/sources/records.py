@@ -71,6 +71,17 @@ class Threads(Record, tag="threads"):
     collections: bool = False
 
 
+class Collector(Record, tag="collector"):
+    """The garbage collector: settings, collections by generation; once it took much time, its objects."""
+
+    mono_ns: Int
+    enabled: bool
+    threshold: list[Int]
+    collections: list[Int]
+    objects: Int | None = None
+    frozen: Int | None = None
+
+
 class Stacks(Record, tag="stacks"):
     """The process writes its Python stacks to a file when it gets `signal`."""
 

@@ -109,6 +109,17 @@ class SlowLoopSteps(ReportPart, frozen=True, kw_only=True):
     steps: Annotated[list[SlowLoopStep], figure("the 20 that took most beyond the usual")]
 
 
+class Collector(ReportPart, frozen=True, kw_only=True):
+    """Python's garbage collector in the training process, once it had collected for 0.2 s."""
+
+    enabled: Annotated[bool, figure("whether it collects by itself: `gc.isenabled()`")]
+    threshold: Annotated[int, figure("`gc.get_threshold()[0]`: so many new objects begin a collection")]
+    objects: Annotated[int, figure("objects that a full collection looks at")]
+    frozen: Annotated[int, figure("objects that `gc.freeze()` took out of it")]
+    per_step: Annotated[float | None, figure("collections per step", null="it was looked at once")] = None
+    full_per_step: Annotated[float | None, figure("those of all objects", null="it was looked at once")] = None
+
+
 class LoopEvents(ReportPart, frozen=True, kw_only=True):
     """What the loop does now and then beside its steps: one kind of it, summed up over the whole loop."""
 
@@ -129,6 +140,7 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     function: Annotated[
         str | None, figure("of an evaluation without a loader, what the loop is in for most of it, by samples", null="another kind, or not known")
     ] = None
+    collector: Annotated[Collector | None, figure("of collecting garbage, the collector", null="another kind, or not known")] = None
 
     @property
     def recurs(self) -> bool:

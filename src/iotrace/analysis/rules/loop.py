@@ -6,11 +6,12 @@ import posixpath
 from collections.abc import Iterator
 from operator import attrgetter
 
-from iotrace.analysis.results import Evidence, LoopEvents
+from iotrace.analysis.results import Collector, Evidence, LoopEvents
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.iterators import validation_restarts
 from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
-from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT
+from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT, bound_fraction
+from iotrace.units import many
 
 _HIGH = 0.2  # of a step
 _MOSTLY = 0.5  # of the time that writing takes
@@ -22,6 +23,15 @@ _EVENTS = {"count": 8, "seconds": 10.4, "loop_seconds": 15.0, "loop_fraction": 0
 _EVALUATION = {**_EVENTS, "kind": "evaluation", "seen_seconds": 10.4, "wait_seconds": 0.1, "workers": 2}
 _CHECKPOINT = {**_EVENTS, "kind": "checkpoint", "seen_seconds": 10.4, "file": "ck-*.pt", "bytes": 4_000_000}
 _SYNC = {**_EVENTS, "kind": "writing", "seen_seconds": 0.1, "file": "run.log"}
+_MANY_OBJECTS = 100_000  # whose full collection takes some ms
+_COLLECTOR = {
+    "enabled": True,
+    "threshold": 700,
+    "objects": 3_000_000,
+    "frozen": 0,
+    "per_step": 8.6,
+    "full_per_step": 0.7,
+}
 _COLLECTION = {**_EVENTS, "kind": "collection", "seen_seconds": 10.4}
 _ONCE = {"count": 1, "every_steps": None}
 _RARE = {"seconds": 0.6, "loop_fraction": 0.04}
@@ -107,6 +117,12 @@ def _has_room(facts: RankFacts, workers: int) -> bool:
     return workers + 1 < (system.cpus or 0) or (system.host is not None and system.host.has_free_cpus)
 
 
+def _leads(facts: RankFacts, events: LoopEvents) -> bool:
+    """Whether it takes most of the loop, or much of it and more than the data wait does."""
+    waits = bound_fraction(facts.report.data_wait) or 0.0
+    return events.loop_fraction >= _MOSTLY or events.loop_fraction >= max(_HIGH, waits)
+
+
 def _level(events: LoopEvents) -> str:
     return "high" if events.loop_fraction >= _HIGH else "medium"
 
@@ -155,7 +171,7 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
             remedy=remedy,
             evidence={**evidence, "wait_seconds": waits},
             level=_level(events),
-            is_main_cause=events.loop_fraction >= _MOSTLY,
+            is_main_cause=_leads(facts, events),
             gain_ms=_most_ms(facts, events),
         )
 
@@ -188,7 +204,7 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
             remedy=f"save checkpoints in the background ({_ASYNCHRONOUS}), or less often",
             evidence=evidence,
             level=_level(events),
-            is_main_cause=events.loop_fraction >= _MOSTLY,
+            is_main_cause=_leads(facts, events),
             gain_ms=_most_ms(facts, events),
         )
 
@@ -232,7 +248,7 @@ def recurring_sync(
             else f"write and sync {name} less often, or in a thread",
             evidence=evidence,
             level=_level(events),
-            is_main_cause=events.loop_fraction >= _MOSTLY,
+            is_main_cause=_leads(facts, events),
         )
 
 
@@ -243,7 +259,13 @@ def recurring_sync(
     turn=THE_LOOP,
     saves_wait=False,
     of_run=True,
-    fires=[{"loop_events": [_COLLECTION]}],
+    fires=[
+        {"loop_events": [_COLLECTION]},
+        {"loop_events": [{**_COLLECTION, "collector": _COLLECTOR}]},
+        {"loop_events": [{**_COLLECTION, "collector": {**_COLLECTOR, "frozen": 3_000_000}}]},
+        {"loop_events": [{**_COLLECTION, "collector": {**_COLLECTOR, "enabled": False}}]},
+        {"loop_events": [{**_COLLECTION, "collector": {**_COLLECTOR, "objects": 60_000}}]},
+    ],
     silent=[
         {"loop_events": [{**_COLLECTION, **_ONCE}]},
         {"loop_events": [{**_COLLECTION, **_RARE}]},
@@ -258,21 +280,54 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
     be too short to make a step slow.
 
     Remedy: `gc.freeze()` before the loop takes the objects that stay out of it; or hold arrays in place of
-    them; or `gc.disable()`, and `gc.collect()` every so many steps, which bounds the memory.
+    them; or `gc.disable()`, and `gc.collect()` every so many steps, which bounds the memory. Where they are
+    frozen already, or few: make fewer objects in the loop, or let more of them come before a collection
+    (`gc.set_threshold`). Where the collector is disabled, the program calls `gc.collect()`: do so less often.
     """
     for events, evidence in _recurring(facts, "collection", least_of_loop):
         each_ms = 1e3 * events.seconds / events.count
+        remedy, how = _less_collecting(events.collector)
         yield Finding(
-            text=f"{events.said}; {each_ms:.0f} ms each",
-            remedy=_GARBAGE,
-            how="gc.freeze() before the loop takes the objects that stay out of collections; hold arrays, "
-            "not millions of objects; or gc.disable(), and gc.collect() every so many steps to bound memory",
+            text=f"{events.said}; {each_ms:.0f} ms in each{_collected(events.collector)}",
+            remedy=remedy,
+            how=how,
             evidence={**evidence, "each_ms": each_ms},
             level=_level(events),
             silences=("IO214",),  # which says the same of what lies in waits
-            is_main_cause=events.loop_fraction >= _MOSTLY,
+            is_main_cause=_leads(facts, events),
             gain_ms=_most_ms(facts, events),
         )
+
+
+def _less_collecting(collector: Collector | None) -> tuple[str, str]:
+    """What makes collections shorter or rarer, by what the collector is like; in short, and as a sentence."""
+    if collector is not None and not collector.enabled:
+        return "call gc.collect() less often", "the collector is disabled: the program calls gc.collect()"
+    if collector is not None and (collector.frozen >= _MANY_OBJECTS or collector.objects < _MANY_OBJECTS):
+        few = "gc.freeze() was called" if collector.frozen >= _MANY_OBJECTS else "few objects stay"
+        return (
+            f"fewer new objects a step, gc.set_threshold({100 * max(collector.threshold, 100)}), or "
+            "gc.disable() and a rare gc.collect()",
+            f"{few}: what is left comes of the objects that the loop makes; make fewer (arrays, no reference "
+            "cycles), or collect more rarely: gc.set_threshold, or gc.disable() and gc.collect() every so "
+            "many steps to bound memory",
+        )
+    return (
+        _GARBAGE,
+        "gc.freeze() before the loop takes the objects that stay out of collections; hold arrays, "
+        "not millions of objects; or gc.disable(), and gc.collect() every so many steps to bound memory",
+    )
+
+
+def _collected(collector: Collector | None) -> str:
+    """Say how often it collects, and over how many objects."""
+    if collector is None:
+        return ""
+    often = ""
+    if collector.per_step and collector.full_per_step is not None:
+        often = f", {collector.per_step:.2g} collections a step, {collector.full_per_step:.2g} of them full"
+    frozen = f" ({many(collector.frozen)} frozen)" if collector.frozen >= _MANY_OBJECTS else ""
+    return f"{often}, over {many(collector.objects)} objects{frozen}"
 
 
 @rule(

@@ -30,6 +30,7 @@ _MANY_ROWS = 8
 _TOLD = 0.25  # of the wait: what a verdict names before its cause
 _WITHOUT_REPLACEMENT = "WeightedRandomSampler(replacement=False)"
 _DRAWN_ONCE = Making(draw_ms=1300.0)
+_MANY_FROZEN = 10_000  # objects: so many no library leaves frozen
 _EVEN = 0.75  # of the workers: as many as work while the busiest does
 
 
@@ -301,7 +302,10 @@ def slow_first_sample(facts: LoaderFacts, *, times: float = 20.0) -> Iterator[Fi
     "collecting-garbage",
     "loader",
     turn=THE_CAUSE,
-    fires=[{"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0)}],
+    fires=[
+        {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0)},
+        {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0, frozen=2_000_000)},
+    ],
     silent=[
         {"making": Making(collecting_ms=2.0, collections=12, collection_ms=800.0)},
         {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0), "wait_ms": 2.0},
@@ -314,24 +318,31 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
     makes it long, and code that makes many objects makes it frequent.
 
     Remedy: `gc.freeze()` at the worker's start takes the dataset's objects out; or hold arrays in place of
-    them; or `gc.disable()`, and `gc.collect()` every so many batches, which bounds the memory.
+    them; or `gc.disable()`, and `gc.collect()` every so many batches, which bounds the memory. What is frozen
+    already is not advised.
     """
     making = facts.making
     gain_ms = min(facts.bound_ms, making.collecting_ms)
     if not facts.is_waited_for or not is_worth(gain_ms, facts):
         return
     where = "in worker_init_fn" if facts.about.workers else "before the loop"
+    remedy = f"gc.freeze() {where}, or fewer objects"
+    how = (
+        f"gc.freeze() {where} takes the dataset's objects out of them; hold arrays, not millions of "
+        "objects; or gc.disable() with gc.collect() every so many batches"
+    )
+    if (making.frozen or 0) >= _MANY_FROZEN:
+        remedy = f"gc.disable() {where} and a rare gc.collect(), or fewer new objects a sample"
+        how = "gc.freeze() was called: what is left comes of objects made since; make fewer, or gc.disable() "
+        how += "with gc.collect() every so many batches"
     yield finding(
         facts,
         text=(
             f"making batches{of_loader(facts)} stops for Python's garbage collector: {making.collections} "
             f"collections of {making.collection_ms:.0f} ms, {making.collecting_ms:.1f} ms of wait a step"
         ),
-        how=(
-            f"gc.freeze() {where} takes the dataset's objects out of them; hold arrays, not millions of "
-            "objects; or gc.disable() with gc.collect() every so many batches"
-        ),
-        remedy=f"gc.freeze() {where}, or fewer objects",
+        how=how,
+        remedy=remedy,
         level=level(gain_ms, facts),
         evidence={"collecting_ms": making.collecting_ms, "collections": making.collections, **which(facts)},
         gain_ms=gain_ms,
