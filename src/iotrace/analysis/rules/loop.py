@@ -11,7 +11,7 @@ from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.iterators import validation_restarts
 from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT, bound_fraction
-from iotrace.units import many
+from iotrace.units import many, percent
 
 _HIGH = 0.2  # of a step
 _MOSTLY = 0.5  # of the time that writing takes
@@ -45,6 +45,27 @@ _CODE = {
     "loop_fraction": 0.7,
 }
 _NOW_AND_THEN = {**_CODE, "count": 4, "every_steps": 25.0}
+_ADD_IMAGES = {
+    "line": "train.py:20",
+    "calls": "SummaryWriter.add_images",
+    "library": "torch",
+    "fraction": 0.9,
+    "samples": 90,
+}
+_LOGGING = {**_CODE, "hot": _ADD_IMAGES}
+# Functions of libraries that log: how their names begin. TensorBoard's writer is torch's.
+_LOGGERS: dict[str | None, tuple[str, ...]] = {
+    "torch": ("SummaryWriter.",),
+    "tensorboardX": ("SummaryWriter.",),
+    "wandb": ("Run.", "log", "Image"),
+    "mlflow": ("log_", "MlflowClient.log_"),
+    "matplotlib": ("savefig", "Figure.savefig"),
+}
+# What is known to be slow, and quick another way.
+_QUICKER: dict[tuple[str | None, str | None], str] = {
+    ("random", "Random.sample"): "if random.sample takes from a deque, take from a list or an array",
+    ("random", "Random.choices"): "if random.choices takes from a deque, take from a list or an array",
+}
 _FEEDING = {
     "before_ms": 45.0,
     "before_fraction": 0.45,
@@ -336,7 +357,11 @@ def _collected(collector: Collector | None) -> str:
     "loop",
     turn=THE_LOOP,
     saves_wait=False,
-    fires=[{"feeding": _FEEDING}],
+    fires=[
+        {"feeding": _FEEDING},
+        {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "load", "library": None}}},
+        {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "Random.sample", "library": "random"}}},
+    ],
     silent=[
         {"feeding": {**_FEEDING, "before_ms": 5.0, "before_fraction": 0.05, "function_ms": 4.0}},
         {"feeding": {**_FEEDING, "function": None, "function_ms": None}},
@@ -349,25 +374,68 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
 
     A program that takes its samples from a list or a file in the loop's own body makes its batches there, and
     does not train meanwhile. Samples of the thread's stack say in which function, or in which line. Other
-    work of the loop may lie there, too, such as logging.
+    work of the loop may lie there, too, such as logging. Calls of models without gradients are none of it.
 
-    Remedy: where it makes batches, move that into a `Dataset` or a collate function: the workers of a
-    `DataLoader` do it ahead of the loop.
+    Remedy: make that line faster. Where the loop adds nothing to its data, as it does to a replay buffer,
+    move it into a `Dataset` or a collate function: the workers of a `DataLoader` work ahead of the loop.
     """
     found, step_ms = facts.report.feeding, facts.report.steps.mean_ms
     if found is None or found.function is None or found.function_ms is None or not step_ms:
         return
     if 100 * found.function_ms < least_percent * step_ms:
         return
+    hot = found.hot
+    faster = f"make {found.function if hot is None else hot.line} faster"
+    if hot is not None and (hot.library, hot.calls) in _QUICKER:
+        faster = f"{_QUICKER[hot.library, hot.calls]} (at {hot.line})"
     yield Finding(
         text=f"no loader feeds the loop: before its forward pass it is in {found.function} for "
-        f"{found.function_ms:.1f} of {step_ms:.1f} ms of each step",
-        remedy="if that makes the batches, move it into a Dataset or collate_fn: the workers of a DataLoader "
-        "do it ahead",
+        f"{found.function_ms:.1f} of {step_ms:.1f} ms of each step"
+        + ("" if hot is None else hot.beside(found.function)),
+        remedy=f"{faster}; or, unless the loop adds to its data, move it into a Dataset: workers do it ahead",
         evidence={"before_ms": found.before_ms, "function_ms": found.function_ms},
         level="high" if found.function_ms > _HIGH * step_ms else "medium",
         gain_ms=found.function_ms,
     )
+
+
+@rule(
+    "IO511",
+    "logging-in-the-loop",
+    "loop",
+    turn=THE_LOOP,
+    saves_wait=False,
+    fires=[{"loop_code": [_LOGGING]}, {"loop_code": [{**_LOGGING, "count": 5, "every_steps": 20.0}]}],
+    silent=[
+        {"loop_code": [_CODE]},
+        {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "library": None}}]},
+        {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "library": "torch", "calls": "stack"}}]},
+        {"loop_code": [{**_LOGGING, "loop_fraction": 0.04}]},
+    ],
+)
+def logging_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
+    """The loop hands images, histograms or figures to a logger, and that takes much of its time.
+
+    Samples of the thread's stack show the line, and the logger's function that it is in: that of TensorBoard,
+    Weights & Biases or MLflow, or matplotlib's `savefig`. The logger encodes and writes while the loop waits.
+
+    Remedy: log less often, or fewer and smaller images.
+    """
+    for code in facts.report.loop_code:
+        hot = code.hot
+        if hot is None or hot.calls is None or code.loop_fraction < least_of_loop:
+            continue
+        if not hot.calls.startswith(_LOGGERS.get(hot.library, ())):
+            continue
+        yield Finding(
+            text=f"{hot.calls} at {hot.line} takes {percent(code.loop_fraction)} of the loop",
+            remedy=f"log less often: {hot.calls} at {hot.line}",
+            how=f"call {hot.calls} every so many steps, or with fewer and smaller images",
+            evidence={"ms_per_step": code.ms_per_step},
+            level="high" if code.loop_fraction >= _HIGH else "medium",
+            gain_ms=code.ms_per_step,
+            silences=("IO509",),
+        )
 
 
 @rule(
@@ -447,7 +515,8 @@ def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterato
     most = max(report.loop_code, key=attrgetter("ms_per_step"), default=None)
     naming = "; iotrace.region names it"
     if most is not None and most.ms_per_step >= _MOSTLY * other_ms:
-        naming = f": most of it {most.function}"
+        at = "" if most.hot is None else most.hot.beside(most.function)
+        naming = f": most of it {most.function}{at}"
     yield Finding(
         text=(
             f"{other_ms:.1f} of {step_ms:.1f} ms of a step is code of the loop outside of forward, backward "

@@ -16,6 +16,7 @@ from iotrace.analysis.results import (
     FileCost,
     FileGroup,
     Fix,
+    HotLine,
     LoaderResult,
     RankReport,
     Recommendation,
@@ -173,10 +174,11 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
             why = f"{most.path}{members} is {_SLOW[cause]}: {share} of the wait"
             return {"why": why, "file": most.path, "cause": cause}
     what = _CAUSES[cause]
+    hot: HotLine | None = None
     if cause == "transform" and primary is not None:
-        what = primary.item or f"the own code of {primary.dataset} (transform)"
+        what, hot = primary.item or f"the own code of {primary.dataset} (transform)", primary.item_hot
     if cause == "collate" and primary is not None:
-        what = primary.collate or what
+        what, hot = primary.collate or what, primary.collate_hot
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
         made_ms = sum(causes.get(each, 0.0) for each in _MAKING)
         little = made_ms < _LITTLE * raw_ms
@@ -185,7 +187,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         if competes(rank):
             share += "; no CPU was free to take one"
         return {"why": f"{what} takes {share}", "cause": cause}
-    return {"why": f"{what} takes {share} of the wait", "cause": cause}
+    where = "" if hot is None else f", most of it at {hot.said}"
+    return {"why": f"{what} takes {share} of the wait{where}", "cause": cause}
 
 
 def lies_ready(rank: RankReport) -> bool:
