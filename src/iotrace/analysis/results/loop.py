@@ -446,6 +446,7 @@ class StageCost(ReportPart, frozen=True, kw_only=True):
     path: Annotated[str | None, figure("the file, or the directory of files that are needed seldom", null="no file, or all that do not stand on their own")] = (
         None
     )
+    loader: Annotated[str | None, figure("the dataset of the loader whose samples they are", null="the steps wait for one loader")] = None
     clock: Annotated[str, figure("`cpu`: CPU time of the thread; `wall`: elapsed time")]
     quiet: Annotated[bool | None, figure("of the seconds alone in which other programs and machines took little", null="nothing tells what others took")] = None
     count: Annotated[int, figure("of how many times the figures are; how often a sample needs it")]
