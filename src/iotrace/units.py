@@ -131,6 +131,13 @@ def if_known(value: _Value | None, form: Callable[[_Value], str] = str, absent: 
     return absent if value is None else form(value)
 
 
+def many(count: int) -> str:
+    """Return a large count in short: ``3.0 million``, ``60 thousand``."""
+    if count >= 1_000_000:
+        return f"{count / 1e6:.1f} million"
+    return f"{count / 1e3:.0f} thousand" if count >= 10_000 else str(count)
+
+
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: ``1 slice``, ``2 slices``; `plural` where it is irregular."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"

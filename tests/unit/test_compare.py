@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from iotrace.analysis.compare.basis import basis_of
+from iotrace.analysis.compare.basis import Rank, basis_of
 from iotrace.analysis.compare.check import check
 from iotrace.analysis.compare.comparison import compare
 from iotrace.analysis.compare.conditions import judge, parse
 from iotrace.analysis.compare.results import Check, Comparison
 from iotrace.analysis.compare.same_work import both_names
 from iotrace.analysis.compare.spread import noise_of
+from iotrace.analysis.compare.stage_changes import stage_changes
+from iotrace.analysis.compare.step_verdict import _carries
 from iotrace.analysis.host.disturbance import TRACING_COST
+from iotrace.analysis.results import StageCost
 from iotrace.errors import UsageError
 from iotrace.report.comparison import comparison_head
 from tests.support.runs import in_process
@@ -764,3 +769,40 @@ def test_a_baseline_that_lacks_figures_of_the_host_is_read() -> None:
 )
 def test_two_files_are_named_in_one(before: str, after: str, both: str) -> None:
     assert both_names(before, after) == both
+
+
+@pytest.mark.parametrize(
+    ("collate_ms", "sampling_ms", "carries"),
+    [((60.0, 10.0), (0.0, 0.0), True), ((0.5, 0.3), (109.0, 0.1), False), ((None, None), (109.0, 0.1), True)],
+)
+def test_a_stage_speaks_for_the_step_where_the_wait_for_it_changed_as_much(
+    collate_ms: tuple[float | None, float | None], sampling_ms: tuple[float, float], carries: bool
+) -> None:
+    ranks = [
+        SimpleNamespace(
+            steps=SimpleNamespace(mean_ms=step_ms),
+            data_wait=SimpleNamespace(
+                causes_ms={"sampling": sampling} | ({} if collate is None else {"collate": collate})
+            ),
+        )
+        for step_ms, collate, sampling in zip((140.0, 14.0), collate_ms, sampling_ms, strict=True)
+    ]
+    change: Any = SimpleNamespace(stage="collate")
+    assert _carries(change, cast("tuple[Rank, Rank]", tuple(ranks))) is carries
+
+
+def test_stages_of_several_loaders_are_compared_by_loader() -> None:
+    def cost(loader: str, *each_ms: float) -> StageCost:
+        known = stage("transform", None, True, each_ms)
+        return StageCost(**{**known, "per_sample": 1.0}, loader=loader)
+
+    def rank(unlabelled_ms: float) -> Any:
+        noise = np.linspace(0.98, 1.02, 40)
+        costs = [cost("Unlabelled", *(unlabelled_ms * noise)), cost("Labelled", *(0.02 * noise))]
+        (known,) = basis_of(report(1)).ranks
+        return replace(known, stages=costs)
+
+    first, second = stage_changes([rank(2.0)], [rank(1.0)])
+    assert (first.what, second.what) == ("transform of Unlabelled", "transform of Labelled")
+    assert first.change_pct == pytest.approx(-50, abs=1)
+    assert second.change_pct == pytest.approx(0, abs=1)

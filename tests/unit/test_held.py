@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from iotrace.agent.dataloader.held import fed_by, sampler_of, tokenizer_of
+from iotrace.agent.dataloader.held import fed_by, sampler_of, tokenizer_of, torch_sampler_of
 
 SHARED: queue.Queue[int] = queue.Queue()
 
@@ -169,3 +169,17 @@ def test_the_sampler_of_the_program_is_named() -> None:
     ):
         assert sampler_of(SimpleNamespace(batch_sampler=batch_sampler, sampler=sampler)) == name
     assert sampler_of(object()) is None
+
+
+def test_torchs_own_sampler_is_named_with_what_it_replaces() -> None:
+    module = {"__module__": "torch.utils.data.sampler"}
+    weighted = type("WeightedRandomSampler", (), {**module, "replacement": False})()
+    in_order, own = type("SequentialSampler", (), module)(), type("Buckets", (), {"replacement": False})()
+    for sampler, name in (
+        (weighted, "WeightedRandomSampler(replacement=False)"),
+        (in_order, "SequentialSampler()"),
+        (own, None),
+        (None, None),
+    ):
+        assert torch_sampler_of(SimpleNamespace(sampler=sampler)) == name
+    assert torch_sampler_of(object()) is None

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from iotrace.agent.dataloader.worker import _watch_number
-from iotrace.agent.recording import loop_stacks
 from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.analysis.intervals import Times, union
 from iotrace.analysis.loop.cuts import Cuts, Rounds, explains
@@ -20,7 +19,7 @@ from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.unfed import unfed_evaluations
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.wait.loop_code import CodeSamples, code_samples, feeding_of, loop_code
-from iotrace.session.names import BACKWARD, FORWARD
+from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD
 from iotrace.sources.records import LoopStacks as Recorded
 from tests.support.tables import deliveries_of
 
@@ -143,6 +142,20 @@ def test_a_loop_without_a_loader_is_looked_at_before_its_forward_passes() -> Non
     assert found.function_ms == pytest.approx(40.0)
 
 
+def test_calls_of_models_without_gradients_make_no_batches() -> None:
+    analysis = fed_by_itself(40)
+    targets = analysis.phase_spans.copy()
+    targets["start_ns"] -= 25 * MS  # 10 ms each, from 15 ms on, and others behind the forward pass
+    targets["name"] = 5
+    analysis.phase_spans = np.concatenate((analysis.phase_spans, targets))  # type: ignore[misc, assignment]
+    analysis.rank.main.texts[5] = FORWARD_NO_GRAD
+    found = feeding_of(analysis, code_samples(analysis))
+    assert found is not None
+    assert found.before_ms == pytest.approx(30.0)
+    assert found.hot is not None
+    assert found.hot.line == "data.py:11"
+
+
 def test_each_of_several_forward_passes_may_have_waited() -> None:
     analysis = fed_by_itself(10, second=3)
     found = feeding_of(analysis, code_samples(analysis))
@@ -211,12 +224,11 @@ class Records:
         self.before_flush: list[Any] = []
 
 
-def test_the_thread_that_trains_is_sampled_with_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_stacks, "_MOST_SAMPLES", 3)
+def test_the_thread_that_trains_is_sampled_with_its_lines() -> None:
     stop, recorder, made = threading.Event(), Records(), []
 
     def trains() -> None:
-        made.append(LoopStacks(recorder))
+        made.append(LoopStacks(recorder, most_samples=3))
         while not stop.is_set():
             time.sleep(0.001)
 

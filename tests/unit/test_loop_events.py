@@ -26,6 +26,7 @@ from iotrace.analysis.wait.loop_events import (
 from iotrace.session.names import KIND_CHECKPOINT, PAUSE_ROW
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE
+from iotrace.sources.records import Collector as CollectorLook
 from iotrace.sources.rows import DTYPES
 from tests.support.tables import deliveries_of, steps_of
 
@@ -236,6 +237,34 @@ def test_collections_count_in_all_however_short_each_is() -> None:
     events, row = only(program(longer_ms=5, collects_ms=4.0), COLLECTION)
     assert (events.count, row.seconds) == (7, pytest.approx(0.028))
     assert "Python's garbage collection" in row.said
+
+
+def look(at_ms: int, collections: list[int], **counted: int) -> CollectorLook:
+    settings: dict[str, Any] = {"enabled": True, "threshold": [700, 10, 10]}
+    return CollectorLook(mono_ns=at_ms * MS, collections=collections, **settings, **counted)
+
+
+def test_what_the_collector_is_like_and_how_often_it_collects() -> None:
+    analysis = program(longer_ms=5, collects_ms=4.0)
+    first = look(0, [100, 10, 1])
+    counted = look(205, [200, 20, 3], objects=49_000, frozen=1_300_000)
+    for looks, per_step, full in (
+        ([first, counted], 112 / 19, 2 / 19),
+        ([first, counted, look(9_000, [300, 30, 5])], None, None),  # the last did not count objects
+        ([counted], None, None),
+        ([first], None, None),
+        ([], None, None),
+    ):
+        analysis.rank.main.of_type = lambda _, looks=looks: looks  # type: ignore[method-assign, misc]
+        _, row = only(analysis, COLLECTION)
+        if counted in looks[-1:]:
+            assert row.collector is not None
+            assert (row.collector.objects, row.collector.frozen) == (49_000, 1_300_000)
+            assert (row.collector.threshold, row.collector.enabled) == (700, True)
+            assert row.collector.per_step == (per_step and pytest.approx(per_step))
+            assert row.collector.full_per_step == (full and pytest.approx(full))
+        else:
+            assert row.collector is None
 
 
 def test_little_garbage_is_told_by_slow_steps_alone() -> None:

@@ -14,9 +14,11 @@ from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport
 from iotrace.analysis.rules.facts.examples import fill
-from iotrace.analysis.rules.facts.making import _shared, making_of
+from iotrace.analysis.rules.facts.making import _draw_ms, _shared, making_of
+from iotrace.analysis.wait.file_costs import FileCosts, FileNames
+from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.turns import in_turns
-from iotrace.analysis.wait.waits import Waits
+from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.records import IteratorStart
@@ -163,3 +165,31 @@ def test_few_long_samples_are_told_from_the_others(tmp_path: Path) -> None:
     for lengths in ((1, 4, 10), (1, 14, 3), (10, 60, 30)):  # not long, not few, not most of the time
         one = with_lengths(analysis, *lengths)
         assert making_of(one, one.loaders[0], one.measured_waits, REPORT).long is None
+
+
+@pytest.mark.parametrize(
+    ("sampling_ms", "draw_ms"),
+    [
+        ({0: 300, 10: 500}, 400.0),  # before the first batch of each pass
+        ({0: 300, 10: 500, 4: 50}, 400.0),
+        (dict.fromkeys(range(20), 20), None),  # before each batch
+        ({0: 300, 10: 100, 4: 300}, None),
+        ({}, None),
+    ],
+)
+def test_samples_that_are_drawn_once_a_pass(sampling_ms: dict[int, int], draw_ms: float | None) -> None:
+    batches = [Delivery(0, number, 0, number // 10, number % 10, number, 1) for number in range(20)]
+    causes = np.zeros((20, len(CAUSES)), np.int64)
+    for number, ms in sampling_ms.items():
+        causes[number, CAUSES.index("sampling")] = ms * MS
+    files = FileCosts.of(FileNames(), [])
+    waits = Waits(deliveries_of(batches), causes, files, np.zeros((20, len(PARTS))), files)
+    assert _draw_ms(waits) == draw_ms
+    one_pass = replace_deliveries(waits, batches)
+    assert _draw_ms(one_pass) is None
+
+
+def replace_deliveries(waits: Waits, batches: Sequence[Delivery]) -> Waits:
+    """The same waits, of one pass."""
+    own = deliveries_of([replace(each, epoch=0, index=each.number) for each in batches])
+    return Waits(own, waits.causes, waits.files, waits.made, waits.made_files)

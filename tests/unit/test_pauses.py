@@ -22,6 +22,7 @@ class Recorder:
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
         self.before_flush: list[Any] = []
+        self.records: list[dict[str, Any]] = []
 
     def append_row(self, row: tuple[int, ...]) -> None:
         self.rows.append(row)
@@ -134,3 +135,24 @@ def test_without_the_interpreters_lock_nothing_is_added(monkeypatch: pytest.Monk
     pauses.watch_collections(own)  # type: ignore[arg-type]
     assert list(gc.callbacks) == before
     assert not own.before_flush
+
+
+def test_objects_are_counted_once_collecting_took_long(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = recorder.records
+    assert first["type"] == "collector"
+    assert "objects" not in first
+    gc.collect()
+    recorder.before_flush[0]()
+    assert recorder.records == [first]  # not long
+    stamps = pauses._stamps
+    assert stamps is not None
+    stamps.collected_ns = pauses._TOLD_NS
+    for _ in range(2):
+        recorder.before_flush[0]()
+    counted = recorder.records[1:]
+    assert len(counted) == 1  # and not again before it is four times as long
+    assert counted[0]["objects"] > 0
+    assert counted[0]["frozen"] == gc.get_freeze_count()
+    assert counted[0]["collections"][2] > first["collections"][2]

@@ -120,6 +120,24 @@ def test_the_share_of_the_wait_decides(wait_ms: float, kind: str, banner: str) -
     assert found.text.startswith(banner)
 
 
+_IN_FEW = "50 % of the steps' time waits for data (50.0 of 100.0 ms a step), in"
+
+
+@pytest.mark.parametrize(
+    ("count", "first", "said"),
+    [
+        (3, 3, f"{_IN_FEW} 3 of 32 steps, the first of each epoch"),
+        (3, 0, f"{_IN_FEW} 3 of 32 steps"),
+        (8, 8, f"{_IN_FEW} 8 of 32 steps, the first of each epoch"),
+        (8, 2, "50 % of each step waits for data (50.0 of 100.0 ms)"),
+        (29, 4, "50 % of each step waits for data (50.0 of 100.0 ms)"),
+    ],
+)
+def test_a_wait_that_lies_in_few_steps_is_not_told_of_each_step(count: int, first: int, said: str) -> None:
+    found = judged(rank(long_wait_steps=count, long_wait_first=first))
+    assert found.text == f"INPUT-BOUND {said}"
+
+
 @pytest.mark.parametrize(("share", "count", "said"), [(0.5, 5, True), (0.19, 5, False), (0.5, 1, False)])
 def test_what_takes_much_of_the_loop_beside_its_steps_is_said(share: float, count: int, said: bool) -> None:
     seconds = 100 * share

@@ -58,6 +58,7 @@ from iotrace.analysis.wait.account import account_of
 from iotrace.analysis.wait.blocks import step_blocks
 from iotrace.analysis.wait.cpus import with_cpu
 from iotrace.analysis.wait.data_wait import data_wait
+from iotrace.analysis.wait.hot_lines import with_hot_lines
 from iotrace.analysis.wait.loop_code import code_of_loop, code_samples, feeding_of
 from iotrace.analysis.wait.loop_events import loop_events, summed
 from iotrace.analysis.wait.loop_io import loop_reads
@@ -262,7 +263,9 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         phases_ms=phases.means_ms,
         phases_source=phases.source,
         phases_unknown_why=phases.unknown_why,
-        loaders=[loader_result(analysis, loader) for loader in analysis.loaders],
+        loaders=[
+            with_hot_lines(analysis, loader, loader_result(analysis, loader)) for loader in analysis.loaders
+        ],
         regions=regions_of(rank, len(kept), analysis.measured_waits),
         repeated=repeated_work(analysis, traced[1], groups) if traced else [],
         breakdown_ms=compute.breakdown_ms,

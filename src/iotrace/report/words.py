@@ -13,6 +13,7 @@ from iotrace.analysis.results import (
     Fix,
     Forecast,
     HangInfo,
+    LoaderResult,
     RankReport,
     SessionInfo,
     SlowLoopSteps,
@@ -243,6 +244,17 @@ def start_facts(rank: RankReport) -> list[str]:
     return [f"{each.text}: {each.remedy}" for each in slow]
 
 
+def _workers(rank: RankReport, made_by: LoaderResult) -> str:
+    """Count the workers: of several loaders that the steps wait for those of each."""
+    awaited = {each.loader for each in rank.data_wait.by_loader}
+    beside = [loader for loader in rank.loaders if loader.id in awaited and not loader.wrapped]
+    if len(beside) > 1 and made_by in beside:
+        of = ", ".join(f"{loader.dataset} {loader.workers}" for loader in beside)
+        return f"{counted(sum(loader.workers for loader in beside), 'worker')} ({of})"
+    several = len({loader.dataset for loader in rank.loaders if not loader.wrapped}) > 1
+    return f"{counted(made_by.workers, 'worker')}{f' of {made_by.dataset}' if several else ''}"
+
+
 def run_facts(rank: RankReport) -> list[str]:
     """What the run was: all of its time, its workers, its memory."""
     parts = []
@@ -254,8 +266,7 @@ def run_facts(rank: RankReport) -> list[str]:
     within = [loader for loader in rank.loaders if primary is not None and loader.within == primary.id]
     made_by = within[0] if len(within) == 1 else primary
     if made_by is not None and not made_by.wrapped:
-        several = len({loader.dataset for loader in rank.loaders if not loader.wrapped}) > 1
-        parts.append(f"{counted(made_by.workers, 'worker')}{f' of {made_by.dataset}' if several else ''}")
+        parts.append(_workers(rank, made_by))
     together, resident = rank.system.pss_peak_bytes, rank.system.rss_peak_bytes
     if together is not None:
         parts.append(f"memory {size(together)} at most")

@@ -71,6 +71,17 @@ class Threads(Record, tag="threads"):
     collections: bool = False
 
 
+class Collector(Record, tag="collector"):
+    """The garbage collector: settings, collections by generation; once it took much time, its objects."""
+
+    mono_ns: Int
+    enabled: bool
+    threshold: list[Int]
+    collections: list[Int]
+    objects: Int | None = None
+    frozen: Int | None = None
+
+
 class Stacks(Record, tag="stacks"):
     """The process writes its Python stacks to a file when it gets `signal`."""
 
@@ -223,6 +234,7 @@ class IteratorStart(Record, tag="iterator"):
     iterable: bool | None = None
     fed_by: str | None = None
     sampler: str | None = None
+    torch_sampler: str | None = None
     tokenizer: str | None = None
     prefetch_factor: Int | None = None
     persistent_workers: bool | None = None

@@ -161,6 +161,7 @@ class _Iterator:
             "builder": builder,
             "fed_by": held.fed_by(loader.dataset),
             "sampler": held.sampler_of(loader),
+            "torch_sampler": held.torch_sampler_of(loader),
             "tokenizer": held.tokenizer_of(getattr(loader, "collate_fn", None)),
             **fetch.item_source(loader.dataset, iterator._dataset_kind == 1),
             **fetch.collate_source(getattr(loader, "collate_fn", None)),

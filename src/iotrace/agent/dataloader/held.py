@@ -98,6 +98,18 @@ def sampler_of(loader: Any) -> str | None:
     return None
 
 
+def torch_sampler_of(loader: Any) -> str | None:
+    """Name torch's own class that chooses a loader's samples, with its `replacement`; None: it is another."""
+    try:
+        sampler = loader.sampler
+        if type(sampler).__module__.partition(".")[0] == "torch":
+            how = getattr(sampler, "replacement", None)
+            return f"{type(sampler).__name__}({'' if how is None else f'replacement={bool(how)}'})"
+    except ours(Exception):
+        pass
+    return None
+
+
 def _names(code: CodeType) -> Iterator[str]:
     """Yield the globals and attributes that code names, and those of the functions inside of it."""
     yield from code.co_names

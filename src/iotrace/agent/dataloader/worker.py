@@ -11,6 +11,7 @@ from typing import Any
 from iotrace.agent import stacks, training
 from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.borders import find_border
+from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.agent.recording.pauses import watch_collections
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
@@ -19,6 +20,7 @@ from iotrace.session.guard import ours
 from iotrace.session.names import OUTCOMES, PRODUCED_ROW
 
 _BATCH, _STOP, _ERROR = map(OUTCOMES.index, ("batch", "stop", "error"))
+_SAMPLED_S, _MOST_SAMPLES = 0.1, 32  # of its stack, and of a record: a worker may be ended at any moment
 _MOST_PARTS = 512  # of a batch, so that counting its bytes takes no longer than writing its record
 
 
@@ -82,6 +84,10 @@ class _Worker:
         recorder.start()
         watch_collections(recorder)
         stacks.install(recorder)
+        try:
+            recorder.loop_stacks = LoopStacks(recorder, _SAMPLED_S, _MOST_SAMPLES)
+        except ours(Exception) as error:
+            recorder.absorb(error, "sampling a worker")
         recorder.flush()
 
     def ready(self) -> None:

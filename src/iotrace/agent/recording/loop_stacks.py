@@ -25,18 +25,23 @@ _Stack = tuple[tuple[CodeType, int], ...]
 
 
 class LoopStacks:
-    """The samples of the thread that makes it, which trains: `sample` takes one, `drain` hands them over."""
+    """The samples of the thread that makes it, which trains or makes batches: `sample` takes one.
+
+    `drain` hands them over.
+    """
 
     over = False  # it goes on as long as the loop
 
-    def __init__(self, recorder: Any, shortest_s: float = _SHORTEST_S) -> None:
+    def __init__(
+        self, recorder: Any, shortest_s: float = _SHORTEST_S, most_samples: int = _MOST_SAMPLES
+    ) -> None:
         self._shortest_s = shortest_s
         self._thread, self._tid = get_ident(), get_native_id()
         self._began_ns = monotonic_ns()
         self._owned: dict[CodeType, bool] = {}
         self._path = self._stack_of(sys._getframe(1))  # where it trains
         self._forget()
-        recorder.before_flush.append(lambda: self.drain(recorder, _MOST_SAMPLES))
+        recorder.before_flush.append(lambda: self.drain(recorder, most_samples))
 
     def _forget(self) -> None:
         self._stacks: dict[_Stack, int] = {}

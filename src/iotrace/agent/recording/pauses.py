@@ -12,6 +12,7 @@ import sys
 from _collections import deque  # type: ignore[import-not-found]
 from _functools import partial  # type: ignore[import-not-found]
 from time import monotonic_ns
+from typing import Any
 
 from iotrace.agent.patching import on_undo
 from iotrace.agent.recording.recorder import Recorder
@@ -19,6 +20,7 @@ from iotrace.agent.recording.thread_clocks import thread_id
 from iotrace.session.names import PAUSE_ROW, PAUSES
 
 _LEAST_NS = 100_000  # shorter collections are as frequent as allocations, and explain no slow step
+_TOLD_NS, _TIMES = 200_000_000, 4  # of collecting until objects are counted; then at so many times that
 _MOST_STAMPS = 4096  # between two writes: a program that collects more often loses the oldest
 _COLLECTION, _COMPILATION = map(PAUSES.index, ("collection", "compilation"))
 
@@ -33,6 +35,7 @@ class _Stamps:
             start = property(partial(next, map(self.started.append, iter(monotonic_ns, None))))
             stop = property(partial(next, map(self.stopped.append, iter(monotonic_ns, None))))
 
+        self.collected_ns, self.told_ns = 0, _TOLD_NS
         # Called with the phase, which is ``start`` or ``stop``, and a dict: getattr(clock, phase, dict).
         self.callback = partial(getattr, Clock())
 
@@ -45,10 +48,30 @@ class _Stamps:
             elif len(started) > 1 and started[1] < stopped[0]:
                 started.popleft()  # nobody saw it end
             else:
+                self.collected_ns += stopped[0] - started[0]
                 if stopped[0] - started[0] >= _LEAST_NS:
                     recorder.append_row((PAUSE_ROW, _COLLECTION, -1, started[0], stopped[0]))
                 started.popleft()
                 stopped.popleft()
+        if self.collected_ns >= self.told_ns:
+            self.told_ns = _TIMES * self.collected_ns
+            count = next(map(len, iter(gc.get_objects, None)))
+            recorder.records.append({**_collector(), "objects": count, "frozen": gc.get_freeze_count()})
+
+
+def _collector() -> dict[str, Any]:
+    """Return a record of the collector: its settings, how often it collected.
+
+    What it looks at is counted later: that takes a fraction of a full collection. The list of all objects
+    lives inside of one call in C then: none of the program's can die with it.
+    """
+    return {
+        "type": "collector",
+        "mono_ns": monotonic_ns(),
+        "enabled": gc.isenabled(),
+        "threshold": list(gc.get_threshold()),
+        "collections": [each["collections"] for each in gc.get_stats()],
+    }
 
 
 _stamps: _Stamps | None = None
@@ -69,6 +92,8 @@ def watch_collections(recorder: Recorder) -> None:
         on_undo(_leave)
     _stamps.started.clear()
     _stamps.stopped.clear()
+    _stamps.collected_ns, _stamps.told_ns = 0, _TOLD_NS
+    recorder.records.append(_collector())
     recorder.before_flush.append(partial(_stamps.drain, recorder))
 
 

@@ -16,7 +16,7 @@ from iotrace.analysis.compare.spread import noise_of, prior_of, slowness_of
 from iotrace.analysis.resampling import FEWEST, Floats
 from iotrace.analysis.results import StageCost
 
-_Key = tuple[str, str, str | None]  # stage, clock, file
+_Key = tuple[str, str, str | None, str | None]  # stage, clock, file, dataset of several
 _WITHOUT_FILE = ("transform", "collate")
 _RESAMPLES = 400  # a variance needs fewer than the ends of an interval
 # Of the change of the CPUs' speed that is taken out: caches and neighbours slow no two programs alike. Over
@@ -63,11 +63,11 @@ def stage_changes(before: Sequence[Rank], after: Sequence[Rank]) -> list[StageCh
     whole = sum(cost.per_sample * cost.quartile_ms for cost in first.values())
     sides = runs[: len(before)], runs[len(before) :]
     found = []
-    for stage, clock in dict.fromkeys(key[:2] for key in first):
+    for stage, clock, loader in dict.fromkeys((*key[:2], key[3]) for key in first):
         keys = [
             key
             for key in first
-            if key[:2] == (stage, clock)
+            if (*key[:2], key[3]) == (stage, clock, loader)
             and all(key in run.costs and run.costs[key].quartile_ms > 0 for run in runs)
             # The other files are others, where not the same ones stand on their own.
             and (alike or key[2] is not None or stage in _WITHOUT_FILE)
@@ -81,13 +81,13 @@ def stage_changes(before: Sequence[Rank], after: Sequence[Rank]) -> list[StageCh
 
 
 def _key(cost: StageCost) -> _Key:
-    return cost.stage, cost.clock, cost.path
+    return cost.stage, cost.clock, cost.path, cost.loader
 
 
 def _change(
     keys: Sequence[_Key], sides: tuple[list[_Run], list[_Run]], whole: float, prior: float
 ) -> StageChange | None:
-    stage, clock, path = keys[0]
+    stage, clock, path, loader = keys[0]
     first = sides[0][0].costs
     weights = {key: first[key].per_sample for key in keys}
     costs_ms = [[sum(run.cost_ms(key, weights[key]) for key in keys) for run in runs] for runs in sides]
@@ -108,7 +108,7 @@ def _change(
     change = fmean(logs[1]) - fmean(logs[0])
     file = path if len(keys) == 1 else None
     return StageChange(
-        what=f"{stage} of {file}" if file else stage,
+        what=" of ".join(filter(None, (stage, file, loader))),
         stage=stage,
         file=file,
         clock=clock,

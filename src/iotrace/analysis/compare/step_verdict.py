@@ -17,7 +17,7 @@ RUN_TO_RUN_PCT = 2.0
 _NEARLY_ALONE = 0.9  # of a step is its own at the least: then an interval says more than a bound
 BANNERS = {"faster": "FASTER", "slower": "SLOWER"}
 _LEAST_KEPT = 0.01  # of a step: nobody knows that nothing of it is its own
-_CARRIES = 0.1  # of what a sample costs: what a stage has to change to speak for the step
+_CARRIES = 0.1  # of what a sample costs, and of the step: what a stage has to change to speak for it
 _MOST_OF_STEP_PCT = 50.0  # of one CPU
 _LEAST_GROWN = 0.5  # of the CPU time of a process: what two runs of one program may differ by
 _A_FACTOR = 1.05
@@ -78,18 +78,13 @@ def judge_step(
     ratio = 1 + change_pct / 100
     others_did_not = (ratio * kept[1] - 1) * (ratio / kept[0] - 1) > 0
     if others_did_not and measured in BANNERS:  # nor did chance: both together might have
-        alone_text = f"without them {_range(alone_pct)} (95 %)"
-        text = f"LIKELY {BANNERS[measured]}: {steps} beside other programs; {alone_text}"
-        return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct)
+        text = f"LIKELY {BANNERS[measured]}: {steps} beside other programs, which alone do not explain it"
+        return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct, remedy=_REMEDY)
     if others_did_not:
-        text = f"NOT CLEAR: {steps}; the steps vary: without the others {_range(alone_pct)} (95 %)"
+        text = f"NOT CLEAR: {steps}; the steps vary by more than that, and other programs ran beside"
         return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=_LONGER)
     text = f"NOT CLEAR: {steps}; {_because(ranks, kept)}"
     return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=_REMEDY)
-
-
-def _range(interval_pct: Sequence[float]) -> str:
-    return f"{interval_pct[0]:+.0f} to {interval_pct[1]:+.0f} %"
 
 
 def _of_interval(interval_pct: Sequence[float], change_pct: float) -> str:
@@ -110,9 +105,23 @@ def _speaking(ranks: tuple[Rank, Rank], stages: Sequence[StageChange], measured:
         beyond = abs(math.log1p(max(by, -0.999)))
         noise = math.log1p(change.noise_pct / 100)
         is_certain = beyond > noise and (change.quiet or beyond > math.log1p(grown))
+        if not _carries(change, ranks):
+            continue
         if is_certain and change.share * abs(by) >= _CARRIES:
             return change
     return None
+
+
+def _carries(change: StageChange, ranks: tuple[Rank, Rank]) -> bool:
+    """Whether the wait for what a stage makes changed by a tenth of the step's change, or more.
+
+    Waits that batches lie ready for hold none of it: there the stage takes CPUs, and may carry the step.
+    """
+    waits = [rank.data_wait.causes_ms.get(change.stage) for rank in ranks]
+    if waits[0] is None or waits[1] is None or not any(waits):
+        return True
+    steps_ms = [rank.steps.mean_ms or 0.0 for rank in ranks]
+    return abs(waits[1] - waits[0]) >= _CARRIES * abs(steps_ms[1] - steps_ms[0])
 
 
 def _spent(ranks: tuple[Rank, Rank], measured: str) -> tuple[float, float] | None:

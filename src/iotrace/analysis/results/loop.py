@@ -109,6 +109,17 @@ class SlowLoopSteps(ReportPart, frozen=True, kw_only=True):
     steps: Annotated[list[SlowLoopStep], figure("the 20 that took most beyond the usual")]
 
 
+class Collector(ReportPart, frozen=True, kw_only=True):
+    """Python's garbage collector in the training process, once it had collected for 0.2 s."""
+
+    enabled: Annotated[bool, figure("whether it collects by itself: `gc.isenabled()`")]
+    threshold: Annotated[int, figure("`gc.get_threshold()[0]`: so many new objects begin a collection")]
+    objects: Annotated[int, figure("objects that a full collection looks at")]
+    frozen: Annotated[int, figure("objects that `gc.freeze()` took out of it")]
+    per_step: Annotated[float | None, figure("collections per step", null="it was looked at once")] = None
+    full_per_step: Annotated[float | None, figure("those of all objects", null="it was looked at once")] = None
+
+
 class LoopEvents(ReportPart, frozen=True, kw_only=True):
     """What the loop does now and then beside its steps: one kind of it, summed up over the whole loop."""
 
@@ -129,6 +140,7 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     function: Annotated[
         str | None, figure("of an evaluation without a loader, what the loop is in for most of it, by samples", null="another kind, or not known")
     ] = None
+    collector: Annotated[Collector | None, figure("of collecting garbage, the collector", null="another kind, or not known")] = None
 
     @property
     def recurs(self) -> bool:
@@ -167,6 +179,30 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         return 1e3 * max(0.0, self.seconds - self.seen_seconds) / self.count
 
 
+class HotLine(ReportPart, frozen=True, kw_only=True):
+    """The innermost line of the program that most of some time is in, or in what it calls: by samples of the stack."""
+
+    line: Annotated[str, figure("its file and number")]
+    calls: Annotated[str | None, figure("the function that it is mostly in there", null="none, or one that tells nothing")] = None
+    library: Annotated[str | None, figure("the library that `calls` is of", null="it is the program's, or null")] = None
+    fraction: Annotated[float, figure("its share of the samples")]
+    samples: Annotated[int, figure("so many there are")]
+
+    @property
+    def said(self) -> str:
+        """Name the line, and what it calls."""
+        return self.line + self._in
+
+    def beside(self, function: str) -> str:
+        """Name the line behind a function of the program, which may name it by itself."""
+        return self._in if function.endswith(f"({self.line})") else f", most of it at {self.said}"
+
+    @property
+    def _in(self) -> str:
+        whose = "" if self.library is None else f"{self.library}'s "
+        return "" if self.calls is None else f", in {whose}{self.calls}"
+
+
 class LoopCode(ReportPart, frozen=True, kw_only=True):
     """A function that the loop calls, or a line of its own: its time outside of all that has another name.
 
@@ -181,6 +217,7 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     loop_fraction: Annotated[float, figure("the share of the loop's time")]
     count: Annotated[int | None, figure("in how many steps, where nearly all of it lies in few", null="it lies in many steps")] = None
     every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="`count` is null, or 1")] = None
+    hot: Annotated[HotLine | None, figure("the line that most of it is in", null="no line is")] = None
 
     @property
     def recurs(self) -> bool:
@@ -209,6 +246,7 @@ class Feeding(ReportPart, frozen=True, kw_only=True):
         str | None, figure("what the thread is in for most of it, by samples: a function with its first line, or a line", null="too few samples")
     ] = None
     function_ms: Annotated[float | None, figure("its share of the samples, of that time", "ms per step", null="`function` is")] = None
+    hot: Annotated[HotLine | None, figure("the line of it that most of that is in", null="no line is")] = None
 
 
 class LoopReads(ReportPart, frozen=True, kw_only=True):
@@ -262,6 +300,8 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
     )
     files: Annotated[list[FileCost], figure("the raw wait by file", "ms per step")] = msgspec.field(default_factory=list)
     worst_batches: Annotated[list[WorstBatch], figure("the longest waits, five at most", "ms")] = msgspec.field(default_factory=list)
+    long_wait_steps: Annotated[int | None, figure("the fewest measured steps that hold 90 % of the raw wait", null="no wait")] = None
+    long_wait_first: Annotated[int | None, figure("those of them that begin a pass over a loader", null="no wait")] = None
     without_cpu_ms: dict[str, float] | None = None
     queueing_ms: Annotated[
         float | None,
@@ -290,6 +330,8 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     dataset: Annotated[str, figure("class name of the dataset; of a wrapped source its own, or the generator function's")]
     item: Annotated[str | None, figure("the function that makes an item", null="not a DataLoader's, or unknown")] = None
     collate: Annotated[str | None, figure("the function of the program that puts samples together, with its line", null="torch's own, or unknown")] = None
+    item_hot: Annotated[HotLine | None, figure("the line that making an item is mostly in", null="no line is, or too few samples")] = None
+    collate_hot: Annotated[HotLine | None, figure("the line that `collate` is mostly in", null="no line is, or too few samples")] = None
     wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
     within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
     library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None
@@ -404,6 +446,7 @@ class StageCost(ReportPart, frozen=True, kw_only=True):
     path: Annotated[str | None, figure("the file, or the directory of files that are needed seldom", null="no file, or all that do not stand on their own")] = (
         None
     )
+    loader: Annotated[str | None, figure("the dataset of the loader whose samples they are", null="the steps wait for one loader")] = None
     clock: Annotated[str, figure("`cpu`: CPU time of the thread; `wall`: elapsed time")]
     quiet: Annotated[bool | None, figure("of the seconds alone in which other programs and machines took little", null="nothing tells what others took")] = None
     count: Annotated[int, figure("of how many times the figures are; how often a sample needs it")]

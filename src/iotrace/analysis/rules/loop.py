@@ -6,11 +6,12 @@ import posixpath
 from collections.abc import Iterator
 from operator import attrgetter
 
-from iotrace.analysis.results import Evidence, LoopEvents
+from iotrace.analysis.results import Collector, Evidence, LoopEvents
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.iterators import validation_restarts
 from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
-from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT
+from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT, bound_fraction
+from iotrace.units import many, percent
 
 _HIGH = 0.2  # of a step
 _MOSTLY = 0.5  # of the time that writing takes
@@ -22,6 +23,15 @@ _EVENTS = {"count": 8, "seconds": 10.4, "loop_seconds": 15.0, "loop_fraction": 0
 _EVALUATION = {**_EVENTS, "kind": "evaluation", "seen_seconds": 10.4, "wait_seconds": 0.1, "workers": 2}
 _CHECKPOINT = {**_EVENTS, "kind": "checkpoint", "seen_seconds": 10.4, "file": "ck-*.pt", "bytes": 4_000_000}
 _SYNC = {**_EVENTS, "kind": "writing", "seen_seconds": 0.1, "file": "run.log"}
+_MANY_OBJECTS = 100_000  # whose full collection takes some ms
+_COLLECTOR = {
+    "enabled": True,
+    "threshold": 700,
+    "objects": 3_000_000,
+    "frozen": 0,
+    "per_step": 8.6,
+    "full_per_step": 0.7,
+}
 _COLLECTION = {**_EVENTS, "kind": "collection", "seen_seconds": 10.4}
 _ONCE = {"count": 1, "every_steps": None}
 _RARE = {"seconds": 0.6, "loop_fraction": 0.04}
@@ -35,6 +45,27 @@ _CODE = {
     "loop_fraction": 0.7,
 }
 _NOW_AND_THEN = {**_CODE, "count": 4, "every_steps": 25.0}
+_ADD_IMAGES = {
+    "line": "train.py:20",
+    "calls": "SummaryWriter.add_images",
+    "library": "torch",
+    "fraction": 0.9,
+    "samples": 90,
+}
+_LOGGING = {**_CODE, "hot": _ADD_IMAGES}
+# Functions of libraries that log: how their names begin. TensorBoard's writer is torch's.
+_LOGGERS: dict[str | None, tuple[str, ...]] = {
+    "torch": ("SummaryWriter.",),
+    "tensorboardX": ("SummaryWriter.",),
+    "wandb": ("Run.", "log", "Image"),
+    "mlflow": ("log_", "MlflowClient.log_"),
+    "matplotlib": ("savefig", "Figure.savefig"),
+}
+# What is known to be slow, and quick another way.
+_QUICKER: dict[tuple[str | None, str | None], str] = {
+    ("random", "Random.sample"): "if random.sample takes from a deque, take from a list or an array",
+    ("random", "Random.choices"): "if random.choices takes from a deque, take from a list or an array",
+}
 _FEEDING = {
     "before_ms": 45.0,
     "before_fraction": 0.45,
@@ -107,6 +138,12 @@ def _has_room(facts: RankFacts, workers: int) -> bool:
     return workers + 1 < (system.cpus or 0) or (system.host is not None and system.host.has_free_cpus)
 
 
+def _leads(facts: RankFacts, events: LoopEvents) -> bool:
+    """Whether it takes most of the loop, or much of it and more than the data wait does."""
+    waits = bound_fraction(facts.report.data_wait) or 0.0
+    return events.loop_fraction >= _MOSTLY or events.loop_fraction >= max(_HIGH, waits)
+
+
 def _level(events: LoopEvents) -> str:
     return "high" if events.loop_fraction >= _HIGH else "medium"
 
@@ -155,7 +192,7 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
             remedy=remedy,
             evidence={**evidence, "wait_seconds": waits},
             level=_level(events),
-            is_main_cause=events.loop_fraction >= _MOSTLY,
+            is_main_cause=_leads(facts, events),
             gain_ms=_most_ms(facts, events),
         )
 
@@ -188,7 +225,7 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
             remedy=f"save checkpoints in the background ({_ASYNCHRONOUS}), or less often",
             evidence=evidence,
             level=_level(events),
-            is_main_cause=events.loop_fraction >= _MOSTLY,
+            is_main_cause=_leads(facts, events),
             gain_ms=_most_ms(facts, events),
         )
 
@@ -232,7 +269,7 @@ def recurring_sync(
             else f"write and sync {name} less often, or in a thread",
             evidence=evidence,
             level=_level(events),
-            is_main_cause=events.loop_fraction >= _MOSTLY,
+            is_main_cause=_leads(facts, events),
         )
 
 
@@ -243,7 +280,13 @@ def recurring_sync(
     turn=THE_LOOP,
     saves_wait=False,
     of_run=True,
-    fires=[{"loop_events": [_COLLECTION]}],
+    fires=[
+        {"loop_events": [_COLLECTION]},
+        {"loop_events": [{**_COLLECTION, "collector": _COLLECTOR}]},
+        {"loop_events": [{**_COLLECTION, "collector": {**_COLLECTOR, "frozen": 3_000_000}}]},
+        {"loop_events": [{**_COLLECTION, "collector": {**_COLLECTOR, "enabled": False}}]},
+        {"loop_events": [{**_COLLECTION, "collector": {**_COLLECTOR, "objects": 60_000}}]},
+    ],
     silent=[
         {"loop_events": [{**_COLLECTION, **_ONCE}]},
         {"loop_events": [{**_COLLECTION, **_RARE}]},
@@ -258,21 +301,54 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
     be too short to make a step slow.
 
     Remedy: `gc.freeze()` before the loop takes the objects that stay out of it; or hold arrays in place of
-    them; or `gc.disable()`, and `gc.collect()` every so many steps, which bounds the memory.
+    them; or `gc.disable()`, and `gc.collect()` every so many steps, which bounds the memory. Where they are
+    frozen already, or few: make fewer objects in the loop, or let more of them come before a collection
+    (`gc.set_threshold`). Where the collector is disabled, the program calls `gc.collect()`: do so less often.
     """
     for events, evidence in _recurring(facts, "collection", least_of_loop):
         each_ms = 1e3 * events.seconds / events.count
+        remedy, how = _less_collecting(events.collector)
         yield Finding(
-            text=f"{events.said}; {each_ms:.0f} ms each",
-            remedy=_GARBAGE,
-            how="gc.freeze() before the loop takes the objects that stay out of collections; hold arrays, "
-            "not millions of objects; or gc.disable(), and gc.collect() every so many steps to bound memory",
+            text=f"{events.said}; {each_ms:.0f} ms in each{_collected(events.collector)}",
+            remedy=remedy,
+            how=how,
             evidence={**evidence, "each_ms": each_ms},
             level=_level(events),
             silences=("IO214",),  # which says the same of what lies in waits
-            is_main_cause=events.loop_fraction >= _MOSTLY,
+            is_main_cause=_leads(facts, events),
             gain_ms=_most_ms(facts, events),
         )
+
+
+def _less_collecting(collector: Collector | None) -> tuple[str, str]:
+    """What makes collections shorter or rarer, by what the collector is like; in short, and as a sentence."""
+    if collector is not None and not collector.enabled:
+        return "call gc.collect() less often", "the collector is disabled: the program calls gc.collect()"
+    if collector is not None and (collector.frozen >= _MANY_OBJECTS or collector.objects < _MANY_OBJECTS):
+        few = "gc.freeze() was called" if collector.frozen >= _MANY_OBJECTS else "few objects stay"
+        return (
+            f"fewer new objects a step, gc.set_threshold({100 * max(collector.threshold, 100)}), or "
+            "gc.disable() and a rare gc.collect()",
+            f"{few}: what is left comes of the objects that the loop makes; make fewer (arrays, no reference "
+            "cycles), or collect more rarely: gc.set_threshold, or gc.disable() and gc.collect() every so "
+            "many steps to bound memory",
+        )
+    return (
+        _GARBAGE,
+        "gc.freeze() before the loop takes the objects that stay out of collections; hold arrays, "
+        "not millions of objects; or gc.disable(), and gc.collect() every so many steps to bound memory",
+    )
+
+
+def _collected(collector: Collector | None) -> str:
+    """Say how often it collects, and over how many objects."""
+    if collector is None:
+        return ""
+    often = ""
+    if collector.per_step and collector.full_per_step is not None:
+        often = f", {collector.per_step:.2g} collections a step, {collector.full_per_step:.2g} of them full"
+    frozen = f" ({many(collector.frozen)} frozen)" if collector.frozen >= _MANY_OBJECTS else ""
+    return f"{often}, over {many(collector.objects)} objects{frozen}"
 
 
 @rule(
@@ -281,7 +357,11 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
     "loop",
     turn=THE_LOOP,
     saves_wait=False,
-    fires=[{"feeding": _FEEDING}],
+    fires=[
+        {"feeding": _FEEDING},
+        {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "load", "library": None}}},
+        {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "Random.sample", "library": "random"}}},
+    ],
     silent=[
         {"feeding": {**_FEEDING, "before_ms": 5.0, "before_fraction": 0.05, "function_ms": 4.0}},
         {"feeding": {**_FEEDING, "function": None, "function_ms": None}},
@@ -294,25 +374,68 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
 
     A program that takes its samples from a list or a file in the loop's own body makes its batches there, and
     does not train meanwhile. Samples of the thread's stack say in which function, or in which line. Other
-    work of the loop may lie there, too, such as logging.
+    work of the loop may lie there, too, such as logging. Calls of models without gradients are none of it.
 
-    Remedy: where it makes batches, move that into a `Dataset` or a collate function: the workers of a
-    `DataLoader` do it ahead of the loop.
+    Remedy: make that line faster. Where the loop adds nothing to its data, as it does to a replay buffer,
+    move it into a `Dataset` or a collate function: the workers of a `DataLoader` work ahead of the loop.
     """
     found, step_ms = facts.report.feeding, facts.report.steps.mean_ms
     if found is None or found.function is None or found.function_ms is None or not step_ms:
         return
     if 100 * found.function_ms < least_percent * step_ms:
         return
+    hot = found.hot
+    faster = f"make {found.function if hot is None else hot.line} faster"
+    if hot is not None and (hot.library, hot.calls) in _QUICKER:
+        faster = f"{_QUICKER[hot.library, hot.calls]} (at {hot.line})"
     yield Finding(
         text=f"no loader feeds the loop: before its forward pass it is in {found.function} for "
-        f"{found.function_ms:.1f} of {step_ms:.1f} ms of each step",
-        remedy="if that makes the batches, move it into a Dataset or collate_fn: the workers of a DataLoader "
-        "do it ahead",
+        f"{found.function_ms:.1f} of {step_ms:.1f} ms of each step"
+        + ("" if hot is None else hot.beside(found.function)),
+        remedy=f"{faster}; or, unless the loop adds to its data, move it into a Dataset: workers do it ahead",
         evidence={"before_ms": found.before_ms, "function_ms": found.function_ms},
         level="high" if found.function_ms > _HIGH * step_ms else "medium",
         gain_ms=found.function_ms,
     )
+
+
+@rule(
+    "IO511",
+    "logging-in-the-loop",
+    "loop",
+    turn=THE_LOOP,
+    saves_wait=False,
+    fires=[{"loop_code": [_LOGGING]}, {"loop_code": [{**_LOGGING, "count": 5, "every_steps": 20.0}]}],
+    silent=[
+        {"loop_code": [_CODE]},
+        {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "library": None}}]},
+        {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "library": "torch", "calls": "stack"}}]},
+        {"loop_code": [{**_LOGGING, "loop_fraction": 0.04}]},
+    ],
+)
+def logging_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
+    """The loop hands images, histograms or figures to a logger, and that takes much of its time.
+
+    Samples of the thread's stack show the line, and the logger's function that it is in: that of TensorBoard,
+    Weights & Biases or MLflow, or matplotlib's `savefig`. The logger encodes and writes while the loop waits.
+
+    Remedy: log less often, or fewer and smaller images.
+    """
+    for code in facts.report.loop_code:
+        hot = code.hot
+        if hot is None or hot.calls is None or code.loop_fraction < least_of_loop:
+            continue
+        if not hot.calls.startswith(_LOGGERS.get(hot.library, ())):
+            continue
+        yield Finding(
+            text=f"{hot.calls} at {hot.line} takes {percent(code.loop_fraction)} of the loop",
+            remedy=f"log less often: {hot.calls} at {hot.line}",
+            how=f"call {hot.calls} every so many steps, or with fewer and smaller images",
+            evidence={"ms_per_step": code.ms_per_step},
+            level="high" if code.loop_fraction >= _HIGH else "medium",
+            gain_ms=code.ms_per_step,
+            silences=("IO509",),
+        )
 
 
 @rule(
@@ -392,7 +515,8 @@ def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterato
     most = max(report.loop_code, key=attrgetter("ms_per_step"), default=None)
     naming = "; iotrace.region names it"
     if most is not None and most.ms_per_step >= _MOSTLY * other_ms:
-        naming = f": most of it {most.function}"
+        at = "" if most.hot is None else most.hot.beside(most.function)
+        naming = f": most of it {most.function}{at}"
     yield Finding(
         text=(
             f"{other_ms:.1f} of {step_ms:.1f} ms of a step is code of the loop outside of forward, backward "

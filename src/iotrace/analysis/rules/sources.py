@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from iotrace.analysis.rules.causes import (
     MOSTLY,
     Remedy,
@@ -26,6 +28,9 @@ from iotrace.units import percent
 _CHEAP_US = 30.0  # a sample: to ask for it takes as long as to make it
 _MANY_ROWS = 8
 _TOLD = 0.25  # of the wait: what a verdict names before its cause
+_WITHOUT_REPLACEMENT = "WeightedRandomSampler(replacement=False)"
+_DRAWN_ONCE = Making(draw_ms=1300.0)
+_MANY_FROZEN = 10_000  # objects: so many no library leaves frozen
 _EVEN = 0.75  # of the workers: as many as work while the busiest does
 
 
@@ -297,7 +302,10 @@ def slow_first_sample(facts: LoaderFacts, *, times: float = 20.0) -> Iterator[Fi
     "collecting-garbage",
     "loader",
     turn=THE_CAUSE,
-    fires=[{"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0)}],
+    fires=[
+        {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0)},
+        {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0, frozen=2_000_000)},
+    ],
     silent=[
         {"making": Making(collecting_ms=2.0, collections=12, collection_ms=800.0)},
         {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0), "wait_ms": 2.0},
@@ -310,24 +318,31 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
     makes it long, and code that makes many objects makes it frequent.
 
     Remedy: `gc.freeze()` at the worker's start takes the dataset's objects out; or hold arrays in place of
-    them; or `gc.disable()`, and `gc.collect()` every so many batches, which bounds the memory.
+    them; or `gc.disable()`, and `gc.collect()` every so many batches, which bounds the memory. What is frozen
+    already is not advised.
     """
     making = facts.making
     gain_ms = min(facts.bound_ms, making.collecting_ms)
     if not facts.is_waited_for or not is_worth(gain_ms, facts):
         return
     where = "in worker_init_fn" if facts.about.workers else "before the loop"
+    remedy = f"gc.freeze() {where}, or fewer objects"
+    how = (
+        f"gc.freeze() {where} takes the dataset's objects out of them; hold arrays, not millions of "
+        "objects; or gc.disable() with gc.collect() every so many batches"
+    )
+    if (making.frozen or 0) >= _MANY_FROZEN:
+        remedy = f"gc.disable() {where} and a rare gc.collect(), or fewer new objects a sample"
+        how = "gc.freeze() was called: what is left comes of objects made since; make fewer, or gc.disable() "
+        how += "with gc.collect() every so many batches"
     yield finding(
         facts,
         text=(
             f"making batches{of_loader(facts)} stops for Python's garbage collector: {making.collections} "
             f"collections of {making.collection_ms:.0f} ms, {making.collecting_ms:.1f} ms of wait a step"
         ),
-        how=(
-            f"gc.freeze() {where} takes the dataset's objects out of them; hold arrays, not millions of "
-            "objects; or gc.disable() with gc.collect() every so many batches"
-        ),
-        remedy=f"gc.freeze() {where}, or fewer objects",
+        how=how,
+        remedy=remedy,
         level=level(gain_ms, facts),
         evidence={"collecting_ms": making.collecting_ms, "collections": making.collections, **which(facts)},
         gain_ms=gain_ms,
@@ -370,30 +385,69 @@ def tokenised_each_time(facts: LoaderFacts) -> Iterator[Finding]:
     "loader",
     id="sampling-bound",
     turn=THE_CAUSE,
-    fires=[{"cause": "sampling"}, {"cause": "sampling", "sampler": "Buckets"}],
+    fires=[
+        {"cause": "sampling"},
+        {"cause": "sampling", "sampler": "Buckets"},
+        {"cause": "sampling", "making": _DRAWN_ONCE, "torch_sampler": _WITHOUT_REPLACEMENT},
+        {"cause": "sampling", "making": _DRAWN_ONCE, "torch_sampler": "RandomSampler(replacement=False)"},
+        {"cause": "sampling", "making": _DRAWN_ONCE, "sampler": "Buckets"},
+    ],
     silent=[
         {"cause": "transport"},
         {"cause": "sampling", "wait_ms": 4.0, "causes_ms": {"sampling": 4.0}},
         {"causes_ms": {"transform": 40.0, "sampling": 10.0}},
+        {"making": _DRAWN_ONCE, "causes_ms": {"transform": 40.0, "sampling": 1.0}},
     ],
 )
 def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits while it chooses the samples of a batch itself.
 
     A sampler works in the process that trains, whatever the number of workers: DataLoader asks it for the
-    next indices each time that the loop takes a batch.
+    next indices each time that the loop takes a batch. One that draws an epoch's samples at once makes the
+    first batch of each epoch late.
 
-    Remedy: sort and shuffle once an epoch, in the sampler's `__iter__` before it yields; or with arrays.
+    Remedy: sort and shuffle once an epoch, in the sampler's `__iter__` before it yields; or with arrays. What
+    is drawn once an epoch already: draw with replacement, or with arrays. `WeightedRandomSampler` without
+    replacement looks at all weights, however few samples it draws.
     """
     is_own = facts.about.sampler is not None  # torch's own leave little to change
     if held_up_by(facts, "sampling") and (is_own or facts.causes_ms["sampling"] >= MOSTLY * facts.wait_ms):
-        name = facts.about.sampler or "its sampler"
+        if facts.making.draw_ms is not None:
+            yield from _drawn_at_once(facts, facts.making.draw_ms)
+            return
+        name = facts.about.sampler or facts.about.torch_sampler or "its sampler"
         remedy = Remedy(
             f"let {name} choose faster, such as once an epoch: it works in the loop",
             f"{name} chooses the samples of each batch in the training process, where no worker helps: sort "
             "and shuffle once, before it yields the first batch of an epoch, or with arrays",
         )
         yield from ended_by(remedy, "sampling", facts)
+
+
+def _drawn_at_once(facts: LoaderFacts, draw_ms: float) -> Iterator[Finding]:
+    """Name what draws the samples of a whole epoch before its first batch, and how it draws faster."""
+    about = facts.about
+    name = about.sampler or about.torch_sampler or "its sampler"
+    short, text = f"let {name} draw with arrays", "draw with arrays, not one sample at a time"
+    if about.sampler is None and about.torch_sampler == _WITHOUT_REPLACEMENT:
+        short = "WeightedRandomSampler(..., replacement=True), or draw the indices with numpy"
+        text = "without replacement it looks at all weights: draw with replacement, or by a search in a "
+        text += "cumulative sum of the weights that is made once"
+    elif about.sampler is None and (about.torch_sampler or "").startswith("WeightedRandomSampler"):
+        short = "draw the indices with numpy: a search in a cumulative sum of the weights, made once"
+        text = "it looks at all weights each time: search in a cumulative sum that is made once"
+    elif about.sampler is None and about.torch_sampler is not None:
+        short, text = "a sampler that yields indices of an array", "torch's makes a list of them all"
+    remedy = Remedy(short, f"{name} draws an epoch's samples at once, in the training process: {text}")
+    for each in ended_by(remedy, "sampling", facts):
+        yield replace(
+            each,
+            text=f"{name}{of_loader(facts)} draws an epoch's samples at once, in the loop: {draw_ms:.0f} ms "
+            "before each epoch's first batch",
+            how=remedy.text,
+            is_main_cause=facts.causes_ms["sampling"] >= MOSTLY * facts.wait_ms,
+            evidence={**each.evidence, "draw_ms": draw_ms},
+        )
 
 
 @rule(

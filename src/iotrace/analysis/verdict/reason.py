@@ -16,6 +16,7 @@ from iotrace.analysis.results import (
     FileCost,
     FileGroup,
     Fix,
+    HotLine,
     LoaderResult,
     RankReport,
     Recommendation,
@@ -32,6 +33,8 @@ MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for
 _TOGETHER = (("decode", "read"), ("decode", "transform", "read"))  # what one change of files spares
 _MAKING = ("read", "decode", "transform", "collate")
 _LITTLE = 0.1  # of a wait
+_MANY_STEPS = 20
+_FEW, _OPENING, _NEARLY = 0.1, 0.25, 0.8  # of steps: few; few that begin a pass each; nearly all
 _SLOW = {"read": "slow to read", "decode": "slow to decode"}
 _CAUSES = {
     "read": "reading",
@@ -52,7 +55,22 @@ def waits_text(rank: RankReport, fraction: float) -> str:
         share = "no step" if not wait.exposed_ms else f"{percent(fraction)} of {each}"
         waited = f"{wait.exposed_ms or 0.0:.1f} of {step_ms:.1f} ms"
         return f"the device waits for data in {share} ({waited})"
-    return f"{percent(fraction)} of {each} waits for data ({wait.raw_ms or 0.0:.1f} of {step_ms:.1f} ms)"
+    few = _few_steps(rank) if each == "each step" else None
+    share = each if few is None else "the steps' time"
+    of = f"({wait.raw_ms or 0.0:.1f} of {step_ms:.1f} ms{'' if few is None else ' a step'})"
+    return f"{percent(fraction)} of {share} waits for data {of}" + ("" if few is None else f", in {few}")
+
+
+def _few_steps(rank: RankReport) -> str | None:
+    """Name the few steps that hold nearly all of the wait; None where many do."""
+    wait, of = rank.data_wait, rank.steps.count
+    count, first = wait.long_wait_steps, wait.long_wait_first or 0
+    if count is None or of < _MANY_STEPS:
+        return None
+    opens = first >= _NEARLY * count
+    if count > (_OPENING if opens else _FEW) * of:
+        return None
+    return f"{count} of {of} steps" + (", the first of each epoch" if opens and count > 1 else "")
 
 
 def ready_text(rank: RankReport) -> str | None:
@@ -156,10 +174,11 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
             why = f"{most.path}{members} is {_SLOW[cause]}: {share} of the wait"
             return {"why": why, "file": most.path, "cause": cause}
     what = _CAUSES[cause]
+    hot: HotLine | None = None
     if cause == "transform" and primary is not None:
-        what = primary.item or f"the own code of {primary.dataset} (transform)"
+        what, hot = primary.item or f"the own code of {primary.dataset} (transform)", primary.item_hot
     if cause == "collate" and primary is not None:
-        what = primary.collate or what
+        what, hot = primary.collate or what, primary.collate_hot
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
         made_ms = sum(causes.get(each, 0.0) for each in _MAKING)
         little = made_ms < _LITTLE * raw_ms
@@ -168,7 +187,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         if competes(rank):
             share += "; no CPU was free to take one"
         return {"why": f"{what} takes {share}", "cause": cause}
-    return {"why": f"{what} takes {share} of the wait", "cause": cause}
+    where = "" if hot is None else f", most of it at {hot.said}"
+    return {"why": f"{what} takes {share} of the wait{where}", "cause": cause}
 
 
 def lies_ready(rank: RankReport) -> bool:

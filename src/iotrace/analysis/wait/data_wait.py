@@ -34,6 +34,7 @@ MODERATELY_PERCENT, HIGHLY_PERCENT = 5.0, 20.0
 HIGHLY = "highly input-bound"  # the worst of the three verdicts over a wait
 KEPT_UP_PERCENT = 10.0
 _WORST_BATCHES = 5
+_MOST_OF_WAIT = 0.9
 # Of the wait: with less of it for batches that were not made yet, workers are not what is missing.
 UNMADE = 0.25
 _BUSY = 0.9  # of the cores: what is left is no core for another process
@@ -54,6 +55,7 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
     exposed = exposed_wait(kept, bool(analysis.session.accelerators), by_kernels)
     judged = raw_ns / total_ns if exposed.fraction is None else exposed.fraction
     causes_ms = means_ms(waits, len(kept))
+    long_waits = _long_waits(kept)
     handing_over = causes_ms["transport"] / (raw_ns / len(kept) / 1e6) if raw_ns else 0.0
     return DataWait(
         raw_ms=raw_ns / len(kept) / 1e6,
@@ -71,6 +73,8 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
         behind_ready_ms=behind_ready_ns(source.deliveries, analysis.source_waits) / len(kept) / 1e6,
         files=file_costs(waits.files, len(kept)),
         worst_batches=_worst(waits),
+        long_wait_steps=long_waits[0],
+        long_wait_first=long_waits[1],
     )
 
 
@@ -276,6 +280,17 @@ def file_costs(files: FileCosts, steps: int) -> list[FileCost]:
         if read + decode + transform > 0
     ]
     return sorted(costs, key=lambda cost: -cost.ms)
+
+
+def _long_waits(kept: StepTable) -> tuple[int | None, int | None]:
+    """Count the fewest steps that hold most of the wait, and those of them that begin a pass."""
+    wait_ns, total_ns = kept.wait_ns, int(kept.wait_ns.sum())
+    if not total_ns:
+        return None, None
+    longest = np.argsort(-wait_ns, kind="stable")
+    count = int(np.searchsorted(np.cumsum(wait_ns[longest]), _MOST_OF_WAIT * total_ns)) + 1
+    first = kept.summed(kept.awaited["index"] == 0)[longest[:count]]
+    return count, int((first > 0).sum())
 
 
 def _worst(waits: Waits) -> list[WorstBatch]:

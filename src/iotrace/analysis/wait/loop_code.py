@@ -11,13 +11,24 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Coverage, Intervals, Times, distinct, grouped, holding, union
+from iotrace.analysis.intervals import (
+    Coverage,
+    Intervals,
+    Times,
+    distinct,
+    grouped,
+    holding,
+    length,
+    subtract,
+    union,
+)
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import Feeding, LoopCode
-from iotrace.session.names import BACKWARD, FORWARD, OPTIMIZER
-from iotrace.sources.records import LoopStacks
+from iotrace.analysis.results import Feeding, HotLine, LoopCode
+from iotrace.analysis.wait.hot_lines import Stack, StackSamples, hot_line, stack_samples
+from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER
+from iotrace.sources.paths import Paths
 
 _FEWEST = 8  # samples, of all and of one function that is named
 _RUN = 3  # samples in one step: so many are no chance
@@ -25,19 +36,18 @@ _CONFINED = 0.8  # of a function's samples lie in few steps
 _MOST = 0.5  # of the steps are few
 _ROWS = 8
 
-_Function = tuple[str, str, int]
-_Frame = tuple[int, int]
-
 
 class CodeSamples(msgspec.Struct, frozen=True):
     """Samples of the training thread, in order: when, and which of `names` it was in. -1: in a library alone.
 
     A name is the function that the loop has called, with its file and first line, or the loop's own line.
+    `stacks` has the stack of each, where it is known.
     """
 
     times: Times
     names: list[str]
     numbers: Times
+    stacks: StackSamples | None = None
 
     def within(self, starts: Times, ends: Times) -> CodeSamples:
         """Those of some disjoint intervals."""
@@ -47,63 +57,50 @@ class CodeSamples(msgspec.Struct, frozen=True):
         """The others."""
         return self._chosen(holding(starts, ends, self.times) < 0)
 
+    def of(self, number: int) -> CodeSamples:
+        """Those of one name."""
+        return self._chosen(self.numbers == number)
+
     def _chosen(self, which: npt.NDArray[np.bool_]) -> CodeSamples:
-        return CodeSamples(self.times[which], self.names, self.numbers[which])
+        stacks = None if self.stacks is None else self.stacks.chosen(which)
+        return CodeSamples(self.times[which], self.names, self.numbers[which], stacks)
 
     def most(self) -> tuple[str, float] | None:
         """The name with most samples, and its share of them; None of too few."""
+        number = self.most_common()
+        return None if number is None else (self.names[number], float((self.numbers == number).mean()))
+
+    def most_common(self) -> int | None:
+        """The number of that name."""
         known = self.numbers[self.numbers >= 0]
-        if len(known) < _FEWEST:
-            return None
-        counts = np.bincount(known)
-        return self.names[int(counts.argmax())], float(counts.max() / len(self.numbers))
+        return int(np.bincount(known).argmax()) if len(known) >= _FEWEST else None
+
+    def hot(self, paths: Paths) -> HotLine | None:
+        """The line that most of them are in; None where none is, or stacks are not known."""
+        return None if self.stacks is None else hot_line(self.stacks.each, paths, of_called=False)
 
 
 def code_samples(analysis: RankAnalysis) -> CodeSamples:
     """Read and name what was sampled."""
-    main, thread = analysis.rank.main, analysis.loop.thread
-    times: list[int] = []
-    numbers: list[int] = []
+    thread, paths = analysis.loop.thread, analysis.session.paths
+    samples = stack_samples(analysis.rank.main, -1 if thread is None else thread.tid)
     names: dict[str, int] = {}
-    for record in main.of_type(LoopStacks):
-        if thread is None or record.tid != thread.tid or len(record.times_ns) != len(record.numbers):
-            continue
-        functions = record.functions
-        path = _known(record.path, functions)
-        stacks = [_name(analysis, _known(stack, functions), path, functions) for stack in record.stacks]
-        known = [names.setdefault(name, len(names)) if name else -1 for name in stacks]
-        times += record.times_ns
-        numbers += [known[number] if 0 <= number < len(known) else -1 for number in record.numbers]
-    at = np.array(main.clock.times_to_session_ns(times), np.int64)
-    order = np.argsort(at, kind="stable")
-    return CodeSamples(at[order], [*names], np.array(numbers, np.int64)[order])
+    texts = [_name(stack, paths) for stack in samples.stacks]
+    known = np.array([names.setdefault(name, len(names)) if name else -1 for name in texts], np.int64)
+    return CodeSamples(samples.times, [*names], known[samples.numbers], samples)
 
 
-def _known(stack: Sequence[_Frame], functions: Sequence[_Function]) -> list[_Frame]:
-    return [(number, line) for number, line in stack if 0 <= number < len(functions)]
-
-
-def _name(
-    analysis: RankAnalysis, stack: list[_Frame], path: list[_Frame], functions: Sequence[_Function]
-) -> str:
+def _name(stack: Stack, paths: Paths) -> str:
     """Name the program's function that is called where a stack leaves the path to where it trains.
 
     Where none is called: the line of the program's innermost function on that path.
     """
-    own, there = stack[::-1], path[::-1]
-    common = 0
-    while common < min(len(own), len(there)) and own[common][0] == there[common][0]:
-        common += 1
-    called = next((number for number, line in own[common:] if line), None)
-    if called is not None:
-        file, name, line = functions[called]
-        return f"{name} ({analysis.session.paths.shown(file)}:{line})"
-    at = next(((number, line) for number, line in reversed(own[:common]) if line), None)
-    if at is None:
+    if (called := stack.own) is not None:
+        return f"{called.function} ({paths.shown(called.file)}:{called.first_line})"
+    if (left := stack.left) is None:
         return ""
-    file, name, _ = functions[at[0]]
-    shown = f"{analysis.session.paths.shown(file)}:{at[1]}"
-    return shown if name == "<module>" else f"{name} ({shown})"
+    shown = left.at(paths)
+    return shown if left.function == "<module>" else f"{left.function} ({shown})"
 
 
 def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Intervals]) -> list[LoopCode]:
@@ -123,10 +120,12 @@ def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[
         *events,
     ]
     busy = union(*(np.concatenate(each) for each in zip(*every, strict=True)))
-    return loop_code(samples, busy, np.append(steps["start_ns"], steps["end_ns"][-1]))
+    return loop_code(samples, busy, np.append(steps["start_ns"], steps["end_ns"][-1]), analysis.session.paths)
 
 
-def loop_code(samples: CodeSamples, busy: Intervals, steps_ns: Times) -> list[LoopCode]:
+def loop_code(
+    samples: CodeSamples, busy: Intervals, steps_ns: Times, paths: Paths | None = None
+) -> list[LoopCode]:
     """Divide what of the loop nothing else covers by what was sampled then; `steps_ns` bound its steps.
 
     `busy` is what has another name. Each sample stands for as much time as any other. What was done now and
@@ -163,6 +162,7 @@ def loop_code(samples: CodeSamples, busy: Intervals, steps_ns: Times) -> list[Lo
                 loop_fraction=min(1.0, len(own) * each_ns / (last_ns - first_ns)),
                 count=len(in_few) or None,
                 every_steps=float(np.median(between)) if len(between) else None,
+                hot=None if paths is None else free.of(number).hot(paths),
             )
         )
     return sorted(found, key=lambda each: -each.seconds)[:_ROWS]
@@ -189,6 +189,14 @@ def _before_forward(analysis: RankAnalysis) -> Intervals:
     return over[:-1][forward], spans["start_ns"][forward]
 
 
+def _without_gradients(analysis: RankAnalysis) -> Intervals:
+    """When models were called without gradients, such as one that gives targets: no batch is made then."""
+    numbers = [number for number, text in analysis.rank.main.texts.items() if text == FORWARD_NO_GRAD]
+    spans = analysis.phase_spans
+    spans = spans[np.isin(spans["name"], numbers)]
+    return union(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
+
+
 def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
     """Look at what the loop does before the forward passes of its steps, where no loader feeds it.
 
@@ -207,11 +215,14 @@ def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
     begun = np.minimum(np.maximum(begun, starts[at]), until)
     if len(distinct(at)) < _CONFINED * len(kept):
         return None
-    before_ns, steps = int((until - begun).sum()), len(kept)
-    most = samples.within(*union(begun, until)).most()
+    own = subtract(union(begun, until), _without_gradients(analysis))
+    before_ns, steps = length(own), len(kept)
+    before = samples.within(*own)
+    number, most = before.most_common(), before.most()
     return Feeding(
         before_ms=before_ns / steps / 1e6,
         before_fraction=before_ns / int((ends - starts).sum()),
         function=None if most is None else most[0],
         function_ms=None if most is None else most[1] * before_ns / steps / 1e6,
+        hot=None if number is None else before.of(number).hot(analysis.session.paths),
     )

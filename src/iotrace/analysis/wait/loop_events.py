@@ -26,11 +26,12 @@ from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.iterations import evaluations_of, iterations_of
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FIRST_START, Account, LoopEvents
+from iotrace.analysis.results import FIRST_START, Account, Collector, LoopEvents
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
 from iotrace.analysis.wait.loop_code import CodeSamples
 from iotrace.session import names
+from iotrace.sources.records import Collector as CollectorLook
 
 EVALUATION, CHECKPOINT, WRITING, COLLECTION = "evaluation", "checkpoint", "writing", "collection"
 _SYNCS = frozenset({"fsync", "fdatasync"})
@@ -156,6 +157,8 @@ def summed(
             bytes=each.bytes,
             reopened=each.reopened,
         )
+        if each.kind == COLLECTION:
+            row = msgspec.structs.replace(row, collector=_collector(analysis))
         rows.append(_with_waits(analysis, each, row, samples) if each.kind == EVALUATION else row)
     return sorted(rows, key=lambda row: -row.seconds)
 
@@ -255,6 +258,33 @@ def _collecting(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) 
     for each in (union(awaited["wait_start_ns"], awaited["delivered_ns"]), *busy):
         own = subtract(own, each)
     return _events(analysis, COLLECTION, (own, [], None), end_ns)
+
+
+def _collector(analysis: RankAnalysis) -> Collector | None:
+    """What the collector was like when it was looked at last in the loop; how often it collected in it."""
+    main, steps = analysis.rank.main, analysis.loop.steps
+    looks = main.of_type(CollectorLook)
+    at = main.clock.times_to_session_ns([look.mono_ns for look in looks])
+    begun = np.searchsorted(steps["start_ns"], at).tolist()  # so many steps had
+    last, until = next(
+        ((look, step) for look, step in reversed([*zip(looks, begun, strict=True)]) if step),
+        (None, 0),
+    )
+    if last is None or last.objects is None or last.frozen is None:
+        return None
+    first, since = looks[0], begun[0]
+    per_step = full_per_step = None
+    if until > since and first.collections and len(first.collections) == len(last.collections):
+        per_step = (sum(last.collections) - sum(first.collections)) / (until - since)
+        full_per_step = (last.collections[-1] - first.collections[-1]) / (until - since)
+    return Collector(
+        enabled=last.enabled,
+        threshold=(last.threshold or [0])[0],
+        objects=last.objects,
+        frozen=last.frozen,
+        per_step=per_step,
+        full_per_step=full_per_step,
+    )
 
 
 def _longer(analysis: RankAnalysis, times: Times, known: Sequence[Intervals]) -> tuple[int, Times]:

@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from iotrace.analysis.host.others import quiet_seconds
-from iotrace.analysis.intervals import Coverage, Times, grouped, holding
+from iotrace.analysis.intervals import Coverage, Times, distinct, grouped, holding
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import StageCost
-from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.page_faults import bounds, holder
 from iotrace.analysis.wait.production import READING, blocked_fraction, of_kinds, outermost
@@ -56,12 +56,40 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 def stages_of(analysis: RankAnalysis) -> list[StageCost]:
-    """Make the costs of all stages of the samples that the loop's loader made, costliest first."""
+    """Make the costs of all stages of the samples of the loaders that the steps wait for, costliest first."""
+    telemetry, quiet = analysis.telemetry, None
+    if telemetry is not None:
+        quiet = quiet_seconds(analysis.session, analysis.rank.main, telemetry)
+    loaders = _loaders(analysis)
+    found = [
+        replace(cost, loader=dataset if len(loaders) > 1 else None)
+        for number, dataset in loaders.items()
+        for cost in _of_loader(analysis, number, quiet)
+    ]
+    return sorted(found, key=lambda cost: -cost.per_sample * cost.mean_ms)
+
+
+def _loaders(analysis: RankAnalysis) -> dict[int, str]:
+    """Name the loaders that make the batches that the steps wait for: numbers, and their datasets.
+
+    Of several that one dataset feeds, or where none is known, it is the loop's loader alone.
+    """
+    source, primary = analysis.source, analysis.primary
+    if source is None or primary is None:
+        return {}
+    numbers = distinct(analysis.kept.awaited["loader"]).tolist()
+    runs = [source if number == primary.number else analysis.by_number[number] for number in numbers]
+    found = {run.number: run.description.dataset for run in runs}
+    is_clear = source.number in found and len({*found.values()}) == len(found)
+    return found if is_clear else {source.number: source.description.dataset}
+
+
+def _of_loader(analysis: RankAnalysis, number: int, quiet: Coverage | None) -> list[StageCost]:
     files = FileNames()
     parts: dict[tuple[str, str], list[_Part]] = defaultdict(list)
     samples = 0.0
     for process in analysis.rank.processes:
-        spans, made = process.spans, _productions(analysis, process)
+        spans, made = process.spans, _productions(analysis, process, number)
         inside = _held_by(made, spans["start_ns"]) >= 0
         items, reading, collating = (
             spans[outermost(spans, inside & of_kinds(spans, *kinds))]
@@ -73,22 +101,17 @@ def stages_of(analysis: RankAnalysis) -> list[StageCost]:
         samples += float(of_item.sum())
         calls = analysis.session.calls_of(process)
         posix = Coverage(calls.start_ns, calls.end_ns)
-        shown = {number: analysis.session.paths.shown(path) for number, path in process.span_files.items()}
+        shown = {file: analysis.session.paths.shown(path) for file, path in process.span_files.items()}
         of_samples = _of_samples(process, reading, items, of_item, posix, files, shown)
         for part in [*of_samples, *_of_batches(collating)]:
             parts[part.stage, part.clock].append(part)
-    telemetry = analysis.telemetry
-    quiet = None
-    if telemetry is not None:
-        quiet = quiet_seconds(analysis.session, analysis.rank.main, telemetry)
-    found = [cost for key in [*parts] for cost in _by_file(parts.pop(key), files.paths, samples, quiet)]
-    return sorted(found, key=lambda cost: -cost.per_sample * cost.mean_ms)
+    return [cost for key in [*parts] for cost in _by_file(parts.pop(key), files.paths, samples, quiet)]
 
 
-def _productions(analysis: RankAnalysis, process: Process) -> Deliveries:
-    """Return the batches of the loop's loader that `process` made, in the order of their making."""
+def _productions(analysis: RankAnalysis, process: Process, number: int) -> Deliveries:
+    """Return the batches of a loader that `process` made, in the order of their making."""
     made = analysis.produced_by(process.pid)
-    own: Deliveries = made[made["loader"] == (NONE if analysis.source is None else analysis.source.number)]
+    own: Deliveries = made[made["loader"] == number]
     in_order: npt.NDArray[np.int64] = np.lexsort((own["prepared_ns"], own["taken_ns"]))
     return own[in_order]
 

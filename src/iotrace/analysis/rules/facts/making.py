@@ -25,11 +25,13 @@ from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.processes import Process
+from iotrace.sources.records import Collector
 
 _FULL_NS = 10_000_000  # a collection that looks at many objects: fewer of them make it shorter
 _FEWEST_SAMPLES, _FEWEST_LONG, _FEW_LONG = 20, 3, 0.2
 _LONG_TIMES = 5.0  # the median sample
 _MOST_OF_TIME = 0.5  # of all samples
+_FEWEST_PASSES, _MOST_IN_FIRST = 2, 0.8  # of what choosing samples takes
 _OF_PARTS = [CAUSES.index(part) for part in PARTS]
 
 
@@ -68,13 +70,15 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     `sharing`: so many workers, each with as much as the busiest, would have made all batches; `makers` made
     any. `first_item_ms` is the median of the first samples of later passes, of each worker, `item_ms` that of
     all samples; `fill_ms` is the wait for what the first ones took longer. `collecting_ms` is the wait in
-    which their makers collected garbage: in `collections` of 10 ms or more, `collection_ms` each.
+    which their makers collected garbage: in `collections` of 10 ms or more, `collection_ms` each; `frozen` is
+    what `gc.freeze()` had taken out of them, where that was looked at.
     `collate_asleep` and `collate_on_cpu` are shares of the collate function's time. Of the files that cost
     most, `also_read` is the share that another rank reads, too; `opens_per_sample` and `opens_per_pass`, of a
     file, say how often this one opened them. Of an array in chunks (`array`, its file) these are accesses to
     it, and how often it was read in full. `ranks`: so many there are. `turns`: whether the workers make
     samples one after the other, as behind a lock, and not at the same time. `locks` are those that
-    makers waited for, by name. `long`: few samples that take much longer than the others.
+    makers waited for, by name. `long`: few samples that take much longer than the others. `draw_ms`: choosing
+    samples takes so long before the first batch of each of several passes, and little before the others.
     """
 
     sharing: float | None = None
@@ -85,6 +89,7 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     collecting_ms: float = 0.0
     collections: int = 0
     collection_ms: float | None = None
+    frozen: int | None = None
     collate_asleep: float | None = None
     collate_on_cpu: float | None = None
     also_read: float | None = None
@@ -95,6 +100,7 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     turns: bool | None = None
     locks: dict[str, LockWait] = msgspec.field(default_factory=dict)
     long: LongSamples | None = None
+    draw_ms: float | None = None
 
 
 def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: RankReport) -> Making:
@@ -113,11 +119,13 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         collecting_ms=_wait_for(waits, collecting_ns) / steps / 1e6,
         collections=len(lengths),
         collection_ms=float(lengths.mean()) / 1e6 if len(lengths) else None,
+        frozen=_frozen(analysis, waits.deliveries),
         collate_asleep=asleep,
         collate_on_cpu=on_cpu,
         turns=take_turns(analysis, run),
         locks=_locks_of(analysis, waits, report),
         long=_long_samples(analysis, waits),
+        draw_ms=_draw_ms(waits),
         **_read_by_others(analysis, run, report),
     )
 
@@ -274,6 +282,15 @@ def _long_samples(analysis: RankAnalysis, waits: Waits) -> LongSamples | None:
     )
 
 
+def _draw_ms(waits: Waits) -> float | None:
+    """What choosing samples takes before a pass's first batch, a mean; None: most of it lies elsewhere."""
+    sampling_ns, first = waits.of_cause("sampling"), waits.deliveries["index"] == 0
+    of_first_ns = int(sampling_ns[first].sum())
+    if first.sum() < _FEWEST_PASSES or first.all() or of_first_ns < _MOST_IN_FIRST * int(sampling_ns.sum()):
+        return None
+    return of_first_ns / int(first.sum()) / 1e6 if of_first_ns else None
+
+
 def _collecting(analysis: RankAnalysis, own: Deliveries) -> tuple[npt.NDArray[np.float64], Times]:
     """How long garbage was collected in the making of each batch; the lengths of these collections, in ns.
 
@@ -294,6 +311,14 @@ def _collecting(analysis: RankAnalysis, own: Deliveries) -> tuple[npt.NDArray[np
         np.add.at(inside_ns, mine[of], ends - starts)
         lengths.append(ends - starts)
     return inside_ns, np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+
+
+def _frozen(analysis: RankAnalysis, own: Deliveries) -> int | None:
+    """The fewest objects that a maker of batches had frozen when it was looked at last; None: none was."""
+    makers = {*own.maker(analysis.rank.main.pid).tolist()}
+    own_looks = (each.of_type(Collector) for each in analysis.rank.processes if each.pid in makers)
+    counted = ([look.frozen for look in looks if look.frozen is not None][-1:] for looks in own_looks)
+    return min((frozen for last in counted for frozen in last), default=None)
 
 
 def _collections(process: Process) -> tuple[Times, Times]:

@@ -1,0 +1,179 @@
+"""The line of the program that most of some time is spent in, by samples of a thread's stack.
+
+Definitions: docs/definitions.md, "loop_code".
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from iotrace.analysis.intervals import Times, holding, intersect, union
+from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import HotLine, LoaderResult
+from iotrace.analysis.wait.production import outermost_of
+from iotrace.session.names import KIND_COLLATE, KIND_ITEM
+from iotrace.sources.paths import Paths
+from iotrace.sources.processes import Process
+from iotrace.sources.records import LoopStacks
+
+_FEWEST = 8  # samples
+_MOST = 0.5  # of the samples
+_PACKAGES, _STDLIB = "-packages/", "/lib/python"
+_NAMELESS = ("_call_impl", "_wrapped_call_impl", "decorate_context", "inner", "wrapper")  # as torch's modules
+
+
+class Frame(NamedTuple):
+    """A function on a stack, its first line, and the line that it is in: 0 of a library."""
+
+    file: str
+    function: str
+    first_line: int
+    line: int
+
+    def at(self, paths: Paths) -> str:
+        """Its file and line."""
+        return f"{paths.shown(self.file)}:{self.line}"
+
+
+class Stack(NamedTuple):
+    """Where a stack leaves the path to where its thread works: the program's frame there, what it called."""
+
+    left: Frame | None
+    called: tuple[Frame, ...]
+
+    @property
+    def own(self) -> Frame | None:
+        """The program's function that is called there; None where the program's frame calls a library."""
+        return next((frame for frame in self.called if frame.line), None)
+
+
+class StackSamples(msgspec.Struct, frozen=True):
+    """Samples of a thread, in order: when, and which of `stacks` it was in."""
+
+    times: Times
+    stacks: list[Stack]
+    numbers: Times
+
+    def chosen(self, which: npt.NDArray[np.bool_]) -> StackSamples:
+        """Take some of the samples."""
+        return StackSamples(self.times[which], self.stacks, self.numbers[which])
+
+    @property
+    def each(self) -> list[Stack]:
+        """The stack of each sample."""
+        return [self.stacks[number] for number in self.numbers.tolist()]
+
+
+def stack_samples(process: Process, tid: int) -> StackSamples:
+    """Read what was sampled of a thread."""
+    times: list[int] = []
+    numbers: list[int] = []
+    stacks: dict[Stack, int] = {}
+    for record in process.of_type(LoopStacks):
+        if record.tid != tid or len(record.times_ns) != len(record.numbers):
+            continue
+        path = _frames(record.path, record)
+        own = [_leaving(_frames(each, record), path) for each in record.stacks]
+        known = [stacks.setdefault(each, len(stacks)) for each in own]
+        valid = [*zip(record.times_ns, record.numbers, strict=True)]
+        times += [at for at, number in valid if 0 <= number < len(known)]
+        numbers += [known[number] for _, number in valid if 0 <= number < len(known)]
+    at = np.array(process.clock.times_to_session_ns(times), np.int64)
+    order = np.argsort(at, kind="stable")
+    return StackSamples(at[order], [*stacks], np.array(numbers, np.int64)[order])
+
+
+def _frames(stack: Sequence[tuple[int, int]], record: LoopStacks) -> list[Frame]:
+    """Return the frames of a stack, the outermost first."""
+    functions = record.functions
+    return [Frame(*functions[number], line) for number, line in stack[::-1] if 0 <= number < len(functions)]
+
+
+def _leaving(stack: list[Frame], path: list[Frame]) -> Stack:
+    alike = zip(stack, path, strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0][:3] == pair[1][:3], alike))
+    left = next((frame for frame in reversed(stack[:common]) if frame.line), None)
+    return Stack(left, tuple(stack[common:]))
+
+
+def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLine | None:
+    """Find the innermost line that most of the samples are in, or in what it calls; None where none is.
+
+    `of_called`: a line of what was called alone, not of the program's frame that called it.
+    """
+    kept: list[list[Frame]] = []
+    for stack in stacks:
+        left = () if of_called or stack.left is None else (stack.left,)
+        kept.append([*left, *stack.called])
+    whole, found, depth = len(kept), None, 0
+    calls: Counter[Frame] = Counter()
+    if whole < _FEWEST:
+        return None
+    while True:
+        at = [next((i for i, each in enumerate(frames[depth:], depth) if each.line), -1) for frames in kept]
+        lines = Counter(frames[i] for frames, i in zip(kept, at, strict=True) if i >= 0)
+        most, count = lines.most_common(1)[0] if lines else (None, 0)
+        if most is None or count < _MOST * whole:
+            break
+        inside = [(frames, i) for frames, i in zip(kept, at, strict=True) if i >= 0 and frames[i] == most]
+        calls = Counter(frames[i + 1] for frames, i in inside if i + 1 < len(frames))
+        kept, depth = [frames[i + 1 :] for frames, i in inside], 0
+        found = most, count
+    if found is None:
+        return None
+    (line, count), callee = found, calls.most_common(1)
+    named = callee[0][0] if callee and callee[0][1] >= _MOST * count else None
+    library = None if named is None else _library_of(named)
+    return HotLine(
+        line=line.at(paths),
+        calls=None if named is None or library is None else named.function,
+        library=library or None,
+        fraction=count / whole,
+        samples=whole,
+    )
+
+
+def _library_of(frame: Frame) -> str | None:
+    """Return the library that a function is of: empty of the program's; None where its name tells nothing."""
+    if frame.function.rpartition(".")[2] in _NAMELESS:
+        return None
+    inside = ""
+    if _PACKAGES in frame.file:
+        inside = frame.file.rpartition(_PACKAGES)[2]
+    elif _STDLIB in frame.file:  # behind the version's own folder
+        inside = frame.file.rpartition(_STDLIB)[2].partition("/")[2]
+    return os.path.splitext(inside.partition("/")[0])[0]
+
+
+def with_hot_lines(analysis: RankAnalysis, loader: LoaderRun, found: LoaderResult) -> LoaderResult:
+    """Add the lines that a loader's items, and its collate function, are mostly in."""
+    source = analysis.source if loader is analysis.primary and analysis.source is not None else loader
+    item, collate = _line_of(analysis, KIND_ITEM, source), _line_of(analysis, KIND_COLLATE, source)
+    return msgspec.structs.replace(found, item_hot=item, collate_hot=collate)
+
+
+def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | None:
+    """Find it in all processes that made batches of a loader, while they made them."""
+    found: list[Stack] = []
+    makers = run.deliveries.maker(analysis.rank.main.pid)
+    for process in analysis.rank.processes:
+        mine = run.deliveries[run.deliveries.made & (makers == process.pid)]
+        tids = {record.tid for record in process.of_type(LoopStacks)} if len(mine) else set()
+        made = union(mine["taken_ns"], mine["prepared_ns"])
+        for tid in tids:
+            spans = outermost_of(process, kind)
+            starts = spans["start_ns"][spans["tid"] == tid]
+            ends = starts + spans["duration_ns"][spans["tid"] == tid]
+            samples = stack_samples(process, tid)
+            inside = holding(*intersect(union(starts, ends), made), samples.times) >= 0
+            found += samples.chosen(inside).each
+    return hot_line(found, analysis.session.paths, of_called=True)

@@ -1,0 +1,142 @@
+"""The line that most of some time is spent in, by samples of stacks: where one is, and where none is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from iotrace.analysis.loop.deliveries import Delivery
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import HotLine, LoaderResult
+from iotrace.analysis.rules.facts.examples import fill
+from iotrace.analysis.wait.hot_lines import Frame, Stack, hot_line, stack_samples, with_hot_lines
+from iotrace.session.names import KIND_ITEM
+from iotrace.sources.paths import Paths
+from iotrace.sources.processes import SPAN_DTYPE, Process
+from iotrace.sources.records import LoopStacks
+from tests.support.tables import deliveries_of
+
+MS = 1_000_000
+PATHS = cast(Paths, SimpleNamespace(shown=lambda path: path.removeprefix("/p/")))
+LOOP = Frame("/p/train.py", "main", 1, 20)
+PANDAS = Frame("/v/lib/python3.11/site-packages/pandas/core/indexing.py", "_iLocIndexer.__getitem__", 5, 0)
+RANDOM = Frame("/usr/lib/python3.11/random.py", "Random.sample", 9, 0)
+FETCH = Frame("/v/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py", "fetch", 9, 0)
+MODULE = Frame("/v/lib/python3.11/site-packages/torch/nn/modules/module.py", "Module._call_impl", 9, 0)
+
+
+def item(line: int, *called: Frame) -> tuple[Frame, ...]:
+    return FETCH, Frame("/p/data.py", "Rows.__getitem__", 8, line), *called
+
+
+def helper(line: int, *called: Frame) -> tuple[Frame, ...]:
+    return Frame("/p/data.py", "sampled", 30, line), *called
+
+
+def found(*stacks: tuple[int, tuple[Frame, ...]], of_called: bool = True) -> HotLine | None:
+    every = [Stack(LOOP, called) for count, called in stacks for _ in range(count)]
+    return hot_line(every, PATHS, of_called=of_called)
+
+
+@pytest.mark.parametrize(
+    ("stacks", "said", "fraction"),
+    [
+        ([(9, item(10, PANDAS)), (1, item(11))], "data.py:10, in pandas's _iLocIndexer.__getitem__", 0.9),
+        ([(9, item(10, RANDOM))], "data.py:10, in random's Random.sample", 1.0),
+        ([(9, item(10)), (3, item(10, PANDAS))], "data.py:10", 1.0),  # mostly the line itself
+        # One line of a function that the item calls, or that function where its lines share the time.
+        ([(9, item(10, *helper(31)))], "data.py:31", 1.0),
+        (
+            [(5, item(10, *helper(31))), (5, item(10, *helper(32))), (5, item(10, *helper(33)))],
+            "data.py:10",
+            1.0,
+        ),
+        ([(9, item(10, MODULE))], "data.py:10", 1.0),  # a name that tells nothing
+    ],
+)
+def test_the_innermost_line_that_holds_most(stacks: Any, said: str, fraction: float) -> None:
+    hot = found(*stacks)
+    assert hot is not None
+    assert (hot.said, hot.fraction) == (said, pytest.approx(fraction))
+
+
+def test_no_line_is_named_of_few_samples_or_where_none_holds_most() -> None:
+    assert found((7, item(10))) is None
+    assert found(*((3, item(line)) for line in range(10, 14))) is None
+    assert found((9, (FETCH,))) is None  # an item that a library makes
+    assert found() is None
+
+
+def test_of_a_loop_its_own_line_counts() -> None:
+    hot = found((9, (RANDOM,)), of_called=False)
+    assert hot is not None
+    assert hot.said == "train.py:20, in random's Random.sample"
+    assert hot.beside("main (train.py:20)") == ", in random's Random.sample"
+    assert hot.beside("main (train.py:1)") == ", most of it at train.py:20, in random's Random.sample"
+
+
+def test_lines_of_a_function_that_shares_its_time_name_that_function() -> None:
+    hot = found(*((4, item(10, *helper(line))) for line in (31, 32, 33)))
+    assert hot is not None
+    assert (hot.calls, hot.library) == (None, None)
+    same = Frame("/p/data.py", "sampled", 30, 31)
+    assert found((9, item(10, same, PANDAS)), (4, item(10))) == HotLine(
+        line="data.py:31", calls=PANDAS.function, library="pandas", fraction=9 / 13, samples=13
+    )
+
+
+def worker(pid: int, stack: list[tuple[int, int]], spans_ms: list[tuple[int, int]]) -> Process:
+    """A process whose thread was sampled each ms for 40 ms in one stack, and made items at these times."""
+    record = LoopStacks(
+        tid=pid,
+        times_ns=[at * MS for at in range(40)],
+        numbers=[0] * 40,
+        path=[(0, 0), (1, 20)],
+        stacks=[stack],
+        functions=[
+            ("/v/lib/python3.11/multiprocessing/process.py", "run", 1),
+            ("/p/train.py", "main", 1),
+            ("/p/data.py", "Rows.__getitem__", 8),
+        ],
+    )
+    spans = np.full(len(spans_ms), -1, SPAN_DTYPE)
+    for row, (begin, end) in zip(spans, spans_ms, strict=True):
+        row["start_ns"], row["duration_ns"], row["kind"], row["tid"] = (
+            begin * MS,
+            (end - begin) * MS,
+            KIND_ITEM,
+            pid,
+        )
+    return cast(
+        Process,
+        SimpleNamespace(
+            pid=pid,
+            spans=spans,
+            outermost={},
+            of_type=lambda kind: [record] if kind is LoopStacks else [],
+            clock=SimpleNamespace(times_to_session_ns=np.asarray),
+        ),
+    )
+
+
+def test_samples_of_workers_count_while_they_make_items_of_that_loader() -> None:
+    own = worker(5, [(2, 10), (0, 0), (1, 20)], [(0, 15), (20, 35)])
+    other = worker(6, [(2, 12), (0, 0), (1, 20)], [(0, 40)])
+    batches = [
+        Delivery(0, at, 0, 0, at, 0, 1, pid=5, taken_ns=at * 20 * MS, prepared_ns=(at * 20 + 20) * MS)
+        for at in range(2)
+    ]
+    run: Any = SimpleNamespace(deliveries=deliveries_of(batches))
+    analysis: Any = SimpleNamespace(
+        primary=run,
+        source=None,
+        rank=SimpleNamespace(main=SimpleNamespace(pid=1), processes=[own, other]),
+        session=SimpleNamespace(paths=PATHS),
+    )
+    loader = with_hot_lines(cast(RankAnalysis, analysis), run, fill(LoaderResult, {}))
+    assert loader.item_hot == HotLine(line="data.py:10", fraction=1.0, samples=30)
+    assert loader.collate_hot is None
+    assert len(stack_samples(own, 6).times) == 0  # of another thread
