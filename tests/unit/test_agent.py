@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import iotrace
-from iotrace.agent import imports, patching
+from iotrace.agent import imports, patching, unpatched
 from iotrace.agent.dataloader import consumer
 from iotrace.agent.dataloader.fetch import collate_source, item_source
 from iotrace.agent.readpaths.memory_maps import MapAccesses
@@ -671,3 +671,20 @@ def test_a_table_is_asked_for_its_bytes_in_the_way_that_costs_little() -> None:
 
     OfPyarrow.__name__ = "Table"
     assert (size_of(Table()), size_of(OfPyarrow())) == (7, 8)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_the_writer_ends_for_a_fork_unless_the_program_has_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    (tmp_path / "processes").mkdir()
+    recorder = Recorder(str(tmp_path))
+    recorder.open({})
+    recorder.start()
+    monkeypatch.setattr(unpatched, "_count", lambda: 1 + others)
+    recorder.before_fork()
+    assert recorder.asleep == (not others)
+    recorder._writing = True  # it may hold what the child needs
+    recorder.before_fork()
+    assert recorder.asleep
+    recorder.close()

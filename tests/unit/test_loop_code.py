@@ -274,3 +274,12 @@ def test_the_first_look_at_a_workers_number_is_recorded(kind: type[Any]) -> None
     assert recorder.records == []
     assert (info.id, info.id) == (3, 3)
     assert [each["type"] for each in recorder.records] == ["asked_number"]
+
+
+def test_a_sample_never_hashes_code() -> None:
+    recorder: Any = SimpleNamespace(before_flush=[], records=[])
+    stacks = LoopStacks(recorder)
+    stacks.sample()
+    assert all(type(number) is int for stack in stacks._stacks for number, _ in stack)
+    stacks.drain(recorder, 1)
+    assert any(name.startswith("test_a_sample") for _, name, _ in recorder.records[0]["functions"])

@@ -203,3 +203,18 @@ def test_what_the_makers_own_start_holds_dies_as_ever(recorder: Recorder) -> Non
     made = Mine()
     assert made.died
     assert queues.channels.get(made) is not None
+
+
+def test_a_semaphore_is_entered_by_acquiring_it(recorder: Recorder) -> None:
+    threading.Semaphore()
+    assert hasattr(threading.Semaphore.acquire, MARKER)
+    assert threading.Semaphore.__enter__ is threading.Semaphore.acquire
+    undo_all()
+    assert threading.Semaphore.__enter__ is threading.Semaphore.acquire
+
+
+def test_who_makes_one_for_each_request_pays_no_longer(recorder: Recorder) -> None:
+    events = [threading.Event() for _ in range(300)]
+    assert sum(queues.channels.get(each) is not None for each in events) == 256
+    for kind in (threading.Condition, threading.Event, threading.Semaphore):
+        assert not hasattr(kind.__init__, MARKER)

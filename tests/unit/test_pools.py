@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from iotrace.agent.patching import undo_all
-from iotrace.agent.pools import executors, process_pools
+from iotrace.agent.pools import executors, process_pools, tasks
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 
@@ -188,3 +188,19 @@ def test_workers_are_pickled_by_their_names(recorder: Recorder) -> None:
         sent = pickle.dumps(getattr(module, name))
         assert name.encode() in sent
         assert pickle.loads(sent) is getattr(module, name)
+
+
+@pytest.mark.parametrize("kind", [ThreadPoolExecutor, ThreadPool])
+def test_tasks_that_come_too_fast_are_followed_no_longer(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    monkeypatch.setattr(tasks, "LOOK_EVERY", 4)
+    monkeypatch.setattr(tasks, "_FAST_NS", 10**18)
+    monkeypatch.setattr(executors, "_fast", set())
+    with kind(1) as pool:
+        ask = (lambda of: pool.submit(double, of).result()) if kind is ThreadPoolExecutor else None
+        ask = ask or (lambda of: pool.apply_async(double, (of,)).get())
+        assert [ask(each) for each in range(20)] == [2 * each for each in range(20)]
+    assert 3 <= len(rows(recorder, names.BATCH_ROW)) <= 5
+    assert doubts(recorder) == ["fast"]
+    assert not tasks.running

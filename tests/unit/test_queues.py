@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import asyncio.queues
 import ctypes  # noqa: F401  # as numpy imports it
 import gc
 import logging.handlers
@@ -12,6 +14,7 @@ import os
 import pickle
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +23,7 @@ from typing import Any
 import pytest
 
 from iotrace.agent.patching import MARKER, undo_all
-from iotrace.agent.pools import beside, pipes, queues
+from iotrace.agent.pools import beside, event_loops, pipes, queues
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 
@@ -314,3 +317,36 @@ def test_items_that_come_too_fast_are_followed_no_longer(
     assert channel.is_fast
     assert not channel.stamps
     assert len(taken_of(recorder)) == 3
+
+
+def test_queues_that_are_made_too_fast_are_followed_no_longer(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "_new", 0)
+    monkeypatch.setattr(queues, "_looked_at_new_ns", time.monotonic_ns())
+    monkeypatch.setattr(queues, "_LOOK_AT_NEW_EVERY", 4)
+    monkeypatch.setattr(queues, "_SHORT_LIVED_NS", 10**12)
+    made: list[queue.Queue[int]] = [queue.Queue() for _ in range(8)]
+    for each in made:
+        each.put(1)
+        assert each.get() == 1
+    assert [queues.channels.get(each) is not None for each in made] == [True] * 4 + [False] * 4
+
+
+def test_items_of_a_coroutine_that_come_too_fast_are_followed_no_longer(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "LOOK_EVERY", 4)
+    monkeypatch.setattr(queues, "_FAST_NS", 10**12)
+    event_loops.hook_queues(asyncio.queues, recorder)
+
+    async def take() -> asyncio.Queue[int]:
+        ahead: asyncio.Queue[int] = asyncio.Queue()
+        queues.channels.put(ahead, known := queues.Channel("asyncio.Queue", 0))
+        known.looked_ns = time.monotonic_ns()
+        for number in range(20):
+            ahead.put_nowait(number)
+            assert await ahead.get() == number
+        return ahead
+
+    assert queues.channels.get(asyncio.run(take())).counted == 4

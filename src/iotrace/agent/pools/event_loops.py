@@ -103,8 +103,12 @@ def _get(recorder: Recorder, original: Any) -> Any:
                 if channel is None:
                     channel = Channel(f"asyncio.{type(self).__name__}", self.maxsize)
                     queues.channels.put(self, channel)
-                known = channel.next_item(), None, None
-                queues.took(channel, item, known, asked_ns, lying, frame, recorder)
+                if not channel.is_fast:
+                    channel.counted += 1
+                    if not channel.counted % queues.LOOK_EVERY:
+                        channel.look(asked_ns, recorder)
+                    known = channel.next_item(), None, None
+                    queues.took(channel, item, known, asked_ns, lying, frame, recorder)
         except ours(Exception) as error:
             recorder.absorb(error, _WHAT)
         return item

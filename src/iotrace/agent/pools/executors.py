@@ -24,6 +24,7 @@ _KIND = [*SPAN_FIELDS].index("kind")
 _FINISHED = "FINISHED"  # the state of a future that is done
 
 _pools = WeakTable()  # by an executor
+_fast: set[int] = set()  # the numbers of pools whose tasks are followed no longer
 _next_task = count().__next__  # of threads
 # By `get_ident`: the future that a pool's thread works on, whether it is given data, and its beginning.
 _begun: dict[int, tuple[Any, bool, tasks.Begun]] = {}
@@ -50,22 +51,25 @@ def _result(recorder: Recorder, original: Any) -> Any:
     def result(self: Any, timeout: float | None = None) -> Any:
         task = self.__dict__.get(tasks.OF_FUTURE)
         if task is None or task.taken or recorder.over:
-            task = None
+            try:
+                return original(self, timeout)
+            except BaseException as error:
+                hide_frame(error)
+                raise
         was_done = self._state == _FINISHED
         lock_ns, asked_ns = tasks.lock_wait_ns(), monotonic_ns()
         try:
             value = original(self, timeout)
         except BaseException as error:
-            if task is not None and not task.asked_ns:
+            if not task.asked_ns:
                 task.asked_ns = asked_ns  # the next call, if there is one, goes on waiting
             hide_frame(error)
             raise
-        if task is not None:
-            try:
-                tasks.take(task, task.asked_ns or asked_ns, was_done and not task.asked_ns, recorder)
-                tasks.note_lock_wait(lock_ns, asked_ns, recorder)
-            except ours(Exception) as error:
-                recorder.absorb(error, _WHAT)
+        try:
+            tasks.take(task, task.asked_ns or asked_ns, was_done and not task.asked_ns, recorder)
+            tasks.note_lock_wait(lock_ns, asked_ns, recorder)
+        except ours(Exception) as error:
+            recorder.absorb(error, _WHAT)
         return value
 
     pass_for(result, original)
@@ -90,6 +94,8 @@ def _set_result(recorder: Recorder, original: Any) -> Any:
                 task = _task_of(self)
                 task.made = tasks.end_task(recorder, begun[2], task.name, begun[1])
                 task.number = _next_task()
+                if task.pool is not None:
+                    _count(task.pool)
                 if task.feeds:  # the library takes it
                     span: Any = task.made[1]
                     span = (*span[:_KIND], KIND_CALLBACK, *span[_KIND + 1 :])
@@ -104,6 +110,12 @@ def _set_result(recorder: Recorder, original: Any) -> Any:
             raise
 
     return set_result
+
+
+def _count(pool: tasks.Pool) -> None:
+    pool.count()
+    if pool.is_fast:
+        _fast.add(pool.number)
 
 
 def _waited(start_ns: int | None, *_: Any) -> None:
@@ -141,16 +153,22 @@ def hook_threads(module: Any, recorder: Recorder) -> None:
 
 
 def _run(recorder: Recorder, original: Any) -> Any:
-    def run(self: Any, *args: Any) -> None:
-        ident = get_ident()
-        if not recorder.over:
+    def run(self: Any, *args: Any) -> Any:
+        # What is known of a task lies in its future as soon as `submit` returns, if not yet.
+        if recorder.over or (_fast and tasks.OF_FUTURE not in self.future.__dict__):
             try:
-                given = self.task[1:] if hasattr(self, "task") else (self.args, self.kwargs)
-                tasks.running.add(ident)
-                fed = tasks.is_much((*given[0], *given[1].values()))
-                _begun[ident] = self.future, fed, tasks.begin_task()
-            except ours(Exception) as error:
-                recorder.absorb(error, _WHAT)
+                return original(self, *args)
+            except BaseException as error:
+                hide_frame(error)
+                raise
+        ident = get_ident()
+        try:
+            given = self.task[1:] if hasattr(self, "task") else (self.args, self.kwargs)
+            tasks.running.add(ident)
+            fed = tasks.is_much((*given[0], *given[1].values()))
+            _begun[ident] = self.future, fed, tasks.begin_task()
+        except ours(Exception) as error:
+            recorder.absorb(error, _WHAT)
         try:
             original(self, *args)
         except BaseException as error:
@@ -171,7 +189,13 @@ def hook_processes(module: Any, recorder: Recorder) -> None:
     def received(args: list[Any], _: dict[str, Any]) -> None:
         item = args[0].pending_work_items.get(getattr(args[1], "work_id", None))
         if item is not None:
-            _task_of(item.future).number = args[1].work_id
+            task = item.future.__dict__.get(tasks.OF_FUTURE)
+            if task is None and _fast:
+                return
+            task = task or _task_of(item.future)
+            task.number = args[1].work_id
+            if task.pool is not None:
+                _count(task.pool)
 
     def starting(args: list[Any], _: dict[str, Any]) -> None:
         workers.append(_Process(tasks.number_of(args[1]._writer), recorder))
@@ -208,6 +232,8 @@ def _hook_submit(kind: Any, recorder: Recorder) -> None:
         if pool is None:
             pool = tasks.Pool(executor, executor._max_workers, getattr(executor, "_result_queue", None))
             _pools.put(executor, pool)
+        if pool.is_fast:
+            return
         task = _task_of(future)
         task.name = tasks.name_of(call)
         task.chunked = getattr(call, "func", None) is not None and _items_of(call, args[2:]) > 1

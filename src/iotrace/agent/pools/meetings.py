@@ -70,25 +70,31 @@ def watch(module: Any, recorder: Recorder) -> None:
     Queues have conditions, too: each of their calls would pay.
     """
     left = [_MOST]
+    ends: list[Any] = []
     take, put = partial(_take, recorder), partial(_put, recorder)
     enter, leave = partial(_enter, recorder), partial(_exit, recorder)
     of_condition = {"notify": _notify, "wait": _wait, "wait_for": _wait_for}
     for kind, patches in (
         (module.Condition, {"__enter__": enter, "__exit__": leave, **of_condition}),
         (module.Event, {"wait": take, "set": put}),
-        (module.Semaphore, {"acquire": take, "__enter__": take, "release": put}),
+        (module.Semaphore, {"acquire": take, "__enter__": _same_as_acquire(take), "release": put}),
     ):
-        made = partial(_made, recorder, kind, patches, left)
-        observe(kind, "__init__", recorder, _WHAT, after=made, layer=_MAKING)
+        made = partial(_made, recorder, kind, patches, left, ends)
+        ends.append(observe(kind, "__init__", recorder, _WHAT, after=made, layer=_MAKING))
 
 
-def _made(recorder: Recorder, kind: Any, patches: dict[str, Any], left: list[int], *seen: Any) -> None:
+def _made(
+    recorder: Recorder, kind: Any, patches: dict[str, Any], left: list[int], ends: list[Any], *seen: Any
+) -> None:
     _, _, args, _ = seen
     of = args[0]
     frame = making(of, sys._getframe(2))
     if frame is None or whose_file(frame.f_code.co_filename) != PROGRAMS or recorder.over or not left[0]:
         return
     left[0] -= 1
+    if not left[0]:
+        for end in ends:
+            end()
     permits = getattr(of, "_value", 0)
     known = Meeting(kind.__name__, permits if isinstance(permits, int) else 0)
     queues.channels.put(of, known)
@@ -104,7 +110,7 @@ def _followed(thing: Any, recorder: Recorder) -> Meeting | None:
         return None
     meeting.counted += 1
     if not meeting.counted % LOOK_EVERY:
-        meeting.count(monotonic_ns(), recorder)
+        meeting.look(monotonic_ns(), recorder)
     return meeting
 
 
@@ -289,6 +295,16 @@ def _take(recorder: Recorder, original: Any) -> Any:
 
     pass_for(take, original)
     return take
+
+
+def _same_as_acquire(take: Any) -> Any:
+    """Make ``Semaphore.__enter__``, which is ``acquire``: programs compare the two."""
+
+    def make(original: Any) -> Any:
+        replaced = sys.modules["threading"].Semaphore.acquire
+        return replaced if getattr(replaced, "__wrapped__", None) is original else take(original)
+
+    return make
 
 
 def _put(recorder: Recorder, original: Any) -> Any:

@@ -319,7 +319,7 @@ def _get(recorder: Recorder, original: Any) -> Any:
                     if not channel.is_fast:
                         channel.counted += 1
                         if not channel.counted % queues.LOOK_EVERY:
-                            channel.count(asked_ns, recorder)
+                            channel.look(asked_ns, recorder)
                         known = got[1], None, None
                         queues.took(channel, item, known, asked_ns, length, sys._getframe(1), recorder)
             except ours(Exception) as error:

@@ -97,16 +97,20 @@ def _submitted(_: Any, __: Any, args: Any, kwargs: Any) -> None:
         pool = tasks.Pool(executor, executor._processes, executor._outqueue)
         pool.made_by += ".map" if named[2] else ""
         pools.put(executor, pool)
+    if pool.is_fast:
+        return
     result.__dict__[_CALL] = _Call(pool, result._job, *named)
 
 
 def _setting(args: list[Any], _: dict[str, Any]) -> None:
     """Let a result know what a thread has made for it."""
     result, index = args[0], args[1]
-    made = _made.pop(_number(result._job, index), None)
+    made = _made.pop(_number(result._job, index), None) if _made else None
     call = result.__dict__.get(_CALL)
-    if call is not None and made is not None:
-        call.made[index or 0] = made
+    if call is not None:
+        call.pool.count()
+        if made is not None:
+            call.made[index or 0] = made
 
 
 def _setting_next(args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -228,7 +232,7 @@ class _Process(tasks.Worker):
         self.begin(_number(*call[:2]), *_mapped_by(call[2], call[3]))
 
 
-class _Thread:
+class _Thread(tasks.Pace):
     """A thread of a pool in the process that takes its results."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -242,6 +246,7 @@ class _Thread:
     def took(self, call: Any) -> None:
         """Begin with a task."""
         if not self.recorder.over:
+            self.count()
             tasks.running.add(get_ident())
             function, given = _mapped_by(call[2], call[3])
             self.name, self.fed = tasks.name_of(function), tasks.is_much((*given, function))

@@ -42,7 +42,10 @@ _MOST_MAKERS = 256  # of a thread
 # Items that come faster are followed no longer: to record them would slow the program, and fill its memory.
 _FAST_NS, LOOK_EVERY = 50_000, 8192  # ns, items
 
+_SHORT_LIVED_NS, _LOOK_AT_NEW_EVERY = 2_000_000, 256  # ns, queues: likewise of new ones
+
 channels = WeakTable()  # by a queue
+_new, _looked_at_new_ns = 0, 0
 _main = os.getpid()  # the main thread's id, as the kernel has it
 _child: bool | None = None  # ``multiprocessing`` has started this process
 
@@ -79,11 +82,10 @@ class Channel(tasks.Pool):
         self.next_item = count().__next__
         self.stamps = Beside()  # of items
         self.asked: dict[int, int] = {}  # by a thread's id: since when it asks in vain
-        self.described = self.ignored = self.is_fast = False
-        self.counted = self.looked_ns = 0
+        self.described = self.ignored = False
 
-    def count(self, now_ns: int, recorder: Recorder) -> None:
-        """Count some items; of too many in a short time none is followed any more."""
+    def look(self, now_ns: int, recorder: Recorder) -> None:
+        """Look at the time after some items; of too many in a short time none is followed any more."""
         if now_ns - self.looked_ns < LOOK_EVERY * _FAST_NS:
             self.is_fast = True
             self.stamps.clear()
@@ -190,11 +192,25 @@ def _get(recorder: Recorder, original: Any) -> Any:
 
 
 def _know(queue: Any) -> Channel:
+    """Know a queue, unless the program makes too many in a short time."""
+    global _new, _looked_at_new_ns
+    if _new < 0:
+        return _unfollowed
+    _new += 1
+    if not _new % _LOOK_AT_NEW_EVERY:
+        now_ns = monotonic_ns()
+        if now_ns - _looked_at_new_ns < _LOOK_AT_NEW_EVERY * _SHORT_LIVED_NS:
+            _new = -1
+        _looked_at_new_ns = now_ns
     kind = type(queue)
     module = "queue" if kind.__module__ == "_queue" else kind.__module__
     channel = Channel(f"{module}.{kind.__qualname__}", getattr(queue, "maxsize", 0))
     channels.put(queue, channel)
     return channel
+
+
+_unfollowed = Channel("", 0, 2)
+_unfollowed.is_fast = True
 
 
 def stamp(
@@ -215,7 +231,7 @@ def stamp(
     channel.stamps.hold(item, known)
     channel.counted += 1
     if not channel.counted % LOOK_EVERY:
-        channel.count(now_ns, recorder)
+        channel.look(now_ns, recorder)
     return maker, now_ns, ended
 
 

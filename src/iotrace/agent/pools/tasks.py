@@ -41,6 +41,8 @@ _MUCH_BYTES = 4096  # a task that is given so much works on data: it does not fe
 _DEEPEST = 3  # sequences in each other that are looked into for that
 _LONG_NS = 1_000_000
 _LONG_WAIT_NS = 100_000  # for the interpreter's lock
+# Tasks that end faster are followed no longer: to record them would slow the program, and fill its memory.
+_FAST_NS, LOOK_EVERY = 100_000, 8192  # ns, tasks
 _SOCKETS = 1
 OF_FUTURE = "_iotrace_task"  # the attribute of a future
 POLLED, CHUNKED, TIMED, FAST = "polled", "chunked", "timed", "fast"
@@ -56,7 +58,22 @@ _works_for_pool = False  # this process does
 _wrapped_source: Any = None
 
 
-class Pool:
+class Pace:
+    """How fast the tasks of a pool, or of one of its workers, follow each other."""
+
+    is_fast = False
+    counted = looked_ns = 0
+
+    def count(self) -> None:
+        """Count a task; where too many came in a short time, none is followed any more."""
+        self.counted += 1
+        if not self.counted % LOOK_EVERY:
+            now_ns = monotonic_ns()
+            self.is_fast = self.is_fast or now_ns - self.looked_ns < LOOK_EVERY * _FAST_NS
+            self.looked_ns = now_ns
+
+
+class Pool(Pace):
     """A pool's number and class, its workers, and the pass that records what is taken from it."""
 
     def __init__(self, pool: Any, workers: int, results: Any) -> None:
@@ -204,6 +221,8 @@ def deliver(
         between = ("concurrent", "multiprocessing", "queue")
         pool.taking = _source().Pass(pool, None, name, recorder, between, pool.workers, pool.made_by)
     pool.taking.deliver(asked_ns, taken_ns, task)
+    if pool.is_fast:
+        note_doubt(pool, FAST, recorder)
 
 
 def trains() -> bool:
@@ -242,7 +261,7 @@ def _is_programs() -> bool:
     return own
 
 
-class Worker:
+class Worker(Pace):
     """The state of this process, which works for a pool of its parent's."""
 
     def __init__(self, pool: int, recorder: Recorder) -> None:
@@ -266,9 +285,11 @@ class Worker:
 
     def begin(self, task: int, call: Any, args: Any) -> None:
         """Begin with a task that was just taken."""
-        if not self.recorder.over:
-            self.task, self.name, self.fed = task, name_of(call), is_much((*args, call))
-            self.begun = begin_task()
+        if self.recorder.over:
+            return
+        self.count()
+        self.task, self.name, self.fed = task, name_of(call), is_much((*args, call))
+        self.begun = begin_task()
 
     def end(self, task: int, whole: bool) -> None:
         """Record the task, which has returned unless not `whole`."""
@@ -286,6 +307,8 @@ class Calls(StandIn):
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         worker = self._context
+        if worker.is_fast:
+            return self._of.get(*args, **kwargs)
         try:
             worker.idle(self._of.empty())
         except ours(Exception) as error:

@@ -21,7 +21,7 @@ _MOST_SAMPLES = 256  # of a record
 _OURS = os.path.join(__file__.rpartition(f"{os.sep}agent{os.sep}")[0], "")
 _LIBRARIES = ("-packages/", "/lib/python", "<frozen ", _OURS)
 
-_Stack = tuple[tuple[CodeType, int], ...]
+_Stack = tuple[tuple[int, int], ...]  # a function by its code's id, and a line
 
 
 class LoopStacks:
@@ -38,7 +38,9 @@ class LoopStacks:
         self._shortest_s = shortest_s
         self._thread, self._tid = get_ident(), get_native_id()
         self._began_ns = monotonic_ns()
-        self._owned: dict[CodeType, bool] = {}
+        # By a code's id, as Python computes the hash of a code anew each time, from all that it holds: the
+        # code, which keeps its id so, and whether it is the program's.
+        self._known: dict[int, tuple[CodeType, bool]] = {}
         self._path = self._stack_of(sys._getframe(1))  # where it trains
         self._forget()
         recorder.before_flush.append(lambda: self.drain(recorder, most_samples))
@@ -67,21 +69,22 @@ class LoopStacks:
 
         Of what the program's innermost function has called it has the first alone.
         """
-        found: list[tuple[CodeType, int]] = []
+        found: list[tuple[int, int]] = []
         within = True  # what the program's innermost function has called
         while frame is not None and len(found) < _MOST_FRAMES:
             code = frame.f_code
-            own = self._owned.get(code)
-            if own is None:
+            number = id(code)
+            known = self._known.get(number)
+            if known is None:
                 name = code.co_filename
-                own = self._owned[code] = not any(part in name for part in _LIBRARIES)
-            if own:
-                found.append((code, frame.f_lineno or 0))
+                known = self._known[number] = code, not any(part in name for part in _LIBRARIES)
+            if known[1]:
+                found.append((number, frame.f_lineno or 0))
                 within = False
             elif not within:
-                found.append((code, 0))
+                found.append((number, 0))
             elif _OURS not in code.co_filename:
-                found[:] = [(code, 0)]
+                found[:] = [(number, 0)]
             frame = frame.f_back
         return tuple(found)
 
@@ -89,7 +92,7 @@ class LoopStacks:
         """Record what was sampled since the last time, if there are so many samples; the writer calls it."""
         if len(self._times) < least:
             return
-        functions: dict[CodeType, int] = {}
+        functions: dict[int, int] = {}
         stacks = [
             [[functions.setdefault(code, len(functions)), line] for code, line in stack]
             for stack in (self._path, *self._stacks)
@@ -103,7 +106,7 @@ class LoopStacks:
             "stacks": stacks[1:],
             "functions": [
                 [code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno]
-                for code in functions
+                for code in (self._known[number][0] for number in functions)
             ],
         }
         self._forget()

@@ -101,6 +101,7 @@ class Recorder:
         self.asleep = False  # the writer was ended for a fork, and starts again with the next record
         self.unsettled = False  # `over` or `asleep`: one check for what records often
         self.begun = False  # the writer was started in this process
+        self._writing = False  # the writer works, it does not wait
         self._writer_id = 0
         self._absorbed = 0
         self._loop_begun = False
@@ -176,6 +177,7 @@ class Recorder:
         try:
             beats = 0
             while not self._stopped_within(stop, FLUSH_SECONDS):
+                self._writing = True
                 beats += 1
                 if self.session_over():
                     self._stop = None  # else `close` would wait for this thread
@@ -187,9 +189,11 @@ class Recorder:
                 for drain in self.before_flush:
                     drain()
                 self.flush()
+                self._writing = False
         except ours(Exception) as error:
             self.log(f"writer stopped: {error!r}")
         finally:
+            self._writing = False
             stopped.release()
 
     def _stopped_within(self, stop: Any, seconds: float) -> bool:
@@ -366,9 +370,15 @@ class Recorder:
         self._spans_stream.forget()
 
     def before_fork(self) -> None:
-        """Stop the writer, which the next record starts again: no fork copies a thread of ours."""
+        """Stop the writer, which the next record starts again: no fork copies a thread of ours.
+
+        A writer that waits may stay beside a thread of the program's: it holds nothing that the child needs,
+        and Python warns of that thread in any case. Each call that waits for its end would wait for the
+        interpreter's lock, too: for 5 ms and more where the program's threads compute.
+        """
         # Not started again behind the fork: Python 3.13 counts threads there, and would warn of the writer.
-        if self._stop is None:
+        others = unpatched._count() - 1  # of Python's threads, beside the main one
+        if self._stop is None or (others and not self._writing):
             return
         try:
             self.pause()
@@ -385,7 +395,7 @@ class Recorder:
         """Become the child's recorder; what the parent had not written yet stays the parent's."""
         self._lock = unpatched.RLock()
         self._stop = self.startup = self.loop_stacks = None
-        self.closed = self._ended = self.begun = False
+        self.closed = self._ended = self.begun = self._writing = False
         self.asleep, self.unsettled = False, self.over
         self._forget_files()
         # Nothing is written to the parent's, also where `open` fails below.
