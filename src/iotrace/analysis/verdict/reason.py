@@ -156,8 +156,11 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
             why = f"{most.path}{members} is {_SLOW[cause]}: {share} of the wait"
             return {"why": why, "file": most.path, "cause": cause}
     what = _CAUSES[cause]
+    slowest = next((stage.name for stage in rank.pipeline if stage.slowest), "")
+    if cause == "decode" and slowest:
+        what = f"{what} in {slowest}"
     if cause == "transform" and primary is not None:
-        what = primary.item or f"the own code of {primary.dataset} (transform)"
+        what = primary.item or f"the own code of {slowest or primary.dataset} (transform)"
     if cause == "collate" and primary is not None:
         what = primary.collate or what
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
