@@ -160,7 +160,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     if cause == "decode" and slowest:
         what = f"{what} in {slowest}"
     if cause == "transform" and primary is not None:
-        what = primary.item or f"the own code of {slowest or primary.dataset} (transform)"
+        what = f"{slowest} (transform)" if slowest else f"the own code of {primary.dataset} (transform)"
+        what = primary.item or what
     if cause == "collate" and primary is not None:
         what = primary.collate or what
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:

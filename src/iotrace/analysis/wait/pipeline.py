@@ -17,6 +17,7 @@ from iotrace.analysis.wait.locks import FILE, locks_of
 from iotrace.session.names import KIND_CALLBACK, KIND_ITEM
 
 _MOST_STAGES = 16
+_IDLE = 0.05  # of its time
 _ROOM = 0.5  # of its time
 _LEAST_SHARE = 0.05  # of the loop's wait: with less no stage holds the loop up
 
@@ -29,15 +30,17 @@ def pipeline_of(analysis: RankAnalysis) -> list[PipelineStage]:
     start_ns, end_ns = int(kept["start_ns"].min()), int(kept["end_ns"].max())
     awaited = kept.awaited
     found: list[PipelineStage] = []
+    library = "" if analysis.source is None else analysis.source.description.library
     if chains is not None:
         items = _Items(analysis, chains, start_ns, end_ns)
         worked = chains.worked(awaited)
         for queue in items.backwards(awaited):
             stage = items.stage(queue, worked.get(queue, 0) / len(kept) / 1e6)
-            if stage is not None:
+            # A library's own threads, which pass items on, are nothing to the program unless they work.
+            if stage is not None and (stage.name != library or stage.busy >= _IDLE * stage.makers):
                 found.append(stage)
-    if not found and analysis.source is not None:
-        found = _called_by(analysis.source.description.library, analysis, start_ns, end_ns)
+    if not found and library:
+        found = _called_by(library, analysis, start_ns, end_ns)
     most = max(found, key=lambda stage: stage.wait_ms, default=None)
     wait_ms = int(kept.wait_ns.sum()) / len(kept) / 1e6
     limits = most is not None and most.wait_ms > _LEAST_SHARE * wait_ms
