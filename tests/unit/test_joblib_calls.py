@@ -58,6 +58,16 @@ def test_each_result_of_a_generator_is_an_item(recorder: Recorder, how: str) -> 
     assert (start["pool"], start["dataset"]) == ("joblib.Parallel", "make")
 
 
+def test_each_result_of_tasks_in_batches_is_an_item(recorder: Recorder) -> None:
+    calls = joblib.Parallel(n_jobs=2, backend="threading", return_as="generator", batch_size=4)
+    assert len(list(calls(joblib.delayed(make)() for _ in range(9)))) == 9
+    taken, made = rows(recorder, names.BATCH_ROW), rows(recorder, names.MADE_ROW)
+    assert [each["index"] for each in taken] == [each["task"] for each in made]
+    at_once = [each for each in made if each["prepared_ns"] == each["taken_ns"]]
+    assert 0 < len(at_once) < 9  # they came along with the first of their batch
+    assert len({each["index"] for each in taken}) == 9
+
+
 def test_a_list_of_results_is_one_item(recorder: Recorder) -> None:
     for _ in range(3):
         assert len(parallel("list")(joblib.delayed(make)() for _ in range(4))) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections import deque
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from iotrace.agent.patching import MARKER, undo_all
-from iotrace.agent.pools import meetings, queues
+from iotrace.agent.pools import callers, meetings, queues
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 
@@ -218,3 +219,119 @@ def test_who_makes_one_for_each_request_pays_no_longer(recorder: Recorder) -> No
     assert sum(queues.channels.get(each) is not None for each in events) == 256
     for kind in (threading.Condition, threading.Event, threading.Semaphore):
         assert not hasattr(kind.__init__, MARKER)
+
+
+def doubts(recorder: Recorder) -> list[str]:
+    rows_of = (row for row in recorder.records if isinstance(row, dict))
+    return [str(row["doubt"]) for row in rows_of if row["type"] == "pool_doubt"]
+
+
+def test_semaphores_that_hand_out_turns_hand_over_nothing(recorder: Recorder) -> None:
+    mine, its = threading.Semaphore(0), threading.Semaphore(1)
+    scores: list[Any] = []
+
+    def work() -> None:
+        for number in range(5):
+            its.acquire()
+            scores.append(number / 2)
+            mine.release()
+
+    thread = in_thread(work)
+    for _ in range(5):
+        mine.acquire()
+        print(scores[-1])
+        its.release()
+    thread.join()
+    assert doubts(recorder) == ["unseen"]
+
+
+def test_a_slot_beside_two_semaphores_hands_over(recorder: Recorder) -> None:
+    slot, mine, its = [None], threading.Semaphore(0), threading.Semaphore(1)
+
+    def work() -> None:
+        for number in range(5):
+            its.acquire()
+            slot[0] = [number, object()]  # type: ignore[call-overload]
+            mine.release()
+
+    thread = in_thread(work)
+    for _ in range(5):
+        mine.acquire()
+        assert slot[0]
+        its.release()
+    thread.join()
+    assert not doubts(recorder)
+    assert len(rows(recorder, names.HANDED_ROW)) == 5
+
+
+def test_a_count_beside_two_semaphores_is_no_item(recorder: Recorder) -> None:
+    done, mine, its = [0], threading.Semaphore(0), threading.Semaphore(1)
+
+    def work() -> None:
+        for _ in range(5):
+            its.acquire()
+            done[0] += 1
+            mine.release()
+
+    thread = in_thread(work)
+    for _ in range(5):
+        mine.acquire()
+        assert done[0]
+        its.release()
+    thread.join()
+    assert doubts(recorder) == ["unseen"]
+
+
+class Ring:
+    """A buffer of the program's own: what it holds lies behind methods."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self.filled = threading.Semaphore(0)
+
+    def keep(self, item: Any) -> None:
+        self.items.append(item)
+
+    def put(self, item: Any) -> None:
+        self.keep(item)
+        self.filled.release()
+
+    def get(self) -> Any:
+        self.filled.acquire()
+        return self.items.pop(0)
+
+
+def test_a_buffer_behind_methods_hands_over(recorder: Recorder) -> None:
+    ring = Ring()
+    thread = in_thread(lambda: [ring.put(object()) for _ in range(5)])
+    thread.join()
+    for _ in range(5):
+        ring.get()
+    assert not doubts(recorder)
+
+
+def test_what_a_source_waits_for_without_an_item_is_a_wait_alone(recorder: Recorder) -> None:
+    mine = threading.Semaphore(0)
+    in_thread(mine.release).join()
+    meetings.current.thread.depth += 1
+    try:
+        mine.acquire()
+    finally:
+        meetings.current.thread.depth -= 1
+    (row,) = rows(recorder, names.HANDED_ROW)
+    assert (row["queue"], row["item"]) == (-1, -1)
+    assert not rows(recorder, names.BATCH_ROW)
+
+
+def test_a_look_at_variables_keeps_none_alive_and_leaves_those_of_the_program(recorder: Recorder) -> None:
+    def looked_at(asks: bool) -> tuple[Any, Any]:
+        item = Ring()
+        own = locals() if asks else None
+        assert callers.variables_of(sys._getframe())["item"] is item
+        gone = weakref.ref(item)
+        del item
+        gc.collect()
+        return gone(), own
+
+    assert looked_at(False)[0] is None
+    assert looked_at(True)[1]["asks"] is True

@@ -350,3 +350,44 @@ def test_items_of_a_coroutine_that_come_too_fast_are_followed_no_longer(
         return ahead
 
     assert queues.channels.get(asyncio.run(take())).counted == 4
+
+
+FEED = """
+def feed(ahead, function, items):
+    for item in items:
+        ahead.put(function(item))
+
+async def publish(ahead, item):
+    ahead.put(item)
+"""
+
+
+def of_library() -> dict[str, Any]:
+    """What a library that feeds loops defines."""
+    known: dict[str, Any] = {}
+    exec(compile(FEED, "/x/site-packages/torchdata/nodes.py", "exec"), known)
+    return known
+
+
+def double(item: int) -> list[int]:
+    return [2 * item]
+
+
+@pytest.mark.parametrize(("function", "named"), [(double, "double"), (str, "torchdata")])
+def test_a_librarys_stage_has_the_name_of_the_programs_function(
+    recorder: Recorder, function: Callable[[int], Any], named: str
+) -> None:
+    ahead: queue.Queue[Any] = queue.Queue()
+    in_thread(lambda: of_library()["feed"](ahead, function, [1, 2, 3]))
+    assert len([ahead.get() for _ in range(3)]) == 3
+    (about,) = [each for each in recorder.records if isinstance(each, dict) and each["type"] == "queue"]
+    assert about["by"] == named
+
+
+def test_what_a_librarys_event_loop_puts_has_no_maker(recorder: Recorder) -> None:
+    """Its thread sleeps for all stages at once."""
+    ahead: queue.Queue[Any] = queue.Queue()
+    in_thread(lambda: asyncio.run(of_library()["publish"](ahead, [1])))
+    assert ahead.get() == [1]
+    assert not rows(recorder, names.MADE_ROW)
+    assert not taken_of(recorder)

@@ -199,6 +199,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "asyncio.queues": _hook("pools.event_loops", "hook_queues", recorder),
         "multiprocessing.connection": _hook("pools.pipes", "watch_connections", recorder),
         "multiprocessing.queues": _hook("pools.pipes", "watch_queues", recorder),
+        "multiprocessing.synchronize": _hook("pools.process_locks", "hook_locks", recorder),
         "filelock._api": _hook("file_locks", "hook_filelock", recorder),
         "multiprocessing.pool": _hook("pools.process_pools", "hook_pool", recorder),
         "dftracer.python.env": _hook(_PROGRAM_DFTRACER, "hook_settings", settings.get("dftracer") == "on"),

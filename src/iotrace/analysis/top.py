@@ -57,7 +57,7 @@ def processes_now(window: Window) -> list[TopProcess]:
         found.append(
             TopProcess(
                 pid=process.pid,
-                role="main" if process is window.rank.main else f"worker {process.worker}",
+                role="main" if process is window.rank.main else process.role,
                 cpu_pct=_growth(sampled, "cpu_ns", 1e-7),
                 rss_bytes=_last(sampled.series("rss_bytes")) if sampled is not None else None,
                 read_bytes_per_s=_growth(sampled, "rchar"),

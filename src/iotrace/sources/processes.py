@@ -107,6 +107,11 @@ class Process(msgspec.Struct, frozen=True, dict=True):
         return workers[0].worker if workers else None
 
     @property
+    def role(self) -> str:
+        """What it is to the one that trains: ``worker 3``, or ``forked`` where that is unknown."""
+        return self.identity.role if self.worker is None else f"worker {self.worker}"
+
+    @property
     def takes_steps(self) -> bool:
         """Whether it iterated a loader, marks its steps or calls what trains; a pool may feed anything."""
         loads = any(not start.pool for start in self.of_type(IteratorStart))

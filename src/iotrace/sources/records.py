@@ -254,7 +254,8 @@ class PoolWorker(Record, tag="pool_worker"):
 class PoolDoubt(Record, tag="pool_doubt"):
     """Why results of a pool are no turns: ``polled`` for an unseen time, ``chunked``: several a task.
 
-    ``timed``: a coroutine may have slept by a timer, while another one waited for the result.
+    ``timed``: a coroutine may have slept by a timer, while another one waited for the result. ``unseen``: no
+    item was seen at a condition, an event or a semaphore.
     """
 
     iterator: Int

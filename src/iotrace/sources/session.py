@@ -26,6 +26,8 @@ from iotrace.sources.samples import read_sidecars
 from iotrace.sources.stolen_time import add_stolen_time
 from iotrace.sources.telemetry import Telemetry, read_telemetry
 
+_OF_PROGRAM = ("forked", "spawned")  # roles of processes that the program itself starts
+
 
 class Rank(msgspec.Struct, frozen=True):
     """A training process and its loader workers; `incarnation` counts the restarts of an elastic job.
@@ -186,7 +188,7 @@ class Session(msgspec.Struct, frozen=True, dict=True):
 
     def role_of(self, process: Process) -> str:
         """``rank`` (it trains), ``loader worker``, ``launcher`` (it started ranks), ``main``, ``helper``."""
-        if process.of_type(Worker) or id(process) in self._workers:
+        if process.of_type(Worker) or (process.worker is not None and id(process) in self._workers):
             return "loader worker"
         if id(process) in self._mains:
             steps = process.of_type(IteratorStart) or process.takes_steps or _is_fed(process)
@@ -221,7 +223,12 @@ class Session(msgspec.Struct, frozen=True, dict=True):
                 for each in found
                 if each.of_type(Worker) or any(one.pool in taken for one in each.of_type(PoolWorker))
             ]
-        return [process for process in found if process is not trainer and process.worker is not None]
+        workers = [process for process in found if process is not trainer and process.worker is not None]
+        if workers or trainer.takes_steps or len(trainer.rows(names.HANDED_ROW)):
+            return workers
+        # Nothing tells what feeds the loop: the program's other processes may, by memory that they share.
+        own = [process for process in found if process.identity.role in _OF_PROGRAM]
+        return [process for process in own if not len(process.rows(names.ROUND_ROW))]
 
     @cached_property
     def _mains(self) -> set[int]:

@@ -265,7 +265,8 @@ def _add_process(
         ]
     else:
         digits = len(str(len(rank.workers)))
-        name = f"{_title(rank)} · worker {process.worker:0{digits}} ({process.host})"
+        role = process.role if process.worker is None else f"worker {process.worker:0{digits}}"
+        name = f"{_title(rank)} · {role} ({process.host})"
         tracks = ProcessTracks(name, f"pid {process.pid}")
         timeline.processes.append(tracks)
         made = _worker_batches(process, produced, detail)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
-    from types import FrameType
+    from collections.abc import Mapping
+    from types import CodeType, FrameType
     from typing import Any
 
 # Whose code it is: of Python, or a library that feeds no loop; the program's; of one that does; in between.
 OTHERS, PROGRAMS, FEEDS, BETWEEN = range(4)
 _FEEDING = ("datasets", "grain", "joblib", "monai", "spdl", "streaming", "torch_geometric", "torchdata")
 _MOST_BETWEEN = 6  # frames
+_COPIES = 0x1  # the flag of a function's code
+_OF_NOBODY_ELSE = 3  # the frame, a variable, and the call that counts
 known_files: dict[str, int] = {}
 HERE = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
 
@@ -24,6 +28,33 @@ def who_calls(frame: FrameType | None) -> tuple[int, FrameType | None]:
             return whose, frame
         frame = frame.f_back
     return OTHERS, None
+
+
+def given_by_program(frame: FrameType) -> CodeType | None:
+    """Return the program's function that a library's function in a frame was given; None without."""
+    code, own = frame.f_code, variables_of(frame)
+    for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+        held = own.get(name)
+        held = getattr(held, "func", held)  # of a partial
+        found = getattr(getattr(held, "__func__", held), "__code__", None)
+        if found is not None and whose_file(found.co_filename) == PROGRAMS:
+            return found  # type: ignore[no-any-return]
+    return None
+
+
+def variables_of(frame: FrameType) -> Mapping[str, Any]:
+    """Return the variables of a frame.
+
+    Up to Python 3.12 a function's frame then has a copy of them, which would keep alive what they hold: it is
+    emptied, unless the program has it, too, by `locals()`.
+    """
+    own = frame.f_locals
+    if type(own) is not dict or not frame.f_code.co_flags & _COPIES:
+        return own
+    found = dict(own)
+    if sys.getrefcount(own) <= _OF_NOBODY_ELSE:
+        own.clear()
+    return found
 
 
 def making(thing: Any, frame: FrameType | None) -> FrameType | None:

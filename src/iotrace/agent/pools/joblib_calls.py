@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    Batch = tuple[Task, int]
     Known = tuple[Task | None, Any]  # a task of an executor; of a pool of ``multiprocessing`` its call
 
 _WHAT = "recording a task of joblib"
@@ -74,6 +75,7 @@ def _outputs(recorder: Recorder, original: Any) -> Any:
         results = original(self, *args)
         try:
             yield next(results, None)  # it has begun
+            batch = None  # the task of the last result, which may have made this one, too
             while True:
                 asked_ns = monotonic_ns()
                 given = [next(results, _OVER)]
@@ -81,7 +83,8 @@ def _outputs(recorder: Recorder, original: Any) -> Any:
                     return
                 if self.return_generator and not recorder.over:
                     try:
-                        _take(_given.pop(get_ident(), None), asked_ns, recorder)
+                        tracker = _given.pop(get_ident(), None)
+                        batch = _take_next(tracker, batch, asked_ns, recorder)
                     except ours(Exception) as error:
                         recorder.absorb(error, _WHAT)
                 yield given.pop()
@@ -116,16 +119,29 @@ def _call(recorder: Recorder, original: Any) -> Any:
     return call
 
 
-def _take(tracker: Any, asked_ns: int, recorder: Recorder) -> None:
-    known: Known | None = None if tracker is None else tracker.__dict__.pop(_KNOWN, None)
-    if known is None:  # another one of the same batch
-        return
+def _take_next(tracker: Any, batch: Batch | None, asked_ns: int, recorder: Recorder) -> Batch | None:
+    """Record that the loop has a result; return its task, and which of the task's results it is."""
+    if tracker is not None:
+        task = _take(tracker, asked_ns, recorder, tracker.batch_size)
+        return None if task is None else (task, 0)
+    if batch is None:
+        return None
+    task, part = batch[0], batch[1] + 1
+    tasks.take_along(task, part, asked_ns, recorder)
+    return task, part
+
+
+def _take(tracker: Any, asked_ns: int, recorder: Recorder, parts: int = 1) -> Task | None:
+    known: Known | None = tracker.__dict__.pop(_KNOWN, None)
+    if known is None:
+        return None
     task, call = known
     if task is None and call is not None:
         task = process_pools.task_of(call)
     if task is not None and task.pool is not None:
         task.pool.made_by = "joblib.Parallel"
-        tasks.take(task, asked_ns, False, recorder, of_program=True)
+        tasks.take(task, asked_ns, False, recorder, of_program=True, parts=parts)
+    return task
 
 
 def after_fork_in_child() -> None:

@@ -2,8 +2,8 @@
 
 Nobody sees the item: it lies in a deque, a list, an attribute. A thread other than the loop's makes one until
 it notifies, sets or releases; the loop's thread takes one where it waits for that. Items of a condition are
-taken in the order of their making; what is at an event is the last one. Whether they are data is told by
-what their makers read.
+taken in the order of their making; what is at an event is the last one. That there is an item at all is told
+by the places that the code of both threads uses (`places`): else they may take turns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from _functools import partial  # type: ignore[import-not-found]  # `functools` 
 from time import monotonic_ns
 
 from iotrace.agent.patching import has_layer, hide_frame, observe, pass_for, patch
-from iotrace.agent.pools import queues, tasks
+from iotrace.agent.pools import places, queues, tasks
 from iotrace.agent.pools.callers import PROGRAMS, making, whose_file
 from iotrace.agent.pools.queues import LOOK_EVERY, Channel, maker_of
 from iotrace.agent.recording.recorder import Recorder
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from iotrace.agent.pools.tasks import Begun
+    from iotrace.agent.recording.thread_clocks import Thread
 
     Site = tuple[CodeType, int]  # where a thread enters a condition
 
 _WHAT = "recording a hand-over"
 _LAYER, _MAKING = "meetings", "making"
 _MOST_EARLY = 256
+_LOOKS = 3  # at the code of a thread
 _MOST = 256  # of a process that are followed: who makes one for each request makes any number
 
 # By a thread's id and a meeting's number: the section in which the thread has the condition.
@@ -49,6 +51,9 @@ class Meeting(Channel):
         self.takers: set[Site] = set()
         self.early: dict[Site, list[_Section]] = {}  # of the loop's thread, which has not waited there yet
         self.is_mutual = False  # the same threads acquire and release it
+        self.places: set[Any] = set()  # where threads other than the loop's put data
+        self.looks = 0  # at what the loop takes from there
+        self.hands_over = False
 
 
 class _Section:
@@ -227,7 +232,7 @@ def _ended(meeting: Meeting, section: _Section, recorder: Recorder, frame: Frame
             taken = each.next_put if each.next_put >= 0 else meeting.takes
             if taken < meeting.puts:
                 meeting.takes = taken + 1
-                _has_taken(meeting, taken, each.asked_ns, each.taken_ns, each.lying, recorder)
+                _has_taken(meeting, taken, each.asked_ns, each.taken_ns, each.lying, recorder, frame)
     elif section.notifies:
         _has_put(meeting, section.site, section.begun, frame, recorder)
 
@@ -241,6 +246,8 @@ def _has_put(
     maker.site = maker.site or site
     if begun is None or maker.site != site:  # elsewhere it says that there are no more
         return
+    if meeting.puts < _LOOKS or maker.begun is None:
+        meeting.places |= places.left_by(frame)
     if maker.begun is not None:
         recorder.spans.append(tasks.span_of(recorder, maker.begun, begun, queues.name_of(frame)))
     row = (MADE_ROW, meeting.number, meeting.puts, thread.tid, maker.since_ns, begun[1], 0)
@@ -251,16 +258,36 @@ def _has_put(
 
 
 def _has_taken(
-    meeting: Meeting, item: int, asked_ns: int, taken_ns: int, lying: int, recorder: Recorder
+    meeting: Meeting,
+    item: int,
+    asked_ns: int,
+    taken_ns: int,
+    lying: int,
+    recorder: Recorder,
+    frame: FrameType,
 ) -> None:
+    """Record that the loop has taken an item; within an ask of a source that is part of its making."""
     thread = current.thread
-    if thread.depth:
-        return
     if not meeting.described:
         tasks.describe(meeting, meeting.name, recorder)
+    if not meeting.hands_over and meeting.looks < _LOOKS:
+        meeting.looks += 1
+        meeting.hands_over = not meeting.places.isdisjoint(places.read_by(frame))
     asked_ns = meeting.asked.pop(thread.tid, asked_ns)
+    if thread.depth and not meeting.hands_over:
+        _has_waited(thread, asked_ns, taken_ns, recorder)
+        return
     recorder.append_row((HANDED_ROW, meeting.number, item, thread.tid, asked_ns, taken_ns, lying, -1))
+    if thread.depth:
+        return
     tasks.deliver(meeting, meeting.name, asked_ns, taken_ns, (meeting.number, item, -1), recorder)
+    if meeting.looks == _LOOKS and not meeting.hands_over:
+        tasks.note_doubt(meeting, tasks.UNSEEN, recorder)
+
+
+def _has_waited(thread: Thread, asked_ns: int, taken_ns: int, recorder: Recorder) -> None:
+    """Record a wait of this thread for something that is not followed."""
+    recorder.append_row((HANDED_ROW, -1, -1, thread.tid, asked_ns, taken_ns, -1, -1))
 
 
 def _take(recorder: Recorder, original: Any) -> Any:
@@ -288,7 +315,8 @@ def _take(recorder: Recorder, original: Any) -> Any:
                     item = meeting.puts - 1 if of_event else meeting.takes
                     if meeting.takes <= item < meeting.puts:
                         meeting.takes = item + 1
-                        _has_taken(meeting, item, asked_ns, monotonic_ns(), lying, recorder)
+                        taken_ns, frame = monotonic_ns(), sys._getframe(1)
+                        _has_taken(meeting, item, asked_ns, taken_ns, lying, recorder, frame)
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         return result

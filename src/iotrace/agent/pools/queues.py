@@ -17,7 +17,17 @@ from time import monotonic_ns
 from iotrace.agent.patching import WeakTable, hide_frame, pass_for, patch
 from iotrace.agent.pools import tasks
 from iotrace.agent.pools.beside import Beside
-from iotrace.agent.pools.callers import BETWEEN, FEEDS, HERE, PROGRAMS, known_files, who_calls, whose_file
+from iotrace.agent.pools.callers import (
+    BETWEEN,
+    FEEDS,
+    HERE,
+    OTHERS,
+    PROGRAMS,
+    given_by_program,
+    known_files,
+    who_calls,
+    whose_file,
+)
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.guard import ours
@@ -144,6 +154,8 @@ def _put(recorder: Recorder, original: Any) -> Any:
                 frame = caller if whose != BETWEEN else None
                 if frame is None:
                     whose, frame = who_calls(caller)
+                if whose == FEEDS and _runs_coroutines():
+                    whose = OTHERS  # many stages share the thread of a library's event loop
                 if whose and (args or "item" in kwargs):
                     channel = channels.get(self) or _know(self)
                     if not channel.is_fast:
@@ -189,6 +201,11 @@ def _get(recorder: Recorder, original: Any) -> Any:
         return item
 
     return get
+
+
+def _runs_coroutines() -> bool:
+    running: Any = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)
+    return running is not None and running() is not None
 
 
 def _know(queue: Any) -> Channel:
@@ -256,10 +273,15 @@ def has_put(maker: Maker, start_ns: int, ended: Begun | None) -> None:
 
 
 def name_of(frame: FrameType | None) -> str:
-    """Name the function that runs in a frame."""
+    """Name the function that runs in a frame; in one of a library the program's that it calls, or itself."""
     if frame is None:
         return ""
     code = frame.f_code
+    if whose_file(code.co_filename) == FEEDS:
+        given = given_by_program(frame)
+        if given is None:
+            return code.co_filename.rpartition("-packages/")[2].partition("/")[0]
+        code = given
     return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]
 
 

@@ -45,8 +45,9 @@ _LONG_WAIT_NS = 100_000  # for the interpreter's lock
 _FAST_NS, LOOK_EVERY = 100_000, 8192  # ns, tasks
 _SOCKETS = 1
 OF_FUTURE = "_iotrace_task"  # the attribute of a future
-POLLED, CHUNKED, TIMED, FAST = "polled", "chunked", "timed", "fast"
+POLLED, CHUNKED, TIMED, FAST, UNSEEN = "polled", "chunked", "timed", "fast", "unseen"
 _OF_JOBLIB = "BatchedCalls"  # a task of joblib, which holds functions and what they are given
+_PART, MOST_PARTS = 1 << 52, 1024  # between the numbers of items that one task makes
 
 running: set[int] = set()  # threads of pools, by `get_ident`, that work on a task
 awaited: dict[
@@ -165,7 +166,24 @@ def note_lock_wait(before_ns: int, asked_ns: int, recorder: Recorder) -> None:
         recorder.records.append((LOCKED_ROW, thread.tid, asked_ns, monotonic_ns(), waited_ns, -1))
 
 
-def take(task: Task, asked_ns: int, was_done: bool, recorder: Recorder, of_program: bool = False) -> None:
+def made_rows(pool: int, number: int, row: tuple[int, int, int, int], parts: int) -> list[tuple[int, ...]]:
+    """Say of each item of a task how it was made: they come along with the first, which took all the time."""
+    tid, _, ended_ns, _ = row
+    others = range(1, min(parts, MOST_PARTS))
+    along = [(MADE_ROW, pool, number + part * _PART, tid, ended_ns, ended_ns, 0) for part in others]
+    return [(MADE_ROW, pool, number, *row), *along]
+
+
+def take_along(task: Task, part: int, asked_ns: int, recorder: Recorder) -> None:
+    """Record that this thread has another item of a task that makes several, after the first."""
+    if task.pool is not None and task.pool.taking is not None and task.taken and part < MOST_PARTS:
+        of_pool = task.pool.number, task.number + part * _PART, task.submitted_ns or -1
+        deliver(task.pool, task.name, asked_ns, monotonic_ns(), of_pool, recorder)
+
+
+def take(
+    task: Task, asked_ns: int, was_done: bool, recorder: Recorder, of_program: bool = False, parts: int = 1
+) -> None:
     """Record that this thread of the program has the result of `task`, which it asked for at `asked_ns`.
 
     Where it `was_done` by then, the thread has waited before, if at all. What a task takes is no turn of a
@@ -185,7 +203,7 @@ def take(task: Task, asked_ns: int, was_done: bool, recorder: Recorder, of_progr
     if task.made is not None:
         row, span = task.made
         recorder.spans.append(span)
-        recorder.records.append((MADE_ROW, pool.number, task.number, *row))
+        recorder.records.extend(made_rows(pool.number, task.number, row, parts))
     if ident in running:
         if not pool.described:
             describe(pool, task.name, recorder)
@@ -268,7 +286,7 @@ class Worker(Pace):
         global _works_for_pool
         _works_for_pool = True
         self.pool, self.recorder = pool, recorder
-        self.task, self.name, self.fed = -1, "", False
+        self.task, self.name, self.fed, self.parts = -1, "", False, 1
         self.begun: Begun | None = None
         process: Any = sys.modules.get("multiprocessing.process")
         number = (*getattr(process.current_process(), "_identity", ()), 1)[0] - 1
@@ -289,6 +307,7 @@ class Worker(Pace):
             return
         self.count()
         self.task, self.name, self.fed = task, name_of(call), is_much((*args, call))
+        self.parts = _parts_of(call)
         self.begun = begin_task()
 
     def end(self, task: int, whole: bool) -> None:
@@ -299,7 +318,7 @@ class Worker(Pace):
         row, span = end_task(self.recorder, begun, self.name, self.fed)
         self.recorder.spans.append(span)
         if whole:
-            self.recorder.records.append((MADE_ROW, self.pool, task, *row))
+            self.recorder.records.extend(made_rows(self.pool, task, row, self.parts))
 
 
 class Calls(StandIn):
@@ -330,6 +349,13 @@ def name_of(call: Any) -> str:
     if type(call).__name__ == _OF_JOBLIB and call.items:
         call = call.items[0][0]
     return str(getattr(call, "__qualname__", type(call).__qualname__))
+
+
+def _parts_of(call: Any) -> int:
+    """Count the items that a task makes, which joblib hands over one by one."""
+    while hasattr(call, "func"):
+        call = call.func
+    return len(call.items) if type(call).__name__ == _OF_JOBLIB else 1
 
 
 def is_much(given: Any, depth: int = 0) -> bool:

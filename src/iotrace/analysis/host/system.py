@@ -85,7 +85,7 @@ def _proportional(telemetry: Telemetry, processes: list[SampledProcess], residen
 def _process(
     process: Process, sampled: SampledProcess | None, rank: Rank, time: MeasuredTime, telemetry: Telemetry
 ) -> ProcessUse:
-    role = "main" if process is rank.main else f"worker {process.worker}"
+    role = "main" if process is rank.main else process.role
     settings = process.of_type(Threads)
     threads = settings[-1].threads if settings else {}
     cpus = settings[-1].affinity or None if settings else None  # what it said itself

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from iotrace.analysis.intervals import union
 from iotrace.analysis.loop.cuts import Rounds, cuts_of, explains, rounds_by_thread
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.hops import Hops, Made, hops_of, made_of, maker_key
@@ -17,17 +18,22 @@ from iotrace.session import names
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.records import IteratorStart, PoolDoubt
 from iotrace.sources.session import Rank, Session
+from iotrace.units import counted, percent
 
 _AT_ONCE_NS = 100_000  # a turn that uses its item takes longer
 _MOSTLY = 0.9
 _FEWEST = 3  # turns
 _HALF = 0.5
-# What hands over no item that is seen.
+# What hands over no item that is seen: its name, and where the loop sleeps.
 _MEETINGS = {
-    "threading.Condition": "a condition",
-    "threading.Event": "an event",
-    "threading.Semaphore": "a semaphore",
+    "threading.Condition": ("a condition", "wait"),
+    "threading.Event": ("an event", "wait"),
+    "threading.Semaphore": ("a semaphore", "acquire"),
+    "multiprocessing.Condition": ("a condition", "wait"),
+    "multiprocessing.Event": ("an event", "wait"),
+    "multiprocessing.Semaphore": ("a semaphore", "acquire"),
 }
+_LEAST_SLEEP = 0.05  # of the loop: less is no reason
 
 
 class Inputs(msgspec.Struct, frozen=True):
@@ -50,10 +56,13 @@ def inputs_of(session: Session, rank: Rank, loaders: list[LoaderRun]) -> Inputs:
     """
     pools = [loader for loader in loaders if loader.description.pool]
     others = [loader for loader in loaders if not loader.description.pool]
+    unseen = [pool for pool in pools if "unseen" in _doubts(rank, [pool])]
+    pools = [pool for pool in pools if pool not in unseen]
     handed = any(len(process.rows(names.HANDED_ROW)) for process in rank.processes)
-    if not pools and not handed:
+    if not pools and (not handed or (unseen and not others)):
         told = len(rank.main.rows(names.MARK_ROW)) or len(rank.main.rows(names.ROUND_ROW))
-        return Inputs(others) if others or told else Inputs(*turns_of(rank))
+        turns, why = ([], "") if others or told else turns_of(rank)
+        return Inputs(others or turns, why or ("" if others or turns else _slept(session, rank, unseen)))
     made = made_of(rank)
     hops = hops_of(rank, made)
     if not pools or others:
@@ -145,7 +154,7 @@ def _chosen(
         if pool.description.pool not in _MEETINGS or _reads(session, rank, pool.deliveries)
     ]
     if not seen:
-        where = _MEETINGS[pools[0].description.pool]
+        where, _ = _MEETINGS[pools[0].description.pool]
         return [], f"the loop waits for a thread at {where}, and that thread reads no data"
     pools, taken = seen, _in_order(seen)
     if _fed(taken, made) or _fed_by_queue(taken, made, hops):
@@ -164,6 +173,34 @@ def _chosen(
         else []
     )
     return alone, "" if alone else why
+
+
+def _slept(session: Session, rank: Rank, unseen: list[LoaderRun]) -> str:
+    """Say where the loop slept and what was read meanwhile, where no item was seen."""
+    if not unseen:
+        return ""
+    most = max(unseen, key=lambda pool: int(pool.deliveries.wait_ns.sum()))
+    about, taken = most.description, most.deliveries
+    first, last = int(taken["delivered_ns"][0]), int(taken["delivered_ns"][-1])
+    share = int(taken.wait_ns[1:].sum()) / max(1, last - first)
+    if len(taken) <= _FEWEST or share < _LEAST_SLEEP:
+        return ""
+    line = (about.site or "").rpartition("/")[2]
+    text = f"the loop sleeps in {about.pool}.{_MEETINGS[about.pool][1]} at {line} for {percent(share)} of "
+    text += "its time, and iotrace saw nothing handed over there"
+    spans = rank.main.spans
+    own = (spans["kind"] == KIND_READ_PATH) & (spans["tid"] == taken["tid"][0])
+    own &= (spans["start_ns"] >= first) & (spans["start_ns"] < last)
+    starts, ends = union(spans["start_ns"][own], spans["start_ns"][own] + spans["duration_ns"][own])
+    if reads := int((ends - starts).sum()) / (last - first):
+        text += f"; it reads data itself for {percent(reads)}"
+    files = [session.calls_of(process) for process in rank.workers]
+    files = [each.where(each.named(READS)) for each in files]
+    files = [each for each in files if len(each)]
+    if files:
+        count = len({each.files[number] for each in files for number in np.unique(each.file).tolist()})
+        text += f"; meanwhile {counted(len(files), 'process', 'processes')} read {counted(count, 'file')}"
+    return text
 
 
 def _reads(session: Session, rank: Rank, taken: Deliveries) -> bool:

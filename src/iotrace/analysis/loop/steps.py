@@ -46,7 +46,7 @@ def loop_of(rank: Rank, loaders: list[LoaderRun], no_input: str = "") -> Loop:
     thread = training_thread(rank.main, loaders)
     marks = rank.main.clock.times_to_session_ns(rank.main.rows(names.MARK_ROW)["mono_ns"])
     if thread is None:
-        why = "nothing tells what the loop takes its batches from" if len(marks) else no_input or NO_LOADER
+        why = no_input or ("nothing tells what the loop takes its batches from" if len(marks) else NO_LOADER)
         return Loop(None, _closed(marks, Deliveries.joined([])), len(marks) or None, bool(len(marks)), why)
     primary, cuts = _primary(thread, loaders)
     trained = bool(len(thread.rounds.times_ns))
@@ -63,7 +63,7 @@ def loop_of(rank: Rank, loaders: list[LoaderRun], no_input: str = "") -> Loop:
     if len(marks) and not trains:
         return _marked(marks, thread, loaders)
     if trained and not (primary and explains(cuts, thread.rounds)):
-        return _by_rounds(thread, loaders, primary, cuts)
+        return _by_rounds(thread, loaders, primary, cuts, no_input)
     why = no_input
     if not trained:
         if len(thread.handed) and not len(cuts):
@@ -105,7 +105,11 @@ def _passes(loaders: list[LoaderRun]) -> dict[PassKey, Pass]:
 
 
 def _by_rounds(
-    thread: TrainingThread, loaders: list[LoaderRun], primary: LoaderRun | None, cuts: Cuts
+    thread: TrainingThread,
+    loaders: list[LoaderRun],
+    primary: LoaderRun | None,
+    cuts: Cuts,
+    no_input: str,
 ) -> Loop:
     """Make the loop of a thread whose own deliveries do not account for its rounds."""
     rounds_ns = thread.rounds.steps_ns
@@ -115,7 +119,10 @@ def _by_rounds(
         if primary is None and (thread.handing or thread.unhanded):
             why = _unhanded(thread)
         elif primary is None:
-            why = f"the program trained {len(rounds_ns)} times, but no loader that iotrace knows fed it"
+            why = (
+                no_input
+                or f"the program trained {len(rounds_ns)} times, but no loader that iotrace knows fed it"
+            )
         else:
             why = f"the program trained {len(rounds_ns)} times, and its loaders delivered {taken} batches"
     if primary is None or 2 * len(cuts) < len(rounds_ns):

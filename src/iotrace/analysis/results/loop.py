@@ -426,6 +426,11 @@ class PipelineStage(ReportPart, frozen=True, kw_only=True):
         float | None, figure("how many items lie before it when it takes one, on average", null="it takes none from a queue that says so", said="before")
     ] = None
     before_limit: Annotated[int | None, figure("how many may lie there", null="any number, or not known", said="limit")] = None
+    room_fraction: Annotated[
+        float | None,
+        figure("the share of their time in which its makers wait for room to put an item", null="they go to no queue with a limit", said="room"),
+    ] = None
+    after_limit: Annotated[int | None, figure("how many items may lie behind it", null="any number, or not known")] = None
     locks_ms: Annotated[
         dict[str, float], figure("of an item's making, the waits for a lock: `interpreter` (Python's), `h5py`, `file`; without waits it is left out", "ms")
     ] = msgspec.field(default_factory=dict)

@@ -97,6 +97,64 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
 
 
 @rule(
+    "IO234",
+    "queue-too-short",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[
+        {"pipeline": [replace(_stage("read", 1, 0.3), room_fraction=0.7, after_limit=1)]},
+        {"pipeline": [replace(_stage("read", 4, 1.4), room_fraction=0.6, after_limit=2)]},
+    ],
+    silent=[
+        # The loop hardly waits: that there is no room says that it is slow.
+        {"pipeline": [replace(_stage("read", 1, 0.3), room_fraction=0.7, after_limit=1)], "wait_ms": 4.0},
+        {"pipeline": [replace(_stage("read", 1, 0.9), room_fraction=0.1, after_limit=1)]},
+        {"pipeline": [_stage("read", 1, 0.3)]},
+        # The queue before the last stage.
+        {
+            "pipeline": [
+                replace(_stage("read", 1, 0.3), room_fraction=0.7, after_limit=1),
+                _stage("decode", 1, 1.0, True),
+            ]
+        },
+    ],
+)
+def queue_too_short(facts: LoaderFacts, *, room: float = 0.5) -> Iterator[Finding]:
+    """The queue before the loop holds too few items: its makers wait for room, and then the loop for them.
+
+    Who makes the items is fast enough on average, as it waits for room for half of its time or more. But the
+    loop, or the making, is uneven: while the loop works long, no more items get ready than the queue holds,
+    and those are gone before the next one is made.
+
+    Remedy: a larger ``maxsize``: as many items as the loop takes between two long steps. They take memory.
+    """
+    last = facts.pipeline[-1] if facts.pipeline else None
+    if last is None or last.after_limit is None or (last.room_fraction or 0.0) < room:
+        return
+    if not facts.is_waited_for:
+        return
+    blocked = last.room_fraction or 0.0
+    queue, site = f"{last.puts}({last.after_limit})", (facts.about.site or "").rpartition("/")[2]
+    where = f"{queue}, read at {site}," if site else queue
+    least_ms = max(facts.step_ms - facts.bound_ms, last.item_ms / max(1, last.makers))
+    yield finding(
+        facts,
+        text=(
+            f"{where} holds too few items: {last.name} waits for room {percent(blocked)} of its "
+            f"time, and the loop still waits {facts.wait_ms:.1f} ms a step"
+        ),
+        how=f"give {queue} a larger maxsize: the loop, or {last.name}, is slow now and then",
+        remedy=f"a larger maxsize for {queue}",
+        level=level(facts.wait_ms, facts),
+        evidence={"room_fraction": blocked, "limit": last.after_limit, **which(facts)},
+        gain_ms=min(facts.bound_ms, max(0.0, facts.step_ms - least_ms)),
+        cost_ms=facts.wait_ms,
+        is_main_cause=True,
+        silences=("IO101", "IO102", "IO103", "IO230"),
+    )
+
+
+@rule(
     "IO231",
     "h5py-lock",
     "loader",

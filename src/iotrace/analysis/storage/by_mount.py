@@ -116,7 +116,7 @@ def _device_reads(session: Session, rank: Rank) -> list[DeviceReads] | None:
         found.append(
             DeviceReads(
                 pid=process.pid,
-                role="main" if process is rank.main else f"worker {process.worker}",
+                role="main" if process is rank.main else process.role,
                 total_bytes=int(grown[-1]),
                 at_seconds=[round(at, 3) for at in ((bounds - begin) / 1e9).tolist()],
                 read_bytes=np.diff(grown).tolist(),

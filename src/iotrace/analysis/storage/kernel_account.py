@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import Interval
 from iotrace.analysis.results import ProcessCoverage
-from iotrace.session.names import DFTRACER, KIND_READ_PATH, RECORDER
+from iotrace.session.names import DFTRACER, HANDED_ROW, KIND_READ_PATH, RECORDER
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import Process
@@ -18,6 +18,7 @@ from iotrace.sources.session import Rank, Session
 
 READS = stdio.READS | {"read", "pread", "pread64", "readv", "preadv", "preadv64", "preadv2"}
 READS |= {"sendfile", "copy_file_range"}
+_LEAST_NUMBER = 1 << 30  # of a message in a pipe
 # They duplicate the descriptor and read through a FILE of their own, which dftracer does not know.
 _DUPLICATING = ("numpy.load", "numpy.fromfile")
 
@@ -51,6 +52,7 @@ def _coverage(
     first, last = ticks[0], ticks[-1]
     kernel_bytes = int(last.rchar or 0) - int(first.rchar or 0)
     kernel_bytes -= _reaped_bytes(first, last, children) + _copied_bytes(process, first, last)
+    kernel_bytes -= _handed_bytes(process, first, last)
     is_read = calls.named(READS)
     begin_ns, end_ns = (process.clock.to_session_ns(tick.clock[0]) for tick in (first, last))
     inside = is_read & (calls.result > 0) & (calls.start_ns >= begin_ns) & (calls.end_ns <= end_ns)
@@ -114,6 +116,17 @@ def _copied_bytes(process: Process, first: Tick, last: Tick) -> int:
         and first.clock[0] <= trace.mono_ns
         and trace.mono_ns + trace.duration_ns <= last.clock[0]
     )
+
+
+def _handed_bytes(process: Process, first: Tick, last: Tick) -> int:
+    """Sum up what came meanwhile through queues and pipes of processes that are followed: no data of files.
+
+    A message's number, as `agent/pools/pipes.py` makes it of its bytes, ends with its length.
+    """
+    rows = process.rows(HANDED_ROW)
+    of_pipes = (rows["queue"] % 2 == 1) & (rows["item"] >= _LEAST_NUMBER)
+    inside = (rows["taken_ns"] > first.clock[0]) & (rows["taken_ns"] <= last.clock[0])
+    return int((rows["item"][of_pipes & inside] & (_LEAST_NUMBER - 1)).sum())
 
 
 def unseen_because(session: Session, rank: Rank, calls: PosixCalls) -> str | None:

@@ -175,8 +175,12 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
             return {"why": why, "file": most.path, "cause": cause}
     what = _CAUSES[cause]
     hot: HotLine | None = None
+    slowest = next((stage.name for stage in rank.pipeline if stage.slowest), "")
+    if cause == "decode" and slowest:
+        what = f"{what} in {slowest}"
     if cause == "transform" and primary is not None:
-        what, hot = primary.item or f"the own code of {primary.dataset} (transform)", primary.item_hot
+        what = f"{slowest} (transform)" if slowest else f"the own code of {primary.dataset} (transform)"
+        what, hot = primary.item or what, primary.item_hot
     if cause == "collate" and primary is not None:
         what, hot = primary.collate or what, primary.collate_hot
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:

@@ -7,37 +7,84 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import Times, distinct
+from iotrace.analysis.intervals import Coverage, Times, distinct
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import PipelineStage
 from iotrace.analysis.table import sums
 from iotrace.analysis.wait.chains import Chains, makers_of
 from iotrace.analysis.wait.locks import FILE, locks_of
-from iotrace.session.names import KIND_ITEM
+from iotrace.session.names import KIND_CALLBACK, KIND_ITEM
 
 _MOST_STAGES = 16
+_IDLE = 0.05  # of its time
+_ROOM = 0.5  # of its time
 _LEAST_SHARE = 0.05  # of the loop's wait: with less no stage holds the loop up
 
 
 def pipeline_of(analysis: RankAnalysis) -> list[PipelineStage]:
     """Find the stages behind what the loop takes from queues and pools, the first one first."""
     chains, kept = analysis.chains, analysis.kept
-    if chains is None or not len(kept) or analysis.loop.unknown_why:
+    if not len(kept) or analysis.loop.unknown_why:
         return []
     start_ns, end_ns = int(kept["start_ns"].min()), int(kept["end_ns"].max())
     awaited = kept.awaited
-    items = _Items(analysis, chains, start_ns, end_ns)
-    worked = chains.worked(awaited)
     found: list[PipelineStage] = []
-    for queue in items.backwards(awaited):
-        stage = items.stage(queue, worked.get(queue, 0) / len(kept) / 1e6)
-        if stage is not None:
-            found.append(stage)
+    library = "" if analysis.source is None else analysis.source.description.library
+    if chains is not None:
+        items = _Items(analysis, chains, start_ns, end_ns)
+        worked = chains.worked(awaited)
+        for queue in items.backwards(awaited):
+            stage = items.stage(queue, worked.get(queue, 0) / len(kept) / 1e6)
+            # A library's own threads, which pass items on, are nothing to the program unless they work.
+            if stage is not None and (stage.name != library or stage.busy >= _IDLE * stage.makers):
+                found.append(stage)
+    if not found and library:
+        found = _called_by(library, analysis, start_ns, end_ns)
     most = max(found, key=lambda stage: stage.wait_ms, default=None)
     wait_ms = int(kept.wait_ns.sum()) / len(kept) / 1e6
     limits = most is not None and most.wait_ms > _LEAST_SHARE * wait_ms
+    # One that waits for room as long is not too slow: the queue behind it is too short.
+    limits = limits and most is not None and (most.room_fraction or 0.0) < _ROOM
     return [replace(stage, slowest=limits and stage is most) for stage in reversed(found)]
+
+
+def _called_by(library: str, analysis: RankAnalysis, start_ns: int, end_ns: int) -> list[PipelineStage]:
+    """Make a stage of each function of the program that a library calls on its threads, the last one first.
+
+    How many threads it may have is not known: as many as were in it at once.
+    """
+    main, awaited = analysis.rank.main, analysis.kept.awaited
+    spans = main.spans[main.spans["kind"] == KIND_CALLBACK]
+    begun = {name: int(spans["start_ns"][spans["name"] == name].min()) for name in distinct(spans["name"])}
+    spans = spans[(spans["start_ns"] < end_ns) & (spans["start_ns"] + spans["duration_ns"] > start_ns)]
+    found: list[tuple[int, PipelineStage]] = []
+    for number in distinct(spans["name"]).tolist():
+        own = spans[spans["name"] == number]
+        starts, ends = own["start_ns"], own["start_ns"] + own["duration_ns"]
+        whole_ns = int(own["duration_ns"].sum())
+        waited_ns = Coverage(starts, ends).within(awaited["wait_start_ns"], awaited["delivered_ns"])
+        if not whole_ns:
+            continue
+        stage = PipelineStage(
+            name=main.texts.get(number, ""),
+            makers=_most_at_once(starts, ends),
+            of="threads",
+            busy=int((np.minimum(ends, end_ns) - np.maximum(starts, start_ns)).sum()) / (end_ns - start_ns),
+            items=len(own),
+            item_ms=whole_ns / len(own) / 1e6,
+            on_cpu_fraction=min(1.0, int(own["cpu_ns"].sum()) / whole_ns),
+            puts=library,
+            wait_ms=int(waited_ns.sum()) / len(analysis.kept) / 1e6,
+        )
+        found.append((begun[number], stage))
+    return [stage for _, stage in sorted(found, key=lambda each: -each[0])][:_MOST_STAGES]
+
+
+def _most_at_once(starts: Times, ends: Times) -> int:
+    changes = np.concatenate((np.ones(len(starts), np.int64), np.full(len(ends), -1)))
+    order = np.lexsort((changes, np.concatenate((starts, ends))))
+    return int(np.cumsum(changes[order]).max())
 
 
 class _Items:
@@ -56,7 +103,13 @@ class _Items:
 
     def backwards(self, awaited: Deliveries) -> list[int]:
         """List the queues and pools that the loop's items came through, the last one first."""
-        found = [*dict.fromkeys(self._chains.queues_of(awaited).tolist())]
+        through = self._chains.queues_of(awaited)
+        # A source of the loop's own thread is no stage: those are, from which it takes meanwhile.
+        sources = [-1 - each.number for each in self._analysis.loaders if not each.description.pool]
+        inside, of = self._chains.inside(awaited)
+        from_source = np.isin(through, sources)
+        firsts = (through[~from_source], self._chains.hops.queue[inside[from_source[of]]])
+        found = [*dict.fromkeys(np.concatenate(firsts).tolist())]
         for queue in found:  # which grows
             rows = np.flatnonzero((self._queue == queue) & self._all.made)
             inside, _ = self._chains.inside(self._all[rows])
@@ -93,10 +146,20 @@ class _Items:
             on_cpu_fraction=self._on_cpu(own, int(busy_ns.sum())),
             before=float(length[known].mean()) if known.any() else None,
             before_limit=next(iter(filter(None, limits)), None),
+            room_fraction=self._room(self._makers[rows], own) if self._limit(queue) else None,
+            after_limit=self._limit(queue) or None,
             **self._locks_of(own),
             puts=puts,
             wait_ms=wait_ms,
         )
+
+    def _room(self, makers: Times, own: Deliveries) -> float:
+        """Find the share of the makers' time from the end of an item's making to the begin of the next."""
+        order = np.lexsort((own["taken_ns"], makers))
+        same = makers[order][1:] == makers[order][:-1]
+        ends, starts = own["prepared_ns"][order][:-1][same], own["taken_ns"][order][1:][same]
+        whole_ns = len(distinct(makers)) * (self._end_ns - self._start_ns)
+        return int(self._clipped(ends, starts).sum()) / whole_ns
 
     def _locks_of(self, own: Deliveries) -> dict[str, Any]:
         """Find the waits for locks in the making of items, ms of each."""

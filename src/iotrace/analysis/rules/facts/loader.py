@@ -238,6 +238,7 @@ def _facts(
     causes_ms = means_ms(waits, steps)
     files = _files(analysis, report, waits)
     wait_ms = int(waits.deliveries.wait_ns.sum()) / steps / 1e6
+    slowest = next((stage.name for stage in report.pipeline if stage.slowest), "")
     gains_ms, most_ms = ({}, {}) if handed_over else _gains(analysis, run, causes_ms, files)
     return LoaderFacts(
         number=run.number,
@@ -281,7 +282,7 @@ def _facts(
         storage_bytes=_storage_bytes(report, steps),
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
-        item=item_of(about, analysis.session.paths) or "",
+        item=item_of(about, analysis.session.paths) or (slowest if primary else ""),
         ready=ready_batches(source),
         pipeline=report.pipeline if primary else [],
         making=making_of(analysis, source, analysis.source_waits if primary else waits, report),

@@ -1,0 +1,79 @@
+"""Record where the loop waits for other processes: at semaphores and the like of ``multiprocessing``.
+
+What they hand over lies in memory that they share, where nobody sees it: such waits say how long the loop
+slept, and where, no more.
+"""
+
+from __future__ import annotations
+
+import sys
+from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
+from time import monotonic_ns
+
+from iotrace.agent.patching import hide_frame, observe, pass_for, patch
+from iotrace.agent.pools import queues, tasks
+from iotrace.agent.pools.callers import PROGRAMS, making, whose_file
+from iotrace.agent.pools.queues import LOOK_EVERY, Channel
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.thread_clocks import current
+from iotrace.session.guard import ours
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from typing import Any
+
+_WHAT = "recording a wait for another process"
+
+
+def hook_locks(module: Any, recorder: Recorder) -> None:
+    """Patch `module`, ``multiprocessing.synchronize``."""
+    known = {name: Channel(f"multiprocessing.{name}", 0) for name in ("Semaphore", "Condition", "Event")}
+    made = partial(_made, known["Semaphore"], recorder)
+    observe(module.Semaphore, "__init__", recorder, _WHAT, after=made)
+    for name in ("Condition", "Event"):
+        patch(getattr(module, name), "wait", partial(_timed, known[name], recorder))
+
+
+def _made(channel: Channel, recorder: Recorder, *seen: Any) -> None:
+    _, _, args, _ = seen
+    semaphore = args[0]
+    frame = making(semaphore, sys._getframe(2))
+    while frame is not None and frame.f_globals.get("__name__") == "multiprocessing.context":
+        frame = frame.f_back
+    if frame is not None and whose_file(frame.f_code.co_filename) == PROGRAMS:
+        semaphore.acquire = _timed(channel, recorder, semaphore.acquire)
+
+
+def _timed(channel: Channel, recorder: Recorder, original: Any) -> Any:
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        asked_ns = monotonic_ns()
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        try:
+            if not recorder.over and not channel.is_fast and queues.is_main(current.thread.tid):
+                _has_waited(channel, asked_ns, bool(result), sys._getframe(1), recorder)
+        except ours(Exception) as error:
+            recorder.absorb(error, _WHAT)
+        return result
+
+    pass_for(wait, original)
+    return wait
+
+
+def _has_waited(channel: Channel, asked_ns: int, whole: bool, frame: Any, recorder: Recorder) -> None:
+    thread = current.thread
+    if thread.depth or whose_file(frame.f_code.co_filename) != PROGRAMS:
+        return
+    if not whole:
+        channel.asked.setdefault(thread.tid, asked_ns)
+        return
+    channel.counted += 1
+    if not channel.counted % LOOK_EVERY:
+        channel.count(asked_ns, recorder)
+    asked_ns = channel.asked.pop(thread.tid, asked_ns)
+    of_channel = channel.number, channel.counted, -1
+    tasks.deliver(channel, "", asked_ns, monotonic_ns(), of_channel, recorder)
+    tasks.note_doubt(channel, tasks.UNSEEN, recorder)
