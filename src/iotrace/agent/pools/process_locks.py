@@ -72,7 +72,7 @@ def _has_waited(channel: Channel, asked_ns: int, whole: bool, frame: Any, record
         return
     channel.counted += 1
     if not channel.counted % LOOK_EVERY:
-        channel.count(asked_ns, recorder)
+        channel.look(asked_ns, recorder)
     asked_ns = channel.asked.pop(thread.tid, asked_ns)
     of_channel = channel.number, channel.counted, -1
     tasks.deliver(channel, "", asked_ns, monotonic_ns(), of_channel, recorder)
