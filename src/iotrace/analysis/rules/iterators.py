@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iotrace.analysis.results import FIRST_START, VALIDATION_ITERATORS, Account
+from iotrace.analysis.results import FIRST_START, VALIDATION_ITERATORS, Account, SpawnedWorkers
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
 from iotrace.units import counted, duration, size
@@ -17,6 +17,7 @@ _PARTS = [
     {"name": "iterators", "ns": 0, "in_loop": True},
 ]
 _SPAWNED = {"count": 2, "script": "/job/train.py", "import_ns": 7 * _S, "needed_ns": 2 * _S, "unpickle_ns": 0}
+_TORCH = {**_SPAWNED, "needed_ns": 6 * _S, "packages": {"torch": 6 * _S, "zarr": _S}, "forkserver": True}
 _ACCOUNT = {"loop_ns": 2 * _S, "steps": 100, "parts": _PARTS, "spawned": _SPAWNED}
 _LARGE = {**_SPAWNED, "import_ns": 2 * _S, "unpickle_ns": _S, "pickle_ns": 2 * _S, "pickled_bytes": 400 << 20}
 _EVALUATES = {
@@ -44,7 +45,11 @@ _VALIDATES = {
     turn=THE_CAUSE,
     saves_wait=False,
     of_run=True,
-    fires=[{"account": _ACCOUNT}],
+    fires=[
+        {"account": _ACCOUNT},
+        {"account": {**_ACCOUNT, "spawned": _TORCH}},
+        {"account": {**_ACCOUNT, "spawned": {**_TORCH, "packages": {"scipy": 5 * _S}, "needed_ns": 2 * _S}}},
+    ],
     silent=[
         {"account": {**_ACCOUNT, "spawned": None}},
         {"account": {**_ACCOUNT, "spawned": {**_SPAWNED, "import_ns": 2 * _S}}},
@@ -54,41 +59,61 @@ _VALIDATES = {
 def script_imported_again(facts: RankFacts) -> Iterator[Finding]:
     """Each spawned worker imports the training script again, with all that it imports and runs.
 
-    A process that is spawned begins as a new Python: it runs the script as `__mp_main__` before it gets the
-    dataset. What stands at the script's outermost level, beside torch and numpy, every worker pays for, each
-    time that it is started. The gain is a bound: forked workers import nothing; spawned ones need torch,
-    numpy and what their dataset imports.
+    A process that is spawned begins as a new Python, and so does one of a fork server: it runs the script as
+    `__mp_main__` before it gets the dataset. What stands at the script's outermost level, beside torch and
+    numpy, every worker pays for, each time that it is started. The gain is a bound: spawned workers need
+    torch, numpy and what their dataset imports.
 
-    Remedy: move imports and work that workers do not need below `if __name__ == "__main__":` or into
-    functions; fork workers where no thread or device context forbids it; keep them (`persistent_workers`).
+    Remedy: where most of that is the script's own work, or packages beyond torch and numpy, move what workers
+    do not need below `if __name__ == "__main__":` or into functions. Else fork the workers where no thread or
+    device context forbids it: forked workers import nothing. Keep them (`persistent_workers`).
     """
     account = facts.report.account
     spawned = None if account is None else account.spawned
     if account is None or spawned is None:
         return
-    needless_ns = spawned.import_ns - spawned.needed_ns
     starts = 1 + account.restarted
     starts_ns = account.part_ns(FIRST_START) + account.restarts_ns
-    if not account.is_worth(min(needless_ns * starts, starts_ns)):
+    if not account.is_worth(min(spawned.needless_ns * starts, starts_ns)):
         return
-    name = (spawned.script or "the script").rpartition("/")[2]
+    remedy, how = _import_less(spawned, is_again=spawned.count > 1 or account.restarted > 0)
+    spared_ns = spawned.import_ns if spawned.is_needed else spawned.needless_ns  # where they are forked: all
     yield _finding(
         account,
-        min(spawned.import_ns * starts, starts_ns),  # all of it where they are forked
+        min(spared_ns * starts, starts_ns),
         text=(
-            f"{counted(spawned.count, 'spawned worker')} imported {name} again, "
-            f"{duration(spawned.import_ns)} each, {duration(needless_ns)} of it beyond torch and numpy"
+            f"{counted(spawned.count, f'{spawned.started} worker')} imported {spawned.imports} again: "
+            f"{duration(spawned.import_ns)} each, {duration(spawned.needless_ns)} beyond torch and numpy"
         ),
-        how=(
-            f'move what workers do not need in {name} below `if __name__ == "__main__":`, or into functions; '
-            "or fork workers, where no thread and no device context forbids it"
-        ),
-        remedy=f'move work of {name} below if __name__ == "__main__", or fork the workers',
+        how=how,
+        remedy=remedy,
         evidence={
             "import_ms": spawned.import_ns / 1e6,
             "needed_ms": spawned.needed_ns / 1e6,
             "starts": float(starts),
         },
+    )
+
+
+def _import_less(spawned: SpawnedWorkers, *, is_again: bool) -> tuple[str, str]:
+    """Say what spares most of it: `is_again`, a fork server imports once what several workers need."""
+    name, forbids = (spawned.script or "the script").rpartition("/")[2], "no thread and no device context"
+    if spawned.is_needed:
+        each = f"each imports {spawned.imports} ({duration(spawned.import_ns)})"
+        how = f"fork the workers, where {forbids} forbids it: {each}"
+        if spawned.forkserver and is_again:
+            how += "; or let the server import that once: multiprocessing.set_forkserver_preload"
+        return f"fork the workers, where threads and CUDA allow it: {each}", how
+    if spawned.runs_script:
+        return (
+            f'move work of {name} below if __name__ == "__main__", or fork the workers',
+            f'move what workers do not need in {name} below `if __name__ == "__main__":`, or into functions; '
+            f"or fork workers, where {forbids} forbids it",
+        )
+    return (
+        f'import {spawned.beyond} below if __name__ == "__main__" (no dataset needs it?); or fork workers',
+        f"import what the dataset does not need ({spawned.beyond} in {name}) below "
+        f'`if __name__ == "__main__":`, or in functions; or fork workers, where {forbids} forbids it',
     )
 
 
