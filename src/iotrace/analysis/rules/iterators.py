@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iotrace.analysis.results import FIRST_START, VALIDATION_ITERATORS, Account, SpawnedWorkers
+from iotrace.analysis.results import FIRST_START, ITERATORS, VALIDATION_ITERATORS, Account, SpawnedWorkers
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
 from iotrace.units import counted, duration, size
@@ -25,6 +25,15 @@ _EVALUATES = {
     "steps": 200,
     "parts": [
         {"name": "training", "ns": 3 * _S, "in_loop": True},
+        {"name": "validation iterators", "ns": 3 * _S, "in_loop": True, "times": 10},
+    ],
+}
+_BOTH = {
+    "loop_ns": 8 * _S,
+    "steps": 200,
+    "parts": [
+        {"name": "training", "ns": 3 * _S, "in_loop": True},
+        {"name": "iterators", "ns": 2 * _S, "in_loop": True, "times": 9},
         {"name": "validation iterators", "ns": 3 * _S, "in_loop": True, "times": 10},
     ],
 }
@@ -173,7 +182,10 @@ def dataset_unpickled(facts: RankFacts) -> Iterator[Finding]:
     turn=THE_CAUSE,
     saves_wait=False,
     of_run=True,
-    fires=[{"account": _EVALUATES, "loaders": [_VALIDATES]}],
+    fires=[
+        {"account": _EVALUATES, "loaders": [_VALIDATES]},
+        {"account": _BOTH, "loaders": [_VALIDATES, {**_VALIDATES, "id": 0, "kind": "training"}]},
+    ],
     silent=[
         {"account": _EVALUATES, "loaders": [{**_VALIDATES, "persistent_workers": True}]},
         {"account": {**_EVALUATES, "loop_ns": 100 * _S}, "loaders": [_VALIDATES]},
@@ -185,6 +197,7 @@ def validation_restarts(facts: RankFacts) -> Iterator[Finding]:
 
     The more often a loop validates, and the fewer batches that takes, the more of it are these starts. The
     gain is a bound: all time in which iterators of validations were made and ended, and made first batches.
+    Where the training's workers are started anew, too, what both changes gain together is said.
 
     Remedy: `persistent_workers=True` for the DataLoader of the validation.
     """
@@ -196,7 +209,7 @@ def validation_restarts(facts: RankFacts) -> Iterator[Finding]:
     cost_ns = account.part_ns(VALIDATION_ITERATORS)
     if not restart or not account.is_worth(cost_ns):
         return
-    most = max(restart, key=lambda each: each.epochs)
+    most, both = max(restart, key=lambda each: each.epochs), _with_training(facts, account)
     yield _finding(
         account,
         cost_ns,
@@ -204,10 +217,20 @@ def validation_restarts(facts: RankFacts) -> Iterator[Finding]:
             f"{counted(most.epochs, 'validation')} with {counted(most.workers, 'new worker')} each: starting "
             f"and ending them took {duration(cost_ns)} of the loop's {duration(account.loop_ns)}"
         ),
-        how=f"set persistent_workers=True on the DataLoader of the validation ({most.dataset})",
-        remedy=f"DataLoader(persistent_workers=True) of the validation ({most.dataset})",
+        how=f"set persistent_workers=True on the DataLoader of the validation ({most.dataset}){both}",
+        remedy=f"DataLoader(persistent_workers=True) of the validation ({most.dataset}){both}",
         evidence={"validations": float(most.epochs), "workers": float(most.workers)},
     )
+
+
+def _with_training(facts: RankFacts, account: Account) -> str:
+    """Say what both changes gain where the training's workers are started anew, too: all of these starts."""
+    restart = (each for each in facts.report.loaders if each.kind == "training" and each.workers)
+    is_too = any(each.persistent_workers is False and each.epochs > 1 for each in restart)
+    left_ns = account.judged_ns - account.restarts_ns
+    if not is_too or not account.is_worth(account.part_ns(ITERATORS)) or left_ns <= 0:
+        return ""
+    return f": with that of training about {account.judged_ns / left_ns:.1f}x"
 
 
 def _is_restarted(kind: str, workers: int, epochs: int) -> bool:
