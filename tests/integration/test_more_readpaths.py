@@ -237,7 +237,6 @@ CASES = {
         floats("sqlite3.connect(PATH).execute('select v from t').fetchall()[0][0]"),
         "sqlite3.Cursor.fetchall",
         ".db",
-        -1,
     ),
     "dataset": Case(
         f"import pyarrow.dataset\n{PARQUET}",

@@ -279,6 +279,17 @@ def test_a_first_start_counts_where_it_could_be_shorter() -> None:
     assert found[2].why == "its workers took 8 s to start; each spawned worker imports train.py again (8 s)"
 
 
+def test_a_spawned_worker_imports_what_takes_its_time() -> None:
+    torch = replace(spawned_workers(8, 7), packages={"torch": 6 * S, "zarr": S}, forkserver=True)
+    costs = loop_costs(rank_of(made(torch, training=2, first_start=8)))
+    assert costs is not None
+    assert costs.why.endswith("each forkserver worker imports torch and zarr again (8 s)")
+    script = replace(spawned_workers(8, 2), packages={"torch": 2 * S}, own_ns=6 * S)
+    assert script.imports == "train.py"
+    scipy = replace(spawned_workers(8, 2), packages={"scipy": 5 * S, "torch": 2 * S}, own_ns=S)
+    assert (scipy.imports, scipy.beyond) == ("scipy and torch", "scipy")
+
+
 def test_the_first_screen_prints_shares_that_sum_to_100() -> None:
     [line] = account_facts(made(start_up=1, first_start=1, training=1, waits=0.02))
     shares = [

@@ -70,7 +70,7 @@ def test_no_change_gains_more_than_the_making_that_it_spares() -> None:
         found = recommend([facts(wrapped=wrapped, workers=0, made_ms=made_ms, **parts)])
         assert [item.id for item in found] == ["read-bound", "decode-bound"]
         assert [item.gain_ms_per_step for item in found] == pytest.approx(gains)
-        assert "in larger chunks (an access reads 256 of 1.0 KiB now)" in found[0].text
+        assert "in larger chunks (an access reads 256 of 32.0 KiB now)" in found[0].text
     # A replay says so of a DataLoader: that without the decoding, not that without the file.
     gains_ms = {"read": 44.0, "decode": 7.0, "files:d/a.zarr": 50.0}
     found = recommend([facts(gains_ms=gains_ms, **parts)])
@@ -79,13 +79,40 @@ def test_no_change_gains_more_than_the_making_that_it_spares() -> None:
 
 CHUNKS = unknown(
     ChunkedArray,
-    chunk_bytes=1024,
+    path="d/a.zarr",
+    dataset="",
+    chunk=[32, 256],
+    chunk_bytes=32 << 10,
     accesses=24,
     chunks_touched=6144,
     used_bytes=6 * MIB,
     decoded_at_least_bytes=6 * MIB,
     decoded_at_most_bytes=6 * MIB,
 )
+
+
+@pytest.mark.parametrize(
+    ("path", "chunk_bytes", "touched", "is_small"),
+    [
+        ("d/a.zarr", 1024, 6144, True),
+        ("d/a.zarr", 64 << 10, 6144, False),  # they take their time
+        ("d/a.zarr", 1024, 240, False),  # ten for an access
+        ("d/a.h5", 1024, 6144, True),
+        ("d/a.h5", 16 << 10, 6144, False),
+    ],
+)
+def test_many_small_chunks_are_to_be_larger(
+    path: str, chunk_bytes: int, touched: int, is_small: bool
+) -> None:
+    array = replace(CHUNKS, path=path, chunk_bytes=chunk_bytes, chunks_touched=touched)
+    store = file(path, 6.0, 44.0, reads=6000, read_bytes=6000 * 500, arrays=[array])
+    found = recommend([facts(causes_ms={"read": 6.0, "decode": 44.0}, files=[store], samples=0.24)])
+    remedy = next(item.remedy for item in found if item.id == "decode-bound")
+    name = path.removeprefix("d/")
+    larger = f"store {name} in larger chunks: a sample reads 256 of 1.0 KiB"
+    assert remedy == (larger if is_small else f"store {name} with lighter compression")
+
+
 READ = {"files": [file("d/a.npy", read_ms=45.0, reads=1000, read_bytes=4000 * 1024)]}
 
 

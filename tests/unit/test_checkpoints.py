@@ -9,10 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from iotrace.agent import bootstrap, checkpoints, patching
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.analysis.wait.checkpoints import in_one_step
 from iotrace.session.names import KIND_CHECKPOINT, SPAN_FIELDS
 
 NAME = "torch.serialization"
@@ -79,6 +81,12 @@ def test_nothing_is_recorded_before_the_program_loads_or_trains(recorder: Record
     checkpoints.hook_saves(module, recorder, NAME)
     module.save(1, "a.pt")
     assert recorder.spans == []
+
+
+def test_a_log_that_stays_open_is_no_checkpoint() -> None:
+    steps_ns = np.array([100, 200, 300])
+    opened, closed = np.array([10, 110, 150, 10, 310]), np.array([900, 190, 260, 90, 800])
+    assert in_one_step(opened, closed, steps_ns).tolist() == [False, True, False, True, True]
 
 
 def test_every_module_that_saves_is_hooked() -> None:

@@ -167,13 +167,13 @@ def test_what_neither_others_nor_chance_did_is_likely() -> None:
 
 
 def test_a_wait_that_others_may_have_made_is_said_to_be_so() -> None:
-    def beside(queueing_ms: float) -> str | None:
+    def beside(queueing_ms: float, wait_ms: float = 20.0, thread_cpu_ms: float | None = None) -> str | None:
         processes = [unknown(ProcessUse, pid=1, role="main", run_delay_pct_mean=1.0)]
         wait = unknown(
             DataWait,
-            raw_ms=20.0,
-            raw_wait_fraction=0.2,
-            causes_ms={"transport": 20.0},
+            raw_ms=wait_ms,
+            raw_wait_fraction=wait_ms / 100,
+            causes_ms={"transport": wait_ms},
             without_cpu_ms={"decode": 0.0},
             queueing_ms=queueing_ms,
             files=[],
@@ -185,7 +185,7 @@ def test_a_wait_that_others_may_have_made_is_said_to_be_so() -> None:
             loaders=[],
             culprits=[],
             file_groups=[],
-            steps=unknown(Steps, count=40, mean_ms=100.0),
+            steps=unknown(Steps, count=40, mean_ms=100.0, thread_cpu_ms=thread_cpu_ms),
             data_wait=wait,
             system=unknown(System, cpus=2, gpus=[], processes=processes, host=busy),
         )
@@ -195,6 +195,9 @@ def test_a_wait_that_others_may_have_made_is_said_to_be_so() -> None:
 
     assert beside(20.0) == "other programs took 80 % of the CPUs: without that the loop may hardly wait"
     assert beside(5.0) is None
+    # The loop itself computes in its wait, as a sampler does: that does not go away. Its training alone does.
+    assert beside(80.0, wait_ms=80.0, thread_cpu_ms=60.0) is None
+    assert beside(80.0, wait_ms=80.0, thread_cpu_ms=20.0) is not None
 
 
 def test_beside_others_times_may_have_grown_by_their_share_and_more() -> None:

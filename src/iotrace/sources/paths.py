@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -34,8 +35,10 @@ class Paths:
                 pass  # a read-only session: resolved anew each time
 
     def _resolve(self, path: str) -> str:
-        if "://" in path:  # an object in a remote store
+        if "://" in path and not path.startswith("file:"):  # an object in a remote store
             return path
+        if path.startswith("file:") and not os.path.exists(os.path.join(self._cwd, path)):
+            path = unquote(urlsplit(path).path)  # as SQLite takes one: "file:data/x.db?mode=ro"
         absolute = os.path.normpath(os.path.join(self._cwd, path))
         return os.path.realpath(absolute) if os.path.exists(absolute) else absolute
 

@@ -88,6 +88,13 @@ def size_of(result: Any) -> int:
     return -1 if blocks is None else sum(int(block.values.nbytes) for block in blocks)
 
 
+def rows_size(result: Any, _: Arguments, __: Keywords) -> int:
+    """Return about the bytes of a list of rows, each as the first; -1 where that is unknown."""
+    if type(result) is not list or not result or type(result[0]) is not tuple:
+        return 0 if result == [] else -1
+    return len(result) * sum(len(each) if type(each) in (bytes, str) else 8 for each in result[0])
+
+
 def path_of(file: Any) -> str:
     """Return a path, or the path of an open file, as text; empty where there is none, as of a buffer.
 

@@ -214,7 +214,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "sqlite3.dbapi2": (
         Row("sqlite3", "connect", "0:database", made=True),
         Row("sqlite3", "Connection.execute", "made 0", ""),
-        Row("sqlite3", "Cursor.execute fetchall fetchmany", "made 0.connection", ""),
+        Row("sqlite3", "Cursor.execute", "made 0.connection", ""),
+        Row("sqlite3", "Cursor.fetchall fetchmany", "made 0.connection", finders.rows_size),
     ),
     "duckdb": (
         Row("duckdb", "connect", "0:database", made=True),

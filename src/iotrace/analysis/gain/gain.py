@@ -74,7 +74,7 @@ def less(found: Recorded, costs: Mapping[str, Floats], share: float = 1.0) -> Pi
         pipe,
         blocked_ns=np.maximum(pipe.blocked_ns - share * sleep, 0.0),
         cpu_ns=cpu_ns,
-        latency_ns=pipe.latency_ns - np.maximum(found.held_ns - cpu_ns, 0.0),
+        latency_ns=np.maximum(pipe.latency_ns - np.maximum(found.held_ns - cpu_ns, 0.0), 0.0),
     )
 
 

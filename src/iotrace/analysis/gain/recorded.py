@@ -20,7 +20,8 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import System
 from iotrace.analysis.table import key_of, match
 from iotrace.analysis.wait.production import PARTS, outermost_of
-from iotrace.analysis.wait.waits import Waits
+from iotrace.analysis.wait.sending import sends_behind_next
+from iotrace.analysis.wait.waits import Waits, split_waits
 from iotrace.session import names
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 from iotrace.sources.records import Tick
@@ -42,8 +43,10 @@ class Transport(msgspec.Struct, frozen=True):
     pinned: bool = False
 
     @classmethod
-    def of(cls, analysis: RankAnalysis, own: Deliveries, cpu_ns: Floats) -> Transport:
+    def of(cls, analysis: RankAnalysis, own: Deliveries, cpu_ns: Floats, delay_ns: Floats) -> Transport:
         """Divide the time from a batch's making to its receipt.
+
+        Its worker computed for `cpu_ns`, and waited for a CPU for `delay_ns`; long code kept the lock then.
 
         Of a batch that lay ready, all is receiving: what the consumer needs in any case. The rest of what an
         awaited batch takes is its way. Where none lay ready, the way is what the lock may have held.
@@ -68,8 +71,12 @@ class Transport(msgspec.Struct, frozen=True):
             starts = np.maximum(starts, own["wait_start_ns"][ask])
         tail = np.maximum(received - starts, 0).astype(np.float64)
         ready = prepared < starts
-        held = np.minimum(_held(own, starts, received, cpu_ns), np.minimum(tail, cpu_ns))
-        service = float(np.median(tail[ready])) if ready.sum() >= _FEWEST_READY else None
+        is_long = sends_behind_next(own, split_waits(own)[3])
+        busy_ns = cpu_ns + delay_ns if is_long else cpu_ns
+        held = _held(own, starts, received, busy_ns)
+        held = np.minimum(held if is_long else np.minimum(held, _MOST_HELD_NS), np.minimum(tail, busy_ns))
+        is_known = ready.sum() >= _FEWEST_READY and not is_long
+        service = float(np.median(tail[ready])) if is_known else None
         if service is None:
             return cls(held, tail - held, held, pinned)
         latency = np.maximum(tail - service, 0.0)
@@ -90,7 +97,7 @@ def _held(own: Deliveries, starts: Times, received: Times, cpu_ns: Floats) -> Fl
         computed = np.repeat(np.cumsum(cpu_ns[rows]), 2)
         computed[0::2] -= cpu_ns[rows]
         until, since = (np.interp(times[rows], at, computed) for times in (received, starts))
-        found[rows] = np.clip(until - since, 0, _MOST_HELD_NS)
+        found[rows] = np.maximum(until - since, 0)
     return found
 
 
@@ -138,7 +145,9 @@ def alone(found: Recorded) -> Recorded:
     pipe = found.pipeline
     usual_ns = np.percentile(pipe.latency_ns, 25) if len(pipe) else 0.0
     return replace(
-        found, pipeline=replace(pipe, foreign=0.0, latency_ns=np.minimum(pipe.latency_ns, usual_ns))
+        found,
+        pipeline=replace(pipe, foreign=0.0, latency_ns=np.minimum(pipe.latency_ns, usual_ns)),
+        held_ns=np.minimum(found.held_ns, pipe.cpu_ns),
     )
 
 
@@ -182,7 +191,7 @@ def recorded(analysis: RankAnalysis, system: System) -> Recorded:
         cpu_ns = np.minimum(cpu_ns * _of_other_threads(analysis, own, cpu_ns), made_ns - delay_ns)
     blocked_ns = np.maximum(made_ns - cpu_ns - delay_ns, 0.0)
     none = np.zeros(count)
-    way = Transport.of(analysis, own, cpu_ns) if about.workers else Transport(none, none, none)
+    way = Transport.of(analysis, own, cpu_ns, delay_ns) if about.workers else Transport(none, none, none)
     epochs, gap_ns = _epochs(run, own)
     share = _training_thread(analysis, own, measured, gap_ns, cpu_ns if not about.workers else None)
     free_ns = gap_ns * (1 - share.delayed)

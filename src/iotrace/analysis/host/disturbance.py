@@ -139,7 +139,7 @@ def alone(rank: Measured) -> Alone:
 
     All the time is given back in which a thread that the step waits for was ready and had no CPU, but no
     more than others used of the CPUs meanwhile. Of transport, and of what nobody explains, no account of
-    the kernel tells: all of it may be waiting for a CPU.
+    the kernel tells: all of it may be waiting for a CPU. CPU time that the job itself used does not go away.
     """
     step_ms, wait_ms = rank.steps.mean_ms or 0.0, rank.data_wait.raw_ms or 0.0
     host, taken = rank.system.host, taken_share(rank.system.host) or 0.0
@@ -160,7 +160,10 @@ def alone(rank: Measured) -> Alone:
     # Where wait and rest both get shorter, what its workers make it in, and its own computing, are left.
     bound_ms = min(step_ms, max(rank.data_wait.making_least_ms or 0.0, rank.steps.thread_cpu_ms or 0.0))
     least_ms = slower * max(step_ms - of_wait - of_rest, bound_ms, 0.0)
-    return Alone(step_ms, wait_ms, least_ms, slower * max(0.0, wait_ms - of_wait), queued is not None)
+    # The rest of a step takes no longer alone: what more its threads compute they do in the wait.
+    own_ms = slower * bound_ms - (step_ms - wait_ms)
+    least_wait_ms = max(0.0, slower * (wait_ms - of_wait), own_ms)
+    return Alone(step_ms, wait_ms, least_ms, least_wait_ms, queued is not None)
 
 
 def grown_beside_others(hosts: Sequence[HostUse | None], clock: str) -> float:

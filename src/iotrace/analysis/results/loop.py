@@ -367,6 +367,7 @@ class RegionResult(ReportPart, frozen=True, kw_only=True):
 
 # Kinds of repeated work.
 LISTING, READING_AGAIN, OPENING, DECODING, ASKING = "listing", "reading", "opening", "decoding", "asking"
+DATABASES = (".db", ".sqlite", ".sqlite3", ".duckdb")  # suffixes
 
 
 class RepeatedWork(ReportPart, frozen=True, kw_only=True):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+import msgspec
+
 from iotrace.analysis.results.base import ReportPart, figure
 
 # Not captured where nobody asked for it: the first screen does not miss it.
@@ -225,6 +227,7 @@ VALIDATION, VALIDATION_ITERATORS, CHECKPOINTS, WRITING, HANGING, END = _BESIDE =
     *("validation", "validation iterators", "checkpoints", "writing", "hung", "end"),
 )
 PARTS = (*_OF_TRAINING, *_BESIDE)
+_NEEDLESS, _MOST_NAMED = 0.25, 3  # of what a worker imports; packages in a sentence
 _WORTH_PERCENT = 5.0
 BEFORE_AND_AFTER = (START_UP, FIRST_START, HANGING, END)
 ACCOUNT_NAMES = {  # as sentences call the parts; others by their own names
@@ -246,6 +249,11 @@ class AccountPart(ReportPart, frozen=True, kw_only=True):
     times: Annotated[int | None, figure("how often: waits, iterators, evaluations, checkpoints", null="it is one piece, or unknown")] = None
 
 
+def _named(packages: list[str]) -> str:
+    first = packages[:_MOST_NAMED]
+    return " and ".join([", ".join(first[:-1]), first[-1]]) if len(first) > 1 else "".join(first)
+
+
 class SpawnedWorkers(ReportPart, frozen=True, kw_only=True):
     """What the loop's spawned workers did before they worked."""
 
@@ -253,9 +261,46 @@ class SpawnedWorkers(ReportPart, frozen=True, kw_only=True):
     script: Annotated[str | None, figure("the script that they imported again", null="none")] = None
     import_ns: Annotated[int, figure("importing that script and what it imports, mean of a worker")]
     needed_ns: Annotated[int, figure("of that torch and numpy, which any worker imports")]
+    own_ns: Annotated[int, figure("of that the script's own code, outside of imports")] = 0
+    packages: Annotated[dict[str, int], figure("of that the imports of packages, with all that these import: those of 5 % or more, longest first", "ns")] = (
+        msgspec.field(default_factory=dict)
+    )
+    forkserver: Annotated[bool, figure("whether a fork server forked them")] = False
     unpickle_ns: Annotated[int, figure("unpickling the dataset and what else they were given, without imports, mean of a worker")]
     pickle_ns: Annotated[int, figure("pickling that in the main process, in all")]
     pickled_bytes: Annotated[int, figure("of that, in all", "bytes")]
+
+    @property
+    def needless_ns(self) -> int:
+        """What importing took beyond torch and numpy."""
+        return self.import_ns - self.needed_ns
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether little of it is needless: to move code spares next to nothing."""
+        return _NEEDLESS * self.import_ns > self.needless_ns
+
+    @property
+    def runs_script(self) -> bool:
+        """Whether the script's own code takes most of what is needless, or the packages are not known."""
+        return not self.packages or 2 * self.own_ns >= self.needless_ns > 0
+
+    @property
+    def imports(self) -> str:
+        """Name what it imports; the script where its own code takes the time."""
+        if self.runs_script and not self.is_needed:
+            return (self.script or "the script").rpartition("/")[2]
+        return _named([*self.packages] or ["torch"])
+
+    @property
+    def beyond(self) -> str:
+        """Name the packages beyond torch and numpy."""
+        return _named([name for name in self.packages if name not in ("torch", "numpy")])
+
+    @property
+    def started(self) -> str:
+        """Say by what they are started."""
+        return "forkserver" if self.forkserver else "spawned"
 
 
 class Account(ReportPart, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from iotrace.analysis.host.disturbance import TAKEN, THROTTLED, is_crowded
 from iotrace.analysis.results import Change, Evidence, ProcessUse
+from iotrace.analysis.rules.chunks import SMALL_CHUNKS, decodes_small_chunks
 from iotrace.analysis.rules.facts.rank import MAIN, RankFacts
 from iotrace.analysis.rules.model import Finding, rule
 from iotrace.analysis.wait.cpus import Pool, pool_of
@@ -31,6 +32,8 @@ _DOING = {"read": "reading", "decode": "decoding", "transform": "in transforms",
 _BOUND = [{"role": f"worker {number}", "cpus": [0]} for number in range(4)]
 _FREE = [{"role": f"worker {number}", "cpus": [*range(8)]} for number in range(4)]
 _POOLED = [{**each, "library_threads": {"openblas": 8}, "threads_peak": 11} for each in _FREE]
+_OF_ZARR = [{**each, "library_threads": {"zarr": 8}, "threads_peak": 11} for each in _FREE]
+_IN_SMALL_CHUNKS = {"path": "d/a.zarr", "decode_ms": 54.0, "amplification": {"arrays": [SMALL_CHUNKS]}}
 _CROWDED = {"others_cpu_fraction": 0.6, "cpu_busy_fraction": 0.99, "cpu_saturated_fraction": 0.9}
 
 
@@ -50,6 +53,7 @@ _CROWDED = {"others_cpu_fraction": 0.6, "cpu_busy_fraction": 0.99, "cpu_saturate
     silent=[
         {"processes": _POOLED, "causes_ms": {"transform": 50.0}, "without_cpu_ms": 0.0},
         {"processes": _FREE, "causes_ms": {"transform": 50.0}, "asleep_for_pool": 0.8, "without_cpu_ms": 0.0},
+        {"processes": _OF_ZARR, "undecoded": 0.5, "file_groups": [_IN_SMALL_CHUNKS]},
     ],
 )
 def waiting_for_threads(facts: RankFacts) -> Iterator[Finding]:
@@ -62,7 +66,7 @@ def waiting_for_threads(facts: RankFacts) -> Iterator[Finding]:
     """
     found = _lost_to_pool(facts)
     pool = pool_of(facts.report.system)
-    if found is not None and pool is not None:
+    if found is not None and pool is not None and not _is_of_chunks(facts, pool):
         lost_ms, stage = found
         yield _of_threads(facts, pool, lost_ms, stage, silences=("IO204",))
 
@@ -193,8 +197,15 @@ def threads(facts: RankFacts) -> Iterator[Finding]:
     Remedy: one thread of the library in each worker.
     """
     pool = pool_of(facts.report.system)
-    if facts.lacks_cpus and pool is not None and _lost_to_pool(facts) is None:
+    if pool is None or _is_of_chunks(facts, pool):
+        return
+    if facts.lacks_cpus and _lost_to_pool(facts) is None:
         yield _of_threads(facts, pool, facts.without_cpu_ms, _stage(facts))
+
+
+def _is_of_chunks(facts: RankFacts, pool: Pool) -> bool:
+    """Whether zarr's threads are busy with many small chunks: with one thread they take longer still."""
+    return pool.library == "zarr" and decodes_small_chunks(facts.report.file_groups)
 
 
 def _of_threads(

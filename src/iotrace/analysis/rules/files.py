@@ -7,13 +7,10 @@ from operator import attrgetter
 from pathlib import PurePath
 
 from iotrace.analysis.results import (
-    CHUNKS,
-    LIGHTER,
     PARQUET,
     ROW_GROUPS,
     UNPACKED,
     Change,
-    ChunkedArray,
     Evidence,
     FileGroup,
     MappedReads,
@@ -28,10 +25,18 @@ from iotrace.analysis.rules.causes import (
     ended_by,
     held_up_by,
 )
+from iotrace.analysis.rules.chunks import (
+    SMALL_CHUNKS,
+    chunks_now,
+    fitting_chunks,
+    larger_chunks,
+    name_of,
+    suffix_of,
+)
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
-from iotrace.units import counted, digits, size
+from iotrace.units import counted, size
 
 _SMALL_READ = 64 << 10
 _FROM_STORAGE = 0.5  # of the bytes read
@@ -89,27 +94,12 @@ def _the_few(target: FileFacts | FileGroup | None) -> str:
     return f" ({', '.join(names)}{f' and {more} more' if more > 0 else ''})"
 
 
-def name_of(path: str) -> str:
-    """A short name: of what lies in a store with the store's."""
-    parts = PurePath(path).parts
-    store = next((place for place, part in enumerate(parts) if part.endswith(".zarr")), len(parts) - 1)
-    name = "/".join(parts[store:]) + ("/" if path.endswith("/") else "")
-    return name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"
-
-
-def _suffix(path: str) -> str:
-    """What names a file's format; of a part of a store that of the store."""
-    if any(part.endswith(".zarr") for part in PurePath(path).parts):
-        return ".zarr"
-    return PurePath(path).suffix.lower()
-
-
 def _formats(facts: LoaderFacts, cause: str) -> set[str]:
     """The formats that the cause is spent on, but for a small rest."""
     whole_ms = sum(cost_of_file_ms(file, cause) for file in facts.files)
     costs: dict[str, float] = {}
     for file in facts.files:
-        suffix = _suffix(file.path)
+        suffix = suffix_of(file.path)
         costs[suffix] = costs.get(suffix, 0.0) + cost_of_file_ms(file, cause)
     return {suffix for suffix, cost in costs.items() if cost >= 0.1 * whole_ms > 0}
 
@@ -175,9 +165,10 @@ def _faster_reads(facts: LoaderFacts) -> Remedy | None:
     if target is not None and target.reads and target.read_bytes:
         piece = target.read_bytes / target.reads
         if piece < _SMALL_READ and formats == {".zarr"}:
-            now = _chunks_now(most) if most is not None else ""
+            larger = larger_chunks(facts, most, name, gone) if most is not None else None
+            now = chunks_now(most) if most is not None else ""
             text = f"store it in larger chunks ({now or f'{size(piece)} a read now'})"
-            found.append(Remedy(f"store {name} in larger chunks", text, gone))
+            found.append(larger or Remedy(f"store {name} in larger chunks", text, gone))
         elif piece < _SMALL_READ and formats and formats <= _ANY_PIECE:
             text = f"read it in larger pieces ({size(piece)} each now)"
             found.append(Remedy(f"read {name} in larger pieces", text, gone, RESIZED))
@@ -189,15 +180,6 @@ def _faster_reads(facts: LoaderFacts) -> Remedy | None:
     if len(found) < 2:
         return found[0] if found else None
     return Remedy(found[0].short, f"{found[0].text}, or {found[1].text}")
-
-
-def _chunks_now(file: FileFacts) -> str:
-    """How many chunks an access takes, and how large they are, of the array that takes most of them."""
-    most = max(file.arrays, key=attrgetter("chunks_touched"), default=None)
-    if most is None or not most.accesses or not most.chunk_bytes:
-        return ""
-    each = most.chunks_touched / most.accesses
-    return f"an access reads {each:.0f} of {size(most.chunk_bytes)} now" if each >= 2 else ""
 
 
 def _single_pages(name: str, mapped: MappedReads) -> Remedy:
@@ -226,6 +208,7 @@ def _single_pages(name: str, mapped: MappedReads) -> Remedy:
                 {"path": "d/a.nc", "decode_ms": 50.0, "read_bytes": 4 << 20, "delivered_bytes": 1 << 20}
             ],
         },
+        {"cause": "decode", "files": [{"path": "d/a.zarr", "decode_ms": 50.0, "arrays": [SMALL_CHUNKS]}]},
     ],
     silent=[
         {"cause": "decode", "files": [{"path": "d/a.npy", "decode_ms": 50.0}]},
@@ -250,7 +233,7 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     formats, target, file = _formats(facts, "decode"), _target(facts, "decode"), costly(facts, "decode")
     name, gone = _named(target, "the files")
     if formats and formats <= _CHUNKED and file is not None:
-        return _chunked(file, name, gone)
+        return fitting_chunks(facts, file, name, gone)
     if formats and formats <= _PARQUET and file is not None:
         regrouped = _regrouped(_row_groups(facts, file.path), name, gone)
         if regrouped is not None:
@@ -306,20 +289,15 @@ def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
     if most is None or facts.samples is None or costs_ms(most) < MOSTLY * facts.causes_ms[cause]:
         return None
     made = facts.samples * facts.batches
-    if _suffix(most.path) not in _OPENED[cause] or made < _MANY_SAMPLES or most.opens < _EACH * made:
+    if suffix_of(most.path) not in _OPENED[cause] or made < _MANY_SAMPLES or most.opens < _EACH * made:
         return None
     name, gone = name_of(most.path), "" if cause == "transform" else f"{FILES}:{most.path}"
     text = f"{name} is opened {most.opens} times for {made:.0f} samples: open it once in each worker"
     evidence: Evidence = {"opens": float(most.opens)}
-    keeps = Change(kept_open=[most.path]) if _suffix(most.path) == ".tar" else None
+    keeps = Change(kept_open=[most.path]) if suffix_of(most.path) == ".tar" else None
     return Remedy(
         f"keep {name} open: each sample opens it", text, gone, RESIZED, change=keeps, evidence=evidence
     )
-
-
-def _spared(array: ChunkedArray) -> int:
-    """The bytes that other chunks would not decode, for certain."""
-    return 0 if array.predicted_bytes is None else array.decoded_at_least_bytes - array.predicted_bytes
 
 
 def _mapped(facts: LoaderFacts, path: str) -> MappedReads | None:
@@ -363,63 +341,12 @@ def _regrouped(found: RowGroups | None, name: str, gone: str) -> Remedy | None:
     )
 
 
-def _chunked(file: FileFacts, name: str, gone: str) -> Remedy:
-    array = max(file.arrays, key=_spared, default=None)
-    if array is not None and array.suggested_chunk and array.predicted_bytes:
-        least, most = array.decoded_at_least_bytes, array.predicted_bytes
-        chunk = "x".join(map(str, array.suggested_chunk))
-        text = (
-            f"store {array.dataset or 'it'} in chunks of {chunk}, as accesses ask for"
-            f" ({size(least)} decoded for {size(array.used_bytes)} used; then {size(most)} at most)"
-        )
-        evidence: Evidence = {"decoded_bytes": float(least), "predicted_bytes": float(most)}
-        short, change = f"re-chunk {name} to what a sample reads", Change(stored=CHUNKS, paths=[file.path])
-        return Remedy(
-            short, text, gone, spares_work=True, command=array.command, change=change, evidence=evidence
-        )
-    if (crossing := next(filter(None, map(_crossed, file.arrays)), None)) is not None:
-        each, chunk = crossing
-        text = (
-            f"a sample is no larger than a chunk ({chunk}), and lies across {digits(each, 2)} of them: begin"
-            " samples where chunks do, or try smaller chunks"
-        )
-        short = f"begin samples where chunks of {name} do: each crosses {digits(each, 2)}; or smaller chunks"
-        return Remedy(short, text, gone, gains=False, spares_work=True, evidence={"chunks": each})
-    taken, made = file.read_bytes or 0, file.delivered_bytes or 0
-    short, spares_reading = f"store {name} with lighter compression", False
-    if taken and made > _INFLATED * taken:
-        text = f"store it with lighter compression, or none ({size(taken)} read give {size(made)})"
-    elif made and taken > _READ_IN_VAIN * made:
-        text = (
-            f"store it in chunks that match what one sample reads ({size(taken)} are read for {size(made)})"
-        )
-        short, spares_reading = f"re-chunk {name} to what a sample reads", True
-    elif file.arrays and all(
-        each.decoded_at_most_bytes <= _INFLATED * each.used_bytes for each in file.arrays
-    ):
-        text = "if it is compressed, store it with lighter compression (all that is decoded of it is used)"
-    else:
-        text = "if it is compressed, store it with lighter compression;"
-        text += " if it is chunked, let a sample be a chunk"
-        short, spares_reading = f"re-chunk or recompress {name}", True
-    lighter = None if spares_reading else Change(stored=LIGHTER, paths=[file.path])
-    return Remedy(short, text, gone if spares_reading else "", change=lighter)
-
-
-def _crossed(array: ChunkedArray) -> tuple[float, str] | None:
-    """How many chunks an access of one chunk's size takes, and the chunk; None where others fit better."""
-    alike = array.access is not None and [*array.access] == [*array.chunk]
-    if not alike or not array.accesses or array.chunks_touched < _ACROSS * array.accesses:
-        return None
-    return array.chunks_touched / array.accesses, "x".join(map(str, array.chunk))
-
-
 def _unpacked(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set[str]) -> Change | None:
     """Which files hold packed what they could hold as it is, or are tables that take long to parse."""
     if not formats <= _UNPACKED and formats != {".csv"}:
         return None
     if target is None:
-        paths = [file.path for file in facts.files if _suffix(file.path) in formats]
+        paths = [file.path for file in facts.files if suffix_of(file.path) in formats]
     else:
         few = target.few if isinstance(target, FileGroup) else None
         paths = [target.path] if few is None else few.paths

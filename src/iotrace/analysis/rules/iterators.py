@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iotrace.analysis.results import FIRST_START, VALIDATION_ITERATORS, Account
+from iotrace.analysis.results import FIRST_START, ITERATORS, VALIDATION_ITERATORS, Account, SpawnedWorkers
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
 from iotrace.units import counted, duration, size
@@ -17,6 +17,7 @@ _PARTS = [
     {"name": "iterators", "ns": 0, "in_loop": True},
 ]
 _SPAWNED = {"count": 2, "script": "/job/train.py", "import_ns": 7 * _S, "needed_ns": 2 * _S, "unpickle_ns": 0}
+_TORCH = {**_SPAWNED, "needed_ns": 6 * _S, "packages": {"torch": 6 * _S, "zarr": _S}, "forkserver": True}
 _ACCOUNT = {"loop_ns": 2 * _S, "steps": 100, "parts": _PARTS, "spawned": _SPAWNED}
 _LARGE = {**_SPAWNED, "import_ns": 2 * _S, "unpickle_ns": _S, "pickle_ns": 2 * _S, "pickled_bytes": 400 << 20}
 _EVALUATES = {
@@ -24,6 +25,15 @@ _EVALUATES = {
     "steps": 200,
     "parts": [
         {"name": "training", "ns": 3 * _S, "in_loop": True},
+        {"name": "validation iterators", "ns": 3 * _S, "in_loop": True, "times": 10},
+    ],
+}
+_BOTH = {
+    "loop_ns": 8 * _S,
+    "steps": 200,
+    "parts": [
+        {"name": "training", "ns": 3 * _S, "in_loop": True},
+        {"name": "iterators", "ns": 2 * _S, "in_loop": True, "times": 9},
         {"name": "validation iterators", "ns": 3 * _S, "in_loop": True, "times": 10},
     ],
 }
@@ -44,7 +54,11 @@ _VALIDATES = {
     turn=THE_CAUSE,
     saves_wait=False,
     of_run=True,
-    fires=[{"account": _ACCOUNT}],
+    fires=[
+        {"account": _ACCOUNT},
+        {"account": {**_ACCOUNT, "spawned": _TORCH}},
+        {"account": {**_ACCOUNT, "spawned": {**_TORCH, "packages": {"scipy": 5 * _S}, "needed_ns": 2 * _S}}},
+    ],
     silent=[
         {"account": {**_ACCOUNT, "spawned": None}},
         {"account": {**_ACCOUNT, "spawned": {**_SPAWNED, "import_ns": 2 * _S}}},
@@ -54,41 +68,61 @@ _VALIDATES = {
 def script_imported_again(facts: RankFacts) -> Iterator[Finding]:
     """Each spawned worker imports the training script again, with all that it imports and runs.
 
-    A process that is spawned begins as a new Python: it runs the script as `__mp_main__` before it gets the
-    dataset. What stands at the script's outermost level, beside torch and numpy, every worker pays for, each
-    time that it is started. The gain is a bound: forked workers import nothing; spawned ones need torch,
-    numpy and what their dataset imports.
+    A process that is spawned begins as a new Python, and so does one of a fork server: it runs the script as
+    `__mp_main__` before it gets the dataset. What stands at the script's outermost level, beside torch and
+    numpy, every worker pays for, each time that it is started. The gain is a bound: spawned workers need
+    torch, numpy and what their dataset imports.
 
-    Remedy: move imports and work that workers do not need below `if __name__ == "__main__":` or into
-    functions; fork workers where no thread or device context forbids it; keep them (`persistent_workers`).
+    Remedy: where most of that is the script's own work, or packages beyond torch and numpy, move what workers
+    do not need below `if __name__ == "__main__":` or into functions. Else fork the workers where no thread or
+    device context forbids it: forked workers import nothing. Keep them (`persistent_workers`).
     """
     account = facts.report.account
     spawned = None if account is None else account.spawned
     if account is None or spawned is None:
         return
-    needless_ns = spawned.import_ns - spawned.needed_ns
     starts = 1 + account.restarted
     starts_ns = account.part_ns(FIRST_START) + account.restarts_ns
-    if not account.is_worth(min(needless_ns * starts, starts_ns)):
+    if not account.is_worth(min(spawned.needless_ns * starts, starts_ns)):
         return
-    name = (spawned.script or "the script").rpartition("/")[2]
+    remedy, how = _import_less(spawned, is_again=spawned.count > 1 or account.restarted > 0)
+    spared_ns = spawned.import_ns if spawned.is_needed else spawned.needless_ns  # where they are forked: all
     yield _finding(
         account,
-        min(spawned.import_ns * starts, starts_ns),  # all of it where they are forked
+        min(spared_ns * starts, starts_ns),
         text=(
-            f"{counted(spawned.count, 'spawned worker')} imported {name} again, "
-            f"{duration(spawned.import_ns)} each, {duration(needless_ns)} of it beyond torch and numpy"
+            f"{counted(spawned.count, f'{spawned.started} worker')} imported {spawned.imports} again: "
+            f"{duration(spawned.import_ns)} each, {duration(spawned.needless_ns)} beyond torch and numpy"
         ),
-        how=(
-            f'move what workers do not need in {name} below `if __name__ == "__main__":`, or into functions; '
-            "or fork workers, where no thread and no device context forbids it"
-        ),
-        remedy=f'move work of {name} below if __name__ == "__main__", or fork the workers',
+        how=how,
+        remedy=remedy,
         evidence={
             "import_ms": spawned.import_ns / 1e6,
             "needed_ms": spawned.needed_ns / 1e6,
             "starts": float(starts),
         },
+    )
+
+
+def _import_less(spawned: SpawnedWorkers, *, is_again: bool) -> tuple[str, str]:
+    """Say what spares most of it: `is_again`, a fork server imports once what several workers need."""
+    name, forbids = (spawned.script or "the script").rpartition("/")[2], "no thread and no device context"
+    if spawned.is_needed:
+        each = f"each imports {spawned.imports} ({duration(spawned.import_ns)})"
+        how = f"fork the workers, where {forbids} forbids it: {each}"
+        if spawned.forkserver and is_again:
+            how += "; or let the server import that once: multiprocessing.set_forkserver_preload"
+        return f"fork the workers, where threads and CUDA allow it: {each}", how
+    if spawned.runs_script:
+        return (
+            f'move work of {name} below if __name__ == "__main__", or fork the workers',
+            f'move what workers do not need in {name} below `if __name__ == "__main__":`, or into functions; '
+            f"or fork workers, where {forbids} forbids it",
+        )
+    return (
+        f'import {spawned.beyond} below if __name__ == "__main__" (no dataset needs it?); or fork workers',
+        f"import what the dataset does not need ({spawned.beyond} in {name}) below "
+        f'`if __name__ == "__main__":`, or in functions; or fork workers, where {forbids} forbids it',
     )
 
 
@@ -148,7 +182,10 @@ def dataset_unpickled(facts: RankFacts) -> Iterator[Finding]:
     turn=THE_CAUSE,
     saves_wait=False,
     of_run=True,
-    fires=[{"account": _EVALUATES, "loaders": [_VALIDATES]}],
+    fires=[
+        {"account": _EVALUATES, "loaders": [_VALIDATES]},
+        {"account": _BOTH, "loaders": [_VALIDATES, {**_VALIDATES, "id": 0, "kind": "training"}]},
+    ],
     silent=[
         {"account": _EVALUATES, "loaders": [{**_VALIDATES, "persistent_workers": True}]},
         {"account": {**_EVALUATES, "loop_ns": 100 * _S}, "loaders": [_VALIDATES]},
@@ -160,6 +197,7 @@ def validation_restarts(facts: RankFacts) -> Iterator[Finding]:
 
     The more often a loop validates, and the fewer batches that takes, the more of it are these starts. The
     gain is a bound: all time in which iterators of validations were made and ended, and made first batches.
+    Where the training's workers are started anew, too, what both changes gain together is said.
 
     Remedy: `persistent_workers=True` for the DataLoader of the validation.
     """
@@ -171,7 +209,7 @@ def validation_restarts(facts: RankFacts) -> Iterator[Finding]:
     cost_ns = account.part_ns(VALIDATION_ITERATORS)
     if not restart or not account.is_worth(cost_ns):
         return
-    most = max(restart, key=lambda each: each.epochs)
+    most, both = max(restart, key=lambda each: each.epochs), _with_training(facts, account)
     yield _finding(
         account,
         cost_ns,
@@ -179,10 +217,20 @@ def validation_restarts(facts: RankFacts) -> Iterator[Finding]:
             f"{counted(most.epochs, 'validation')} with {counted(most.workers, 'new worker')} each: starting "
             f"and ending them took {duration(cost_ns)} of the loop's {duration(account.loop_ns)}"
         ),
-        how=f"set persistent_workers=True on the DataLoader of the validation ({most.dataset})",
-        remedy=f"DataLoader(persistent_workers=True) of the validation ({most.dataset})",
+        how=f"set persistent_workers=True on the DataLoader of the validation ({most.dataset}){both}",
+        remedy=f"DataLoader(persistent_workers=True) of the validation ({most.dataset}){both}",
         evidence={"validations": float(most.epochs), "workers": float(most.workers)},
     )
+
+
+def _with_training(facts: RankFacts, account: Account) -> str:
+    """Say what both changes gain where the training's workers are started anew, too: all of these starts."""
+    restart = (each for each in facts.report.loaders if each.kind == "training" and each.workers)
+    is_too = any(each.persistent_workers is False and each.epochs > 1 for each in restart)
+    left_ns = account.judged_ns - account.restarts_ns
+    if not is_too or not account.is_worth(account.part_ns(ITERATORS)) or left_ns <= 0:
+        return ""
+    return f": with that of training about {account.judged_ns / left_ns:.1f}x"
 
 
 def _is_restarted(kind: str, workers: int, epochs: int) -> bool:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from iotrace.analysis.results import ASKING, DECODING, LISTING, OPENING, READING_AGAIN, Evidence, RepeatedWork
+from iotrace.analysis.results import (
+    ASKING,
+    DATABASES,
+    DECODING,
+    LISTING,
+    OPENING,
+    READING_AGAIN,
+    Evidence,
+    RepeatedWork,
+)
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, rule
 from iotrace.units import counted, percent
@@ -13,7 +22,6 @@ from iotrace.units import counted, percent
 _NAMED = 2  # files that a sentence names; of more their directory
 _FIRST = "IO300"  # before who takes CPUs: what is not done needs none
 _VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".mpg", ".mpeg", ".m4v", ".wmv", ".ts")
-_DATABASES = (".db", ".sqlite", ".sqlite3", ".duckdb")
 _PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4", ".7z")
 _LISTED = {
     "kind": LISTING,
@@ -106,7 +114,7 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
 
 
 def _is_database(work: RepeatedWork) -> bool:
-    return work.paths[0].endswith(_DATABASES)
+    return work.paths[0].endswith(DATABASES)
 
 
 def _share(work: RepeatedWork) -> str:
@@ -162,9 +170,9 @@ def _decode_once(work: RepeatedWork) -> tuple[str, str]:
         )
     if _is_database(work):
         return (
-            f"index the columns of {what} by which samples ask",
-            f"make an index (CREATE INDEX) of the columns of {what} by which samples ask: without one a "
-            "query scans its table",
+            f"create an index on the columns of {what} by which samples ask",
+            f"make an index (CREATE INDEX) of the columns of {what} by which samples ask, or ask by its key: "
+            "without one a query scans its table",
         )
     if work.paths[0].endswith(_PACKED):
         return f"unpack {what} once, ahead of training", f"unpack {what} once, ahead of training"

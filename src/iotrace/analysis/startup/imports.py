@@ -92,6 +92,25 @@ def imported_ns(process: Process, start_ns: int, end_ns: int, *, needed: bool = 
     return length(union(starts.clip(start_ns, end_ns), ends.clip(start_ns, end_ns)))
 
 
+def imports_by_package(process: Process, start_ns: int, end_ns: int) -> dict[str, int]:
+    """Return how long each package was imported by the main thread between two instants, ns.
+
+    What a package imports counts as its own.
+    """
+    imports, found = imports_of(process), dict[str, int]()
+    if imports is None:
+        return found
+    rows, own = imports.rows, imports.rows["tid"] == process.pid
+    chosen = outermost(rows, own & (rows["start_ns"] < end_ns))
+    starts = rows["start_ns"][chosen]
+    ends = (starts + rows["duration_ns"][chosen]).clip(start_ns, end_ns)
+    spent = ends - starts.clip(start_ns, end_ns)
+    for number, ns in zip(imports.package[chosen].tolist(), spent.tolist(), strict=True):
+        if (name := imports.packages[number]) != STANDARD:
+            found[name] = found.get(name, 0) + ns
+    return found
+
+
 def own_cpu_ns(rows: Columns) -> npt.NDArray[np.int64]:
     """Return the CPU time of each import of one thread, without the imports in it."""
     return less_inner(rows["start_ns"], rows["start_ns"] + rows["duration_ns"], rows["cpu_ns"])

@@ -80,13 +80,9 @@ def _why(account: Account) -> str:
     if spawned is not None:
         does = []
         if spawned.import_ns:
-            does.append(f"imports {_name(spawned.script)} again ({duration(spawned.import_ns)})")
+            does.append(f"imports {spawned.imports} again ({duration(spawned.import_ns)})")
         if 10 * spawned.unpickle_ns > spawned.import_ns:
             does.append(f"unpickles its data ({duration(spawned.unpickle_ns)})")
         if does:
-            parts.append(f"each spawned worker {' and '.join(does)}")
+            parts.append(f"each {spawned.started} worker {' and '.join(does)}")
     return "; ".join(parts)
-
-
-def _name(script: str | None) -> str:
-    return (script or "the script").rpartition("/")[2]

@@ -5,6 +5,7 @@ Definitions: docs/definitions.md, "account".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,13 +34,14 @@ from iotrace.analysis.results import (
     AccountPart,
     SpawnedWorkers,
 )
-from iotrace.analysis.startup.imports import imported_ns
+from iotrace.analysis.startup.imports import imported_ns, imports_by_package
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
 from iotrace.session.hangs import Hang
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Pickled, Spawned
 
+_WORTH_NAMING = 0.05  # of what a spawned worker imports
 _SYNCS = frozenset({"fsync", "fdatasync"})
 
 
@@ -165,26 +167,39 @@ def _spawned(analysis: RankAnalysis) -> SpawnedWorkers | None:
     if not own:
         return None
     times = np.array([_before_work_ns(worker, record) for worker, record in own], np.int64)
-    import_ns, needed_ns, unpickle_ns = (times.sum(axis=0) // len(own)).tolist()
+    import_ns, needed_ns, unpickle_ns, own_ns = (times.sum(axis=0) // len(own)).tolist()
     pickled = analysis.rank.main.of_type(Pickled)
+    packages = Counter[str]()
+    for worker, record in own:
+        packages.update(imports_by_package(worker, *_bounds_of_imports(worker, record)))
+    large = {name: ns // len(own) for name, ns in packages.most_common()}
     return SpawnedWorkers(
         count=len(own),
         script=next((record.script for _, record in own if record.script), None),
         import_ns=import_ns,
         needed_ns=needed_ns,
+        own_ns=own_ns,
+        packages={name: ns for name, ns in large.items() if ns >= _WORTH_NAMING * import_ns},
+        forkserver=all(worker.identity.role == "forked" for worker, _ in own),
         unpickle_ns=unpickle_ns,
         pickle_ns=sum(record.duration_ns for record in pickled),
         pickled_bytes=sum(record.bytes for record in pickled),
     )
 
 
-def _before_work_ns(worker: Process, record: Spawned) -> tuple[int, int, int]:
-    """How long a worker imported the script, of that what it needs, and unpickled without imports, ns."""
-    bounds = (record.start_ns, record.prepared_ns, record.unpickled_ns)
-    start_ns, prepared_ns, unpickled_ns = map(worker.clock.to_session_ns, bounds)
+def _before_work_ns(worker: Process, record: Spawned) -> tuple[int, int, int, int]:
+    """How long a worker imported the script, of that what it needs; how long it unpickled; ran own code."""
+    start_ns, prepared_ns = _bounds_of_imports(worker, record)
+    unpickled_ns = worker.clock.to_session_ns(record.unpickled_ns)
     imported = imported_ns(worker, prepared_ns, unpickled_ns)
     needed_ns = imported_ns(worker, start_ns, prepared_ns, needed=True)
-    return prepared_ns - start_ns, needed_ns, unpickled_ns - prepared_ns - imported
+    own_ns = prepared_ns - start_ns - imported_ns(worker, start_ns, prepared_ns)
+    return prepared_ns - start_ns, needed_ns, unpickled_ns - prepared_ns - imported, own_ns
+
+
+def _bounds_of_imports(worker: Process, record: Spawned) -> tuple[int, int]:
+    """From when to when a worker imported the script."""
+    return worker.clock.to_session_ns(record.start_ns), worker.clock.to_session_ns(record.prepared_ns)
 
 
 def _one(start_ns: int, end_ns: int) -> Intervals:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from iotrace.analysis.intervals import Coverage, Times, union
 from iotrace.analysis.rank import RankAnalysis
@@ -106,7 +107,8 @@ def saves_of(analysis: RankAnalysis) -> Saves:
     calls = session.calls_of(main)
     calls = calls.where((calls.tid == tid) & (calls.file >= 0))
     opened, closed, file, written = _held_open(calls)
-    own = Coverage(starts, ends).within(opened, closed) > 0
+    own = in_one_step(opened, closed, analysis.loop.steps["start_ns"])
+    own &= Coverage(starts, ends).within(opened, closed) > 0
     starts, ends = union(np.append(starts, opened[own]), np.append(ends, closed[own]))
     end_calls = calls.where(calls.named(frozenset(_ENDS)))
     # What ends a save lies in it, or follows it at once.
@@ -122,6 +124,14 @@ def saves_of(analysis: RankAnalysis) -> Saves:
         [*dict.fromkeys([*files, *writing.files])],
         max(int(written[own].sum()), int(writing.sizes.sum())),
     )
+
+
+def in_one_step(opened: Times, closed: Times, steps_ns: Times) -> npt.NDArray[np.bool_]:
+    """Mark files that were open while no step began: who saves begins none, a log stays open for many.
+
+    Times in ns, those of files of shape (files,); `steps_ns` is when each step began, sorted.
+    """
+    return np.asarray(np.searchsorted(steps_ns, opened, side="right") == np.searchsorted(steps_ns, closed))
 
 
 def _held_open(calls: PosixCalls) -> tuple[Times, Times, Times, Times]:

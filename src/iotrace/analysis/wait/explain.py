@@ -18,6 +18,7 @@ from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
 from iotrace.analysis.wait.inline import compose_inline
 from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import PARTS, compose
+from iotrace.analysis.wait.sending import sends_behind_next
 from iotrace.analysis.wait.waits import CAUSES, Floats, Waits, split_waits
 from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import Process, SpansByStart
@@ -223,7 +224,8 @@ def _made_meanwhile(
 
     A worker that makes others all that time is what limits the loop: were the way shorter, the wait would be
     as long, and lie before it. Besides, a stage that holds the interpreter lock (a JSON parser) keeps the
-    worker's own thread from sending what is made. A worker that idles meanwhile shows that the way is long.
+    worker's own thread from sending what is made: then what of any wait lies beside the making counts
+    (`sends_behind_next`). Else a worker that idles meanwhile shows that the way is long.
     Yields the rows of the waits, those of the later batches, and the ns of each pair.
     """
     rows = np.flatnonzero(known & (deliveries["inline_tid"] == NONE))
@@ -244,6 +246,8 @@ def _made_meanwhile(
         left[of] -= awaited
         pairs.append((of, following, awaited))
     never_idle = busy_ns >= _NEVER_IDLE * (end - prepared)
+    if sends_behind_next(deliveries, transport):
+        never_idle[:] = True
     for of, following, awaited in pairs:
         held = never_idle[of] & (awaited > 0)
         if held.any():

@@ -21,6 +21,7 @@ from iotrace.analysis.intervals import Coverage, Times, distinct, holding
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
     ASKING,
+    DATABASES,
     DECODING,
     LISTING,
     OPENING,
@@ -50,7 +51,8 @@ class Visits(msgspec.Struct, frozen=True):
     """Stretches of one process's samples in which each is busy with one file; a row for each in all columns.
 
     A `target` is twice the file's number; one more where other files in that directory were only asked for.
-    `reading_ns` is when a library began to read the file, `NEVER`: it did not.
+    `reading_ns` is when a library began to read the file, `NEVER`: it did not. `given_bytes` is what it gave,
+    as far as its calls tell.
     """
 
     process: Process
@@ -60,6 +62,7 @@ class Visits(msgspec.Struct, frozen=True):
     ends_ns: Times
     reading_ns: Times
     read_bytes: Times
+    given_bytes: Times
     item: Times
     target: Times
 
@@ -128,6 +131,7 @@ def visits_of(
     order = np.lexsort((starts, item))
     order = order[item[order] >= 0]
     item, target, starts, ends = (each[order] for each in (item, target, starts, ends))
+    given = np.append(np.zeros(len(own), np.int64), spans["bytes"].clip(0))[order]
     sizes = np.append(sizes, np.zeros(len(spans), np.int64))[order]
     new_item = np.append(True, item[1:] != item[:-1])[: len(item)]
     paused = (target & 1 == 1) & (target >= 0) & (starts - np.append(0, ends[:-1])[: len(ends)] > _PAUSE_NS)
@@ -145,13 +149,20 @@ def visits_of(
         ends_ns=until,
         reading_ns=reading,
         read_bytes=np.add.reduceat(sizes, first) if len(first) else sizes,
+        given_bytes=np.add.reduceat(given, first) if len(first) else given,
         item=item[first],
         target=target[first],
     )
 
 
 def _target(path: str, calls: Mapping[str, FileCalls], names: FileNames, listings: Listings) -> int:
-    """Number a file; what was never opened, mapped or listed by its directory, as asked there."""
+    """Number a file; what was never opened, mapped or listed by its directory, as asked there.
+
+    What SQLite asks for beside a database belongs to that.
+    """
+    base, _, end = path.rpartition("-")
+    if end in _BESIDE and base in calls:
+        path = base
     file = calls.get(path)
     if path in listings or file is None or file.opens or file.reads or file.writes or file.maps:
         return 2 * (names.number(path) or 0)
@@ -164,6 +175,8 @@ _MANY_SAMPLES = 16
 _MUCH = 0.25  # of a file, on average: what samples decode of it, to use less
 _MOSTLY = 0.5  # of a visit: the opening of a file
 _MEMBERS = (".tar", ".zip")  # whose members need not be decoded together: kept open, they are found at once
+_BESIDE = ("journal", "wal", "shm")
+_SCANNED = 0.5  # of a database that stays open: what a sample reads of it, to get little
 _DOTS = 3  # results of readdir that are no entries: ".", ".." and the end
 Costs = npt.NDArray[np.float64]
 
@@ -176,15 +189,19 @@ class _Target(msgspec.Struct):
     visits: int = 0
     processes: int = 0
     read_bytes: int = 0
+    given_bytes: int = 0
     by_library: bool = False
     spent_ns: int = 0
     opening_ns: int = 0
 
-    def add(self, visits: int, read_bytes: int, by_library: bool, spent_ns: int, opening_ns: int) -> None:
+    def add(
+        self, visits: int, read_bytes: int, given_bytes: int, by_library: bool, spent_ns: int, opening_ns: int
+    ) -> None:
         """Count the visits of one more process."""
         self.visits += visits
         self.processes += 1
         self.read_bytes += read_bytes
+        self.given_bytes += given_bytes
         self.by_library |= by_library
         self.spent_ns += spent_ns
         self.opening_ns += opening_ns
@@ -228,6 +245,7 @@ def _targets(found: Sequence[Visits], names: FileNames) -> dict[int, _Target]:
         first = np.flatnonzero(new)
         times = np.add.reduceat(new | np.append(True, item[1:] != item[:-1]), first, dtype=np.int64)
         read_bytes = np.add.reduceat(visits.read_bytes[order], first)
+        given_bytes = np.add.reduceat(visits.given_bytes[order], first)
         by_library = np.logical_or.reduceat(visits.reading_ns[order] != NEVER, first)
         spent_ns, opening_ns = (
             np.add.reduceat(
@@ -238,7 +256,7 @@ def _targets(found: Sequence[Visits], names: FileNames) -> dict[int, _Target]:
         again = (times >= _AGAIN) | (target[first] & 1 == 1)
         columns = (
             each[again].tolist()
-            for each in (target[first], times, read_bytes, by_library, spent_ns, opening_ns)
+            for each in (target[first], times, read_bytes, given_bytes, by_library, spent_ns, opening_ns)
         )
         for number, *sums in zip(*columns, strict=True):
             known = targets.setdefault(number, _Target(names.paths[number // 2], bool(number & 1)))
@@ -252,14 +270,22 @@ def _kind_of(target: _Target, file: FileCalls | None, listings: int) -> str:
         return ASKING
     if listings:
         return LISTING
-    if file is None or file.write_bytes >= file.read_bytes or file.opens < _EACH * target.visits:
+    if file is None or file.write_bytes >= file.read_bytes:
         return ""
     read = target.read_bytes / (file.distinct_bytes * target.visits) if file.distinct_bytes else 0.0
+    if file.opens < _EACH * target.visits:
+        is_scanned = target.path.endswith(DATABASES) and target.by_library and read >= _SCANNED
+        return _of_scans(target) if is_scanned else ""
     if not target.by_library:
         return READING_AGAIN if read >= _EACH else ""
     if read < _MUCH or target.opening_ns >= _MOSTLY * target.spent_ns or target.path.endswith(_MEMBERS):
         return OPENING
     return DECODING if read * target.visits >= _AGAIN * target.processes else ""
+
+
+def _of_scans(target: _Target) -> str:
+    """Tell whether queries take what they read of a database, or scan it for little of that."""
+    return READING_AGAIN if target.given_bytes >= _SCANNED * target.read_bytes else DECODING
 
 
 def _work(

@@ -38,8 +38,9 @@ from iotrace.analysis.wait.data_wait import (
     unmade_fraction,
 )
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
-from iotrace.analysis.wait.production import outermost
-from iotrace.analysis.wait.waits import CAUSES, Waits
+from iotrace.analysis.wait.production import PARTS, outermost
+from iotrace.analysis.wait.sending import sends_behind_next
+from iotrace.analysis.wait.waits import CAUSES, Waits, split_waits
 from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH
 from iotrace.sources.records import IteratorStart
 
@@ -314,8 +315,11 @@ def _gains(
         gone.append(RESIZED)
     replay = replayed(analysis, run)
     most_ms = {each: replay.most_ms(each) for each in gone}
+    gains_ms = {each: replay.gain_ms(each) for each in gone}
+    if sends_behind_next(run.deliveries, split_waits(run.deliveries)[3]):  # of which the replay knows nothing
+        gains_ms.update({each: max(ms, causes_ms[each]) for each, ms in gains_ms.items() if each in PARTS})
     return (
-        {each: replay.gain_ms(each) for each in gone},
+        gains_ms,
         {each: most for each, most in most_ms.items() if most is not None},
     )
 

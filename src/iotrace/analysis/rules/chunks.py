@@ -1,0 +1,159 @@
+"""Arrays in chunks, of HDF5 and zarr: chunks that do not fit what a sample reads, and too small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import attrgetter
+from pathlib import PurePath
+
+from iotrace.analysis.results import CHUNKS, LIGHTER, Change, ChunkedArray, Evidence, FileGroup
+from iotrace.analysis.rules.causes import Remedy
+from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
+from iotrace.units import digits, size
+
+_ACROSS = 1.5  # chunks for each access of one chunk's size
+_INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
+# Chunks so small cost more each than their bytes do: 0.2 to 0.5 ms in zarr, 3 µs in HDF5 (docs/culprits.md).
+_SMALL_CHUNK = {".zarr": 16 << 10}
+_SMALL_HDF5_CHUNK = 4 << 10
+_MANY_CHUNKS = 16  # of an access
+_ONE_A_SAMPLE = 1.1  # accesses: a worker that left took some samples along
+_LONGEST_NAME = 24
+
+# What rules share: a sample that reads 512 chunks of 1 KiB, as accesses ask for no other ones.
+SMALL_CHUNKS = {
+    "path": "d/a.zarr",
+    "dataset": "",
+    "shape": [48, 256, 256],
+    "chunk": [1, 16, 16],
+    "chunk_bytes": 1024,
+    "access": [8, 128, 128],
+    "accesses": 3200,
+    "chunks_touched": 512 * 3200,
+    "used_bytes": 3200 << 19,
+    "decoded_at_least_bytes": 3200 << 19,
+    "decoded_at_most_bytes": 3200 << 19,
+}
+
+
+def name_of(path: str) -> str:
+    """A short name: of what lies in a store with the store's."""
+    parts = PurePath(path).parts
+    store = next((place for place, part in enumerate(parts) if part.endswith(".zarr")), len(parts) - 1)
+    name = "/".join(parts[store:]) + ("/" if path.endswith("/") else "")
+    return name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"
+
+
+def suffix_of(path: str) -> str:
+    """What names a file's format; of a part of a store that of the store."""
+    if any(part.endswith(".zarr") for part in PurePath(path).parts):
+        return ".zarr"
+    return PurePath(path).suffix.lower()
+
+
+def most_small_chunks(arrays: Iterable[ChunkedArray]) -> ChunkedArray | None:
+    """The array whose accesses take many small chunks, in all the most; None: there is none.
+
+    A call for each chunk then takes longer than its bytes do, however they are compressed.
+    """
+    small = [
+        each for each in arrays if _is_small(each) and each.chunks_touched >= _MANY_CHUNKS * each.accesses
+    ]
+    return max(small, key=attrgetter("chunks_touched"), default=None)
+
+
+def decodes_small_chunks(groups: Iterable[FileGroup]) -> bool:
+    """Whether most of the decoding that a loop waits for is of a store whose chunks are many and small."""
+    most = max(groups, key=attrgetter("decode_ms"), default=None)
+    known = None if most is None else most.amplification
+    return known is not None and most_small_chunks(known.arrays) is not None
+
+
+def _is_small(array: ChunkedArray) -> bool:
+    if not array.accesses or array.chunks_touched < _MANY_CHUNKS * array.accesses:
+        return False
+    return 0 < array.chunk_bytes <= _SMALL_CHUNK.get(suffix_of(array.path), _SMALL_HDF5_CHUNK)
+
+
+def chunks_now(file: FileFacts) -> str:
+    """How many chunks an access takes, and how large they are, of the array that takes most of them."""
+    most = max(file.arrays, key=attrgetter("chunks_touched"), default=None)
+    if most is None or not most.accesses or not most.chunk_bytes:
+        return ""
+    each = most.chunks_touched / most.accesses
+    return f"an access reads {each:.0f} of {size(most.chunk_bytes)} now" if each >= 2 else ""
+
+
+def larger_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) -> Remedy | None:
+    """Larger chunks, where an access takes many small ones and other chunks spare no decoding for certain."""
+    array = most_small_chunks(file.arrays)
+    if array is None:
+        return None
+    each, samples = array.chunks_touched / array.accesses, (facts.samples or 0.0) * facts.batches
+    who = "a sample" if samples <= array.accesses <= _ONE_A_SAMPLE * samples else "an access"
+    reads = f"{who} reads {each:.0f} of {size(array.chunk_bytes)}"
+    shape = "x".join(map(str, array.chunk))
+    of = f" of {array.dataset}" if array.dataset else ""
+    text = f"store it in larger chunks{of}: {reads} ({shape}) now, and each takes a call"
+    evidence: Evidence = {"chunks": each, "chunk_bytes": float(array.chunk_bytes)}
+    short = f"store {name} in larger chunks: {reads}"
+    return Remedy(short, text, gone, spares_work=True, evidence=evidence)
+
+
+def fitting_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) -> Remedy:
+    """What ends decoding of chunks: others, in place of those that do not fit; else lighter compression."""
+    array = max(file.arrays, key=_spared, default=None)
+    if array is not None and array.suggested_chunk and array.predicted_bytes:
+        least, most = array.decoded_at_least_bytes, array.predicted_bytes
+        chunk = "x".join(map(str, array.suggested_chunk))
+        text = (
+            f"store {array.dataset or 'it'} in chunks of {chunk}, as accesses ask for"
+            f" ({size(least)} decoded for {size(array.used_bytes)} used; then {size(most)} at most)"
+        )
+        evidence: Evidence = {"decoded_bytes": float(least), "predicted_bytes": float(most)}
+        short, change = f"re-chunk {name} to what a sample reads", Change(stored=CHUNKS, paths=[file.path])
+        return Remedy(
+            short, text, gone, spares_work=True, command=array.command, change=change, evidence=evidence
+        )
+    if (crossing := next(filter(None, map(_crossed, file.arrays)), None)) is not None:
+        each, chunk = crossing
+        text = (
+            f"a sample is no larger than a chunk ({chunk}), and lies across {digits(each, 2)} of them: begin"
+            " samples where chunks do, or try smaller chunks"
+        )
+        short = f"begin samples where chunks of {name} do: each crosses {digits(each, 2)}; or smaller chunks"
+        return Remedy(short, text, gone, gains=False, spares_work=True, evidence={"chunks": each})
+    if (larger := larger_chunks(facts, file, name, gone)) is not None:
+        return larger
+    taken, made = file.read_bytes or 0, file.delivered_bytes or 0
+    short, spares_reading = f"store {name} with lighter compression", False
+    if taken and made > _INFLATED * taken:
+        text = f"store it with lighter compression, or none ({size(taken)} read give {size(made)})"
+    elif made and taken > _READ_IN_VAIN * made:
+        text = (
+            f"store it in chunks that match what one sample reads ({size(taken)} are read for {size(made)})"
+        )
+        short, spares_reading = f"re-chunk {name} to what a sample reads", True
+    elif file.arrays and all(
+        each.decoded_at_most_bytes <= _INFLATED * each.used_bytes for each in file.arrays
+    ):
+        text = "if it is compressed, store it with lighter compression (all that is decoded of it is used)"
+    else:
+        text = "if it is compressed, store it with lighter compression;"
+        text += " if it is chunked, let a sample be a chunk"
+        short, spares_reading = f"re-chunk or recompress {name}", True
+    lighter = None if spares_reading else Change(stored=LIGHTER, paths=[file.path])
+    return Remedy(short, text, gone if spares_reading else "", change=lighter)
+
+
+def _crossed(array: ChunkedArray) -> tuple[float, str] | None:
+    """How many chunks an access of one chunk's size takes, and the chunk; None where others fit better."""
+    alike = array.access is not None and [*array.access] == [*array.chunk]
+    if not alike or not array.accesses or array.chunks_touched < _ACROSS * array.accesses:
+        return None
+    return array.chunks_touched / array.accesses, "x".join(map(str, array.chunk))
+
+
+def _spared(array: ChunkedArray) -> int:
+    """The bytes that other chunks would not decode, for certain."""
+    return 0 if array.predicted_bytes is None else array.decoded_at_least_bytes - array.predicted_bytes

@@ -1,0 +1,43 @@
+"""Whether workers send what they made only once they have made the next: their code holds the lock.
+
+A worker puts a batch into a queue, and a thread of its own sends it. Code that holds the interpreter's lock
+for long, such as `torch.tensor` of a list of arrays, keeps that thread waiting.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.table import NONE
+
+_BESIDE = 2 / 3  # of the waits for batches under way, beside the making of the next; 0 to 5 % without a lock
+_AT_END = 0.85  # of that making: batches come from then on
+_FEWEST = 4  # waits
+
+
+def sends_behind_next(deliveries: Deliveries, transport_ns: Times) -> bool:
+    """Whether most waits for batches under way last as long as their workers make the next ones.
+
+    `transport_ns` is what of each wait the batch was under way, shape (deliveries,). A way that is long for
+    itself ends at any time of that making, or long behind it.
+    """
+    rows = np.flatnonzero(deliveries.made & (deliveries["inline_tid"] == NONE))
+    order = rows[np.lexsort((deliveries["taken_ns"][rows], deliveries["pid"][rows]))]
+    same = deliveries["pid"][order[1:]] == deliveries["pid"][order[:-1]]
+    of, following = order[:-1][same], order[1:][same]
+    waited = transport_ns[of] > 0
+    of, following = of[waited], following[waited]
+    if len(of) < _FEWEST:
+        return False
+    taken, prepared, end = (
+        deliveries["taken_ns"][following],
+        deliveries["prepared_ns"][following],
+        deliveries["delivered_ns"][of],
+    )
+    way_ns = transport_ns[of]
+    beside_ns = np.clip(np.minimum(end, prepared) - np.maximum(end - way_ns, taken), 0, None)
+    at_end = end - taken >= _AT_END * (prepared - taken)
+    whole_ns = int(way_ns.sum())
+    return bool(beside_ns.sum() >= _BESIDE * whole_ns and way_ns[at_end].sum() >= _BESIDE * whole_ns)
