@@ -135,6 +135,7 @@ class StepCall(Record, tag="step_call"):
     feeds: list[Int]
     by: str
     mono_ns: Int
+    kind: str = "trains"
 
 
 class Pickled(Record, tag="pickled"):
