@@ -13,6 +13,7 @@ from typing import Any
 from iotrace.agent import handovers, training
 from iotrace.agent.patching import StandIn, WeakTable, hide_frame
 from iotrace.agent.recording.borders import find_border
+from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
 from iotrace.agent.recording.thread_clocks import current
@@ -79,6 +80,9 @@ class Pass:
                 "mono_ns": monotonic_ns(),
             }
         )
+        if "torch" not in sys.modules and not pool and recorder.loop_stacks is None:  # else once it trains
+            recorder.pause()  # the writer, which samples, may have begun to sleep
+            recorder.loop_stacks = LoopStacks(recorder)
         recorder.start_loop()
 
     def timed(self, take: Any) -> Any:
