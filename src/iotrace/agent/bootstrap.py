@@ -48,6 +48,7 @@ LOADER_MODULES = (
     *("grain._src.python.data_loader", "lightning.fabric.wrappers", "lightning_fabric.wrappers"),
     *("monai.data.thread_buffer", "nvidia.dali.plugin.base_iterator", "ray.data.iterator"),
     *[f"spdl.{name}" for name in ("pipeline._pipeline", "dataloader._dataloader")],
+    "streaming.base.dataset",
     *[f"spdl.dataloader.{name}" for name in ("_cache_dataloader", "_pytorch_dataloader")],
     "tensorflow.python.data.ops.dataset_ops",
     *[f"torch_geometric.loader.{name}" for name in ("link_loader", "node_loader", "prefetch", "zip_loader")],

@@ -230,6 +230,7 @@ class IteratorStart(Record, tag="iterator"):
     pin_memory: bool | None = None
     in_order: bool | None = None
     pool: str = ""
+    rows: bool = False
 
 
 class PoolWorker(Record, tag="pool_worker"):
