@@ -308,7 +308,7 @@ def test_items_that_come_too_fast_are_followed_no_longer(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queues, "LOOK_EVERY", 4)
-    monkeypatch.setattr(queues, "_FAST_NS", 10**18)
+    monkeypatch.setattr(queues, "FAST_NS", 10**18)
     fast: queue.Queue[Item] = queue.Queue()
     for _ in range(20):
         in_thread(lambda: fast.put(Item()))
@@ -337,7 +337,7 @@ def test_items_of_a_coroutine_that_come_too_fast_are_followed_no_longer(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queues, "LOOK_EVERY", 4)
-    monkeypatch.setattr(queues, "_FAST_NS", 10**12)
+    monkeypatch.setattr(queues, "FAST_NS", 10**12)
     event_loops.hook_queues(asyncio.queues, recorder)
 
     async def take() -> asyncio.Queue[int]:

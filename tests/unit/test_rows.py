@@ -1,102 +1,86 @@
-"""What comes with batches and steps: written as rows, and by older agents as lines; read as columns."""
+"""Rows that a loop takes from a dataset without a DataLoader: what is recorded, when they are its input."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
-import msgspec
 import pytest
 
+from iotrace.agent import patching
+from iotrace.agent.dataloader import wrapped_source
+from iotrace.agent.loaders import record
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.loop.pools import _without_rows
 from iotrace.session import names
-from iotrace.sources.processes import Process, read_processes
-from iotrace.sources.records import End, Identity, IteratorEnd, Rows
-from iotrace.sources.rows import divided
-from tests.support.rows import BatchRecord, Blocked, Line, Produced, Round, process_of
-
-BATCH = (names.BATCH_ROW, 0, 1, 2, 3, 4, 100, 200, True, 7, -1, 0, 1, 4711, 90, 150, -1, -1, -1, -1)
+from iotrace.sources.records import PoolDoubt
+from iotrace.sources.session import Rank
 
 
-@pytest.fixture
-def recorder(tmp_path: Path) -> Recorder:
-    (tmp_path / names.PROCESSES).mkdir()
-    found = Recorder(str(tmp_path))
-    found.open({"pid": 1, "ppid": 0, "role": "main"})
-    return found
+class IterableDataset:
+    def __iter__(self) -> Any:
+        yield from range(6)
 
 
-def read(session: Path) -> Process:
-    ((process,), _) = read_processes(session)
-    assert process.problems == []
-    return process
+def taken(tmp_path: Path) -> tuple[list[Any], list[int]]:
+    """What is recorded as a loop takes rows, and the rows."""
+    recorder = Recorder(str(tmp_path))
+    module = ModuleType("datasets.iterable_dataset")
+    vars(module)["IterableDataset"] = IterableDataset
+    record.hook_loaders(module, recorder, module.__name__)
+    try:
+        rows = list(IterableDataset())
+    finally:
+        recorder.pause()
+        patching.undo_all()
+    return list(recorder.records), rows
 
 
-def test_rows_are_read_as_columns_beside_records_in_the_order_of_their_making(
-    recorder: Recorder, tmp_path: Path
+def test_each_row_is_recorded(tmp_path: Path) -> None:
+    records, rows = taken(tmp_path)
+    assert rows == [*range(6)]
+    (about,) = [each for each in records if type(each) is dict and each["type"] == "iterator"]
+    assert (about["rows"], about["library"]) == (True, "datasets")
+    assert sum(type(each) is tuple and each[0] == names.BATCH_ROW for each in records) == 6
+
+
+def test_rows_that_come_too_fast_are_recorded_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    phase = recorder.text("train")
-    end = {"type": "iterator_end", "iterator": 0, "epoch": 1, "outcome": "exhausted", "tid": 4}
-    recorder.records.append((*BATCH[:10], phase, *BATCH[11:]))
-    recorder.records.append((names.ROUND_ROW, 1, 0, 4, 250, 20, -1))
-    recorder.flush()
-    recorder.records.append({**end, "wait_start_ns": 300, "mono_ns": 400, "backward_count": 8})
-    recorder.records.append((names.PRODUCED_ROW, 0, 0, 1, 1, -1, -1, 60, -1, 5))
-    recorder.records.append((names.BLOCKED_ROW, 4, 210, 220, -1, 99, 1))
-    recorder.close()
-    found = read(tmp_path)
-    assert found.texts == {phase: "train"}
-    assert {kind: rows.tolist() for kind, rows in found.arrays.items()} == {
-        names.BATCH_ROW: [(*BATCH[1:10], phase, *BATCH[11:])],
-        names.ROUND_ROW: [(1, 0, 4, 250, 20, -1)],
-        names.PRODUCED_ROW: [(0, 0, 1, 1, -1, -1, 60, -1, 5)],
-        names.BLOCKED_ROW: [(4, 210, 220, -1, 99, 1)],
-    }
-    ended = found.of_type(IteratorEnd)
-    assert ended == [IteratorEnd(0, 1, "exhausted", 300, 400, 8, 4)]
-    assert isinstance(found.records[-1], End)
-
-
-def test_lines_of_older_sessions_are_read_as_the_same_columns() -> None:
-    """A phase has a number of its own there, below -1."""
-    lines: list[Line] = [
-        Produced(0, 0, "stop", 1, 60, None, 5),
-        BatchRecord(0, 1, 2, 3, 4, 300, 400, True, 8, phase="train"),
-        BatchRecord(0, 1, 2, 2, 4, 100, 200, True, 7, 1, 4711, 90, None, None, "validate"),
-        Round("optimizer", 0, 4, 250, 20, -1),
-        Blocked(4, 210, 220, None, 99, "get"),
+    monkeypatch.setattr(wrapped_source, "_LOOK_EVERY", 3)
+    monkeypatch.setattr(wrapped_source, "_FAST_NS", 10**18)
+    records, rows = taken(tmp_path)
+    assert rows == [*range(6)]
+    assert sum(type(each) is tuple and each[0] == names.BATCH_ROW for each in records) == 3
+    assert [each["doubt"] for each in records if type(each) is dict and each["type"] == "pool_doubt"] == [
+        "fast"
     ]
-    found = process_of(Identity(1, 1, 0, "main", (0, 0, 1)), lines)
-    assert found.records == []
-    assert found.texts == {-2: "train", -3: "validate"}
-    batches = found.rows(names.BATCH_ROW)
-    assert batches["index"].tolist() == [2, 3]
-    assert batches["phase"].tolist() == [-3, -2]
-    assert (batches["worker"].tolist(), batches["sent_ns"].tolist()) == ([1, -1], [90, -1])
-    assert found.rows(names.PRODUCED_ROW).tolist() == [(0, 0, 1, 1, -1, -1, 60, -1, 5)]
-    assert found.rows(names.ROUND_ROW).tolist() == [(1, 0, 4, 250, 20, -1)]
-    assert found.rows(names.BLOCKED_ROW).tolist() == [(4, 210, 220, -1, 99, 1)]
-    assert len(found.rows(names.MARK_ROW)) == 0
 
 
-def test_a_row_of_what_is_no_integer_loses_itself_alone(recorder: Recorder, tmp_path: Path) -> None:
-    for index in ("first", 1, 1 << 64, 3):
-        recorder.records.append((*BATCH[:4], index, *BATCH[5:]))
-    recorder.close()
-    assert read(tmp_path).rows(names.BATCH_ROW)["index"].tolist() == [1, 3]
-    (log,) = tmp_path.glob("processes/*/agent.log")
-    assert log.read_text().count("no row") == 2
+def loader(rows: bool) -> LoaderRun:
+    return cast(
+        LoaderRun, SimpleNamespace(description=SimpleNamespace(rows=rows), passes={(int(rows), 0): None})
+    )
 
 
-def test_many_rows_are_lines_of_bounded_length(recorder: Recorder, tmp_path: Path) -> None:
-    recorder.records.extend([BATCH] * 10_000)
-    recorder.close()
-    (path,) = tmp_path.glob("processes/*/records.jsonl")
-    assert max(map(len, path.read_bytes().splitlines())) < 1 << 20
-    assert len(read(tmp_path).rows(names.BATCH_ROW)) == 10_000
-
-
-@pytest.mark.parametrize(("kind", "data"), [(99, b"12345678"), (-1, b""), (0, b"cut"), (6, b"\xff" * 15)])
-def test_damaged_rows_are_few_or_none(kind: int, data: bytes) -> None:
-    line = msgspec.json.encode({"type": "rows", "kind": kind, "rows": data})
-    _, arrays = divided([msgspec.json.decode(line, type=Rows)], {})
-    assert not any(map(len, arrays.values()))
+@pytest.mark.parametrize(
+    ("kinds", "rounds", "fast", "left"),
+    [
+        ([True], 5, False, [True]),
+        ([True], 0, False, []),  # nothing tells where a step begins
+        ([True], 5, True, []),
+        ([True, False], 5, False, [False]),
+        ([False], 0, False, [False]),
+    ],
+)
+def test_rows_are_input_where_nothing_else_is_and_steps_are_known(
+    kinds: list[bool], rounds: int, fast: bool, left: list[bool]
+) -> None:
+    doubts = [PoolDoubt(1, "fast")] if fast else []
+    main = SimpleNamespace(
+        rows=lambda kind: [None] * (rounds if kind == names.ROUND_ROW else 0), of_type=lambda _: doubts
+    )
+    found = _without_rows(cast(Rank, SimpleNamespace(main=main)), [loader(each) for each in kinds])
+    assert [each.description.rows for each in found] == left

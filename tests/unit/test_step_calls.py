@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from iotrace.agent import patching, step_calls
+from iotrace.agent import patching, step_calls, step_functions
 from iotrace.agent.loop_feeds import Feeds, feeds_of
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.analysis.loop.turns import turns_of
@@ -96,6 +96,91 @@ def test_what_a_thread_calls_is_no_turn(recorder: Any) -> None:
     assert recorder.records == []
 
 
+class PjitFunction:
+    """As JAX's: written in C there."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.__name__ = function, function.__name__
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    def __reduce__(self) -> Any:
+        return len, ("pickled",)
+
+
+class ArrayImpl(float):
+    def item(self) -> float:
+        return float(self)
+
+
+def of_jax(recorder: Any) -> Any:
+    """A library that compiles functions and takes gradients, hooked."""
+    library = ModuleType("jax")
+    vars(library).update(
+        jit=lambda function=None, **_: PjitFunction(function) if function else PjitFunction,
+        vjp=lambda: None,
+        block_until_ready=lambda value: value,
+        apply_updates=lambda value: value,
+    )
+    step_functions.hook_jax(library, recorder)
+    step_functions.hook_optax(library, recorder)
+    return library
+
+
+def kinds_of(recorder: Any) -> list[tuple[str, str]]:
+    return [
+        (each["called"], each["kind"]) for each in recorder.records if type(each) is dict and "kind" in each
+    ]
+
+
+def test_a_compiled_function_trains_if_gradients_are_taken_in_it(recorder: Any) -> None:
+    jax = of_jax(recorder)
+
+    def train(value: int) -> int:
+        jax.vjp()
+        return evaluate(value)  # a part of it
+
+    evaluate, update = jax.jit(lambda value: value), jax.jit(inline=True)(train)
+    for value in range(3):
+        assert jax.block_until_ready(update(value)) == value
+        evaluate(value)
+    assert kinds_of(recorder) == [
+        ("train", "trains"),
+        ("block_until_ready", "awaits"),
+        ("a compiled function", "computes"),
+    ]
+    assert sum(type(each) is tuple and each[0] == TURN_ROW for each in recorder.records) == 9
+
+
+def test_where_gradients_are_taken_elsewhere_a_compiled_function_is_no_turn(
+    recorder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_functions, "elsewhere", False)
+    jax = of_jax(recorder)
+    jax.apply_updates(1)
+    evaluate = jax.jit(float)
+    evaluate(1)
+    assert kinds_of(recorder) == [("float", "awaits")]
+
+
+def test_a_compiled_function_stays_what_it_was(recorder: Any) -> None:
+    import pickle
+
+    jax = of_jax(recorder)
+
+    class Trainer:
+        @jax.jit
+        def step(self, value: int) -> Any:
+            return self, value
+
+    trainer = Trainer()
+    assert trainer.step(3) == (trainer, 3)
+    assert Trainer.step.__name__ == "step"
+    assert Trainer.step.function is not None
+    assert pickle.dumps(Trainer.step) == pickle.dumps(Trainer.step._of)
+
+
 class Turn(msgspec.Struct, tag="turn"):
     site: int
     tid: int
@@ -132,3 +217,30 @@ def test_a_loop_that_does_more_between_calls_has_steps_and_no_wait() -> None:
 
 def test_a_loop_of_which_no_line_is_known_to_make_data_has_no_wait() -> None:
     assert "no line" in turns([], [2])[1]
+
+
+def test_calls_behind_each_other_that_train_nothing_evaluate() -> None:
+    sites = [
+        StepCall(number, called, "train.py", 3, 1, [2], "read()", 0, kind)
+        for number, (called, kind) in enumerate(
+            [("train", "trains"), ("test", "computes"), ("float", "awaits")]
+        )
+    ]
+    # In each of three epochs: eight steps, each awaited and followed by a call that computes; five tests.
+    epoch = [site for _ in range(8) for site in (0, 2, 1)] + [1] * 5
+    calls = [Turn(site, 1, at * MS, at * MS + MS // 2) for at, site in enumerate(epoch * 3)]
+    identity = Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1))
+    found, why = turns_of(Rank(0, None, 0, process_of(identity, [*sites, *calls]), []))
+    assert [(len(each.deliveries), each.kind) for each in found] == [(24, "other"), (18, "evaluation")]
+    assert found[0].deliveries.wait_ns.tolist()[1:] == [MS // 2] * 23
+    assert len(found[1].passes) == 3
+    assert "too short" in why
+
+
+def test_calls_that_come_too_fast_are_no_turns() -> None:
+    about = StepCall(0, "act", "play.py", 3, 1, [2], "play()", 0, "fast")
+    identity = Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1))
+    told: list[Any] = [about, *(Turn(0, 1, at, at) for at in range(5))]
+    found, why = turns_of(Rank(0, None, 0, process_of(identity, told), []))
+    assert not found
+    assert "too fast" in why

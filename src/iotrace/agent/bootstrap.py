@@ -48,6 +48,7 @@ LOADER_MODULES = (
     *("grain._src.python.data_loader", "lightning.fabric.wrappers", "lightning_fabric.wrappers"),
     *("monai.data.thread_buffer", "nvidia.dali.plugin.base_iterator", "ray.data.iterator"),
     *[f"spdl.{name}" for name in ("pipeline._pipeline", "dataloader._dataloader")],
+    "streaming.base.dataset",
     *[f"spdl.dataloader.{name}" for name in ("_cache_dataloader", "_pytorch_dataloader")],
     "tensorflow.python.data.ops.dataset_ops",
     *[f"torch_geometric.loader.{name}" for name in ("link_loader", "node_loader", "prefetch", "zip_loader")],
@@ -77,6 +78,7 @@ STEP_MODULES = (
 LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
 SPAWNING_MODULES = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
 _FOREIGN_PROFILERS = "torch_profiler.foreign_profilers"
+_TENSORFLOW = "tensorflow.python"
 _PROGRAM_DFTRACER = "dftracer_compat.program_dftracer"
 
 # Modules that know threads: a fork has one alone.
@@ -205,7 +207,14 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "dftracer.python.env": _hook(_PROGRAM_DFTRACER, "hook_settings", settings.get("dftracer") == "on"),
         "dftracer.python.common": _hook(_PROGRAM_DFTRACER, "hook_events", recorder, session),
         **_read_path_hooks(recorder, settings),
-        "tensorflow.python.ops.script_ops": _hook("loaders.tensorflow", "hook_functions", recorder),
+        f"{_TENSORFLOW}.ops.script_ops": _hook("loaders.tensorflow", "hook_functions", recorder),
+        "jax": _hook("step_functions", "hook_jax", recorder),
+        "optax": _hook("step_functions", "hook_optax", recorder),
+        f"{_TENSORFLOW}.eager.polymorphic_function.polymorphic_function": _hook(
+            "step_functions", "hook_tf_functions", recorder
+        ),
+        f"{_TENSORFLOW}.eager.backprop": _hook("step_functions", "hook_tf_gradients", recorder),
+        f"{_TENSORFLOW}.framework.ops": _hook("step_functions", "hook_tf_tensors", recorder),
         "grain._src.python.dataset.dataset": _hook("loaders.record", "hook_grain", recorder),
         f"{STATEFUL_LOADER}.worker": _hook("dataloader.worker", "hook_worker_loop", recorder),
         f"{STATEFUL_LOADER}.stateful_dataloader": _hook("loaders.stateful", "hook_stateful", recorder),

@@ -63,8 +63,10 @@ def patch(owner: Any, name: str, make: Callable[[Any], Any], layer: str = "recor
     inherited = isinstance(owner, type) and name not in owner.__dict__
     replacement = make(original)
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
-        if hasattr(original, attribute):
-            setattr(replacement, attribute, getattr(original, attribute))
+        value = getattr(original, attribute, 0)
+        # nanobind's methods have an object of their own, or none, for their name.
+        if isinstance(value, str) or (value is None and attribute in ("__module__", "__doc__")):
+            setattr(replacement, attribute, value)
     replacement.__wrapped__ = original
     if type(original) is type(len) and not isinstance(owner, type):
         replacement = _Builtin(replacement)

@@ -1,4 +1,4 @@
-"""Record the calls that train a model without torch, such as ``partial_fit``: the turns of a loop.
+"""Record the calls that train without torch, such as ``partial_fit``: the turns of a loop.
 
 Such a loop has no loader: its own lines make what the call is given. Which lines these are is found once, in
 the loop's source; where the loop is between two calls is sampled. Only the main thread's calls
@@ -23,46 +23,29 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.names import TURN_ROW
 
-_WHAT = "recording a call that trains"
+WHAT = "recording a call that trains"
 _SHORTEST_S = 0.005  # between two samples
 _OUTWARDS = 8  # frames in which the loop is looked for
 _METHODS = ("partial_fit", "train_on_batch")
+TRAINS, COMPUTES, AWAITS, FAST = "trains", "computes", "awaits", "fast"
+Begun = tuple["Site", int]  # where, and when it began
+
+_calls: Calls | None = None
 
 
 def hook_calls(module: Any, recorder: Recorder, name: str) -> None:
     """Patch the methods that train, of each class that the module `name` defines with one."""
-    sites: dict[tuple[Any, int], int] = {}
-    since: list[tasks.Begun] = []  # the end of the last call
+    calls = calls_of(recorder)
 
     def observed(owner: Any, attribute: str, method: str) -> None:
-        def before(args: list[Any], _: dict[str, Any]) -> tuple[int, int] | None:
-            thread = current.thread
-            if recorder.over or thread.depth or not queues.is_main(thread.tid):
-                return None
-            whose, frame = who_calls(sys._getframe(1))
-            if whose != PROGRAMS or frame is None:
-                return None
-            key = frame.f_code, frame.f_lineno
-            site = sites.get(key)
-            called = f"{type(args[0]).__name__}.{method}"
-            if site is None:
-                site = sites[key] = _site(frame, called, recorder)
-            begun = tasks.begin_task()
-            find_border()[0] = begun[1]
-            if since:
-                recorder.spans.append(
-                    tasks.span_of(recorder, since.pop(), begun, f"between calls of {called}")
-                )
-            return site, begun[1]
+        def before(args: list[Any], _: dict[str, Any]) -> Begun | None:
+            return calls.begin(f"{type(args[0]).__name__}.{method}", sys._getframe(1))
 
-        def ended(begun: tuple[int, int] | None, *_: Any) -> None:
+        def ended(begun: Begun | None, *_: Any) -> None:
             if begun is not None:
-                since[:] = [tasks.begin_task()]
-                thread, end_ns = since[0][:2]
-                find_border()[0] = end_ns
-                recorder.records.append((TURN_ROW, begun[0], thread.tid, begun[1], end_ns))
+                calls.end(begun, TRAINS)
 
-        observe(owner, attribute, recorder, _WHAT, before=before, ended=ended, layer="step")
+        observe(owner, attribute, recorder, WHAT, before=before, ended=ended, layer="step")
 
     for kind in [
         each for each in vars(module).values() if isinstance(each, type) and each.__module__ == name
@@ -75,30 +58,102 @@ def hook_calls(module: Any, recorder: Recorder, name: str) -> None:
                 observed(kind, method, method)
 
 
-def _site(frame: Any, called: str, recorder: Recorder) -> int:
-    """Describe where the program makes such a call, and have its loop sampled; return the site's number."""
+class Site:
+    """Where the program makes such a call: its number, what is called, and its record."""
+
+    def __init__(self, called: str, about: dict[str, Any]) -> None:
+        self.called, self.about = called, about
+        self.number: int = about["site"]
+        self.described = self.is_fast = False
+        self.counted = self.looked_ns = 0
+
+
+class Calls:
+    """The calls that train, in turn: one at a time, as others within it are parts of it.
+
+    `open` says that one is under way, `since` when the last one ended.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.open = False
+        self._sites: dict[tuple[Any, int, str], Site] = {}
+        self._since: list[tasks.Begun] = []
+
+    def begin(self, called: str, frame: Any, awaits: bool = False) -> Begun | None:
+        """Begin with a call of the code in `frame`; None where it is no call of the program's loop.
+
+        One that `awaits` what was computed counts behind another call alone.
+        """
+        recorder, thread = self.recorder, current.thread
+        if recorder.over or self.open or thread.depth or not queues.is_main(thread.tid):
+            return None
+        whose, frame = who_calls(frame)
+        if whose != PROGRAMS or frame is None or (awaits and not self._since):
+            return None
+        key = frame.f_code, frame.f_lineno, called
+        site = self._sites.get(key)
+        if site is None:
+            site = self._sites[key] = _site(frame, called, recorder, awaits)
+        if site.is_fast:
+            return None
+        begun = tasks.begin_task()
+        find_border()[0] = begun[1]
+        if self._since and not awaits:
+            between = f"between calls of {called}"
+            recorder.spans.append(tasks.span_of(recorder, self._since.pop(), begun, between))
+        self.open = True
+        return site, begun[1]
+
+    def end(self, begun: Begun, kind: str) -> None:
+        """End the call; of which `kind` it is shows in the first one of a place."""
+        self.open = False
+        site, start_ns = begun
+        self._since[:] = [tasks.begin_task()]
+        thread, end_ns = self._since[0][:2]
+        find_border()[0] = end_ns
+        if not site.described:
+            site.described = True
+            self.recorder.records.append({**site.about, "kind": kind})
+        self.recorder.records.append((TURN_ROW, site.number, thread.tid, start_ns, end_ns))
+        site.counted += 1
+        if not site.counted % queues.LOOK_EVERY:
+            site.is_fast = end_ns - site.looked_ns < queues.LOOK_EVERY * queues.FAST_NS
+            site.looked_ns = end_ns
+            if site.is_fast:
+                self.recorder.records.append({**site.about, "kind": FAST})
+
+
+def calls_of(recorder: Recorder) -> Calls:
+    """Return the calls that this recorder knows."""
+    global _calls
+    if _calls is None or _calls.recorder is not recorder:
+        _calls = Calls(recorder)
+    return _calls
+
+
+def _site(frame: Any, called: str, recorder: Recorder, awaits: bool) -> Site:
+    """Describe where the program makes such a call, and have its loop sampled."""
     number = training.number_iterator(recorder)
-    loop, feeds = _loop_of(frame, called.rpartition(".")[2])
+    loop, feeds = (frame, Feeds("", [])) if awaits else _loop_of(frame, called.rpartition(".")[2])
     code = loop.f_code
-    recorder.records.append(
-        {
-            "type": "step_call",
-            "site": number,
-            "called": called,
-            "file": code.co_filename,
-            "line": loop.f_lineno,
-            "first_line": code.co_firstlineno,
-            "feeds": feeds.lines,
-            "by": feeds.name,
-            "mono_ns": monotonic_ns(),
-        }
-    )
+    about = {
+        "type": "step_call",
+        "site": number,
+        "called": called,
+        "file": code.co_filename,
+        "line": loop.f_lineno,
+        "first_line": code.co_firstlineno,
+        "feeds": feeds.lines,
+        "by": feeds.name,
+        "mono_ns": monotonic_ns(),
+    }
     locked = getattr(sys, "_is_gil_enabled", None)
     if feeds.lines and recorder.loop_stacks is None and (locked is None or locked()):
         recorder.pause()  # the writer, which samples, may have begun to sleep
         recorder.loop_stacks = LoopStacks(recorder, _SHORTEST_S)
     recorder.start_loop()
-    return number
+    return Site(called, about)
 
 
 def _loop_of(frame: Any, called: str) -> tuple[Any, Feeds]:

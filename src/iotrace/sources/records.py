@@ -146,6 +146,7 @@ class StepCall(Record, tag="step_call"):
     feeds: list[Int]
     by: str
     mono_ns: Int
+    kind: str = "trains"
 
 
 class Pickled(Record, tag="pickled"):
@@ -241,6 +242,7 @@ class IteratorStart(Record, tag="iterator"):
     pin_memory: bool | None = None
     in_order: bool | None = None
     pool: str = ""
+    rows: bool = False
 
 
 class PoolWorker(Record, tag="pool_worker"):

@@ -13,6 +13,7 @@ from typing import Any
 from iotrace.agent import handovers, training
 from iotrace.agent.patching import StandIn, WeakTable, hide_frame
 from iotrace.agent.recording.borders import find_border
+from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
 from iotrace.agent.recording.thread_clocks import current
@@ -21,6 +22,9 @@ from iotrace.session.names import BATCH_ROW, KIND_ITEM
 
 Task = tuple[int, int, int]  # of a pool: its number, the task's, when it was submitted
 Caller = tuple[str, int, str]  # a file, a line of it, the source's name
+
+# Rows that come faster are recorded no longer.
+_FAST_NS, _LOOK_EVERY = 50_000, 8192  # ns, rows
 
 _by_object = WeakTable()
 _by_caller: dict[Caller, training.Loader] = {}
@@ -49,18 +53,20 @@ class Pass:
         library: str | tuple[str, ...] = "",
         workers: int = 0,
         pool: str = "",
+        rows: bool = False,
     ) -> None:
         site = _caller(library)
         self.loader = source = _source_of(iterable, iterator, (*site, name))
         self.generation = 0  # always, as of all iterators without persistent workers
         self.recorder = recorder
-        self.over = False
+        self.over = self.is_fast = False
         self.take: Any = None  # the iterator's timed `next`, where the iterator has no stand-in
         self._name = name
         self._append = recorder.records.append
         self.number = training.number_iterator(recorder)
         self._epoch = source.epochs
         self._delivered = 0
+        self._rows, self._looked_ns = rows, monotonic_ns()
         source.epochs += 1
         self._append(
             {
@@ -72,6 +78,7 @@ class Pass:
                 "workers": workers,
                 "wrapped": True,
                 **({"pool": pool} if pool else {"library": library} if library else {}),
+                **({"rows": True} if rows else {}),
                 "epoch": self._epoch,
                 "generation": 0,
                 "phase": training.current_phase()[0],
@@ -79,6 +86,9 @@ class Pass:
                 "mono_ns": monotonic_ns(),
             }
         )
+        if "torch" not in sys.modules and not pool and recorder.loop_stacks is None:  # else once it trains
+            recorder.pause()  # the writer, which samples, may have begun to sleep
+            recorder.loop_stacks = LoopStacks(recorder)
         recorder.start_loop()
 
     def timed(self, take: Any) -> Any:
@@ -103,6 +113,11 @@ class Pass:
             )
         )
         self._delivered += 1
+        if self._rows and not self._delivered % _LOOK_EVERY:
+            self.is_fast = delivered_ns - self._looked_ns < _LOOK_EVERY * _FAST_NS
+            self._looked_ns = delivered_ns
+            if self.is_fast:  # to record each row would slow the program, and fill its memory
+                self._append({"type": "pool_doubt", "iterator": self.number, "doubt": "fast"})
         if window.current is not None:
             window.current.delivered(self, grad)
 
@@ -156,7 +171,7 @@ class Recorded(StandIn):
 
 def ask(take: Any, recording: Pass, *args: Any) -> Any:
     """Call ``take(*args)``, as an ask of the pass unless it lies within another ask of this thread."""
-    if current.thread.depth or recording.recorder.over:
+    if current.thread.depth or recording.is_fast or recording.recorder.over:
         try:
             return take(*args)
         except BaseException as error:

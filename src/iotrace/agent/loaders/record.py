@@ -35,6 +35,7 @@ class Row(NamedTuple):
     sweep: str = ""
     own: bool = True  # whether an iteration that the library itself begins counts
     name: str = ""  # what its user calls it, where no object says that
+    rows: bool = False  # its items are rows, of which a step takes any number
 
 
 # Of grain's kinds of datasets, which it defines one by one.
@@ -47,8 +48,14 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("accelerate", "DataLoaderDispatcher.__iter__"),
         Row("accelerate", "SkipDataLoader.__iter__"),
     ),
-    "datasets.arrow_dataset": (Row("datasets", "Dataset.iter", (), own=False),),
-    "datasets.iterable_dataset": (Row("datasets", "IterableDataset.iter", (), own=False),),
+    "datasets.arrow_dataset": (
+        Row("datasets", "Dataset.iter", (), own=False),
+        Row("datasets", "Dataset.__iter__", (), own=False, rows=True),
+    ),
+    "datasets.iterable_dataset": (
+        Row("datasets", "IterableDataset.iter", (), own=False),
+        Row("datasets", "IterableDataset.__iter__", (), own=False, rows=True),
+    ),
     "fastai.data.load": (Row("fastai", "DataLoader.__iter__", sweep="fake_l"),),
     "grain._src.python.data_loader": (
         Row("grain", "DataLoader.__iter__", ("_data_source",), "_multiprocessing_options.num_workers"),
@@ -62,6 +69,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "spdl.dataloader._dataloader": (Row("spdl", "DataLoader.__iter__", ("_src",), "_num_threads"),),
     "spdl.dataloader._pytorch_dataloader": (Row("spdl", "PyTorchDataLoader.__iter__"),),
     "spdl.pipeline._pipeline": (Row("spdl", "Pipeline.get_iterator", ()),),
+    "streaming.base.dataset": (Row("streaming", "StreamingDataset.__iter__", (), own=False, rows=True),),
     "tensorflow.python.data.ops.dataset_ops": (
         Row("tensorflow", "DatasetV2.__iter__", ()),
         Row("tensorflow", "DatasetV2.as_numpy_iterator", ()),
@@ -221,7 +229,8 @@ def _pass(loader: Any, iterator: Any, row: Row, recorder: Recorder) -> Pass:
     found = [each for each in (_follow(loader, path) for path in row.dataset) if each is not None]
     workers = _follow(loader, row.workers) if row.workers else 0
     name = row.name or dataset_name(found[0] if found else loader)
-    return Pass(loader, iterator, name, recorder, row.library, workers if isinstance(workers, int) else 0)
+    count = workers if isinstance(workers, int) else 0
+    return Pass(loader, iterator, name, recorder, row.library, count, rows=row.rows)
 
 
 def _follow(start: Any, path: str) -> Any:

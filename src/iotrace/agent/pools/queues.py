@@ -50,7 +50,7 @@ _SHORT_NS = 100_000  # an item that is made as quickly is not timed: that would 
 _AT_ONCE_NS = 20_000  # a `put` that waits for no room returns sooner
 _MOST_MAKERS = 256  # of a thread
 # Items that come faster are followed no longer: to record them would slow the program, and fill its memory.
-_FAST_NS, LOOK_EVERY = 50_000, 8192  # ns, items
+FAST_NS, LOOK_EVERY = 50_000, 8192  # ns, items
 
 _SHORT_LIVED_NS, _LOOK_AT_NEW_EVERY = 2_000_000, 256  # ns, queues: likewise of new ones
 
@@ -96,7 +96,7 @@ class Channel(tasks.Pool):
 
     def look(self, now_ns: int, recorder: Recorder) -> None:
         """Look at the time after some items; of too many in a short time none is followed any more."""
-        if now_ns - self.looked_ns < LOOK_EVERY * _FAST_NS:
+        if now_ns - self.looked_ns < LOOK_EVERY * FAST_NS:
             self.is_fast = True
             self.stamps.clear()
             tasks.note_doubt(self, tasks.FAST, recorder)

@@ -55,7 +55,7 @@ def inputs_of(session: Session, rank: Rank, loaders: list[LoaderRun]) -> Inputs:
     Otherwise a thread has to take one result a turn, of tasks that it neither hands data nor awaits at once.
     """
     pools = [loader for loader in loaders if loader.description.pool]
-    others = [loader for loader in loaders if not loader.description.pool]
+    others = _without_rows(rank, [loader for loader in loaders if not loader.description.pool])
     unseen = [pool for pool in pools if "unseen" in _doubts(rank, [pool])]
     pools = [pool for pool in pools if pool not in unseen]
     handed = any(len(process.rows(names.HANDED_ROW)) for process in rank.processes)
@@ -77,6 +77,16 @@ def inputs_of(session: Session, rank: Rank, loaders: list[LoaderRun]) -> Inputs:
         return Inputs(pools, "", hops, all_pools)
     chosen, why = _chosen(session, rank, pools, rounds, made, hops)
     return Inputs(chosen, why, hops, all_pools)
+
+
+def _without_rows(rank: Rank, loaders: list[LoaderRun]) -> list[LoaderRun]:
+    """Leave out iterations over rows, unless nothing else feeds a loop whose steps are known otherwise."""
+    others = [loader for loader in loaders if not loader.description.rows]
+    told = len(rank.main.rows(names.MARK_ROW)) or len(rank.main.rows(names.ROUND_ROW))
+    fast = {each.iterator for each in rank.main.of_type(PoolDoubt) if each.doubt == "fast"}
+    if others or not told or any(iterator in fast for loader in loaders for iterator, _ in loader.passes):
+        return others
+    return loaders
 
 
 def _of_loop(

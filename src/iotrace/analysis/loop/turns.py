@@ -18,42 +18,70 @@ from iotrace.sources.session import Rank
 
 _FEWEST = 3  # turns
 _FEWEST_SAMPLES = 50
+_MOST = 0.5  # of the turns: what follows more of them is a part of a turn
 _ELSE = 0.01  # of the loop's samples: so much beside its input
 
 
 def turns_of(rank: Rank) -> tuple[list[LoaderRun], str]:
     """Make a source of what the loop does between its calls; say why that is no wait, unless it is.
 
-    A loop may make several such calls in a turn: the first of those that it makes most often begins it.
+    A loop may make several such calls in a turn: the first of those that it makes most often begins it. Where
+    none trains, those that compute do; else they evaluate, several of them behind each other.
     """
     rows, main = rank.main.rows(names.TURN_ROW), rank.main
     sites = {each.site: each for each in main.of_type(StepCall)}
     rows = rows[np.isin(rows["site"], np.array([*sites], np.int64))]
-    numbers, counts = np.unique(rows["site"], return_counts=True)
-    if not len(numbers) or counts.max() < _FEWEST:
-        return [], ""
-    site = sites[int(numbers[counts.argmax()])]
+    site, why = _site(rows, sites)
+    if site is None:
+        return [], why
     starts, ends = (main.clock.times_to_session_ns(rows[field]) for field in ("start_ns", "end_ns"))
+    since = np.append(starts[:1], ends[:-1])
     own = np.flatnonzero(rows["site"] == site.site)
-    since_ns = np.append(starts[own[:1]], ends[own[1:] - 1])
-    source = _source(rank, site, since_ns, starts[own])
+    source = _source(rank, 0, site, since[own], starts[own], np.zeros(len(own), np.int64))
+    found = [source]
+    for number in np.unique(rows["site"]).tolist() if site.kind == "trains" else ():
+        calls = np.flatnonzero(rows["site"] == number)
+        passes = np.searchsorted(own, calls)
+        several = passes[1:][passes[1:] == passes[:-1]]
+        if sites[number].kind == "computes" and len(several) and len(np.unique(several)) <= _MOST * len(own):
+            calls, passes = calls[np.isin(passes, several)], passes[np.isin(passes, several)]
+            at = len(found)
+            found.append(_source(rank, at, sites[number], since[calls], starts[calls], passes, 0))
     last = ends[-1:] if own[-1] == len(rows) - 1 else starts[own[-1] + 1 :][:1]
-    return [source], _why_no_wait(
-        rank, site, since_ns[1:], starts[own][1:], (int(starts[own[0]]), int(last[0]))
-    )
+    loop = int(starts[own[0]]), int(last[0])
+    return found, _why_no_wait(rank, site, since[own][1:], starts[own][1:], loop)
 
 
-def _source(rank: Rank, site: StepCall, asked_ns: Times, begun_ns: Times) -> LoaderRun:
+def _site(rows: Columns, sites: dict[int, StepCall]) -> tuple[StepCall | None, str]:
+    """Choose the calls that begin the turns; say why, where there are calls and none of them does."""
+    for kind in ("trains", "computes"):
+        of_kind = [number for number, each in sites.items() if each.kind in (kind, "fast")]
+        numbers, counts = np.unique(rows["site"][np.isin(rows["site"], of_kind)], return_counts=True)
+        if len(numbers) and counts.max() >= _FEWEST:
+            site = sites[int(numbers[counts.argmax()])]
+            if site.kind != "fast":
+                return site, ""
+            return (
+                None,
+                f"to record each call of {site.called} would slow the program down: they come too fast",
+            )
+    return None, ""
+
+
+def _source(
+    rank: Rank, number: int, site: StepCall, asked_ns: Times, begun_ns: Times, epochs: Times, grad: int = 1
+) -> LoaderRun:
     main, turns = rank.main, len(begun_ns)
     columns: dict[str, npt.ArrayLike] = dict.fromkeys(FIELDS, NONE)
-    columns |= dict.fromkeys(("loader", "epoch", "handed_over", "followed_by_backward"), 0)
-    columns |= {"number": np.arange(turns), "index": np.arange(turns), "iterator": site.site, "grad": 1}
+    columns |= dict.fromkeys(("handed_over", "followed_by_backward"), 0)
+    columns |= {"number": np.arange(turns), "index": np.arange(turns), "iterator": site.site, "grad": grad}
+    columns |= {"loader": number, "epoch": epochs}
     columns |= dict.fromkeys(("wait_start_ns", "taken_ns"), asked_ns)
     columns |= dict.fromkeys(("delivered_ns", "prepared_ns"), begun_ns)
     columns |= dict.fromkeys(("tid", "inline_tid"), main.pid)
     about = IteratorStart(
         iterator=site.site,
-        loader=0,
+        loader=number,
         dataset=site.by or site.called,
         workers=0,
         epoch=0,
@@ -63,9 +91,12 @@ def _source(rank: Rank, site: StepCall, asked_ns: Times, begun_ns: Times) -> Loa
         site=f"{site.file}:{site.feeds[0] if site.feeds else site.line}",
         tid=main.pid,
     )
-    first, last = int(asked_ns[0]), int(begun_ns[-1])
-    passes = {(site.site, 0): Pass(first, first, last, turns, None, None, main.pid)}
-    return LoaderRun(0, about, Deliveries(Columns(turns, columns), main.texts), passes)
+    passes = {}
+    for epoch in np.unique(epochs).tolist():
+        own = np.flatnonzero(epochs == epoch)
+        first, last = int(asked_ns[own[0]]), int(begun_ns[own[-1]])
+        passes[site.site, epoch] = Pass(first, first, last, len(own), None, None, main.pid)
+    return LoaderRun(number, about, Deliveries(Columns(turns, columns), main.texts), passes)
 
 
 def _why_no_wait(rank: Rank, site: StepCall, starts: Times, ends: Times, loop: tuple[int, int]) -> str:

@@ -90,10 +90,13 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
                 f"it sleeps in {percent(min(1.0, asleep / share))} of that, as for storage or a server: more "
                 "workers of the pool wait at the same time, where what they wait for serves several",
             )
+        at, where = facts.waits_at, ""
+        if asleep / share + at.share >= 1 + MOSTLY:  # so much of its sleep is there at the least
+            where = f" in {at.line}"
         return Remedy(
-            f"find out why {item or 'the dataset'} sleeps",
-            f"its thread sleeps in {percent(min(1.0, asleep / share))} of that: find what it waits for (a "
-            "network, a lock, another process, a reader that iotrace does not know)",
+            f"find out why {item or 'the dataset'} sleeps{where}",
+            f"its thread sleeps in {percent(min(1.0, asleep / share))} of that{where}: find what it waits "
+            "for (a network, a lock, another process, a reader that iotrace does not know)",
         )
     if on_cpu < max(asleep, _TELLING * share):
         if delayed < MOSTLY:

@@ -23,6 +23,7 @@ from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, rule
 from iotrace.analysis.wait.data_wait import UNMADE
+from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.units import percent
 
 _CHEAP_US = 30.0  # a sample: to ask for it takes as long as to make it
@@ -81,6 +82,49 @@ def fed_by_the_program(facts: LoaderFacts) -> Iterator[Finding]:
         evidence={"transform_ms": cost_ms, **which(facts)},
         cost_ms=cost_ms,
         is_main_cause=cost_ms >= MOSTLY * facts.wait_ms,
+    )
+
+
+_ASLEEP = {"cause": "unknown", "wrapped": True, "workers": 0, "dataset": "batches"}
+
+
+@rule(
+    "IO218",
+    "source-sleeps",
+    "loader",
+    turn=THE_CAUSE,
+    fires=[{**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.9)}],
+    silent=[
+        _ASLEEP,
+        {**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.3)},
+        {**_ASLEEP, "cause": "transform", "waits_at": WaitCode("batches (train.py:12)", 0.9)},
+        {**_ASLEEP, "wait_ms": 9.0, "causes_ms": {"unknown": 4.0, "transform": 5.0}},
+    ],
+)
+def source_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
+    """What the loop iterates sleeps at a line of the program, as for a server, a rate limit or a lock.
+
+    The kernel's account says how long the thread slept, samples of its stack say where. Neither says what it
+    waited for.
+
+    Remedy: ask ahead in a thread, several at once where what it waits for serves several; or sleep less.
+    """
+    at, unknown_ms = facts.waits_at, facts.causes_ms.get("unknown", 0.0)
+    cost_ms = facts.wait_ms * (unknown_ms / facts.wait_ms + at.share - 1) if facts.wait_ms else 0.0
+    if not at.line or cost_ms < MOSTLY * facts.wait_ms or not is_worth(cost_ms, facts):
+        return
+    yield finding(
+        facts,
+        text=f"{facts.about.dataset}{of_loader(facts)} sleeps in {at.line}: at least {cost_ms:.1f} ms a step",
+        how=(
+            f"find what {at.line} waits for: a server, a rate limit, a lock, a sleep; ask for it ahead in a "
+            "thread, for several at once where it serves several"
+        ),
+        remedy=f"fetch ahead in a thread: {at.line} sleeps",
+        level=level(cost_ms, facts),
+        evidence={"unknown_ms": unknown_ms, "at": at.share, **which(facts)},
+        cost_ms=cost_ms,
+        is_main_cause=True,
     )
 
 

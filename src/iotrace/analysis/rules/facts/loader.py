@@ -40,6 +40,7 @@ from iotrace.analysis.wait.data_wait import (
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
 from iotrace.analysis.wait.production import PARTS, outermost
 from iotrace.analysis.wait.sending import sends_behind_next
+from iotrace.analysis.wait.wait_code import WaitCode, code_of_waits
 from iotrace.analysis.wait.waits import CAUSES, Waits, split_waits
 from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH
 from iotrace.sources.records import IteratorStart
@@ -77,8 +78,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     what ending and starting workers takes in later epochs; `single` iterators were left after one batch;
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
     pickled through a pipe: what the process that trains read beyond calls on files. `ready`: so many
-    batches lay ready when the loop came for one. `making`: how they are made. `pipeline`: the stages that
-    make them, of a loop that takes them from queues and pools.
+    batches lay ready when the loop came for one. `making`: how they are made. `waits_at`: where the
+    loop's own thread is that makes them. `pipeline`: the stages that make them, of a loop that takes them
+    from queues and pools.
     """
 
     number: int = 0
@@ -124,6 +126,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     all_bound_ms: float | None = None
     ready: float | None = None
     making: Making = Making()
+    waits_at: WaitCode = WaitCode()
     pipeline: list[PipelineStage] = []
 
     @property
@@ -286,6 +289,7 @@ def _facts(
         item=item_of(about, analysis.session.paths) or (slowest if primary else ""),
         ready=ready_batches(source),
         pipeline=report.pipeline if primary else [],
+        waits_at=code_of_waits(analysis, source),
         making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
     )
 
