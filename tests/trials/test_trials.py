@@ -45,8 +45,8 @@ def try_row(row: Row, folder: Path) -> tuple[subprocess.CompletedProcess[str], T
     for session in ("first", "session"):
         done = _iotrace("run", "-q", "-o", session, *command, folder=folder)
         assert done.returncode == 0, done.stderr
-    fix = ["--fix", row.fix] if row.fix else []
-    done = _iotrace("try", "session", "--yes", "--apply", "-o", "trial", *fix, folder=folder)
+    asked = [*(["--fix", row.fix] if row.fix else []), *(["--patch", "fix.diff"] if row.applied else [])]
+    done = _iotrace("try", "session", "--yes", "--apply", "-o", "trial", *asked, folder=folder)
     kept = folder / "trial" / RESULT
     return done, msgspec.json.decode(kept.read_bytes(), type=Trial) if kept.exists() else None
 
