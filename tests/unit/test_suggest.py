@@ -269,3 +269,5 @@ def test_a_proven_patch_is_written_or_it_is_said_why_not(
     assert "reads the copy in trial: keep that directory" in said
     with pytest.raises(IotraceError, match="not in a git tree"):
         trial._carry_out(made, found, None, True)
+    trial._carry_out(Patch(why_not="the command sets it", command="--data=x"), found, target, False)
+    assert "no file has to change: give the command --data=x" in capsys.readouterr().err

@@ -114,6 +114,7 @@ def try_(
     from iotrace.report.console import make_console
     from iotrace.report.trial import print_trial
     from iotrace.trying.options import Options
+    from iotrace.trying.patched import is_made
     from iotrace.trying.results import FAILED
     from iotrace.trying.trial import in_place, is_replaceable, open_trial
 
@@ -145,7 +146,7 @@ def try_(
     if as_json:
         print_json(found)
     else:
-        print_trial(found, make_console(stderr=False), made is not None and made.why_not is None)
+        print_trial(found, make_console(stderr=False), made is not None and is_made(made))
     if refused is not None:
         raise refused
     if made is not None:
@@ -154,20 +155,27 @@ def try_(
 
 
 def _carry_out(made: Patch, found: Trial, target: Path | None, applies: bool) -> None:
-    """Write what was proven as a diff of the user's own source, and apply it."""
-    from iotrace.patching.git import apply
-
-    if made.diff is None:
+    """Write what was proven as a diff of your own source, and apply it, or print the command's words."""
+    if made.diff is None and made.command is not None:
+        echo(f"iotrace: no file has to change: give the command {made.command}", err=True)
+    elif made.diff is None:
         remedy = "--apply without --patch puts the copy in its place" if found.data else ""
         raise IotraceError(f"it is proven, but there is no patch: {made.why_not}", remedy)
+    else:
+        _write(made, made.diff, target, applies)
+    if found.data:
+        echo(f"iotrace: it reads the copy in {found.path}: keep that directory", err=True)
+
+
+def _write(made: Patch, diff: str, target: Path | None, applies: bool) -> None:
+    from iotrace.patching.git import apply
+
     if target is not None:
         with writing(target, "choose another --patch FILE"):
-            target.write_bytes(made.diff.encode())
+            target.write_bytes(diff.encode())
         echo(f"iotrace: wrote {target}; in {made.root}: git apply {target}", err=True)
     if applies:
         apply(made)
         echo(f"iotrace: changed {', '.join(dict.fromkeys(file for file, _ in made.lines))}", err=True)
     if made.command is not None:
         echo(f"iotrace: the rest is in the command: {made.command}", err=True)
-    if found.data:
-        echo(f"iotrace: it reads the copy in {found.path}: keep that directory", err=True)

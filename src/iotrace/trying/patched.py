@@ -36,7 +36,7 @@ def patch_of_trial(session: Path, trial: Trial, kept_open: Sequence[str], writte
     found = Patch()
     if len(trial.data) == 1:
         found = made((trial.data[0].path, trial.data[0].new_path))
-        if _is_made(found):
+        if is_made(found):
             return found
     folder, place = _folders(trial.data)
     if why_not := _no_stand_in(folder, place, trial.data, written):
@@ -52,10 +52,11 @@ def patch_of_trial(session: Path, trial: Trial, kept_open: Sequence[str], writte
     except OSError as error:
         return _without(links, Patch(why_not=f"the copies cannot be completed by links: {error}"))
     found = made((folder, place))
-    return found if _is_made(found) else _without(links, found)
+    return found if is_made(found) else _without(links, found)
 
 
-def _is_made(patch: Patch) -> bool:
+def is_made(patch: Patch) -> bool:
+    """Whether a diff, or words of the command, carry it out."""
     return patch.diff is not None or patch.command is not None
 
 
