@@ -190,5 +190,6 @@ def _shown(place: Place) -> str:
     if isinstance(place, Part):
         return at_line(place.source, place.node)
     if isinstance(place, InFile):
-        return f"{place.file.path.name}:{place.file.text.count(chr(10), 0, place.scalar.start) + 1}"
+        content = place.file.text
+        return f"{place.file.path.name}:{content.count(chr(10), 0, place.scalar.start) + 1}"
     return "the command"
