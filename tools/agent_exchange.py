@@ -40,7 +40,7 @@ async def _talk(root: Path, session: str) -> None:
         await ask("explain", rule=verdict["fixes"][0]["rule"])
         await ask("loader_source", session=session, around=2)
         await ask("try_fix", session=session, fix=1, minutes=5)
-        number = next(fix["number"] for fix in verdict["fixes"] if fix["settings"])
+        number = next((fix["number"] for fix in verdict["fixes"] if fix["settings"]), 1)
         await ask("patch", session=session, fix=number)
 
 

@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 import subprocess
+import tarfile
 import time
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
 from iotrace.errors import IotraceError
+from iotrace.patching.data import DataChange
 from iotrace.patching.git import apply
 from iotrace.patching.loader import MadeLoader
 from iotrace.patching.patch import Patch, Setting, patch_of
@@ -31,20 +35,24 @@ def patched(
     had: dict[str, str] | None = None,
     builder: str | None = None,
     others: tuple[int, ...] = (),
+    data: DataChange | None = None,
     **files: str,
 ) -> Patch:
     """The patch of train.py, whose loader is made in the line of ``# here``, or else the one of DataLoader."""
     folder.mkdir(exist_ok=True)
-    data = program if isinstance(program, bytes) else dedent(program).encode()
+    content = program if isinstance(program, bytes) else dedent(program).encode()
     path = folder / "train.py"
-    path.write_bytes(data)
+    path.write_bytes(content)
     for name, text in files.items():
         file = folder / name.replace("__", "/").replace("_yaml", ".yaml").replace("_py", ".py")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(dedent(text))
-    lines = data.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
+    lines = content.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
     marked = [at for at, line in enumerate(lines, 1) if "# here" in line]
     called = [at for at, line in enumerate(lines, 1) if "DataLoader(" in line and "class" not in line]
+    command = ["python", "train.py", *argv.split()]
+    if data is not None:
+        return patch_of(None, Program(command, str(folder)), changes, time.time_ns() + 10**9, data)
     at = site if site is not None else (marked or called)[0]
     made = MadeLoader(
         site=f"{path}:{at}" if isinstance(at, int) else str(folder / at),
@@ -52,7 +60,6 @@ def patched(
         settings={**HAD, **(had or {})},
         others=[f"{path}:{line}" for line in others],
     )
-    command = ["python", "train.py", *argv.split()]
     return patch_of(made, Program(command, str(folder)), changes or [WORKERS], time.time_ns() + 10**9)
 
 
@@ -609,3 +616,130 @@ def test_a_start_of_workers_that_the_program_has_is_its_own(tmp_path: Path) -> N
     assert "has a worker_init_fn: torch.set_num_threads(1) belongs into it" in (patch.why_not or "")
     patch = patched(tmp_path / "b", program.replace("seed", "None"), Setting("threads of openblas", "1"))
     assert "threadpoolctl" in (patch.why_not or patch.diff or "")
+
+
+MOVED = [
+    ('DATA = "data"\n', 'DATA = "trial/data"\n'),
+    ("DATA = 'data/'\nload(DATA)\n", "DATA = 'trial/data'\nload(DATA)\n"),
+    ('train(Path("data"), "out")\n', 'train(Path("trial/data"), "out")\n'),
+    ('paths = (Path("data") / "a.h5", 1)\n', 'paths = (Path("trial/data") / "a.h5", 1)\n'),
+    ('ROOT = Path(__file__).parent\nDATA = ROOT / "data"\n', 'DATA = ROOT / "trial/data"\n'),
+    ('files = Path("./data").resolve().glob("*")\n', 'Path("trial/data").resolve()'),
+    ('p.add_argument("--data", type=Path, default=Path("data"))\n', 'default=Path("trial/data"))'),
+    ('def load(folder="data"):\n    pass\n', 'folder="trial/data"'),
+    (
+        'ROOT = os.path.join("..", "run", "data")\nload(f"{ROOT}/a.h5")\n',
+        '("..", "run", "trial/data")',
+    ),
+    ('conf = {"path": "data", "n": 1}\n', '{"path": "trial/data", "n": 1}'),
+    ('DATA = "{here}/data"\n', 'DATA = "{here}/trial/data"\n'),
+]
+KEPT = [
+    ("DATA = os.environ['DATA']\n", "neither the program's source nor its command says data as it is"),
+    ('DATA = Path(root, "data")\n', "neither"),
+    ('A = "data"\nB = "data"\n', "data is named in 2 places: train.py:1, train.py:2"),
+    ('DATA = os.environ.get("DATA", "data")\n', "what the program does with its path at train.py:1"),
+    ('print("data")\n', "what the program does with"),
+    ('if name == "data":\n    pass\n', "what the program does with"),
+    ('"data"\n', "what the program does with"),
+    ('files = [f"data/{n}.h5" for n in range(4)]\n', "its path is computed at train.py:1"),
+    ('p.add_argument("--data", help="data")\n', "what the program does with"),
+    ('DATA = Path("data/x").parent\n', "neither"),
+    ('NAME = "data"\nload(Path(root) / NAME)\n', "a part of another one at train.py:2"),
+    ('NAME, n = "data", 1\nload(f"{root}/{NAME}")\n', "a part of another one at train.py:2"),
+    ('p.add_argument("--my-in", default="data")\nload(os.path.join(r, o.my_in))\n', "a part of another"),
+    ('def f(where="data"):\n    load(where + ".h5")\n', "a part of another one"),
+]
+
+
+def _moved(folder: Path, program: str, argv: str = "", **files: str) -> Patch:
+    run = folder / "run"
+    for name in ("data", "trial/data"):
+        (run / name).mkdir(parents=True)
+    change = DataChange(moved=(str(run / "data"), str(run / "trial/data")))
+    return patched(run, program.replace("{here}", str(run)), argv=argv, data=change, **files)
+
+
+@pytest.mark.parametrize(("before", "wanted"), MOVED)
+def test_the_path_of_a_copy_takes_the_place_of_the_datas(tmp_path: Path, before: str, wanted: str) -> None:
+    patch = _moved(tmp_path, before)
+    assert wanted.replace("{here}", str(tmp_path / "run")) in after(tmp_path / "run", patch)
+
+
+@pytest.mark.parametrize(("before", "why"), KEPT)
+def test_a_path_that_is_not_known_for_certain_stays(tmp_path: Path, before: str, why: str) -> None:
+    patch = _moved(tmp_path, before)
+    assert (patch.diff, patch.command) == (None, None)
+    assert why in (patch.why_not or "")
+
+
+def test_the_command_or_its_configuration_names_the_data(tmp_path: Path) -> None:
+    option = 'p.add_argument("--data", default="data")\n'
+    patch = _moved(tmp_path / "a", option, "--data ./data")
+    assert (patch.diff, patch.command) == (None, "--data trial/data")
+    patch = _moved(tmp_path / "b", option, "--data=data")
+    assert patch.command == "--data=trial/data"
+    patch = _moved(tmp_path / "c", 'c = load("conf.yaml")\n', conf_yaml="a:\n  path: data  # all\n  n: 2\n")
+    assert "-  path: data  # all\n+  path: trial/data  # all\n" in (patch.diff or "")
+
+
+def test_a_constant_of_another_module_names_the_data(tmp_path: Path) -> None:
+    program = 'from where import ROOT\nDATA = ROOT / "data"\n'
+    patch = _moved(tmp_path, program, where_py='from pathlib import Path\nROOT = Path(".")\n')
+    assert 'DATA = ROOT / "trial/data"' in after(tmp_path / "run", patch)
+
+
+def test_tables_are_read_by_another_call(tmp_path: Path) -> None:
+    tables = DataChange(tables=True)
+    program = "import pandas as pd\nt = pd.read_csv(path)\n"
+    assert "t = pd.read_parquet(path)\n" in after(tmp_path, patched(tmp_path, program, data=tables))
+    for number, (other, why) in enumerate(
+        [
+            (program.replace("path)", "path, sep=';')"), "more than a path"),
+            (program + "u = pd.read_csv(path)\n", "called in 2 places"),
+            ("from pandas import read_csv\nt = read_csv(path)\n", "not called as pandas.read_csv"),
+            ("x = 1\n", "called in no places"),
+        ]
+    ):
+        assert why in (patched(tmp_path / str(number), other, data=tables).why_not or "")
+
+
+def test_an_archive_stays_open(tmp_path: Path) -> None:
+    content = io.BytesIO(b"abc")
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        about = tarfile.TarInfo("a")
+        about.size = 3
+        archive.addfile(about, content)
+    kept = DataChange(kept_open=[str(tmp_path / "a.tar")])
+    program = """\
+        import tarfile
+
+        PATH = "a.tar"
+        if not PATH:
+            tarfile.open(PATH, "w").close()
+
+
+        def read(name):
+            with tarfile.open(PATH) as archive:
+                return archive, archive.extractfile(name).read()
+    """
+    new = after(tmp_path, patched(tmp_path, program, data=kept))
+    done: dict[str, Any] = {}
+    exec(new.replace('"a.tar"', repr(str(tmp_path / "a.tar"))), done)
+    (first, content_read), (second, _) = done["read"]("a"), done["read"]("a")
+    assert first is second
+    assert content_read == b"abc"
+    for number, (old, other, why) in enumerate(
+        [
+            (
+                "with tarfile.open(PATH) as archive:",
+                "archive = tarfile.open(PATH)\n            if 1:",
+                "without with",
+            ),
+            ("(PATH)", "(name)", "which archive train.py:9 opens"),
+            ("(PATH)", "(PATH, 'r:gz')", "more than a path"),
+            ("import tarfile", "import another as tarfile", "not that of the library"),
+        ]
+    ):
+        patch = patched(tmp_path / str(number), program.replace(old, other), data=kept)
+        assert why in (patch.why_not or ""), patch

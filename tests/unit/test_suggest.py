@@ -15,11 +15,13 @@ from iotrace.analysis.results import Change, Fix, Report, SessionInfo, Verdict
 from iotrace.cli import check, trial
 from iotrace.errors import IotraceError
 from iotrace.patching import patch as patching, suggest
+from iotrace.patching.data import DataChange
 from iotrace.patching.loader import MadeLoader
 from iotrace.patching.patch import Patch, patch_of_fix
 from iotrace.patching.suggest import Suggestion, Suggestions
 from iotrace.report.suggestion import lines_of_suggestion, markdown_of_suggestion, sarif
 from iotrace.session.manifest import Manifest, PosixState
+from iotrace.trying import patched
 from iotrace.trying.results import Data, Setting, Trial
 from tests.support.results import unknown
 from tests.support.runs import in_process
@@ -129,7 +131,7 @@ def test_a_fix_becomes_a_patch_by_its_change(tmp_path: Path, monkeypatch: pytest
     made = MadeLoader(site=f"{program}:1")
     found = patch_of_fix(tmp_path, _fix("IO206", "a", Change(settings={"in_order": "False"})), made)
     assert "+x = DataLoader(d, in_order=False)" in (found.diff or "")
-    assert "stores data otherwise" in (
+    assert "iotrace try makes a copy" in (
         patch_of_fix(tmp_path, _fix("IO1", "a", Change(stored="chunks")), made).why_not or ""
     )
     assert "set for the command" in (
@@ -187,17 +189,85 @@ def test_the_command_prints_and_writes_the_patch(
     assert (refused.returncode, refused.stdout) == (1, "")
 
 
-def test_a_trial_that_proves_a_change_of_data_has_no_patch(
+def _files(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def _trial(folder: Path, *names: str) -> Trial:
+    """A trial that copied these files of ``data``; the program names that directory alone."""
+    _files(
+        folder, "data/a.h5", "data/sub/b.h5", "data/s.zarr/.zgroup", *(f"trial/data/{name}" for name in names)
+    )
+    data = [
+        Data(
+            path=str(folder / "data" / name),
+            new_path=str(folder / "trial/data" / name),
+            how="chunks",
+            bytes=1,
+            new_bytes=1,
+        )
+        for name in names
+    ]
+    none: dict[str, list[Setting]] = {"settings": [], "variables": [], "in_workers": []}
+    return unknown(Trial, data=data, path="trial", **none)
+
+
+def test_the_copies_and_links_to_the_rest_stand_for_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patching, "patch_for", lambda *_: Patch(why_not="none"))
-    copy = Data(path="a.h5", new_path="t/a.h5", how="chunks", bytes=1, new_bytes=1)
-    none: dict[str, list[Setting]] = {"settings": [], "variables": [], "in_workers": []}
-    with pytest.raises(IotraceError, match="the fix is in the data") as error:
-        trial._write_patch(tmp_path, unknown(Trial, data=[copy], **none), tmp_path / "a.diff", False)
-    assert error.value.remedy == "--apply puts the copy in its place"
-    trial._write_patch(tmp_path, unknown(Trial, data=[copy], **none), None, True)  # it is there already
-    lines = [(str(tmp_path / "train.py"), 1)]
-    monkeypatch.setattr(patching, "patch_for", lambda *_: Patch(diff=DIFF, lines=lines, root=str(tmp_path)))
-    trial._write_patch(tmp_path, unknown(Trial, data=[], **none), tmp_path / "fix.diff", False)
-    assert (tmp_path / "fix.diff").read_bytes() == DIFF.encode()
+    asked: list[DataChange] = []
+    answers = [Patch(why_not="named nowhere"), Patch(diff=DIFF)]
+    monkeypatch.setattr(
+        patched, "patch_for", lambda *given: (asked.append(given[2]), answers[len(asked) - 1])[1]
+    )
+    made = patched.patch_of_trial(tmp_path, _trial(tmp_path, "a.h5"), [], [])
+    assert made.diff == DIFF
+    folder, place = tmp_path / "data", tmp_path / "trial/data"
+    assert asked[1].moved == (str(folder), str(place))
+    assert (place / "sub/b.h5").read_text() == "data/sub/b.h5"
+    assert (place / "a.h5").read_text() == "trial/data/a.h5"
+    assert (place / "s.zarr").is_symlink()
+    assert not (place / "sub").is_symlink()  # a program that walks follows no links to directories
+
+
+@pytest.mark.parametrize("why", ["no literal", "the program writes", "lie below"])
+def test_without_a_patch_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr(patched, "patch_for", lambda *_: Patch(why_not="no literal says it"))
+    found, written = _trial(tmp_path, "a.h5", "sub/b.h5"), []
+    if why == "the program writes":
+        written = [str(tmp_path / "data/log")]
+    elif why == "lie below":
+        found = _trial(tmp_path / "data", "a.h5", "sub/b.h5")
+        found = msgspec.structs.replace(
+            found,
+            data=[
+                msgspec.structs.replace(each, path=each.path.replace("data/data", "data"))
+                for each in found.data
+            ],
+        )
+        _files(tmp_path, "data/a.h5", "data/sub/b.h5")
+    assert why in (patched.patch_of_trial(tmp_path, found, [], written).why_not or "")
+    assert not [path for path in tmp_path.rglob("*") if path.is_symlink()]
+
+
+def test_a_proven_patch_is_written_or_it_is_said_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, found = tmp_path / "fix.diff", _trial(tmp_path, "a.h5")
+    with pytest.raises(IotraceError, match="there is no patch: so") as error:
+        trial._carry_out(Patch(why_not="so"), found, target, False)
+    assert "puts the copy in its place" in (error.value.remedy or "")
+    made = Patch(diff=DIFF, lines=[(str(tmp_path / "train.py"), 1)], root=str(tmp_path), command="--data=x")
+    trial._carry_out(made, found, target, False)
+    assert target.read_bytes() == DIFF.encode()
+    said = capsys.readouterr().err
+    assert "the rest is in the command: --data=x" in said
+    assert "reads the copy in trial: keep that directory" in said
+    with pytest.raises(IotraceError, match="not in a git tree"):
+        trial._carry_out(made, found, None, True)
+    trial._carry_out(Patch(why_not="the command sets it", command="--data=x"), found, target, False)
+    assert "no file has to change: give the command --data=x" in capsys.readouterr().err

@@ -22,11 +22,12 @@ from msgspec.structs import replace
 from iotrace.analysis.results import Change, Fix, Report, SessionInfo, Trust, Verdict
 from iotrace.cli import app
 from iotrace.errors import IotraceError, UsageError
+from iotrace.patching.patch import Patch
 from iotrace.sweeps.ending import end
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.results import SweepRun
 from iotrace.trying.copies import Job, place_for, with_targets, write_copies
-from iotrace.trying.fixes import Choice, choose, told_of
+from iotrace.trying.fixes import Choice, choose, find_fix, told_of
 from iotrace.trying.in_place import put_in_place
 from iotrace.trying.options import Options
 from iotrace.trying.program import Program, offline
@@ -99,6 +100,10 @@ def test_what_needs_an_edit_is_said_with_its_lines() -> None:
         choose(_report(_CODE, _WORKERS), ["1"])
     with pytest.raises(IotraceError, match="names no fix"):
         choose(_report(), [])
+    with pytest.raises(UsageError, match="--fix IO204: the report names no fix"):
+        find_fix([], "IO204")
+    with pytest.raises(UsageError, match="--fix 2: the report names no fix"):
+        find_fix([], "2")
 
 
 def test_fixes_that_exclude_each_other_are_refused() -> None:
@@ -250,6 +255,24 @@ def _trying(
 
 def _faster(request: Request) -> dict[str, Any]:
     return {"step_ms": (50.0 if request.params else 100.0) + request.repeat}
+
+
+def test_what_git_would_refuse_at_the_end_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Patch(diff="a", lines=[(str(tmp_path / "train.py"), 1)], root=str(tmp_path))
+    monkeypatch.setattr("iotrace.trying.trial.patch_of_fix", lambda *_: made)
+    runner = _Runner(_faster)
+    with pytest.raises(IotraceError, match="is not in a git tree"):
+        _trying(tmp_path, runner).check_apply()
+    made = Patch(why_not="so")  # which is said behind the proof
+    _trying(tmp_path, runner).check_apply()
+    assert not runner.requests
+    fix, jobs = _of_data(tmp_path)
+    for words in (["init", "-q"], ["add", "a.h5"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    with pytest.raises(IotraceError, match=r"not committed .*a\.h5 stays as it is"):
+        _trying(tmp_path, runner, fix, jobs).check_apply()
 
 
 def test_a_setting_is_proven_in_turns(tmp_path: Path) -> None:

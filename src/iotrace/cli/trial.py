@@ -14,6 +14,7 @@ from iotrace.report.printing import echo
 from iotrace.session.listing import newest_session
 
 if TYPE_CHECKING:
+    from iotrace.patching.patch import Patch
     from iotrace.trying.results import Trial
 
 _COMMAND = "iotrace.command"
@@ -76,8 +77,8 @@ class _WithCommand(click.Command):
     "--apply",
     "applies",
     is_flag=True,
-    help="If it is proven, apply that diff, to a clean git tree only. Of data: put the copy in place,"
-    " and keep the original.",
+    help="If it is proven, apply that diff, to a clean git tree only. Of data, without --patch: put the copy"
+    " in place, and keep the original.",
 )
 @output_option("DIR", "The directory of the trial; default: iotrace-try-<date>-<time>.")
 @json_option("the result")
@@ -107,12 +108,15 @@ def try_(
     fix does not help, or the runs do not show it; 130 interrupted.
     """
     import_numpy()
+    from msgspec.structs import replace
+
     from iotrace.errors import UsageError
     from iotrace.report.console import make_console
     from iotrace.report.trial import print_trial
     from iotrace.trying.options import Options
+    from iotrace.trying.patched import is_made
     from iotrace.trying.results import FAILED
-    from iotrace.trying.trial import in_place, open_trial
+    from iotrace.trying.trial import in_place, is_replaceable, open_trial
 
     if session is None:
         session = newest_session(Path())
@@ -120,6 +124,8 @@ def try_(
     options = Options(runs=runs, minutes=minutes, steps=steps, bare=bare, as_it_is=as_it_is, directory=output)
     command: list[str] = click.get_current_context().meta[_COMMAND]
     trying = open_trial(session, wanted, command, options)
+    if applies:
+        trying.check_apply()
     echo(*[f"iotrace: {line}" for line in trying.intent], err=True)
     if not yes:
         if not sys.stdin.isatty():
@@ -127,39 +133,46 @@ def try_(
         if not click.confirm("iotrace: run it?", err=True):
             return 130
     found = trying.run(lambda text: echo(f"  {text}", err=True))
-    refused = None
-    if applies and found.proven and found.data:
+    refused = made = None
+    swaps = applies and patch is None and is_replaceable(found)
+    others = found.settings or found.variables or found.in_workers
+    if found.proven and swaps:
         try:
             found = in_place(found)
         except IotraceError as error:
             refused = error
+    if found.proven and (patch is not None or applies) and (others or not swaps):
+        made = trying.patch(replace(found, data=[]) if swaps else found)
     if as_json:
         print_json(found)
     else:
-        print_trial(found, make_console(stderr=False))
+        print_trial(found, make_console(stderr=False), made is not None and is_made(made))
     if refused is not None:
         raise refused
-    if found.proven and (patch is not None or applies):
-        _write_patch(session, found, patch, applies)
+    if made is not None:
+        _carry_out(made, found, patch, applies)
     return 0 if found.proven else 1 if found.kind == FAILED else 4
 
 
-def _write_patch(session: Path, found: Trial, target: Path | None, applies: bool) -> None:
-    """Write what was proven as a diff of the user's own source, and apply it."""
-    from iotrace.patching.git import apply
-    from iotrace.patching.patch import patch_for
+def _carry_out(made: Patch, found: Trial, target: Path | None, applies: bool) -> None:
+    """Write what was proven as a diff of your own source, and apply it, or print the command's words."""
+    if made.diff is None and made.command is not None:
+        echo(f"iotrace: no file has to change: give the command {made.command}", err=True)
+    elif made.diff is None:
+        remedy = "--apply without --patch puts the copy in its place" if found.data else ""
+        raise IotraceError(f"it is proven, but there is no patch: {made.why_not}", remedy)
+    else:
+        _write(made, made.diff, target, applies)
+    if found.data:
+        echo(f"iotrace: it reads the copy in {found.path}: keep that directory", err=True)
 
-    changes = [*found.settings, *found.variables, *found.in_workers]
-    if applies and found.data and not changes:
-        return  # the copies are in place
-    made = patch_for(session, changes)
-    if made.diff is None:
-        why = "the fix is in the data, not in the source" if found.data else made.why_not
-        remedy = "--apply puts the copy in its place" if found.data else ""
-        raise IotraceError(f"it is proven, but there is no patch: {why}", remedy)
+
+def _write(made: Patch, diff: str, target: Path | None, applies: bool) -> None:
+    from iotrace.patching.git import apply
+
     if target is not None:
         with writing(target, "choose another --patch FILE"):
-            target.write_bytes(made.diff.encode())
+            target.write_bytes(diff.encode())
         echo(f"iotrace: wrote {target}; in {made.root}: git apply {target}", err=True)
     if applies:
         apply(made)

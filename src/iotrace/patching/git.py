@@ -19,13 +19,26 @@ def apply(patch: Patch) -> None:
     Raises:
         IotraceError: they are in no git tree, the tree has changes that are not committed, or git refuses.
     """
+    root = check(patch)
+    assert patch.diff is not None
+    done = _git(root, ["apply", "-p1", "-"], patch.diff)
+    if done.returncode:
+        raise IotraceError(f"git did not apply the patch: {_last(done.stderr)}")
+
+
+def check(patch: Patch) -> Path:
+    """Return the root of the git tree that a patch can be applied to.
+
+    Raises:
+        IotraceError: there is no patch, its files are in no git tree, or the tree has changes.
+    """
     if patch.diff is None or patch.root is None:
         raise IotraceError(f"there is no patch: {patch.why_not}")
     root = Path(patch.root)
     if not (root / ".git").exists():
         raise IotraceError(
             f"{root} is not in a git tree: the patch is not applied",
-            "write it with -o FILE, and apply it yourself: patch -p1 < FILE",
+            "write it to a file, and apply it yourself: patch -p1 < FILE",
         )
     for file in dict.fromkeys(file for file, _ in patch.lines):
         if not _is_tracked(root, Path(file)):
@@ -33,9 +46,7 @@ def apply(patch: Patch) -> None:
                 f"git does not track {file}: the patch is not applied", "git add it and commit first"
             )
     _check(root, "the patch is not applied")
-    done = _git(root, ["apply", "-p1", "-"], patch.diff)
-    if done.returncode:
-        raise IotraceError(f"git did not apply the patch: {_last(done.stderr)}")
+    return root
 
 
 def check_clean(data: Path) -> None:

@@ -55,13 +55,20 @@ class HydraConfig:
             return None
         return found[0][:2]
 
-    def _places(self, keys: Sequence[str]) -> Iterator[tuple[YamlFile, Sequence[str]]]:
+    def files(self) -> Iterator[YamlFile]:
+        """Yield the files that it is made of, as far as they are known for certain."""
+        return (file for _, file in self._groups())
+
+    def _groups(self) -> Iterator[tuple[list[str], YamlFile]]:
+        """Yield each file with the keys that its own stand below."""
         if self._primary is None or self._folder is None:
             return
-        yield self._primary, keys
+        yield [], self._primary
         for group, option in self._primary.entries("defaults"):
             chosen = self.given(group)
-            parts = group.split("/")
-            file = YamlFile(self._folder / group / f"{chosen[1] if chosen else option}.yaml")
-            if "@package" not in file.text and list(keys[: len(parts)]) == parts:
+            yield group.split("/"), YamlFile(self._folder / group / f"{chosen[1] if chosen else option}.yaml")
+
+    def _places(self, keys: Sequence[str]) -> Iterator[tuple[YamlFile, Sequence[str]]]:
+        for parts, file in self._groups():
+            if not parts or ("@package" not in file.text and list(keys[: len(parts)]) == parts):
                 yield file, keys[len(parts) :]

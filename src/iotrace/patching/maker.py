@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from iotrace.patching import bindings
+from iotrace.patching.changes import Changes
 from iotrace.patching.command import words_of
-from iotrace.patching.edits import Edit, added, edited, is_exact, replaced
 from iotrace.patching.hydra import HydraConfig
 from iotrace.patching.kinds import Key, Literal, Mapping as DictValue, Option, UnknownError
-from iotrace.patching.program import Program
 from iotrace.patching.source import LOADER, Source
 from iotrace.patching.values import Values
-from iotrace.patching.yaml_keys import Scalar, YamlFile, written
+from iotrace.patching.yaml_keys import YamlFile, written
 
 # DataLoader's arguments by their place; behind these all are keywords.
 _POSITIONAL = (
@@ -41,25 +38,12 @@ _FUNCTION = "start_worker"
 TRAINING_ARGUMENTS, _PREFIX = "TrainingArguments", "dataloader_"
 
 
-class ChangedFile(NamedTuple):
-    """The text of a file before and after, and the lines that change, as they are counted before."""
-
-    path: Path
-    before: str
-    after: str
-    lines: list[int]
-
-
 class Maker:
-    """Collects the edits of a patch, and the words of the command."""
+    """Puts settings of a loader into `changes`; `had` are those of the recorded run."""
 
-    def __init__(self, program: Program, had: Mapping[str, str], began_ns: int) -> None:
-        self._program, self._values = program, Values(program)
-        self._had, self._began_ns = had, began_ns
-        self._words: dict[str, str] = {}
-        self._nodes: dict[Path, list[tuple[ast.AST, dict[str, str]]]] = {}
-        self._scalars: dict[Path, dict[Scalar, str]] = {}
-        self._functions: dict[Path, dict[int, str]] = {}
+    def __init__(self, changes: Changes, had: Mapping[str, str]) -> None:
+        self._changes, self._program, self._had = changes, changes.program, had
+        self._values = Values(self._program)
 
     def change(self, site: str, builder: str | None, wanted: Mapping[str, str]) -> None:
         """Change the settings of the loader that a line makes."""
@@ -71,9 +55,9 @@ class Maker:
         if not self._program.is_own(source.path):  # of a package: its configuration may be in the command
             words = words_of(self._program.argv, wanted, self._had)
             if words.keys() >= wanted.keys():
-                self._words.update(words)
+                self._changes.words.update(words)
                 return
-        self._refuse(source)
+        self._changes.refuse(source)
         if builder == "hydra":
             self._change_instantiated(source, int(line), wanted)
             return
@@ -91,7 +75,7 @@ class Maker:
         """Have each worker of the loader that a line makes run these lines as it starts."""
         file, _, line = site.rpartition(":")
         source = self._program.source(file)
-        self._refuse(source)
+        self._changes.refuse(source)
         calls = source.calls_at(LOADER, int(line))
         place = f"{source.path.name}:{line}"
         if builder is not None or len(calls) != 1:
@@ -100,22 +84,13 @@ class Maker:
         given = self._argument(source, call, "worker_init_fn")
         if given is not None and not (isinstance(given[1], ast.Constant) and given[1].value is None):
             raise UnknownError(f"the loader of {place} has a worker_init_fn: {lines[-1]} belongs into it")
-        used = {node.id for node in source.nodes(ast.Name)}
-        used |= {node.name for node in source.nodes(ast.FunctionDef)}
-        if _FUNCTION in used or source.tree is None:
-            raise UnknownError(f"{source.path.name} has a {_FUNCTION} of its own")
-        top: ast.AST = call
-        while source.parents[top] is not source.tree:
-            top = source.parents[top]
         body = "".join(f"    {each}\n" if each else "\n" for each in lines)
-        assert isinstance(top, ast.stmt)
         text = f"def {_FUNCTION}(_: int) -> None:\n{body}"
-        before = [source.tree.body.index(top), *self._functions.get(source.path, {})]
-        self._functions[source.path] = {min(before): text}  # one for all loaders of a file
+        self._changes.add_function(source, call, _FUNCTION, text)
         if given is None:
-            self._note(source, call, "worker_init_fn", _FUNCTION)
+            self._changes.note(source, call, "worker_init_fn", _FUNCTION)
         else:
-            self._note(source, given[1], "", _FUNCTION)
+            self._changes.note(source, given[1], "", _FUNCTION)
 
     def _change_call(self, source: Source, call: ast.Call, wanted: Mapping[str, str]) -> None:
         for name, value in wanted.items():
@@ -172,14 +147,14 @@ class Maker:
     ) -> None:
         """Put a new value where an argument's value comes from; at the call where it is given none."""
         if given is None:
-            self._note(source, call, name, value)
+            self._changes.note(source, call, name, value)
             return
         found = self._values.of(*given)
         if isinstance(found, Option):
             given_by = self._program.given(self._program.option(found.dest)[2])
             if given_by is not None:
                 self._check(name, given_by[1], "the command", checks)
-                self._words[name] = f"{given_by[0]}{value}"
+                self._changes.words[name] = f"{given_by[0]}{value}"
                 return
             found = self._values.default(found.dest)
         if isinstance(found, Key):
@@ -187,13 +162,13 @@ class Maker:
             return
         if not isinstance(found, Literal):
             raise UnknownError(f"{name} is no plain value")
-        self._refuse(found.source)
+        self._changes.refuse(found.source)
         place = f"{found.source.path.name}:{found.node.lineno}"
         self._check(name, str(ast.literal_eval(found.node)), place, checks)
         if found.variable and bindings.is_used_elsewhere(found.source, found.variable):
-            self._note(*given, "", value)  # the loader's own argument alone
+            self._changes.note(*given, "", value)  # the loader's own argument alone
         else:
-            self._note(found.source, found.node, "", value)
+            self._changes.note(found.source, found.node, "", value)
 
     def _set_key(self, key: Key, name: str, value: str, checks: bool, prefix: str = "") -> None:
         """Set a key of a YAML file, or of Hydra's configuration."""
@@ -205,21 +180,19 @@ class Maker:
             given = config.given(dotted)
             if given is not None:
                 self._check(name, given[1], "the command", checks)
-                self._words[name] = f"{given[0]}={written(value)}"
+                self._changes.words[name] = f"{given[0]}={written(value)}"
                 return
             found = config.find(key.keys, self._had.get(name) if checks else None)
             if found is None:
-                self._words[name] = f"{prefix}{dotted}={written(value)}"
+                self._changes.words[name] = f"{prefix}{dotted}={written(value)}"
                 return
             file, keys = found
         assert file is not None
         scalar = file.find(keys)
         if scalar is None:
             raise UnknownError(f"{'.'.join(keys)} is not found for certain in {file.path.name}")
-        if file.path.stat().st_mtime_ns > self._began_ns:
-            raise UnknownError(_changed(file.path))
         self._check(name, scalar.value, f"{'.'.join(keys)} of {file.path.name}", checks)
-        self._scalars.setdefault(file.path, {})[scalar] = written(value)
+        self._changes.set_scalar(file, scalar, written(value))
 
     def _change_instantiated(self, source: Source, line: int, wanted: Mapping[str, str]) -> None:
         """Change the configuration that ``hydra.utils.instantiate`` makes the loader of."""
@@ -246,14 +219,14 @@ class Maker:
                 f"{TRAINING_ARGUMENTS} is called in {len(calls) or 'no'} places of the program"
             )
         source, call = calls[0]
-        self._refuse(source)
+        self._changes.refuse(source)
         for name, value in wanted.items():
             own = _PREFIX + name
             if any(each.arg is None for each in call.keywords):
                 raise UnknownError(f"the arguments are given by ** at {source.path.name}:{call.lineno}")
             given = next((each.value for each in call.keywords if each.arg == own), None)
             if given is None:
-                self._note(source, call, own, value)
+                self._changes.note(source, call, own, value)
             else:
                 self._set(source, call, name, value, (source, given))
 
@@ -262,71 +235,3 @@ class Maker:
         had = self._had.get(name)
         if checks and name not in _UNCHECKED and had is not None and said.lower() != had.lower():
             raise UnknownError(f"{place} says {name}={said}, but the recorded run had {had}")
-
-    def _refuse(self, source: Source) -> None:
-        """Refuse a file that is not the user's, cannot be read, or is another than the recorded run had."""
-        if not self._program.is_own(source.path):
-            raise UnknownError(f"the place is in {source.path}, which is not the program's own source")
-        if source.tree is None:
-            raise UnknownError(f"{source.path} cannot be read as Python in UTF-8")
-        if source.path.stat().st_mtime_ns > self._began_ns:
-            raise UnknownError(_changed(source.path))
-
-    def _note(self, source: Source, node: ast.AST, name: str, value: str) -> None:
-        noted = self._nodes.setdefault(source.path, [])
-        for other, arguments in noted:
-            if other is node:
-                arguments[name] = value
-                return
-        noted.append((node, {name: value}))
-
-    @property
-    def command(self) -> str | None:
-        """Return the words by which the command sets what the files do not."""
-        return " ".join(self._words.values()) or None
-
-    def files(self) -> list[ChangedFile]:
-        """Return the files that change.
-
-        Raises:
-            UnknownError: one would change in more than the settings.
-        """
-        found = []
-        for path, notes in sorted(self._nodes.items()):
-            source = self._program.source(path)
-            edits = [edit for node, arguments in notes for edit in _edits(source, node, arguments)]
-            lines = [source.line_of(edit.start) for edit in edits]
-            functions = self._functions.get(path, {})
-            edits += [_before(source, index, text) for index, text in functions.items()]
-            after = edited(source.text, edits)
-            if not is_exact(source, after, notes, functions):
-                raise UnknownError(f"{path.name} cannot be changed without changing more")
-            found.append(ChangedFile(path, source.text, after, lines))
-        for path, scalars in sorted(self._scalars.items()):
-            text = YamlFile(path).text
-            edits = [Edit(scalar.start, scalar.end, new) for scalar, new in scalars.items()]
-            lines = [text.count("\n", 0, edit.start) + 1 for edit in edits]
-            found.append(ChangedFile(path, text, edited(text, edits), lines))
-        return [file for file in found if file.before != file.after]
-
-
-def _edits(source: Source, node: ast.AST, arguments: Mapping[str, str]) -> list[Edit]:
-    own = arguments.get("")
-    if own is not None:
-        assert isinstance(node, ast.expr)
-        return [replaced(source, node, own)]
-    assert isinstance(node, ast.Call)
-    return added(source, node, arguments)
-
-
-def _before(source: Source, index: int, function: str) -> Edit:
-    """Put a function before a statement of the module, and before its decorators."""
-    assert source.tree is not None
-    top = source.tree.body[index]
-    first = min([top.lineno, *(each.lineno for each in getattr(top, "decorator_list", []))])
-    at = source.offset(first, 0)
-    return Edit(at, at, f"{function}\n\n".replace("\n", source.newline))
-
-
-def _changed(path: Path) -> str:
-    return f"{path.name} was changed after the recorded run began: record it again"

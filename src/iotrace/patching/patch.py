@@ -1,6 +1,6 @@
-"""A unified diff of the user's own source for settings of the training loader.
+"""A unified diff of the user's own source, for settings of the training loader and for paths of its data.
 
-A diff is made where the call that makes the loader, and the place where each setting comes from, are known
+A diff is made where the call that makes the loader, and the place where each value comes from, are known
 for certain, and hold what the recorded run had. Else a sentence says why there is none.
 """
 
@@ -15,6 +15,8 @@ import msgspec
 
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.results import Fix
+from iotrace.patching.changes import Changes
+from iotrace.patching.data import DataChange, change_data
 from iotrace.patching.edits import unified
 from iotrace.patching.kinds import UnknownError
 from iotrace.patching.loader import MadeLoader, made_loader
@@ -67,14 +69,19 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     root: str | None = None
 
 
-def patch_for(session: str | os.PathLike[str], changes: Sequence[Change]) -> Patch:
-    """Return the patch that makes `changes` of the training loader of a session's program.
+_NO_DATA = DataChange()
+
+
+def patch_for(
+    session: str | os.PathLike[str], changes: Sequence[Change], data: DataChange = _NO_DATA
+) -> Patch:
+    """Return the patch that makes `changes` of the training loader of a session's program, and of its `data`.
 
     Raises:
         SessionError: the session cannot be read.
     """
     read = open_session(Path(session))
-    return _patch(read.manifest, made_loader(SessionAnalysis(read)), changes)
+    return _patch(read.manifest, made_loader(SessionAnalysis(read)), changes, data)
 
 
 def patch_of_fix(session: Path, fix: Fix, made: MadeLoader | None) -> Patch:
@@ -86,37 +93,51 @@ def patch_of_fix(session: Path, fix: Fix, made: MadeLoader | None) -> Patch:
     if fix.change is None:
         return Patch(why_not="the program has to be edited for it, and where is not known for certain")
     if fix.change.stored:
-        return Patch(why_not="it stores data otherwise: the source stays as it is")
+        return Patch(why_not="it is in the data: iotrace try makes a copy, and --patch a diff that names it")
     if fix.change.cpus:
         return Patch(why_not="where the program binds its processes is not recorded")
     asked = {**fix.change.variables, **fix.change.settings}
     asked |= {f"{THREADS_OF}{library}": count for library, count in fix.change.threads.items()}
-    return _patch(read_manifest(session), made, [Setting(name, value) for name, value in asked.items()])
+    manifest = read_manifest(session)
+    kept_open = [os.path.join(manifest.cwd, path) for path in fix.change.kept_open]
+    settings = [Setting(name, value) for name, value in asked.items()]
+    return _patch(manifest, made, settings, DataChange(kept_open=kept_open))
 
 
-def _patch(manifest: Manifest, made: MadeLoader | None, changes: Sequence[Change]) -> Patch:
-    return patch_of(made, Program(manifest.argv, manifest.cwd), changes, manifest.started_ns)
+def _patch(manifest: Manifest, made: MadeLoader | None, changes: Sequence[Change], data: DataChange) -> Patch:
+    return patch_of(made, Program(manifest.argv, manifest.cwd), changes, manifest.started_ns, data)
 
 
-def patch_of(made: MadeLoader | None, program: Program, changes: Sequence[Change], began_ns: int) -> Patch:
+def patch_of(
+    made: MadeLoader | None,
+    program: Program,
+    changes: Sequence[Change],
+    began_ns: int,
+    data: DataChange = _NO_DATA,
+) -> Patch:
     """Return the patch for a loader of a program; files that were written after `began_ns` have none."""
     threads = [each.parameter.removeprefix(THREADS_OF) for each in changes if _is_threads(each)]
     changes = [each for each in changes if not _is_threads(each)]
     wanted = {_SHORT.get(each.parameter, each.parameter): _as_python(each.after) for each in changes}
-    if not wanted and not threads:
+    if not wanted and not threads and not data.is_any:
         return Patch(why_not="the change is not one of the program's settings")
     if beyond := [name for name in wanted if name not in ARGUMENTS]:
         return Patch(why_not=f"{', '.join(beyond)} is set for the command, not in its source")
-    if made is None or made.site is None:
+    sites = [] if made is None or made.site is None else [made.site, *made.others]
+    if not sites and (wanted or threads):
         return Patch(why_not="the training loop takes its batches from no DataLoader whose line is recorded")
-    maker = Maker(program, made.settings, began_ns)
+    noted = Changes(program, began_ns)
     try:
-        for site in (made.site, *made.others):
+        for site in sites:
+            assert made is not None
+            maker = Maker(noted, made.settings)
             if wanted:
                 maker.change(site, made.builder, wanted)
             if threads:
                 maker.start_workers(site, made.builder, _one_thread(threads, program))
-        files = maker.files()
+            program.source(site.rpartition(":")[0])
+        change_data(noted, data)
+        files = noted.files()
     except (UnknownError, OSError) as error:
         return Patch(why_not=str(error))
     except RecursionError:
@@ -124,15 +145,15 @@ def patch_of(made: MadeLoader | None, program: Program, changes: Sequence[Change
     if not files:
         why = (
             "the source says so already"
-            if maker.command is None
-            else f"the command sets it: give it {maker.command}"
+            if noted.command is None
+            else f"the command sets it: give it {noted.command}"
         )
-        return Patch(why_not=why, command=maker.command)
+        return Patch(why_not=why, command=noted.command)
     root = root_of(files[0].path, program.cwd)
     return Patch(
         diff="".join(unified(_relative(file.path, root), file.before, file.after) for file in files),
         lines=list(dict.fromkeys((str(file.path), line) for file in files for line in file.lines)),
-        command=maker.command,
+        command=noted.command,
         root=str(root),
     )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 _LARGEST = 4 << 20
 _KEY = re.compile(r"""^(?P<indent> *)(?P<key>[\w./@-]+|"[^"\\]*"|'[^']*') *:(?: +(?P<value>.*))?$""")
-_SCALAR = re.compile(r"""(?P<value>[\w.+-]+|"[^"\\]*"|'[^']*')(?P<rest>\s*(?:\s#.*)?)$""")
+_SCALAR = re.compile(r"""(?P<value>[\w.+/-]+|"[^"\\]*"|'[^']*')(?P<rest>\s*(?:\s#.*)?)$""")
 _WORDS = {"true": "True", "yes": "True", "on": "True", "false": "False", "no": "False", "off": "False"}
 _WRITTEN = {"True": "true", "False": "false", "None": "null"}
 
@@ -38,7 +38,7 @@ class YamlFile:
 
     def find(self, keys: Sequence[str]) -> Scalar | None:
         """Return the value of ``a.b.c``; None where the file has none, or not for sure."""
-        found = [value for path, value in self._values() if path == tuple(keys)]
+        found = [value for path, value in self.values() if path == tuple(keys)]
         return found[0] if len(found) == 1 else None
 
     def entries(self, key: str) -> list[tuple[str, str]]:
@@ -53,7 +53,7 @@ class YamlFile:
                 inside = False
         return found
 
-    def _values(self) -> Iterator[tuple[tuple[str, ...], Scalar | None]]:
+    def values(self) -> Iterator[tuple[tuple[str, ...], Scalar | None]]:
         """Yield the keys that have a value in their line: a scalar, or None of what is another."""
         above: list[tuple[int, str]] = []  # the mappings around a line: their indentation and key
         block: int | None = None  # the indentation of a key whose value is a text of many lines

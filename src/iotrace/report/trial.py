@@ -18,8 +18,11 @@ _TONES = {PROVEN: "good", SLOWER: "bad", FAILED: "bad"}
 _OF = {RUN: "command", LOOP: "step of the loop"}
 
 
-def print_trial(trial: Trial, console: Console) -> None:
-    """Print what came of it, what was tried, what was measured, and what to type next."""
+def print_trial(trial: Trial, console: Console, is_patched: bool = False) -> None:
+    """Print what came of it, what was tried, what was measured, and what to type next.
+
+    `is_patched`: a patch of it was made, which may name the copy.
+    """
     said = said_of(trial)
     lines = [Line("Why", trial.why)] if trial.why and said != trial.why else []
     typed = trial.apply if trial.proven else []
@@ -35,7 +38,7 @@ def print_trial(trial: Trial, console: Console) -> None:
         lines.append(Line("Left", f"{left.text}: {left.why}{where}"))
     lines += [Line("Note", text) for text in trial.warnings]
     head = Head(_TONES.get(trial.kind, "warn"), BANNERS[trial.kind], said, lines)
-    print_document(Document(head, [[Commands(_next(trial))]]), console)
+    print_document(Document(head, [[Commands(_next(trial, is_patched))]]), console)
 
 
 def _setting(each: Setting) -> str:
@@ -63,11 +66,13 @@ def _measured(trial: Trial) -> list[Line]:
     return [Line("Runs", f"a {each}, {'; '.join(texts)}")]
 
 
-def _next(trial: Trial) -> list[tuple[str, str]]:
+def _next(trial: Trial, is_patched: bool) -> list[tuple[str, str]]:
     if not trial.proven:
         return [(f"iotrace report {shown_path(trial.session)}", "what else it names")]
+    if is_patched:
+        return [(f"iotrace explain {trial.fix}", "what it means")]
     found = [(trial.command, "makes the change")] if trial.command else []
-    if trial.settings or trial.in_workers:
+    if trial.settings or trial.in_workers or (trial.apply and not trial.data):
         found = [
             (f"iotrace patch {shown_path(trial.session)} --fix {trial.fix}", "a diff of your own source")
         ]

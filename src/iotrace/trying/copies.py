@@ -109,7 +109,7 @@ def _arrays(report: Report) -> list[ChunkedArray]:
 def _of_store(how: str, whole: str, report: Report, absolute: Callable[[str], str]) -> Job:
     """A store as a whole, with all arrays in it that are to be stored otherwise."""
     root = whole
-    while any(os.path.exists(os.path.join(os.path.dirname(root), name)) for name in _ZARR):
+    while is_store(os.path.dirname(root)):
         root = os.path.dirname(root)
     arrays: dict[str, list[int] | None] = {}
     for array in _arrays(report):
@@ -118,6 +118,11 @@ def _of_store(how: str, whole: str, report: Report, absolute: Callable[[str], st
         if inside and ((how == CHUNKS and array.suggested_chunk) or (how == LIGHTER and place == whole)):
             arrays[os.path.relpath(place, root)] = array.suggested_chunk if how == CHUNKS else None
     return Job(format="zarr", how=how, source=root, arrays=arrays or {os.path.relpath(whole, root): None})
+
+
+def is_store(folder: str) -> bool:
+    """Whether a directory is one of zarr's arrays or groups."""
+    return any(os.path.exists(os.path.join(folder, name)) for name in _ZARR)
 
 
 def place_for(jobs: Sequence[Job], trial: Path) -> Path:
@@ -135,14 +140,11 @@ def place_for(jobs: Sequence[Job], trial: Path) -> Path:
 
 
 def with_targets(jobs: Sequence[Job], place: Path) -> list[Job]:
-    """Give each job its target: the same name, in a directory of its own where names meet."""
-    found, taken = [], set()
-    for number, job in enumerate(jobs):
-        name = os.path.basename(job.source)
-        folder = place / str(number) if name in taken else place
-        taken.add(name)
-        found.append(msgspec.structs.replace(job, target=str(folder / name)))
-    return found
+    """Give each job its target: it lies in `place` as its source does in the directory of all of them."""
+    folder = os.path.commonpath([os.path.dirname(job.source) for job in jobs])
+    return [
+        msgspec.structs.replace(job, target=str(place / os.path.relpath(job.source, folder))) for job in jobs
+    ]
 
 
 def write_copies(jobs: Sequence[Job], python: str, progress: Callable[[float], None]) -> list[Data]:
@@ -179,7 +181,7 @@ def write_copies(jobs: Sequence[Job], python: str, progress: Callable[[float], N
             if "needed" in said:
                 room = f"it needs {size(said['needed'])}, {size(said['free'])} are free"
                 what = f"there is no room for the copy: {room}"
-                raise IotraceError(what, "choose another place with -o DIR")
+                raise IotraceError(what, "it lies on the file system of the data: free some space there")
             if "refused" in said:
                 refused.append(str(said["refused"]))
             elif said.get("done"):

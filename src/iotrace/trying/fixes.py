@@ -104,11 +104,14 @@ def find_fix(fixes: Sequence[Fix], name: str) -> Fix:
     if name.isdigit():
         if 1 <= int(name) <= len(fixes):
             return fixes[int(name) - 1]
-        raise UsageError(f"--fix {name}: the report names {len(fixes)}", "iotrace report -v lists them")
+        raise UsageError(
+            f"--fix {name}: the report names {len(fixes) or 'no fix'}", "iotrace report -v lists them"
+        )
     found = next((fix for fix in fixes if name.upper() == fix.code or name == fix.id), None)
     if found is None:
         known = ", ".join(dict.fromkeys(fix.code or fix.id for fix in fixes))
-        raise UsageError(f"--fix {name}: the report names no such fix", f"it names {known}")
+        such = "no such fix" if known else "no fix"
+        raise UsageError(f"--fix {name}: the report names {such}", f"it names {known}" if known else "")
     return found
 
 

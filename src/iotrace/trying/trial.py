@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,9 @@ from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.results import PARQUET, Report
 from iotrace.errors import IotraceError, UsageError
+from iotrace.patching.git import check, check_clean
+from iotrace.patching.loader import MadeLoader, made_loader
+from iotrace.patching.patch import Patch, patch_of_fix
 from iotrace.session.manifest import write_document
 from iotrace.session.masks import masked
 from iotrace.sources.session import open_session
@@ -29,6 +33,7 @@ from iotrace.trying.fixes import Choice, choose, lines_of
 from iotrace.trying.in_place import put_in_place
 from iotrace.trying.intent import intent_of
 from iotrace.trying.options import STEPS, Options, StopError
+from iotrace.trying.patched import patch_of_trial
 from iotrace.trying.program import Program, offline, program_of
 from iotrace.trying.proof import FEWEST_PAIRS, Found, judge, looks, times_of
 from iotrace.trying.results import FAILED, PROVEN, RESULT, RUN, STEP, UNCLEAR, Trial
@@ -59,7 +64,7 @@ def open_trial(session: Path, wanted: Sequence[str], command: Sequence[str], opt
         job.source: job for change in choice.stored for job in jobs_of(change, report, opened.paths.absolute)
     }
     program = program_of(opened, report, command)
-    return Trying(session, report, choice, program, list(jobs.values()), options)
+    return Trying(session, report, choice, program, list(jobs.values()), options, made=made_loader(analysis))
 
 
 class Trying:
@@ -79,12 +84,14 @@ class Trying:
         options: Options,
         executor: Executor = execute,
         recorder: Path = _RECORDER,
+        made: MadeLoader | None = None,
     ) -> None:
         options.check(choice.change, any(each.stored == PARQUET for each in choice.stored))
         if jobs and not recorder.exists():
             raise UsageError("the recorder, which gives the program the copy, was not compiled here")
         self._session, self._report, self._choice, self._program = session, report, choice, program
         self._options, self._jobs, self._executor, self._recorder = options, list(jobs), executor, recorder
+        self._made = made
         self._measured = RUN if options.bare else choice.measured
         self._steps = options.steps or (STEPS if self._measured == STEP else None)
         self._pages = Pages(report)
@@ -93,6 +100,31 @@ class Trying:
     def intent(self) -> list[str]:
         """What is tried, and what that does to the user's files: said before anything runs."""
         return intent_of(self._choice, self._jobs, self._program, self._options.runs, self._steps)
+
+    def check_apply(self) -> None:
+        """Refuse before the first run what ``--apply`` would refuse after the last one.
+
+        Raises:
+            IotraceError: a git tree has changes that are not committed, or the program is in none.
+        """
+        for job in self._jobs:
+            check_clean(Path(job.source))
+        for fix in self._choice.fixes:
+            if fix.change is not None and not fix.change.stored:
+                found = patch_of_fix(self._session, fix, self._made)
+                if found.diff is not None:
+                    check(found)
+
+    def patch(self, trial: Trial) -> Patch:
+        """Return the patch of what was proven; where the data stays in its place, of the copies too.
+
+        Raises:
+            SessionError: the session cannot be read.
+        """
+        in_cwd = Path(self._program.working_directory)
+        kept_open = [str(in_cwd / path) for path in self._choice.change.kept_open]
+        written = [os.path.realpath(in_cwd / path) for path in self._program.wrote or []]
+        return patch_of_trial(self._session, trial, kept_open, written)
 
     def run(self, tell: Tell, progress: Callable[[float], None] = lambda _: None) -> Trial:
         """Copy, run and judge. KeyboardInterrupt passes: the runs so far are kept, copies are not.
@@ -226,6 +258,11 @@ class Trying:
 def _keep(trial: Trial) -> None:
     """Write the result into the trial's directory."""
     write_document(Path(trial.path) / RESULT, trial)
+
+
+def is_replaceable(trial: Trial) -> bool:
+    """Whether the trial has copies, and the program reads them as it reads the originals."""
+    return bool(trial.data) and all(each.how != PARQUET for each in trial.data)
 
 
 def in_place(trial: Trial) -> Trial:

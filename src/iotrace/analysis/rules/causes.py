@@ -46,9 +46,6 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         return
     cause_ms = cost_ms(facts, cause)
     gain_ms, predicted = predicted_gain(facts, _row_of(facts, cause, remedy), _gain_ms(facts, cause, remedy))
-    if cause == "startup" and predicted:  # the model replays waits; iterators are made and ended beside them
-        gain_ms += facts.restart_ms
-        predicted["gain_interval_ms"] = [ms + facts.restart_ms for ms in predicted["gain_interval_ms"]]
     if not is_worth(gain_ms, facts):
         return
     most = costliest(facts, cause)

@@ -1,0 +1,195 @@
+"""Where the program names a path: its source, its configuration or its command, in one place only."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from iotrace.patching import bindings
+from iotrace.patching.hydra import HydraConfig
+from iotrace.patching.kinds import UnknownError
+from iotrace.patching.path_uses import begins, joined, name_of, uses, whole_of
+from iotrace.patching.program import Program
+from iotrace.patching.source import Source, at_line, hydra_main
+from iotrace.patching.yaml_keys import Scalar, YamlFile
+
+_DEEPEST = 20
+_LONGEST = 4096  # characters of a path
+
+
+class Part(NamedTuple):
+    """The expression that gives a path's last part, behind `before` ("": all of the path)."""
+
+    source: Source
+    node: ast.expr
+    before: str
+
+
+class InFile(NamedTuple):
+    """A value of a YAML file."""
+
+    file: YamlFile
+    scalar: Scalar
+
+
+class Word(NamedTuple):
+    """A word of the command; `given` stands before the path in it."""
+
+    given: str
+
+
+Place = Part | InFile | Word
+
+
+class Paths:
+    """Finds what names a path in the files of a program."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def place(self, path: str) -> Place:
+        """Return the one place that names a path.
+
+        Raises:
+            UnknownError: there is none, or several, or what a place does with it is not known.
+        """
+        wanted, shown = os.path.realpath(path), os.path.relpath(path, self._program.cwd)
+        in_command, in_source = list(self._words(wanted)), self._parts(wanted)
+        found: list[Place] = [*in_command, *in_source, *self._scalars(wanted)]
+        if not found:
+            raise UnknownError(f"neither the program's source nor its command says {shown} as it is")
+        if len(found) > 1:
+            places = ", ".join(map(_shown, found))
+            raise UnknownError(f"{shown} is named in {len(found)} places: {places}")
+        if isinstance(found[0], Part):
+            name = name_of(found[0].source, found[0].node)
+            for source in self._program.files() if name else ():
+                for node in uses(source, name):
+                    if not begins(source, node):
+                        raise UnknownError(f"its path is a part of another one at {at_line(source, node)}")
+        return found[0]
+
+    def gives(self, source: Source, node: ast.expr, path: str) -> bool:
+        """Whether an expression of the source gives a path, as it is written out there."""
+        return self._is(self._text(source, node), os.path.realpath(path))
+
+    def _is(self, text: str | None, wanted: str) -> bool:
+        if not text or len(text) > _LONGEST or "\0" in text or "\n" in text:
+            return False
+        return os.path.realpath(self._program.cwd / text) == wanted
+
+    def _words(self, wanted: str) -> Iterator[Word]:
+        argv = self._program.argv
+        for at, word in enumerate(argv[1:], 1):
+            name, equals, value = word.partition("=")
+            if equals and self._is(value, wanted):
+                yield Word(f"{name}=")
+            elif self._is(word, wanted):
+                yield Word(f"{argv[at - 1]} " if argv[at - 1].startswith("-") else "")
+
+    def _parts(self, wanted: str) -> list[Part]:
+        found: dict[int, Part] = {}
+        for source in self._program.files():
+            for node in source.nodes(ast.expr):
+                if (
+                    isinstance(node, ast.Constant | ast.BinOp | ast.Call)
+                    and self._is(self._text(source, node), wanted)
+                    and begins(source, node)
+                ):
+                    part = self._part(source, node)
+                    if part is None:
+                        raise UnknownError(f"its path is computed at {at_line(source, node)}")
+                    if not self._is_overruled(part):
+                        found[id(part.node)] = part
+        return list(found.values())
+
+    def _scalars(self, wanted: str) -> Iterator[InFile]:
+        for file in self._yaml_files():
+            for _, scalar in file.values():
+                if scalar is not None and self._is(scalar.value, wanted):
+                    yield InFile(file, scalar)
+
+    def _yaml_files(self) -> list[YamlFile]:
+        """Return the configuration that the program's text, or its command, names."""
+        names, files = set(self._program.argv[1:]), {}
+        for source in self._program.files():
+            names |= {
+                text
+                for node in source.nodes(ast.Constant)
+                if isinstance(node.value, str) and (text := node.value).endswith((".yaml", ".yml"))
+            }
+            for function in source.nodes(ast.FunctionDef):
+                if hydra_main(function) is not None:
+                    config = HydraConfig(source, function, self._program)
+                    files.update({file.path.resolve(): file for file in config.files()})
+        for name in names:
+            path = self._program.cwd / name.rpartition("=")[2]
+            if path.suffix in (".yaml", ".yml") and path.is_file():
+                files.setdefault(path.resolve(), YamlFile(path))
+        return list(files.values())
+
+    def _is_overruled(self, part: Part) -> bool:
+        """Whether a part is the default of an option that the command gives."""
+        above = part.source.parents.get(whole_of(part.source, part.node))
+        call = part.source.parents.get(above) if isinstance(above, ast.keyword) else None
+        if not isinstance(call, ast.Call) or not ast.unparse(call.func).endswith(("add_argument", "option")):
+            return False
+        words = [each.value for each in call.args if isinstance(each, ast.Constant)]
+        spelled = [word for word in words if isinstance(word, str) and word.startswith("-")]
+        return self._program.given(spelled) is not None
+
+    def _text(self, source: Source, node: ast.expr, depth: int = 0) -> str | None:
+        """Return the path that an expression gives, as far as it is written out; relative ones stay so."""
+        if depth > _DEEPEST:
+            return None
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str) else None
+        if isinstance(node, ast.Name):
+            if node.id == "__file__":
+                return str(source.path)
+            bound = self._bound(source, node)
+            return None if bound is None else self._text(*bound, depth + 1)
+        if isinstance(node, ast.Attribute) and node.attr == "parent":
+            text = self._text(source, node.value, depth + 1)
+            return None if text is None else os.path.dirname(text)
+        parts = [self._text(source, each, depth + 1) for each in joined(node)]
+        known = [text for text in parts if text is not None]
+        return os.path.join(*known) if parts and len(known) == len(parts) else None
+
+    def _part(self, source: Source, node: ast.expr, depth: int = 0) -> Part | None:
+        if depth > _DEEPEST:
+            return None
+        if isinstance(node, ast.Constant):
+            return Part(source, node, "")
+        if isinstance(node, ast.Name):
+            bound = self._bound(source, node)
+            return None if bound is None else self._part(*bound, depth + 1)
+        parts = joined(node)
+        if len(parts) < 2:
+            return self._part(source, parts[0], depth + 1) if parts else None
+        before = [self._text(source, each) or "" for each in parts[:-1]]
+        return Part(source, parts[-1], os.path.join(*before))
+
+    def _bound(self, source: Source, node: ast.Name) -> tuple[Source, ast.expr] | None:
+        """Return what a name is set to, where that is once, in this module or one of the program's."""
+        _, found = bindings.of_name(source, node, node.id)
+        if len(found) == 1 and found[0].imported is not None:
+            module, level, member = found[0].imported
+            inner = self._program.module(source, module, level) if member else None
+            if inner is None or inner.tree is None:
+                return None
+            source, (_, found) = inner, bindings.of_name(inner, inner.tree, member)
+        if len(found) != 1 or found[0].value is None:
+            return None
+        return source, found[0].value
+
+
+def _shown(place: Place) -> str:
+    if isinstance(place, Part):
+        return at_line(place.source, place.node)
+    if isinstance(place, InFile):
+        content = place.file.text
+        return f"{place.file.path.name}:{content.count(chr(10), 0, place.scalar.start) + 1}"
+    return "the command"
