@@ -124,8 +124,9 @@ def _process(
     ticks = [Tick(clock=(at, 0, 0), cpu_ns=0, read_bytes=amount) for at, amount in accounts]
     clock = SimpleNamespace(times_to_session_ns=lambda times: np.array(times, dtype=np.int64))
     identity = SimpleNamespace(node=node, ppid=parent)
+    role = "main" if worker is None else f"worker {worker}"
     return SimpleNamespace(
-        pid=pid, worker=worker, identity=identity, ended=True, clock=clock, of_type=lambda _: ticks
+        pid=pid, worker=worker, role=role, identity=identity, ended=True, clock=clock, of_type=lambda _: ticks
     )
 
 

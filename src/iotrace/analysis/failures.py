@@ -219,7 +219,7 @@ def _role_of(run: _Run, process: Process) -> str:
     A launcher that has no exception of its own may start ranks: these know their number.
     """
     role = run.session.role_of(process)
-    if _rank_of(run, process) is not None or process.identity.rank is not None:
+    if process.identity.rank is not None or (role != "helper" and _rank_of(run, process) is not None):
         return role
     who = process.identity.ppid, process.identity.node
     parents = [each for each in run.session.processes if (each.pid, each.identity.node) == who]

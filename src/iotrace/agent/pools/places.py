@@ -11,6 +11,7 @@ import linecache
 
 from iotrace.agent.pools import tasks
 from iotrace.agent.pools.callers import PROGRAMS, variables_of, whose_file
+from iotrace.session.guard import ours
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _called(
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
             try:
                 own[name] = cell.cell_contents
-            except ValueError:  # not bound yet
+            except ours(ValueError):  # not bound yet
                 continue
         inner: Names = [own, function.__globals__]
         for part in _body(tree):
@@ -102,7 +103,7 @@ def _function(code: CodeType, variables: dict[str, Any]) -> ast.AST | None:
     lines = linecache.getlines(code.co_filename, variables)
     try:
         tree = ast.parse("".join(lines)) if lines else None
-    except SyntaxError:
+    except ours(SyntaxError):
         return None
     if tree is None or code.co_name == "<module>":
         return tree
@@ -217,7 +218,7 @@ def _value(node: ast.expr, names: Names) -> Any:
     owner = _value(node.value, names)
     try:
         own = object.__getattribute__(owner, "__dict__")
-    except (AttributeError, TypeError):
+    except ours(AttributeError, TypeError):
         return _missing
     if node.attr in own:
         return own[node.attr]
@@ -261,7 +262,7 @@ def _is_data(held: Any, depth: int = 3) -> bool:
             held = [next(iter(held))] if held else []
         elif type(held).__name__ == "deque":
             held = [held[0], held[-1]] if held else []
-    except (RuntimeError, IndexError, KeyError, StopIteration):  # another thread takes it just now
+    except ours(RuntimeError, IndexError, KeyError, StopIteration):  # another thread takes it just now
         return False
     if isinstance(held, list | tuple):
         return any(_is_data(each, depth - 1) for each in (*held[:2], *held[-2:]))
