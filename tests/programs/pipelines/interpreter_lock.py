@@ -5,6 +5,7 @@ import queue
 import threading
 
 import clock
+import numpy  # noqa: F401  # which imports ctypes, by which iotrace reads the lock's account
 
 KNOWN = {
     "steps": 48,

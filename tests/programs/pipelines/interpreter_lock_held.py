@@ -23,7 +23,7 @@ def count() -> None:
 def fetch() -> None:
     for _ in range(12):
         values = numpy.load("data/one.npy")
-        time.sleep(0.15)
+        time.sleep(0.05)
         ahead.put(values)
 
 

@@ -395,10 +395,11 @@ def untraced_reads(
     ],
     silent=[{"wait": {"raw_wait_fraction_ci95": [0.06, 0.09]}}],
 )
-def class_uncertain(facts: TrustFacts) -> Iterator[Finding]:
+def class_uncertain(facts: TrustFacts, *, widest: float = 0.5) -> Iterator[Finding]:
     """The interval of the wait holds a bound of the verdict's classes: 5 or 20 % of a step.
 
-    Beside other programs it begins with the wait that is left where no thread queues for a CPU.
+    Beside other programs it begins with the wait that is left where no thread queues for a CPU. One that is
+    wider than `widest` is not printed: it says nothing.
     """
     wait = facts.report.data_wait
     interval = wait.raw_wait_fraction_ci95 if wait.stall_fraction is None else wait.stall_fraction_ci95
@@ -411,6 +412,8 @@ def class_uncertain(facts: TrustFacts) -> Iterator[Finding]:
     if any(low < bound < high for bound in _VERDICT_BOUNDS):
         share = f"the wait is {100 * low:.0f} to {percent(high)} of a step"
         text = f"{share} (95 %)" if low == interval[0] else f"without the others {share}"
+        if low < interval[0] and high - low > widest:
+            text = "not known: how long the loop waits without other programs on its CPUs"
         yield Finding(level=CAUTION, text=text)
 
 
