@@ -180,7 +180,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         what = f"{what} in {slowest}"
     if cause == "transform" and primary is not None:
         what = f"{slowest} (transform)" if slowest else f"the own code of {primary.dataset} (transform)"
-        what, hot = primary.item or what, primary.item_hot
+        # Where stages make the items, the loop's own stack only waits for them.
+        what, hot = primary.item or what, None if slowest and not primary.item else primary.item_hot
     if cause == "collate" and primary is not None:
         what, hot = primary.collate or what, primary.collate_hot
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
