@@ -46,6 +46,10 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         return
     cause_ms = cost_ms(facts, cause)
     gain_ms, predicted = predicted_gain(facts, _row_of(facts, cause, remedy), _gain_ms(facts, cause, remedy))
+    if cause == "startup" and predicted and gain_ms < cause_ms:  # which was measured, beside the waits, too
+        gain_ms = cause_ms
+        low_ms, high_ms = predicted["gain_interval_ms"]
+        predicted["gain_interval_ms"] = [low_ms, max(high_ms, cause_ms)]
     if not is_worth(gain_ms, facts):
         return
     most = costliest(facts, cause)

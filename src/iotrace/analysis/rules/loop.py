@@ -14,6 +14,7 @@ from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT,
 from iotrace.units import many, percent
 
 _HIGH = 0.2  # of a step
+_MUCH = 0.1  # of the loop
 _MOSTLY = 0.5  # of the time that writing takes
 _ASYNCHRONOUS = "torch.distributed.checkpoint.async_save"
 _GARBAGE = "gc.freeze() before the loop, or fewer objects, or gc.disable() and a rare gc.collect()"
@@ -141,7 +142,7 @@ def _has_room(facts: RankFacts, workers: int) -> bool:
 def _leads(facts: RankFacts, events: LoopEvents) -> bool:
     """Whether it takes most of the loop, or much of it and more than the data wait does."""
     waits = bound_fraction(facts.report.data_wait) or 0.0
-    return events.loop_fraction >= _MOSTLY or events.loop_fraction >= max(_HIGH, waits)
+    return events.loop_fraction >= _MOSTLY or events.loop_fraction >= max(_MUCH, waits)
 
 
 def _level(events: LoopEvents) -> str:
@@ -181,8 +182,9 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
         remedy, waits = "validate less often", events.wait_seconds or 0.0
         starts = (events.start_seconds or 0.0) >= _STARTING * events.seconds
         if starts and events.workers and events.persistent_workers is False:
-            if not any(validation_restarts(facts)):  # which says the same
-                remedy = "persistent_workers=True for the loader of validation, or validate less often"
+            if any(validation_restarts(facts)):  # which says the same, and comes first
+                continue
+            remedy = "persistent_workers=True for the loader of validation, or validate less often"
         elif waits >= _MOSTLY * events.seconds and _has_room(facts, events.workers or 0):
             remedy = "more workers for the loader of validation, or validate less often"
         elif events.function is not None:
