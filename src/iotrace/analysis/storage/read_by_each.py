@@ -38,10 +38,10 @@ class ReadByEach(msgspec.Struct, frozen=True):
 def read_by_each(analysis: RankAnalysis, io: Io | None) -> ReadByEach | None:
     """Find the files that each worker of the loop's loader reads in an epoch; None of a single worker."""
     source = analysis.source
-    if source is None or source.description.workers < 2:
-        return None
+    if source is None or source.description.workers < 2 or not source.description.iterable:
+        return None  # of a dataset with indices, each worker makes samples of its own
     asked, init = _asked(analysis, source)
-    whole = _read_whole(analysis, source, io) if asked is False and source.description.iterable else None
+    whole = _read_whole(analysis, source, io) if asked is False else None
     found = _by_cost(analysis, source, io) if whole is None else whole
     return None if found is None else msgspec.structs.replace(found, asked=asked, init=init)
 
@@ -106,8 +106,6 @@ def _by_cost(analysis: RankAnalysis, source: LoaderRun, io: Io | None) -> ReadBy
     share = float(spent_ns[own].sum() / spent_ns.sum())
     files = distinct(costs.file[own])
     found = ReadByEach(len(files), workers, share)
-    if not source.description.iterable:
-        return found
     if not _until_late(analysis, source, {costs.names.paths[number] for number in files.tolist()}):
         found = ReadByEach(0, workers, 0.0)
     spent = np.bincount(costs.file, spent_ns)
