@@ -70,7 +70,7 @@ def test_no_change_gains_more_than_the_making_that_it_spares() -> None:
         found = recommend([facts(wrapped=wrapped, workers=0, made_ms=made_ms, **parts)])
         assert [item.id for item in found] == ["read-bound", "decode-bound"]
         assert [item.gain_ms_per_step for item in found] == pytest.approx(gains)
-        assert "in larger chunks (an access reads 256 of 32.0 KiB now)" in found[0].text
+        assert "in larger chunks (an access reads 256 chunks of 32.0 KiB now)" in found[0].text
     # A replay says so of a DataLoader: that without the decoding, not that without the file.
     gains_ms = {"read": 44.0, "decode": 7.0, "files:d/a.zarr": 50.0}
     found = recommend([facts(gains_ms=gains_ms, **parts)])
@@ -109,7 +109,7 @@ def test_many_small_chunks_are_to_be_larger(
     found = recommend([facts(causes_ms={"read": 6.0, "decode": 44.0}, files=[store], samples=0.24)])
     remedy = next(item.remedy for item in found if item.id == "decode-bound")
     name = path.removeprefix("d/")
-    larger = f"store {name} in larger chunks: a sample reads 256 of 1.0 KiB"
+    larger = f"store {name} in larger chunks: a sample reads 256 chunks of 1.0 KiB"
     assert remedy == (larger if is_small else f"store {name} with lighter compression")
 
 

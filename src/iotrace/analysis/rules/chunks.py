@@ -81,7 +81,7 @@ def chunks_now(file: FileFacts) -> str:
     if most is None or not most.accesses or not most.chunk_bytes:
         return ""
     each = most.chunks_touched / most.accesses
-    return f"an access reads {each:.0f} of {size(most.chunk_bytes)} now" if each >= 2 else ""
+    return f"an access reads {each:.0f} chunks of {size(most.chunk_bytes)} now" if each >= 2 else ""
 
 
 def larger_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) -> Remedy | None:
@@ -91,7 +91,7 @@ def larger_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) -> 
         return None
     each, samples = array.chunks_touched / array.accesses, (facts.samples or 0.0) * facts.batches
     who = "a sample" if samples <= array.accesses <= _ONE_A_SAMPLE * samples else "an access"
-    reads = f"{who} reads {each:.0f} of {size(array.chunk_bytes)}"
+    reads = f"{who} reads {each:.0f} chunks of {size(array.chunk_bytes)}"
     shape = "x".join(map(str, array.chunk))
     of = f" of {array.dataset}" if array.dataset else ""
     text = f"store it in larger chunks{of}: {reads} ({shape}) now, and each takes a call"
