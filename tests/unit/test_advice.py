@@ -158,6 +158,16 @@ def test_decoding_goes_by_the_format(
     assert not path.endswith((".npy", ".jpg")) or "chunk" not in found.get("decode-bound", "")
 
 
+@pytest.mark.parametrize(("opens", "said"), [(4000, "keep its files open"), (4, "keep its datasets")])
+def test_what_is_read_to_find_datasets_is_no_matter_of_chunks(opens: int, said: str) -> None:
+    looked_up = file(
+        "d/a.h5", decode_ms=45.0, reads=4000, read_bytes=4 * MIB, delivered_bytes=MIB, opens=opens
+    )
+    found = advised(facts("decode", files=[looked_up], batches=100))
+    assert said in found["decode-bound"]
+    assert "chunk" not in found["decode-bound"]
+
+
 def test_decoding_of_several_formats_or_of_unknown_files_is_told_in_general() -> None:
     mixed = [file("d/a.h5", decode_ms=25.0), file("d/b.jpg", decode_ms=25.0)]
     for files in (mixed, []):

@@ -72,6 +72,7 @@ _COUNTS: dict[str, Callable[[], Any]] = {
     "cv2": partial(_own, "cv2", "getNumThreads"),
     "blosc2": partial(_own, "blosc2", "nthreads"),
     "numexpr": partial(_own, "numexpr.utils", "get_num_threads"),
+    "pyarrow": partial(_own, "pyarrow", "cpu_count"),
     "blosc": _blosc,
     "zarr": _zarr,
     "openblas": _openblas,

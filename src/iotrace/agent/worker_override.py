@@ -24,6 +24,7 @@ _SETTERS = {
     "blosc": ("numcodecs.blosc", "set_nthreads"),
     "blosc2": ("blosc2", "set_nthreads"),
     "numexpr": ("numexpr", "set_num_threads"),
+    "pyarrow": ("pyarrow", "set_cpu_count"),
 }
 _VARIABLES = {
     "cv2": "OPENCV_FOR_THREADS_NUM",

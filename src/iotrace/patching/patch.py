@@ -33,6 +33,7 @@ _ONE_THREAD = {  # its import, and the call
     "blosc2": ("import blosc2", "blosc2.set_nthreads(1)"),
     "openblas": ("import threadpoolctl", "threadpoolctl.threadpool_limits(1)"),
     "numexpr": ("import numexpr", "numexpr.set_num_threads(1)"),
+    "pyarrow": ("import pyarrow", "pyarrow.set_cpu_count(1)"),
     "zarr": ("import zarr", 'zarr.config.set({"async.concurrency": 1})'),
 }
 _SHORT = {"workers": "num_workers", "prefetch": "prefetch_factor"}  # as sweep and tune call them

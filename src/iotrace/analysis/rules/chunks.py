@@ -17,6 +17,7 @@ _INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
 _SMALL_CHUNK = {".zarr": 16 << 10}
 _SMALL_HDF5_CHUNK = 4 << 10
 _MANY_CHUNKS = 16  # of an access
+_LOOKED_UP = 4096  # bytes a read: of what says where data lies, not of the data
 _ONE_A_SAMPLE = 1.1  # accesses: a worker that left took some samples along
 _LONGEST_NAME = 24
 
@@ -129,6 +130,13 @@ def fitting_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) ->
     short, spares_reading = f"store {name} with lighter compression", False
     if taken and made > _INFLATED * taken:
         text = f"store it with lighter compression, or none ({size(taken)} read give {size(made)})"
+    elif made and taken > _READ_IN_VAIN * made and not file.arrays and taken < _LOOKED_UP * file.reads:
+        # Small reads, and no chunk was seen: what it reads says where its datasets lie.
+        opens = file.opens >= facts.batches > 0
+        keep = "keep its files open, with their datasets" if opens else "keep its datasets"
+        text = f"{keep}: {size(taken)} in {file.reads} reads give {size(made)}"
+        short = f"{keep} ({name}): {'samples open them' if opens else 'each sample looks them up'} again"
+        return Remedy(short, text, gone, gains=False)
     elif made and taken > _READ_IN_VAIN * made:
         text = (
             f"store it in chunks that match what one sample reads ({size(taken)} are read for {size(made)})"

@@ -25,6 +25,7 @@ _ONE_THREAD = {
     "blosc2": "blosc2.set_nthreads(1)",
     "openblas": "threadpoolctl.threadpool_limits(1)",
     "numexpr": "numexpr.set_num_threads(1)",
+    "pyarrow": "pyarrow.set_cpu_count(1)",
     "zarr": 'zarr.config.set({"async.concurrency": 1})',
 }
 _DOING = {"read": "reading", "decode": "decoding", "transform": "in transforms", "collate": "collating"}

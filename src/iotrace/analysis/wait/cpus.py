@@ -186,7 +186,8 @@ class Pool(msgspec.Struct, frozen=True):
 def pool_of(system: System) -> Pool | None:
     """Return the largest pool of the workers that worked; None where CPUs are enough for it.
 
-    A library that is imported alone has no threads yet: workers' other threads were busy.
+    A library that is imported alone has no threads yet: workers' other threads were busy. Where
+    pyarrow is, NumPy's OpenBLAS is, too; pyarrow decodes by as many threads of its own: those are meant.
     """
     usable = len(system.cpus_usable or [])
     workers = [each for each in system.processes if each.role != "main"]
@@ -195,7 +196,7 @@ def pool_of(system: System) -> Pool | None:
         for library, count in each.library_threads.items():
             if 1 < count <= (each.threads_peak or 0):
                 counts[library] += count
-    library, count = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
+    library, count = max(counts.items(), key=lambda pair: (pair[1], pair[0] == "pyarrow"), default=("", 0))
     busy = _mean([each.pool_busy_pct_mean for each in workers])
     if not usable or count < LIBRARY_THREADS * usable or (busy is not None and busy < _WORKED):
         return None
