@@ -73,8 +73,10 @@ def _why(account: Account) -> str:
             f", with {counted(account.workers_started, 'new worker')}" if account.workers_started else ""
         )
         count = account.restarted or account.iterators
-        each = duration(account.restarts_ns / count)
-        parts = [f"{counted(count, 'iterator')} made anew{started}: {each} an iterator"]
+        each = f"{duration(account.restarts_ns / count)} an iterator"
+        if (first_ns := account.part_ns(FIRST_BATCHES)) > account.restarts_ns:
+            each = f"the first batch of each takes {duration(first_ns / account.iterators)}, the rest {each}"
+        parts = [f"{counted(count, 'iterator')} made anew{started}: {each}"]
     else:
         parts = [f"its workers took {duration(account.part_ns(FIRST_START))} to start"]
     if spawned is not None:

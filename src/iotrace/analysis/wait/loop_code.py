@@ -76,8 +76,12 @@ class CodeSamples(msgspec.Struct, frozen=True):
         return int(np.bincount(known).argmax()) if len(known) >= _FEWEST else None
 
     def hot(self, paths: Paths) -> HotLine | None:
-        """The line that most of them are in; None where none is, or stacks are not known."""
-        return None if self.stacks is None else hot_line(self.stacks.each, paths, of_called=False)
+        """The line that most of those of one name are in; None where none is, or stacks are not known.
+
+        Of a function that the loop has called: no line of the loop.
+        """
+        each = [] if self.stacks is None else self.stacks.each
+        return hot_line(each, paths, of_called=bool(each) and each[0].own is not None)
 
 
 def code_samples(analysis: RankAnalysis) -> CodeSamples:
