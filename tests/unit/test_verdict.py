@@ -159,7 +159,7 @@ def test_it_is_said_beside_a_wait_too_and_of_functions_that_samples_name() -> No
 @pytest.mark.parametrize(
     ("before_ms", "function", "kind", "why", "fixes"),
     [
-        (4.0, "batch (a.py:9)", "not-input-bound", "no loader feeds the loop", []),
+        (4.0, "batch (a.py:9)", "not-input-bound", "no known loader feeds the loop", []),
         (40.0, "batch (a.py:9)", "wait-unknown", "it makes batches", []),
         (40.0, None, "wait-unknown", None, ["name-the-source"]),
     ],

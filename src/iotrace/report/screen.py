@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
-from iotrace.analysis.results import RankReport, Report, SessionInfo, commands_of
+from iotrace.analysis.results import START_UP, RankReport, Report, SessionInfo, commands_of
 from iotrace.analysis.rules.trust import OTHER_PROGRAMS
 from iotrace.analysis.verdict.failed import last_hang
 from iotrace.analysis.verdict.reason import lies_ready
@@ -35,6 +35,7 @@ _ELSE = "-v has loader, system and I/O"
 _OF_OPERATORS = "IO068"  # memory by operator was not recorded: nobody misses it on a first screen
 _MOST_FIXES = 3  # and reasons for trust
 _MANY_STEPS = 2000  # more than one wants to scroll through in a browser
+_LONG_START_NS = 5_000_000_000
 _MOST_CAUSES = 5
 _MOST_ALIKE = 3  # of parts that many ranks lack
 _LEAST_MS = 0.05  # what is shown as 0.0
@@ -191,6 +192,8 @@ def following(report: Report, verbose: bool) -> list[tuple[str, str]]:
     has_stack = any(failure.stack for failure in report.session.failures)
     shows = "message and stack" if found.banner == "FAILED" and has_stack else "loader, system, I/O"
     following = [] if verbose else [(f"iotrace report {path} -v", shows)]
+    if not verbose and any(_starts_long(rank) for rank in report.ranks):
+        following.append((f"iotrace report {path} --view startup", "what the start was"))
     if found.kind == "running":
         following.insert(0, (f"iotrace top {path}", "what it waits for now"))
     elif found.kind != "failed" and found.fixes:
@@ -198,6 +201,13 @@ def following(report: Report, verbose: bool) -> list[tuple[str, str]]:
             following.append((f"iotrace try {path}", "carries a fix out and measures it"))
         following.append((f"iotrace compare {path} AFTER", "when it is fixed"))
     return following
+
+
+def _starts_long(rank: RankReport) -> bool:
+    """Whether half of the run, and some seconds, were its start."""
+    account = rank.account
+    start_ns = 0 if account is None else account.part_ns(START_UP)
+    return start_ns >= _LONG_START_NS and account is not None and 2 * start_ns >= account.whole_ns
 
 
 def shown_path(path: str) -> str:

@@ -157,7 +157,8 @@ def _chosen(
         passes = {key: each for loader in pools for key, each in loader.passes.items()}
         own = taken[taken["tid"] == busiest]
         fits = len(own) > 0 and explains(cuts_of(own, passes, rounds[busiest]), rounds[busiest])
-        return (pools, "") if fits else ([], "")
+        # A pool that the loop hands data to may as well work off what the loop has computed.
+        return (pools, "") if fits and not _fed(own, made) else ([], "")
     seen = [
         pool
         for pool in pools

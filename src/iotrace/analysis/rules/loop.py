@@ -15,6 +15,7 @@ from iotrace.units import many, percent
 
 _HIGH = 0.2  # of a step
 _MUCH = 0.1  # of the loop
+_WAITING = ("asyncio", "concurrent", "multiprocessing", "queue", "threading")  # their calls wait for others
 _MOSTLY = 0.5  # of the time that writing takes
 _ASYNCHRONOUS = "torch.distributed.checkpoint.async_save"
 _GARBAGE = "gc.freeze() before the loop, or fewer objects, or gc.disable() and a rare gc.collect()"
@@ -241,6 +242,7 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
     fires=[
         {"loop_events": [_SYNC]},
         {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "reopened": True}]},
+        {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "reopened": True, "every_steps": 1.0}]},
         {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "file": None}]},
     ],
     silent=[
@@ -261,7 +263,7 @@ def recurring_sync(
     Remedy: log less often, keep what is logged in memory, or write it in a thread.
     """
     for events, evidence in _recurring(facts, "writing", least_of_loop):
-        if (events.every_steps or 0.0) < least_every_steps:
+        if (events.every_steps or 0.0) < least_every_steps and not events.reopened:
             continue
         name = "its files" if events.file is None else posixpath.basename(events.file)
         yield Finding(
@@ -272,6 +274,7 @@ def recurring_sync(
             evidence=evidence,
             level=_level(events),
             is_main_cause=_leads(facts, events),
+            gain_ms=_most_ms(facts, events) if events.reopened else None,
         )
 
 
@@ -363,6 +366,7 @@ def _collected(collector: Collector | None) -> str:
         {"feeding": _FEEDING},
         {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "load", "library": None}}},
         {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "Random.sample", "library": "random"}}},
+        {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "Queue.get", "library": "queue"}}},
     ],
     silent=[
         {"feeding": {**_FEEDING, "before_ms": 5.0, "before_fraction": 0.05, "function_ms": 4.0}},
@@ -386,18 +390,22 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
         return
     if 100 * found.function_ms < least_percent * step_ms:
         return
-    hot = found.hot
+    hot, waits = found.hot, found.hot is not None and found.hot.library in _WAITING
     faster = f"make {found.function if hot is None else hot.line} faster"
     if hot is not None and (hot.library, hot.calls) in _QUICKER:
         faster = f"{_QUICKER[hot.library, hot.calls]} (at {hot.line})"
+    remedy = f"{faster}; or, unless the loop adds to its data, move it into a Dataset: workers do it ahead"
+    if hot is not None and waits:
+        remedy = f"if its data comes at {hot.line}: iotrace.batches(YOUR_ITERABLE) around that names the wait"
     yield Finding(
-        text=f"no loader feeds the loop: before its forward pass it is in {found.function} for "
-        f"{found.function_ms:.1f} of {step_ms:.1f} ms of each step"
-        + ("" if hot is None else hot.beside(found.function)),
-        remedy=f"{faster}; or, unless the loop adds to its data, move it into a Dataset: workers do it ahead",
+        text=f"no known loader feeds the loop: before its forward pass it is in {found.function} "
+        f"for {found.function_ms:.1f} of {step_ms:.1f} ms of each step"
+        + ("" if hot is None else hot.beside(found.function))
+        + (", which waits for a thread or process" if waits else ""),
+        remedy=remedy,
         evidence={"before_ms": found.before_ms, "function_ms": found.function_ms},
         level="high" if found.function_ms > _HIGH * step_ms else "medium",
-        gain_ms=found.function_ms,
+        gain_ms=None if waits else found.function_ms,
     )
 
 
@@ -462,6 +470,8 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
     Remedy: call it less often, make it faster, or do it in another process.
     """
     for code in facts.report.loop_code:
+        if code.hot is not None and code.hot.library in _WAITING:
+            continue  # it waits there for a thread or process, whatever that does
         if code.recurs and code.loop_fraction >= least_of_loop and code.seconds >= _LEAST_SECONDS:
             yield Finding(
                 text=code.said,

@@ -306,6 +306,7 @@ def slow_first_sample(facts: LoaderFacts, *, times: float = 20.0) -> Iterator[Fi
     """Each epoch begins with a long wait: its first sample takes many times as long as any other.
 
     An IterableDataset works before it yields, as one does that fills a shuffle buffer, or lists its files.
+    What less of that gains is not known: what fills a buffer is work that later samples need, too.
 
     Remedy: yield while the buffer fills, or make it smaller and shuffle the files; or keep one pass going
     over all epochs.
@@ -335,7 +336,6 @@ def slow_first_sample(facts: LoaderFacts, *, times: float = 20.0) -> Iterator[Fi
         remedy="fill less before an epoch's first sample",
         level=level(gain_ms, facts),
         evidence={"fill_ms": making.fill_ms, "first_item_ms": making.first_item_ms, **which(facts)},
-        gain_ms=gain_ms,
         cost_ms=making.fill_ms,
         **_leading(making.fill_ms, facts, MOSTLY),
     )

@@ -34,6 +34,15 @@ _TOGETHER = (("decode", "read"), ("decode", "transform", "read"))  # what one ch
 _MAKING = ("read", "decode", "transform", "collate")
 _LITTLE = 0.1  # of a wait
 _MANY_STEPS = 20
+_BUILT_IN = (
+    "list",
+    "tuple",
+    "range",
+    "dict",
+    "generator",
+    "map",
+    "zip",
+)  # types that have no code of a program
 _FEW, _OPENING, _NEARLY = 0.1, 0.25, 0.8  # of steps: few; few that begin a pass each; nearly all
 _SLOW = {"read": "slow to read", "decode": "slow to decode"}
 _CAUSES = {
@@ -179,7 +188,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     if cause == "decode" and slowest:
         what = f"{what} in {slowest}"
     if cause == "transform" and primary is not None:
-        what = f"{slowest} (transform)" if slowest else f"the own code of {primary.dataset} (transform)"
+        named = "the source" if primary.dataset in _BUILT_IN else primary.dataset
+        what = f"{slowest} (transform)" if slowest else f"the own code of {named} (transform)"
         # Where stages make the items, the loop's own stack only waits for them.
         what, hot = primary.item or what, None if slowest and not primary.item else primary.item_hot
     if cause == "collate" and primary is not None:

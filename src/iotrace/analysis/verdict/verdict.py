@@ -271,7 +271,7 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
     most = f"at most {percent(feeding.before_fraction)} of {each_step(rank)}"
     of = f"({feeding.before_ms:.1f} of {rank.steps.mean_ms or 0.0:.1f} ms)"
     if 100 * feeding.before_fraction < KEPT_UP_PERCENT:
-        why = "no loader feeds the loop, and it hardly does anything before the forward pass of a step"
+        why = "no known loader feeds the loop, and it hardly does anything before the forward pass of a step"
         text = f"{whose}{most} waits for data {of}{_beside_steps(rank)}"
         return Finding(kind="not-input-bound", text=text, why=why, rank=rank)
     own = next((each for each in rank.culprits if each.id == "prepared-in-the-loop"), None)

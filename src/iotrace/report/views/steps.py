@@ -198,6 +198,13 @@ class ShownGain(GainRow, frozen=True, kw_only=True):
     shown: Annotated[str, figure("the change", said="change", place=-1)]
 
 
+def _no_stages(rank: RankReport) -> str:
+    pool = next((each for each in rank.loaders if each.pool), None)
+    if pool is not None:
+        return f"the loop takes what one stage makes, from a {pool.pool}: -v has its figures"
+    return "the loop takes no items from queues or pools that iotrace follows"
+
+
 def pipeline(report: Report) -> list[Table]:
     """Show the stages that make what the loop takes from queues and pools, the first one first."""
 
@@ -208,7 +215,7 @@ def pipeline(report: Report) -> list[Table]:
                 title="Stages that make the loop's items, measured steps; times in ms",
                 rows=rank.pipeline,
                 fields=columns(PipelineStage, busy="{:.2f}".format, before="{:.1f}".format),
-                unknown="the loop takes no items from queues or pools that iotrace follows",
+                unknown=_no_stages(rank),
                 notes=[] if limits is None else [f"{limits} holds the loop up"],
             )
         )
