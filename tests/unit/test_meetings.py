@@ -264,6 +264,35 @@ def test_a_slot_beside_two_semaphores_hands_over(recorder: Recorder) -> None:
     assert len(rows(recorder, names.HANDED_ROW)) == 5
 
 
+class Scorer:
+    """Answers what the loop asks: it gets weights, and leaves scores."""
+
+    def __init__(self) -> None:
+        self.go, self.done = threading.Event(), threading.Event()
+        self.weights: Any = None
+        self.scores: Any = None
+
+    def work(self) -> None:
+        for _ in range(5):
+            self.go.wait()
+            self.go.clear()
+            self.scores = [self.weights, object()]
+            self.done.set()
+
+
+def test_an_answer_to_what_the_loop_hands_over_is_no_item(recorder: Recorder) -> None:
+    scorer = Scorer()
+    thread = in_thread(scorer.work)
+    for _ in range(5):
+        scorer.weights = [object()]
+        scorer.done.clear()
+        scorer.go.set()
+        scorer.done.wait()
+        assert scorer.scores
+    thread.join()
+    assert doubts(recorder) == ["unseen"]
+
+
 def test_a_count_beside_two_semaphores_is_no_item(recorder: Recorder) -> None:
     done, mine, its = [0], threading.Semaphore(0), threading.Semaphore(1)
 

@@ -52,6 +52,8 @@ class Meeting(Channel):
         self.early: dict[Site, list[_Section]] = {}  # of the loop's thread, which has not waited there yet
         self.is_mutual = False  # the same threads acquire and release it
         self.places: set[Any] = set()  # where threads other than the loop's put data
+        self.reads: set[Any] = set()  # where they take something from
+        self.is_asked = False
         self.looks = 0  # at what the loop takes from there
         self.hands_over = False
 
@@ -248,6 +250,7 @@ def _has_put(
         return
     if meeting.puts < _LOOKS or maker.begun is None:
         meeting.places |= places.left_by(frame)
+        meeting.reads |= places.read_by(frame, whole=True)
     if maker.begun is not None:
         recorder.spans.append(tasks.span_of(recorder, maker.begun, begun, queues.name_of(frame)))
     row = (MADE_ROW, meeting.number, meeting.puts, thread.tid, maker.since_ns, begun[1], 0)
@@ -272,7 +275,11 @@ def _has_taken(
         tasks.describe(meeting, meeting.name, recorder)
     if not meeting.hands_over and meeting.looks < _LOOKS:
         meeting.looks += 1
-        meeting.hands_over = not meeting.places.isdisjoint(places.read_by(frame))
+        # Who is given data at each turn answers a request, as an evaluation of the weights.
+        meeting.is_asked = meeting.is_asked or not meeting.reads.isdisjoint(
+            places.left_by(frame, in_loop=True)
+        )
+        meeting.hands_over = not (meeting.is_asked or meeting.places.isdisjoint(places.read_by(frame)))
     asked_ns = meeting.asked.pop(thread.tid, asked_ns)
     if thread.depth and not meeting.hands_over:
         _has_waited(thread, asked_ns, taken_ns, recorder)

@@ -31,21 +31,21 @@ _Scope = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _missing = object()
 
 
-def left_by(frame: FrameType | None) -> set[Place]:
-    """Where the code that runs in a frame, and in those around it, puts data."""
+def left_by(frame: FrameType | None, *, in_loop: bool = False) -> set[Place]:
+    """Where the code that runs in a frame, and in those around it, puts data; `in_loop`: at each turn."""
     return {
         place
-        for names, scope, node, code in _code(frame, whole=True)
+        for names, scope, node, code in _code(frame, whole=not in_loop)
         for place, held in _puts(node, names, scope, code)
         if _is_data(held)
     }
 
 
-def read_by(frame: FrameType | None) -> set[Place]:
-    """Where the loop that runs in a frame, or around it, takes something from."""
+def read_by(frame: FrameType | None, *, whole: bool = False) -> set[Place]:
+    """Where the loop that runs in a frame, or around it, takes something from; of its `whole` function."""
     return {
         place
-        for names, scope, node, code in _code(frame, whole=False)
+        for names, scope, node, code in _code(frame, whole=whole)
         for place in _reads(node, names, scope, code)
     }
 
