@@ -468,8 +468,48 @@ def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
         yield from ended_by(remedy, "sampling", facts)
 
 
-def _drawn_at_once(facts: LoaderFacts, draw_ms: float) -> Iterator[Finding]:
-    """Name what draws the samples of a whole epoch before its first batch, and how it draws faster."""
+@rule(
+    "IO219",
+    "samples-drawn-with-the-iterator",
+    "loader",
+    turn=THE_CAUSE,
+    saves_wait=False,
+    fires=[{"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0}],
+    silent=[
+        {"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 1.0},
+        {"about": {"persistent_workers": True, "workers": 2}, "restart_ms": 40.0},
+        {"about": {"persistent_workers": False, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0},
+    ],
+)
+def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
+    """Making an iterator takes long although its workers stay: its sampler is asked for the first indices.
+
+    A loop that makes an iterator each epoch waits there for a sampler that draws all samples of the epoch at
+    once. How long that takes was not measured apart: workers that begin a pass anew take a part of it.
+
+    Remedy: draw with arrays; of `WeightedRandomSampler` by a search in a cumulative sum of the weights.
+    """
+    about = facts.about
+    name = about.sampler or about.torch_sampler or ""
+    may_draw = about.sampler is not None or name.startswith("WeightedRandomSampler")
+    if not (may_draw and about.persistent_workers and about.workers and is_worth(facts.restart_ms, facts)):
+        return
+    short, text = _faster_draw(facts)
+    yield finding(
+        facts,
+        text=f"making an iterator of persistent workers takes {facts.restart_ms:.1f} ms a step: {name} is "
+        "asked for the first samples there",
+        how=f"where it draws all samples of an epoch then: {text}",
+        remedy=f"try {'' if short[0].isupper() else 'to '}{short}",
+        level=level(facts.restart_ms, facts),
+        evidence={"restart_ms": facts.restart_ms, **which(facts)},
+        cost_ms=facts.restart_ms,
+        tries=True,
+    )
+
+
+def _faster_draw(facts: LoaderFacts) -> tuple[str, str]:
+    """Say in short, and as a sentence, how a sampler draws an epoch's samples faster."""
     about = facts.about
     name = about.sampler or about.torch_sampler or "its sampler"
     short, text = f"let {name} draw with arrays", "draw with arrays, not one sample at a time"
@@ -482,6 +522,13 @@ def _drawn_at_once(facts: LoaderFacts, draw_ms: float) -> Iterator[Finding]:
         text = "it looks at all weights each time: search in a cumulative sum that is made once"
     elif about.sampler is None and about.torch_sampler is not None:
         short, text = "a sampler that yields indices of an array", "torch's makes a list of them all"
+    return short, text
+
+
+def _drawn_at_once(facts: LoaderFacts, draw_ms: float) -> Iterator[Finding]:
+    """Name what draws the samples of a whole epoch before its first batch, and how it draws faster."""
+    name = facts.about.sampler or facts.about.torch_sampler or "its sampler"
+    short, text = _faster_draw(facts)
     remedy = Remedy(short, f"{name} draws an epoch's samples at once, in the training process: {text}")
     for each in ended_by(remedy, "sampling", facts):
         yield replace(
