@@ -21,6 +21,7 @@ _CARRIES = 0.1  # of what a sample costs, and of the step: what a stage has to c
 _MOST_OF_STEP_PCT = 50.0  # of one CPU
 _LEAST_GROWN = 0.5  # of the CPU time of a process: what two runs of one program may differ by
 _A_FACTOR = 1.05
+_OTHER_COUNT = 1.1
 _LONGER = "run both for more steps"
 _REMEDY = "run both again with fewer programs beside them, or several times each, for iotrace check"
 
@@ -42,8 +43,14 @@ def judge_step(
     stages: Sequence[StageChange],
     doubt: str | None,
 ) -> StepVerdict:
-    """Judge the change of the mean step; `doubt`: what makes both incomparable, whatever they show."""
+    """Judge the change of the mean step; `doubt`: what makes both incomparable, whatever they show.
+
+    Where the loops have other numbers of steps, these are said: a fix may spare whole steps.
+    """
     steps = " -> ".join(f"{rank.steps.mean_ms or 0.0:.1f}" for rank in ranks) + " ms a step"
+    counts = [rank.account.steps if rank.account is not None else 0 for rank in ranks]
+    if min(counts) > 0 and max(counts) >= _OTHER_COUNT * min(counts):
+        steps += f", in {counts[0]} -> {counts[1]} steps"
     if ci95_pct is None or doubt:
         why, remedy = doubt or "too few steps for an interval", None if doubt else _LONGER
         return StepVerdict(verdict="unknown", text=f"NOT CLEAR: {steps}; {why}", remedy=remedy)
