@@ -254,9 +254,8 @@ def pass_for(replacement: Any, original: Any) -> None:
     """Have the frames of `replacement` pass for those of `original`, where that is written in Python."""
     code = getattr(original, "__code__", None)
     if code is not None:
-        named = {"co_qualname": code.co_qualname} if hasattr(code, "co_qualname") else {}  # Python 3.11
         replacement.__code__ = replacement.__code__.replace(
-            co_filename=code.co_filename, co_firstlineno=code.co_firstlineno, co_name=code.co_name, **named
+            co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
         )
 
 

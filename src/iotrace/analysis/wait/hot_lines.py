@@ -135,7 +135,8 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
     library = None if named is None else _library_of(named)
     return HotLine(
         line=line.at(paths),
-        calls=None if named is None or library is None else named.function,
+        # A function that stands in for another passes for it by its file, not by its name.
+        calls=None if named is None or library is None else named.function.rpartition("<locals>.")[2],
         library=library or None,
         fraction=count / whole,
         samples=whole,
