@@ -61,14 +61,14 @@ print(json.dumps({"before": before, "inside": inside, "after": held(), "blocks":
 
 
 def test_nothing_of_the_agent_grows_or_stays(tmp_path: Path) -> None:
-    steps = int(os.environ.get("IOTRACE_FLAT_STEPS", 4000))
+    steps = int(os.environ.get("IOTRACE_FLAT_STEPS", 8000))
     done = run_bare(tmp_path, PROGRAM, str(steps))
     assert done.code == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     print(found)
     assert found["after"] == found["before"]
     assert len(found["inside"]["files"]) <= len(found["before"]["files"]) + 3  # records, spans, stacks
-    # Less than one object in forty steps of the default number. What leaks does so in each stretch of steps;
+    # Less than one object in twenty steps of the default number. What leaks does so in each stretch of steps;
     # what is allocated once (a larger table, another string) falls into some of them.
     grown = [later - sooner for sooner, later in pairwise(found["blocks"][1:])]
     assert min(grown) < 100

@@ -8,6 +8,7 @@ import os
 import pickle
 import queue
 import sys
+import threading
 import time
 import traceback
 import types
@@ -23,7 +24,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import iotrace
-from iotrace.agent import imports, patching, unpatched
+from iotrace.agent import imports, patching
 from iotrace.agent.dataloader import consumer
 from iotrace.agent.dataloader.fetch import collate_source, item_source
 from iotrace.agent.readpaths.memory_maps import MapAccesses
@@ -681,7 +682,7 @@ def test_the_writer_ends_for_a_fork_unless_the_program_has_threads(
     recorder = Recorder(str(tmp_path))
     recorder.open({})
     recorder.start()
-    monkeypatch.setattr(unpatched, "_count", lambda: 1 + others)
+    monkeypatch.setattr(threading, "_active", dict.fromkeys(range(1 + others)))
     recorder.before_fork()
     assert recorder.asleep == (not others)
     recorder._writing = True  # it may hold what the child needs

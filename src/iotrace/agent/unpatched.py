@@ -5,8 +5,7 @@ modules of the agent are imported later, behind such a patch: they take these na
 in `posix` they take from there, where nobody patches.
 """
 
-from _thread import RLock, _count, _local, allocate_lock, get_ident, get_native_id, start_new_thread
+from _thread import RLock, _local, allocate_lock, get_ident, get_native_id, start_new_thread
 from time import sleep
 
-__all__ = ["RLock", "_count", "_local", "allocate_lock", "get_ident", "get_native_id", "sleep"]
-__all__ += ["start_new_thread"]
+__all__ = ["RLock", "_local", "allocate_lock", "get_ident", "get_native_id", "sleep", "start_new_thread"]

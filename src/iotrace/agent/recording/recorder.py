@@ -377,8 +377,13 @@ class Recorder:
         interpreter's lock, too: for 5 ms and more where the program's threads compute.
         """
         # Not started again behind the fork: Python 3.13 counts threads there, and would warn of the writer.
-        others = unpatched._count() - 1  # of Python's threads, beside the main one
-        if self._stop is None or (others and not self._writing):
+        known = getattr(sys.modules.get("threading"), "_active", ())  # of the program
+        if len(known) <= 1 or self._writing:
+            self.rest()
+
+    def rest(self) -> None:
+        """Stop the writer until the next record."""
+        if self._stop is None:
             return
         try:
             self.pause()

@@ -85,7 +85,7 @@ def _before(owner: Any, name: str, recorder: Recorder, what: str) -> None:
         if not is_own_call():
             window.give_way(recorder, what, starts)
             if starts:
-                recorder.before_fork()  # a profiler with stacks follows the threads that it finds
+                recorder.rest()  # a profiler with stacks follows the threads that it finds
 
     def started(*_: Any) -> None:
         recorder.wake()  # by a thread that it does not follow
