@@ -196,7 +196,7 @@ def comparison_page(
 
     `timelines` are addresses of both timelines, for a page that is served beside them; each has a query.
     """
-    label = _LABELS.get(result.verdict, "COMPARED")
+    label = f"{'LIKELY ' if result.likely else ''}{_LABELS.get(result.verdict, 'COMPARED')}"
     head = comparison_head(result)
     stages = stage_grid(result.stages, NAMES).rows
     known = [side for side in sides if side is not None]
