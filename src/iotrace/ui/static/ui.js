@@ -31,13 +31,20 @@
   const live = document.getElementById("live");
   if (live) {
     let events = null, seconds = "";
+    // What somebody has selected, to copy it, or has the keyboard's focus on, stays until that is over.
+    const used = () => {
+      const chosen = getSelection();
+      if (live.contains(document.activeElement)) return true;
+      return !chosen.isCollapsed && live.contains(chosen.anchorNode);
+    };
     const pulse = () => {
       const place = document.getElementById("pulse");
-      if (place) place.innerHTML = seconds;
+      if (place && !used()) place.innerHTML = seconds;
     };
     const begin = () => {
       events = new EventSource(live.dataset.events);
       events.addEventListener("look", (event) => {
+        if (used()) return;
         const open = [...live.querySelectorAll("details[open]")].map((each) => each.id);
         live.innerHTML = event.data;
         open.forEach((id) => document.getElementById(id)?.setAttribute("open", ""));
