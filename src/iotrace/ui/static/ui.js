@@ -31,23 +31,21 @@
   const live = document.getElementById("live");
   if (live) {
     let events = null, seconds = "";
-    // What somebody has selected, to copy it, or has the keyboard's focus on, stays until that is over.
-    const used = () => {
-      const chosen = getSelection();
-      if (live.contains(document.activeElement)) return true;
-      return !chosen.isCollapsed && live.contains(chosen.anchorNode);
-    };
+    // What somebody has selected, to copy it, stays until that is over.
+    const chosen = () => !getSelection().isCollapsed && live.contains(getSelection().anchorNode);
     const pulse = () => {
       const place = document.getElementById("pulse");
-      if (place && !used()) place.innerHTML = seconds;
+      if (place && !chosen()) place.innerHTML = seconds;
     };
     const begin = () => {
       events = new EventSource(live.dataset.events);
       events.addEventListener("look", (event) => {
-        if (used()) return;
+        if (chosen()) return;
+        const focused = live.contains(document.activeElement) && document.activeElement.closest("details")?.id;
         const open = [...live.querySelectorAll("details[open]")].map((each) => each.id);
         live.innerHTML = event.data;
         open.forEach((id) => document.getElementById(id)?.setAttribute("open", ""));
+        if (focused) document.querySelector(`#${focused} > summary`)?.focus({ preventScroll: true });
         pulse();
       });
       events.addEventListener("pulse", (event) => { seconds = event.data; pulse(); });
