@@ -208,7 +208,7 @@ def costs(traced: Traced, rank: int = 0) -> tuple[str, dict[str, float]]:
     }
     others = (traced.ranks[rank]["system"]["host"] or {}).get("others_cpu_fraction")
     beside = others is None or others >= 0.05  # from there on the report's trust names them
-    left_out = {"transport", "startup"} if beside else set()
+    left_out = {"transport", "startup", "queued"} if beside else set()
     made = {cause: ms for cause, ms in wait["causes_ms"].items() if cause not in left_out}
     return max(made, key=made.get), files
 
