@@ -137,9 +137,7 @@ def test_without_the_interpreters_lock_nothing_is_added(monkeypatch: pytest.Monk
     assert not own.before_flush
 
 
-def test_objects_are_counted_once_collecting_took_long(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_objects_are_counted_once_collecting_took_long(recorder: Recorder) -> None:
     (first,) = recorder.records
     assert first["type"] == "collector"
     assert "objects" not in first
