@@ -365,7 +365,7 @@ def test_chromium_opens_the_timeline_at_what_is_clicked(unet_run: Run, tmp_path:
             if address:
                 browser.open(address)
             browser.until("location.pathname.includes('/ui/')")
-            browser.until("document.body.innerText.includes('Current Trace')")
+            browser.until("document.body?.innerText.includes('Current Trace')")
 
 
 @pytest.mark.chromium
@@ -373,7 +373,7 @@ def test_chromium_opens_the_timeline_at_a_step(unet_run: Run, tmp_path: Path) ->
     with serving(str(unet_run.session), directory=tmp_path) as server, browsing(server, tmp_path) as browser:
         browser.open(f"{server}/timeline?of={unet_run.session.name}&around=3")
         browser.until("location.pathname.includes('/ui/') && location.hash.includes('visStart')")
-        browser.until("document.body.innerText.includes('Current Trace')")
+        browser.until("document.body?.innerText.includes('Current Trace')")
 
 
 BAD = "<img src=x onerror=alert(1)>"
