@@ -61,7 +61,7 @@ ROWS = [
     Row("too-few-workers", "programs/few_workers.py", (PROVEN,), ("IO204",), applied="num_workers="),
     Row("threads", "programs/blas_threads.py", (PROVEN,), _THREADS, applied=_STARTED),
     Row("threads-cv2", "programs/threads.py", (PROVEN, *_NO_GAIN), _THREADS, needs="cv2", applied=_STARTED),
-    Row("bound", "programs/bound.py", (PROVEN, UNCLEAR), ("IO302",)),
+    Row("bound", "programs/bound.py", (PROVEN,), ("IO302",)),
     Row("restarted", "programs/restarted.py", (PROVEN,), ("IO203",), applied="persistent_workers=True"),
     Row("locked", "programs/locked.py", _NO_GAIN, ("IO204",)),
     Row("rate-limited", "programs/rate_limited.py", _NO_GAIN, ("IO204",)),
