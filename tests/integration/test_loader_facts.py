@@ -8,7 +8,7 @@ import pytest
 
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.report import analyse
-from iotrace.analysis.rules.facts.loader import loader_facts
+from iotrace.analysis.rules.facts.loader_facts import loader_facts
 from iotrace.session import names
 from iotrace.sources.session import open_session
 from tests.support.runs import run_script

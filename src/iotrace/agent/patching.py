@@ -139,6 +139,19 @@ def observe(
     `args`, also before it fails, is passed to the original. What the three raise is logged with
     `what`, and never reaches the program. Return what takes this patch back.
     """
+    make = observing(recorder, what, before=before, ended=ended, after=after)
+    return patch(owner, name, make, layer)
+
+
+def observing(
+    recorder: Absorbs,
+    what: str,
+    *,
+    before: Before | None = None,
+    ended: Ended | None = None,
+    after: After | None = None,
+) -> Callable[[Any], Any]:
+    """Return what makes the replacement of a function that `observe` puts in its place."""
 
     def make(original: Any) -> Any:
         def observed(*args: Any, **kwargs: Any) -> Any:
@@ -186,7 +199,7 @@ def observe(
         return observed
 
     lean = before is None and ended is None
-    return patch(owner, name, make_lean if lean else make, layer)
+    return make_lean if lean else make
 
 
 class WeakTable:

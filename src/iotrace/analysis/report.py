@@ -41,7 +41,7 @@ from iotrace.analysis.results import (
     last_start,
 )
 from iotrace.analysis.rules.facts.job import job_facts
-from iotrace.analysis.rules.facts.loader import loader_facts
+from iotrace.analysis.rules.facts.loader_facts import loader_facts
 from iotrace.analysis.rules.facts.rank import rank_facts
 from iotrace.analysis.rules.loop import PREPARED_IN_THE_LOOP
 from iotrace.analysis.rules.model import Finding, advice_of, culprits_of, find_all, unasked, unsilenced

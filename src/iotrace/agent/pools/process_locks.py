@@ -10,13 +10,12 @@ import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from time import monotonic_ns
 
-from iotrace.agent.patching import hide_frame, observe, pass_for, patch
+from iotrace.agent.patching import observe, observing, pass_for, patch
 from iotrace.agent.pools import queues, tasks
 from iotrace.agent.pools.callers import PROGRAMS, making, whose_file
 from iotrace.agent.pools.queues import LOOK_EVERY, Channel
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
-from iotrace.session.guard import ours
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -45,27 +44,23 @@ def _made(channel: Channel, recorder: Recorder, *seen: Any) -> None:
 
 
 def _timed(channel: Channel, recorder: Recorder, original: Any) -> Any:
-    def wait(*args: Any, **kwargs: Any) -> Any:
-        asked_ns = monotonic_ns()
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            hide_frame(error)
-            raise
-        try:
-            if not recorder.over and not channel.is_fast and queues.is_main(current.thread.tid):
-                _has_waited(channel, asked_ns, bool(result), sys._getframe(1), recorder)
-        except ours(Exception) as error:
-            recorder.absorb(error, _WHAT)
-        return result
-
+    after = partial(_has_waited, channel, recorder)
+    wait = observing(recorder, _WHAT, before=_asks, after=after)(original)
     pass_for(wait, original)
     return wait
 
 
-def _has_waited(channel: Channel, asked_ns: int, whole: bool, frame: Any, recorder: Recorder) -> None:
+def _asks(_args: list[Any], _kwargs: dict[str, Any]) -> int:
+    return monotonic_ns()
+
+
+def _has_waited(
+    channel: Channel, recorder: Recorder, asked_ns: int | None, whole: Any, *_called: Any
+) -> None:
     thread = current.thread
-    if thread.depth or whose_file(frame.f_code.co_filename) != PROGRAMS:
+    if asked_ns is None or recorder.over or channel.is_fast or not queues.is_main(thread.tid) or thread.depth:
+        return
+    if whose_file(sys._getframe(2).f_code.co_filename) != PROGRAMS:
         return
     if not whole:
         channel.asked.setdefault(thread.tid, asked_ns)

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from iotrace.analysis.results.base import *
 from iotrace.analysis.results.device import *
+from iotrace.analysis.results.hangs import *
 from iotrace.analysis.results.host import *
 from iotrace.analysis.results.io import *
 from iotrace.analysis.results.loop import *
+from iotrace.analysis.results.making import *
 from iotrace.analysis.results.program import *
 from iotrace.analysis.results.ranks import *
 from iotrace.analysis.results.report import *

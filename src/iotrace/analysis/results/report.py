@@ -10,25 +10,11 @@ import msgspec
 
 from iotrace.analysis.results.base import ReportPart, figure
 from iotrace.analysis.results.device import Accelerator, Operator, SlowStep
+from iotrace.analysis.results.hangs import HangInfo
 from iotrace.analysis.results.host import Forecast, Overhead, System
 from iotrace.analysis.results.io import FileGroup, Io
-from iotrace.analysis.results.loop import (
-    DataWait,
-    Feeding,
-    HangInfo,
-    LoaderResult,
-    LoopCode,
-    LoopEvents,
-    LoopReads,
-    PhasesMs,
-    PipelineStage,
-    RegionResult,
-    RepeatedWork,
-    SlowLoopSteps,
-    StageCost,
-    StepBlocks,
-    Steps,
-)
+from iotrace.analysis.results.loop import DataWait, Feeding, LoopCode, LoopEvents, LoopReads, PhasesMs, RegionResult, SlowLoopSteps, StepBlocks, Steps
+from iotrace.analysis.results.making import LoaderResult, PipelineStage, RepeatedWork, StageCost
 from iotrace.analysis.results.program import Account, Memory, Model, Snapshot, Speed, Startup, TrainerTimes
 from iotrace.analysis.results.ranks import Imbalance, Lockstep
 from iotrace.session.manifest import NotCaptured

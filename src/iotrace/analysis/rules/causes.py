@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ MOSTLY = (
     0.5  # of a cause: what one file or group has to cost to be named; of the time, what a thread mostly did
 )
 _HIGH_PERCENT = 20.0
+TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -211,3 +213,16 @@ def costliest(facts: LoaderFacts, cause: str) -> FileFacts | FileGroup | None:
         return file
     group = max(facts.groups, key=lambda each: cost_of_file_ms(each, cause), default=None)
     return file if group is None or cost_of_file_ms(group, cause) < MOSTLY * whole_ms else group
+
+
+TOLD = 0.25  # of the wait: what a verdict names before its cause
+
+
+def leading(spent_ms: float, facts: LoaderFacts, alone: float = math.inf) -> dict[str, Any]:
+    """Of what takes most of the dataset's own code that code is not to be made faster, or by more workers.
+
+    From `alone`, a share of the wait, on more workers are no advice: each would do that anew.
+    """
+    leads = spent_ms >= max(MOSTLY * facts.causes_ms.get("transform", 0.0), TOLD * facts.wait_ms)
+    silences = ("IO103", "IO204") if spent_ms >= alone * facts.wait_ms else ("IO103",)
+    return {"is_main_cause": leads, "spares_work": True, "silences": silences if leads else ()}

@@ -25,13 +25,13 @@ from iotrace.session.manifest import NotCaptured
 # The modules that hold the rules of each scope, in the order of their codes.
 SUBJECTS = {
     "host": ("host_program", "host"),
-    "loader": ("files", "samples", "workers", "sources", "pipeline"),
+    "loader": ("files", "samples", "batches", "transport", "workers", "sources", "samplers", "pipeline"),
     "rank": ("cpus", "memory", "waste", "startup", "numa", "repeated", "regions"),
-    "loop": ("iterators", "memory", "loop"),
+    "loop": ("iterators", "memory", "recurring", "loop"),
     "device": ("device", "device_idle"),
     "job": ("job",),
-    "trust": ("trust",),
-    "run": ("trust",),
+    "trust": ("trust", "disturbances"),
+    "run": ("run",),
     "capture": ("capture", "capture_loop", "capture_loss"),
     "forecast": ("forecast",),
     "check": ("check",),

@@ -1,64 +1,23 @@
-"""How far the figures of a report can be relied on. Each pair of bounds is (caution, bad)."""
+"""How far the figures of a rank can be relied on. Each pair of bounds is (caution, bad)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-import msgspec
-
-from iotrace.analysis.host.disturbance import BESIDE_FREE, TAKEN, THROTTLED, TRACING_COST, alone
+from iotrace.analysis.host.disturbance import TRACING_COST, alone
 from iotrace.analysis.resampling import FEWEST
-from iotrace.analysis.results import (
-    BAD,
-    CAUTION,
-    TRACING_PERCENT,
-    ClockInfo,
-    RankReport,
-    SessionInfo,
-)
+from iotrace.analysis.results import BAD, CAUTION, TRACING_PERCENT
+from iotrace.analysis.rules.disturbances import MIB, SHORTER, Bounds, doubt
+from iotrace.analysis.rules.facts.trust import TrustFacts
 from iotrace.analysis.rules.model import Finding, rule
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, bound_fraction
-from iotrace.session.manifest import NotCaptured
-from iotrace.units import bounds, counted, milliseconds, percent, size
+from iotrace.units import bounds, counted, percent
 
-OTHER_PROGRAMS = "IO702"
 _FIRST = "IO701"  # the code at whose place a doubt is told that is a symptom
 _LONG_STEPS = 2.0  # p95 over median, from which it is said
 _VERDICT_BOUNDS = (0.05, 0.20)
 _LAST = "IO799"  # what only says that a small figure is unknown
-_SHORTER = 0.98  # of a step: what it takes alone, where that is worth a word
 _CODE_AND_PIPES_BYTES, _OF_EACH_PROCESS_BYTES = 10 << 20, 1 << 20
-_USUAL_THROTTLE = "power cap"  # how a device works under full load
-_MIB = 1 << 20
-
-Bounds = tuple[float, float]
-
-
-class TrustFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's report; `waits_longest`: of all ranks it does, and decides the class of the verdict."""
-
-    report: RankReport
-    waits_longest: bool = True
-
-
-class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for all ranks: the session, what was lost of it, its clocks, the shortest mean step.
-
-    `untrained` is a process without a measured step, of a job where others have some. `withheld` says why no
-    rank is named as late.
-    """
-
-    session: SessionInfo
-    losses: Sequence[NotCaptured] = ()
-    clocks: Sequence[ClockInfo] = ()
-    step_ms: float | None = None
-    untrained: str | None = None
-    withheld: str | None = None
-
-
-def _doubt(value: float | None, least: Bounds, text: str) -> Iterator[Finding]:
-    if value is not None and value >= least[0]:
-        yield Finding(level=BAD if value >= least[1] else CAUTION, text=text)
 
 
 @rule(
@@ -74,115 +33,6 @@ def few_steps(facts: TrustFacts, *, fewest: int = 20) -> Iterator[Finding]:
     if count < fewest:
         text = f"{counted(count, 'step')} measured" if count else "no step was measured"
         yield Finding(level=BAD if count < FEWEST else CAUTION, text=text)
-
-
-@rule(
-    OTHER_PROGRAMS,
-    "other-programs",
-    "trust",
-    fires=[
-        {
-            "host": {"others_cpu_fraction": 0.3, "cpu_busy_fraction": 0.99},
-            "wait": {"raw_ms": 60.0, "causes_ms": {"decode": 60.0}, "without_cpu_ms": {"decode": 40.0}},
-            "processes": [{"role": "main", "run_delay_pct_mean": 5.0}],
-        },
-        {"host": {"others_cpu_fraction": 0.3, "cpu_busy_fraction": 0.99}},
-        {"host": None},
-    ],
-    silent=[
-        {"host": {"others_cpu_fraction": 0.1, "cpu_busy_fraction": 0.5}},
-        {"host": {"others_cpu_fraction": 0.01, "cpu_busy_fraction": 0.99}},
-    ],
-)
-def other_programs(
-    facts: TrustFacts, *, least: Bounds = TAKEN, least_beside_free: float = BESIDE_FREE
-) -> Iterator[Finding]:
-    """Other programs used the CPUs: times are no longer the job's own.
-
-    They only make a run slower. Where the kernel counted how long the job's threads were ready to run and had
-    no CPU, this says what a step takes alone: at the least what is left without all of that. What holds for
-    all these values holds whatever the others did. The figures are bad only where others took much and
-    nobody counted. Where a CPU was free, they took none from the job.
-
-    Remedy: none for what the interval bears out; for the rest, repeat with fewer programs beside it.
-    """
-    host = facts.report.system.host
-    others = host.others_cpu_fraction if host is not None else None
-    if host is None or others is None:
-        if facts.report.steps.count:
-            yield Finding(level=CAUTION, text="not known: whether other programs were busy")
-        return
-    if others < (least_beside_free if host.has_free_cpus else least[0]):
-        return
-    found = alone(facts.report)
-    text = f"other programs used {percent(others)} of the CPUs"
-    if found.kept < _SHORTER:
-        text += f": {found.said}"
-    is_bad = not found.is_counted and others >= least[1]
-    yield Finding(level=BAD if is_bad else CAUTION, text=text)
-
-
-@rule(
-    "IO703",
-    "hypervisor",
-    "trust",
-    fires=[{"host": {"cpu_stolen_fraction": 0.1}}],
-    silent=[{"host": {"cpu_stolen_fraction": 0.01}}],
-)
-def hypervisor(facts: TrustFacts, *, least: Bounds = TAKEN) -> Iterator[Finding]:
-    """The hypervisor gave CPU time of this machine to others."""
-    host = facts.report.system.host
-    stolen = host.cpu_stolen_fraction if host is not None else None
-    yield from _doubt(stolen, least, f"the hypervisor took {percent(stolen or 0.0)} of the CPUs' time")
-
-
-@rule(
-    "IO704",
-    "throttled",
-    "trust",
-    fires=[
-        {"host": {"cpu_throttled_fraction": 0.2}},
-        {"gpus": [{"index": 0, "throttle_reasons": {"thermal": 0.4}}]},
-    ],
-    silent=[
-        {"host": {"cpu_throttled_fraction": 0.05}},
-        {"gpus": [{"index": 0, "throttle_reasons": {"power cap": 0.9}}]},
-    ],
-)
-def throttled(facts: TrustFacts, *, least: float = THROTTLED) -> Iterator[Finding]:
-    """A CPU quota held the job back, or a GPU was slowed down: the same run may be faster next time.
-
-    A GPU under full load runs at its power cap; that is usual.
-    """
-    host = facts.report.system.host
-    held = host.cpu_throttled_fraction if host is not None else None
-    if held is not None and held >= least:
-        text = f"the CPU quota held the job back in {percent(held)} of its periods"
-        yield Finding(level=CAUTION, text=text)
-    for gpu in facts.report.system.gpus:
-        reasons = {why: share for why, share in gpu.throttle_reasons.items() if why != _USUAL_THROTTLE}
-        why = max(reasons, key=lambda name: reasons[name], default="")
-        if why and reasons[why] >= least:
-            text = f"GPU {gpu.index} was slowed down {percent(reasons[why])} of the time ({why})"
-            yield Finding(level=CAUTION, text=text)
-
-
-@rule(
-    "IO705",
-    "swapped",
-    "trust",
-    fires=[
-        {"host": {"swap_in_bytes": 90 * _MIB}, "processes": [{"role": "main", "swap_bytes_peak": 50 * _MIB}]}
-    ],
-    silent=[{"host": {"swap_in_bytes": 90 * _MIB}, "processes": [{"role": "main", "swap_bytes_peak": 0}]}],
-)
-def swapped(facts: TrustFacts, *, least_bytes: int = 16 << 20) -> Iterator[Finding]:
-    """Memory of the job was in swap, and came back in the steps."""
-    host = facts.report.system.host
-    own = [each.swap_bytes_peak or 0 for each in facts.report.system.processes]
-    back = host.swap_in_bytes if host is not None else None
-    if back is not None and min(back, sum(own)) >= least_bytes:
-        yield Finding(level=CAUTION, text=f"memory in swap: {size(back)} of it came back in the steps")
 
 
 @rule(
@@ -225,7 +75,7 @@ def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterat
             alone = counted(wait.exposed_steps or 0, "profiled step")
             yield Finding(level=CAUTION, text=f"that the accelerator idles is known of {alone} alone")
         unknown = wait.causes_ms.get("unknown", 0.0) / wait.raw_ms
-        yield from _doubt(unknown, least, f"{percent(unknown)} of the wait is not explained")
+        yield from doubt(unknown, least, f"{percent(unknown)} of the wait is not explained")
 
 
 @rule(
@@ -313,7 +163,7 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float =
             "io": {
                 "unseen_because": "maps",
                 "coverage": 0.5,
-                "processes": [{"is_worker": True, "kernel_bytes": 100 * _MIB}],
+                "processes": [{"is_worker": True, "kernel_bytes": 100 * MIB}],
             }
         }
     ],
@@ -322,14 +172,14 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float =
             "io": {
                 "unseen_because": "maps",
                 "coverage": 0.5,
-                "processes": [{"is_worker": True, "kernel_bytes": _MIB}],
+                "processes": [{"is_worker": True, "kernel_bytes": MIB}],
             }
         },
         {
             "io": {  # started anew again and again, each reads its code
                 "unseen_because": "maps",
                 "coverage": 0.1,
-                "processes": [{"is_worker": True, "kernel_bytes": _MIB // 2}] * 60,
+                "processes": [{"is_worker": True, "kernel_bytes": MIB // 2}] * 60,
             }
         },
         {"io": {"unseen_because": None, "coverage": 0.5}},
@@ -337,13 +187,13 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float =
             "io": {
                 "unseen_because": "maps",
                 "coverage": 0.5,
-                "processes": [{"is_worker": True, "kernel_bytes": 100 * _MIB}],
+                "processes": [{"is_worker": True, "kernel_bytes": 100 * MIB}],
             },
             "pipeline": [{"name": "reader", "of": "processes"}, {"name": "augment", "of": "processes"}],
         },
         {  # the loop makes its own batches and decodes nothing: it read code
             "wait": {"raw_ms": 45.0, "causes_ms": {"transform": 44.7, "decode": 0.1, "collate": 0.2}},
-            "io": {"unseen_because": "maps", "coverage": 0.0, "processes": [{"kernel_bytes": 100 * _MIB}]},
+            "io": {"unseen_because": "maps", "coverage": 0.0, "processes": [{"kernel_bytes": 100 * MIB}]},
         },
     ],
 )
@@ -407,7 +257,7 @@ def class_uncertain(facts: TrustFacts, *, widest: float = 0.5) -> Iterator[Findi
         return
     low, high = interval
     found = alone(facts.report)
-    if found.kept < _SHORTER and found.least_step_ms:
+    if found.kept < SHORTER and found.least_step_ms:
         low = min(low, found.least_wait_ms / found.least_step_ms)
     if any(low < bound < high for bound in _VERDICT_BOUNDS):
         share = f"the wait is {100 * low:.0f} to {percent(high)} of a step"
@@ -415,72 +265,3 @@ def class_uncertain(facts: TrustFacts, *, widest: float = 0.5) -> Iterator[Findi
         if low < interval[0] and high - low > widest:
             text = "not known: how long the loop waits without other programs on its CPUs"
         yield Finding(level=CAUTION, text=text)
-
-
-@rule(
-    "IO712",
-    "untrained-rank",
-    "run",
-    fires=[{"untrained": "rank 1"}],
-    silent=[{"untrained": None}],
-)
-def untrained_rank(facts: RunFacts) -> Iterator[Finding]:
-    """A rank of the job has no measured step, where others have some."""
-    if facts.untrained is not None:
-        yield Finding(level=CAUTION, text=f"{facts.untrained}: no step was measured")
-
-
-@rule(
-    "IO713",
-    "data-lost",
-    "run",
-    fires=[{"session": {"ended": False}}, {"losses": [{"what": "spans of pid 7", "why": "a full disk"}]}],
-    silent=[{}],
-)
-def data_lost(facts: RunFacts) -> Iterator[Finding]:
-    """Part of what was recorded is lost, or the end of the run was not seen."""
-    if facts.losses:
-        what = list(dict.fromkeys(each.what for each in facts.losses))
-        more = f" and {what[1] if len(what) == 2 else f'{len(what) - 1} other parts'}" if what[1:] else ""
-        yield Finding(level=CAUTION, text=f"lost: {what[0]}{more}")
-    elif not facts.session.ended:
-        yield Finding(level=CAUTION, text="the end of the run was not seen")
-    elif not facts.session.complete:
-        yield Finding(level=CAUTION, text="part of the data was lost")
-
-
-@rule(
-    "IO714",
-    "clocks",
-    "run",
-    fires=[
-        {"clocks": [{"host": "a", "bound_ns": 0, "set": []}, {"host": "b", "bound_ns": None, "set": []}]},
-        {"clocks": [{"host": "a", "bound_ns": 20_000_000, "set": []}], "step_ms": 100.0},
-    ],
-    silent=[{"clocks": [{"host": "a", "bound_ns": 20_000, "set": []}], "step_ms": 100.0}],
-)
-def clocks(facts: RunFacts, *, least_of_step: float = 0.05) -> Iterator[Finding]:
-    """Clocks of hosts were not compared, are not well known, or were set during the run."""
-    hosts = {clock.host for clock in facts.clocks}
-    if len(hosts) > 1 and any(clock.bound_ns is None for clock in facts.clocks):
-        yield Finding(level=CAUTION, text=f"the clocks of {len(hosts)} hosts were not compared")
-    bound_ms = max((clock.bound_ns or 0 for clock in facts.clocks), default=0) / 1e6
-    if facts.step_ms is not None and bound_ms >= least_of_step * facts.step_ms:
-        yield Finding(level=CAUTION, text=f"times of POSIX calls are known to ± {milliseconds(bound_ms)}")
-    set_ns = max((abs(item.by_ns) for clock in facts.clocks for item in clock.set), default=0)
-    if set_ns:
-        text = f"a clock was set by {milliseconds(set_ns / 1e6)} during the run (undone)"
-        yield Finding(level=CAUTION, text=text)
-
-
-@rule(
-    "IO715",
-    "late-rank-withheld",
-    "run",
-    fires=[{"withheld": "the clocks of two hosts are not known well enough"}],
-    silent=[{"withheld": None}],
-)
-def late_rank_withheld(facts: RunFacts) -> Iterator[Finding]:
-    """No rank is named as late: what was measured does not say which it was."""
-    if facts.withheld is not None:
-        yield Finding(level=CAUTION, text=facts.withheld)

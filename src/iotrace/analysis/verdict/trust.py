@@ -35,7 +35,7 @@ def trust_of(
     trained = [rank for rank in ranks if rank.steps.count]
     without = [rank for rank in ranks if not rank.steps.count] if trained else []
     ranks = [rank for rank in trained if rank.rank not in fed] or trained or ranks
-    from iotrace.analysis.rules.trust import RunFacts
+    from iotrace.analysis.rules.facts.trust import RunFacts
 
     run = RunFacts(
         session=session,
@@ -81,7 +81,7 @@ def trust_of_traces(
 
 def _worst_of_each(ranks: Sequence[RankReport]) -> list[Finding]:
     """Find the worst doubt of each rule; of several ranks its rank is named where not all have the same."""
-    from iotrace.analysis.rules.trust import TrustFacts
+    from iotrace.analysis.rules.facts.trust import TrustFacts
 
     longest = max(ranks, key=lambda rank: bound_fraction(rank.data_wait) or 0.0)
     by_rule: dict[str, list[tuple[Finding, str]]] = {}

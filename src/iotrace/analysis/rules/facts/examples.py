@@ -20,8 +20,8 @@ from iotrace.analysis.rules.facts.job import JobFacts
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.facts.sweep import ChoiceFacts, OutcomeFacts, PointFacts, SettingFacts, SweepFacts
+from iotrace.analysis.rules.facts.trust import RunFacts, TrustFacts
 from iotrace.analysis.rules.model import Rule
-from iotrace.analysis.rules.trust import RunFacts, TrustFacts
 from iotrace.sources.records import IteratorStart
 
 _MIB = 1 << 20

@@ -1,0 +1,134 @@
+"""How batches are made: loaders, stages and what they cost, work that is done again and again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from iotrace.analysis.results.base import ReportPart, figure
+from iotrace.analysis.results.loop import HotLine
+
+
+class LoaderResult(ReportPart, frozen=True, kw_only=True):
+    """A loader of the rank."""
+
+    id: Annotated[int, figure("number of the loader in its process; numbers may be skipped")]
+    kind: Annotated[str, figure("`training`, a phase of Lightning's, `evaluation` or `other`")]
+    primary: Annotated[bool, figure("whether it is the primary loader")]
+    dataset: Annotated[str, figure("class name of the dataset; of a wrapped source its own, or the generator function's")]
+    item: Annotated[str | None, figure("the function that makes an item", null="not a DataLoader's, or unknown")] = None
+    collate: Annotated[str | None, figure("the function of the program that puts samples together, with its line", null="torch's own, or unknown")] = None
+    item_hot: Annotated[HotLine | None, figure("the line that making an item is mostly in", null="no line is, or too few samples")] = None
+    collate_hot: Annotated[HotLine | None, figure("the line that `collate` is mostly in", null="no line is, or too few samples")] = None
+    wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
+    within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
+    library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None
+    pool: Annotated[str | None, figure("the class of the pool whose tasks make the items, or of the queue that they come from", null="neither")] = None
+    workers: Annotated[int, figure("`num_workers` of its last pass; of a pool its threads or processes")]
+    batch_size: Annotated[int | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    prefetch_factor: Annotated[int | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    persistent_workers: Annotated[bool | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    pin_memory: Annotated[bool | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    in_order: Annotated[bool | None, figure("as set in the DataLoader that makes the batches", null="it has no such setting")] = None
+    batches: Annotated[int, figure("deliveries over the whole run")]
+    phases: Annotated[dict[str, int], figure("batches by phase; `{}` without Lightning")]
+    raw_ms: Annotated[float | None, figure("mean raw wait", null="fewer than two batches")] = None
+    delay_ms: Annotated[float | None, figure("mean of delivered - prepared, where known", null="`num_workers=0`, or none known")] = None
+    production_ms: Annotated[float | None, figure("mean of prepared - taken, where known", null="none known")] = None
+    queue_depth_mean: Annotated[float | None, figure("mean number that lay prepared when the next was asked for")] = None
+    epochs: Annotated[int, figure("passes that were begun")]
+    after_training: Annotated[bool, figure("whether it was first asked behind the last run of Lightning's trainer")]
+    start_method: Annotated[str | None, figure("how workers were started: `fork`, `spawn`, `forkserver`", null="no workers")] = None
+    first_batch_ms: Annotated[float | None, figure("raw wait for the first batch of the run", null="no batch")] = None
+    failures: Annotated[list[str], figure("class names of exceptions that `__next__` raised, StopIteration not")]
+
+
+# Kinds of repeated work.
+LISTING, READING_AGAIN, OPENING, DECODING, ASKING = "listing", "reading", "opening", "decoding", "asking"
+DATABASES = (".db", ".sqlite", ".sqlite3", ".duckdb")  # suffixes
+
+
+class RepeatedWork(ReportPart, frozen=True, kw_only=True):
+    """What samples of the loop's loader do again and again with files; times are means over all samples.
+
+    A sample's time with a file is from a call on it until the next call on another one; what follows its last
+    call counts for none, and of `asking` no pause of more than 1 ms between two calls.
+    """
+
+    kind: Annotated[
+        str,
+        figure(
+            "`listing` directories, `reading` whole files, `decoding` much of files by a library, `opening` files (until a library reads them), "
+            "`asking` for files that none opens",
+            said="what",
+        ),
+    ]
+    paths: Annotated[list[str], figure("the files or directories that make up 90 % of the time, costliest first", said="which", place=1)]
+    files: Annotated[int, figure("how many there are", said="files")]
+    read_fraction: Annotated[float | None, figure("of `reading` and `decoding`, what a sample reads of a file, on average", null="another kind")] = None
+    entries: Annotated[
+        int | None, figure("entries of a directory, the mean", null="not of `listing`, or the results were not counted", said="entries", absent="-")
+    ] = None
+    samples_fraction: Annotated[float, figure("samples that do it")]
+    ms_per_sample: Annotated[float, figure("time of a sample with these files", said="ms", place=-3)]
+    of_ms_per_sample: Annotated[float, figure("time of a sample", said="sample ms", place=-2)]
+    wait_ms: Annotated[float, figure("the data wait charged to it, per step", "ms", said="wait", place=-1)]
+    gain_ms: Annotated[float | None, figure("what a step loses without it, by replay", "ms per step", null="the loader is no DataLoader in order")] = None
+    most_ms: Annotated[float | None, figure("the same at most, where what is left gets quicker", "ms per step", null="it is not known")] = None
+
+
+class PipelineStage(ReportPart, frozen=True, kw_only=True):
+    """Threads or processes of the program that make items for the loop: those that put into one queue or pool.
+
+    The stage before it makes what it takes; the loop takes what the last one makes. Of the measured steps.
+    """
+
+    name: Annotated[str, figure("the function that makes its items", said="stage")]
+    makers: Annotated[int, figure("how many threads or processes it has", said="of")]
+    of: Annotated[str, figure("`threads` or `processes`", said="who")]
+    busy: Annotated[float, figure("how many of them work, on average: they neither wait for input nor for room", said="busy")]
+    items: Annotated[int, figure("how many items it made", said="items")]
+    item_ms: Annotated[float, figure("mean time of an item's making, without these waits", "ms", said="each")]
+    on_cpu_fraction: Annotated[float | None, figure("the share of their making in which they computed", null="it was too quick to be timed", said="CPU")] = None
+    before: Annotated[
+        float | None, figure("how many items lie before it when it takes one, on average", null="it takes none from a queue that says so", said="before")
+    ] = None
+    before_limit: Annotated[int | None, figure("how many may lie there", null="any number, or not known", said="limit")] = None
+    room_fraction: Annotated[
+        float | None,
+        figure("the share of their time in which its makers wait for room to put an item", null="they go to no queue with a limit", said="room"),
+    ] = None
+    after_limit: Annotated[int | None, figure("how many items may lie behind it", null="any number, or not known")] = None
+    locks_ms: Annotated[
+        dict[str, float], figure("of an item's making, the waits for a lock: `interpreter` (Python's), `h5py`, `file`; without waits it is left out", "ms")
+    ] = msgspec.field(default_factory=dict)
+    lock_file: Annotated[str | None, figure("the file whose lock its makers wait for longest", null="they wait for none")] = None
+    puts: Annotated[str, figure("the class of the queue or pool that hands its items on", said="by")]
+    wait_ms: Annotated[float, figure("the loop's wait in which it worked on what the loop waited for, per step", "ms", said="wait")]
+    slowest: Annotated[bool, figure("whether it holds the loop up: it works most of the loop's wait")] = False
+
+
+class StageCost(ReportPart, frozen=True, kw_only=True):
+    """What one stage costs in one file (None: in all others) each time that a sample needs it.
+
+    Other programs only add to a cost, and seldom to all of it: hence lower quartiles. None changes
+    `decoded_bytes`: it is a count.
+    """
+
+    stage: Annotated[str, figure("`read`, `decode`, `transform`, `collate` (of a batch)")]
+    path: Annotated[str | None, figure("the file, or the directory of files that are needed seldom", null="no file, or all that do not stand on their own")] = (
+        None
+    )
+    loader: Annotated[str | None, figure("the dataset of the loader whose samples they are", null="the steps wait for one loader")] = None
+    clock: Annotated[str, figure("`cpu`: CPU time of the thread; `wall`: elapsed time")]
+    quiet: Annotated[bool | None, figure("of the seconds alone in which other programs and machines took little", null="nothing tells what others took")] = None
+    count: Annotated[int, figure("of how many times the figures are; how often a sample needs it")]
+    per_sample: Annotated[float, figure("of how many times the figures are; how often a sample needs it")]
+    mean_ms: Annotated[float, figure("mean and lower quartile of the costs, in ms")]
+    quartile_ms: Annotated[float, figure("mean and lower quartile of the costs, in ms")]
+    blocks_ms: Annotated[list[float], figure("the lower quartiles of consecutive blocks of them, 40 at most")]
+    decoded_bytes: Annotated[
+        float | None, figure("of decoding, the mean of what the calls returned each time", null="where a call's result has no known size")
+    ] = None
+    decoded_bytes_error: Annotated[float | None, figure("the standard error of that mean", null="where it is unknown")] = None

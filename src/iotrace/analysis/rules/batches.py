@@ -1,0 +1,264 @@
+"""How samples become a batch: fetched row by row, tokenised, collated, and stopped for garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iotrace.analysis.rules.causes import (
+    MOSTLY,
+    TELLING,
+    Remedy,
+    ended_by,
+    finding,
+    held_up_by,
+    is_worth,
+    leading,
+    level,
+    of_loader,
+    which,
+)
+from iotrace.analysis.rules.facts.loader import LoaderFacts
+from iotrace.analysis.rules.facts.making import Making
+from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
+from iotrace.units import percent, size
+
+_CHEAP_US = 30.0  # a sample: to ask for it takes as long as to make it
+_MANY_ROWS = 8
+_MANY_SAMPLES = 16
+_MANY_FROZEN = 10_000  # objects: so many no library leaves frozen
+
+
+@rule(
+    "IO211",
+    "rows-one-by-one",
+    "loader",
+    turn=THE_CAUSE,
+    fires=[
+        {
+            "causes_ms": {"transform": 38.0, "collate": 10.0},
+            "collate": "default_collate",
+            "samples": 4096.0,
+            "making": Making(item_ms=0.007),
+        }
+    ],
+    silent=[
+        {"collate": "default_collate", "samples": 4096.0, "making": Making(item_ms=2.0)},
+        {"collate": "default_collate", "samples": 4.0, "making": Making(item_ms=0.007)},
+        {"collate": "pad", "samples": 4096.0, "making": Making(item_ms=0.007)},
+    ],
+)
+def rows_one_by_one(facts: LoaderFacts) -> Iterator[Finding]:
+    """A batch is fetched row by row and stacked again, of a dataset that holds its rows in memory.
+
+    A call of `__getitem__` for each row, and stacking thousands of tensors, take longer than to index all
+    rows at once.
+
+    Remedy: one index for the whole batch: a sampler of batches with `batch_size=None`, or `__getitems__`.
+    """
+    if not fetched_row_by_row(facts):
+        return
+    cost_ms = sum(facts.causes_ms.get(cause, 0.0) for cause in ("transform", "collate"))
+    gain_ms = min(facts.bound_ms, cost_ms)
+    if not facts.is_waited_for or not is_worth(gain_ms, facts):
+        return
+    whole = f"DataLoader({facts.about.dataset.lower()}, sampler=BatchSampler(…), batch_size=None)"
+    if facts.about.item_library:
+        how = f"{whole} asks for a batch at once; or index the tensors yourself"
+        remedy = "rows at once: BatchSampler and batch_size=None"
+    else:
+        how = (
+            f"index all rows of a batch at once, in {facts.about.dataset}.__getitems__ with a collate_fn "
+            f"that passes them on; or {whole}, where __getitem__ takes a list"
+        )
+        remedy = f"rows at once: {facts.about.dataset}.__getitems__"
+    yield finding(
+        facts,
+        text=(
+            f"{facts.samples:.0f} rows a batch{of_loader(facts)} are fetched one by one and stacked: "
+            f"{cost_ms:.1f} ms of wait a step"
+        ),
+        how=how,
+        remedy=remedy,
+        level=level(cost_ms, facts),
+        evidence={"rows_ms": cost_ms, "rows": facts.samples or 0.0, **which(facts)},
+        gain_ms=gain_ms,
+        cost_ms=cost_ms,
+        is_main_cause=cost_ms >= MOSTLY * facts.wait_ms,
+        spares_work=True,
+    )
+
+
+def fetched_row_by_row(facts: LoaderFacts, *, cheap_us: float = _CHEAP_US, many: int = _MANY_ROWS) -> bool:
+    """Whether samples are so cheap, and so many in a batch, that asking for each costs most."""
+    about, item_ms = facts.about, facts.making.item_ms
+    return (
+        not (about.iterable or about.wrapped or facts.handed_over)
+        and facts.collate == "default_collate"
+        and (facts.samples or 0.0) >= many
+        and item_ms is not None
+        and 1000 * item_ms <= cheap_us
+    )
+
+
+@rule(
+    "IO214",
+    "collecting-garbage",
+    "loader",
+    turn=THE_CAUSE,
+    fires=[
+        {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0)},
+        {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0, frozen=2_000_000)},
+    ],
+    silent=[
+        {"making": Making(collecting_ms=2.0, collections=12, collection_ms=800.0)},
+        {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0), "wait_ms": 2.0},
+    ],
+)
+def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
+    """Python's garbage collector stops who makes the batches, while the loop waits for them.
+
+    A full collection looks at all objects of the process. A dataset of millions of lists and dictionaries
+    makes it long, and code that makes many objects makes it frequent.
+
+    Remedy: `gc.freeze()` at the worker's start takes the dataset's objects out; or hold arrays in place of
+    them; or `gc.disable()`, and `gc.collect()` every so many batches, which bounds the memory. What is frozen
+    already is not advised.
+    """
+    making = facts.making
+    gain_ms = min(facts.bound_ms, making.collecting_ms)
+    if not facts.is_waited_for or not is_worth(gain_ms, facts):
+        return
+    where = "in worker_init_fn" if facts.about.workers else "before the loop"
+    remedy = f"gc.freeze() {where}, or fewer objects"
+    how = (
+        f"gc.freeze() {where} takes the dataset's objects out of them; hold arrays, not millions of "
+        "objects; or gc.disable() with gc.collect() every so many batches"
+    )
+    if (making.frozen or 0) >= _MANY_FROZEN:
+        remedy = f"gc.disable() {where} and a rare gc.collect(), or fewer new objects a sample"
+        how = "gc.freeze() was called: what is left comes of objects made since; make fewer, or gc.disable() "
+        how += "with gc.collect() every so many batches"
+    yield finding(
+        facts,
+        text=(
+            f"making batches{of_loader(facts)} stops for Python's garbage collector: {making.collections} "
+            f"collections of {making.collection_ms:.0f} ms, {making.collecting_ms:.1f} ms of wait a step"
+        ),
+        how=how,
+        remedy=remedy,
+        level=level(gain_ms, facts),
+        evidence={"collecting_ms": making.collecting_ms, "collections": making.collections, **which(facts)},
+        gain_ms=gain_ms,
+        cost_ms=making.collecting_ms,
+        **leading(making.collecting_ms, facts),
+    )
+
+
+@rule(
+    "IO215",
+    "tokenised-each-time",
+    "loader",
+    turn=THE_CAUSE,
+    fires=[{"cause": "collate", "collate": "encode", "tokenizer": "tokenizers.Tokenizer"}],
+    silent=[
+        {"cause": "collate", "collate": "encode"},
+        {"cause": "transform", "collate": "encode", "tokenizer": "tokenizers.Tokenizer"},
+    ],
+)
+def tokenised_each_time(facts: LoaderFacts) -> Iterator[Finding]:
+    """The collate function tokenises each batch anew, in each epoch, while the loop waits.
+
+    It uses a tokenizer, and most of the wait is in it.
+
+    Remedy: tokenise once, ahead of training, and store the numbers; pad alone in the collate function.
+    """
+    if held_up_by(facts, "collate") and facts.about.tokenizer:
+        remedy = Remedy(
+            f"tokenise ahead of training, not in {facts.collate or 'collate_fn'}",
+            f"{facts.collate or 'the collate function'} tokenises each batch ({facts.about.tokenizer}): do "
+            "it once, ahead of training, store the numbers, and pad alone here",
+            spares_work=True,
+        )
+        yield from ended_by(remedy, "collate", facts)
+
+
+_LARGE_BATCH = 1 << 20
+_CROWDED = Making(collate_asleep=0.0, collate_on_cpu=0.19)
+
+
+@rule(
+    "IO104",
+    "slow-collate",
+    "loader",
+    id="collate-bound",
+    turn=THE_CAUSE,
+    fires=[
+        {"cause": "collate", "collate": "pad_sequences"},
+        {"cause": "collate", "collate": "default_collate"},
+        {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0},
+        {"cause": "collate", "collate": "pad", "made_ms": 600.0, "making": _CROWDED},
+    ],
+    silent=[
+        {"cause": "collate", "collate": "default_collate", "core_free": False},
+        {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0, "samples": 4.0},
+        {"cause": "collate", "collate": "default_convert"},
+    ],
+)
+def slow_collate(facts: LoaderFacts) -> Iterator[Finding]:
+    """The loop waits for samples to be put together into a batch.
+
+    torch's own function only copies: its time grows with the bytes and with the number of samples.
+
+    Whether one of the program's computed, slept or waited for a CPU is known from the kernel's account.
+
+    Remedy: find out what a function of your own sleeps for, or do once, ahead of training, what it computes;
+    else return narrower dtypes, or make a batch at once in `__getitems__`.
+    """
+    if held_up_by(facts, "collate") and not (facts.about.tokenizer or fetched_row_by_row(facts)):
+        yield from ended_by(_less_collating(facts), "collate", facts)
+
+
+def _less_collating(facts: LoaderFacts) -> Remedy | None:
+    """By whose the function is; torch's own only copies."""
+    if facts.collate and not facts.collate.startswith("default_"):
+        return _own_collate(facts)
+    if facts.collate != "default_collate" or facts.core_free is not True:
+        return None
+    if facts.batch_bytes is not None and facts.batch_bytes >= _LARGE_BATCH:
+        text = f"a batch of {size(facts.batch_bytes)} is copied: return narrower dtypes"
+        return Remedy("return narrower dtypes from the dataset", text)
+    if facts.samples is not None and facts.samples >= _MANY_SAMPLES and facts.batch_bytes is not None:
+        return Remedy(
+            "make a batch at once: Dataset.__getitems__",
+            f"{facts.samples:.0f} small samples are stacked one by one: make a batch at once in "
+            "the dataset's __getitems__, with a collate_fn that passes it on",
+        )
+    return None
+
+
+def _own_collate(facts: LoaderFacts) -> Remedy | None:
+    """By what the program's own function did: it slept, computed, or waited for a CPU."""
+    asleep, on_cpu, name = facts.making.collate_asleep, facts.making.collate_on_cpu, facts.collate
+    if asleep is None or on_cpu is None:
+        short = f"pad, convert and copy less in {name}"
+        return Remedy(short, f"whether {name} computes or sleeps is unknown: {short}")
+    delayed = max(0.0, 1 - asleep - on_cpu)
+    if asleep >= max(on_cpu, MOSTLY):
+        return Remedy(
+            f"find out why {name} sleeps ({percent(asleep)} of its time)",
+            f"{name} sleeps in {percent(asleep)} of that: find what it waits for (a network, a lock, another "
+            "process)",
+        )
+    if on_cpu < TELLING and not facts.waits_undisturbed:
+        return Remedy(
+            f"find {name} a free CPU: it lacked one in {percent(delayed)} of the time",
+            f"{name} waited for a CPU in {percent(delayed)} of the time, so what is slow is unknown: run "
+            "again with a free CPU for each worker (fewer workers, or no other programs)",
+            gains=False,
+        )
+    return Remedy(
+        f"compute less in {name}, or vectorise it",
+        f"{facts.collate_line or name} computes in {percent(on_cpu)} of that, and waits for a CPU in "
+        f"{percent(delayed)}: do once, ahead of training, what is not random in it (tokenising, parsing, "
+        "converting); only pad and stack here, in whole tensors",
+    )

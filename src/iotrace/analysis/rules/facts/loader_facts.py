@@ -1,0 +1,276 @@
+"""The facts of each loader that the loop waits for, from a rank's analysis and report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from operator import attrgetter
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from iotrace.analysis.host.disturbance import alone, may_be_all_of_wait
+from iotrace.analysis.intervals import distinct, union
+from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.loop.iterations import Iterations, iterations_of
+from iotrace.analysis.loop.loaders import collate_of, item_of, production_ms, ready_batches
+from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.results import (
+    HALVED,
+    ChunkedArray,
+    FileIo,
+    RankReport,
+    total,
+)
+from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
+from iotrace.analysis.rules.facts.making import making_of
+from iotrace.analysis.wait.cpus import asleep_for_pool, replayed, samples_made
+from iotrace.analysis.wait.data_wait import (
+    KEPT_UP_PERCENT,
+    MODERATELY_PERCENT,
+    core_free,
+    file_costs,
+    means_ms,
+    unmade_fraction,
+)
+from iotrace.analysis.wait.gain_bound import FILES, RESIZED
+from iotrace.analysis.wait.production import PARTS, outermost
+from iotrace.analysis.wait.sending import sends_behind_next
+from iotrace.analysis.wait.wait_code import code_of_waits
+from iotrace.analysis.wait.waits import CAUSES, Waits, split_waits
+from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH
+from iotrace.sources.records import IteratorStart
+
+_MOST_LOADERS = 32  # that advice is sought for
+
+
+def loader_facts(analysis: RankAnalysis, report: RankReport) -> list[LoaderFacts]:
+    """The loaders that the measured steps waited for, costliest first."""
+    step_ms = report.steps.mean_ms
+    if not report.data_wait.raw_ms or not step_ms:
+        return []
+    waits, runs = analysis.measured_waits, analysis.by_number
+    wait_ms = {each.loader: each.raw_ms for each in report.data_wait.by_loader}
+    costly = sorted(wait_ms, key=lambda number: -wait_ms[number])[:_MOST_LOADERS]
+    of = waits.deliveries["loader"]
+    made = iterations_of(analysis)
+    found = [_facts(analysis, report, runs[one], waits[of == one], len(wait_ms), made) for one in costly]
+    return together(sorted(found, key=lambda facts: -facts.wait_ms))
+
+
+def together(loaders: list[LoaderFacts]) -> list[LoaderFacts]:
+    """Tell each loader of a loop what all of them cost."""
+    all_ms = sum(facts.bound_ms for facts in loaders)
+    return [replace(facts, all_bound_ms=all_ms) for facts in loaders]
+
+
+def _facts(
+    analysis: RankAnalysis,
+    report: RankReport,
+    run: LoaderRun,
+    waits: Waits,
+    loaders: int,
+    iterations: Iterations,
+) -> LoaderFacts:
+    steps = len(analysis.kept)
+    primary = run is analysis.primary
+    source = analysis.source if primary and analysis.source is not None else run
+    about, wait = source.description, report.data_wait
+    sizes, samples = (
+        source.deliveries[field][source.deliveries.known(field)] for field in ("size_bytes", "samples")
+    )
+    handed_over = bool(waits.deliveries["handed_over"].any())
+    asleep, on_cpu, threaded, threaded_cpu = samples_made(analysis, source)
+    if asleep_for_pool(analysis, report) is not None:
+        asleep = None  # for threads that compute, or would
+    made = (analysis.source_waits if primary else waits).deliveries
+    made = made[made.made]
+    causes_ms = means_ms(waits, steps)
+    files = _files(analysis, report, waits)
+    wait_ms = int(waits.deliveries.wait_ns.sum()) / steps / 1e6
+    slowest = next((stage.name for stage in report.pipeline if stage.slowest), "")
+    gains_ms, most_ms = ({}, {}) if handed_over else _gains(analysis, run, causes_ms, files)
+    return LoaderFacts(
+        number=run.number,
+        about=about,
+        of_several=loaders > 1,
+        step_ms=report.steps.mean_ms or 0.0,
+        wait_ms=wait_ms,
+        idle_ms=wait.exposed_ms,
+        causes_ms=causes_ms,
+        predicted={row.id: row for row in report.gain if row.change != HALVED}
+        if run is analysis.source
+        else {},
+        gains_ms=gains_ms,
+        most_ms=most_ms,
+        files=files,
+        groups=report.file_groups,
+        epochs=source.epochs,
+        objects=_objects(analysis, source),
+        handed_over=handed_over,
+        production_ms=production_ms(source.deliveries),
+        made_ms=int((made["prepared_ns"] - made["taken_ns"]).sum()) / steps / 1e6 if len(made) else None,
+        restart_ms=_restart_ms(analysis, run, iterations),
+        single=iterations.single(run),
+        unmade_fraction=unmade_fraction(waits),
+        behind_ready_ms=wait.behind_ready_ms if primary else None,
+        batch_bytes=int(sizes.sum()) / len(sizes) if len(sizes) else None,
+        piped_bytes=_piped_bytes(report, len(waits)) if loaders == 1 else None,
+        samples=int(samples.sum()) / len(samples) if len(samples) else None,
+        collate=_collate(analysis, source),
+        collate_line=collate_of(about, analysis.session.paths) or "",
+        core_free=core_free(analysis, report.system),
+        cpus=_cpus(analysis, report),
+        accelerated=wait.exposed_source in ("cuda_events", "kernels"),
+        asleep=asleep,
+        on_cpu=on_cpu,
+        threaded=threaded,
+        threaded_cpu=threaded_cpu,
+        waits_alone=_waits_alone(report),
+        others_may_make_it=may_be_all_of_wait(report, KEPT_UP_PERCENT),
+        called=_called(about.dataset, source, report),
+        storage_bytes=_storage_bytes(report, steps),
+        batches=len(source.deliveries),
+        batches_per_step=len(waits) / steps,
+        item=item_of(about, analysis.session.paths) or (slowest if primary else ""),
+        ready=ready_batches(source),
+        pipeline=report.pipeline if primary else [],
+        waits_at=code_of_waits(analysis, source),
+        making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
+    )
+
+
+def _waits_alone(report: RankReport) -> bool:
+    return alone(report).kept < 1 and not may_be_all_of_wait(report)
+
+
+def _called(name: str, run: LoaderRun, report: RankReport) -> str:
+    others = [loader.dataset for loader in report.loaders if not loader.wrapped and loader.id != run.number]
+    return "" if not others else f"{name} (loader {run.number})" if name in others else name
+
+
+def _gains(
+    analysis: RankAnalysis, run: LoaderRun, causes_ms: dict[str, float], files: list[FileFacts]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Replay it without each cause that costs much, and its costliest file: all else as it was, and most."""
+    about = run.description
+    if about.wrapped or about.library or about.in_order is False:
+        return {}, {}
+    whole_ms = int(analysis.kept.duration_ns.sum()) / len(analysis.kept) / 1e6
+    gone = [cause for cause in CAUSES if 100 * causes_ms[cause] >= MODERATELY_PERCENT * whole_ms]
+    if "read" in gone or "decode" in gone:
+        most = {max(files, key=cost).path for cost in map(attrgetter, ("read_ms", "decode_ms")) if files}
+        gone += [FILES, *(f"{FILES}:{path}" for path in sorted(most))]
+    if {"read", "decode", "transform"} & {*gone}:
+        gone.append(RESIZED)
+    replay = replayed(analysis, run)
+    most_ms = {each: replay.most_ms(each) for each in gone}
+    gains_ms = {each: replay.gain_ms(each) for each in gone}
+    if sends_behind_next(run.deliveries, split_waits(run.deliveries)[3]):  # of which the replay knows nothing
+        gains_ms.update({each: max(ms, causes_ms[each]) for each, ms in gains_ms.items() if each in PARTS})
+    return (
+        gains_ms,
+        {each: most for each, most in most_ms.items() if most is not None},
+    )
+
+
+def _restart_ms(analysis: RankAnalysis, run: LoaderRun, iterations: Iterations) -> float:
+    """What making and ending iterators takes a step, from the first measured one to the last.
+
+    Steps between them that are not measured, such as profiled ones, make iterators, too.
+    """
+    every, kept = analysis.loop.steps, analysis.kept
+    start_ns, end_ns = int(kept["start_ns"][0]), int(kept["end_ns"][-1])
+    steps = int(((every["start_ns"] >= start_ns) & (every["end_ns"] <= end_ns)).sum())
+    # The wait for new workers is part of both: where a measured step has it, it counts there.
+    awaited = union(kept.awaited["wait_start_ns"], kept.awaited["delivered_ns"])
+    return iterations.restart_ns(run, start_ns, end_ns, awaited) / steps / 1e6
+
+
+def _objects(analysis: RankAnalysis, run: LoaderRun) -> int:
+    iterators = {iterator for iterator, _ in run.passes}
+    starts = analysis.rank.main.of_type(IteratorStart)
+    return len({start.loader for start in starts if start.iterator in iterators}) or 1
+
+
+def _cpus(analysis: RankAnalysis, report: RankReport) -> int | None:
+    """The CPUs for this rank: its host's, shared with the ranks that run beside it there."""
+    rank, cpus = analysis.rank, report.system.cpus
+    if cpus is None or (rank.world_size or 1) < 2:
+        return cpus
+    beside = [
+        each
+        for each in analysis.session.ranks
+        if (each.main.host, each.incarnation) == (rank.main.host, rank.incarnation)
+    ]
+    return max(1, cpus // len(beside))
+
+
+def _storage_bytes(report: RankReport, steps: int) -> float | None:
+    processes = report.system.processes
+    read_bytes = total(process.storage_read_bytes for process in processes) if processes else None
+    return None if read_bytes is None else read_bytes / steps
+
+
+def _piped_bytes(report: RankReport, batches: int) -> float | None:
+    """What the process that trains read in the measured steps, but by no call on a file, for each batch."""
+    account = report.io.processes if report.io else []
+    main = next((each for each in account if each.role == "main"), None)
+    if main is None or main.steps_kernel_bytes is None or not batches:
+        return None
+    return max(0, main.steps_kernel_bytes - (main.steps_traced_bytes or 0)) / batches
+
+
+def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
+    """The name of the collate function; empty where the run's loaders have several, or none."""
+    pids = {*distinct(run.deliveries.maker(analysis.rank.main.pid)).tolist()}
+    names = {
+        process.texts.get(number, "")
+        for process in analysis.rank.processes
+        if process.pid in pids
+        for number in distinct(process.spans["name"][process.spans["kind"] == KIND_COLLATE]).tolist()
+    }
+    return next(iter(names)) if len(names) == 1 else ""
+
+
+def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[FileFacts]:
+    """The files of these waits, costliest first."""
+    read: dict[str, FileIo] = {file.path: file for file in report.io.files} if report.io else {}
+    costs = file_costs(waits.files, len(analysis.kept))
+    arrays: dict[str, list[ChunkedArray]] = defaultdict(list)
+    for group in report.file_groups:
+        for array in group.amplification.arrays if group.amplification else ():
+            arrays[array.path].append(array)
+    stores = {group.path: group for group in report.file_groups if group.members}
+    decoded = max(costs, key=lambda cost: cost.decode_ms, default=None)
+    found = []
+    for cost in costs:
+        calls, store = read.get(cost.path), stores.get(cost.path)
+        of_store = (0, None) if store is None else (store.reads, store.read_bytes)
+        found.append(
+            FileFacts(
+                **msgspec.structs.asdict(cost),
+                reads=(calls.reads if calls else of_store[0]) or 0,
+                opens=calls.opens if calls else 0,
+                read_bytes=of_store[1] if calls is None else None if calls.maps else calls.read_bytes,
+                delivered_bytes=_delivered(analysis, cost.path) if cost is decoded else None,
+                arrays=arrays[cost.path],
+            )
+        )
+    return found
+
+
+def _delivered(analysis: RankAnalysis, path: str) -> int | None:
+    """What libraries made of one file, in bytes; None where a span does not say it."""
+    total_bytes, known = 0, False
+    for process in analysis.rank.processes:
+        files = process.span_files.items()
+        numbers = [number for number, file in files if analysis.session.paths.shown(file) == path]
+        own = process.spans[
+            (process.spans["kind"] == KIND_READ_PATH) & np.isin(process.spans["file"], numbers)
+        ]
+        sizes = own["bytes"][outermost(own, np.ones(len(own), dtype=np.bool_))]
+        if (sizes < 0).any():
+            return None
+        total_bytes, known = total_bytes + int(sizes.sum()), known or len(sizes) > 0
+    return total_bytes if known else None

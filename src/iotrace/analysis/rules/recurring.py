@@ -1,0 +1,273 @@
+"""What the training thread does now and then: evaluation, checkpoints, syncs, garbage collections."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+
+from iotrace.analysis.results import Collector, Evidence, LoopEvents
+from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.iterators import validation_restarts
+from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
+from iotrace.analysis.wait.data_wait import bound_fraction
+from iotrace.units import many
+
+HIGH = 0.2  # of a step
+_MUCH = 0.1  # of the loop
+MOSTLY = 0.5  # of the time that writing takes
+_ASYNCHRONOUS = "torch.distributed.checkpoint.async_save"
+_GARBAGE = "gc.freeze() before the loop, or fewer objects, or gc.disable() and a rare gc.collect()"
+_STARTING = 0.25  # of an evaluation
+LEAST_SECONDS = 0.3  # of what recurs, in all
+_EVENTS = {"count": 8, "seconds": 10.4, "loop_seconds": 15.0, "loop_fraction": 0.69, "every_steps": 10.0}
+_EVALUATION = {**_EVENTS, "kind": "evaluation", "seen_seconds": 10.4, "wait_seconds": 0.1, "workers": 2}
+CHECKPOINT = {**_EVENTS, "kind": "checkpoint", "seen_seconds": 10.4, "file": "ck-*.pt", "bytes": 4_000_000}
+_SYNC = {**_EVENTS, "kind": "writing", "seen_seconds": 0.1, "file": "run.log"}
+_MANY_OBJECTS = 100_000  # whose full collection takes some ms
+_COLLECTOR = {
+    "enabled": True,
+    "threshold": 700,
+    "objects": 3_000_000,
+    "frozen": 0,
+    "per_step": 8.6,
+    "full_per_step": 0.7,
+}
+COLLECTION = {**_EVENTS, "kind": "collection", "seen_seconds": 10.4}
+_ONCE = {"count": 1, "every_steps": None}
+_RARE = {"seconds": 0.6, "loop_fraction": 0.04}
+
+
+def _recurring(facts: RankFacts, kind: str, least_of_loop: float) -> Iterator[tuple[LoopEvents, Evidence]]:
+    """Yield the events of a kind that recur, where they take as much of the loop, and their figures."""
+    for each in facts.report.loop_events:
+        long = each.loop_fraction >= least_of_loop and each.seconds >= LEAST_SECONDS
+        if each.kind == kind and each.recurs and long:
+            yield each, {"count": each.count, "seconds": each.seconds, "loop_seconds": each.loop_seconds}
+
+
+def _most_ms(facts: RankFacts, events: LoopEvents) -> float | None:
+    """What a step loses without them; None where the steps of the run are not known."""
+    account = facts.report.account
+    return 1e3 * events.seconds / account.steps if account is not None and account.steps else None
+
+
+def _has_room(facts: RankFacts, workers: int) -> bool:
+    """Whether one worker more would have a CPU."""
+    system = facts.report.system
+    return workers + 1 < (system.cpus or 0) or (system.host is not None and system.host.has_free_cpus)
+
+
+def _leads(facts: RankFacts, events: LoopEvents) -> bool:
+    """Whether it takes most of the loop, or much of it and more than the data wait does."""
+    waits = bound_fraction(facts.report.data_wait) or 0.0
+    return events.loop_fraction >= MOSTLY or events.loop_fraction >= max(_MUCH, waits)
+
+
+def _level(events: LoopEvents) -> str:
+    return "high" if events.loop_fraction >= HIGH else "medium"
+
+
+@rule(
+    "IO503",
+    "recurring-evaluation",
+    "loop",
+    turn=THE_LOOP,
+    saves_wait=False,
+    of_run=True,
+    fires=[
+        {"loop_events": [_EVALUATION]},
+        {"loop_events": [{**_EVALUATION, "wait_seconds": 9.0}]},
+        {"loop_events": [{**_EVALUATION, "wait_seconds": 9.0, "workers": 8}]},
+        {"loop_events": [{**_EVALUATION, "start_seconds": 5.0, "persistent_workers": False}]},
+        {"loop_events": [{**_EVALUATION, "workers": None, "function": "Images.__getitem__ (train.py:9)"}]},
+    ],
+    silent=[
+        {"loop_events": [{**_EVALUATION, **_ONCE}]},
+        {"loop_events": [{**_EVALUATION, **_RARE}]},
+        {"loop_events": [CHECKPOINT]},
+    ],
+)
+def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
+    """The loop evaluates again and again, and that takes much of its time.
+
+    Evaluation passes are no part of a step: no wait and no step above holds them. What of them is waiting for
+    data, and starting workers, has another remedy than computing. Where no loader feeds them, samples of the
+    thread's stack say what they are in.
+
+    Remedy: validate less often; keep the workers of its loader, or give it more of them.
+    """
+    for events, evidence in _recurring(facts, "evaluation", least_of_loop):
+        remedy, waits = "validate less often", events.wait_seconds or 0.0
+        starts = (events.start_seconds or 0.0) >= _STARTING * events.seconds
+        if starts and events.workers and events.persistent_workers is False:
+            if any(validation_restarts(facts)):  # which says the same, and comes first
+                continue
+            remedy = "persistent_workers=True for the loader of validation, or validate less often"
+        elif waits >= MOSTLY * events.seconds and _has_room(facts, events.workers or 0):
+            remedy = "more workers for the loader of validation, or validate less often"
+        elif events.function is not None:
+            remedy = f"validate by a DataLoader with workers, or less often: it is in {events.function}"
+        yield Finding(
+            text=events.said,
+            remedy=remedy,
+            evidence={**evidence, "wait_seconds": waits},
+            level=_level(events),
+            is_main_cause=_leads(facts, events),
+            gain_ms=_most_ms(facts, events),
+        )
+
+
+@rule(
+    "IO504",
+    "recurring-checkpoint",
+    "loop",
+    turn=THE_LOOP,
+    saves_wait=False,
+    of_run=True,
+    fires=[{"loop_events": [CHECKPOINT]}],
+    silent=[
+        {"loop_events": [{**CHECKPOINT, **_ONCE}]},
+        {"loop_events": [{**CHECKPOINT, **_RARE}]},
+        {"loop_events": [_EVALUATION]},
+    ],
+)
+def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
+    """The training thread itself saves checkpoints again and again, and that takes much of the loop's time.
+
+    It does not train meanwhile. A save counts from the opening of its file to the closing, with what syncs
+    and renames it.
+
+    Remedy: save in the background (`torch.distributed.checkpoint.async_save`), or less often.
+    """
+    for events, evidence in _recurring(facts, "checkpoint", least_of_loop):
+        yield Finding(
+            text=events.said,
+            remedy=f"save checkpoints in the background ({_ASYNCHRONOUS}), or less often",
+            evidence=evidence,
+            level=_level(events),
+            is_main_cause=_leads(facts, events),
+            gain_ms=_most_ms(facts, events),
+        )
+
+
+@rule(
+    "IO505",
+    "recurring-sync",
+    "loop",
+    turn=THE_LOOP,
+    saves_wait=False,
+    fires=[
+        {"loop_events": [_SYNC]},
+        {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "reopened": True}]},
+        {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "reopened": True, "every_steps": 1.0}]},
+        {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "file": None}]},
+    ],
+    silent=[
+        {"loop_events": [{**_SYNC, **_ONCE}]},
+        {"loop_events": [{**_SYNC, **_RARE}]},
+        {"loop_events": [{**_SYNC, "every_steps": 1.0}]},  # in most steps: IO502
+    ],
+)
+def recurring_sync(
+    facts: RankFacts, *, least_of_loop: float = 0.05, least_every_steps: float = 2.0
+) -> Iterator[Finding]:
+    """The training thread writes to a file, or syncs it, every few steps: that takes much of the loop's time.
+
+    A logger that flushes does so, or one that opens its file for each save: that counts from the opening to
+    the closing, in the same step. Where the steps that sync are longer than the others by more than their
+    calls take, that time counts, too: nearly each of them is longer than nearly each of the others.
+
+    Remedy: log less often, keep what is logged in memory, or write it in a thread.
+    """
+    for events, evidence in _recurring(facts, "writing", least_of_loop):
+        if (events.every_steps or 0.0) < least_every_steps and not events.reopened:
+            continue
+        name = "its files" if events.file is None else posixpath.basename(events.file)
+        yield Finding(
+            text=events.said,
+            remedy=f"keep {name} open and append to it, or write less often"
+            if events.reopened
+            else f"write and sync {name} less often, or in a thread",
+            evidence=evidence,
+            level=_level(events),
+            is_main_cause=_leads(facts, events),
+            gain_ms=_most_ms(facts, events) if events.reopened else None,
+        )
+
+
+@rule(
+    "IO507",
+    "collecting-garbage-in-the-loop",
+    "loop",
+    turn=THE_LOOP,
+    saves_wait=False,
+    of_run=True,
+    fires=[
+        {"loop_events": [COLLECTION]},
+        {"loop_events": [{**COLLECTION, "collector": _COLLECTOR}]},
+        {"loop_events": [{**COLLECTION, "collector": {**_COLLECTOR, "frozen": 3_000_000}}]},
+        {"loop_events": [{**COLLECTION, "collector": {**_COLLECTOR, "enabled": False}}]},
+        {"loop_events": [{**COLLECTION, "collector": {**_COLLECTOR, "objects": 60_000}}]},
+    ],
+    silent=[
+        {"loop_events": [{**COLLECTION, **_ONCE}]},
+        {"loop_events": [{**COLLECTION, **_RARE}]},
+        {"loop_events": [CHECKPOINT]},
+    ],
+)
+def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
+    """Python's garbage collector stops the loop, outside of its waits, for much of its time in all.
+
+    A full collection looks at all objects of the process. Millions of them, such as a list of indices, make
+    it long; code that makes many objects, or calls `gc.collect()`, makes it frequent. Single collections may
+    be too short to make a step slow.
+
+    Remedy: `gc.freeze()` before the loop takes the objects that stay out of it; or hold arrays in place of
+    them; or `gc.disable()`, and `gc.collect()` every so many steps, which bounds the memory. Where they are
+    frozen already, or few: make fewer objects in the loop, or let more of them come before a collection
+    (`gc.set_threshold`). Where the collector is disabled, the program calls `gc.collect()`: do so less often.
+    """
+    for events, evidence in _recurring(facts, "collection", least_of_loop):
+        each_ms = 1e3 * events.seconds / events.count
+        remedy, how = _less_collecting(events.collector)
+        yield Finding(
+            text=f"{events.said}; {each_ms:.0f} ms in each{_collected(events.collector)}",
+            remedy=remedy,
+            how=how,
+            evidence={**evidence, "each_ms": each_ms},
+            level=_level(events),
+            silences=("IO214",),  # which says the same of what lies in waits
+            is_main_cause=_leads(facts, events),
+            gain_ms=_most_ms(facts, events),
+        )
+
+
+def _less_collecting(collector: Collector | None) -> tuple[str, str]:
+    """What makes collections shorter or rarer, by what the collector is like; in short, and as a sentence."""
+    if collector is not None and not collector.enabled:
+        return "call gc.collect() less often", "the collector is disabled: the program calls gc.collect()"
+    if collector is not None and (collector.frozen >= _MANY_OBJECTS or collector.objects < _MANY_OBJECTS):
+        few = "gc.freeze() was called" if collector.frozen >= _MANY_OBJECTS else "few objects stay"
+        return (
+            f"fewer new objects a step, gc.set_threshold({100 * max(collector.threshold, 100)}), or "
+            "gc.disable() and a rare gc.collect()",
+            f"{few}: what is left comes of the objects that the loop makes; make fewer (arrays, no reference "
+            "cycles), or collect more rarely: gc.set_threshold, or gc.disable() and gc.collect() every so "
+            "many steps to bound memory",
+        )
+    return (
+        _GARBAGE,
+        "gc.freeze() before the loop takes the objects that stay out of collections; hold arrays, "
+        "not millions of objects; or gc.disable(), and gc.collect() every so many steps to bound memory",
+    )
+
+
+def _collected(collector: Collector | None) -> str:
+    """Say how often it collects, and over how many objects."""
+    if collector is None:
+        return ""
+    often = ""
+    if collector.per_step and collector.full_per_step is not None:
+        often = f", {collector.per_step:.2g} collections a step, {collector.full_per_step:.2g} of them full"
+    frozen = f" ({many(collector.frozen)} frozen)" if collector.frozen >= _MANY_OBJECTS else ""
+    return f"{often}, over {many(collector.objects)} objects{frozen}"

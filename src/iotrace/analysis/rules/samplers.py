@@ -1,0 +1,143 @@
+"""Who chooses the samples of a batch: samplers, which work in the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from iotrace.analysis.rules.causes import (
+    MOSTLY,
+    Remedy,
+    ended_by,
+    finding,
+    held_up_by,
+    is_worth,
+    level,
+    of_loader,
+    which,
+)
+from iotrace.analysis.rules.facts.loader import LoaderFacts
+from iotrace.analysis.rules.facts.making import Making
+from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
+
+_WITHOUT_REPLACEMENT = "WeightedRandomSampler(replacement=False)"
+_DRAWN_ONCE = Making(draw_ms=1300.0)
+
+
+@rule(
+    "IO217",
+    "slow-sampling",
+    "loader",
+    id="sampling-bound",
+    turn=THE_CAUSE,
+    fires=[
+        {"cause": "sampling"},
+        {"cause": "sampling", "sampler": "Buckets"},
+        {"cause": "sampling", "making": _DRAWN_ONCE, "torch_sampler": _WITHOUT_REPLACEMENT},
+        {"cause": "sampling", "making": _DRAWN_ONCE, "torch_sampler": "RandomSampler(replacement=False)"},
+        {"cause": "sampling", "making": _DRAWN_ONCE, "sampler": "Buckets"},
+    ],
+    silent=[
+        {"cause": "transport"},
+        {"cause": "sampling", "wait_ms": 4.0, "causes_ms": {"sampling": 4.0}},
+        {"causes_ms": {"transform": 40.0, "sampling": 10.0}},
+        {"making": _DRAWN_ONCE, "causes_ms": {"transform": 40.0, "sampling": 1.0}},
+    ],
+)
+def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
+    """The loop waits while it chooses the samples of a batch itself.
+
+    A sampler works in the process that trains, whatever the number of workers: DataLoader asks it for the
+    next indices each time that the loop takes a batch. One that draws an epoch's samples at once makes the
+    first batch of each epoch late.
+
+    Remedy: sort and shuffle once an epoch, in the sampler's `__iter__` before it yields; or with arrays. What
+    is drawn once an epoch already: draw with replacement, or with arrays. `WeightedRandomSampler` without
+    replacement looks at all weights, however few samples it draws.
+    """
+    is_own = facts.about.sampler is not None  # torch's own leave little to change
+    if held_up_by(facts, "sampling") and (is_own or facts.causes_ms["sampling"] >= MOSTLY * facts.wait_ms):
+        if facts.making.draw_ms is not None:
+            yield from _drawn_at_once(facts, facts.making.draw_ms)
+            return
+        name = facts.about.sampler or facts.about.torch_sampler or "its sampler"
+        remedy = Remedy(
+            f"let {name} choose faster, such as once an epoch: it works in the loop",
+            f"{name} chooses the samples of each batch in the training process, where no worker helps: sort "
+            "and shuffle once, before it yields the first batch of an epoch, or with arrays",
+        )
+        yield from ended_by(remedy, "sampling", facts)
+
+
+@rule(
+    "IO219",
+    "samples-drawn-with-the-iterator",
+    "loader",
+    turn=THE_CAUSE,
+    saves_wait=False,
+    fires=[{"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0}],
+    silent=[
+        {"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 1.0},
+        {"about": {"persistent_workers": True, "workers": 2}, "restart_ms": 40.0},
+        {"about": {"persistent_workers": False, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0},
+    ],
+)
+def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
+    """Making an iterator takes long although its workers stay: its sampler is asked for the first indices.
+
+    A loop that makes an iterator each epoch waits there for a sampler that draws all samples of the epoch at
+    once. How long that takes was not measured apart: workers that begin a pass anew take a part of it.
+
+    Remedy: draw with arrays; of `WeightedRandomSampler` by a search in a cumulative sum of the weights.
+    """
+    about = facts.about
+    name = about.sampler or about.torch_sampler or ""
+    may_draw = about.sampler is not None or name.startswith("WeightedRandomSampler")
+    if not (may_draw and about.persistent_workers and about.workers and is_worth(facts.restart_ms, facts)):
+        return
+    short, text = _faster_draw(facts)
+    yield finding(
+        facts,
+        text=f"making an iterator of persistent workers takes {facts.restart_ms:.1f} ms a step: {name} is "
+        "asked for the first samples there",
+        how=f"where it draws all samples of an epoch then: {text}",
+        remedy=f"try {'' if short[0].isupper() else 'to '}{short}",
+        level=level(facts.restart_ms, facts),
+        evidence={"restart_ms": facts.restart_ms, **which(facts)},
+        cost_ms=facts.restart_ms,
+        tries=True,
+    )
+
+
+def _faster_draw(facts: LoaderFacts) -> tuple[str, str]:
+    """Say in short, and as a sentence, how a sampler draws an epoch's samples faster."""
+    about = facts.about
+    name = about.sampler or about.torch_sampler or "its sampler"
+    short, text = f"let {name} draw with arrays", "draw with arrays, not one sample at a time"
+    if about.sampler is None and about.torch_sampler == _WITHOUT_REPLACEMENT:
+        short = "WeightedRandomSampler(..., replacement=True), or draw the indices with numpy"
+        text = "without replacement it looks at all weights: draw with replacement, or by a search in a "
+        text += "cumulative sum of the weights that is made once"
+    elif about.sampler is None and (about.torch_sampler or "").startswith("WeightedRandomSampler"):
+        short = "draw the indices with numpy: a search in a cumulative sum of the weights, made once"
+        text = "it looks at all weights each time: search in a cumulative sum that is made once"
+    elif about.sampler is None and about.torch_sampler is not None:
+        short, text = "a sampler that yields indices of an array", "torch's makes a list of them all"
+    return short, text
+
+
+def _drawn_at_once(facts: LoaderFacts, draw_ms: float) -> Iterator[Finding]:
+    """Name what draws the samples of a whole epoch before its first batch, and how it draws faster."""
+    name = facts.about.sampler or facts.about.torch_sampler or "its sampler"
+    short, text = _faster_draw(facts)
+    remedy = Remedy(short, f"{name} draws an epoch's samples at once, in the training process: {text}")
+    for each in ended_by(remedy, "sampling", facts):
+        yield replace(
+            each,
+            text=f"{name}{of_loader(facts)} draws an epoch's samples at once, in the loop: {draw_ms:.0f} ms "
+            "before each epoch's first batch",
+            how=remedy.text,
+            is_main_cause=facts.causes_ms["sampling"] >= MOSTLY * facts.wait_ms,
+            evidence={**each.evidence, "draw_ms": draw_ms},
+        )

@@ -1,0 +1,99 @@
+"""What the program reads: arrays, files, archives, by which calls."""
+
+from __future__ import annotations
+
+from iotrace.sources.records.base import Int, Record
+
+
+class ArrayInfo(Record, tag="array"):
+    """An array of zarr that was read: its chunks, and the bytes of each when it is decoded."""
+
+    path: str
+    chunks: Int
+    chunk_bytes: Int
+    rows_per_chunk: Int = 1
+    sharded: bool = False
+
+
+class Chunked(Record, tag="chunked"):
+    """Accesses of a process to an array in chunks, so far; `dataset` is its name in an HDF5 file.
+
+    `accesses` touched `touched` chunks, each time counted, but for `odd` ones, whose selection is no integers
+    and slices. `extents`: the shapes that they asked for, and how many did. `cache_bytes`: HDF5's cache;
+    `whole`: a chunk is read whole (HDF5 reads parts of one without filters that does not fit its cache).
+    """
+
+    path: str
+    dataset: str
+    shape: list[Int]
+    chunk: list[Int]
+    item_bytes: Int
+    cache_bytes: Int
+    accesses: Int
+    touched: Int
+    odd: Int
+    extents: list[tuple[list[Int], Int]]
+    whole: bool = True
+    version: str = ""  # of zarr
+
+
+class RowGroupsRead(Record, tag="row_groups"):
+    """Row groups of a Parquet file that one `call` of pyarrow read or iterated in a process, so far.
+
+    `read`: by number, how often each was, its rows, and the bytes that it gave. `columns`: those that were
+    asked for; None is all of them. The file has `rows` in `groups`.
+    """
+
+    path: str
+    call: str
+    columns: list[str] | None
+    of_columns: Int
+    rows: Int
+    groups: Int
+    read: list[tuple[Int, Int, Int, Int]]
+    compression: str = ""
+
+
+class Mapped(Record, tag="mapped"):
+    """Accesses of a process to the memory map of a file, so far, and the bytes that they gave.
+
+    All but `odd` ones were one piece of the file each, on `pages` of `page_bytes` at most, repeated ones too.
+    Beside them single `elements` were taken, of this and of all other maps of the process.
+    """
+
+    path: str
+    accesses: Int
+    bytes: Int
+    pages: Int
+    odd: Int
+    page_bytes: Int
+    elements: Int = 0
+
+
+class Gridded(Record, tag="gridded"):
+    """A dataset of anemoi that was read: the dates along its first axis, its variables."""
+
+    path: str
+    dates: Int = 0
+    first: str = ""
+    last: str = ""
+    frequency: str = ""
+    variables: list[str] = []
+
+
+class KeptOpen(Record, tag="kept_open"):
+    """An archive that a trial keeps open for the program."""
+
+    path: str
+
+
+class OwnLog(Record, tag="own_log"):
+    """The program began a log of dftracer's of its own at `prefix`, or ended it: empty then."""
+
+    prefix: str
+    mono_ns: Int
+    ended: bool
+
+
+class PosixEnded(Record, tag="posix_ended"):
+    """dftracer was ended in this process, by a child of its that could not run its program."""
