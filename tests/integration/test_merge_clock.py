@@ -28,7 +28,7 @@ from iotrace.report.terminal import print_report
 from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.session import open_session
 from tests.support.perfetto import ERRORS, query
-from tests.support.runs import UNET, Run, run_traced
+from tests.support.runs import UNET, Run, run_script
 
 SECOND = 10**9
 TRUE_NS = 1_795_000_000_000_000_000
@@ -248,14 +248,30 @@ def _held(found: dict[str, list[tuple[int, int, int]]]) -> list[int]:
     return held
 
 
+# Reads what the U-Net does, without the volume that is one chunk, and sleeps where that computes.
+_READS_ALONE = f"""
+import sys, time
+from pathlib import Path
+import torch
+from torch.utils.data import DataLoader
+sys.path.insert(0, {str(Path(UNET).parent)!r})
+from unet3d_hdf5 import Volumes
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    volumes = Volumes(Path("data/unet3d"), 120)
+    volumes.paths = [path for path in volumes.paths if path.stem != "case_02"]
+    weight = torch.ones(1, requires_grad=True)
+    for image, label in DataLoader(volumes, 2, num_workers=2):
+        (image.mean() * weight).backward()
+        time.sleep(0.08)
+"""
+
+
 @pytest.fixture(scope="module")
 def long_run(unet_directory: Path) -> Run:
     """Long enough that most of it lies beyond the second in which a clock is set."""
-    run = run_traced(
-        unet_directory,
-        [UNET, "--workers", "2", "--steps", "60"],
-        ["-q", "--torch-steps", "off", "--no-telemetry"],
-    )
+    run = run_script(unet_directory, _READS_ALONE)
     assert run.code == 0, run.stderr
     return run
 

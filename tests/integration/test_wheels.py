@@ -87,10 +87,11 @@ def test_the_library_needs_no_more_than_its_tag_allows(tmp_path: Path, platform:
 
 def install_and_load(wheel: Path, directory: Path) -> None:
     """In a venv of its own, offline; its dependencies are those of the suite's environment."""
-    subprocess.run([sys.executable, "-m", "venv", str(directory / "venv")], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory / "venv")], check=True)
     python = directory / "venv" / "bin" / "python"
     options = ["-q", "--disable-pip-version-check", "--no-deps", "--no-index"]
-    subprocess.run([str(python), "-m", "pip", "install", *options, str(wheel)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install"]
+    subprocess.run([*pip, *options, str(wheel)], check=True)
     (site,) = (directory / "venv" / "lib").glob("python*/site-packages")
     # A directory that a .pth names has its own .pth files left alone: our editable install is not found.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))

@@ -50,19 +50,37 @@ def cpu_waits(rank: Rank, waits: Waits) -> Floats:
     makers = deliveries.maker(rank.main.pid)[known]
     for process in rank.processes:
         own = known[makers == process.pid]
-        if len(own):
-            found[own] = _delays(process, deliveries[own], waits.made[own])
+        if not len(own):
+            continue
+        own = own[np.argsort(deliveries["taken_ns"][own], kind="stable")]
+        taken_ns = np.append(deliveries["taken_ns"][own[::_AT_ONCE]], np.iinfo(np.int64).max)
+        spans = [_by_start(outermost_of(process, *kinds)) for kinds in _KINDS]
+        bounds = [np.searchsorted(each["start_ns"], taken_ns).tolist() for each in spans]
+        for number, first in enumerate(range(0, len(own), _AT_ONCE)):
+            rows = own[first : first + _AT_ONCE]
+            near = [each[at[number] : at[number + 1]] for each, at in zip(spans, bounds, strict=True)]
+            found[rows] = _delays(process, deliveries[rows], waits.made[rows], *near)
     return found
 
 
-def _delays(process: Process, windows: Deliveries, made: Floats) -> Floats:
-    """Sum up the run delay of the spans that begin in each window; no part waits longer than it lasts."""
+_KINDS = ((KIND_ITEM,), (KIND_COLLATE,), READING)
+_AT_ONCE = 1 << 15  # batches: what was made in them stays in the CPU's cache
+
+
+def _by_start(spans: Columns) -> Columns:
+    starts = spans["start_ns"]
+    return spans[np.argsort(starts, kind="stable")] if (starts[1:] < starts[:-1]).any() else spans
+
+
+def _delays(
+    process: Process, windows: Deliveries, made: Floats, items: Columns, collates: Columns, in_reads: Columns
+) -> Floats:
+    """Sum up the run delay of the spans that begin in each window; no part waits longer than it lasts.
+
+    The windows are sorted by their starts.
+    """
     found = np.zeros(made.shape, order="F")
-    items, collates = (
-        _SpansOf(windows, own).summed(own["run_delay_ns"])
-        for own in (outermost_of(process, KIND_ITEM), outermost_of(process, KIND_COLLATE))
-    )
-    in_reads = outermost_of(process, *READING)
+    of_items, of_collates = (_SpansOf(windows, own).summed(own["run_delay_ns"]) for own in (items, collates))
     of_reads = _SpansOf(windows, in_reads)
     within = of_reads.summed(in_reads["run_delay_ns"], unknown_is=0.0)
     reads = of_reads.summed(run_delays(process, in_reads), unknown_is=0.0)
@@ -70,21 +88,20 @@ def _delays(process: Process, windows: Deliveries, made: Floats) -> Floats:
     computed = of_reads.summed(in_reads["cpu_ns"], unknown_is=0.0)
     found[:, _DECODE] = np.minimum(reads, np.maximum(made[:, _DECODE] - computed, 0))
     found[:, _READ] = np.minimum(reads - found[:, _DECODE], made[:, _READ])
-    found[:, _TRANSFORM] = np.clip(items - within, 0, made[:, _TRANSFORM])
-    found[:, _COLLATE] = np.minimum(np.nan_to_num(collates), made[:, _COLLATE])
-    found[np.isnan(items)] = np.nan
+    found[:, _TRANSFORM] = np.clip(of_items - within, 0, made[:, _TRANSFORM])
+    found[:, _COLLATE] = np.minimum(np.nan_to_num(of_collates), made[:, _COLLATE])
+    found[np.isnan(of_items)] = np.nan
     return found
 
 
 class _SpansOf:
-    """Which spans begin in which window."""
+    """Which spans begin in which window, of sorted ones."""
 
     def __init__(self, windows: Deliveries, spans: Columns) -> None:
         self._count = len(windows)
-        order = np.argsort(windows["taken_ns"], kind="stable")
-        at = holding(windows["taken_ns"][order], windows["prepared_ns"][order], spans["start_ns"])
+        at = holding(windows["taken_ns"], windows["prepared_ns"], spans["start_ns"])
         self._inside = np.flatnonzero(at >= 0)
-        self._window = order[at[self._inside]]
+        self._window = at[self._inside]
 
     def summed(self, delays: Times, unknown_is: float = np.nan) -> Floats:
         """Sum up run delays by window; `unknown_is` stands for one that the kernel does not say."""
