@@ -10,6 +10,7 @@ import numpy.typing as npt
 Times = npt.NDArray[np.int64]
 Intervals = tuple[Times, Times]  # starts and ends
 _NO_RANGE = -1
+_LONG_AGO = -(2**62)
 _MOST_ROWS = 1 << 15
 
 
@@ -19,8 +20,10 @@ def union(starts: Times, ends: Times) -> Intervals:
     starts, ends = starts[keep], ends[keep]
     if not len(starts):
         return starts.astype(np.int64), ends.astype(np.int64)
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+    ends = np.maximum.accumulate(ends)
     first = np.concatenate(([True], starts[1:] > ends[:-1]))
     last = np.concatenate((first[1:], [True]))
     return starts[first], ends[last]
@@ -52,17 +55,19 @@ class Coverage:
     def __init__(self, starts: Times, ends: Times) -> None:
         self.starts, self.ends = union(starts, ends)
         self._before = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
+        self._until = np.concatenate(([_LONG_AGO], self.ends))
 
     def _measure(self, times: Times) -> Times:
         """How much is covered before each time."""
         if not len(self.starts):
             return np.zeros(len(times), np.int64)
         index = np.searchsorted(self.starts, times, side="right")
-        covered = self._before[index]
-        inside = index > 0
-        over = np.zeros_like(times)
-        over[inside] = np.maximum(self.ends[index[inside] - 1] - times[inside], 0)
-        return np.asarray(covered - over, dtype=np.int64)
+        over = self._until[index]
+        over -= times
+        np.maximum(over, 0, out=over)
+        covered: Times = self._before[index]
+        covered -= over
+        return covered
 
     def within(self, starts: Times, ends: Times) -> Times:
         """The covered length of each window ``[starts[i], ends[i])``."""
@@ -176,8 +181,11 @@ def split_exactly(totals: Times, weights: npt.NDArray[np.float64]) -> Times:
 
 def holding(starts: Times, ends: Times, times: Times) -> Times:
     """Per time the index of the last range, of sorted ones, that begins up to it; -1 where it has ended."""
-    begun = np.searchsorted(starts, times, side="right") - 1
-    return np.where(times < np.append(ends, np.iinfo(np.int64).min)[begun], begun, _NO_RANGE)
+    found = np.searchsorted(starts, times, side="right")
+    found -= 1
+    if len(ends):  # before the first it is none already
+        found[times >= ends[found]] = _NO_RANGE
+    return found
 
 
 def innermost(starts: Times, ends: Times, times: Times) -> Times:

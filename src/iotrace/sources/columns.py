@@ -5,7 +5,7 @@ An object for each batch would take a hundred times as long, and rows of a struc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -142,14 +142,16 @@ class Gathering:
         if len(self._rest) >= _BLOCK_BYTES:
             self._turn()
 
-    def columns(self) -> tuple[Columns, bool]:
-        """Return all rows; whether the last one was cut."""
+    def columns(self, numbers: Container[str] = ()) -> tuple[Columns, bool]:
+        """Return all rows; whether the last one was cut. Fields that only number things become narrow."""
         self._turn()
         found = Columns(self._length, {})
         for field in self._dtype.names or ():
             data, dtype = self._grown.pop(field, None), self._dtype[field]
             same = np.asarray(self._same.get(field, 0), dtype)
-            found[field] = np.broadcast_to(same, self._length) if data is None else np.frombuffer(data, dtype)
+            column = np.broadcast_to(same, self._length) if data is None else np.frombuffer(data, dtype)
+            is_narrow = data is not None and field in numbers
+            found[field] = narrowed(column) if is_narrow else column
         return found, len(self._rest) > 0
 
     def _turn(self) -> None:
@@ -164,6 +166,12 @@ class Gathering:
             self._grown[field] += np.ascontiguousarray(column).data
         self._length += len(rows)
         self._rest = self._rest[rows.nbytes :]
+
+
+def narrowed(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Hold integers in as few bits as they need: for those that are compared alone, as a sum may not fit."""
+    least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+    return column.astype(np.result_type(np.min_scalar_type(least), np.min_scalar_type(most), np.int8))
 
 
 def held(column: npt.NDArray[Any]) -> npt.NDArray[Any]:

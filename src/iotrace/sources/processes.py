@@ -245,7 +245,7 @@ def _process(
     clock: Clock,
     domain: str,
 ) -> Process:
-    spans = read_columns(directory / names.SPANS, SPAN_DTYPE, "span", problems)
+    spans = read_columns(directory / names.SPANS, SPAN_DTYPE, "span", problems, ("name", "file", "kind"))
     if len(spans):
         spans["duration_ns"] = clock.durations_to_session_ns(spans["start_ns"], spans["duration_ns"])
         spans["start_ns"] = clock.times_to_session_ns(spans["start_ns"])

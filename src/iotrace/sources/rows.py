@@ -6,7 +6,7 @@ The files of an agent or a sidecar, whose writer may have been killed, or whose 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
@@ -208,12 +208,14 @@ def read_rows(path: Path, dtype: np.dtype[Any], what: str, problems: list[str]) 
     return np.frombuffer(data, dtype, count=len(data) // dtype.itemsize)
 
 
-def read_columns(path: Path, dtype: np.dtype[Any], what: str, problems: list[str]) -> Columns:
-    """As `read_rows`, each field a column of its own."""
+def read_columns(
+    path: Path, dtype: np.dtype[Any], what: str, problems: list[str], numbers: Container[str] = ()
+) -> Columns:
+    """As `read_rows`, each field a column of its own; those of `numbers` only number things."""
     rows = Gathering(dtype)
     for piece in read_pieces(path, problems):
         rows.add(piece)
-    found, was_cut = rows.columns()
+    found, was_cut = rows.columns(numbers)
     if was_cut:
         problems.append(f"{path.name} was cut in its last {what}")
     return found

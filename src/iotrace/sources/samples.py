@@ -22,8 +22,12 @@ SAMPLE_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SAMPLE_FIELD
 # Whatever a damaged line holds, its figures are finite.
 Float = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
 
-
 Floats = npt.NDArray[np.float64]
+
+
+def said(meaning: str) -> msgspec.Meta:
+    """Declare what a field means, for the tables of docs/session-format.md."""
+    return msgspec.Meta(description=meaning)
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -74,29 +78,113 @@ class ProcessRecord(SidecarRecord, tag="process"):
 class SystemRecord(SidecarRecord, tag="system"):
     """The host once a second; what the kernel or a container hides is absent."""
 
-    clock: tuple[Int, Int, Int]
-    sampler_cpu_ns: Int
-    cpus: dict[str, tuple[Int, Int, Int]] = {}
-    stolen_ticks: Int | None = None
-    memory: dict[str, Int] = {}
-    disks: dict[str, tuple[Int, Int, Int]] = {}
-    net: dict[str, tuple[Int, Int]] = {}
-    cpu_pressure_us: dict[str, Int] = {}
-    memory_pressure_us: dict[str, Int] = {}
-    io_pressure_us: dict[str, Int] = {}
-    cgroup_cpu_pressure_us: dict[str, Int] = {}
-    cgroup_memory_pressure_us: dict[str, Int] = {}
-    cgroup_io_pressure_us: dict[str, Int] = {}
-    switches: list[tuple[Int, Int, Int]] = []
-    affinity: list[tuple[Int, str]] = []
-    memory_nodes: list[tuple[Int, str]] = []
-    swap_bytes: list[tuple[Int, Int]] = []
-    run_delay_ns: list[tuple[Int, Int]] = []
-    pool_ns: list[tuple[Int, Int, Int]] = []
-    calibration_ns: list[tuple[Int, Int]] = []
-    cgroup_quotas: dict[str, tuple[Int, Int]] = {}
-    tcp_retransmits: Int | None = None
-    refaulted_bytes: tuple[Int, Int] | None = None  # of files, and of other memory
+    clock: Annotated[
+        tuple[Int, Int, Int],
+        said("an anchor, see [Clocks](#clocks); its first number is the time of the record"),
+    ]
+    sampler_cpu_ns: Annotated[Int, said("CPU time of the sidecar so far")]
+    cpus: Annotated[
+        dict[str, tuple[Int, Int, Int]],
+        said(
+            "by number, of the CPUs that the sidecar may run on: busy, iowait and idle ticks since the last "
+            "record; stolen time is busy"
+        ),
+    ] = {}
+    stolen_ticks: Annotated[
+        Int | None,
+        said("of the busy ticks of `cpus`, those in which a hypervisor gave the CPU to others (`steal`)"),
+    ] = None
+    memory: Annotated[
+        dict[str, Int],
+        said("`total_bytes`, `available_bytes`, `cached_bytes`, `dirty_bytes`, `writeback_bytes`"),
+    ] = {}
+    disks: Annotated[
+        dict[str, tuple[Int, Int, Int]],
+        said("by whole disk: bytes read, bytes written, ms busy, so far"),
+    ] = {}
+    net: Annotated[
+        dict[str, tuple[Int, Int]],
+        said("by interface, the loopback left out: bytes received, bytes sent, so far"),
+    ] = {}
+    cpu_pressure_us: Annotated[dict[str, Int], said("`some` and `full` of `/proc/pressure`, so far")] = {}
+    memory_pressure_us: Annotated[
+        dict[str, Int],
+        said("`some` and `full` of `/proc/pressure`, so far"),
+    ] = {}
+    io_pressure_us: Annotated[dict[str, Int], said("`some` and `full` of `/proc/pressure`, so far")] = {}
+    cgroup_cpu_pressure_us: Annotated[
+        dict[str, Int],
+        said("the same of the sidecar's cgroup (version 2, not the root)"),
+    ] = {}
+    cgroup_memory_pressure_us: Annotated[
+        dict[str, Int],
+        said("the same of the sidecar's cgroup (version 2, not the root)"),
+    ] = {}
+    cgroup_io_pressure_us: Annotated[
+        dict[str, Int],
+        said("the same of the sidecar's cgroup (version 2, not the root)"),
+    ] = {}
+    switches: Annotated[
+        list[tuple[Int, Int, Int]],
+        said(
+            "for each process: its number, voluntary and involuntary context switches of its main thread so "
+            "far; `[]` where it rests"
+        ),
+    ] = []
+    affinity: Annotated[
+        list[tuple[Int, str]],
+        said(
+            "for each process whose list has changed, or is read first: its number, the CPUs that its main "
+            "thread may run on (`0-3,8`)"
+        ),
+    ] = []
+    memory_nodes: Annotated[
+        list[tuple[Int, str]],
+        said("likewise the NUMA nodes that it may have memory of (`Mems_allowed_list`)"),
+    ] = []
+    swap_bytes: Annotated[
+        list[tuple[Int, Int]],
+        said("for each process: its number, its bytes in swap"),
+    ] = []
+    run_delay_ns: Annotated[
+        list[tuple[Int, Int]],
+        said(
+            "for each process: its number, how long its main thread was ready to run without a CPU, so far "
+            "(`/proc/PID/schedstat`)"
+        ),
+    ] = []
+    pool_ns: Annotated[
+        list[tuple[Int, Int, Int]],
+        said(
+            "for each process: its number; then two values of its other threads: how long one had no CPU "
+            "though it was ready, and how long one ran or had none. Each second counts the thread for which "
+            "the value grew most. For more than 128 threads it is not read, and does not change"
+        ),
+    ] = []
+    calibration_ns: Annotated[
+        list[tuple[Int, Int]],
+        said(
+            "for each time that the sidecar did its fixed piece of work (inflating 64 KiB of text) since "
+            "the last record: when, and the CPU time that it took. It rests for 500 times as long; `[]` "
+            "before the command's first process is found"
+        ),
+    ] = []
+    cgroup_quotas: Annotated[
+        dict[str, tuple[Int, Int]],
+        said(
+            "by directory, of the sidecar's cgroup and those above it (version 1 and 2): periods of its CPU "
+            "quota in which it ran, and those in which it was held back, so far; zeros without a quota"
+        ),
+    ] = {}
+    tcp_retransmits: Annotated[Int | None, said("TCP segments that the host sent again, so far")] = None
+    refaulted_bytes: Annotated[
+        tuple[Int, Int] | None,
+        said(
+            "of the sidecar's cgroup and those below it: bytes of files, and of other memory, that were "
+            "read again after the kernel had dropped them for lack of memory, so far "
+            "(`workingset_refault_…` of `memory.stat`)"
+        ),
+    ] = None
 
 
 class MemoryRecord(SidecarRecord, tag="memory"):

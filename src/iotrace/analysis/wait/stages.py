@@ -197,13 +197,15 @@ def _by_file(
     `parts` is emptied: columns of all samples are large.
     """
     stage, clock = parts[0].stage, parts[0].clock
-    order = np.argsort(np.concatenate([part.at_ns for part in parts]), kind="stable")
-    at_ns = np.concatenate([part.at_ns for part in parts])[order]
-    cost_ns = np.concatenate([part.cost_ns for part in parts])[order]
-    file = np.concatenate([part.file for part in parts])[order]
-    made = np.concatenate([part.samples for part in parts])[order]
+    at_ns = _joined([part.at_ns for part in parts])
+    in_order = not (at_ns[1:] < at_ns[:-1]).any()
+    order = slice(None) if in_order else np.argsort(at_ns, kind="stable")
+    at_ns = at_ns[order]
+    cost_ns = _joined([part.cost_ns for part in parts])[order]
+    file = _joined([part.file for part in parts])[order]
+    made = _joined([part.samples for part in parts])[order]
     sizes = [part.decoded_bytes for part in parts if part.decoded_bytes is not None]
-    decoded_bytes = np.concatenate(sizes)[order] if len(sizes) == len(parts) else None
+    decoded_bytes = _joined(sizes)[order] if len(sizes) == len(parts) else None
     del sizes
     parts.clear()
     seen, first, _ = grouped(file)
@@ -218,7 +220,7 @@ def _by_file(
     own = [name for name, number in unit_of.items() if name is not None and counts[number] >= _LEAST_OF_FILE]
     own = sorted(own, key=lambda name: -float(costs[unit_of[name]]))[:_MOST_FILES]
     others = np.flatnonzero(~np.isin(unit, [unit_of[name] for name in own]))
-    is_quiet = np.zeros(len(order)) if quiet is None else quiet.within(at_ns, at_ns + 1)
+    is_quiet = np.zeros(len(at_ns)) if quiet is None else quiet.within(at_ns, at_ns + 1)
     for path, rows in [*((name, np.flatnonzero(unit == unit_of[name])) for name in own), (None, others)]:
         still = rows[is_quiet[rows] != 0]
         costs_ns = cost_ns[still if len(still) >= _LEAST_OF_FILE else rows]
@@ -238,6 +240,11 @@ def _by_file(
             decoded_bytes=mean_bytes,
             decoded_bytes_error=error_bytes,
         )
+
+
+def _joined(columns: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Put columns one behind the other; one alone is not copied."""
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def _mean_of(sizes: Costs) -> tuple[float, float] | tuple[None, None]:

@@ -29,8 +29,9 @@ class ClockMap(msgspec.Struct, frozen=True):
 
     def times(self, times_ns: Times) -> Times:
         """All of `times_ns`, of the other clock."""
-        drifted = self._drifted(times_ns - self.at_ns) if self.drift_ppb else 0
-        return np.asarray(times_ns + (self.shift_ns + drifted), np.int64)
+        if not self.drift_ppb:
+            return np.asarray(times_ns + self.shift_ns, np.int64)
+        return np.asarray(times_ns + (self.shift_ns + self._drifted(times_ns - self.at_ns)), np.int64)
 
     def durations(self, times_ns: Times, durations_ns: Times) -> Times:
         """How long what begins at `times_ns` lasts by the other clock: the same, but for a drift.
@@ -258,10 +259,15 @@ class Clock:
 
     def times_to_session_ns(self, mono_ns: Any) -> Times:
         """The session's times for times of CLOCK_MONOTONIC: both in ns, of one shape."""
-        return self.to_reference.times(np.asarray(mono_ns, dtype=np.int64) + self.offset_ns)
+        times_ns, reference = np.asarray(mono_ns, dtype=np.int64), self.to_reference
+        if not reference.drift_ppb:
+            return np.asarray(times_ns + (self.offset_ns + reference.shift_ns))
+        return reference.times(times_ns + self.offset_ns)
 
     def durations_to_session_ns(self, mono_ns: Times, durations_ns: Times) -> Times:
         """How long what began at `mono_ns` lasted by the reference's clock."""
+        if not self.to_reference.drift_ppb:
+            return durations_ns
         return self.to_reference.durations(mono_ns + self.offset_ns, durations_ns)
 
     def to_session_ns(self, mono_ns: int) -> int:
