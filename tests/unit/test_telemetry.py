@@ -441,6 +441,20 @@ def test_a_gap_in_the_samples_is_told(tmp_path: Path) -> None:
     assert [item.why.split(":")[0] for item in _gaps(found)] == ["a gap of 2.5 s"]
 
 
+def test_every_number_that_is_sampled_of_a_host_is_a_series(tmp_path: Path) -> None:
+    """What folds it is declared at the figure: nothing else has to name it."""
+    numbers = ["stolen_ticks", "tcp_retransmits", "sampler_cpu_ns"]
+    records = [
+        {**SYSTEM, "clock": [at * SECOND, 10 * SECOND, 5], "memory": {"dirty_bytes": at}}
+        | dict.fromkeys(numbers, at)
+        for at in (1, 2, 3)
+    ]
+    _sampled(tmp_path / names.TELEMETRY / "n-1", [SAMPLER, *records], b"")
+    (found,) = read_telemetry(read_sidecars(tmp_path))
+    for name in (*numbers, "memory_dirty_bytes"):
+        assert found.host.figures[name].value.tolist() == [1, 2, 3]
+
+
 # --- how fast the CPUs were ---
 
 

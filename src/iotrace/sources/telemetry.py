@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -91,7 +91,14 @@ _GAUGES = [
     for field in msgspec.structs.fields(GpuRecord)
     if field.name not in ("device", "mono_ns", *_BUFFERED, "processes")
 ]
-_NUMBERS = [each.name for each in msgspec.structs.fields(SystemRecord) if each.type in (Int, Int | None)]
+
+
+def _is_number(kind: Any) -> bool:
+    """Whether a field is one integer, whatever else is declared of it."""
+    return (get_args(kind)[0] if get_origin(kind) is Annotated else kind) in (int, Int | None)
+
+
+_NUMBERS = [each.name for each in msgspec.structs.fields(SystemRecord) if _is_number(each.type)]
 _PRESSURES = [each.name for each in msgspec.structs.fields(SystemRecord) if each.name.endswith("pressure_us")]
 
 
