@@ -29,6 +29,8 @@ def loop(rank: int, steps: list[dict[str, float]], *, device: bool = False, per_
         measured=np.ones(len(ends), bool),
         per_update=per_update,
         has_device=device,
+        cpu_ns=parts[:, [PARTS.index(part) for part in ("backward", "forward")]].sum(axis=1),
+        cpu_delay_ns=np.empty(0, np.int64),
     )
 
 
@@ -128,8 +130,11 @@ def test_a_longer_backward_pass_is_seen_where_reductions_are_timed() -> None:
     assert (found.late_rank, found.kind, found.pattern, found.timed_steps) == (1, "backward", "stays", 40)
     assert found.wait_ms == pytest.approx(50.0)
     assert found.late_by_ms == pytest.approx({"forward": 13.0, "backward": 37.0})
+    assert (found.cpu_ms, found.cpu_delay_ms) == (pytest.approx(50.0), None)
     facts = job_facts([], last(0), found)  # all steps go before the profiled ones
-    assert (facts.late and facts.late.rank, [each.rule for each in find_all("job", facts)]) == (1, ["IO804"])
+    assert facts.late is not None
+    assert facts.late.mostly == "work"
+    assert (facts.late.rank, [each.rule for each in find_all("job", facts)]) == (1, ["IO804"])
     assert [each.late_steps for each in found.ranks] == [0, 40]
 
 
@@ -151,6 +156,7 @@ def test_ranks_that_are_late_by_turns_over_all_steps() -> None:
     assert (found.late_rank, found.pattern, found.late_steps) == (None, "moves", 40)
     assert [each.waits_ms for each in found.ranks] == pytest.approx([15.0, 15.0])
     assert (found.kind, found.late_pct) == ("backward", pytest.approx(100 * 15 / 92))
+    assert found.cpu_ms == pytest.approx(30.0)
     facts = job_facts([], last(0), found)
     assert [each.rule for each in find_all("job", facts)] == ["IO805"]
 

@@ -61,6 +61,10 @@ def lockstep_of(loops: Sequence[RankLoop], imbalance: Imbalance | None) -> Locks
         for at, loop in enumerate(loops)
     ]
     found = max(late, key=lambda one: one.wait_ms)
+    at = next((at for at, each in enumerate(loops) if each.rank == found.late_rank), None)
+    if at is not None:
+        cpu_ms, cpu_delay_ms = (_more_ms(own, at) for own in _accounts(loops, steps))
+        found = replace(found, cpu_ms=cpu_ms, cpu_delay_ms=cpu_delay_ms)
     return found if reductions is None else _with_turns(found, loops, steps, reductions)
 
 
@@ -74,6 +78,23 @@ def _reductions(loops: Sequence[RankLoop], steps: Times) -> _Reductions | None:
         return None
     waits_ns = np.where(timed, took_ns - took_ns.min(axis=0), 0)
     return _Reductions(waits_ns, took_ns.argmin(axis=0), int(timed.sum()))
+
+
+def _accounts(loops: Sequence[RankLoop], steps: Times) -> list[Times | None]:
+    """Return what each rank computes in each step, and waits for a CPU: (ranks, steps); None: not known."""
+    found: list[Times | None] = []
+    for own in ([each.cpu_ns for each in loops], [each.cpu_delay_ns for each in loops]):
+        known = all(len(each) > steps[-1] for each in own)
+        found.append(np.stack([each[steps] for each in own]) if known else None)
+    return found
+
+
+def _more_ms(account: Times | None, at: int) -> float | None:
+    """Return by how much more the account of a rank grows in a step than the mean of the others'."""
+    if account is None:
+        return None
+    means = account.mean(axis=1)
+    return float(means[at] - np.delete(means, at).mean()) / 1e6
 
 
 def _with_turns(
@@ -98,9 +119,14 @@ def _with_turns(
         return found
     own_ms = dict(zip(by_rank, (waits_ns.mean(axis=1) / 1e6).tolist(), strict=True))
     parts_ns = np.stack([each.parts_ns[steps] for each in loops])
-    longer_ns = parts_ns[last[late], late] - parts_ns[waits_ns.argmax(axis=0)[late], late]
+    first = waits_ns.argmax(axis=0)[late]
+    longer_ns = parts_ns[last[late], late] - parts_ns[first, late]
     means_ms = zip(_PARTS, (longer_ns.sum(axis=0) / len(steps) / 1e6).tolist(), strict=True)
     longer = {part: ms for part, ms in means_ms if ms > 0 and part != ALL_REDUCE}
+    more_ms = [
+        None if own is None else float((own[last[late], late] - own[first, late]).sum()) / len(steps) / 1e6
+        for own in _accounts(loops, steps)
+    ]
     return replace(
         found,
         ranks=[replace(each, waits_ms=own_ms[each.rank]) for each in found.ranks],
@@ -108,6 +134,8 @@ def _with_turns(
         wait_ms=sum(own_ms.values()) / len(own_ms),
         wait_pct=late_pct,
         late_by_ms=longer,
+        cpu_ms=more_ms[0],
+        cpu_delay_ms=more_ms[1],
         kind=_kind(longer, float(waits_ns.max(axis=0)[late].sum()) / len(steps) / 1e6),
     )
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.device.gaps import break_down
 from iotrace.analysis.intervals import Intervals, Times, union
+from iotrace.analysis.loop.thread_cpu import cpu_by_step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.checkpoints import saves_of
@@ -24,6 +25,7 @@ class RankLoop(msgspec.Struct, frozen=True):
 
     `parts_ns` has a row a step, and the columns `ALONE` and `SHARED`. Steps before `first` warm up; those
     that are not `measured` were profiled. An optimizer's step comes each `per_update` of them.
+    `cpu_ns`, `cpu_delay_ns`: what the thread computes in each, and waits for a CPU; empty where not known.
     """
 
     rank: int
@@ -34,6 +36,8 @@ class RankLoop(msgspec.Struct, frozen=True):
     measured: npt.NDArray[np.bool_]
     per_update: int
     has_device: bool
+    cpu_ns: Times
+    cpu_delay_ns: Times
 
 
 def rank_loop_of(analysis: RankAnalysis) -> RankLoop | None:
@@ -61,6 +65,7 @@ def rank_loop_of(analysis: RankAnalysis) -> RankLoop | None:
         _reductions(analysis),
         *(called(name) for name in SHARED[1:-1]),
     ]
+    cpu_ns, cpu_delay_ns = cpu_by_step(analysis, starts, ends)
     return RankLoop(
         rank=analysis.rank.number,
         starts_ns=starts,
@@ -70,6 +75,8 @@ def rank_loop_of(analysis: RankAnalysis) -> RankLoop | None:
         measured=np.isin(starts, kept["start_ns"]),
         per_update=max(1, round(per_update or 1)),
         has_device=analysis.compute.has_device or bool((kept.exposed_ns != NONE).any()),
+        cpu_ns=cpu_ns,
+        cpu_delay_ns=cpu_delay_ns,
     )
 
 

@@ -26,8 +26,9 @@ _WRITES = {
 _UNCLEAR = LateRank(rank=0, pct=30.0, longer_ms={"data": 10.0, "compute": 9.0, "host": 8.0})
 _PASSES_LONGER = {"backward": 9.0, "forward": 4.0}
 _UNEVEN = LateRank(
-    rank=1, pct=17.0, kind="backward", longer_ms=_PASSES_LONGER, late_steps=(5, 12), by_turns=2
+    rank=1, pct=17.0, kind="backward", longer_ms=_PASSES_LONGER, late_steps=(5, 12), by_turns=2, cpu_ms=12.0
 )
+_SHARES_CPU = replace(_UNEVEN, by_turns=0, late_steps=None, cpu_ms=0.4, cpu_delay_ms=11.0)
 _TURNS = LateRank(rank=1, pct=20.0, kind="data", late_steps=(5, 12), by_turns=3)
 _LOADS = {"rank": 0, "steps": {"count": 100}, "loaders": [{"primary": True, "workers": 4}]}
 _LOADS_ITSELF = {"rank": 0, "steps": {"count": 100}, "loaders": [{"primary": True, "workers": 0}]}
@@ -137,7 +138,7 @@ def _alone(late: LateRank, text: str, remedy: str) -> Finding:
     "job",
     turn=OUTSIDE,
     saves_wait=False,
-    fires=[{"late": _COMPUTES}, {"late": _LOGS, "ranks": [_WRITES]}],
+    fires=[{"late": _COMPUTES}, {"late": _SHARES_CPU}, {"late": _LOGS, "ranks": [_WRITES]}],
     silent=[{"late": _DATA}, {"late": _UNCLEAR}, {}],
 )
 def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
@@ -158,9 +159,9 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     if late.late_steps is not None and late.kind in _OF_MACHINE:
         share = "{} of {} late steps".format(*late.late_steps)
         text = f"{text}, in {share}: look at its {_OF_MACHINE[late.kind]}"
-    hosts = len({each.host for each in facts.ranks})
-    or_else = "its machine is slower" if hosts > 1 else "it gets less of the CPUs"
-    remedy = f"the same work for each rank: rank {late.rank} does more, or {or_else}"
+    remedy = _same_work(late, len({each.host for each in facts.ranks}))
+    if late.kind in _PASSES and late.mostly == "cpu":
+        text = f"{text}: it is ready to run without a CPU {late.cpu_delay_ms:.1f} ms a step longer"
     if late.kind == "other":
         remedy = f"do less often what rank {late.rank} alone does in its loop, or in another thread"
         written = _written(facts, late)
@@ -169,6 +170,18 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     yield Finding(
         text=text, remedy=remedy, how=remedy, cost_ms=late.longer_ms.get(late.kind), is_main_cause=True
     )
+
+
+def _same_work(late: LateRank, hosts: int) -> str:
+    """Say what would make a rank as quick as the others, by what it computes and waits for a CPU."""
+    if late.kind in _PASSES and late.mostly == "cpu":
+        return f"give rank {late.rank} a CPU of its own: other threads or programs run on its"
+    more = f"the same work for each rank: rank {late.rank} does more"
+    if hosts > 1:
+        return f"{more}, or its machine is slower"
+    if late.kind in _PASSES and late.mostly == "work":
+        return f"{more}: {late.cpu_ms:.1f} ms of CPU a step"
+    return f"{more}, or it gets less of the CPUs"
 
 
 def _longer(late: LateRank) -> str:
@@ -213,8 +226,11 @@ def late_by_turns(facts: JobFacts) -> Iterator[Finding]:
     remedy = ""
     if late.kind in _PASSES:
         longer = _longer(late).replace("its", "the late rank's", 1)
-        what = f"batches cost unlike: {longer}"
-        remedy = "give the ranks batches that cost the same in each step, such as samples of one length"
+        what = f"no rank stays the late one; {longer}"
+        remedy = "give each rank CPUs of its own: the late one is ready to run without one"
+        if late.mostly != "cpu":
+            what = f"batches cost unlike: {longer}" if late.mostly == "work" else what
+            remedy = "give the ranks batches that cost the same in each step, such as samples of one length"
     yield Finding(text=f"{what}: {share}", remedy=remedy, how=remedy, is_main_cause=True)
 
 

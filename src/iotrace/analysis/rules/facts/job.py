@@ -11,7 +11,8 @@ from iotrace.analysis.results import Imbalance, Lockstep, RankReport, Straggler
 
 LATE_PERCENT = 10.0  # of a step that the others wait for one rank
 _MOSTLY_PERCENT = 50.0  # of what makes a rank late
-_PASSES = ("forward", "backward")
+_MOSTLY = 0.5
+PASSES = ("forward", "backward")
 
 
 class LateRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +31,19 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
     late_steps: tuple[int, int] | None = None
     by_turns: int = 0
     worker: int | None = None
+    cpu_ms: float | None = None  # how much more it computes, and waits for a CPU, in a step
+    cpu_delay_ms: float | None = None
     is_least: bool = False  # `pct` is a lower bound
     profiled: tuple[float, int] | None = None  # % of so many profiled steps, where that is more
+
+    @property
+    def mostly(self) -> str | None:
+        """Whether its passes take longer mostly as it computes more (`work`) or waits for a CPU (`cpu`)."""
+        longer_ms = sum(self.longer_ms.get(part, 0.0) for part in PASSES)
+        for what, ms in (("cpu", self.cpu_delay_ms), ("work", self.cpu_ms)):
+            if longer_ms > 0 and (ms or 0.0) >= _MOSTLY * longer_ms:
+                return what
+        return None
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,13 +91,15 @@ def _over_all_steps(found: Lockstep, imbalance: Imbalance | None) -> LateRank | 
         return None
     _, profiled = (None, None) if imbalance is None else imbalance.of(found.late_rank)
     # What a rank computes longer in its backward pass hides a part of the others' wait there.
-    is_least = found.kind in _PASSES and found.timed_steps is None
+    is_least = found.kind in PASSES and found.timed_steps is None
     return LateRank(
         rank=found.late_rank,
         others=len(found.ranks) - 1,
         pct=found.wait_pct,
         kind=found.kind,
         longer_ms=found.late_by_ms,
+        cpu_ms=found.cpu_ms,
+        cpu_delay_ms=found.cpu_delay_ms,
         worker=None if profiled is None else profiled.worker,
         is_least=is_least,
         profiled=_profiled(found, imbalance) if is_least else None,
@@ -106,6 +120,8 @@ def _by_turns(found: Lockstep) -> LateRank:
         pct=found.late_pct or 0.0,
         kind=found.kind,
         longer_ms=found.late_by_ms,
+        cpu_ms=found.cpu_ms,
+        cpu_delay_ms=found.cpu_delay_ms,
         late_steps=(most.late_steps or 0, found.late_steps or 0),
         by_turns=sum(bool(each.late_steps) for each in found.ranks),
     )
