@@ -63,7 +63,10 @@ def lockstep_of(loops: Sequence[RankLoop], imbalance: Imbalance | None) -> Locks
     found = max(late, key=lambda one: one.wait_ms)
     at = next((at for at, each in enumerate(loops) if each.rank == found.late_rank), None)
     if at is not None:
-        cpu_ms, cpu_delay_ms = (_more_ms(own, at) for own in _accounts(loops, steps))
+        means = [None if own is None else own.mean(axis=1) for own in _accounts(loops, steps)]
+        own = (each if each is None else float(each[at]) for each in means)
+        others = (each if each is None else float(np.delete(each, at).mean()) for each in means)
+        cpu_ms, cpu_delay_ms = _more_ms(*own, *others)
         found = replace(found, cpu_ms=cpu_ms, cpu_delay_ms=cpu_delay_ms)
     return found if reductions is None else _with_turns(found, loops, steps, reductions)
 
@@ -89,12 +92,19 @@ def _accounts(loops: Sequence[RankLoop], steps: Times) -> list[Times | None]:
     return found
 
 
-def _more_ms(account: Times | None, at: int) -> float | None:
-    """Return by how much more the account of a rank grows in a step than the mean of the others'."""
-    if account is None:
-        return None
-    means = account.mean(axis=1)
-    return float(means[at] - np.delete(means, at).mean()) / 1e6
+def _more_ms(
+    cpu_ns: float | None,
+    delay_ns: float | None,
+    others_cpu_ns: float | None,
+    others_delay_ns: float | None,
+) -> tuple[float | None, float | None]:
+    """Return how much more a rank computes than others, and waits longer for a CPU, for as much."""
+    if cpu_ns is None or others_cpu_ns is None:
+        return None, None
+    more_ms = (cpu_ns - others_cpu_ns) / 1e6
+    if delay_ns is None or others_delay_ns is None or not others_cpu_ns:
+        return more_ms, None
+    return more_ms, (delay_ns - others_delay_ns * cpu_ns / others_cpu_ns) / 1e6
 
 
 def _with_turns(
@@ -123,10 +133,12 @@ def _with_turns(
     longer_ns = parts_ns[last[late], late] - parts_ns[first, late]
     means_ms = zip(_PARTS, (longer_ns.sum(axis=0) / len(steps) / 1e6).tolist(), strict=True)
     longer = {part: ms for part, ms in means_ms if ms > 0 and part != ALL_REDUCE}
-    more_ms = [
-        None if own is None else float((own[last[late], late] - own[first, late]).sum()) / len(steps) / 1e6
-        for own in _accounts(loops, steps)
-    ]
+    accounts = _accounts(loops, steps)
+    of_late, of_first = (
+        [None if own is None else float(own[ranks, late].sum()) / len(steps) for own in accounts]
+        for ranks in (last[late], first)
+    )
+    cpu_ms, cpu_delay_ms = _more_ms(*of_late, *of_first)
     return replace(
         found,
         ranks=[replace(each, waits_ms=own_ms[each.rank]) for each in found.ranks],
@@ -134,8 +146,8 @@ def _with_turns(
         wait_ms=sum(own_ms.values()) / len(own_ms),
         wait_pct=late_pct,
         late_by_ms=longer,
-        cpu_ms=more_ms[0],
-        cpu_delay_ms=more_ms[1],
+        cpu_ms=cpu_ms,
+        cpu_delay_ms=cpu_delay_ms,
         kind=_kind(longer, float(waits_ns.max(axis=0)[late].sum()) / len(steps) / 1e6),
     )
 

@@ -178,6 +178,6 @@ class Lockstep(ReportPart, frozen=True, kw_only=True):
     timed_steps: Annotated[int | None, figure("in how many the reduction of gradients was timed on all ranks", null="in few")] = None
     late_steps: Annotated[int | None, figure("steps that a rank made late", null="`timed_steps` is")] = None
     cpu_ms: Annotated[float | None, figure("how much more its training thread computes than the others'", "ms per step", null="not known")] = None
-    cpu_delay_ms: Annotated[float | None, figure("how much longer that is ready to run without a CPU", "ms per step", null="not known")] = None
+    cpu_delay_ms: Annotated[float | None, figure("how much longer it is ready without a CPU, for as much computing", "ms per step", null="not known")] = None
     pattern: Annotated[str | None, figure("whether the late rank `stays` or `moves`", null="the same; fewer late steps, or between the two")] = None
     late_pct: Annotated[float | None, figure("share of all ranks' steps in which they wait in a reduction for a late one", null="`timed_steps` is")] = None

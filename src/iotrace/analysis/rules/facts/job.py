@@ -12,6 +12,7 @@ from iotrace.analysis.results import Imbalance, Lockstep, RankReport, Straggler
 LATE_PERCENT = 10.0  # of a step that the others wait for one rank
 _MOSTLY_PERCENT = 50.0  # of what makes a rank late
 _MOSTLY = 0.5
+_MUCH = 0.3
 PASSES = ("forward", "backward")
 
 
@@ -40,10 +41,10 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
     def mostly(self) -> str | None:
         """Whether its passes take longer mostly as it computes more (`work`) or waits for a CPU (`cpu`)."""
         longer_ms = sum(self.longer_ms.get(part, 0.0) for part in PASSES)
-        for what, ms in (("cpu", self.cpu_delay_ms), ("work", self.cpu_ms)):
-            if longer_ms > 0 and (ms or 0.0) >= _MOSTLY * longer_ms:
-                return what
-        return None
+        cpu_ms, delay_ms = self.cpu_ms or 0.0, self.cpu_delay_ms or 0.0
+        if delay_ms >= _MOSTLY * longer_ms > 0:
+            return "cpu"
+        return "work" if cpu_ms >= _MUCH * longer_ms > 0 and cpu_ms > delay_ms else None
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
