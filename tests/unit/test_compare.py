@@ -540,6 +540,31 @@ def test_cpu_time_of_the_training_tells_beside_neighbours(
     assert ("of CPU a step" in found.text) is found.likely
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "differs"),
+    [
+        ("torchrun --master_port 1 t.py", "torchrun --master-port=2 t.py", False),
+        ("torchrun --standalone t.py", "torchrun --rdzv-endpoint localhost:1 --rdzv-id 7 t.py", False),
+        (
+            "python t.py --output_dir runs/a --run-name a --lr 1",
+            "python t.py --lr 1 --output_dir=runs/b",
+            False,
+        ),
+        ("python t.py trainer.default_root_dir=a", "python t.py trainer.default_root_dir=b", False),
+        ("python t.py --seed --lr 1", "python t.py --seed 3 --lr 1", False),
+        ("torchrun --nproc_per_node 2 t.py", "torchrun --nproc_per_node 4 t.py", True),
+        ("torchrun --master_port 1 t.py --lr 1", "torchrun --master_port 2 t.py --lr 2", True),
+        ("python t.py --data_dir a", "python t.py --data_dir b", True),
+        ("python t.py seed 1", "python t.py seed 2", True),
+    ],
+)
+def test_where_a_run_meets_and_writes_is_no_other_work(one: str, other: str, differs: bool) -> None:
+    runs = report(1), report(2)
+    for run, command in zip(runs, (one, other), strict=True):
+        run["session"]["argv"] = command.split()
+    assert bool(compared(*runs).differs) is differs
+
+
 def test_of_long_commands_what_differs_is_shown() -> None:
     deep = "/scratch/project/users/name/checkouts/of/the/program"
     one, other = report(1), report(2)

@@ -26,8 +26,11 @@ def loop(rank: int, steps: list[dict[str, float]], *, device: bool = False, per_
         ends_ns=ends,
         parts_ns=parts,
         first=0,
+        measured=np.ones(len(ends), bool),
         per_update=per_update,
         has_device=device,
+        cpu_ns=parts[:, [PARTS.index(part) for part in ("backward", "forward")]].sum(axis=1),
+        cpu_delay_ns=np.empty(0, np.int64),
     )
 
 
@@ -112,3 +115,54 @@ def test_few_steps_and_one_rank_tell_nothing() -> None:
     even = [{"backward": 20.0}] * 40
     assert lockstep_of([loop(0, even)], None) is None
     assert lockstep_of([loop(0, even[:5]), loop(1, even)], None) is None
+
+
+def timed(rank: int, steps: list[tuple[float, float, float]]) -> RankLoop:
+    """A rank whose steps have a forward and a backward pass, and wait for the reduction of gradients."""
+    return loop(rank, [dict(zip(("forward", "backward", "all_reduce"), step, strict=True)) for step in steps])
+
+
+def test_a_longer_backward_pass_is_seen_where_reductions_are_timed() -> None:
+    """Both backward passes end together; only what one of them waits tells who was late, and by how much."""
+    ranks = [timed(0, [(20.0, 30.0, 52.0)] * 40), timed(1, [(33.0, 67.0, 2.0)] * 40)]
+    found = lockstep_of(ranks, None)
+    assert found is not None
+    assert (found.late_rank, found.kind, found.pattern, found.timed_steps) == (1, "backward", "stays", 40)
+    assert found.wait_ms == pytest.approx(50.0)
+    assert found.late_by_ms == pytest.approx({"forward": 13.0, "backward": 37.0})
+    assert (found.cpu_ms, found.cpu_delay_ms) == (pytest.approx(50.0), None)
+    facts = job_facts([], last(0), found)  # all steps go before the profiled ones
+    assert facts.late is not None
+    assert facts.late.mostly == "work"
+    assert (facts.late.rank, [each.rule for each in find_all("job", facts)]) == (1, ["IO804"])
+    assert [each.late_steps for each in found.ranks] == [0, 40]
+
+
+def test_a_longer_backward_pass_that_waits_for_nobody_makes_no_rank_late() -> None:
+    """One logs while the other computes: they reach the reduction together."""
+    even = timed(0, [(20.0, 50.0, 2.0)] * 40)
+    logs = loop(1, [{"forward": 20.0, "other": 20.0, "backward": 30.0, "all_reduce": 2.0}] * 40)
+    found = lockstep_of([even, logs], None)
+    assert found is not None
+    assert (found.late_rank, found.wait_ms) == (None, 0.0)
+    assert job_facts([], last(1), found).late is None
+
+
+def test_ranks_that_are_late_by_turns_over_all_steps() -> None:
+    long, short = (30.0, 60.0, 2.0), (20.0, 40.0, 32.0)
+    ranks = [timed(rank, [long if k % 2 == rank else short for k in range(40)]) for rank in range(2)]
+    found = lockstep_of(ranks, None)
+    assert found is not None
+    assert (found.late_rank, found.pattern, found.late_steps) == (None, "moves", 40)
+    assert [each.waits_ms for each in found.ranks] == pytest.approx([15.0, 15.0])
+    assert (found.kind, found.late_pct) == ("backward", pytest.approx(100 * 15 / 92))
+    assert found.cpu_ms == pytest.approx(30.0)
+    facts = job_facts([], last(0), found)
+    assert [each.rule for each in find_all("job", facts)] == ["IO805"]
+
+
+def test_few_timed_reductions_tell_nothing() -> None:
+    steps = [(20.0, 50.0, 2.0)] * 20 + [(20.0, 52.0, 0.0)] * 20
+    found = lockstep_of([timed(0, steps), timed(1, steps)], None)
+    assert found is not None
+    assert (found.timed_steps, found.late_pct) == (None, None)

@@ -187,6 +187,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         "torch._dynamo.callback": _hook("phases.roots", "hook_compiler", recorder),
         "torch.compiler": lambda module: regions.ask_compiler(getattr(module, "is_compiling", None)),
         "torch.distributed.distributed_c10d": _hook("training", "hook_distributed", recorder),
+        "torch.nn.parallel.distributed": _hook("phases.reductions", "hook_ddp", recorder),
         "torch.cuda.memory": _hook(_FOREIGN_PROFILERS, "hook_snapshots", recorder),
         "torch.profiler": _hook(_FOREIGN_PROFILERS, "hook_torch", recorder),
         "concurrent.futures._base": _hook("pools.executors", "hook_futures", recorder),

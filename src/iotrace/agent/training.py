@@ -10,7 +10,7 @@ from typing import Any
 
 from iotrace.agent import handovers, stacks
 from iotrace.agent.patching import observe, on_undo
-from iotrace.agent.phases import roots, step_phases
+from iotrace.agent.phases import reductions, roots, step_phases
 from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.agent.recording.pauses import watch_collections, watching
 from iotrace.agent.recording.recorder import Recorder
@@ -132,6 +132,7 @@ def hook_autograd(module: Any, recorder: Recorder) -> None:
     def ended(begun: step_phases.Begun | None, *_: Any) -> None:
         if begun is not None:
             step_phases.end_backward(recorder, begun)
+            reductions.backward_ended()
             if roots.search is not None:
                 roots.search.trained(step_phases.thread_state.has_called)
 

@@ -43,6 +43,7 @@ SPAN_KINDS = {
     names.KIND_TRAINER: "trainer",
     names.KIND_CHECKPOINT: "checkpoint",
     names.KIND_CALLBACK: "callback",
+    names.KIND_REDUCTION: "reduction",
 }
 
 

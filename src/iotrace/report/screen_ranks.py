@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from iotrace.analysis.results import RankReport, Recommendation, Report, commands_of
+from iotrace.analysis.results import Lockstep, RankReport, Recommendation, Report, commands_of
 from iotrace.analysis.rules.job import FED_BY_ANOTHER, UNEVEN_STEPS
 from iotrace.report.blocks import Block, Grid, Paragraph
 from iotrace.report.printing import middle_cut
@@ -65,12 +65,14 @@ def ranks_parts(report: Report, width: int) -> list[Sequence[Block]]:
     commands = commands_of(ranks)
     named = ["command"] if commands and wide else []
     headings: tuple[str, ...] = _OWN if imbalance is None else _OWN + _COMPARED
-    if imbalance is None and report.lockstep is not None and report.lockstep.late_rank is not None:
+    found = _compared(report)
+    if imbalance is None and found is not None:
         headings = (*_OWN, _COMPARED[0])
     shown_headings = [heading for heading in headings if wide or heading != _COMPUTE]
     rows = []
     for rank in shown:
-        is_late = rank.rank == late and rank.incarnation == report.last_start
+        by_turns = found is not None and found.late_rank is None
+        is_late = rank.rank == late and rank.incarnation == report.last_start and not by_turns
         mark = "late" if report.verdict.kind == "rank-late" and is_late else ""
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
         figures = dict(zip(headings, _row(rank, report), strict=False))
@@ -85,9 +87,9 @@ def ranks_parts(report: Report, width: int) -> list[Sequence[Block]]:
                 ["", *("" for _ in (*named, *hosts)), what, *cells, *[""] * (len(shown_headings) - 2)]
             )
     legend = "data: own wait for data, of measured steps"
-    found = report.lockstep if report.lockstep and report.lockstep.late_rank is not None else None
     if found is not None:
-        legend += f"; for others: waits for rank {found.late_rank}, of {counted(found.steps, 'step')}"
+        whom = "late ones" if found.late_rank is None else f"rank {found.late_rank}"
+        legend += f"; for others: waits for {whom}, of {counted(found.steps, 'step')}"
     if imbalance is not None:
         profiled = counted(max((each.steps for each in imbalance.ranks), default=0), "profiled step")
         if found is None:
@@ -163,26 +165,41 @@ def _row(rank: RankReport, report: Report) -> Sequence[str]:
         if_known(rank.data_wait.raw_wait_fraction, percent, "?"),
     ]
     if imbalance is None:
-        return [*row, _waited(rank, report, "?")]
+        return [*row, _waited(rank, report)]
     own, straggler = imbalance.of(rank.rank, rank.incarnation)
     matched, last_in = imbalance.collectives.matched, straggler.last_to_arrive if straggler else 0
     if own is None or not own.step_ms:
         return [*row, "?", "?", "?"]
-    waited_ms = own.communication_wait_ms
     return [
         *row,
-        _waited(rank, report, "?" if waited_ms is None else percent(waited_ms / own.step_ms)),
+        _waited(rank, report),
         percent(own.compute_ms / own.step_ms),
         "?" if imbalance.withheld or not matched else percent(last_in / matched),
     ]
 
 
-def _waited(rank: RankReport, report: Report, in_profiled_steps: str) -> str:
-    """Say how long a rank waits for the late one over all steps, where the loops tell."""
-    found = report.lockstep
-    if found is None or found.late_rank is None or rank.incarnation != report.last_start:
-        return in_profiled_steps
-    own = next((each for each in found.ranks if each.rank == rank.rank), None)
-    if own is None or own.waits_ms is None or not own.step_ms:
-        return "-"
-    return percent(own.waits_ms / own.step_ms)
+def waits_for_late(rank: RankReport, report: Report) -> float | None:
+    """Return the share of its steps that a rank waits for late ones: of all steps, else of the profiled.
+
+    None of the late rank itself, and where nothing is known.
+    """
+    loops = _compared(report)
+    if loops is not None and rank.incarnation == report.last_start:
+        own = next((each for each in loops.ranks if each.rank == rank.rank), None)
+        return None if own is None or own.waits_ms is None or not own.step_ms else own.waits_ms / own.step_ms
+    profiled = None if report.imbalance is None else report.imbalance.of(rank.rank, rank.incarnation)[0]
+    if profiled is None or profiled.communication_wait_ms is None or not profiled.step_ms:
+        return None
+    return profiled.communication_wait_ms / profiled.step_ms
+
+
+def _compared(report: Report) -> Lockstep | None:
+    """Return the loops beside each other, where they tell how long ranks wait."""
+    loops = report.lockstep
+    return loops if loops is not None and any(each.waits_ms for each in loops.ranks) else None
+
+
+def _waited(rank: RankReport, report: Report) -> str:
+    loops = report.lockstep
+    is_late = loops is not None and loops.late_rank == rank.rank and rank.incarnation == report.last_start
+    return if_known(waits_for_late(rank, report), percent, "-" if is_late else "?")

@@ -13,7 +13,9 @@ from iotrace.analysis.results import (
     Failure,
     Imbalance,
     LoaderResult,
+    Lockstep,
     Overhead,
+    RankBalance,
     RankReport,
     Report,
     Straggler,
@@ -49,6 +51,7 @@ _OPEN_ENDS = {
     "unknown": "  (exit code unknown)",
 }
 _DETAILED = 3  # ranks, where there are many
+_LEAST_LONGER_MS = 0.5
 _NOTICEABLE_PERCENT = 2.0  # of the step, spent on tracing
 
 
@@ -82,7 +85,7 @@ def details_of(report: Report, width: int) -> list[Sequence[Block]]:
         if forecast.seconds is None:
             parts[-1].append(Line("memory", f"{forecast.text} [{forecast.code}]"))
     if report.imbalance is not None:
-        parts.append([*_imbalance(report.imbalance)])
+        parts.append([*_imbalance(report.imbalance, report.lockstep)])
     numbers = {None, *(rank.rank for rank in shown)}
     advice = [item for item in report.recommendations if item.rank in numbers]
     typed = {advice_text(item): item.command for item in advice}
@@ -273,9 +276,15 @@ def _accelerator(found: Accelerator, steps: int | None) -> Iterator[Line]:
     yield Line("idle before", " · ".join(ended))
 
 
-def _imbalance(found: Imbalance) -> Iterator[Block]:
-    """The ranks compared, and which of them the others wait for."""
+def _imbalance(found: Imbalance, loops: Lockstep | None) -> Iterator[Block]:
+    """The ranks compared, and which of them the others wait for: of all steps, then of the profiled ones."""
     yield Heading("ranks compared")
+    if loops is not None and loops.late_rank is not None:
+        who = f"rank {loops.late_rank} is waited for"
+        longer = sorted(loops.late_by_ms.items(), key=lambda pair: -pair[1])
+        told = ", ".join(f"{part} {ms:.1f} ms" for part, ms in longer if ms >= _LEAST_LONGER_MS)
+        wait = f"{loops.wait_ms:.1f} ms a step, {loops.wait_pct:.0f} % of the others' time"
+        yield Line("late", f"{who}: {wait}; it takes longer: {told} (of {loops.steps} steps)", strong=who)
     for one in found.ranks:
         parts = {
             "compute": one.compute_ms,
@@ -301,14 +310,15 @@ def _imbalance(found: Imbalance) -> Iterator[Block]:
         yield Line("late", found.withheld)
     for straggler in found.stragglers:
         if straggler.severity is not None:
-            yield _straggler(straggler.severity, straggler)
+            yield _straggler(straggler.severity, straggler, found.of(straggler.rank)[0])
 
 
-def _straggler(severity: str, found: Straggler) -> Line:
+def _straggler(severity: str, found: Straggler, own: RankBalance | None) -> Line:
     who = f"rank {found.rank} is waited for"
     cause = "" if found.by_data_pct is None else f"; {found.by_data_pct:.0f} % of its lateness is data wait"
     evidence = "" if found.evidence is None else f"; {found.evidence}"
     impact = f"{found.impact_pct:.0f} % of the others' time, last in {found.last_to_arrive} collectives"
+    impact += f" of {counted(own.steps, 'profiled step')}" if own is not None else ""
     tone = "bad" if severity == "critical" else ""
     return Line(severity, f"{who}: {impact}{cause}{evidence}", strong=who, tone=tone)
 

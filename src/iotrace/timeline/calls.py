@@ -129,6 +129,7 @@ _CATEGORIES = {
     names.KIND_TRAINER: "trainer",
     names.KIND_CHECKPOINT: "checkpoint",
     names.KIND_CALLBACK: "callback",
+    names.KIND_REDUCTION: "reduction",
 }
 
 

@@ -17,6 +17,17 @@ from iotrace.analysis.results import StageCost
 _FEW_FILES = 32
 _LONGEST = 60  # characters of a command in a sentence
 _SHOWN_BEFORE = 10  # of them, before the first that differs
+# Options, of launchers and programs, that say where processes meet, what a run is called and where it writes;
+# and the seed: samples come in another order. Their names without dashes and what stands before a point.
+_NO_WORK = frozenset(
+    (
+        *("master_port", "master_addr", "main_process_port", "main_process_ip", "local_addr", "dist_url"),
+        *("rdzv_endpoint", "rdzv_id", "rdzv_backend", "rdzv_conf", "init_method"),
+        *("output_dir", "output_path", "out_dir", "outdir", "log_dir", "logdir", "logging_dir", "save_dir"),
+        *("default_root_dir", "work_dir", "log_file", "run_dir", "results_dir"),
+        *("run_name", "run_id", "exp_name", "experiment_name", "job_id", "wandb_name", "wandb_group", "seed"),
+    )
+)
 _PROGRAMS = (".py", ".sh")  # how their files' names end
 _DECODE = "decode"
 _OF_FILES = (_DECODE, "read")
@@ -151,8 +162,21 @@ def _bytes_of_sample(costs: Sequence[StageCost]) -> tuple[float, float] | None:
 
 
 def _command(argv: list[str]) -> list[str]:
-    """The command without the directory of its program: environments move."""
-    return [os.path.basename(argv[0]), *argv[1:]] if argv else []
+    """The command without its program's directory, as environments move, and without what makes no work."""
+    words, found = iter([os.path.basename(argv[0]), *argv[1:]] if argv else []), []
+    waiting: str | None = None  # a word that follows an option without a value
+    while (word := waiting or next(words, None)) is not None:
+        waiting = None
+        name, equals, _ = word.partition("=")
+        bare = name.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
+        if name == "--standalone":  # torchrun chooses a port itself
+            continue
+        if bare not in _NO_WORK or not (equals or name.startswith("--")):
+            found.append(word)
+        elif not equals:
+            value = next(words, None)
+            waiting = value if value is not None and value.startswith("--") else None
+    return found
 
 
 def _where_they_differ(one: list[str], other: list[str]) -> list[str]:

@@ -16,6 +16,7 @@ from iotrace.sources.kineto.trace import Column
 
 _LATE_STEP = 0.05  # of a step: from which its skew makes it a late one
 _FEWEST_LATE = 5  # late steps, from which is told whether the late rank stays the same
+STAYS, MOVES = "stays", "moves"
 _STAYS, _MOVES = 0.8, 0.6  # share of the late steps of the rank that is last most often
 
 
@@ -269,4 +270,4 @@ def pattern_of(counts: dict[int, int]) -> str | None:
         return None
     most = max(counts.values()) / steps
     several = sum(count >= 2 for count in counts.values()) >= 2
-    return "stays" if most >= _STAYS else "moves" if most <= _MOVES and several else None
+    return STAYS if most >= _STAYS else MOVES if most <= _MOVES and several else None

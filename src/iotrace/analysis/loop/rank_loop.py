@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from iotrace.analysis.device.gaps import break_down
 from iotrace.analysis.intervals import Intervals, Times, union
+from iotrace.analysis.loop.thread_cpu import cpu_by_step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.checkpoints import saves_of
-from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER
+from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_REDUCTION, OPTIMIZER
 
 # What no other rank can hold up; what may hold a wait for one, and what is left.
 ALONE = ("evaluation", "checkpoint", "data")
-SHARED = (BACKWARD, FORWARD, OPTIMIZER, "other")
+ALL_REDUCE = "all_reduce"
+SHARED = (ALL_REDUCE, BACKWARD, FORWARD, OPTIMIZER, "other")
 
 
 class RankLoop(msgspec.Struct, frozen=True):
     """All steps of a rank's loop, evaluation in them: when each ended, ns, and its parts, which sum to it.
 
-    `parts_ns` has a row a step, and the columns `ALONE` and `SHARED`. Steps before `first` warm up.
-    An optimizer's step comes each `per_update` of them.
+    `parts_ns` has a row a step, and the columns `ALONE` and `SHARED`. Steps before `first` warm up; those
+    that are not `measured` were profiled. An optimizer's step comes each `per_update` of them.
+    `cpu_ns`, `cpu_delay_ns`: what the thread computes in each, and waits for a CPU; empty where not known.
     """
 
     rank: int
@@ -29,8 +33,11 @@ class RankLoop(msgspec.Struct, frozen=True):
     ends_ns: Times
     parts_ns: Times
     first: int
+    measured: npt.NDArray[np.bool_]
     per_update: int
     has_device: bool
+    cpu_ns: Times
+    cpu_delay_ns: Times
 
 
 def rank_loop_of(analysis: RankAnalysis) -> RankLoop | None:
@@ -55,14 +62,26 @@ def rank_loop_of(analysis: RankAnalysis) -> RankLoop | None:
         union(np.concatenate((passes[:, 0], apart[0])), np.concatenate((passes[:, 1], apart[1]))),
         (saves.starts, saves.ends),
         union(awaited["wait_start_ns"], awaited["delivered_ns"]),
-        *(called(name) for name in SHARED[:-1]),
+        _reductions(analysis),
+        *(called(name) for name in SHARED[1:-1]),
     ]
+    cpu_ns, cpu_delay_ns = cpu_by_step(analysis, starts, ends)
     return RankLoop(
         rank=analysis.rank.number,
         starts_ns=starts,
         ends_ns=ends,
         parts_ns=break_down(roles, starts, ends)[0],
         first=int(np.searchsorted(starts, kept[0].start_ns)),
+        measured=np.isin(starts, kept["start_ns"]),
         per_update=max(1, round(per_update or 1)),
         has_device=analysis.compute.has_device or bool((kept.exposed_ns != NONE).any()),
+        cpu_ns=cpu_ns,
+        cpu_delay_ns=cpu_delay_ns,
     )
+
+
+def _reductions(analysis: RankAnalysis) -> Intervals:
+    """When the training thread waited for the reduction of gradients, where that was timed."""
+    spans = analysis.rank.main.spans
+    own = spans[spans["kind"] == KIND_REDUCTION]
+    return union(own["start_ns"], own["start_ns"] + own["duration_ns"])

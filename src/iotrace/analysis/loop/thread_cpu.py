@@ -40,3 +40,26 @@ def thread_cpu(analysis: RankAnalysis, begin: int, end: int) -> ThreadCpu:
         return float(last[field] - first[field]) * scale
 
     return ThreadCpu(grown("cpu_ns"), grown("run_delay_ns"))
+
+
+def cpu_by_step(analysis: RankAnalysis, starts: Times, ends: Times) -> tuple[Times, Times]:
+    """Return what the thread that trains computes in each step, and waits for a CPU, in ns.
+
+    Between two rounds of training its account is taken as growing evenly. Empty where it is not known.
+    """
+    main, thread = analysis.rank.main, analysis.loop.thread
+    nothing = np.empty(0, np.int64)
+    if thread is None:
+        return nothing, nothing
+    rounds = main.rows(names.ROUND_ROW)
+    rounds = rounds[rounds["tid"] == thread.tid]
+    times = main.clock.times_to_session_ns(rounds["mono_ns"])
+
+    def grown(field: str) -> Times:
+        if len(rounds) < _FEWEST or (rounds[field] < 0).any():
+            return nothing
+        at_start, at_end = (np.interp(each, times, rounds[field]) for each in (starts, ends))
+        grown_ns: Times = (at_end - at_start).astype(np.int64)
+        return grown_ns
+
+    return grown("cpu_ns"), grown("run_delay_ns")

@@ -156,9 +156,10 @@ class LockedRank(ReportPart, frozen=True, kw_only=True):
     step_ms: Annotated[float, figure("their mean, evaluation in them; the parts sum to it")]
     parts_ms: Annotated[
         dict[str, float],
-        figure("`evaluation`, `checkpoint`, `data`, `backward`, `forward`, `optimizer` and `other`: an instant belongs to the first that holds it"),
+        figure("`evaluation`, `checkpoint`, `data`, `all_reduce`, `backward`, `forward`, `optimizer`, `other`: an instant is of the first that holds it"),
     ]
-    waits_ms: Annotated[float | None, figure("how long it waits for the late rank", null="it is the late one, or none is")] = None
+    waits_ms: Annotated[float | None, figure("how long it waits for the late rank, or by turns for late ones", null="it is the late one, or none is")] = None
+    late_steps: Annotated[int | None, figure("steps in which it came last, and the others waited 5 % of a step or more", null="`timed_steps` is")] = None
 
 
 class Lockstep(ReportPart, frozen=True, kw_only=True):
@@ -166,8 +167,17 @@ class Lockstep(ReportPart, frozen=True, kw_only=True):
 
     steps: Annotated[int, figure("how many are compared")]
     ranks: Annotated[list[LockedRank], figure("the ranks, by number")]
-    late_rank: Annotated[int | None, figure("the rank that the others wait for", null="they wait for none in 5 % of their steps")] = None
-    wait_ms: Annotated[float, figure("how long each of the others waits for it", "ms per step")]
+    late_rank: Annotated[int | None, figure("the rank that the others wait for", null="none in 5 % of their steps, or several by turns")] = None
+    wait_ms: Annotated[float, figure("how long each of the others waits for it; by turns, each rank for a late one", "ms per step")]
     wait_pct: Annotated[float, figure("the share of that in their steps")]
-    late_by_ms: Annotated[dict[str, float], figure("by part, what the late rank does longer than the mean of the others", "ms per step")]
+    late_by_ms: Annotated[
+        dict[str, float],
+        figure("by part, what the late rank does longer than the others; by turns, than who waits longest", "ms per step"),
+    ]
     kind: Annotated[str | None, figure("the part that has at least half of the wait", null="none has")] = None
+    timed_steps: Annotated[int | None, figure("in how many the reduction of gradients was timed on all ranks", null="in few")] = None
+    late_steps: Annotated[int | None, figure("steps that a rank made late", null="`timed_steps` is")] = None
+    cpu_ms: Annotated[float | None, figure("how much more its training thread computes than the others'", "ms per step", null="not known")] = None
+    cpu_delay_ms: Annotated[float | None, figure("how much longer it is ready without a CPU, for as much computing", "ms per step", null="not known")] = None
+    pattern: Annotated[str | None, figure("whether the late rank `stays` or `moves`", null="the same; fewer late steps, or between the two")] = None
+    late_pct: Annotated[float | None, figure("share of all ranks' steps in which they wait in a reduction for a late one", null="`timed_steps` is")] = None

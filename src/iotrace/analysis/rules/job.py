@@ -24,6 +24,11 @@ _WRITES = {
     ],
 }
 _UNCLEAR = LateRank(rank=0, pct=30.0, longer_ms={"data": 10.0, "compute": 9.0, "host": 8.0})
+_PASSES_LONGER = {"backward": 9.0, "forward": 4.0}
+_UNEVEN = LateRank(
+    rank=1, pct=17.0, kind="backward", longer_ms=_PASSES_LONGER, late_steps=(5, 12), by_turns=2, cpu_ms=12.0
+)
+_SHARES_CPU = replace(_UNEVEN, by_turns=0, late_steps=None, cpu_ms=0.4, cpu_delay_ms=11.0)
 _TURNS = LateRank(rank=1, pct=20.0, kind="data", late_steps=(5, 12), by_turns=3)
 _LOADS = {"rank": 0, "steps": {"count": 100}, "loaders": [{"primary": True, "workers": 4}]}
 _LOADS_ITSELF = {"rank": 0, "steps": {"count": 100}, "loaders": [{"primary": True, "workers": 0}]}
@@ -43,6 +48,8 @@ _TAKES_LONGER = {
 }
 _OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's CPUs", "host": "host"}
 _LEAST_MS = 0.05
+_PASSES = {"forward": "backward", "backward": "forward"}
+_FIFTH = 0.2
 _ALONE = ("data", "evaluation", "checkpoint")
 _WORDS = {"communication": "other collectives", "launch": "late launches", "host": "its host"}
 
@@ -131,7 +138,7 @@ def _alone(late: LateRank, text: str, remedy: str) -> Finding:
     "job",
     turn=OUTSIDE,
     saves_wait=False,
-    fires=[{"late": _COMPUTES}, {"late": _LOGS, "ranks": [_WRITES]}],
+    fires=[{"late": _COMPUTES}, {"late": _SHARES_CPU}, {"late": _LOGS, "ranks": [_WRITES]}],
     silent=[{"late": _DATA}, {"late": _UNCLEAR}, {}],
 )
 def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
@@ -146,13 +153,15 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     late = facts.late
     if late is None or late.kind is None or late.kind in _ALONE or late.by_turns:
         return
-    text = late.in_words or _TAKES_LONGER.get(late.kind, "").format(late.longer_ms.get(late.kind, 0.0))
+    text = late.in_words or _longer(late)
     if not text:
         return
     if late.late_steps is not None and late.kind in _OF_MACHINE:
         share = "{} of {} late steps".format(*late.late_steps)
         text = f"{text}, in {share}: look at its {_OF_MACHINE[late.kind]}"
-    remedy = f"the same work for each rank: rank {late.rank} does more, or its machine is slower"
+    remedy = _same_work(late, len({each.host for each in facts.ranks}))
+    if late.kind in _PASSES and late.mostly == "cpu":
+        text = f"{text}: it is ready to run without a CPU {late.cpu_delay_ms:.1f} ms a step longer"
     if late.kind == "other":
         remedy = f"do less often what rank {late.rank} alone does in its loop, or in another thread"
         written = _written(facts, late)
@@ -161,6 +170,28 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     yield Finding(
         text=text, remedy=remedy, how=remedy, cost_ms=late.longer_ms.get(late.kind), is_main_cause=True
     )
+
+
+def _same_work(late: LateRank, hosts: int) -> str:
+    """Say what would make a rank as quick as the others, by what it computes and waits for a CPU."""
+    if late.kind in _PASSES and late.mostly == "cpu":
+        return f"give rank {late.rank} a CPU of its own: other threads or programs run on its"
+    more = f"the same work for each rank: rank {late.rank} does more"
+    if hosts > 1:
+        return f"{more}, or its machine is slower"
+    if late.kind in _PASSES and late.mostly == "work":
+        return f"{more}: {late.cpu_ms:.1f} ms of CPU a step"
+    return f"{more}, or it gets less of the CPUs"
+
+
+def _longer(late: LateRank) -> str:
+    """Say what takes longer; of the two passes both, where the shorter is a fifth of them or more."""
+    text = _TAKES_LONGER.get(late.kind or "", "").format(late.longer_ms.get(late.kind or "", 0.0))
+    beside = _PASSES.get(late.kind or "")
+    ms = late.longer_ms.get(beside or "", 0.0)
+    if beside and ms >= _FIFTH * (ms + late.longer_ms[late.kind or ""]):
+        text = f"{text}, its {beside} pass {ms:.1f} ms"
+    return text
 
 
 def _written(facts: JobFacts, late: LateRank) -> tuple[str, str] | None:
@@ -179,7 +210,7 @@ def _written(facts: JobFacts, late: LateRank) -> tuple[str, str] | None:
     "IO805",
     "late-by-turns",
     "job",
-    fires=[{"late": _TURNS}],
+    fires=[{"late": _TURNS}, {"late": _UNEVEN}],
     silent=[{"late": _DATA}, {}],
 )
 def late_by_turns(facts: JobFacts) -> Iterator[Finding]:
@@ -188,10 +219,19 @@ def late_by_turns(facts: JobFacts) -> Iterator[Finding]:
     Remedy: batches that cost the same on every rank.
     """
     late = facts.late
-    if late is not None and late.by_turns:
-        share = "rank {} in {} of {} late steps".format(late.rank, *(late.late_steps or (0, 0)))
-        what = "their data, not a slow machine" if late.kind == "data" else "no rank stays the late one"
-        yield Finding(text=f"{what}: {share}", is_main_cause=True)
+    if late is None or not late.by_turns:
+        return
+    share = "rank {} in {} of {} late steps".format(late.rank, *(late.late_steps or (0, 0)))
+    what = "their data, not a slow machine" if late.kind == "data" else "no rank stays the late one"
+    remedy = ""
+    if late.kind in _PASSES:
+        longer = _longer(late).replace("its", "the late rank's", 1)
+        what = f"no rank stays the late one; {longer}"
+        remedy = "give each rank CPUs of its own: the late one is ready to run without one"
+        if late.mostly != "cpu":
+            what = f"batches cost unlike: {longer}" if late.mostly == "work" else what
+            remedy = "give the ranks batches that cost the same in each step, such as samples of one length"
+    yield Finding(text=f"{what}: {share}", remedy=remedy, how=remedy, is_main_cause=True)
 
 
 @rule(

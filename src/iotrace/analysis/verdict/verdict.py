@@ -193,12 +193,12 @@ def _late(job: JobFacts) -> Finding | None:
     why = next((each for each in found if each.is_main_cause), None)
     if late is None or rank is None or why is None:
         return None
-    # What a rank computes longer in its backward pass hides a part of the others' wait there.
-    least = "at least " if late.kind == "forward" else ""
+    least = "at least " if late.is_least else ""
+    of_profiled = f" ({late.profiled[0]:.0f} % of {late.profiled[1]} profiled)" if late.profiled else ""
     waiting = (
         f"{late.others} rank{'s wait' if late.others > 1 else ' waits'} {least}{late.pct:.0f} % of each step"
     )
-    text = f"rank {late.rank} is late; {waiting} for it"
+    text = f"rank {late.rank} is late; {waiting} for it{of_profiled}"
     if late.by_turns:
         text = f"{late.by_turns} ranks are late by turns; ranks wait {late.pct:.0f} % of each step for one"
     fix = Fix(id=rule_of(why.rule).id, text=why.remedy, code=why.rule) if why.remedy else None

@@ -8,10 +8,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from iotrace.analysis.page.costs import io_tree
-from iotrace.analysis.results import FileCost, FileIo, IdleByModule, Imbalance, RankReport, Report
+from iotrace.analysis.results import FileCost, FileIo, IdleByModule, RankReport, Report
 from iotrace.analysis.results.top import RankColumns
 from iotrace.report.blocks import Bar, Bars, Field, Table, cells_of
 from iotrace.report.printing import middle_cut
+from iotrace.report.screen_ranks import waits_for_late
 from iotrace.report.terminal import loader_text
 from iotrace.report.terminal_system import gpu_label, gpu_text
 from iotrace.report.views.device import CLASSES
@@ -71,7 +72,7 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
     found, compared = report.verdict, report.imbalance
     late = found.rank if found.kind == "rank-late" else None
     ranks = sorted(report.ranks, key=lambda rank: (rank.rank != late, rank.rank, rank.incarnation))
-    rows = [_rank_row(rank, compared, late) for rank in ranks[:_MOST_RANKS]]
+    rows = [_rank_row(rank, report, late) for rank in ranks[:_MOST_RANKS]]
     names = ("step", "data wait", "waits for other ranks", "compute", "came last in")
     columns = [name for name in names if any(row["cells"][name] is not None for row in rows)]
     return {
@@ -86,7 +87,8 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
     }
 
 
-def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) -> dict[str, Any]:
+def _rank_row(rank: RankReport, report: Report, late: int | None) -> dict[str, Any]:
+    compared = report.imbalance
     own, straggler = compared.of(rank.rank, rank.incarnation) if compared else (None, None)
     matched = compared.collectives.matched if compared else 0
     cells: dict[str, dict[str, Any] | None] = dict.fromkeys(
@@ -97,9 +99,9 @@ def _rank_row(rank: RankReport, compared: Imbalance | None, late: int | None) ->
     fraction = rank.data_wait.raw_wait_fraction
     if fraction is not None:
         cells["data wait"] = _cell(fraction)
+    if (waits := waits_for_late(rank, report)) is not None:
+        cells["waits for other ranks"] = _cell(waits)
     if own is not None and own.step_ms:
-        if own.communication_wait_ms is not None:
-            cells["waits for other ranks"] = _cell(own.communication_wait_ms / own.step_ms)
         cells["compute"] = _cell(own.compute_ms / own.step_ms, shaded=False)
         if fraction is None:
             cells["data wait"] = _cell(own.data_wait_ms / own.step_ms)

@@ -51,7 +51,7 @@ def ranks(report: Report) -> list[Table]:
     elif any(row.steps < 3 for row in rows):
         notes.append("caution: of fewer than 3 steps nothing is told of why a rank is late")
     fields = columns(RankRow, late_by=lambda kind: _WHY.get(kind, kind))
-    if (loops := report.lockstep) is not None and loops.late_rank is not None:
+    if (loops := report.lockstep) is not None and any(each.waits_ms for each in loops.ranks):
         notes.append(f"late, waits for others: of {loops.steps} steps, by what each rank does in them")
     tables = [Table(title="Ranks, in ms of a step", rows=rows, fields=fields, notes=notes)]
     return [*tables, _late_kinds(report.imbalance)] if report.imbalance is not None else tables
@@ -182,10 +182,12 @@ def _rank(report: Report, rank: RankReport) -> RankRow:
         evidence=getattr(late, "evidence", None),
     )
     loops = report.lockstep
-    if loops is None or loops.late_rank is None or rank.incarnation != report.last_start:
+    waits = {} if loops is None else {each.rank: each.waits_ms for each in loops.ranks}
+    if loops is None or not any(waits.values()) or rank.incarnation != report.last_start:
         return row
+    if loops.late_rank is None:  # late by turns: no share of few profiled steps is one rank's
+        row = replace(row, waited_for_pct=None, late_by=None, late_by_ms=None)
     if loops.late_rank == rank.rank:  # what holds over all steps goes before the profiled ones
         by_ms = None if loops.kind is None else loops.late_by_ms[loops.kind]
         return replace(row, waited_for_pct=loops.wait_pct, late_by=loops.kind, late_by_ms=by_ms)
-    waits_ms = next((each.waits_ms for each in loops.ranks if each.rank == rank.rank), None)
-    return replace(row, communication_wait_ms=waits_ms)
+    return replace(row, communication_wait_ms=waits.get(rank.rank))

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from iotrace.analysis.device.lateness import MOVES
 from iotrace.analysis.results import Imbalance, Lockstep, RankReport, Straggler
 
 LATE_PERCENT = 10.0  # of a step that the others wait for one rank
 _MOSTLY_PERCENT = 50.0  # of what makes a rank late
-MOVES = "moves"
+_MOSTLY = 0.5
+_MUCH = 0.3
+PASSES = ("forward", "backward")
 
 
 class LateRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +32,19 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
     late_steps: tuple[int, int] | None = None
     by_turns: int = 0
     worker: int | None = None
+    cpu_ms: float | None = None  # how much more it computes, and waits for a CPU, in a step
+    cpu_delay_ms: float | None = None
+    is_least: bool = False  # `pct` is a lower bound
+    profiled: tuple[float, int] | None = None  # % of so many profiled steps, where that is more
+
+    @property
+    def mostly(self) -> str | None:
+        """Whether its passes take longer mostly as it computes more (`work`) or waits for a CPU (`cpu`)."""
+        longer_ms = sum(self.longer_ms.get(part, 0.0) for part in PASSES)
+        cpu_ms, delay_ms = self.cpu_ms or 0.0, self.cpu_delay_ms or 0.0
+        if delay_ms >= _MOSTLY * longer_ms > 0:
+            return "cpu"
+        return "work" if cpu_ms >= _MUCH * longer_ms > 0 and cpu_ms > delay_ms else None
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,10 +73,12 @@ def job_facts(
 ) -> JobFacts:
     """Choose the late rank: over all steps where the loops tell, else by the profiled collectives."""
     late = None if lockstep is None else _over_all_steps(lockstep, imbalance)
+    # Where all steps were timed, few profiled ones tell no more.
+    is_timed = lockstep is not None and lockstep.timed_steps is not None
     parts = {} if lockstep is None else {each.rank: each.parts_ms for each in lockstep.ranks}
     return JobFacts(
         ranks=ranks,
-        late=late or (None if imbalance is None else _by_collectives(imbalance)),
+        late=late or (None if imbalance is None or is_timed else _by_collectives(imbalance)),
         evaluation_ms={rank: own.get("evaluation", 0.0) for rank, own in parts.items()},
         in_step=lockstep is not None,
         imbalance=imbalance,
@@ -68,16 +86,45 @@ def job_facts(
 
 
 def _over_all_steps(found: Lockstep, imbalance: Imbalance | None) -> LateRank | None:
+    if found.pattern == MOVES and (found.late_pct or 0.0) >= LATE_PERCENT:
+        return _by_turns(found)
     if found.late_rank is None or found.wait_pct < LATE_PERCENT:
         return None
     _, profiled = (None, None) if imbalance is None else imbalance.of(found.late_rank)
+    # What a rank computes longer in its backward pass hides a part of the others' wait there.
+    is_least = found.kind in PASSES and found.timed_steps is None
     return LateRank(
         rank=found.late_rank,
         others=len(found.ranks) - 1,
         pct=found.wait_pct,
         kind=found.kind,
         longer_ms=found.late_by_ms,
+        cpu_ms=found.cpu_ms,
+        cpu_delay_ms=found.cpu_delay_ms,
         worker=None if profiled is None else profiled.worker,
+        is_least=is_least,
+        profiled=_profiled(found, imbalance) if is_least else None,
+    )
+
+
+def _profiled(found: Lockstep, imbalance: Imbalance | None) -> tuple[float, int] | None:
+    own, late = (None, None) if imbalance is None else imbalance.of(found.late_rank or 0)
+    pct = 0.0 if late is None else late.impact_pct or 0.0
+    return (pct, own.steps) if own is not None and pct >= found.wait_pct + 1 else None
+
+
+def _by_turns(found: Lockstep) -> LateRank:
+    most = max(found.ranks, key=lambda each: each.late_steps or 0)
+    return LateRank(
+        rank=most.rank,
+        others=len(found.ranks) - 1,
+        pct=found.late_pct or 0.0,
+        kind=found.kind,
+        longer_ms=found.late_by_ms,
+        cpu_ms=found.cpu_ms,
+        cpu_delay_ms=found.cpu_delay_ms,
+        late_steps=(most.late_steps or 0, found.late_steps or 0),
+        by_turns=sum(bool(each.late_steps) for each in found.ranks),
     )
 
 

@@ -1,0 +1,95 @@
+"""Record how long a backward pass waits for the other ranks: DistributedDataParallel's own clock tells.
+
+It times when an iteration's last gradient was ready, and when all were reduced: in the first ten iterations,
+then in every hundredth. On a host, where that costs two readings of a clock a parameter, it is asked to time
+each. On a device it would wait for events, so that nothing is asked there.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns, time_ns
+from typing import Any
+
+from iotrace.agent import patching
+from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.thread_clocks import thread_id
+from iotrace.session.guard import ours
+from iotrace.session.names import KIND_REDUCTION
+
+_EVERY, _USUAL = 1, 100  # iterations that DDP times one of
+_MOST_COST = 200  # an iteration takes as often as long as the question, at least
+_FEWEST_ASKED = 10
+
+_asked: _Asked | None = None
+
+
+def hook_ddp(module: Any, recorder: Recorder) -> None:
+    """Know the modules of ``torch.nn.parallel.distributed`` that the program makes."""
+    global _asked
+    if not hasattr(module.DistributedDataParallel, "_set_ddp_runtime_logging_sample_rate"):
+        return
+    _asked = asked = _Asked(recorder)
+    patching.on_undo(leave)
+    patching.observe(
+        module.DistributedDataParallel,
+        "__init__",
+        recorder,
+        "asking a module for the times of its reductions",
+        after=lambda _, __, args, ___: asked.ask(args[0]),
+    )
+
+
+def backward_ended() -> None:
+    """Record the reductions of the backward passes before; DDP tells each in its next iteration."""
+    if _asked is not None:
+        _asked.record()
+
+
+def leave() -> None:
+    """Ask no module any more."""
+    global _asked
+    left, _asked = _asked, None
+    if left is not None:
+        left.close()
+
+
+class _Asked:
+    """The modules whose reductions are timed, each with the end of the last one that was recorded."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._modules = patching.WeakTable()
+        self._began_ns = self._count = self._cost_ns = 0
+
+    def ask(self, module: Any) -> None:
+        """Have each iteration of a module on the host timed."""
+        if module.device.type == "cpu" and self._modules.put(module, [0]):
+            module._set_ddp_runtime_logging_sample_rate(_EVERY)
+
+    def record(self) -> None:
+        """Record one span a module; leave all where steps are so short that asking costs them much."""
+        self._began_ns = self._began_ns or monotonic_ns()
+        for module in self._modules.alive():
+            last = self._modules.get(module)
+            now_ns = monotonic_ns()
+            times = module.logger._get_ddp_logging_data().ints_map
+            ready, reduced = (times.get(f"backward_{part}_time_end", 0) for part in ("compute", "comm"))
+            self._cost_ns += monotonic_ns() - now_ns
+            self._count += 1
+            if not last[0] < ready <= reduced:
+                continue
+            last[0] = reduced
+            start_ns = now_ns - (time_ns() - ready)
+            if self._began_ns < start_ns < now_ns:  # else somebody has set the clock of the day
+                what = (-1, -1, thread_id(), self._recorder.text("all-reduce"), -1, KIND_REDUCTION)
+                self._recorder.spans.append((start_ns, reduced - ready, *what, -1, -1, -1, -1, -1))
+        if self._count == _FEWEST_ASKED and self._cost_ns * _MOST_COST > monotonic_ns() - self._began_ns:
+            leave()
+
+    def close(self) -> None:
+        """Leave the modules as they were."""
+        for module in self._modules.alive():
+            try:
+                module._set_ddp_runtime_logging_sample_rate(_USUAL)
+            except ours(Exception) as error:
+                self._recorder.absorb(error, "leaving a module")
