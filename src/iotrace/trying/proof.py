@@ -16,7 +16,7 @@ from statistics import median
 
 import msgspec
 
-from iotrace.analysis.resampling import T95, T995, T999
+from iotrace.analysis.resampling import T95, T995
 from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.rows import paired_ratio, pairs_of
 from iotrace.trying.results import LOOP, NO_HELP, PROVEN, SLOWER, UNCLEAR, Gain
@@ -32,7 +32,7 @@ class Found(msgspec.Struct, frozen=True):
     kind: str = UNCLEAR
     gain: Gain | None = None
     is_final: bool = False
-    gain_without_others: Gain | None = None
+    gain_unqueued: Gain | None = None
 
 
 def times_of(runs: Sequence[SweepRun], measured: str) -> list[SweepRun]:
@@ -42,18 +42,18 @@ def times_of(runs: Sequence[SweepRun], measured: str) -> list[SweepRun]:
     return [msgspec.structs.replace(run, step_ms=run.loop_ms) for run in runs]
 
 
-def judge_without_others(runs: Sequence[SweepRun], params: dict[str, str], found: Found) -> Found:
-    """Say what is left of the steps without others shows, where the steps as measured leave it unclear."""
+def judge_unqueued(runs: Sequence[SweepRun], params: dict[str, str], found: Found) -> Found:
+    """Say what is left of the steps without queueing shows, where the steps as measured leave it unclear."""
     good = [run for run in runs if run.ok]
-    if any(run.least_step_ms is None for run in good) or not any(run.disturbed for run in good):
+    if any(run.unqueued_step_ms is None for run in good) or not any(run.disturbed for run in good):
         return found
-    left = [msgspec.structs.replace(run, step_ms=run.least_step_ms) for run in good]
-    gain, surely = judge(left, params).gain, paired_ratio(left, params, T999)
+    left = [msgspec.structs.replace(run, step_ms=run.unqueued_step_ms) for run in good]
+    gain, surely = judge(left, params).gain, paired_ratio(left, params, T995)
     if found.kind != UNCLEAR or found.gain is None or gain is None or surely is None:
         return found
     is_proven = surely[1] > _HARDLY and found.gain.median > 1
     kind = PROVEN if is_proven else UNCLEAR
-    return msgspec.structs.replace(found, kind=kind, gain_without_others=gain)
+    return msgspec.structs.replace(found, kind=kind, gain_unqueued=gain)
 
 
 def looks(most_pairs: int) -> list[int]:

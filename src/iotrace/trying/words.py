@@ -24,12 +24,12 @@ def said_of(trial: Trial) -> str:
     gain = trial.gain
     if trial.kind == FAILED or gain is None:
         return trial.why
-    said, alone = f"{times(gain.median)} times as fast {_between(gain)}", trial.gain_without_others
+    said, alone = f"{times(gain.median)} times as fast {_between(gain)}", trial.gain_unqueued
     if trial.kind == PROVEN:
         said = f"{times(gain.median)}x faster {_between(gain)}"
     if alone is not None:
-        left = f"{times(alone.median)}x {_between(alone)} without the programs beside it"
-        beside = f"{times(gain.median)}x {_between(gain)} with them"
+        left = f"{times(alone.median)}x {_between(alone)} without queueing for CPUs"
+        beside = f"{times(gain.median)}x {_between(gain)} as measured"
         said = f"faster: {left}, {beside}" if trial.kind == PROVEN else f"{said}, {left}"
     said += _OF.get(trial.measured, "")
     if trial.told is None:
