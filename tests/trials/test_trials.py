@@ -90,3 +90,19 @@ def test_a_trial_says_what_the_fix_gains(row: Row, tmp_path: Path) -> None:
         assert trial.told.high is None or trial.gain.low <= trial.told.high, said
         assert trial.told.about or trial.told.low is None or trial.gain.high >= trial.told.low, said
     _check_applied(row, trial, tmp_path, said)
+
+
+def test_fixes_that_exclude_each_other_are_refused_before_a_run(tmp_path: Path) -> None:
+    """Workers that are kept, or none: the report of this program names both, where a CPU is free."""
+    row = Row("excluding", "programs/restarted_tiny.py", (PROVEN,))
+    command = ["--", sys.executable, str(_copied(row, tmp_path))]
+    assert _iotrace("run", "-q", "-o", "session", *command, folder=tmp_path).returncode == 0
+    done = _iotrace("report", "session", "--json", folder=tmp_path)
+    codes = {fix.code for fix in msgspec.json.decode(done.stdout, type=Report).verdict.fixes}
+    if not codes >= {"IO201", "IO203"}:
+        pytest.skip(f"other programs ran beside: the report names {codes}")
+    done = _iotrace("try", "session", "--yes", "--fix", "IO203", "--fix", "IO201", folder=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "two fixes exclude each other" in done.stderr
+    assert "leaves no workers for" in done.stderr
+    assert not list(tmp_path.glob("iotrace-try-*"))

@@ -393,7 +393,7 @@ def test_the_command_sets_it(tmp_path: Path) -> None:
         patch = patched(tmp_path, text, argv=argv)
         assert patch.diff is None
         assert (patch.command or "").replace("-j 4", "-j4") == typed.replace("-j 4", "-j4")
-        assert patch.why_not == f"the command sets it: give it {patch.command}"
+        assert patch.why_not == f"no file has to change: give the command {patch.command}"
     # The rest is in the source.
     patch = patched(tmp_path, text, WORKERS, Setting("prefetch_factor", 8), argv="--workers 2")
     assert patch.command == "--workers 4"
@@ -424,6 +424,9 @@ list:
         "cfg = yaml.safe_load(Path('conf.yaml').read_text())",
         "cfg = OmegaConf.load('conf.yaml')",
         "p.add_argument('--config', default='conf.yaml')\nargs = p.parse_args()\ncfg = OmegaConf.load(args.config)",
+        "cfg = OmegaConf.merge(OmegaConf.load('other.yaml'), OmegaConf.load('conf.yaml'), OmegaConf.from_cli())",
+        "base = OmegaConf.load('conf.yaml')\ncfg = OmegaConf.merge(OmegaConf.structured(C), base, OmegaConf.from_dotlist(rest))",
+        "def read(path):\n    with open(path) as f:\n        found = yaml.safe_load(f)\n    return found\n\ncfg = EasyDict(read('conf.yaml'))",
     ],
 )
 def test_the_key_of_a_yaml_file_is_changed(tmp_path: Path, read: str) -> None:
@@ -455,7 +458,9 @@ def test_the_yaml_file_that_the_command_names_is_changed(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "conf",
     [
-        "data: {num_workers: 2}\n",
+        "data: {other: {num_workers: 2}}\n",
+        "data: {num_workers: 2, list: [1]}\n",
+        "data: {num_workers: 2, num_workers: 2}\n",
         "data:\n  num_workers: &n 2\n",
         "a: &a\n  num_workers: 2\ndata:\n  <<: *a\n",
         "- data\n",
@@ -469,6 +474,53 @@ def test_a_yaml_file_that_is_no_plain_one_is_not_changed(tmp_path: Path, conf: s
     patch = patched(tmp_path, text, conf_yaml=conf)
     assert patch.diff is None
     assert patch.why_not
+
+
+def test_values_of_a_mapping_in_one_line_and_get(tmp_path: Path) -> None:
+    text = "cfg = yaml.safe_load(open('conf.yaml'))\nx = DataLoader(d, num_workers=cfg.get('data').get('num_workers', 0))\n"
+    patch = patched(tmp_path, text, conf_yaml="data: {batch: 8, num_workers: 2 }  # all\n")
+    after(tmp_path, patch)
+    assert (tmp_path / "conf.yaml").read_text() == "data: {batch: 8, num_workers: 4 }  # all\n"
+
+
+MERGED = (
+    "cfg = OmegaConf.merge(OmegaConf.load('base.yaml'), OmegaConf.load('exp.yaml'), OmegaConf.from_cli())\n"
+    "x = DataLoader(d, num_workers=cfg.data.num_workers)\n"
+)
+
+
+def test_configurations_that_are_merged(tmp_path: Path) -> None:
+    sets, other = "data:\n  num_workers: 2\n", "name: a\n"
+    patch = patched(tmp_path, MERGED, base_yaml=sets, exp_yaml=other)
+    assert patch.lines == [(str(tmp_path / "base.yaml"), 2)]
+    patch = patched(tmp_path, MERGED, base_yaml=sets, exp_yaml=sets)
+    assert patch.lines == [(str(tmp_path / "exp.yaml"), 2)]
+    # The command sets it, or is to: the later file may set it in a way that is not read here.
+    patch = patched(tmp_path, MERGED, argv="data.num_workers=2", base_yaml=sets, exp_yaml=other)
+    assert (patch.diff, patch.command) == (None, "data.num_workers=4")
+    patch = patched(tmp_path, MERGED, base_yaml=sets, exp_yaml="data: {num_workers: &n 2}\n")
+    assert (patch.diff, patch.command) == (None, "data.num_workers=4")
+    without = MERGED.replace(", OmegaConf.from_cli()", "")
+    patch = patched(tmp_path, without, base_yaml=sets, exp_yaml="data: {num_workers: &n 2}\n")
+    assert patch.why_not == "data.num_workers is not found for certain in base.yaml or exp.yaml"
+    for stored in ("cfg.data.num_workers = 2", "cfg['data']['num_workers'] = 2"):
+        text = MERGED.replace("x = ", f"{stored}\nx = ")
+        assert "is set again at train.py:2" in (patched(tmp_path, text, base_yaml=sets).why_not or "")
+    # The first word of the command names the file.
+    named = (
+        "cli = OmegaConf.from_cli()\ncfg = OmegaConf.merge(OmegaConf.load(cli.config), cli)\n"
+        "x = DataLoader(d, num_workers=cfg.data.num_workers)\n"
+    )
+    patch = patched(tmp_path, named, argv="config=base.yaml", base_yaml=sets)
+    assert patch.lines == [(str(tmp_path / "base.yaml"), 2)]
+
+
+def test_a_configuration_that_a_function_returns_from_two_places_is_not_changed(tmp_path: Path) -> None:
+    text = (
+        "def read(path):\n    if path:\n        return yaml.safe_load(open('conf.yaml'))\n    return {'data': {}}\n\n"
+        "x = DataLoader(d, num_workers=read(1)['data']['num_workers'])\n"
+    )
+    assert "it is computed" in (patched(tmp_path, text, conf_yaml=YAML).why_not or "")
 
 
 HYDRA = (

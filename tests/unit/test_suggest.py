@@ -181,7 +181,7 @@ def test_the_command_prints_and_writes_the_patch(
     assert target.read_bytes() == DIFF.encode()
     none = in_process("patch", str(tmp_path), "--fix", "io102")
     assert none.returncode == 1
-    assert "there is no patch for this fix: re-chunk a_b.h5" in none.stderr
+    assert "this fix has no patch: re-chunk a_b.h5" in none.stderr
     assert "it is data" in none.stderr
     assert in_process("patch", str(tmp_path), "--fix", "9").returncode == 2
     assert json.loads(in_process("patch", str(tmp_path), "--json").stdout)["diff"] == DIFF

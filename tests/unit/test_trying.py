@@ -31,7 +31,7 @@ from iotrace.trying.fixes import Choice, choose, find_fix, told_of
 from iotrace.trying.in_place import put_in_place
 from iotrace.trying.options import Options
 from iotrace.trying.program import Program, offline
-from iotrace.trying.proof import judge, looks
+from iotrace.trying.proof import judge, judge_unqueued, looks
 from iotrace.trying.results import (
     FAILED,
     LOOP,
@@ -43,6 +43,7 @@ from iotrace.trying.results import (
     STEP,
     UNCLEAR,
     Data,
+    Gain,
     Told,
     Trial,
 )
@@ -184,6 +185,35 @@ def test_a_change_that_does_nothing_is_seldom_proven() -> None:
     assert wrong <= 0.05 * trials
 
 
+def _beside(pairs: list[tuple[float, float]], left: list[tuple[float, float]]) -> list[SweepRun]:
+    """Runs beside other programs; without queueing for CPUs `left` is left of steps."""
+    known = [each for pair in left for each in pair]
+    runs = zip(_runs(pairs), known, strict=True)
+    return [replace(run, unqueued_step_ms=left_ms, disturbed=True) for run, left_ms in runs]
+
+
+def test_beside_other_programs_what_is_left_without_queueing_may_prove_it() -> None:
+    noisy = [(290.0, 56.0), (190.0, 210.0), (450.0, 55.0), (120.0, 97.0), (300.0, 80.0)]
+    params = {"workers": "3"}
+
+    def kind(pairs: list[tuple[float, float]], left: list[tuple[float, float]]) -> str:
+        runs = _beside(pairs, left)
+        return judge_unqueued(runs, params, judge(runs, params)).kind
+
+    assert judge(_runs(noisy), params).kind == UNCLEAR
+    assert kind(noisy, [(48.5, 13.3), (48, 13.5), (49.3, 13.9), (47.5, 13), (48, 13.2)]) == PROVEN
+    assert kind(noisy, [(48.5, 48.3), (48, 48.5), (49.3, 47.9), (47.5, 48), (48, 48.2)]) == UNCLEAR
+    assert kind(noisy, [(50, 49), (50, 48.9), (50, 49.1), (50, 49), (50, 49)]) == UNCLEAR  # 2 % is no help
+    assert kind(noisy, [(48, 13), (13, 48), (49, 30), (20, 13), (48, 40)]) == UNCLEAR
+    slower = [(other, own) for own, other in noisy]
+    assert kind(slower, [(48.5, 13.3), (48, 13.5), (49.3, 13.9), (47.5, 13), (48, 13.2)]) == UNCLEAR
+    # Nobody was beside it, or it is not known what is left: only the steps count.
+    found = judge(_runs(noisy), params)
+    assert judge_unqueued(_runs(noisy), params, found) is found
+    proven = judge(_runs([(100, 50), (104, 51), (98, 50)]), params)
+    assert judge_unqueued(_beside([(9, 8)] * 3, [(9, 8)] * 3), params, proven) is proven
+
+
 def test_runs_are_looked_at_five_times_at_most() -> None:
     assert looks(2) == []
     assert looks(3) == [3]
@@ -206,6 +236,18 @@ def test_the_line_says_gain_and_what_was_told() -> None:
     )
     assert text_of(none) == "DOES NOT HELP 1.00 times as fast (1.00 to 1.00), told: at most 2.0x"
     assert text_of(replace(none, kind=FAILED, why="it fails")) == "NOT TRIED it fails"
+    alone = replace(told, gain_unqueued=Gain(median=3.5, low=3.3, high=3.8))
+    beside = "3.5x (3.3 to 3.8) without queueing for CPUs"
+    assert text_of(alone) == f"PROVEN faster: {beside}, 1.9x (1.9 to 1.9) as measured, told: at most 2.0x"
+    unclear = replace(alone, kind=UNCLEAR)
+    assert text_of(unclear) == f"NOT PROVEN 1.9 times as fast (1.9 to 1.9), {beside}, told: at most 2.0x"
+
+
+def test_only_of_data_steps_without_queueing_are_looked_at() -> None:
+    assert not Choice(fixes=[_WORKERS]).is_of_data_alone
+    data = replace(_WORKERS, change=Change(stored="chunks", paths=["a.h5"]))
+    assert Choice(fixes=[data]).is_of_data_alone
+    assert not Choice(fixes=[data, _WORKERS]).is_of_data_alone
 
 
 # -- a trial

@@ -11,7 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from iotrace.analysis.compare.basis import basis_of
+from iotrace.analysis.compare.comparison import compare
 from iotrace.analysis.compare.history import standings
+from iotrace.analysis.rules.check import step_slower
+from iotrace.analysis.rules.facts.check import CheckFacts
+from iotrace.analysis.rules.model import UNKNOWN
 from iotrace.session.listing import Headline
 from iotrace.sweeps.plan import keep
 from iotrace.ui.choosing import histories
@@ -37,6 +42,25 @@ def test_a_run_is_judged_by_those_since_the_last_change() -> None:
     assert found[3].against == ["run-0", "run-1", "run-2"]
     assert found[4].against == ["run-3"]
     assert found[3].middle in found[3].against
+
+
+def test_a_history_says_slower_where_a_comparison_does() -> None:
+    """The comparison of the same pair says SLOWER: then only who did it is not clear."""
+    facts = CheckFacts(
+        step=compare(basis_of(report(0)), basis_of(report(1, decode=1.3))), step_pct=20.0, noise_pct=25.0
+    )
+    assert facts.step is not None
+    slower = msgspec.structs.replace(
+        facts.step, verdict="slower", ci95_pct=[18.0, 22.0], step_ms=[100.0, 120.0]
+    )
+    (found,) = step_slower(msgspec.structs.replace(facts, step=slower))
+    assert found.level == UNKNOWN
+    assert (
+        ": slower, but perhaps not by the program: runs of one program may differ by 25 % here" in found.text
+    )
+    unsure = msgspec.structs.replace(slower, verdict="unknown")
+    (found,) = step_slower(msgspec.structs.replace(facts, step=unsure))
+    assert ": not clear, as runs of one program may differ" in found.text
 
 
 def test_a_failed_run_and_other_work_are_no_regression() -> None:

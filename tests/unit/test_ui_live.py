@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from iotrace.analysis import looks as looking
 from iotrace.analysis.pulse import SECONDS, Pulse, RankPulse
-from iotrace.analysis.results.top import TopVerdict
+from iotrace.analysis.results.top import TopProcess, TopVerdict
 from iotrace.session.hangs import BlockedProcess, Hang, Status
 from iotrace.ui.choosing import Query, chosen
 from iotrace.ui.index import Index
-from iotrace.ui.live import Feeds, Look, _stacks
+from iotrace.ui.live import Feeds, Look, _stacks, holds_up
 from iotrace.ui.running import Running, _pulse_shown, _strip
 from tests.support.served import session
 from tests.unit.test_metrics import rank, top
@@ -67,6 +67,36 @@ def test_a_hang_is_shown_with_its_stacks_and_before_all_else(look: Look) -> None
     look.state = "running"
     assert "It hung earlier" in page(look)
     assert 'class="hang"' not in page(look)
+
+
+def test_of_a_hang_the_rank_that_the_others_wait_for_is_marked_and_figures_are_of_before(look: Look) -> None:
+    waits = BlockedProcess(pid=6, role="rank 0", collective="backward", text="waits for other ranks")
+    main = BlockedProcess(pid=7, role="rank 1", text="waits for its workers")
+    stuck = BlockedProcess(pid=9, role="worker 0", of=7, text="is stuck")
+    hang = Hang(mono_ns=1, waited_ns=90, processes=[waits, main, stuck])
+    status = Status(state="hung", hangs=[hang], text=[])
+    assert holds_up(status) == 1
+    assert holds_up(replace(status, hangs=[replace(hang, processes=[waits, main])])) is None
+    assert holds_up(replace(status, hangs=[replace(hang, resumed=True)])) is None
+    worker = TopProcess(pid=9, role="worker 0", busy_fraction=0.97)
+    look.top = replace(
+        top(rank(0), replace(rank(1), processes=[worker])), verdict=TopVerdict(text="INPUT-BOUND", rank=0)
+    )
+    assert '<tr class="worst"><td class="n">0' in page(look)
+    assert "<dt>Step</dt>" in page(look)
+    assert "97\u00a0%" in page(look)
+    look.state, look.hang, look.holds_up = (
+        "hung",
+        ["HUNG: no batch for 90 s", "worker 0 of rank 1 is stuck"],
+        1,
+    )
+    assert '<tr class="worst"><td class="n">1 holds the others up' in page(look)
+    assert "<b>Next</b>" in page(look)
+    assert "Ranks, before that" in page(look)
+    assert "<dt>Step</dt>" not in page(look)
+    assert "97\u00a0%" not in page(look)
+    look.holds_up = None
+    assert 'class="worst"' not in page(look)
 
 
 def test_the_seconds_of_each_rank_are_drawn_and_the_rank_of_the_verdict_first() -> None:

@@ -58,7 +58,8 @@ def patch(session: Path | None, wanted: str, output: Path | None, applies: bool,
     if found.diff is None:
         if as_json:
             return 1
-        raise IotraceError(f"there is no patch for this fix: {fix.text}", found.why_not or "")
+        none = "needs no patch" if found.command is not None else "has no patch"
+        raise IotraceError(f"this fix {none}: {fix.text}", found.why_not or "")
     if applies:
         apply(found)
         echo(f"iotrace: changed {', '.join(dict.fromkeys(file for file, _ in found.lines))}", err=True)

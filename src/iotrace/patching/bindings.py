@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -163,6 +163,18 @@ def refuse_changed(source: Source, name: str) -> None:
         is_method = isinstance(above, ast.Attribute) and above.attr in _CHANGES
         if is_set or is_method or isinstance(above, ast.AugAssign):
             raise UnknownError(f"{name} is changed at {source.path.name}:{node.lineno}")
+
+
+def refuse_stored(sources: Iterable[Source], key: str) -> None:
+    """Refuse a key of a configuration that a program sets itself, as ``cfg["workers"] = 4``."""
+    for source in sources:
+        found: list[ast.Subscript | ast.Attribute] = [
+            *(each for each in source.nodes(ast.Subscript) if ast.unparse(each.slice) == repr(key)),
+            *(each for each in source.nodes(ast.Attribute) if each.attr == key),
+        ]
+        for node in found:
+            if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) != "self":
+                raise UnknownError(f"{ast.unparse(node)} is set again at {at_line(source, node)}")
 
 
 def of_attribute(made: ast.ClassDef, key: str) -> list[ast.expr | None]:

@@ -19,7 +19,7 @@ class HydraConfig:
     def __init__(
         self, source: Source, function: ast.FunctionDef | ast.AsyncFunctionDef, program: Program
     ) -> None:
-        self._argv = program.argv
+        self._program = program
         decorator = hydra_main(function)
         given = {}
         if isinstance(decorator, ast.Call):
@@ -31,18 +31,10 @@ class HydraConfig:
         path, name = given.get("config_path"), given.get("config_name")
         self._folder: Path | None = None
         self._primary: YamlFile | None = None
-        chosen = any(word.partition("=")[0] in _CHOOSING for word in self._argv)
+        chosen = any(word.partition("=")[0] in _CHOOSING for word in program.argv)
         if isinstance(path, str) and isinstance(name, str) and not chosen:
             self._folder = source.path.parent / path
             self._primary = YamlFile(self._folder / f"{name.removesuffix('.yaml')}.yaml")
-
-    def given(self, key: str) -> tuple[str, str] | None:
-        """Return how the command overrides a key: the word before the value, and the value."""
-        for word in reversed(self._argv):
-            name, equals, value = word.partition("=")
-            if equals and name.lstrip("+") == key:
-                return name, value
-        return None
 
     def find(self, keys: Sequence[str], had: str | None) -> tuple[YamlFile, Sequence[str]] | None:
         """Return the one file that sets a key, and its keys there; None where it is not known for certain."""
@@ -65,7 +57,7 @@ class HydraConfig:
             return
         yield [], self._primary
         for group, option in self._primary.entries("defaults"):
-            chosen = self.given(group)
+            chosen = self._program.word(group)
             yield group.split("/"), YamlFile(self._folder / group / f"{chosen[1] if chosen else option}.yaml")
 
     def _places(self, keys: Sequence[str]) -> Iterator[tuple[YamlFile, Sequence[str]]]:

@@ -33,12 +33,16 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Key(msgspec.Struct, frozen=True):
-    """A key of a YAML file, or where `function` is known of Hydra's configuration."""
+    """A key of YAML files, or where `function` is known of Hydra's configuration.
+
+    A later one of `paths` counts; `in_words`: words of the command, as ``a.b=1``, before all of them.
+    """
 
     source: Source
     keys: tuple[str, ...] = ()
-    path: Path | None = None
+    paths: tuple[Path, ...] = ()
     function: ast.FunctionDef | ast.AsyncFunctionDef | None = None
+    in_words: bool = False
 
 
 class Mapping(msgspec.Struct, frozen=True):

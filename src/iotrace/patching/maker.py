@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -130,10 +131,10 @@ class Maker:
         value = self._values.of(source, node)
         if isinstance(value, DictValue):
             return self._values.entry(value, name)
-        if isinstance(value, Key) and value.path is not None:
-            key = (*value.keys, name)
-            if YamlFile(value.path).find(key) is None:
-                raise UnknownError(f"{'.'.join(key)} is not found in {value.path.name}")
+        if isinstance(value, Key) and value.function is None and not value.in_words:
+            keys = (*value.keys, name)
+            if _in_files(value.paths, keys) is None:
+                raise UnknownError(_not_found(keys, value.paths))
         return source, ast.copy_location(ast.Subscript(node, ast.Constant(name), ast.Load()), node)
 
     def _set(
@@ -171,26 +172,27 @@ class Maker:
             self._changes.note(found.source, found.node, "", value)
 
     def _set_key(self, key: Key, name: str, value: str, checks: bool, prefix: str = "") -> None:
-        """Set a key of a YAML file, or of Hydra's configuration."""
-        file: YamlFile | None = None if key.path is None else YamlFile(key.path)
-        keys: Sequence[str] = key.keys
-        if key.function is not None:
+        """Set a key of YAML files, or of Hydra's configuration; the command's words set what these do not."""
+        dotted = ".".join(key.keys)
+        has_words = key.in_words or key.function is not None
+        bindings.refuse_stored(self._program.files(), key.keys[-1])
+        if has_words and (given := self._program.word(dotted)) is not None:
+            self._check(name, given[1], "the command", checks)
+            self._changes.words[name] = f"{given[0]}={written(value)}"
+            return
+        if key.function is None:
+            found = _in_files(key.paths, key.keys)
+        else:
             config = HydraConfig(key.source, key.function, self._program)
-            dotted = ".".join(key.keys)
-            given = config.given(dotted)
-            if given is not None:
-                self._check(name, given[1], "the command", checks)
-                self._changes.words[name] = f"{given[0]}={written(value)}"
-                return
             found = config.find(key.keys, self._had.get(name) if checks else None)
-            if found is None:
-                self._changes.words[name] = f"{prefix}{dotted}={written(value)}"
-                return
-            file, keys = found
-        assert file is not None
+        if found is None and has_words:
+            self._changes.words[name] = f"{prefix}{dotted}={written(value)}"
+            return
+        if found is None:
+            raise UnknownError(_not_found(key.keys, key.paths))
+        file, keys = found
         scalar = file.find(keys)
-        if scalar is None:
-            raise UnknownError(f"{'.'.join(keys)} is not found for certain in {file.path.name}")
+        assert scalar is not None
         self._check(name, scalar.value, f"{'.'.join(keys)} of {file.path.name}", checks)
         self._changes.set_scalar(file, scalar, written(value))
 
@@ -235,3 +237,19 @@ class Maker:
         had = self._had.get(name)
         if checks and name not in _UNCHECKED and had is not None and said.lower() != had.lower():
             raise UnknownError(f"{place} says {name}={said}, but the recorded run had {had}")
+
+
+def _in_files(paths: Sequence[Path], keys: Sequence[str]) -> tuple[YamlFile, Sequence[str]] | None:
+    """Return the last file that sets a key; None where that is not known for certain."""
+    for path in reversed(paths):
+        file = YamlFile(path)
+        if file.find(keys) is not None:
+            return file, keys
+        if keys[-1] in file.text:
+            return None
+    return None
+
+
+def _not_found(keys: Sequence[str], paths: Sequence[Path]) -> str:
+    names = " or ".join(path.name for path in paths)
+    return f"{'.'.join(keys)} is not found for certain in {names or 'a file'}"

@@ -147,7 +147,7 @@ def patch_of(
         why = (
             "the source says so already"
             if noted.command is None
-            else f"the command sets it: give it {noted.command}"
+            else f"no file has to change: give the command {noted.command}"
         )
         return Patch(why_not=why, command=noted.command)
     root = root_of(files[0].path, program.cwd)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from iotrace.patching.kinds import UnknownError
-from iotrace.patching.source import Source
+from iotrace.patching.source import FUNCTIONS, Source
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _MOST_FILES = 300
@@ -106,6 +106,33 @@ class Program:
             (each, made) for each in self.files() for made in each.nodes(ast.ClassDef) if made.name == last
         ]
         return found[0] if len(found) == 1 else None
+
+    def result_of(self, name: str) -> tuple[Source, ast.expr] | None:
+        """Return what the one function of the program that has this name returns, if in one place."""
+        last = name.rpartition(".")[2]
+        found = [
+            (each, made)
+            for each in self.files()
+            for made in each.nodes(ast.FunctionDef)
+            if made.name == last and not made.decorator_list
+        ]
+        if len(found) != 1:
+            return None
+        source, made = found[0]
+        returned = [
+            each.value
+            for each in source.nodes(ast.Return)
+            if source.around(each, (*FUNCTIONS, ast.Lambda)) is made
+        ]
+        return (source, returned[0]) if len(returned) == 1 and returned[0] is not None else None
+
+    def word(self, key: str) -> tuple[str, str] | None:
+        """Return how a word of the command sets a key of a configuration: before ``=``, the value."""
+        for word in reversed(self.argv):
+            name, equals, value = word.partition("=")
+            if equals and name.lstrip("+") == key:
+                return name, value
+        return None
 
     def given(self, spelled: Sequence[str]) -> tuple[str, str] | None:
         """Return how the command gives an option: what it types before the value, and the value."""

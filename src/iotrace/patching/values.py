@@ -28,6 +28,17 @@ from iotrace.patching.source import FUNCTIONS, Source, at_line, hydra_main, is_h
 _DEEPEST = 30
 _CASTS = ("int", "bool", "str", "float")
 _LOADS = ("yaml.safe_load", "yaml.load", "yaml.full_load", "OmegaConf.load")
+_FROM_WORDS = ("OmegaConf.from_cli", "OmegaConf.from_dotlist")
+_SAME = (
+    "OmegaConf.create",
+    "OmegaConf.to_container",
+    "EasyDict",
+    "edict",
+    "Box",
+    "Munch",
+    "munchify",
+    "DotMap",
+)
 _DICTS = ("dict", "SimpleNamespace", "types.SimpleNamespace", "argparse.Namespace", "Namespace")
 
 
@@ -79,13 +90,40 @@ class Values:
         if name in _DICTS and not call.args:
             return Mapping(source, call)
         if name in _LOADS and call.args:
-            return Key(source, path=self._file(source, call.args[0]))
+            return Key(source, paths=(self._file(source, call.args[0]),))
+        if name == "OmegaConf.structured":
+            return Key(source)
+        if name in _FROM_WORDS:
+            return self._words(source, call)
+        if name in ("OmegaConf.merge", "OmegaConf.unsafe_merge") and call.args:
+            return self._merged(source, call)
+        if name in _SAME and len(call.args) == 1:
+            return self.of(source, call.args[0])
         if name in ("os.getenv", "os.environ.get", "environ.get", "getenv"):
             raise UnknownError(f"it comes from the environment: {_shown(call)} at {at_line(source, call)}")
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "get" and call.args:
+            return self._of(source, ast.copy_location(ast.Subscript(call.func.value, call.args[0]), call))
         found = self.program.class_of(name)
         if found is not None:
             return Instance(*found, source, call)
+        if (result := self.program.result_of(name)) is not None:
+            return self.of(*result)
         raise UnknownError(f"it is computed: {_shown(call)} at {at_line(source, call)}")
+
+    def _merged(self, source: Source, call: ast.Call) -> Key:
+        """Return what several configurations are together: a later one counts."""
+        parts = [self.of(source, each) for each in call.args]
+        keys = [each for each in parts if isinstance(each, Key) and not each.keys and each.function is None]
+        if len(keys) != len(parts) or any(each.in_words for each in keys[:-1]):
+            raise UnknownError(f"it is computed: {_shown(call)} at {at_line(source, call)}")
+        paths = tuple(path for each in keys for path in each.paths)
+        return Key(source, paths=paths, in_words=keys[-1].in_words)
+
+    def _words(self, source: Source, call: ast.Call) -> Key:
+        """Return what the words of the command set; those that a parser does not know are such, too."""
+        if call.args and isinstance(call.args[0], ast.List | ast.Tuple):
+            raise UnknownError(f"it is computed: {_shown(call)} at {at_line(source, call)}")
+        return Key(source, in_words=True)
 
     def _file(self, source: Source, node: ast.expr) -> Path:
         """Return the path of a file that is opened, or handed over by its name."""
@@ -98,10 +136,14 @@ class Values:
         if isinstance(node, ast.Name) and (opened := bindings.opened(source, node)) is not None:
             return self._file(source, opened)
         value = self.of(source, node)
-        if isinstance(value, Option):
+        given = None
+        if isinstance(value, Key) and value.in_words:
+            given = self.program.word(".".join(value.keys))
+        elif isinstance(value, Option):
             given = self.program.given(self.program.option(value.dest)[2])
-            if given is not None:
-                return self.program.cwd / given[1]
+        if given is not None:
+            return self.program.cwd / given[1]
+        if isinstance(value, Option):
             value = self.default(value.dest)
         literal = value.node if isinstance(value, Literal) else None
         if isinstance(literal, ast.Constant) and isinstance(literal.value, str):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 _LARGEST = 4 << 20
 _KEY = re.compile(r"""^(?P<indent> *)(?P<key>[\w./@-]+|"[^"\\]*"|'[^']*') *:(?: +(?P<value>.*))?$""")
 _SCALAR = re.compile(r"""(?P<value>[\w.+/-]+|"[^"\\]*"|'[^']*')(?P<rest>\s*(?:\s#.*)?)$""")
+_PAIR = re.compile(r"""\s*(?P<key>[\w./@-]+)\s*:\s+(?P<value>[\w.+/-]+|"[^"\\]*"|'[^']*')\s*(?:,|$)""")
 _WORDS = {"true": "True", "yes": "True", "on": "True", "false": "False", "no": "False", "off": "False"}
 _WRITTEN = {"True": "true", "False": "false", "None": "null"}
 
@@ -79,17 +80,32 @@ class YamlFile:
             above.append((indent, key))
             if value[:1] in ("|", ">"):
                 block = indent
+            elif pairs := list(_pairs(value, start + match.start("value"))):
+                yield from (((*path, name), scalar) for name, scalar in pairs)
             elif value and not value.startswith("#"):
                 yield path, _scalar(value, start + match.start("value"), match["value"])
+
+
+def _pairs(value: str, start: int) -> Iterator[tuple[str, Scalar]]:
+    """Yield the entries of a mapping in one line, ``{a: 1, b: 2}``, where all of them are scalars."""
+    inner = re.fullmatch(r"\{([^{}\[\]#&*]*)\}\s*(?:\s#.*)?", value)
+    found, at = [], 0
+    while inner is not None and (match := _PAIR.match(inner[1], at)):
+        at = match.end()
+        found.append((match["key"], _as_scalar(match["value"], start + 1 + match.start("value"))))
+    if inner is not None and not inner[1][at:].strip():
+        yield from found
+
+
+def _as_scalar(said: str, start: int) -> Scalar:
+    return Scalar(start, start + len(said), _WORDS.get(said.lower(), said.strip("\"'")))
 
 
 def _scalar(value: str, start: int, raw: str) -> Scalar | None:
     match = _SCALAR.match(value)
     if match is None:
         return None
-    start += len(raw) - len(raw.lstrip())
-    said = match["value"]
-    return Scalar(start, start + len(said), _WORDS.get(said.lower(), said.strip("\"'")))
+    return _as_scalar(match["value"], start + len(raw) - len(raw.lstrip()))
 
 
 def written(value: str) -> str:

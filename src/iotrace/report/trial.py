@@ -25,7 +25,7 @@ def print_trial(trial: Trial, console: Console, is_patched: bool = False) -> Non
     """
     said = said_of(trial)
     lines = [Line("Why", trial.why)] if trial.why and said != trial.why else []
-    typed = trial.apply if trial.proven else []
+    typed = trial.apply if trial.proven and not is_patched else []  # a patch may change another place
     lines += lines_of("Fix", typed or [trial.fix_text])
     lines += [Line("", _setting(each)) for each in (*trial.settings, *trial.variables)]
     lines += [Line("", f"in each worker, {_setting(each)}") for each in trial.in_workers]

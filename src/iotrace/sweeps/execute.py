@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 import iotrace_command
-from iotrace.analysis.host.disturbance import alone, is_disturbed
+from iotrace.analysis.host.disturbance import alone, is_disturbed, unqueued_step_ms
 from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
@@ -101,6 +101,7 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         others_cpu_fraction=None if slowest.system.host is None else slowest.system.host.others_cpu_fraction,
         disturbed=any(is_disturbed(found.system.host) for _, found in looped),
         least_step_ms=alone(slowest).least_step_ms if slowest.steps.mean_ms else None,
+        unqueued_step_ms=unqueued_step_ms(slowest) if slowest.steps.mean_ms else None,
         tracing_pct=None if slowest.overhead is None else slowest.overhead.estimated_pct_of_step,
         cpu_pct_mean=total(found.system.cpu_pct_mean for _, found in looped),
         rss_peak_bytes=total(found.system.rss_peak_bytes for _, found in looped),

@@ -38,9 +38,9 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     no backward pass follows the loop's batches; `loaders` were iterated. `own_workers` are those that the
     program asks for by itself. `disturbed`: other programs or machines took so many CPUs that the times are
     not the command's own (docs/definitions.md, trust); without them a step takes `least_step_ms` at the
-    least. `batches` were delivered in all; with all that lies between steps one takes `loop_ms`. `cache` is
-    the state of the page cache before the run: ``asis``, ``cold``, ``warm``, or ``cannot be`` one of them.
-    `origin` is known of a DataLoader.
+    least. `unqueued_step_ms` is left of a step without all queueing for a CPU. `batches` were delivered in
+    all; with all that lies between steps one takes `loop_ms`. `cache` is the state of the page cache before
+    the run: ``asis``, ``cold``, ``warm``, or ``cannot be`` one of them. `origin` is known of a DataLoader.
     """
 
     params: dict[str, str]
@@ -56,6 +56,7 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: float | None = None
     step_ci95_ms: list[float] | None = None
     least_step_ms: float | None = None
+    unqueued_step_ms: float | None = None
     samples_per_second: float | None = None
     compute_ms: float | None = None
     compute_ci95_ms: list[float] | None = None

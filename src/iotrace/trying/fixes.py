@@ -41,6 +41,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return [fix.change for fix in self.fixes if fix.change is not None and fix.change.stored]
 
     @property
+    def is_of_data_alone(self) -> bool:
+        """Whether nothing changes but how data is stored."""
+        return all(fix.change is not None and bool(fix.change.stored) for fix in self.fixes)
+
+    @property
     def params(self) -> dict[str, str]:
         """The settings as a sweep knows them; no program has a placeholder of the second name."""
         by_argument = {argument: name for name, argument in LOADER_ARGUMENTS.items()}

@@ -2,6 +2,11 @@
 
 After a pair the runs so far are looked at, five times at most; each look asks for 99 %, so that all of them
 together are wrong in 5 % of the trials of a change that does nothing.
+
+Beside other programs steps may differ more than a change gains. What is left of a step without all that its
+threads queued for a CPU (analysis/host/disturbance.py) differs far less: in it are the CPU time that the job
+needs, and what it waits for storage. It is looked at once, after the last pair, and only of data that is
+stored otherwise: such a change moves no work to other processes.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ class Found(msgspec.Struct, frozen=True):
     kind: str = UNCLEAR
     gain: Gain | None = None
     is_final: bool = False
+    gain_unqueued: Gain | None = None
 
 
 def times_of(runs: Sequence[SweepRun], measured: str) -> list[SweepRun]:
@@ -34,6 +40,20 @@ def times_of(runs: Sequence[SweepRun], measured: str) -> list[SweepRun]:
     if measured != LOOP:
         return list(runs)
     return [msgspec.structs.replace(run, step_ms=run.loop_ms) for run in runs]
+
+
+def judge_unqueued(runs: Sequence[SweepRun], params: dict[str, str], found: Found) -> Found:
+    """Say what is left of the steps without queueing shows, where the steps as measured leave it unclear."""
+    good = [run for run in runs if run.ok]
+    if any(run.unqueued_step_ms is None for run in good) or not any(run.disturbed for run in good):
+        return found
+    left = [msgspec.structs.replace(run, step_ms=run.unqueued_step_ms) for run in good]
+    gain, surely = judge(left, params).gain, paired_ratio(left, params, T995)
+    if found.kind != UNCLEAR or found.gain is None or gain is None or surely is None:
+        return found
+    is_proven = surely[1] > _HARDLY and found.gain.median > 1
+    kind = PROVEN if is_proven else UNCLEAR
+    return msgspec.structs.replace(found, kind=kind, gain_unqueued=gain)
 
 
 def looks(most_pairs: int) -> list[int]:

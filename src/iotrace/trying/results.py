@@ -85,7 +85,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     `command` makes the change, or `apply` says how to type it, in lines: where the loader is made, a diff.
 
     `measured` says of what the times are: `step`, `loop` (with all between steps) or `run` (the whole
-    command). `kind` is what came of it; `proven` that it is faster beyond chance.
+    command). `kind` is what came of it; `proven` that it is faster beyond chance. `gain_unqueued` is
+    of what is left of the steps without waits for a CPU: looked at where `gain` proves nothing beside other
+    programs.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -106,6 +108,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     measured: str = STEP
     runs: Runs = Runs()
     gain: Gain | None = None
+    gain_unqueued: Gain | None = None
     told: Told | None = None
     kind: str = UNCLEAR
     proven: bool = False

@@ -54,6 +54,7 @@ def summed_up(
             after_ns=[round(other * 1e6) for _, other in pairs],
         ),
         gain=found.gain,
+        gain_unqueued=found.gain_unqueued,
         told=told_of(choice.fixes),
         kind=found.kind,
         proven=found.kind == PROVEN,

@@ -35,7 +35,7 @@ from iotrace.trying.intent import intent_of
 from iotrace.trying.options import STEPS, Options, StopError
 from iotrace.trying.patched import patch_of_trial
 from iotrace.trying.program import Program, offline, program_of
-from iotrace.trying.proof import FEWEST_PAIRS, Found, judge, looks, times_of
+from iotrace.trying.proof import FEWEST_PAIRS, Found, judge, judge_unqueued, looks, times_of
 from iotrace.trying.results import FAILED, PROVEN, RESULT, RUN, STEP, UNCLEAR, Trial
 from iotrace.trying.same_work import check_pair, check_run
 from iotrace.trying.states import Pages
@@ -200,6 +200,8 @@ class Trying:
         except StopError as stop:
             stopped = replace(found, kind=stop.kind)
             return self._result(sweep, copied, stopped, str(stop), complete=stop.kind == FAILED)
+        if self._measured == STEP and self._choice.is_of_data_alone:
+            found = judge_unqueued(sweep.runs, self._choice.params, found)
         if found.gain is None:
             pairs = counted(len(sweep.runs) // 2, "pair")
             why = f"{pairs} of runs: {FEWEST_PAIRS} are the least; {why}"

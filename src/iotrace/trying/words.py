@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iotrace.trying.results import FAILED, LOOP, NO_HELP, PROVEN, RUN, SLOWER, UNCLEAR, Told, Trial
+from iotrace.trying.results import FAILED, LOOP, NO_HELP, PROVEN, RUN, SLOWER, UNCLEAR, Gain, Told, Trial
 
 BANNERS = {
     PROVEN: "PROVEN",
@@ -24,14 +24,21 @@ def said_of(trial: Trial) -> str:
     gain = trial.gain
     if trial.kind == FAILED or gain is None:
         return trial.why
-    between = f"({times(gain.low)} to {times(gain.high)})"
-    said = f"{times(gain.median)} times as fast {between}"
+    said, alone = f"{times(gain.median)} times as fast {_between(gain)}", trial.gain_unqueued
     if trial.kind == PROVEN:
-        said = f"{times(gain.median)}x faster {between}"
+        said = f"{times(gain.median)}x faster {_between(gain)}"
+    if alone is not None:
+        left = f"{times(alone.median)}x {_between(alone)} without queueing for CPUs"
+        beside = f"{times(gain.median)}x {_between(gain)} as measured"
+        said = f"faster: {left}, {beside}" if trial.kind == PROVEN else f"{said}, {left}"
     said += _OF.get(trial.measured, "")
     if trial.told is None:
         return said
     return f"{said}, told{' of a step' if trial.measured == RUN else ''}: {told_text(trial.told)}"
+
+
+def _between(gain: Gain) -> str:
+    return f"({times(gain.low)} to {times(gain.high)})"
 
 
 def told_text(told: Told) -> str:

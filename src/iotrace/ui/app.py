@@ -18,6 +18,7 @@ from starlette.routing import Route
 from iotrace.ui import pages
 from iotrace.ui.access import Guard
 from iotrace.ui.answers import RefusedError, html, refused
+from iotrace.ui.glossary import WORDS
 from iotrace.ui.history import History
 from iotrace.ui.index import Index
 from iotrace.ui.jobs import Jobs
@@ -53,6 +54,7 @@ def application(roots: Sequence[Path], token: str, host: str, read_only: bool, d
         Route("/history", history.show),
         Route("/check", history.check),
         Route("/live", running.events),
+        Route("/words", _words),
         Route("/metrics", running.metrics),
         Route("/timeline", timelines.begin),
         Route("/timeline/{job}/", timelines.page),
@@ -67,6 +69,10 @@ def application(roots: Sequence[Path], token: str, host: str, read_only: bool, d
     handlers: dict[Any, Any] = {404: _missing, RefusedError: refused}
     guard = Middleware(Guard, token=token, host=host)
     return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers, lifespan=lifespan)
+
+
+async def _words(_: Request) -> Response:
+    return html("words.html", title="What the words mean", parts=WORDS)
 
 
 async def _style(_: Request) -> Response:

@@ -15,7 +15,7 @@ import msgspec
 from iotrace.analysis.pulse import Pulse
 from iotrace.analysis.results.top import Top
 from iotrace.errors import IotraceError
-from iotrace.session.hangs import Status, status_of
+from iotrace.session.hangs import WAITS_FOR_WORK, WAITS_FOR_WORKERS, Status, status_of
 
 _LINE_BYTES = 64 << 20
 _PATIENCE_S = 60.0  # nobody has asked: the looking ends
@@ -28,6 +28,7 @@ _CODE = "import sys; sys.path[:] = {path!r}; from iotrace.ui.live import look; l
 class Look:
     """What was seen last of a run: `top`, what is told of a hang, its stacks; its `pulse` every second.
 
+    `holds_up` is the rank that a hang is told of first: the others wait for it; None where that is unknown.
     `number` counts the looks, `news` tells those who wait of looks and pulses.
     """
 
@@ -36,6 +37,7 @@ class Look:
         self.pulse: Pulse | None = None
         self.hang: list[str] = []
         self.stacks: list[tuple[str, list[str]]] = []
+        self.holds_up: int | None = None
         self.state = ""
         self.number = 0
         self.over = False
@@ -110,6 +112,7 @@ class Feeds:
                         told = found.state, found.text, _stacks(found)
                         if told != (look.state, look.hang, look.stacks):
                             look.state, look.hang, look.stacks = told
+                            look.holds_up = holds_up(found)
                             look.number += 1
                     hang_at = time.monotonic()
                 await self._tell(look)
@@ -128,6 +131,16 @@ class Feeds:
     async def _tell(self, look: Look) -> None:
         async with look.news:
             look.news.notify_all()
+
+
+def holds_up(status: Status) -> int | None:
+    """Return the rank that others wait for in a hang that lasts; None where all wait, or it is not seen."""
+    blocked = [each for hang in status.hangs if not hang.resumed for each in hang.processes]
+    ranks = {each.pid: each.rank for each in blocked if each.rank is not None}
+    for each in blocked:
+        if not each.collective and each.text not in (WAITS_FOR_WORK, WAITS_FOR_WORKERS):
+            return ranks.get(each.pid if each.of is None else each.of)
+    return None
 
 
 def _stacks(status: Status) -> list[tuple[str, list[str]]]:

@@ -63,6 +63,7 @@ class Running:
             hang=look.hang,
             hangs=look.state in HANGS,
             stacks=look.stacks,
+            holds_up=look.holds_up,
             soon=soon(top.forecasts),
             strip=steps[0] if steps else None,
             most_ranks=_MOST_RANKS,

@@ -33,7 +33,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of a view as its tab shows it; `looks`: each row's place in the timeline, as (--around, 7)."""
+    """A table of a view as its tab shows it; `looks`: each row's place in the timeline, as (--around, 7).
+
+    `meanings`: headings, and what stands below them.
+    """
 
     title: str
     headings: list[str]
@@ -43,6 +46,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     unknown: str = ""
     notes: list[str] = []
     looks: list[list[str]] = []
+    meanings: list[tuple[str, str]] = []
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,7 +114,17 @@ def _shown(table: Table, of: str) -> Shown:
         unknown="" if table.rows else table.unknown_text,
         notes=list(table.notes),
         looks=[command.rsplit(maxsplit=2)[1:] for command in table.commands],
+        meanings=_meanings(table),
     )
+
+
+def _meanings(table: Table) -> list[tuple[str, str]]:
+    """Say of each column what is declared of its figure."""
+    from iotrace.analysis.results.base import figures_of
+
+    declared = {} if not table.rows else {one.name: one for one in figures_of(type(table.rows[0]))}
+    named = [(field.heading, declared.get(field.name.partition(".")[0])) for field in table.fields]
+    return [(heading, one.meaning) for heading, one in named if one is not None]
 
 
 def _report_of_traces(paths: Sequence[str]) -> Report:

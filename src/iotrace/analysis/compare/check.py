@@ -194,7 +194,7 @@ def _judged(
     change_pct, noise_pct = _step_of_all(baselines, sessions)
     if ci95_pct and change_pct >= worse_by_pct and ci95_pct[0] > RUN_TO_RUN_PCT:
         judge_one("the step", step=comparison, step_pct=change_pct, noise_pct=noise_pct)
-    elif about.others and all(each.level == UNKNOWN for _, each in found):
+    elif about.others and comparison.verdict == "unknown" and all(each.level == UNKNOWN for _, each in found):
         judge_one("the step", held_up=next(filter(None, map(busy, baselines)), None))
     yield from found
 

@@ -158,12 +158,28 @@ def alone(rank: Measured) -> Alone:
     stolen = 0.0 if host is None else host.cpu_stolen_fraction or 0.0
     slower = (1 - _CROWDING * taken) * (1 - (throttled if throttled >= THROTTLED else 0.0)) * (1 - stolen)
     # Where wait and rest both get shorter, what its workers make it in, and its own computing, are left.
-    bound_ms = min(step_ms, max(rank.data_wait.making_least_ms or 0.0, rank.steps.thread_cpu_ms or 0.0))
+    bound_ms = _bound_ms(rank)
     least_ms = slower * max(step_ms - of_wait - of_rest, bound_ms, 0.0)
     # The rest of a step takes no longer alone: what more its threads compute they do in the wait.
     own_ms = slower * bound_ms - (step_ms - wait_ms)
     least_wait_ms = max(0.0, slower * (wait_ms - of_wait), own_ms)
     return Alone(step_ms, wait_ms, least_ms, least_wait_ms, queued is not None)
+
+
+def unqueued_step_ms(rank: Measured) -> float | None:
+    """Return what is left of the mean step without all queueing for a CPU, whoever had it, in ms.
+
+    To compare runs of one program: it hardly depends on what runs beside them. It bounds nothing, as threads
+    of the job queue for each other, too. None where the kernel did not count it.
+    """
+    queued = _queued_ms(rank)
+    return None if queued is None else max((rank.steps.mean_ms or 0.0) - sum(queued), _bound_ms(rank))
+
+
+def _bound_ms(rank: Measured) -> float:
+    """What a step takes at the least: its batch is made, and the training process computes."""
+    work_ms = max(rank.data_wait.making_least_ms or 0.0, rank.steps.thread_cpu_ms or 0.0)
+    return min(rank.steps.mean_ms or 0.0, work_ms)
 
 
 def grown_beside_others(hosts: Sequence[HostUse | None], clock: str) -> float:
