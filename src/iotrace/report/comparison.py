@@ -10,6 +10,7 @@ import msgspec
 from iotrace.analysis.compare.results import (
     COMMIT,
     DATA,
+    Changed,
     Check,
     Comparison,
     Differing,
@@ -62,6 +63,9 @@ def comparison_head(result: Comparison) -> Head:
     lines += [Line("Code", f"commit {before} in A, {after} in B") for before, after in commits]
     if max(result.ranks) > 1:
         lines.append(Line("Rank", f"{result.rank} stands for the job: it waits longest for its data"))
+    if (start := result.startup) is not None:
+        parts = ", ".join(f"{part.what} {part.seconds[1] - part.seconds[0]:+.1f} s" for part in start.parts)
+        lines.append(Line("Start", f"start-up {start.seconds[0]:.1f} -> {start.seconds[1]:.1f} s: {parts}"))
     # Changes are no reason where the step did not change for certain.
     lines += lines_of("Why" if result.verdict in ("faster", "slower") else "Parts", _reasons(result))
     lines += lines_of("Do", [result.remedy] if result.remedy else [])
@@ -70,20 +74,27 @@ def comparison_head(result: Comparison) -> Head:
 
 
 def _reasons(result: Comparison) -> list[str]:
-    """What changed, the largest first, and which settings did."""
-    reasons = [_differing(item) for item in result.settings if item.what == DATA]  # what the rest is for
-    reasons += [] if result.whole_run is None else [_of_whole(part) for part in result.whole_run.changed]
-    for change in result.changed[:_MOST_REASONS]:
-        interval = f" (95 %: {_bounds(change.ci95_ms)})" if change.ci95_ms else ""
-        reasons.append(f"{change.what}: {change.by_ms:+.1f} ms a step{interval}")
-    reasons += [_differing(item) for item in result.settings if item.what != DATA]
+    """Which settings changed, and what takes more or less since, the largest change first."""
+    settings = sorted(result.settings, key=lambda item: item.what != DATA)
+    reasons = [_differing(item) for item in settings]  # what the rest is for
+    reasons += [_of_epoch(result.epoch.times)] if result.epoch and result.epoch.times else []
+    reasons += [_of_part(part) for part in result.causes[:_MOST_REASONS]]
     return reasons or ["no part of the step changed beyond its noise"]
 
 
-def _of_whole(part: PartChange) -> str:
-    before, after = part.step_ms
+def _of_epoch(times: Sequence[int]) -> str:
+    before, after = ("once" if each == 1 else f"{each} times" for each in times)
+    return f"an epoch had each sample {before} in A, and has it {after} in B"
+
+
+def _of_part(part: Changed | PartChange) -> str:
+    said = f"{part.what}: {part.by_ms:+.1f} ms a step"
+    interval = f" (95 %: {_bounds(part.ci95_ms)})" if part.ci95_ms else ""
+    if isinstance(part, Changed):
+        return f"{said}{interval}"
+    least = "at least " if part.bounded else ""
     often = "" if part.times is None else f" ({' -> '.join(map(str, dict.fromkeys(part.times)))} times)"
-    return f"{part.what}: {after - before:+.1f} ms a step in all{often}"
+    return f"{part.what}: {least}{part.by_ms:+.1f} ms a step in all{often}{interval}"
 
 
 def _differing(item: Differing) -> str:
