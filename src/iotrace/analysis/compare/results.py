@@ -113,9 +113,9 @@ class WholeRun(msgspec.Struct, frozen=True, kw_only=True):
 
     `starting_ms` is what starting workers, making iterators and their first batches take of it. `verdict` is
     ``faster`` or ``slower`` where that has most of the change, which is more than such times differ from run
-    to run, or where `changed` have it; else None. `changed` are the parts beside the steps that changed by
-    more than that, and by a tenth of the whole; beside others those alone that happen more or less often.
-    `likely`: others shared the CPUs.
+    to run, or where those of `changed` that are a tenth of the whole have it; else None. `changed` are the
+    parts beside the steps that changed by more than that, and by 2 % of the whole; beside others those alone
+    that happen more or less often. `likely`: others shared the CPUs.
     """
 
     verdict: str | None

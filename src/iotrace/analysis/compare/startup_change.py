@@ -10,14 +10,15 @@ from iotrace.analysis.compare.spread import differ, spread_of
 from iotrace.analysis.host.disturbance import grown_beside_others
 from iotrace.analysis.results import START_UP, Trust
 
-_WORTH = 0.05  # of the longer run
+_WORTH = 0.1  # of the longer run
 _OF_PARTS = 0.1  # of the parts that changed, to be named
 _LATER = re.compile(r"first (batch|step)")  # the loop has these
+_INSIDE = re.compile(r"\.<locals>[^(]*(?=$| )")  # a function of its own inside another
 _UNNAMED = "not named"
 
 
 def startup_change(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> StartupChange | None:
-    """Compare the start-ups; None unless parts that changed beyond chance make a twentieth of a run.
+    """Compare the start-ups; None unless parts that changed beyond chance make a tenth of a run.
 
     Beside others a part changed where it did so by more than times may have grown beside them.
     """
@@ -54,5 +55,6 @@ def _parts(startup: Startup) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in startup.parts:
         if not _LATER.match(part.name):
-            found[part.name] = found.get(part.name, 0.0) + part.seconds
+            name = _INSIDE.sub("", part.name)
+            found[name] = found.get(name, 0.0) + part.seconds
     return found

@@ -29,7 +29,7 @@ _OF_VALIDATION = (VALIDATION, VALIDATION_ITERATORS)
 _BESIDE_STEPS = (*_STARTING, VALIDATION, CHECKPOINTS)
 _ANEW = {ITERATORS: "starting workers anew", FIRST_BATCHES: "first batches of workers started anew"}
 _MOSTLY_STARTING = 0.5  # of the change: what starting has to have for the whole to be judged
-WORTH = 0.1  # of the longer whole
+_DECIDES, _NAMED = 0.1, 0.02  # of the longer whole: a part that is judged by, one that is named
 
 
 def whole_run(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> WholeRun | None:
@@ -64,7 +64,8 @@ def whole_run(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> WholeRun
         verdict = "faster" if by_ms < 0 else "slower"
     disturbed = any(is_disturbed(rank.system.host) for rank in ranks)
     changed = list(_changed(ranks, (one, other), parts_ms, spreads, disturbed))
-    by_parts_ms = sum(part.by_ms for part in changed)
+    decide_ms = _DECIDES * max(steps_ms)
+    by_parts_ms = sum(part.by_ms for part in changed if abs(part.by_ms) >= decide_ms)
     likely = verdict is None and disturbed
     # Beside the steps as they are: what they lost or won meanwhile may not undo it.
     if verdict is None and by_parts_ms and by_ms / by_parts_ms >= _MOSTLY_STARTING:
@@ -93,7 +94,7 @@ def _changed(
     it happens is not.
     """
     grown = grown_beside_others([rank.system.host for rank in ranks], "wall")
-    worth_ms = WORTH * max(account.step_ms or 0.0 for account in accounts)
+    longer_ms = max(account.step_ms or 0.0 for account in accounts)
     found = []
     written = list(_of_events(ranks, accounts))
     names = (
@@ -102,7 +103,10 @@ def _changed(
         else (*_BESIDE_STEPS, WRITING)
     )
     for what, times_ms, counts, bounded in (*_of_account(accounts, parts_ms, names), *written):
-        if abs(times_ms[1] - times_ms[0]) < worth_ms or not differ(times_ms, spreads):
+        worth = (
+            _DECIDES if what == ACCOUNT_NAMES[FIRST_START] else _NAMED
+        )  # of a single time nothing is a mean
+        if abs(times_ms[1] - times_ms[0]) < worth * longer_ms or not differ(times_ms, spreads):
             continue
         known = [count for count in counts if count is not None]
         times = known if len(known) == len(counts) else None
@@ -188,7 +192,7 @@ def whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
     in_all, starting, measured = (
         f"{one:.1f} -> {other:.1f}" for one, other in (whole.step_ms, whole.starting_ms, steps_ms)
     )
-    if whole.changed:
+    if whole.changed and abs(whole.changed[0].by_ms) >= _DECIDES * max(whole.step_ms):
         part = whole.changed[0]
         least = ["below " if part.bounded and one == min(part.step_ms) else "" for one in part.step_ms]
         did = f"{part.what} {least[0]}{part.step_ms[0]:.1f} -> {least[1]}{part.step_ms[1]:.1f}"
