@@ -195,8 +195,8 @@ def check_document(result: Check, label: str = "") -> Document:
     lines += lines_of("Differ", [f"{item.what}: {' / '.join(item.values)}" for item in differing])
     paths = f"{shlex.quote(result.baseline or '')} {shlex.quote(result.session)}"
     again = f"iotrace compare {paths}{' --anyway' if comparison.differs else ''}"
-    stages = stage_grid(comparison.stages[:_MOST_STAGES], FROM_TO)
-    return Document(head, [stages, []], again if result.baseline != result.session else "")
+    stages = [stage_grid(comparison.stages[:_MOST_STAGES], FROM_TO)] if comparison.stages else []
+    return Document(head, [*stages, []], again if result.baseline != result.session else "")
 
 
 def _seen_by(result: Check) -> list[str]:
