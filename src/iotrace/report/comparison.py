@@ -93,8 +93,12 @@ def _of_part(part: Changed | PartChange) -> str:
     if isinstance(part, Changed):
         return f"{said}{interval}"
     least = "at least " if part.bounded else ""
-    often = "" if part.times is None else f" ({' -> '.join(map(str, dict.fromkeys(part.times)))} times)"
+    often = "" if part.times is None else f" ({_often(part.times)})"
     return f"{part.what}: {least}{part.by_ms:+.1f} ms a step in all{often}{interval}"
+
+
+def _often(times: Sequence[int]) -> str:
+    return "once" if {*times} == {1} else f"{' -> '.join(map(str, dict.fromkeys(times)))} times"
 
 
 def _differing(item: Differing) -> str:

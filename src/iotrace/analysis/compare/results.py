@@ -189,8 +189,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def causes(self) -> list[Changed | PartChange]:
-        """What changed, the largest first; without what is called other where named parts have most of it."""
-        beside = [] if self.whole_run is None else self.whole_run.changed
+        """What changed, the largest first; without what is called other where named parts have most of it.
+
+        Where epochs are compared, it is parts of a step alone: what comes once an epoch is in the epoch.
+        """
+        beside = [] if self.whole_run is None or self.epoch is not None else self.whole_run.changed
         named = [*beside, *self.code]
         unnamed = [each for each in self.changed if each.what in (OTHER, REST) and _explained(each, named)]
         found: list[Changed | PartChange] = [*named, *(each for each in self.changed if each not in unnamed)]
