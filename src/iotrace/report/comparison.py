@@ -20,6 +20,7 @@ from iotrace.analysis.compare.results import (
 from iotrace.analysis.compare.traces import NamedChange, ShapeChange, TraceComparison
 from iotrace.analysis.rules.check import figure_text
 from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table, dims, kernel_name, lines_of
+from iotrace.report.screen import trust_text
 from iotrace.units import counted, digits, grown, milliseconds, signed, size
 
 NAMES = ("A", "B")
@@ -129,7 +130,10 @@ def speed_of(result: Comparison) -> list[str]:
 def trust_of(result: Comparison, names: tuple[str, str] = NAMES) -> list[str]:
     """How far to trust each side."""
     sides = zip(names, result.sessions, strict=True)
-    return [f"{name} {side.trust.level}: {', '.join(side.trust.reasons)}" for name, side in sides]
+    return [
+        f"{name} {side.trust.level}: {trust_text(side.trust.level, side.trust.reasons)}"
+        for name, side in sides
+    ]
 
 
 def stage_grid(stages: Iterable[StageChange], names: tuple[str, str]) -> Grid:
