@@ -132,5 +132,6 @@ def test_workers_that_do_not_know_their_part(tmp_path: Path, case: str, files: i
     found = read_by_each(analysis.ranks[0], report.io)
     assert (0 if found is None else found.files) == files
     assert found is None or (found.asked is asked and not found.init)
-    told = [each.text for each in report.culprits if each.code == "IO411"]
-    assert bool(told) is (case == "twice")
+    told = [each.evidence.get("times") for each in report.culprits if each.code == "IO411"]
+    assert told == ([2.0] if case == "twice" else [])
+    assert [(each.epochs, each.epochs_ended) for each in report.loaders] == [(2, 2)]

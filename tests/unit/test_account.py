@@ -407,6 +407,23 @@ def test_a_part_that_steps_undo_decides_nothing() -> None:
     assert compared(before, after).verdict is None
 
 
+def test_a_small_part_is_named_and_decides_nothing() -> None:
+    before = happening(made(training=20, checkpoints=1), "checkpoints", 9)
+    after = happening(made(training=20), "checkpoints", 0)
+    found = compared(before, after)
+    assert [(each.what, each.times) for each in found.changed] == [("checkpoints", [9, 0])]
+    assert found.verdict is None
+
+
+def test_a_shorter_run_is_not_slower_for_its_first_start() -> None:
+    """Workers start once, however many steps follow."""
+    before = made(training=30, first_start=2)
+    after = replace(made(training=3, first_start=2), steps=10)
+    found = compared(before, after)
+    assert found.parts_ms["first start"] == [20.0, 20.0]
+    assert (found.verdict, found.changed, found.change_pct) == (None, [], 0.0)
+
+
 def test_validation_is_compared_where_loaders_feed_both() -> None:
     """One that no loader feeds is not recorded: it may be as long, and as often."""
     unseen, seen = made(training=9), happening(made(training=3, validation=6), "validation", 2)

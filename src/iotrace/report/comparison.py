@@ -10,6 +10,7 @@ import msgspec
 from iotrace.analysis.compare.results import (
     COMMIT,
     DATA,
+    Changed,
     Check,
     Comparison,
     Differing,
@@ -19,6 +20,7 @@ from iotrace.analysis.compare.results import (
 from iotrace.analysis.compare.traces import NamedChange, ShapeChange, TraceComparison
 from iotrace.analysis.rules.check import figure_text
 from iotrace.report.blocks import Document, Field, Grid, Head, Line, Table, dims, kernel_name, lines_of
+from iotrace.report.screen import trust_text
 from iotrace.units import counted, digits, grown, milliseconds, signed, size
 
 NAMES = ("A", "B")
@@ -62,6 +64,9 @@ def comparison_head(result: Comparison) -> Head:
     lines += [Line("Code", f"commit {before} in A, {after} in B") for before, after in commits]
     if max(result.ranks) > 1:
         lines.append(Line("Rank", f"{result.rank} stands for the job: it waits longest for its data"))
+    if (start := result.startup) is not None:
+        parts = ", ".join(f"{part.what} {part.seconds[1] - part.seconds[0]:+.1f} s" for part in start.parts)
+        lines.append(Line("Start", f"start-up {start.seconds[0]:.1f} -> {start.seconds[1]:.1f} s: {parts}"))
     # Changes are no reason where the step did not change for certain.
     lines += lines_of("Why" if result.verdict in ("faster", "slower") else "Parts", _reasons(result))
     lines += lines_of("Do", [result.remedy] if result.remedy else [])
@@ -70,20 +75,31 @@ def comparison_head(result: Comparison) -> Head:
 
 
 def _reasons(result: Comparison) -> list[str]:
-    """What changed, the largest first, and which settings did."""
-    reasons = [_differing(item) for item in result.settings if item.what == DATA]  # what the rest is for
-    reasons += [] if result.whole_run is None else [_of_whole(part) for part in result.whole_run.changed]
-    for change in result.changed[:_MOST_REASONS]:
-        interval = f" (95 %: {_bounds(change.ci95_ms)})" if change.ci95_ms else ""
-        reasons.append(f"{change.what}: {change.by_ms:+.1f} ms a step{interval}")
-    reasons += [_differing(item) for item in result.settings if item.what != DATA]
+    """Which settings changed, and what takes more or less since, the largest change first."""
+    settings = sorted(result.settings, key=lambda item: item.what != DATA)
+    reasons = [_differing(item) for item in settings]  # what the rest is for
+    reasons += [_of_epoch(result.epoch.times)] if result.epoch and result.epoch.times else []
+    reasons += [_of_part(part) for part in result.causes[:_MOST_REASONS]]
     return reasons or ["no part of the step changed beyond its noise"]
 
 
-def _of_whole(part: PartChange) -> str:
-    before, after = part.step_ms
-    often = "" if part.times is None else f" ({' -> '.join(map(str, dict.fromkeys(part.times)))} times)"
-    return f"{part.what}: {after - before:+.1f} ms a step in all{often}"
+def _of_epoch(times: Sequence[int]) -> str:
+    before, after = ("once" if each == 1 else f"{each} times" for each in times)
+    return f"an epoch had each sample {before} in A, and has it {after} in B"
+
+
+def _of_part(part: Changed | PartChange) -> str:
+    said = f"{part.what}: {part.by_ms:+.1f} ms a step"
+    interval = f" (95 %: {_bounds(part.ci95_ms)})" if part.ci95_ms else ""
+    if isinstance(part, Changed):
+        return f"{said}{interval}"
+    least = "at least " if part.bounded else ""
+    often = "" if part.times is None else f" ({_often(part.times)})"
+    return f"{part.what}: {least}{part.by_ms:+.1f} ms a step in all{often}{interval}"
+
+
+def _often(times: Sequence[int]) -> str:
+    return "once" if {*times} == {1} else f"{' -> '.join(map(str, dict.fromkeys(times)))} times"
 
 
 def _differing(item: Differing) -> str:
@@ -114,7 +130,10 @@ def speed_of(result: Comparison) -> list[str]:
 def trust_of(result: Comparison, names: tuple[str, str] = NAMES) -> list[str]:
     """How far to trust each side."""
     sides = zip(names, result.sessions, strict=True)
-    return [f"{name} {side.trust.level}: {', '.join(side.trust.reasons)}" for name, side in sides]
+    return [
+        f"{name} {side.trust.level}: {trust_text(side.trust.level, side.trust.reasons)}"
+        for name, side in sides
+    ]
 
 
 def stage_grid(stages: Iterable[StageChange], names: tuple[str, str]) -> Grid:
@@ -184,8 +203,8 @@ def check_document(result: Check, label: str = "") -> Document:
     lines += lines_of("Differ", [f"{item.what}: {' / '.join(item.values)}" for item in differing])
     paths = f"{shlex.quote(result.baseline or '')} {shlex.quote(result.session)}"
     again = f"iotrace compare {paths}{' --anyway' if comparison.differs else ''}"
-    stages = stage_grid(comparison.stages[:_MOST_STAGES], FROM_TO)
-    return Document(head, [stages, []], again if result.baseline != result.session else "")
+    stages = [stage_grid(comparison.stages[:_MOST_STAGES], FROM_TO)] if comparison.stages else []
+    return Document(head, [*stages, []], again if result.baseline != result.session else "")
 
 
 def _seen_by(result: Check) -> list[str]:

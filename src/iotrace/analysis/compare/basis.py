@@ -74,6 +74,8 @@ class Loader(msgspec.Struct, frozen=True):
     workers: int | None = None
     batch_size: int | None = None
     batches: int | None = None
+    epochs: int | None = None
+    epochs_ended: int | None = None
     prefetch_factor: int | None = None
     persistent_workers: bool | None = None
     pin_memory: bool | None = None
@@ -86,6 +88,7 @@ class FileRead(msgspec.Struct, frozen=True):
     reads: int = 0
     maps: int = 0
     read_bytes: int | None = None
+    reread_fraction: float | None = None
 
 
 class Io(msgspec.Struct, frozen=True):
@@ -115,6 +118,30 @@ class System(msgspec.Struct, frozen=True):
     host: HostUse | None = None
 
 
+class Concluded(msgspec.Struct, frozen=True):
+    """A culprit."""
+
+    code: str | None = None
+    evidence: dict[str, Any] = {}
+
+
+class Code(msgspec.Struct, frozen=True):
+    """A function that the loop is in, or a line of it."""
+
+    function: str
+    samples: int
+    ms_per_step: float
+
+
+class StartupPart(msgspec.Struct, frozen=True):
+    name: str
+    seconds: float
+
+
+class Startup(msgspec.Struct, frozen=True):
+    parts: list[StartupPart] = []
+
+
 class Rank(msgspec.Struct, frozen=True):
     rank: int
     steps: Steps
@@ -125,6 +152,9 @@ class Rank(msgspec.Struct, frozen=True):
     account: Account | None = None
     overhead: Overhead | None = None
     loop_events: list[LoopEvents] = []
+    loop_code: list[Code] = []
+    startup: Startup | None = None
+    culprits: list[Concluded] = []
     blocks: StepBlocks | None = None
     phases_ms: dict[str, float | None] = {}
     stages: list[StageCost] = []

@@ -190,6 +190,9 @@ def _judged(
     whole = comparison.whole_run
     if whole is not None and whole.verdict == "slower" and whole.change_pct >= worse_by_pct:
         judge_one("starting workers", whole_run=whole)
+    epoch = comparison.epoch
+    if epoch is not None and epoch.verdict == "slower" and epoch.change_pct >= worse_by_pct:
+        judge_one("an epoch", epoch=epoch)
     ci95_pct = comparison.ci95_pct
     change_pct, noise_pct = _step_of_all(baselines, sessions)
     if ci95_pct and change_pct >= worse_by_pct and ci95_pct[0] > RUN_TO_RUN_PCT:

@@ -5,6 +5,8 @@ Pairs are [before, after], of the first and the second session. Unknown is None.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from iotrace.analysis.results import Trust
@@ -12,6 +14,9 @@ from iotrace.analysis.results import Trust
 COMMIT = "commit"  # what differs around the program where it does
 DATA = "data"  # what differs where the second reads other files for the same work
 PROGRAM = "program"  # where it is another file with the same arguments
+REST = "the rest of the step"
+OTHER = "other"
+_MOSTLY = 0.6  # of a change that is called other: what named parts have to have of it
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,11 +59,53 @@ class StageChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the account that takes more or less than before; `times`: how often, where known."""
+    """A part beside the loader that takes more or less than before; `times`: how often, where known.
+
+    `bounded`: the smaller of `step_ms` is an upper bound. `ci95_ms` is the interval of the change of what was
+    sampled; None of what was timed.
+    """
 
     what: str
     step_ms: list[float]
     times: list[int] | None
+    bounded: bool = False
+    ci95_ms: list[float] | None = None
+
+    @property
+    def by_ms(self) -> float:
+        """The change, ms a step; at the least, where it is bounded."""
+        return self.step_ms[1] - self.step_ms[0]
+
+
+class EpochChange(msgspec.Struct, frozen=True, kw_only=True):
+    """An epoch of the same data with more or fewer batches than before; all epochs ran to their end.
+
+    `seconds` are of the loop and the first start of its workers, `samples` those of a batch. `times`: how
+    often an epoch had each sample, where that differs. `verdict` is as that of a comparison; `likely`: others
+    shared the CPUs.
+    """
+
+    verdict: str
+    batches: list[int]
+    samples: list[int | None]
+    seconds: list[float]
+    change_pct: float
+    times: list[int] | None = None
+    likely: bool = False
+
+
+class StartupPartChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the start-up that takes more or less than before."""
+
+    what: str
+    seconds: list[float]
+
+
+class StartupChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The time before the loop, where parts of it changed by more than such times differ from run to run."""
+
+    seconds: list[float]
+    parts: list[StartupPartChange]
 
 
 class WholeRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,9 +113,9 @@ class WholeRun(msgspec.Struct, frozen=True, kw_only=True):
 
     `starting_ms` is what starting workers, making iterators and their first batches take of it. `verdict` is
     ``faster`` or ``slower`` where that has most of the change, which is more than such times differ from run
-    to run, or where `changed` have it; else None. `changed` are the parts beside the steps that changed by
-    more than that, and by a tenth of the whole; beside others those alone that happen more or less often.
-    `likely`: others shared the CPUs.
+    to run, or where those of `changed` that are a tenth of the whole have it; else None. `changed` are the
+    parts beside the steps that changed by more than that, and by 2 % of the whole; beside others those alone
+    that happen more or less often. `likely`: others shared the CPUs.
     """
 
     verdict: str | None
@@ -110,7 +157,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     is not.
 
     `rank` stands for the job, of `ranks` on each side. `rest_ms` is what a step does besides waiting: its
-    phases, or the rest of it as one.
+    phases, or the rest of it as one. `code` are functions of the loop's own that took more or less.
     """
 
     schema_version: int
@@ -136,6 +183,25 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str | None = None
     cpu_slower_pct: float | None = None  # a fixed piece of work, in the second; taken out of CPU times
     whole_run: WholeRun | None = None
+    epoch: EpochChange | None = None
+    code: list[PartChange] = []
+    startup: StartupChange | None = None
+
+    @property
+    def causes(self) -> list[Changed | PartChange]:
+        """What changed, the largest first; without what is called other where named parts have most of it.
+
+        Where epochs are compared, it is parts of a step alone: what comes once an epoch is in the epoch.
+        """
+        beside = [] if self.whole_run is None or self.epoch is not None else self.whole_run.changed
+        named = [*beside, *self.code]
+        unnamed = [each for each in self.changed if each.what in (OTHER, REST) and _explained(each, named)]
+        found: list[Changed | PartChange] = [*named, *(each for each in self.changed if each not in unnamed)]
+        return sorted(found, key=lambda each: -abs(each.by_ms))
+
+
+def _explained(change: Changed, named: Sequence[PartChange]) -> bool:
+    return sum(part.by_ms for part in named) / change.by_ms >= _MOSTLY if change.by_ms else False
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ import msgspec
 from iotrace.analysis.compare.basis import Basis, Rank
 from iotrace.analysis.host.disturbance import disturbances
 from iotrace.analysis.resampling import T99, T999, student_t
-from iotrace.analysis.results import Calibration, total
+from iotrace.analysis.results import BAD, Calibration, Trust, total
 
 PRIOR_FREEDOM = 4
 # Standard deviations of a stage's cost over runs, as shares of it, before any run was seen.
@@ -86,6 +86,23 @@ def calibrations(ranks: Sequence[Rank]) -> list[Calibration] | None:
     if len(known) < len(ranks) or len({each.work for each in known}) != 1:
         return None
     return known if all(each.quartile_us > 0 for each in known) else None
+
+
+# What is seen a few times in a run differs more from run to run than a mean of many steps.
+_SPREAD, _SPREAD_UNTRUSTED = 0.25, 0.5
+
+
+def spread_of(trust: Trust) -> float:
+    """Return by which share a time that is seen a few times in a run may err, either way."""
+    return _SPREAD_UNTRUSTED if trust.level == BAD else _SPREAD
+
+
+def differ(values: Sequence[float], spreads: Sequence[float]) -> bool:
+    """Whether two values differ by more than both may err."""
+    (low, high), (other_low, other_high) = (
+        (value * (1 - spread), value * (1 + spread)) for value, spread in zip(values, spreads, strict=True)
+    )
+    return other_high < low or high < other_low
 
 
 _ALIKE = 0.1  # of the CPUs: by how much the shares that others took may differ

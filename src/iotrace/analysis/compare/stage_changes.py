@@ -75,8 +75,8 @@ def stage_changes(before: Sequence[Rank], after: Sequence[Rank]) -> list[StageCh
         if not keys or not whole:
             continue
         prior = prior_of(clock, ranks)
-        each = [_change([key], sides, whole, prior) for key in keys]
-        found += [_change(keys, sides, whole, prior), *(each if len(each) > 1 else [])]
+        each = [_change([key], sides, whole, prior) for key in keys if key[2] is not None]
+        found += [_change(keys, sides, whole, prior), *(each if len(keys) > 1 else [])]
     return sorted((change for change in found if change), key=lambda change: -change.share)
 
 

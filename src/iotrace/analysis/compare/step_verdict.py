@@ -20,10 +20,10 @@ _LEAST_KEPT = 0.01  # of a step: nobody knows that nothing of it is its own
 _CARRIES = 0.1  # of what a sample costs, and of the step: what a stage has to change to speak for it
 _MOST_OF_STEP_PCT = 50.0  # of one CPU
 _LEAST_GROWN = 0.5  # of the CPU time of a process: what two runs of one program may differ by
-_A_FACTOR = 1.05
+A_FACTOR = 1.05
 _OTHER_COUNT = 1.1
 _LONGER = "run both for more steps"
-_REMEDY = "run both again with fewer programs beside them, or several times each, for iotrace check"
+REMEDY = "run both again with fewer programs beside them, or several times each, for iotrace check"
 
 
 class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,12 +86,12 @@ def judge_step(
     others_did_not = (ratio * kept[1] - 1) * (ratio / kept[0] - 1) > 0
     if others_did_not and measured in BANNERS:  # nor did chance: both together might have
         text = f"LIKELY {BANNERS[measured]}: {steps} beside other programs, which alone do not explain it"
-        return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct, remedy=_REMEDY)
+        return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct, remedy=REMEDY)
     if others_did_not:
         text = f"NOT CLEAR: {steps}; the steps vary by more than that, and other programs ran beside"
         return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=_LONGER)
     text = f"NOT CLEAR: {steps}; {_because(ranks, kept)}"
-    return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=_REMEDY)
+    return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=REMEDY)
 
 
 def _of_interval(interval_pct: Sequence[float], change_pct: float) -> str:
@@ -168,7 +168,7 @@ def _because(ranks: tuple[Rank, Rank], kept: Sequence[float]) -> str:
 def _factor(low: float, high: float) -> str:
     """Say by how much at least, of a ratio of steps that lies on one side of 1."""
     factor = 1 / high if high < 1 else low
-    return f"{digits(factor, 2)}x" if factor >= _A_FACTOR else percent(factor - 1)
+    return f"{digits(factor, 2)}x" if factor >= A_FACTOR else percent(factor - 1)
 
 
 def _text(verdict: str, steps: str, change_pct: float, interval_pct: Sequence[float]) -> str:

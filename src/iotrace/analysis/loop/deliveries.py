@@ -180,6 +180,11 @@ class LoaderRun(msgspec.Struct, frozen=True):
         return len(self.passes)
 
     @property
+    def epochs_ended(self) -> int:
+        """How often it was iterated to its end."""
+        return sum(each.exhausted_ns is not None for each in self.passes.values())
+
+    @property
     def phases(self) -> dict[str, int]:
         """How many batches were delivered in each phase; empty where no trainer names any."""
         numbers, _, of = grouped(self.deliveries["phase"])

@@ -55,6 +55,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
         production_ms=production_ms(source.deliveries) if known else None,
         queue_depth_mean=ready_batches(source),
         epochs=loader.epochs,
+        epochs_ended=loader.epochs_ended,
         after_training=bool(trained_ns and deliveries and deliveries[0].wait_start_ns >= max(trained_ns)),
         first_batch_ms=deliveries[0].wait_ns / 1e6 if len(deliveries) else None,
         failures=loader.failures,

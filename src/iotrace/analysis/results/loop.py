@@ -9,6 +9,8 @@ import msgspec
 from iotrace.analysis.results.base import ReportPart, figure
 from iotrace.units import size
 
+LEAST_COLLECTION = 0.05  # of the loop: less garbage makes single steps slow, and no more
+FEWEST_SAMPLES, MOST_CODE = 8, 8  # of the loop's code: of a function that is named; functions
 _SELDOM = 2.0  # steps from one to the next
 _WORTH_SAYING = 0.05  # of what the loop does now and then
 _KINDS = {

@@ -38,6 +38,7 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     production_ms: Annotated[float | None, figure("mean of prepared - taken, where known", null="none known")] = None
     queue_depth_mean: Annotated[float | None, figure("mean number that lay prepared when the next was asked for")] = None
     epochs: Annotated[int, figure("passes that were begun")]
+    epochs_ended: Annotated[int | None, figure("passes that the loop took to the loader's end", null="recorded by an older iotrace")] = None
     after_training: Annotated[bool, figure("whether it was first asked behind the last run of Lightning's trainer")]
     start_method: Annotated[str | None, figure("how workers were started: `fork`, `spawn`, `forkserver`", null="no workers")] = None
     first_batch_ms: Annotated[float | None, figure("raw wait for the first batch of the run", null="no batch")] = None

@@ -23,6 +23,14 @@ _STAGE: dict[str, Any] = {
     "noise_pct": 12.0,
 }
 _CHANGED = {"ci95_pct": [18.0, 22.0], "step_ms": [100.0, 120.0]}
+_EPOCH = {
+    "verdict": "slower",
+    "batches": [76, 300],
+    "samples": [32, 32],
+    "seconds": [0.6, 2.4],
+    "change_pct": 300.0,
+    "times": [1, 4],
+}
 
 
 @rule(
@@ -212,6 +220,35 @@ def checked_figures_say_little(facts: CheckFacts) -> Iterator[Finding]:
         yield Finding(level=WARNING, text=f"{facts.side}: {facts.side_distrusted}")
 
 
+@rule(
+    "IO961",
+    "epoch-longer",
+    "check",
+    fires=[
+        {"epoch": _EPOCH},
+        {"epoch": {**_EPOCH, "likely": True, "times": None}, "others": "others took 30 % of the CPUs"},
+    ],
+    silent=[{"step": _CHANGED, "step_pct": 20.0}],
+)
+def epoch_longer(facts: CheckFacts) -> Iterator[Finding]:
+    """An epoch of the same data takes longer than in the baseline, as it has more batches.
+
+    Each worker gives all samples where it gave its own before, or batches are smaller. A step may be as short
+    as it was.
+    """
+    epoch = facts.epoch
+    if epoch is None:
+        return
+    took = f"{digits(epoch.seconds[0])} -> {digits(epoch.seconds[1])} s"
+    times = f": each sample comes {epoch.times[1]} times" if epoch.times and epoch.times[1] > 1 else ""
+    text = (
+        f"an epoch: {grown(epoch.change_pct)}, {took}, in {epoch.batches[0]} -> {epoch.batches[1]} "
+        f"batches{times}"
+    )
+    # How often a sample comes is counted: no other program changes that.
+    yield _judged(text, facts.others if epoch.likely and epoch.times is None else None)
+
+
 def _judged(text: str, why: str | None) -> Finding:
     if why:
         return Finding(level=UNKNOWN, text=f"{text}: not clear, as {why}")
@@ -230,7 +267,7 @@ def figure_text(item: Condition) -> str:
 
 def _because(comparison: Comparison) -> str:
     """Name what made the step longer: the part that grew most, and the settings that differ."""
-    grew = next((change for change in comparison.changed if change.by_ms > 0), None)
+    grew = next((change for change in comparison.causes if change.by_ms > 0), None)
     reasons = [
         f"reads {item.values[1]} in place of {item.values[0]}"
         for item in comparison.settings

@@ -180,7 +180,12 @@ def _given_by_each(found: ReadByEach) -> Finding:
         f"number (get_worker_info): an epoch has each sample {found.workers} times{unless}",
         remedy="share the files out by get_worker_info().id and num_workers: "
         f"an epoch then has 1/{found.workers} of the batches",
-        evidence={"files": float(found.files), "workers": float(found.workers), "share": found.share},
+        evidence={
+            "files": float(found.files),
+            "workers": float(found.workers),
+            "share": found.share,
+            **({} if found.init else {"times": float(found.workers)}),
+        },
         is_main_cause=True,
         spares_work=True,
         place=_FIRST,

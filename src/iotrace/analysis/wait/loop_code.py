@@ -25,16 +25,14 @@ from iotrace.analysis.intervals import (
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import Feeding, HotLine, LoopCode
+from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Feeding, HotLine, LoopCode
 from iotrace.analysis.wait.hot_lines import Stack, StackSamples, hot_line, stack_samples
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER
 from iotrace.sources.paths import Paths
 
-_FEWEST = 8  # samples, of all and of one function that is named
 _RUN = 3  # samples in one step: so many are no chance
 _CONFINED = 0.8  # of a function's samples lie in few steps
 _MOST = 0.5  # of the steps are few
-_ROWS = 8
 
 
 class CodeSamples(msgspec.Struct, frozen=True):
@@ -73,7 +71,7 @@ class CodeSamples(msgspec.Struct, frozen=True):
     def most_common(self) -> int | None:
         """The number of that name."""
         known = self.numbers[self.numbers >= 0]
-        return int(np.bincount(known).argmax()) if len(known) >= _FEWEST else None
+        return int(np.bincount(known).argmax()) if len(known) >= FEWEST_SAMPLES else None
 
     def hot(self, paths: Paths) -> HotLine | None:
         """The line that most of those of one name are in; None where none is, or stacks are not known.
@@ -139,7 +137,7 @@ def loop_code(
     free = samples.outside(*busy)
     of_step = np.searchsorted(steps_ns, free.times, side="right") - 1
     inside = (of_step >= 0) & (of_step < steps)
-    if inside.sum() < _FEWEST:
+    if inside.sum() < FEWEST_SAMPLES:
         return []
     loop = np.array([first_ns], np.int64), np.array([last_ns], np.int64)
     each_ns = (last_ns - first_ns - int(Coverage(*busy).within(*loop)[0])) / int(inside.sum())
@@ -151,7 +149,7 @@ def loop_code(
     found = []
     for number in known:
         own = of_step[counted & (free.numbers == number)]
-        if len(own) < _FEWEST:
+        if len(own) < FEWEST_SAMPLES:
             continue
         in_few = few[number]
         if len(in_few) and own[-1] == steps:
@@ -169,7 +167,7 @@ def loop_code(
                 hot=None if paths is None else free.of(number).hot(paths),
             )
         )
-    return sorted(found, key=lambda each: -each.seconds)[:_ROWS]
+    return sorted(found, key=lambda each: -each.seconds)[:MOST_CODE]
 
 
 def _few_steps(own: Times, steps: int) -> Times:

@@ -26,7 +26,7 @@ from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.iterations import evaluations_of, iterations_of
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FIRST_START, Account, Collector, LoopEvents
+from iotrace.analysis.results import FIRST_START, LEAST_COLLECTION, Account, Collector, LoopEvents
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
 from iotrace.analysis.wait.loop_code import CodeSamples
@@ -37,7 +37,6 @@ EVALUATION, CHECKPOINT, WRITING, COLLECTION = "evaluation", "checkpoint", "writi
 _SYNCS = frozenset({"fsync", "fdatasync"})
 _RECURS = 2  # steps
 _LEAST = 0.001  # of the loop: less is a line of a log
-_MUCH = 0.05  # of the loop: less garbage makes single steps slow, and no more
 _MOSTLY = 0.5  # of the time that writing takes
 _FEWEST = 3  # steps that sync, and four times as many others, are compared
 _Found = tuple[Intervals, list[str], int | None]
@@ -106,7 +105,7 @@ def loop_events(analysis: RankAnalysis) -> list[Events]:
     busy = [(each.starts, each.ends) for each in events]
     events += [_writing(analysis, busy, end_ns), _collecting(analysis, busy, end_ns)]
     loop_ns = int(steps["end_ns"][-1] - steps["start_ns"][0])
-    least = {COLLECTION: _MUCH}
+    least = {COLLECTION: LEAST_COLLECTION}
     return [each for each in events if each.total_ns >= max(1, least.get(each.kind, _LEAST) * loop_ns)]
 
 

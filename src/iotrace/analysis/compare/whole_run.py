@@ -1,0 +1,205 @@
+"""What a step took in all on both sides: with the start of workers, iterators made anew, and evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from iotrace.analysis.compare.basis import Rank
+from iotrace.analysis.compare.results import PartChange, WholeRun
+from iotrace.analysis.compare.spread import differ, spread_of
+from iotrace.analysis.compare.step_verdict import BANNERS
+from iotrace.analysis.host.disturbance import grown_beside_others, is_disturbed
+from iotrace.analysis.results import (
+    ACCOUNT_NAMES,
+    CHECKPOINTS,
+    FIRST_BATCHES,
+    FIRST_START,
+    ITERATORS,
+    LEAST_COLLECTION,
+    VALIDATION,
+    VALIDATION_ITERATORS,
+    WRITING,
+    Account,
+    Trust,
+)
+
+_STARTING = (FIRST_START, ITERATORS, FIRST_BATCHES, VALIDATION_ITERATORS)
+_OF_VALIDATION = (VALIDATION, VALIDATION_ITERATORS)
+_BESIDE_STEPS = (*_STARTING, VALIDATION, CHECKPOINTS)
+_ANEW = {ITERATORS: "starting workers anew", FIRST_BATCHES: "first batches of workers started anew"}
+_MOSTLY_STARTING = 0.5  # of the change: what starting has to have for the whole to be judged
+_DECIDES, _NAMED = 0.1, 0.02  # of the longer whole: a part that is judged by, one that is named
+
+
+def whole_run(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> WholeRun | None:
+    """Compare the whole loops and the first starts, per step; None where a side does not have them.
+
+    A first start is spread over the steps of the longer run on both sides.
+    """
+    one, other = (rank.account for rank in ranks)
+    if one is None or other is None or one.step_ms is None or other.step_ms is None:
+        return None
+    # Workers start once, however many steps follow.
+    most = max(one.steps, other.steps)
+    steps_ms = [
+        (account.loop_ns / account.steps + account.part_ns(FIRST_START) / most) / 1e6
+        for account in (one, other)
+    ]
+    parts_ms = {
+        part.name: [
+            account.part_ns(part.name) / (most if part.name == FIRST_START else account.steps) / 1e6
+            for account in (one, other)
+        ]
+        for part in one.parts
+        if (part.in_loop or part.name == FIRST_START) and _recorded(part.name, (one, other))
+    }
+    by_starting_ms = sum(
+        after - before for before, after in (parts_ms.get(name, [0.0, 0.0]) for name in _STARTING)
+    )
+    by_ms = steps_ms[1] - steps_ms[0]
+    spreads = [spread_of(trust) for trust in trusts]
+    verdict = None
+    if by_ms and by_starting_ms / by_ms >= _MOSTLY_STARTING and differ(steps_ms, spreads):
+        verdict = "faster" if by_ms < 0 else "slower"
+    disturbed = any(is_disturbed(rank.system.host) for rank in ranks)
+    changed = list(_changed(ranks, (one, other), parts_ms, spreads, disturbed))
+    decide_ms = _DECIDES * max(steps_ms)
+    by_parts_ms = sum(part.by_ms for part in changed if abs(part.by_ms) >= decide_ms)
+    likely = verdict is None and disturbed
+    # Beside the steps as they are: what they lost or won meanwhile may not undo it.
+    if verdict is None and by_parts_ms and by_ms / by_parts_ms >= _MOSTLY_STARTING:
+        verdict = "faster" if by_ms < 0 else "slower"
+    return WholeRun(
+        verdict=verdict,
+        likely=verdict is not None and likely,
+        changed=changed,
+        step_ms=steps_ms,
+        change_pct=100 * by_ms / steps_ms[0],
+        parts_ms=parts_ms,
+        starting_ms=[sum(parts_ms.get(name, [0.0, 0.0])[side] for name in _STARTING) for side in (0, 1)],
+    )
+
+
+def _changed(
+    ranks: tuple[Rank, Rank],
+    accounts: tuple[Account, Account],
+    parts_ms: dict[str, list[float]],
+    spreads: Sequence[float],
+    disturbed: bool,
+) -> Iterator[PartChange]:
+    """Yield the parts beside the steps that changed beyond what such times differ by, the largest first.
+
+    How long a part takes is the neighbours' doing, too, as far as times may have grown beside them; how often
+    it happens is not.
+    """
+    grown = grown_beside_others([rank.system.host for rank in ranks], "wall")
+    longer_ms = max(account.step_ms or 0.0 for account in accounts)
+    found = []
+    written = list(_of_events(ranks, accounts))
+    names = (
+        _BESIDE_STEPS
+        if any(part.what.startswith("writing") for part in written)
+        else (*_BESIDE_STEPS, WRITING)
+    )
+    for what, times_ms, counts, bounded in (*_of_account(accounts, parts_ms, names), *written):
+        worth = (
+            _DECIDES if what == ACCOUNT_NAMES[FIRST_START] else _NAMED
+        )  # of a single time nothing is a mean
+        if abs(times_ms[1] - times_ms[0]) < worth * longer_ms or not differ(times_ms, spreads):
+            continue
+        known = [count for count in counts if count is not None]
+        times = known if len(known) == len(counts) else None
+        often = [count / account.steps for count, account in zip(times or (), accounts, strict=False)]
+        more_often = often and differ(often, spreads) and _rise(often) == _rise(times_ms)
+        if disturbed and not more_often and max(times_ms) <= (1 + grown) * min(times_ms):
+            continue
+        found.append(PartChange(what=what, step_ms=times_ms, times=times, bounded=bounded))
+    yield from sorted(found, key=lambda part: -abs(part.by_ms))
+
+
+class _Part(NamedTuple):
+    """Its name; ms a step and how often, on both sides; whether the smaller one is an upper bound."""
+
+    what: str
+    times_ms: list[float]
+    counts: Sequence[int | None]
+    bounded: bool = False
+
+
+def _of_account(
+    accounts: tuple[Account, Account], parts_ms: dict[str, list[float]], names: Sequence[str]
+) -> Iterator[_Part]:
+    for name in names:
+        if not _recorded(name, accounts):
+            continue
+        counts = [next((part.times for part in each.parts if part.name == name), None) for each in accounts]
+        what = ACCOUNT_NAMES.get(name, name)
+        restarted = [each.restarted for each in accounts]
+        if name in _ANEW and restarted[0] != restarted[1]:  # those of kept workers cost little
+            what, counts = _ANEW[name], [*restarted]
+        yield _Part(what, parts_ms.get(name, [0.0, 0.0]), counts)
+
+
+def _recorded(name: str, accounts: tuple[Account, Account]) -> bool:
+    """Whether both sides recorded a part; validation is where a loader feeds it: of none nothing is known."""
+    parts = [{part.name: part for part in account.parts} for account in accounts]
+    if any(name in each and each[name].ns is None for each in parts):
+        return False
+    if name not in _OF_VALIDATION:
+        return True
+    return all(any(account.part_ns(each) for each in _OF_VALIDATION) for account in accounts)
+
+
+def _of_events(ranks: tuple[Rank, Rank], accounts: tuple[Account, Account]) -> Iterator[_Part]:
+    """Yield what collecting garbage takes of the steps, and what writing files takes of those that do it.
+
+    Writing takes more than its calls, which the account has.
+    """
+    collected = [
+        next((each for each in rank.loop_events if each.kind == "collection"), None) for rank in ranks
+    ]
+    seen = next(filter(None, collected), None)
+    if seen is not None:  # where a side has none, it took less of its loop than is kept
+        times_ms = [
+            1e3 * own.seconds / account.steps
+            if own
+            else LEAST_COLLECTION * account.loop_ns / account.steps / 1e6
+            for own, account in zip(collected, accounts, strict=True)
+        ]
+        yield _Part(seen.what, times_ms, [None, None], None in collected)
+    written = [{each.file: each for each in rank.loop_events if each.kind == "writing"} for rank in ranks]
+    for file in {**written[0], **written[1]}:
+        own = [each.get(file) for each in written]
+        times_ms = [
+            0.0 if each is None else 1e3 * each.seconds / account.steps
+            for each, account in zip(own, accounts, strict=True)
+        ]
+        counts = [0 if each is None else each.count for each in own]
+        yield _Part(f"writing {file or 'files'}", times_ms, counts)
+
+
+def _rise(values: Sequence[float]) -> bool:
+    return values[1] > values[0]
+
+
+def tells(whole: WholeRun, of_steps: str) -> bool:
+    """Whether the whole loop says more than its steps: what is likely does where they say nothing alike."""
+    return not whole.likely or of_steps != whole.verdict
+
+
+def whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
+    in_all, starting, measured = (
+        f"{one:.1f} -> {other:.1f}" for one, other in (whole.step_ms, whole.starting_ms, steps_ms)
+    )
+    if whole.changed and abs(whole.changed[0].by_ms) >= _DECIDES * max(whole.step_ms):
+        part = whole.changed[0]
+        least = ["below " if part.bounded and one == min(part.step_ms) else "" for one in part.step_ms]
+        did = f"{part.what} {least[0]}{part.step_ms[0]:.1f} -> {least[1]}{part.step_ms[1]:.1f}"
+        likely = "LIKELY " if whole.likely else ""
+        change = f"{abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which {did}"
+        return f"{likely}{BANNERS[verdict]} {change}; a measured step took {measured} ms"
+    return (
+        f"{BANNERS[verdict]} {abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which starting "
+        f"workers and first batches {starting}; a measured step took {measured} ms"
+    )
