@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
+from iotrace.analysis.results import PipelineStage
 from iotrace.analysis.storage.kernel_account import coverage_of
 from iotrace.analysis.table import NONE
-from iotrace.analysis.wait.pipeline import _Items, _most_at_once
+from iotrace.analysis.wait.called import _most_at_once, _own_time, with_settings
+from iotrace.analysis.wait.pipeline import _holds_up, _Items
 from iotrace.session import names
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.columns import Columns
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE, Process
-from iotrace.sources.records import Identity, Tick
+from iotrace.sources.records import Identity, Stage, Tick
 
 PID = 7
 
@@ -40,6 +43,69 @@ def test_a_maker_waits_for_room_from_one_item_to_the_next() -> None:
 
 def test_a_function_has_as_many_threads_as_were_in_it_at_once() -> None:
     assert _most_at_once(numbers(0, 10, 12, 30), numbers(10, 20, 14, 40)) == 2
+
+
+def calls(*rows: tuple[int, int, int, int]) -> Any:
+    """Make spans of their start, duration, thread and CPU time (-1: of a coroutine)."""
+    spans: Any = np.zeros(len(rows), SPAN_DTYPE)
+    for field, values in zip(
+        ("start_ns", "duration_ns", "tid", "cpu_ns"), zip(*rows, strict=True), strict=True
+    ):
+        spans[field] = values
+    return spans
+
+
+def test_a_task_of_a_library_does_itself_what_no_function_does_that_it_calls() -> None:
+    own_ns, inside = _own_time(
+        calls((0, 100, 1, 9), (10, 30, 1, 9), (50, 20, 1, 9), (55, 5, 1, 9), (10, 30, 2, 9))
+    )
+    assert own_ns.tolist() == [50, 30, 15, 5, 30]
+    assert inside.tolist() == [-1, 0, 0, 2, -1]
+
+
+def test_coroutines_of_one_thread_hold_each_other_not() -> None:
+    own_ns, inside = _own_time(calls((0, 100, 1, -1), (10, 30, 1, -1)))
+    assert (own_ns.tolist(), inside.tolist()) == ([100, 30], [-1, -1])
+
+
+def stage(name: str, busy: float, of: str = "threads", wait_ms: float = 5.0) -> PipelineStage:
+    return PipelineStage(
+        name=name, makers=1, of=of, busy=busy, items=9, item_ms=1.0, puts="spdl", wait_ms=wait_ms
+    )
+
+
+def told(*records: tuple[str, str, int, str | None]) -> Any:
+    made = [
+        Stage(library="spdl", name=name, value=value, mono_ns=1, site="/a/b.py:3", setting=setting, set_at=at)
+        for name, setting, value, at in records
+    ]
+    of = SimpleNamespace(of_type=lambda _: made)
+    paths = SimpleNamespace(shown=lambda path: path.removeprefix("/a/"))
+    return SimpleNamespace(rank=SimpleNamespace(processes=[of]), session=SimpleNamespace(paths=paths))
+
+
+def test_a_stage_has_the_setting_of_its_function_with_its_line() -> None:
+    analysis = told(("load", "concurrency", 3, "/a/b.py:9"), ("", "num_threads", 8, "/a/b.py:10"))
+    (found,) = with_settings(analysis, [stage("load", 2.8)])
+    assert (found.makers, found.site, found.setting, found.set_at) == (3, "b.py:3", "concurrency", "b.py:9")
+
+
+def test_where_all_threads_work_their_number_holds_up() -> None:
+    analysis = told(("load", "concurrency", 3, "/a/b.py:9"), ("", "num_threads", 2, "/a/b.py:10"))
+    found = with_settings(analysis, [stage("load", 1.2), stage("crop", 0.7), stage("ask", 5.0, "coroutines")])
+    assert [each.setting for each in found] == ["num_threads", "num_threads", None]
+    assert found[0].makers == 2
+
+
+def test_two_lines_that_set_it_differently_say_nothing() -> None:
+    analysis = told(("load", "concurrency", 3, "/a/b.py:9"), ("load", "concurrency", 4, "/a/b.py:12"))
+    (found,) = with_settings(analysis, [stage("load", 2.8)])
+    assert (found.makers, found.setting, found.set_at) == (1, None, None)
+
+
+def test_of_two_stages_that_work_all_the_time_the_one_without_room_holds_up() -> None:
+    waits = [stage("load", 0.4, wait_ms=5.1), stage("decode", 1.0)]
+    assert max(waits, key=_holds_up).name == "decode"
 
 
 def no_calls() -> PosixCalls:

@@ -60,6 +60,16 @@ OVERRIDDEN_POOLS = (
     *("concurrent.futures.thread", "concurrent.futures.process", "multiprocessing.pool", "joblib.parallel"),
     *("torchdata.nodes.map", "spdl.pipeline._builder"),
 )
+# Where libraries call the program's functions, or are told how many at once: functions of `loaders.stages`.
+_GRAIN = "grain._src.python.dataset.transformations"
+STAGE_MODULES = {
+    "spdl.pipeline._builder": "hook_spdl_builder",
+    "spdl.pipeline._components._pipe": "hook_spdl_pipes",
+    f"{_GRAIN}.map": "hook_grain_maps",
+    f"{_GRAIN}.source": "hook_grain_sources",
+    f"{_GRAIN}.prefetch": "hook_grain_threads",
+    "torchdata.nodes.map": "hook_mapper",
+}
 STATEFUL_LOADER = "torchdata.stateful_dataloader"
 # What saves checkpoints (`checkpoints.SAVES`).
 SAVING_MODULES = (
@@ -217,6 +227,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         f"{_TENSORFLOW}.eager.backprop": _hook("step_functions", "hook_tf_gradients", recorder),
         f"{_TENSORFLOW}.framework.ops": _hook("step_functions", "hook_tf_tensors", recorder),
         "grain._src.python.dataset.dataset": _hook("loaders.record", "hook_grain", recorder),
+        **{name: _hook("loaders.stages", function, recorder) for name, function in STAGE_MODULES.items()},
         f"{STATEFUL_LOADER}.worker": _hook("dataloader.worker", "hook_worker_loop", recorder),
         f"{STATEFUL_LOADER}.stateful_dataloader": _hook("loaders.stateful", "hook_stateful", recorder),
     }
@@ -242,6 +253,11 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         _add(hooks, name, _hook("step_calls", "hook_calls", recorder, name))
     for name in LOADER_MODULES:
         _add(hooks, name, _hook("loaders.record", "hook_loaders", recorder, name))
+    _add(
+        hooks, "grain._src.python.dataset.dataset", _hook("loaders.stages", "hook_grain_processes", recorder)
+    )
+    _add(hooks, f"{_TENSORFLOW}.data.ops.dataset_ops", _hook("loaders.stages", "hook_tf_map", recorder))
+    _add(hooks, f"{_TENSORFLOW}.ops.script_ops", _hook("loaders.stages", "hook_tf_functions", recorder))
     if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:
         _add(
             hooks,

@@ -32,7 +32,7 @@ from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.waits import Waits
 from iotrace.session.hangs import Hang, hangs_told, over_ns
 from iotrace.session.manifest import NotCaptured
-from iotrace.session.names import KIND_PHASE
+from iotrace.session.names import KIND_CALLBACK, KIND_PHASE
 from iotrace.sources.columns import Columns
 from iotrace.sources.session import Rank, Session
 from iotrace.sources.telemetry import SampledProcess, Telemetry
@@ -182,6 +182,11 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         if hops is None or not len(hops.deliveries):
             return None
         return Chains(self.session, self.rank, hops, self._mapped_by, self.names)
+
+    @cached_property
+    def has_callbacks(self) -> bool:
+        """Whether a library called functions of the program to make batches."""
+        return any((process.spans["kind"] == KIND_CALLBACK).any() for process in self.rank.processes)
 
     def waits_for(self, deliveries: Deliveries) -> Waits:
         """The waits for some batches, by cause; of a batch that was handed over the training thread's."""

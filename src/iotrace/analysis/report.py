@@ -259,7 +259,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         feeding=feeding_of(analysis, code),
         loop_code=code_of_loop(analysis, code, [(each.starts, each.ends) for each in events]),
         stages=stages_of(analysis),
-        pipeline=[] if analysis.inputs.hops is None else _pipeline(analysis),
+        pipeline=_pipeline(analysis),
         phases_ms=phases.means_ms,
         phases_source=phases.source,
         phases_unknown_why=phases.unknown_why,
@@ -293,6 +293,8 @@ def _rank(analysis: RankAnalysis) -> RankReport:
 
 
 def _pipeline(analysis: RankAnalysis) -> list[PipelineStage]:
+    if analysis.inputs.hops is None and not analysis.has_callbacks:
+        return []
     from iotrace.analysis.wait.pipeline import pipeline_of
 
     return pipeline_of(analysis)

@@ -240,8 +240,23 @@ def _hook_submit(kind: Any, recorder: Recorder) -> None:
         task.submitted_ns = monotonic_ns()
         task.pool = pool
         task.feeds = callers.feeds(sys._getframe(2))
+        if task.feeds:
+            task.name = _of_program(args[1:])
 
     observe(kind, "submit", recorder, _WHAT, after=submitted)
+
+
+def _of_program(called: Any) -> str:
+    """Name the program's function that a library calls, among what a task is given; empty: it is its own."""
+    for each in called:
+        code = tasks.code_of(each)
+        if code is not None and callers.whose_file(code.co_filename) == callers.PROGRAMS:
+            return tasks.name_of(each)
+    for cell in getattr(called[0], "__closure__", None) or ():  # it may go on with a generator
+        code = getattr(cell.cell_contents, "gi_code", None)
+        if code is not None and callers.whose_file(code.co_filename) == callers.PROGRAMS:
+            return str(code.co_name)
+    return ""
 
 
 def _items_of(call: Any, args: Any) -> int:

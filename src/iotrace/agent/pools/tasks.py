@@ -348,7 +348,17 @@ def name_of(call: Any) -> str:
         call = call.args[0] if chunk else call.func
     if type(call).__name__ == _OF_JOBLIB and call.items:
         call = call.items[0][0]
-    return str(getattr(call, "__qualname__", type(call).__qualname__))
+    name = str(getattr(call, "__qualname__", type(call).__qualname__)).rpartition("<locals>.")[2]
+    code = code_of(call)
+    return f"lambda of line {code.co_firstlineno}" if name == "<lambda>" and code is not None else name
+
+
+def code_of(call: Any) -> Any:
+    """Return the code of what a task calls; None of what is not written in Python."""
+    while hasattr(call, "func"):
+        call = call.func
+    call = getattr(call, "__func__", call)
+    return getattr(call, "__code__", None) or getattr(type(call).__dict__.get("__call__"), "__code__", None)
 
 
 def _parts_of(call: Any) -> int:

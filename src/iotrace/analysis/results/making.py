@@ -87,7 +87,7 @@ class PipelineStage(ReportPart, frozen=True, kw_only=True):
 
     name: Annotated[str, figure("the function that makes its items", said="stage")]
     makers: Annotated[int, figure("how many threads or processes it has", said="of")]
-    of: Annotated[str, figure("`threads` or `processes`", said="who")]
+    of: Annotated[str, figure("`threads`, `processes` or `coroutines`", said="who")]
     busy: Annotated[float, figure("how many of them work, on average: they neither wait for input nor for room", said="busy")]
     items: Annotated[int, figure("how many items it made", said="items")]
     item_ms: Annotated[float, figure("mean time of an item's making, without these waits", "ms", said="each")]
@@ -108,6 +108,10 @@ class PipelineStage(ReportPart, frozen=True, kw_only=True):
     puts: Annotated[str, figure("the class of the queue or pool that hands its items on", said="by")]
     wait_ms: Annotated[float, figure("the loop's wait in which it worked on what the loop waited for, per step", "ms", said="wait")]
     slowest: Annotated[bool, figure("whether it holds the loop up: it works most of the loop's wait")] = False
+    site: Annotated[str | None, figure("the line of its function", null="not known, or not the program's", said="at")] = None
+    setting: Annotated[str | None, figure("the library's setting that says how many work at once", null="none is known")] = None
+    setting_value: Annotated[int | None, figure("its value", null="the library chooses, or no setting is known")] = None
+    set_at: Annotated[str | None, figure("the line that sets it", null="not known")] = None
 
 
 class StageCost(ReportPart, frozen=True, kw_only=True):

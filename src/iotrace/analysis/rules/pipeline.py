@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from iotrace.analysis.rules.model import MORE_WORKERS, Finding, rule
 from iotrace.units import percent
 
 _LEADING = 0.25  # of the wait: what a verdict names before its cause
+_ONE = {"threads": "thread", "processes": "process", "coroutines": "coroutine"}
 _COMPUTES = 0.5  # of its time: threads of Python code take turns then
 
 
@@ -24,6 +26,14 @@ def _stage(name: str, makers: int, busy: float, slowest: bool = False, of: str =
         name=name, makers=makers, of=of, busy=busy, items=400, item_ms=30.0, on_cpu_fraction=0.1, before=7.5,
         before_limit=8, puts="queue.Queue", wait_ms=40.0 if slowest else 2.0, slowest=slowest,
     )  # fmt: skip
+
+
+def _set(
+    name: str, makers: int, busy: float, setting: str, set_at: str, slowest: bool = False
+) -> PipelineStage:
+    """Make a stage of an example that a library calls, with as many threads as `setting` says."""
+    stage = replace(_stage(name, makers, busy, slowest), before=None, before_limit=None)
+    return replace(stage, setting=setting, setting_value=makers, set_at=set_at)
 
 
 def _locked(lock: str, ms: float, each_ms: float, sharing: int = 4, **more: Any) -> Making:
@@ -40,11 +50,26 @@ def _locked(lock: str, ms: float, each_ms: float, sharing: int = 4, **more: Any)
         {"pipeline": [_stage("read", 2, 0.3), _stage("decode", 4, 3.9, True), _stage("collate", 1, 0.1)]},
         {"pipeline": [_stage("fetch", 2, 2.0, True, "processes")]},
         {"pipeline": [_stage("read", 1, 0.2), _stage("augment", 1, 0.5, True, "processes")]},
+        {"pipeline": [_set("download", 1, 0.9, "concurrency", "train.py:9", True), _stage("decode", 2, 0.3)]},
+        # Two functions on the same threads, which are all busy.
+        {
+            "pipeline": [
+                _set("load", 1, 0.6, "ReadOptions(num_threads)", "train.py:9", True),
+                _set("resize", 1, 0.35, "ReadOptions(num_threads)", "train.py:9"),
+            ]
+        },
     ],
     silent=[
         {"pipeline": [_stage("read", 2, 0.3), replace(_stage("decode", 4, 1.0, True), before=2.0)]},
         {"pipeline": [_stage("decode", 4, 3.9, True)], "wait_ms": 4.0},
         {"pipeline": [_stage("read", 2, 0.3)]},
+        # Each has threads of its own, and neither is busy.
+        {
+            "pipeline": [
+                _set("load", 1, 0.6, "concurrency", "train.py:9", True),
+                _set("resize", 1, 0.35, "concurrency", "train.py:10"),
+            ]
+        },
     ],
 )
 def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -> Iterator[Finding]:
@@ -61,10 +86,13 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     if stage is None or not facts.is_waited_for:
         return
     is_full = bool(stage.before_limit) and (stage.before or 0.0) >= full * (stage.before_limit or 0)
-    if stage.busy < busy * stage.makers and not is_full:
+    sharing = [each for each in facts.pipeline if each is stage or _set_together(each, stage)]
+    if sum(each.busy for each in sharing) < busy * stage.makers and not is_full:
         return
-    others = [each.busy / each.makers for each in facts.pipeline if each is not stage]
-    least_ms = max(facts.step_ms - facts.bound_ms, facts.step_ms * max(others, default=0.0))
+    others = [each.busy / each.makers for each in facts.pipeline if each not in sharing]
+    computing = sum(each.busy * (each.on_cpu_fraction or 0.0) for each in facts.pipeline)
+    others.append(computing / (facts.cpus or math.inf))
+    least_ms = max(facts.step_ms - facts.bound_ms, facts.step_ms * max(others))
     gain_ms = min(facts.bound_ms, facts.step_ms - least_ms)
     if not is_worth(gain_ms, facts):
         return
@@ -78,6 +106,11 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     elif stage.of == "threads" and "h5py" in facts.making.locks:
         how = "its threads read HDF5, and h5py lets one of them in at a time; processes read at once"
         remedy = f"processes in place of threads for {stage.name}"
+    elif stage.setting:
+        now = "" if stage.setting_value is None else f" from {stage.setting_value}"
+        at = f", at {file_of(stage.set_at)}" if stage.set_at else ""
+        how = f"raise {stage.setting}{now}{at}, or make its work less"
+        remedy = f"raise {stage.setting}{now}{at}"
     else:
         how = f"give it more {stage.of}, or make its work less"
         remedy = f"more {stage.of} for {stage.name}"
@@ -268,11 +301,22 @@ def _waited(facts: LoaderFacts, lock: LockWait, *, text: str, how: str, remedy: 
     )
 
 
+def _set_together(one: PipelineStage, other: PipelineStage) -> bool:
+    """Whether the same threads work for both."""
+    return other.set_at is not None and (one.setting, one.set_at) == (other.setting, other.set_at)
+
+
+def file_of(site: str | None) -> str:
+    """Shorten a line's file to its name."""
+    return (site or "").rpartition("/")[2]
+
+
 def described(stage: PipelineStage) -> str:
     """Say how busy a stage is, and what lies before it."""
-    who = stage.of if stage.makers != 1 else {"threads": "thread", "processes": "process"}[stage.of]
+    who = stage.of if stage.makers != 1 else _ONE[stage.of]
     share = stage.busy if stage.busy < stage.makers - 0.05 else float(stage.makers)
-    text = f"stage {stage.name}: {share:.2g} of {stage.makers} {who} busy"
+    where = f" ({file_of(stage.site)})" if stage.site else ""
+    text = f"stage {stage.name}{where}: {share:.2g} of {stage.makers} {who} busy"
     if stage.before is None:
         return text
     most = f" of {stage.before_limit}" if stage.before_limit else ""

@@ -184,12 +184,16 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
             return {"why": why, "file": most.path, "cause": cause}
     what = _CAUSES[cause]
     hot: HotLine | None = None
-    slowest = next((stage.name for stage in rank.pipeline if stage.slowest), "")
+    stage = next((stage for stage in rank.pipeline if stage.slowest), None)
+    slowest = "" if stage is None else stage.name
+    at = f" ({stage.site})" if stage is not None and stage.site else ""
+    if stage is not None and cause in ("decode", "transform") and stage.wait_ms < causes[cause]:
+        share = percent(stage.wait_ms / raw_ms)  # other stages have the rest
     if cause == "decode" and slowest:
-        what = f"{what} in {slowest}"
+        what = f"{what} in {slowest}{at}"
     if cause == "transform" and primary is not None:
         named = "the source" if primary.dataset in _BUILT_IN else primary.dataset
-        what = f"{slowest} (transform)" if slowest else f"the own code of {named} (transform)"
+        what = f"{slowest}{at or ' (transform)'}" if slowest else f"the own code of {named} (transform)"
         # Where stages make the items, the loop's own stack only waits for them.
         what, hot = primary.item or what, None if slowest and not primary.item else primary.item_hot
     if cause == "collate" and primary is not None:

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import Coverage, Times, distinct
+from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import PipelineStage
 from iotrace.analysis.table import sums
+from iotrace.analysis.wait.called import called_by, with_settings
 from iotrace.analysis.wait.chains import Chains, makers_of
 from iotrace.analysis.wait.locks import FILE, locks_of
-from iotrace.session.names import KIND_CALLBACK, KIND_ITEM
+from iotrace.session.names import KIND_ITEM
 
 _MOST_STAGES = 16
 _IDLE = 0.05  # of its time
@@ -40,8 +41,9 @@ def pipeline_of(analysis: RankAnalysis) -> list[PipelineStage]:
             if stage is not None and (stage.name != library or stage.busy >= _IDLE * stage.makers):
                 found.append(stage)
     if not found and library:
-        found = _called_by(library, analysis, start_ns, end_ns)
-    most = max(found, key=lambda stage: stage.wait_ms, default=None)
+        found = called_by(library, analysis, start_ns, end_ns)
+    found = with_settings(analysis, found)
+    most = max(found, key=_holds_up, default=None)
     wait_ms = int(kept.wait_ns.sum()) / len(kept) / 1e6
     limits = most is not None and most.wait_ms > _LEAST_SHARE * wait_ms
     # One that waits for room as long is not too slow: the queue behind it is too short.
@@ -49,42 +51,9 @@ def pipeline_of(analysis: RankAnalysis) -> list[PipelineStage]:
     return [replace(stage, slowest=limits and stage is most) for stage in reversed(found)]
 
 
-def _called_by(library: str, analysis: RankAnalysis, start_ns: int, end_ns: int) -> list[PipelineStage]:
-    """Make a stage of each function of the program that a library calls on its threads, the last one first.
-
-    How many threads it may have is not known: as many as were in it at once.
-    """
-    main, awaited = analysis.rank.main, analysis.kept.awaited
-    spans = main.spans[main.spans["kind"] == KIND_CALLBACK]
-    begun = {name: int(spans["start_ns"][spans["name"] == name].min()) for name in distinct(spans["name"])}
-    spans = spans[(spans["start_ns"] < end_ns) & (spans["start_ns"] + spans["duration_ns"] > start_ns)]
-    found: list[tuple[int, PipelineStage]] = []
-    for number in distinct(spans["name"]).tolist():
-        own = spans[spans["name"] == number]
-        starts, ends = own["start_ns"], own["start_ns"] + own["duration_ns"]
-        whole_ns = int(own["duration_ns"].sum())
-        waited_ns = Coverage(starts, ends).within(awaited["wait_start_ns"], awaited["delivered_ns"])
-        if not whole_ns:
-            continue
-        stage = PipelineStage(
-            name=main.texts.get(number, ""),
-            makers=_most_at_once(starts, ends),
-            of="threads",
-            busy=int((np.minimum(ends, end_ns) - np.maximum(starts, start_ns)).sum()) / (end_ns - start_ns),
-            items=len(own),
-            item_ms=whole_ns / len(own) / 1e6,
-            on_cpu_fraction=min(1.0, int(own["cpu_ns"].sum()) / whole_ns),
-            puts=library,
-            wait_ms=int(waited_ns.sum()) / len(analysis.kept) / 1e6,
-        )
-        found.append((begun[number], stage))
-    return [stage for _, stage in sorted(found, key=lambda each: -each[0])][:_MOST_STAGES]
-
-
-def _most_at_once(starts: Times, ends: Times) -> int:
-    changes = np.concatenate((np.ones(len(starts), np.int64), np.full(len(ends), -1)))
-    order = np.lexsort((changes, np.concatenate((starts, ends))))
-    return int(np.cumsum(changes[order]).max())
+def _holds_up(stage: PipelineStage) -> float:
+    """Weigh a stage's part of the wait by how much of its time it works: one with room to spare follows."""
+    return stage.wait_ms * min(1.0, stage.busy / max(1, stage.makers))
 
 
 class _Items:

@@ -126,6 +126,21 @@ class Queue(Record, tag="queue"):
     mono_ns: Int
 
 
+class Stage(Record, tag="stage"):
+    """A function that a library calls to make batches, or (`name` is empty) all that it calls.
+
+    `setting` says how many work at once, `value` (-1: the library chooses), and is set at the line `set_at`.
+    """
+
+    library: str
+    name: str
+    value: Int
+    mono_ns: Int
+    site: str | None = None
+    setting: str = ""
+    set_at: str | None = None
+
+
 class IteratorEnd(Record, tag="iterator_end"):
     iterator: Int
     epoch: Int
