@@ -118,6 +118,10 @@ class Collector(ReportPart, frozen=True, kw_only=True):
     frozen: Annotated[int, figure("objects that `gc.freeze()` took out of it")]
     per_step: Annotated[float | None, figure("collections per step", null="it was looked at once")] = None
     full_per_step: Annotated[float | None, figure("those of all objects", null="it was looked at once")] = None
+    is_called: Annotated[
+        bool | None,
+        figure("whether the program calls `gc.collect()`: more full collections than the collector makes by itself", null="it was looked at once"),
+    ] = None
 
 
 class LoopEvents(ReportPart, frozen=True, kw_only=True):
@@ -132,13 +136,20 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     seen_seconds: Annotated[float, figure("of it, in calls and passes that were seen; the rest: so much longer than others are the steps that hold one")] = 0.0
     wait_seconds: Annotated[float | None, figure("of an evaluation, its own waits for data")] = None
     start_seconds: Annotated[float | None, figure("of an evaluation, its iterators and workers start: until it asks for its first batch, and that wait")] = None
+    first_start_seconds: Annotated[
+        float | None, figure("beside `seconds`, of an evaluation: the first start of its workers, which comes once", null="another kind")
+    ] = None
     workers: Annotated[int | None, figure("`num_workers` of the evaluation's busiest loader")] = None
     persistent_workers: Annotated[bool | None, figure("as set there", null="no DataLoader's")] = None
     file: Annotated[str | None, figure("the file, or of several the directory, of checkpoints and syncs", null="none is known")] = None
     bytes: Annotated[int | None, figure("written to checkpoints, as far as calls show", null="POSIX calls were not traced")] = None
     reopened: Annotated[bool, figure("of writing: most of it `file` is open, and closed again in the same step")] = False
     function: Annotated[
-        str | None, figure("of an evaluation without a loader, what the loop is in for most of it, by samples", null="another kind, or not known")
+        str | None,
+        figure(
+            "of an evaluation without a loader, and of collecting garbage: what the loop is in for most of it, by samples",
+            null="another kind, or not known",
+        ),
     ] = None
     collector: Annotated[Collector | None, figure("of collecting garbage, the collector", null="another kind, or not known")] = None
 
@@ -164,8 +175,14 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         often = f": {self.count} times, {every}" if seldom else ": once" if self.count == 1 else f", in {self.count} steps"
         to = "" if self.file is None else f", {size(self.bytes)} to {self.file}" if self.bytes else f", to {self.file}"
         waits = self.wait_seconds or 0.0
-        of_it = f"; {waits:.1f} s of it waits for its own data" if waits >= _WORTH_SAYING * self.seconds else ""
-        of_it += f"; most of it in {self.function}" if self.function else ""
+        of_it = f"; {waits:.1f} s of it waits for its own data" if waits >= max(0.05, _WORTH_SAYING * self.seconds) else ""
+        if self.kind == "collection" and self.collector is not None and self.collector.is_called:
+            of_it += f"; the program calls gc.collect(){'' if self.function is None else f' in {self.function}'}"
+        elif self.function:
+            of_it += f"; most of it in {self.function}"
+        first = self.first_start_seconds or 0.0
+        if first >= _WORTH_SAYING * self.loop_seconds:
+            of_it += f"; beside that the first start of its workers took {first:.1f} s"
         return f"{self.what} took {took}{often}{to}{of_it}"
 
     @property
@@ -348,6 +365,13 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     delay_ms: Annotated[float | None, figure("mean of delivered - prepared, where known", null="`num_workers=0`, or none known")] = None
     production_ms: Annotated[float | None, figure("mean of prepared - taken, where known", null="none known")] = None
     queue_depth_mean: Annotated[float | None, figure("mean number that lay prepared when the next was asked for")] = None
+    tensors: Annotated[float | None, figure("tensors in a batch that a worker hands over, the mean", null="no more than 16, or unknown")] = None
+    padded_fraction: Annotated[
+        float | None, figure("the share of its batches that pads samples of unequal lengths", null="samples have no lengths, or these are unknown")
+    ] = None
+    padded_squares_fraction: Annotated[
+        float | None, figure("1 - the sum of the samples' squared lengths / that of their lengths in the batch", null="as `padded_fraction`")
+    ] = None
     epochs: Annotated[int, figure("passes that were begun")]
     after_training: Annotated[bool, figure("whether it was first asked behind the last run of Lightning's trainer")]
     start_method: Annotated[str | None, figure("how workers were started: `fork`, `spawn`, `forkserver`", null="no workers")] = None

@@ -25,9 +25,9 @@ from iotrace.session.manifest import NotCaptured
 # The modules that hold the rules of each scope, in the order of their codes.
 SUBJECTS = {
     "host": ("host_program", "host"),
-    "loader": ("files", "samples", "workers", "sources", "pipeline"),
+    "loader": ("files", "samples", "workers", "transport", "sources", "pipeline"),
     "rank": ("cpus", "memory", "waste", "startup", "numa", "repeated", "regions"),
-    "loop": ("iterators", "memory", "loop"),
+    "loop": ("iterators", "memory", "loop", "padding"),
     "device": ("device", "device_idle"),
     "job": ("job",),
     "trust": ("trust",),

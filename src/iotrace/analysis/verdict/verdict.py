@@ -55,6 +55,7 @@ BANNERS = {
     "communication-bound": "COMMUNICATION-BOUND",
     "device-busy": "DEVICE BUSY",
 }
+_OF_STEPS = ("code-of-the-loop", "padded-batches")  # culprits of steps that hardly wait
 _KINDS = {
     "highly input-bound": "input-bound",
     "moderately input-bound": "moderately-input-bound",
@@ -251,7 +252,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     unseen = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unseen is None:
         # A rank's own code is told before what its loader might save.
-        own = [each.text for each in rank.culprits if each.id == "code-of-the-loop"]
+        own = [each.text for each in rank.culprits if each.id in _OF_STEPS]
         most = max(rank.recurring, key=attrgetter("loop_fraction"), default=None)
         if most is not None and 100 * most.loop_fraction >= MODERATELY_PERCENT:
             own.insert(0, most.said)

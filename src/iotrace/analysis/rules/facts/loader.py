@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.host.disturbance import alone, may_be_all_of_wait
 from iotrace.analysis.intervals import distinct, union
+from iotrace.analysis.loop.contents import tensors_of
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.iterations import Iterations, iterations_of
 from iotrace.analysis.loop.loaders import collate_of, item_of, production_ms, ready_batches
@@ -77,10 +78,10 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     replay on the model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is
     what ending and starting workers takes in later epochs; `single` iterators were left after one batch;
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
-    pickled through a pipe: what the process that trains read beyond calls on files. `ready`: so many
-    batches lay ready when the loop came for one. `making`: how they are made. `waits_at`: where the
-    loop's own thread is that makes them. `pipeline`: the stages that make them, of a loop that takes them
-    from queues and pools.
+    pickled through a pipe: what the process that trains read beyond calls on files; `tensors` are in one, if
+    many. `ready`: so many batches lay ready when the loop came for one. `making`: how they are made.
+    `waits_at`: where the loop's own thread is that makes them. `pipeline`: the stages that make them, of a
+    loop that takes them from queues and pools.
     """
 
     number: int = 0
@@ -106,6 +107,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     unmade_fraction: float = 0.0
     behind_ready_ms: float | None = None
     batch_bytes: float | None = None
+    tensors: float | None = None
     piped_bytes: float | None = None
     samples: float | None = None
     collate: str = ""
@@ -269,6 +271,7 @@ def _facts(
         unmade_fraction=unmade_fraction(waits),
         behind_ready_ms=wait.behind_ready_ms if primary else None,
         batch_bytes=int(sizes.sum()) / len(sizes) if len(sizes) else None,
+        tensors=tensors_of(source.deliveries),
         piped_bytes=_piped_bytes(report, len(waits)) if loaders == 1 else None,
         samples=int(samples.sum()) / len(samples) if len(samples) else None,
         collate=_collate(analysis, source),
