@@ -105,7 +105,8 @@ SPAN_FORMAT = "<" + "".join(SPAN_FIELDS.values())
     TURN_ROW,
     TENSORS_ROW,
     PADDED_ROW,
-) = range(14)
+    LONG_ROW,
+) = range(15)
 ROW_FIELDS = (
     (
         *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "grad"),
@@ -130,6 +131,7 @@ ROW_FIELDS = (
     ("generation", "index", "tensors"),  # of a batch that a worker hands over
     # Of a batch of `samples` that have lengths, each filled up to `width`: sums of lengths, and of squares.
     ("mono_ns", "samples", "width", "length", "squares"),
+    ("tid", "start_ns", "sample"),  # of a sample that took much longer than those before: its index
 )
 # What the numbers in these fields stand for.
 OUTCOMES = ("batch", "stop", "error")
