@@ -20,6 +20,7 @@ from iotrace.analysis.wait.loop_events import (
     EVALUATION,
     WRITING,
     Events,
+    _is_called,
     loop_events,
     summed,
 )
@@ -269,3 +270,20 @@ def test_what_the_collector_is_like_and_how_often_it_collects() -> None:
 
 def test_little_garbage_is_told_by_slow_steps_alone() -> None:
     assert loop_events(program(longer_ms=5, collects_ms=1.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("per_step", "full_per_step", "called"),
+    [
+        (1.0, 1.0, True),  # each step calls it
+        (0.1, 0.1, True),  # each tenth, and the loop makes few objects
+        (8.5, 0.05, False),  # the collector itself: one in a hundred is a full one
+        (8.5, 0.1, False),
+        (0.01, 0.01, False),  # too few
+        (None, None, None),
+    ],
+)
+def test_more_full_collections_than_the_collector_makes_are_the_programs(
+    per_step: float | None, full_per_step: float | None, called: bool | None
+) -> None:
+    assert _is_called([700, 10, 10], per_step, full_per_step, 100) is called

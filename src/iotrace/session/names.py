@@ -103,7 +103,10 @@ SPAN_FORMAT = "<" + "".join(SPAN_FIELDS.values())
     HANDED_ROW,
     LOCKED_ROW,
     TURN_ROW,
-) = range(12)
+    TENSORS_ROW,
+    PADDED_ROW,
+    LONG_ROW,
+) = range(15)
 ROW_FIELDS = (
     (
         *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "grad"),
@@ -125,6 +128,10 @@ ROW_FIELDS = (
     # For the lock of a file, or in the making of an item for the interpreter's (-1).
     ("tid", "start_ns", "end_ns", "waited_ns", "file"),
     ("site", "tid", "start_ns", "end_ns"),  # of a call that trains; `site`: of a `step_call` record
+    ("generation", "index", "tensors"),  # of a batch that a worker hands over
+    # Of a batch of `samples` that have lengths, each filled up to `width`: sums of lengths, and of squares.
+    ("mono_ns", "samples", "width", "length", "squares"),
+    ("tid", "start_ns", "sample"),  # of a sample that took much longer than those before: its index
 )
 # What the numbers in these fields stand for.
 OUTCOMES = ("batch", "stop", "error")

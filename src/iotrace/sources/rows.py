@@ -39,6 +39,9 @@ TIME_FIELDS = (
     "taken_ns",
     "end_ns",
     "end_ns",
+    None,
+    "mono_ns",
+    "start_ns",
 )
 _MOST = 2**62  # as of all numbers in records: what a damaged line holds shall not overflow
 _WORDS = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}

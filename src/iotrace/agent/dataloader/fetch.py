@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
 
+from iotrace.agent.dataloader.contents import Padding
 from iotrace.agent.patching import StandIn, hide_frame, observe, patch
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.spans import timed
@@ -58,7 +59,9 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
     def made(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
         fetcher = args[0]
         collate = getattr(fetcher.collate_fn, "__name__", type(fetcher.collate_fn).__name__)
-        fetcher.collate_fn = timed(recorder, fetcher.collate_fn, collate, KIND_COLLATE)
+        fetcher.collate_fn = timed(
+            recorder, fetcher.collate_fn, collate, KIND_COLLATE, Padding(recorder).note
+        )
         parts = _Parts(fetcher, recorder)
         if state_is_asked_for:
             setattr(fetcher, _PARTS, parts)

@@ -9,6 +9,7 @@ from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent import stacks, training
+from iotrace.agent.dataloader.contents import contents_of
 from iotrace.agent.patching import StandIn, observe
 from iotrace.agent.recording.borders import find_border
 from iotrace.agent.recording.loop_stacks import LoopStacks
@@ -17,11 +18,11 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.thread_counts import thread_counts
 from iotrace.session.guard import ours
-from iotrace.session.names import OUTCOMES, PRODUCED_ROW
+from iotrace.session.names import OUTCOMES, PRODUCED_ROW, TENSORS_ROW
 
 _BATCH, _STOP, _ERROR = map(OUTCOMES.index, ("batch", "stop", "error"))
 _SAMPLED_S, _MOST_SAMPLES = 0.1, 32  # of its stack, and of a record: a worker may be ended at any moment
-_MOST_PARTS = 512  # of a batch, so that counting its bytes takes no longer than writing its record
+_MANY_TENSORS = 16  # in a batch: of fewer nothing is written
 
 
 def hook_worker_loop(module: Any, recorder: Recorder) -> None:
@@ -115,7 +116,7 @@ class _Worker:
             outcome = _ERROR
         if start_ns < self.taken_ns:
             start_ns = end_ns = samples = -1
-        size = _size_of(data) if outcome == _BATCH else -1
+        size, tensors = contents_of(data) if outcome == _BATCH else (-1, 0)
         self.append(
             (
                 PRODUCED_ROW,
@@ -123,6 +124,8 @@ class _Worker:
                 *(samples, size),
             )
         )
+        if tensors > _MANY_TENSORS:
+            self.append((TENSORS_ROW, self.generation, index, tensors))
         if outcome == _ERROR:
             self._failed(data, index)
 
@@ -177,26 +180,6 @@ def _watch_number(module: Any, recorder: Recorder) -> bool:
         recorder.absorb(error, "watching who asks for the worker's number")
         return False
     return True
-
-
-def _size_of(batch: Any) -> int:
-    """Return the bytes of the tensors and arrays in a batch; -1 where it has too many parts to look at."""
-    size_bytes, looked_at, left = 0, 0, [batch]
-    try:
-        while left:
-            part = left.pop()
-            looked_at += 1
-            if looked_at + len(left) > _MOST_PARTS:
-                return -1
-            if isinstance(part, dict):
-                left.extend(part.values())
-            elif isinstance(part, (list, tuple)):
-                left.extend(part[:_MOST_PARTS])
-            elif type(part).__module__ in ("torch", "numpy"):
-                size_bytes += getattr(part, "nbytes", 0)
-    except ours(Exception):  # of a batch of the program's own kind
-        return -1
-    return size_bytes
 
 
 class _IndexQueue(StandIn):

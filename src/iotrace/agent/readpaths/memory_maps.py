@@ -28,17 +28,21 @@ _NAME = "numpy.memmap.__getitem__"
 _PAGE = getpagesize()
 _ELEMENT = 16  # bytes of the largest: smaller results are summed up over all files
 _MOST_FILES = 256  # of a process; of more, nothing is summed up
+_LINE = 64  # bytes that memory gives at once
 _MORE = 1.1  # sums are written anew where so many times as many accesses are known
 
 
 class _Map:
-    """The accesses to a mapped file, the bytes that they gave, and the pages of those of one piece."""
+    """The accesses to a mapped file, the bytes that they gave, and the pages of those of one piece.
 
-    __slots__ = ("by_rows", "bytes", "count", "odd", "pages", "told")
+    `apart` bytes were of accesses to small pieces, the last one of `piece` bytes each `gap` bytes.
+    """
+
+    __slots__ = ("apart", "by_rows", "bytes", "count", "gap", "odd", "pages", "piece", "told")
 
     def __init__(self, by_rows: bool) -> None:
         self.by_rows = by_rows
-        self.count = self.bytes = self.pages = self.odd = self.told = 0
+        self.count = self.bytes = self.pages = self.odd = self.told = self.apart = self.piece = self.gap = 0
 
 
 class MapAccesses(Sums):
@@ -50,8 +54,8 @@ class MapAccesses(Sums):
         self.elements = 0  # single ones, of all files: to look up their file would cost more than the access
         self._told_elements = 0
 
-    def add(self, mapped: Any, index: Any, size: int) -> None:
-        """Add an access that gave `size` bytes."""
+    def add(self, mapped: Any, index: Any, size: int, view: Any = None) -> None:
+        """Add an access that gave `size` bytes; `view` is what it gave, unless it is a copy."""
         if self._directory is not self._recorder.directory:
             self.elements = 0 if self._directory else self.elements
             self._told_elements = 0
@@ -76,6 +80,10 @@ class MapAccesses(Sums):
             sums.pages += (size + 2 * _PAGE - 2) // _PAGE
         else:
             sums.odd += 1
+            if view is not None and not view.flags.c_contiguous:
+                piece, gap = _pieces(view)
+                if piece < _LINE <= gap:
+                    sums.apart, sums.piece, sums.gap = sums.apart + size, piece, gap
 
     def _tell(self) -> None:
         more = 1.0 if self._recorder.closed else _MORE
@@ -97,7 +105,22 @@ class MapAccesses(Sums):
             "odd": sums.odd,
             "page_bytes": _PAGE,
             "elements": self.elements,
+            "apart": sums.apart,
+            "piece": sums.piece,
+            "gap": sums.gap,
         }
+
+
+def _pieces(view: Any) -> tuple[int, int]:
+    """Return the bytes of a view's elements that lie side by side, and from one such piece to the next."""
+    piece = view.itemsize
+    for stride, length in sorted(
+        (abs(each), size) for each, size in zip(view.strides, view.shape, strict=True)
+    ):
+        if length > 1 and stride > piece:
+            return piece, stride
+        piece *= length
+    return piece, 0
 
 
 def hook_memory_maps(recorder: Recorder, numpy: Any) -> None:
@@ -140,7 +163,7 @@ def hook_memory_maps(recorder: Recorder, numpy: Any) -> None:
             try:
                 size = result.nbytes
                 if size > _ELEMENT:
-                    accesses.add(self, index, size)
+                    accesses.add(self, index, size, result)
                 else:
                     accesses.elements += 1
                 if size >= SMALLEST_BYTES:

@@ -18,7 +18,7 @@ from iotrace.agent.recording.borders import find_border
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import RUSAGE_THREAD, after_switch, cpu_ns_at, current
 from iotrace.session.guard import ours
-from iotrace.session.names import KIND_REGION
+from iotrace.session.names import KIND_REGION, LONG_ROW
 
 TYPE_CHECKING = False  # `typing` costs as much as the rest of the agent
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN = (-1, "")
 _FRESH_NS = 5_000
+# Of samples whose index is recorded: times as long as the shortest of the first ones, and so long.
+_LONG, _LEAST_NS, _FIRST = 4, 1_000_000, 2
 # Faults, minor and major; switches, voluntary and not.
 _counts_of: Callable[[struct_rusage], tuple[int, int, int, int]] = itemgetter(6, 7, 14, 15)
 
@@ -194,13 +196,41 @@ def _timed_described(
     return timed_call
 
 
+def _long_samples(recorder: Recorder) -> Callable[[int, int, int, tuple[Any, ...]], int]:
+    """Return what records the index of a sample that took longer than a limit, and gives the next limit.
+
+    The first sample may get ready; the limit comes from the next two, and grows with each that passes it.
+    """
+    known: list[int] = []
+    limit_ns = 0
+
+    def is_long(duration_ns: int, tid: int, start_ns: int, args: tuple[Any, ...]) -> int:
+        nonlocal limit_ns
+        if limit_ns:
+            limit_ns += limit_ns >> 4
+            if args and type(args[0]) is int:
+                recorder.append_row((LONG_ROW, tid, start_ns, args[0]))
+            return limit_ns
+        known.append(duration_ns)
+        if len(known) > _FIRST:
+            limit_ns = max(_LEAST_NS, _LONG * min(known[1:]))
+        return limit_ns
+
+    return is_long
+
+
 def _timed_plainly(
     recorder: Recorder, call: Callable[..., Any], name_id: int, kind: int, samples: int
 ) -> Callable[..., Any]:
-    """Wrap what is called for each sample and batch, without keywords: `_timed_described` for less."""
+    """Wrap what is called for each sample, without keywords: `_timed_described` for less.
+
+    The index of a sample that takes much longer than those before it is recorded, too.
+    """
     append, border = recorder.spans.append, find_border()
+    is_long, limit_ns = _long_samples(recorder), 0
 
     def timed_call(*args: Any) -> Any:
+        nonlocal limit_ns
         if recorder.unsettled:
             if recorder.over:  # an object of the program may outlive the part that was recorded
                 try:
@@ -243,10 +273,13 @@ def _timed_plainly(
                     end_cpu_ns = end_ns + thread.offset_ns if same else after_switch(thread, switches)
                     cpu_ns = end_cpu_ns - start_cpu_ns
                     delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
+            duration_ns = end_ns - start_ns
+            if duration_ns > limit_ns:
+                limit_ns = is_long(duration_ns, thread.tid, start_ns, args)
             append(
                 (
                     start_ns,
-                    end_ns - start_ns,
+                    duration_ns,
                     cpu_ns,
                     -1,
                     thread.tid,

@@ -39,7 +39,7 @@ class Delivery(msgspec.Struct, frozen=True):
     With ``num_workers=0`` the consumer takes the index when it asks (`taken_ns` is `wait_start_ns`) and has
     prepared the batch when its fetch ends. `inline_tid` is the consumer's thread where it made the batch in a
     wrapped source, else None.
-    `size_bytes` counts tensors and arrays that a worker put into it.
+    `size_bytes` counts tensors and arrays that a worker put into it; `tensors` is how many, if many.
     `exposed_ns` is how long the accelerator stood idle during the wait, by its own events.
     `maker_tid` is the thread of a pool, in the consumer's process, that made it.
     `sampled_ns`: so long the consumer chose the samples of a batch during the wait: of a later one, which it
@@ -66,6 +66,7 @@ class Delivery(msgspec.Struct, frozen=True):
     prepared_ns: int | None = None
     samples: int | None = None
     size_bytes: int | None = None
+    tensors: int | None = None
     exposed_ns: int | None = None
     inline_tid: int | None = None
     handed_over: bool = False

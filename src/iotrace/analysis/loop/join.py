@@ -171,7 +171,7 @@ def _deliveries(rank: Rank, rows: Columns, asked_ns: Times, later_count: Times) 
     shared = ("iterator", "epoch", "index", "tid", "grad", "phase", "worker", "pid")
     found = {field: rows[field] for field in shared}
     found["samples"] = rows["samples"].copy()
-    for field in ("up_ns", "taken_ns", "prepared_ns", "size_bytes"):
+    for field in ("up_ns", "taken_ns", "prepared_ns", "size_bytes", "tensors"):
         found[field] = np.full(len(rows), NONE)
     for field in ("exposed_ns", "maker_tid"):
         found[field] = np.broadcast_to(NONE, len(rows))
@@ -234,6 +234,9 @@ def _join(found: dict[str, Times], rows: Columns, worker: Process) -> None:
     for field in ("taken_ns", "prepared_ns"):
         found[field][joined] = worker.clock.times_to_session_ns(produced[field][made])
     found["samples"][joined], found["size_bytes"][joined] = produced["samples"][made], produced["bytes"][made]
+    many = worker.rows(names.TENSORS_ROW)
+    at = match(key, key_of(many["generation"], many["index"]))
+    found["tensors"][of_worker[at >= 0]] = many["tensors"][at[at >= 0]]
 
 
 def _join_tasks(found: dict[str, Times], rows: Columns, of_pools: npt.NDArray[np.bool_], rank: Rank) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.analysis.loop.contents import padding_of, tensors_of
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun
 from iotrace.analysis.results import LoaderResult
 from iotrace.sources.paths import Paths
@@ -36,6 +37,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
     # Of a library's own threads and processes it is not known when they made which batch.
     about = source.description
     known = not about.library
+    padded = padding_of(source.deliveries, analysis.rank.processes, main.pid)
     return LoaderResult(
         id=loader.number,
         kind=loader.kind,
@@ -54,6 +56,9 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
         delay_ms=sum(delays.tolist()) / len(delays) if len(delays) else None,
         production_ms=production_ms(source.deliveries) if known else None,
         queue_depth_mean=ready_batches(source),
+        tensors=tensors_of(source.deliveries),
+        padded_fraction=padded[0],
+        padded_squares_fraction=padded[1],
         epochs=loader.epochs,
         epochs_ended=loader.epochs_ended,
         after_training=bool(trained_ns and deliveries and deliveries[0].wait_start_ns >= max(trained_ns)),

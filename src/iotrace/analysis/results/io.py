@@ -155,6 +155,11 @@ class MappedReads(ReportPart, frozen=True, kw_only=True):
 
     accesses: Annotated[int, figure("`__getitem__` of the map that gave more than 16 bytes, in all processes")]
     touched_bytes: Annotated[int | None, figure("pages that the accesses lie on at most, repeated ones too", null="some accesses are unknown")] = None
+    apart_fraction: Annotated[
+        float | None, figure("the share of the bytes that lies in pieces of less than 64, far from each other, as a column does", null="nothing was given")
+    ] = None
+    piece_bytes: Annotated[int | None, figure("of the last access of that kind: the bytes of a piece", null="there is none")] = None
+    gap_bytes: Annotated[int | None, figure("from one piece to the next", null="there is none")] = None
     major_faults: Annotated[int, figure("page faults of samples that waited for storage")]
     predicted_bytes: Annotated[int | None, figure("what single pages would fetch at most", null="it is not")] = None
 

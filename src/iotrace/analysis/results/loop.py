@@ -120,6 +120,10 @@ class Collector(ReportPart, frozen=True, kw_only=True):
     frozen: Annotated[int, figure("objects that `gc.freeze()` took out of it")]
     per_step: Annotated[float | None, figure("collections per step", null="it was looked at once")] = None
     full_per_step: Annotated[float | None, figure("those of all objects", null="it was looked at once")] = None
+    is_called: Annotated[
+        bool | None,
+        figure("whether the program calls `gc.collect()`: more full collections than the collector makes by itself", null="it was looked at once"),
+    ] = None
 
 
 class LoopEvents(ReportPart, frozen=True, kw_only=True):
@@ -134,13 +138,20 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     seen_seconds: Annotated[float, figure("of it, in calls and passes that were seen; the rest: so much longer than others are the steps that hold one")] = 0.0
     wait_seconds: Annotated[float | None, figure("of an evaluation, its own waits for data")] = None
     start_seconds: Annotated[float | None, figure("of an evaluation, its iterators and workers start: until it asks for its first batch, and that wait")] = None
+    first_start_seconds: Annotated[
+        float | None, figure("beside `seconds`, of an evaluation: the first start of its workers, which comes once", null="another kind")
+    ] = None
     workers: Annotated[int | None, figure("`num_workers` of the evaluation's busiest loader")] = None
     persistent_workers: Annotated[bool | None, figure("as set there", null="no DataLoader's")] = None
     file: Annotated[str | None, figure("the file, or of several the directory, of checkpoints and syncs", null="none is known")] = None
     bytes: Annotated[int | None, figure("written to checkpoints, as far as calls show", null="POSIX calls were not traced")] = None
     reopened: Annotated[bool, figure("of writing: most of it `file` is open, and closed again in the same step")] = False
     function: Annotated[
-        str | None, figure("of an evaluation without a loader, what the loop is in for most of it, by samples", null="another kind, or not known")
+        str | None,
+        figure(
+            "of an evaluation without a loader, and of collecting garbage: what the loop is in for most of it, by samples",
+            null="another kind, or not known",
+        ),
     ] = None
     collector: Annotated[Collector | None, figure("of collecting garbage, the collector", null="another kind, or not known")] = None
 
@@ -166,8 +177,14 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         often = f": {self.count} times, {every}" if seldom else ": once" if self.count == 1 else f", in {self.count} steps"
         to = "" if self.file is None else f", {size(self.bytes)} to {self.file}" if self.bytes else f", to {self.file}"
         waits = self.wait_seconds or 0.0
-        of_it = f"; {waits:.1f} s of it waits for its own data" if waits >= _WORTH_SAYING * self.seconds else ""
-        of_it += f"; most of it in {self.function}" if self.function else ""
+        of_it = f"; {waits:.1f} s of it waits for its own data" if waits >= max(0.05, _WORTH_SAYING * self.seconds) else ""
+        if self.kind == "collection" and self.collector is not None and self.collector.is_called:
+            of_it += f"; the program calls gc.collect(){'' if self.function is None else f' in {self.function}'}"
+        elif self.function:
+            of_it += f"; most of it in {self.function}"
+        first = self.first_start_seconds or 0.0
+        if first >= _WORTH_SAYING * self.loop_seconds:
+            of_it += f"; beside that the first start of its workers took {first:.1f} s"
         return f"{self.what} took {took}{often}{to}{of_it}"
 
     @property

@@ -37,6 +37,13 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     delay_ms: Annotated[float | None, figure("mean of delivered - prepared, where known", null="`num_workers=0`, or none known")] = None
     production_ms: Annotated[float | None, figure("mean of prepared - taken, where known", null="none known")] = None
     queue_depth_mean: Annotated[float | None, figure("mean number that lay prepared when the next was asked for")] = None
+    tensors: Annotated[float | None, figure("tensors in a batch that a worker hands over, the mean", null="no more than 16, or unknown")] = None
+    padded_fraction: Annotated[
+        float | None, figure("the share of its batches that pads samples of unequal lengths", null="samples have no lengths, or these are unknown")
+    ] = None
+    padded_squares_fraction: Annotated[
+        float | None, figure("1 - the sum of the samples' squared lengths / that of their lengths in the batch", null="as `padded_fraction`")
+    ] = None
     epochs: Annotated[int, figure("passes that were begun")]
     epochs_ended: Annotated[int | None, figure("passes that the loop took to the loader's end", null="recorded by an older iotrace")] = None
     after_training: Annotated[bool, figure("whether it was first asked behind the last run of Lightning's trainer")]

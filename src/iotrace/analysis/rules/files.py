@@ -158,6 +158,8 @@ def _faster_reads(facts: LoaderFacts) -> Remedy | None:
     name, gone = _named(target, "the data")
     most = costly(facts, "read")
     mapped = _mapped(facts, most.path) if target is not None and most is not None else None
+    if (across := read_across(facts, "read")) is not None:
+        return across
     if target is not None and mapped is not None and mapped.predicted_bytes:
         return _single_pages(name, mapped)
     if (kept := _kept(facts, target, formats)) is not None:
@@ -298,6 +300,27 @@ def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
     return Remedy(
         f"keep {name} open: each sample opens it", text, gone, RESIZED, change=keeps, evidence=evidence
     )
+
+
+def read_across(facts: LoaderFacts, cause: str) -> Remedy | None:
+    """Of a memory map whose samples are columns: their elements lie far from each other."""
+    groups = (each for each in facts.groups if each.amplification and each.amplification.mapped)
+    most = max(groups, key=attrgetter(f"{cause}_ms"), default=None)
+    mapped = None if most is None or most.amplification is None else most.amplification.mapped
+    if most is None or mapped is None or mapped.piece_bytes is None or mapped.gap_bytes is None:
+        return None
+    if (getattr(most, f"{cause}_ms") or 0.0) < MOSTLY * facts.causes_ms[cause]:
+        return None
+    if (mapped.apart_fraction or 0.0) < MOSTLY:
+        return None
+    name, evidence = name_of(most.path), {"apart_fraction": mapped.apart_fraction or 0.0}
+    pieces = f"{size(mapped.piece_bytes)} each {size(mapped.gap_bytes)}"
+    text = (
+        f"a sample takes {pieces} of {name}, a column: store the array transposed, so that what a sample "
+        "takes lies in one piece"
+    )
+    short = f"store {name} transposed: a sample takes {pieces} (a column)"
+    return Remedy(short, text, most=RESIZED, evidence={**evidence})
 
 
 def _mapped(facts: LoaderFacts, path: str) -> MappedReads | None:

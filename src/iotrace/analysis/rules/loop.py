@@ -247,7 +247,8 @@ def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterato
 
     Samples of the thread's stack name the function, or the line, that most of it is in.
 
-    No remedy: `iotrace.region` around parts of the loop names what no such function does.
+    Remedy: make that function, or that line, faster, or call it every so many steps. None where no function
+    stands out: `iotrace.region` around parts of the loop names them.
     """
     report = facts.report
     other_ms, step_ms = report.phases_ms.other, report.steps.mean_ms
@@ -265,14 +266,21 @@ def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterato
     if known_ms >= MOSTLY * other_ms:
         return
     most = max(report.loop_code, key=attrgetter("ms_per_step"), default=None)
-    naming = "; iotrace.region names it"
+    naming, remedy, gain_ms = "; iotrace.region names it", "", None
     if most is not None and most.ms_per_step >= MOSTLY * other_ms:
         at = "" if most.hot is None else most.hot.beside(most.function)
         naming = f": most of it {most.function}{at}"
+        waits = most.hot is not None and most.hot.library in _WAITING  # for others, whatever these do
+        if not waits:
+            remedy = f"call {most.function} every so many steps, or make it faster"
+            gain_ms = min(most.ms_per_step, other_ms)
     yield Finding(
         text=(
             f"{other_ms:.1f} of {step_ms:.1f} ms of a step is code of the loop outside of forward, backward "
             f"and optimizer{naming}"
         ),
+        remedy=remedy,
         evidence={"other_ms": other_ms, "step_ms": step_ms},
+        is_main_cause=bool(remedy),
+        gain_ms=gain_ms,
     )

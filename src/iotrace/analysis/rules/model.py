@@ -25,9 +25,19 @@ from iotrace.session.manifest import NotCaptured
 # The modules that hold the rules of each scope, in the order of their codes.
 SUBJECTS = {
     "host": ("host_program", "host"),
-    "loader": ("files", "samples", "batches", "transport", "workers", "sources", "samplers", "pipeline"),
+    "loader": (
+        "files",
+        "samples",
+        "long_samples",
+        "batches",
+        "workers",
+        "transport",
+        "sources",
+        "samplers",
+        "pipeline",
+    ),
     "rank": ("cpus", "memory", "waste", "startup", "numa", "repeated", "regions"),
-    "loop": ("iterators", "memory", "recurring", "loop"),
+    "loop": ("iterators", "memory", "recurring", "loop", "padding"),
     "device": ("device", "device_idle"),
     "job": ("job",),
     "trust": ("trust", "disturbances"),

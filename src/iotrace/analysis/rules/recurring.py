@@ -32,6 +32,7 @@ _COLLECTOR = {
     "per_step": 8.6,
     "full_per_step": 0.7,
 }
+_CALLED = {**_COLLECTOR, "per_step": 1.0, "full_per_step": 1.0, "is_called": True}
 COLLECTION = {**_EVENTS, "kind": "collection", "seen_seconds": 10.4}
 _ONCE = {"count": 1, "every_steps": None}
 _RARE = {"seconds": 0.6, "loop_fraction": 0.04}
@@ -207,6 +208,7 @@ def recurring_sync(
         {"loop_events": [{**COLLECTION, "collector": _COLLECTOR}]},
         {"loop_events": [{**COLLECTION, "collector": {**_COLLECTOR, "frozen": 3_000_000}}]},
         {"loop_events": [{**COLLECTION, "collector": {**_COLLECTOR, "enabled": False}}]},
+        {"loop_events": [{**COLLECTION, "function": "train.py:22", "collector": _CALLED}]},
         {"loop_events": [{**COLLECTION, "collector": {**_COLLECTOR, "objects": 60_000}}]},
     ],
     silent=[
@@ -225,11 +227,12 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
     Remedy: `gc.freeze()` before the loop takes the objects that stay out of it; or hold arrays in place of
     them; or `gc.disable()`, and `gc.collect()` every so many steps, which bounds the memory. Where they are
     frozen already, or few: make fewer objects in the loop, or let more of them come before a collection
-    (`gc.set_threshold`). Where the collector is disabled, the program calls `gc.collect()`: do so less often.
+    (`gc.set_threshold`). Where the collector is disabled, or more collections are full ones than it makes by
+    itself, the program calls `gc.collect()`: do so less often.
     """
     for events, evidence in _recurring(facts, "collection", least_of_loop):
         each_ms = 1e3 * events.seconds / events.count
-        remedy, how = _less_collecting(events.collector)
+        remedy, how = _less_collecting(events.collector, events.function)
         yield Finding(
             text=f"{events.said}; {each_ms:.0f} ms in each{_collected(events.collector)}",
             remedy=remedy,
@@ -242,10 +245,16 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
         )
 
 
-def _less_collecting(collector: Collector | None) -> tuple[str, str]:
+def _less_collecting(collector: Collector | None, function: str | None) -> tuple[str, str]:
     """What makes collections shorter or rarer, by what the collector is like; in short, and as a sentence."""
-    if collector is not None and not collector.enabled:
-        return "call gc.collect() less often", "the collector is disabled: the program calls gc.collect()"
+    if collector is not None and (not collector.enabled or collector.is_called):
+        at = "" if function is None else f" in {function}"
+        why = "" if collector.enabled else "the collector is disabled: "
+        return (
+            f"call gc.collect(){at} less often, or not at all",
+            f"{why}the program calls gc.collect(){at}: do so every so many steps, or not at all; gc.freeze() "
+            "before the loop makes each call short",
+        )
     if collector is not None and (collector.frozen >= _MANY_OBJECTS or collector.objects < _MANY_OBJECTS):
         few = "gc.freeze() was called" if collector.frozen >= _MANY_OBJECTS else "few objects stay"
         return (

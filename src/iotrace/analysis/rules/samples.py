@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
-from iotrace.analysis.results import Change
 from iotrace.analysis.rules.batches import fetched_row_by_row
 from iotrace.analysis.rules.causes import (
     MOSTLY,
     TELLING,
     Remedy,
-    call_with,
     ended_by,
     finding,
     held_up_by,
@@ -23,14 +18,15 @@ from iotrace.analysis.rules.causes import (
     which,
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
-from iotrace.analysis.rules.facts.making import LongSamples, Making
-from iotrace.analysis.rules.files import opened_again
+from iotrace.analysis.rules.facts.making import Making
+from iotrace.analysis.rules.files import opened_again, read_across
 from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, rule
 from iotrace.analysis.wait.gain_bound import RESIZED
-from iotrace.units import counted, percent
+from iotrace.units import percent
 
 _BUILTINS = ("list", "tuple", "dict", "range", "str")
-_BRIDGED = 0.34  # of the batches hold a long sample
+_MAPPED = {"accesses": 900, "apart_fraction": 1.0, "piece_bytes": 4, "gap_bytes": 16384, "major_faults": 0}
+_IN_COLUMNS = {"path": "d/a.npy", "transform_ms": 45.0, "amplification": {"mapped": _MAPPED}}
 
 
 @rule(
@@ -44,6 +40,7 @@ _BRIDGED = 0.34  # of the batches hold a long sample
         {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0},
         {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
         {"cause": "transform", "on_cpu": 0.2, "made_ms": 600.0},
+        {"cause": "transform", "groups": [_IN_COLUMNS]},
     ],
     silent=[
         {"cause": "transform", "asleep": None},
@@ -62,8 +59,8 @@ def slow_transform(facts: LoaderFacts) -> Iterator[Finding]:
     thread computed, slept or waited for a CPU is known from the kernel's account of the thread. Beside other
     programs its CPU time alone speaks, where the loop would wait for that without them, too.
 
-    Remedy: precompute what is not random, vectorise the rest; keep a file open that each sample opens; or
-    find what a thread that sleeps waits for.
+    Remedy: precompute what is not random, vectorise the rest; keep a file open that each sample opens; store
+    an array transposed of which samples take columns; or find what a thread that sleeps waits for.
     """
     known = facts.about.fed_by or fetched_row_by_row(facts) or any(samples_in_turns(facts))
     if held_up_by(facts, "transform") and not known:
@@ -105,9 +102,9 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
             "run again with a free CPU for each worker (fewer workers, or no other programs)",
             gains=False,
         )
-    opened = opened_again(facts, "transform")
-    if opened is not None:
-        return opened
+    found = opened_again(facts, "transform") or read_across(facts, "transform")
+    if found is not None:
+        return found
     if facts.about.item_library == "torch":
         return None  # it only indexes what the program gave it
     if facts.about.item_library:
@@ -196,67 +193,4 @@ def samples_in_turns(facts: LoaderFacts) -> Iterator[Finding]:
         evidence={"transform_ms": cost_ms, "left_ms": left_ms, **which(facts)},
         gain_ms=gain_ms,
         cost_ms=cost_ms,
-    )
-
-
-_LONG = LongSamples(count=11, of=110, long_ms=900.0, usual_ms=10.0, share=0.9, of_batches=0.1, wait_ms=45.0)
-_QUICK_ON_AVERAGE = {"production_ms": 60.0, "workers": 2, "wait_ms": 50.0}
-
-
-@rule(
-    "IO105",
-    "few-long-samples",
-    "loader",
-    turn=THE_CAUSE,
-    fires=[
-        {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE},
-        {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE, "production_ms": 600.0},
-    ],
-    silent=[
-        {"making": Making(), **_QUICK_ON_AVERAGE},
-        {"making": Making(long=replace(_LONG, wait_ms=4.0)), **_QUICK_ON_AVERAGE},
-        {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE, "wait_ms": 2.0, "causes_ms": {"transform": 2.0}},
-    ],
-)
-def few_long_samples(facts: LoaderFacts, *, most_ahead: int = 64) -> Iterator[Finding]:
-    """Few samples take much longer than the others, and the loop waits for them.
-
-    A tenth of the samples, say, lies on slow storage, or is much larger. Where batches are given in order,
-    all that follow wait for a long one. Where the workers make batches faster on average than the loop takes
-    them, batches that lie ready bridge it.
-
-    Remedy: `prefetch_factor`, so that as many batches lie ready as the loop takes meanwhile; or make these
-    samples quicker.
-    """
-    long, about = facts.making.long, facts.about
-    if long is None or not facts.is_waited_for or not is_worth(long.wait_ms, facts):
-        return
-    compute_ms = facts.step_ms - facts.wait_ms
-    made_ms = (facts.production_ms or math.inf) * facts.batches_per_step / max(1, about.workers)
-    ahead = None
-    if about.workers and about.in_order is not False and about.prefetch_factor and made_ms < compute_ms:
-        taken = long.long_ms / compute_ms * facts.batches_per_step
-        ahead = math.ceil(taken / about.workers) + 1
-    bridges = (
-        ahead is not None
-        and (about.prefetch_factor or 0) < ahead <= most_ahead
-        and long.of_batches <= _BRIDGED
-        and not (facts.handed_over or about.wrapped or about.library)
-    )
-    item = facts.item.partition(" ")[0] or about.dataset
-    yield finding(
-        facts,
-        text=f"{long.count} of {counted(long.of, 'sample')} take {long.long_ms:.0f} ms each in {item}, the "
-        f"others {long.usual_ms:.2g} ms: {long.wait_ms:.1f} ms of wait a step",
-        how=f"with {ahead} batches ahead for each worker the loop has enough while one is made; or find out "
-        "what these samples have in common, such as their size or where they lie"
-        if bridges
-        else "",
-        remedy=call_with(f"prefetch_factor={ahead}", facts) + " bridges long samples" if bridges else "",
-        level=level(long.wait_ms, facts),
-        evidence={"long_ms": long.long_ms, "usual_ms": long.usual_ms, "count": long.count, **which(facts)},
-        gain_ms=min(facts.bound_ms, long.wait_ms) if bridges else None,
-        cost_ms=long.wait_ms,
-        change=Change(settings={"prefetch_factor": str(ahead)}) if bridges else None,
-        is_main_cause=long.wait_ms >= MOSTLY * facts.wait_ms,
     )

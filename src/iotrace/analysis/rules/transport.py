@@ -1,4 +1,4 @@
-"""How batches come from workers: what it costs, and what makes it cheaper."""
+"""How batches come from a loader's workers to the loop: their bytes, their tensors, and what is pickled."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from iotrace.analysis.rules.causes import (
     MOSTLY,
     Remedy,
     ended_by,
+    finding,
     held_up_by,
+    is_worth,
+    level,
+    of_loader,
+    which,
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
-from iotrace.analysis.rules.workers import ABOUT
 from iotrace.units import size
 
 _LARGE_BATCH = 1 << 20
 _MUCH_PICKLED = 64 << 10
+_ABOUT = 1.5  # as long: making is slower beside the loop than in its place
+_FEW_TENSORS = 8  # that a batch of many may become
+_SHARING = 'torch.multiprocessing.set_sharing_strategy("file_system")'
 
 
 @rule(
@@ -94,7 +101,7 @@ def _unpickled(facts: LoaderFacts, piped_bytes: float) -> Remedy:
 def _without_workers(facts: LoaderFacts) -> Remedy | None:
     """Where the loop waits for a batch about as long as it would take to make it; a sweep tells."""
     handing_ms = facts.causes_ms["transport"]
-    if facts.made_ms is None or facts.made_ms > ABOUT * handing_ms:
+    if facts.made_ms is None or facts.made_ms > _ABOUT * handing_ms:
         return None
     text = (
         f"the loop waits {handing_ms:.1f} ms a step for batches that workers made in {facts.made_ms:.1f} ms: "
@@ -104,3 +111,66 @@ def _without_workers(facts: LoaderFacts) -> Remedy | None:
     change = Change(settings={"num_workers": "0"})
     evidence: Evidence = {"made_ms": facts.made_ms}
     return Remedy(short, text, gains=False, tries=True, change=change, evidence=evidence)
+
+
+@rule(
+    "IO220",
+    "many-tensors",
+    "loader",
+    turn=THE_CAUSE,
+    fires=[
+        {"cause": "transport", "tensors": 113.0, "batch_bytes": 450e3, "ready": 3.9},
+        {
+            "cause": "transport",
+            "tensors": 113.0,
+            "batch_bytes": 450e3,
+            "core_free": False,
+            "others_may_make_it": True,
+        },
+    ],
+    silent=[
+        {"cause": "transport"},  # a batch of few tensors
+        {"cause": "transport", "tensors": 20.0, "batch_bytes": 450e3},
+        {"cause": "transport", "tensors": 113.0, "batch_bytes": 113e6},  # each of 1 MB
+        {"cause": "decode", "tensors": 113.0, "batch_bytes": 450e3},
+        {"cause": "transport", "tensors": 113.0, "wait_ms": 3.0, "causes_ms": {"transport": 3.0}},
+    ],
+)
+def many_tensors(
+    facts: LoaderFacts, *, fewest_tensors: float = 32.0, most_of_each_bytes: float = float(64 << 10)
+) -> Iterator[Finding]:
+    """Workers hand over many small tensors in each batch, and the loop waits for that.
+
+    Each tensor lies in shared memory of its own. The loop asks its worker for the file descriptor, by a
+    connection with several messages, and maps it: 0.1 to 0.5 ms for each tensor, however small. Batches lie
+    ready meanwhile, so neither more workers nor faster samples help.
+
+    Remedy: fewer tensors in a batch: stack, pad or concatenate them in the collate function, and split them
+    in the loop. Or another sharing strategy, `file_system`, which needs no connection; it takes about half.
+    """
+    tensors, handing_ms = facts.tensors or 0.0, facts.causes_ms.get("transport", 0.0)
+    if tensors < fewest_tensors or facts.handed_over or not facts.about.workers or facts.about.wrapped:
+        return
+    if (facts.batch_bytes or 0.0) > most_of_each_bytes * tensors or not is_worth(handing_ms, facts):
+        return
+    each_ms = handing_ms / tensors / facts.batches_per_step
+    yield finding(
+        facts,
+        text=(
+            f"each batch{of_loader(facts)} has {tensors:.0f} tensors, each handed over by itself: "
+            f"{handing_ms:.1f} ms of wait a step, {each_ms:.2f} ms a tensor"
+        ),
+        how=(
+            "stack, pad or concatenate them in the collate function, and split them in the loop; or set "
+            f"{_SHARING}, which needs no connection to the worker for each tensor"
+        ),
+        remedy="collate into few tensors, and split them in the loop (set_sharing_strategy"
+        '("file_system") alone ends about half)',
+        level=level(handing_ms, facts),
+        evidence={"tensors": tensors, "transport_ms": handing_ms, **which(facts)},
+        gain_ms=handing_ms * (1 - _FEW_TENSORS / tensors),
+        most_ms=facts.wait_ms,
+        cost_ms=handing_ms,
+        is_main_cause=handing_ms >= MOSTLY * facts.wait_ms,
+        silences=("IO201", "IO204", "IO206"),
+    )

@@ -26,7 +26,6 @@ from iotrace.analysis.rules.sources import shared_unevenly
 from iotrace.analysis.wait.data_wait import UNMADE
 
 _ONE_ITERATOR = "keep one iterator (it = iter(loader)), not next(iter(loader)) for each batch"
-ABOUT = 1.5  # as long: making is slower beside the loop than in its place
 _HANDING_OVER_MS = 1.0  # what it may cost to bring a batch from another process
 _KEEP_PACE = 1.05  # of the rest of a step: so long batches may take, and come no later for that
 _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
@@ -318,7 +317,8 @@ def made_by_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
 def waiting_in_order(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for one batch while a later one lies ready.
 
-    One slow sample holds up all batches behind it, as DataLoader delivers them in order.
+    One slow sample holds up all batches behind it, as DataLoader delivers them in order. What another order
+    wins is no more than this wait.
 
     Remedy: `DataLoader(in_order=False)`, where torch has it and the order of samples may change.
     """
@@ -328,8 +328,12 @@ def waiting_in_order(facts: LoaderFacts) -> Iterator[Finding]:
     if facts.making.turns:
         return  # batches come no faster in another order
     won_ms, predicted = predicted_gain(facts, "in_order=False", _won_by_order(facts, about.workers))
-    if not facts.is_waited_for or not is_worth(min(behind_ms, won_ms), facts):
+    won_ms = min(behind_ms, won_ms)  # more than the wait behind ready batches it cannot win
+    if not facts.is_waited_for or not is_worth(won_ms, facts):
         return
+    if "gain_interval_ms" in predicted:
+        least_ms, most_ms = predicted["gain_interval_ms"]
+        predicted["gain_interval_ms"] = [min(least_ms, won_ms), max(won_ms, min(most_ms, behind_ms))]
     yield finding(
         facts,
         text=f"{behind_ms:.1f} ms of wait a step{of_loader(facts)} passed while a later batch lay ready",

@@ -93,13 +93,18 @@ def fetched_by_faults(
     if any(path not in members for path in mapped):
         fetched, why = None, _OTHER_MAPS
     worth = fetched is not None and touched is not None and fetched >= _WORTH_UNMAPPED * touched > 0
+    used = sum(record.bytes for _, record in own) + elements * _ELEMENT
+    apart = max((record for _, record in own), key=lambda record: record.apart, default=None)
     return MapFetched(
-        used_bytes=sum(record.bytes for _, record in own) + elements * _ELEMENT,
+        used_bytes=used,
         fetched_bytes=fetched,
         why=why or _NOT_DECODED,
         reads=MappedReads(
             accesses=accesses,
             touched_bytes=touched,
+            apart_fraction=sum(record.apart for _, record in own) / used if used else None,
+            piece_bytes=apart.piece if apart is not None and apart.apart else None,
+            gap_bytes=apart.gap if apart is not None and apart.apart else None,
             major_faults=faults,
             predicted_bytes=touched if worth else None,
         ),

@@ -20,11 +20,15 @@ _WORTH_NAMING = 0.005  # of the time that is judged
 
 
 class LoopCosts(msgspec.Struct, frozen=True):
-    """What is judged in place of the steady step's wait: its share, what is said of it, and why."""
+    """What is judged in place of the steady step's wait: its share, what is said of it, and why.
+
+    `mostly_waits`: more than half of it is waiting for batches, which iterators made anew are no reason for.
+    """
 
     fraction: float
     text: str
     why: str
+    mostly_waits: bool
 
 
 def loop_costs(rank: RankReport) -> LoopCosts | None:
@@ -49,7 +53,8 @@ def loop_costs(rank: RankReport) -> LoopCosts | None:
     shares = shared_out(round(100 * fraction), [ns for _, ns in shown])
     named = ", ".join(f"{share} % {name}" for share, (name, _) in zip(shares, shown, strict=True) if share)
     of = "the loop and its start" if is_once else "the loop"
-    return LoopCosts(fraction, f"{percent(fraction)} of {of}: {named}", _why(account))
+    mostly_waits = 2 * parts["waiting for batches"] > sum(parts.values())
+    return LoopCosts(fraction, f"{percent(fraction)} of {of}: {named}", _why(account), mostly_waits)
 
 
 def _restarts(account: Account) -> bool:

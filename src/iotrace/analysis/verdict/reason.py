@@ -203,8 +203,9 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         little = made_ms < _LITTLE * raw_ms
         making = "not making them" if little else f"making them {percent(made_ms / raw_ms)}"
         share += f" of the wait, {making}: {_found_ready(primary)}"
-        if competes(rank):
-            share += "; no CPU was free to take one"
+        delay_ms = rank.steps.thread_run_delay_ms
+        if competes(rank) and delay_ms is not None and delay_ms >= MOSTLY * raw_ms:
+            share += f"; the loop queued for a CPU for up to {min(delay_ms, raw_ms):.1f} ms of it"
         return {"why": f"{what} takes {share}", "cause": cause}
     where = "" if hot is None else f", most of it at {hot.said}"
     return {"why": f"{what} takes {share} of the wait{where}", "cause": cause}

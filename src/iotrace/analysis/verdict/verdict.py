@@ -55,6 +55,7 @@ BANNERS = {
     "communication-bound": "COMMUNICATION-BOUND",
     "device-busy": "DEVICE BUSY",
 }
+_OF_STEPS = ("code-of-the-loop", "padded-batches")  # culprits of steps that hardly wait
 _KINDS = {
     "highly input-bound": "input-bound",
     "moderately input-bound": "moderately-input-bound",
@@ -229,7 +230,9 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     wait, fraction, costs = rank.data_wait, _fraction(rank), _loop_costs(rank)
     if costs is not None and costs.fraction > _step_fraction(rank):
         kind, said = _KINDS[verdict_in_words(fraction)], f"{whose}{costs.text}"
-        return Finding(kind=kind, text=said, why=costs.why, cause="startup", rank=rank)
+        found = Finding(kind=kind, text=said, why=costs.why, cause="startup", rank=rank)
+        reason = reason_of(rank) if costs.mostly_waits else {"why": None}
+        return found if reason["why"] is None else replace(found, **{**reason, "beside": costs.why})
     reads = _of_reads(ranks)
     if reads is not None and fraction >= 0 and _reads_more(reads, fraction):
         return reads
@@ -251,7 +254,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     unseen = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unseen is None:
         # A rank's own code is told before what its loader might save.
-        own = [each.text for each in rank.culprits if each.id == "code-of-the-loop"]
+        own = [each.text for each in rank.culprits if each.id in _OF_STEPS]
         most = max(rank.recurring, key=attrgetter("loop_fraction"), default=None)
         if most is not None and 100 * most.loop_fraction >= MODERATELY_PERCENT:
             own.insert(0, most.said)

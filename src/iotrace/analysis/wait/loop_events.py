@@ -39,6 +39,8 @@ _RECURS = 2  # steps
 _LEAST = 0.001  # of the loop: less is a line of a log
 _MOSTLY = 0.5  # of the time that writing takes
 _FEWEST = 3  # steps that sync, and four times as many others, are compared
+_SAMPLED_NS = 5_000_000  # behind a collection: a stack that is sampled then is the one that it lay in
+_NEARLY = 0.8  # of these samples
 _Found = tuple[Intervals, list[str], int | None]
 
 
@@ -139,8 +141,10 @@ def summed(
         loop_ns = account.loop_ns
     rows = []
     for each in events:
+        first_ns = None
         if each.kind == EVALUATION:  # the first start of workers is no part of the loop, as in the account
             started = iterations_of(analysis).when(FIRST_START)
+            first_ns = length(intersect((each.starts, each.ends), started))
             starts, ends = subtract((each.starts, each.ends), started)
             each = msgspec.structs.replace(each, starts=starts, ends=ends)
         between = np.diff(distinct(each.steps))
@@ -155,9 +159,11 @@ def summed(
             file=_common(each.files),
             bytes=each.bytes,
             reopened=each.reopened,
+            first_start_seconds=None if first_ns is None else first_ns / 1e9,
         )
         if each.kind == COLLECTION:
-            row = msgspec.structs.replace(row, collector=_collector(analysis))
+            function = None if samples is None else _collects_in(each, samples)
+            row = msgspec.structs.replace(row, collector=_collector(analysis), function=function)
         rows.append(_with_waits(analysis, each, row, samples) if each.kind == EVALUATION else row)
     return sorted(rows, key=lambda row: -row.seconds)
 
@@ -259,6 +265,14 @@ def _collecting(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) 
     return _events(analysis, COLLECTION, (own, [], None), end_ns)
 
 
+def _collects_in(events: Events, samples: CodeSamples) -> str | None:
+    """Name the code that most collections lie in: a stack is sampled as soon as one is over."""
+    ends = np.append(events.starts[1:], events.ends[-1:] + _SAMPLED_NS)
+    behind = samples.within(events.starts, np.minimum(events.ends + _SAMPLED_NS, ends))
+    most = behind.most()
+    return most[0] if most is not None and most[1] >= _NEARLY else None
+
+
 def _collector(analysis: RankAnalysis) -> Collector | None:
     """What the collector was like when it was looked at last in the loop; how often it collected in it."""
     main, steps = analysis.rank.main, analysis.loop.steps
@@ -283,7 +297,20 @@ def _collector(analysis: RankAnalysis) -> Collector | None:
         frozen=last.frozen,
         per_step=per_step,
         full_per_step=full_per_step,
+        is_called=_is_called(last.threshold, per_step, full_per_step, until - since),
     )
+
+
+def _is_called(
+    threshold: Sequence[int], per_step: float | None, full_per_step: float | None, steps: int
+) -> bool | None:
+    """Whether more collections are full ones than the collector makes by itself, and at least some."""
+    if per_step is None or full_per_step is None:
+        return None
+    by_itself = per_step
+    for each in threshold[1:]:
+        by_itself /= max(1, each)
+    return full_per_step * steps >= _FEWEST and full_per_step >= 2 * by_itself and len(threshold) > 2
 
 
 def _longer(analysis: RankAnalysis, times: Times, known: Sequence[Intervals]) -> tuple[int, Times]:

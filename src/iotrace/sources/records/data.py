@@ -58,7 +58,8 @@ class Mapped(Record, tag="mapped"):
     """Accesses of a process to the memory map of a file, so far, and the bytes that they gave.
 
     All but `odd` ones were one piece of the file each, on `pages` of `page_bytes` at most, repeated ones too.
-    Beside them single `elements` were taken, of this and of all other maps of the process.
+    Beside them single `elements` were taken, of this and of all other maps of the process. `apart` bytes were
+    of accesses to small pieces: `piece` bytes each `gap` bytes.
     """
 
     path: str
@@ -68,6 +69,9 @@ class Mapped(Record, tag="mapped"):
     odd: Int
     page_bytes: Int
     elements: Int = 0
+    apart: Int = 0
+    piece: Int = 0
+    gap: Int = 0
 
 
 class Gridded(Record, tag="gridded"):

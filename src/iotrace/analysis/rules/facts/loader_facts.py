@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.host.disturbance import alone, may_be_all_of_wait
 from iotrace.analysis.intervals import distinct, union
+from iotrace.analysis.loop.contents import tensors_of
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.iterations import Iterations, iterations_of
 from iotrace.analysis.loop.loaders import collate_of, item_of, production_ms, ready_batches
@@ -115,6 +116,7 @@ def _facts(
         unmade_fraction=unmade_fraction(waits),
         behind_ready_ms=wait.behind_ready_ms if primary else None,
         batch_bytes=int(sizes.sum()) / len(sizes) if len(sizes) else None,
+        tensors=tensors_of(source.deliveries),
         piped_bytes=_piped_bytes(report, len(waits)) if loaders == 1 else None,
         samples=int(samples.sum()) / len(samples) if len(samples) else None,
         collate=_collate(analysis, source),

@@ -16,6 +16,7 @@ from iotrace.analysis.intervals import Times, holding, union
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ChunkedArray, RankReport
+from iotrace.analysis.rules.facts.long_samples import LongSamples, long_samples, wait_for
 from iotrace.analysis.wait.cpus import samples_made
 from iotrace.analysis.wait.locks import locks_of
 from iotrace.analysis.wait.page_faults import bounds
@@ -28,27 +29,8 @@ from iotrace.sources.processes import Process
 from iotrace.sources.records import Collector
 
 _FULL_NS = 10_000_000  # a collection that looks at many objects: fewer of them make it shorter
-_FEWEST_SAMPLES, _FEWEST_LONG, _FEW_LONG = 20, 3, 0.2
-_LONG_TIMES = 5.0  # the median sample
-_MOST_OF_TIME = 0.5  # of all samples
 _FEWEST_PASSES, _MOST_IN_FIRST = 2, 0.8  # of what choosing samples takes
 _OF_PARTS = [CAUSES.index(part) for part in PARTS]
-
-
-class LongSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` of `of` samples take `long_ms` each, the others `usual_ms`: medians.
-
-    They lie in a share of the batches, `of_batches`, and take that `share` of the time of all samples.
-    `wait_ms` is the wait for what they take longer, a mean per measured step.
-    """
-
-    count: int
-    of: int
-    long_ms: float
-    usual_ms: float
-    share: float
-    of_batches: float
-    wait_ms: float
 
 
 class LockWait(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,8 +97,8 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         makers=makers,
         first_item_ms=first_ms,
         item_ms=item_ms,
-        fill_ms=_wait_for(waits, over_ns) / steps / 1e6,
-        collecting_ms=_wait_for(waits, collecting_ns) / steps / 1e6,
+        fill_ms=wait_for(waits, over_ns) / steps / 1e6,
+        collecting_ms=wait_for(waits, collecting_ns) / steps / 1e6,
         collections=len(lengths),
         collection_ms=float(lengths.mean()) / 1e6 if len(lengths) else None,
         frozen=_frozen(analysis, waits.deliveries),
@@ -124,7 +106,7 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         collate_on_cpu=on_cpu,
         turns=take_turns(analysis, run),
         locks=_locks_of(analysis, waits, report),
-        long=_long_samples(analysis, waits),
+        long=long_samples(analysis, waits),
         draw_ms=_draw_ms(waits),
         **_read_by_others(analysis, run, report),
     )
@@ -139,7 +121,7 @@ def _locks_of(analysis: RankAnalysis, waits: Waits, report: RankReport) -> dict[
         stages = [stage for stage in report.pipeline if stage.locks_ms.get(lock)]
         if not stages and not asked_ns.any() and not making_ns.any():
             continue
-        ms = _wait_for(waits, making_ns.astype(np.float64)) / steps / 1e6
+        ms = wait_for(waits, making_ns.astype(np.float64)) / steps / 1e6
         wait_ms = int(own.wait_ns.sum()) / steps / 1e6
         of: dict[str, Any] = {"each_ms": 0.0, "item_ms": 0.0}
         if stages:
@@ -205,15 +187,6 @@ def _shared(run: LoaderRun) -> tuple[int | None, float | None]:
     return (len(counts), len(worker) / max(counts.values())) if counts else (None, None)
 
 
-def _wait_for(waits: Waits, parts_ns: npt.NDArray[np.float64]) -> float:
-    """The wait for a part of each batch's making, as large a share of the wait as of the making; in ns."""
-    own = waits.deliveries
-    made_ns = np.where(own.made, own["prepared_ns"] - own["taken_ns"], 0)
-    waited_ns = waits.causes[:, _OF_PARTS].sum(axis=1)
-    share = np.divide(parts_ns, made_ns, out=np.zeros(len(own)), where=made_ns > 0)
-    return float((waited_ns * np.clip(share, 0.0, 1.0)).sum())
-
-
 def _firsts(
     analysis: RankAnalysis, run: LoaderRun, waits: Waits
 ) -> tuple[npt.NDArray[np.float64], float | None, float | None]:
@@ -242,44 +215,6 @@ def _firsts(
         over_ns[of[opens]] = np.maximum(lengths[opens] - median_ns, 0)
     first_ms, item_ms = (float(np.median(each)) / 1e6 if each else None for each in (firsts, usual))
     return over_ns, first_ms, item_ms
-
-
-def _long_samples(analysis: RankAnalysis, waits: Waits) -> LongSamples | None:
-    """Find the few samples that take much longer than the others, and most of the time of all.
-
-    The first sample of each maker is none of them: it gets ready.
-    """
-    own, main_pid, steps = waits.deliveries, analysis.rank.main.pid, len(analysis.kept)
-    makers, lengths, batches = own.maker(main_pid), [], []
-    for process in analysis.rank.processes:
-        mine = np.flatnonzero(own.made & (makers == process.pid))
-        mine = mine[np.argsort(own["taken_ns"][mine], kind="stable")]
-        items = outermost_of(process, KIND_ITEM)
-        if not len(mine) or not len(items):
-            continue
-        in_order = np.argsort(items["start_ns"], kind="stable")[1:]
-        starts, durations = (items[field][in_order] for field in ("start_ns", "duration_ns"))
-        of = holding(own["taken_ns"][mine], own["prepared_ns"][mine], starts)
-        lengths.append(durations[of >= 0])
-        batches.append(mine[of[of >= 0]])
-    every = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
-    if len(every) < _FEWEST_SAMPLES or not every.sum():
-        return None
-    is_long = every >= _LONG_TIMES * np.median(every)
-    count, share = int(is_long.sum()), float(every[is_long].sum() / every.sum())
-    if count < _FEWEST_LONG or count > _FEW_LONG * len(every) or share < _MOST_OF_TIME:
-        return None
-    usual_ns, over_ns, of = float(np.median(every[~is_long])), np.zeros(len(own)), np.concatenate(batches)
-    np.add.at(over_ns, of[is_long], every[is_long] - usual_ns)
-    return LongSamples(
-        count=count,
-        of=len(every),
-        long_ms=float(np.median(every[is_long])) / 1e6,
-        usual_ms=usual_ns / 1e6,
-        share=share,
-        of_batches=len(np.unique(of[is_long])) / len(np.unique(of)),
-        wait_ms=_wait_for(waits, over_ns) / steps / 1e6,
-    )
 
 
 def _draw_ms(waits: Waits) -> float | None:
