@@ -1,4 +1,4 @@
-"""The figures of each loader: its batches' waits, delays, production and queue."""
+"""The figures of each loader: its batches' waits, delays, production and queue, and what they consist of."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.loop.contents import padding_of, tensors_of
+from iotrace.analysis.intervals import holding
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun
 from iotrace.analysis.results import LoaderResult
+from iotrace.session import names
 from iotrace.sources.paths import Paths
+from iotrace.sources.processes import Process
 from iotrace.sources.records import IteratorStart, TrainerRun
 
 if TYPE_CHECKING:  # a report of bare traces has no ranks
@@ -116,3 +118,38 @@ def production_ms(deliveries: Deliveries) -> float | None:
     """Compute how long a batch took to make, on average over those of which that is known."""
     made = deliveries[deliveries.made]
     return int((made["prepared_ns"] - made["taken_ns"]).sum()) / len(made) / 1e6 if len(made) else None
+
+
+def tensors_of(deliveries: Deliveries) -> float | None:
+    """Return how many tensors a batch of a worker has, on average; None: most have few, or it is unknown."""
+    known = deliveries.known("tensors")
+    if not len(deliveries) or known.mean() < 0.5:
+        return None
+    return float(deliveries["tensors"][known].mean())
+
+
+def padding_of(
+    deliveries: Deliveries, processes: list[Process], main_pid: int
+) -> tuple[float | None, float | None]:
+    """Return what of the batches is padding, and the same of the squares of lengths; None: not known.
+
+    What is computed for each position grows with the first, what is for each pair of them with the second.
+    """
+    makers, sums = deliveries.maker(main_pid), np.zeros(4)
+    for process in processes:
+        mine = np.flatnonzero(deliveries.made & (makers == process.pid))
+        padded = process.rows(names.PADDED_ROW)
+        if not len(mine) or not len(padded):
+            continue
+        mine = mine[np.argsort(deliveries["taken_ns"][mine], kind="stable")]
+        at_ns = process.clock.times_to_session_ns(padded["mono_ns"])
+        inside = holding(deliveries["taken_ns"][mine], deliveries["prepared_ns"][mine], at_ns) >= 0
+        own = {
+            field: padded[field][inside].astype(np.float64)
+            for field in ("samples", "width", "length", "squares")
+        }
+        whole = own["samples"] * own["width"]
+        sums += (whole.sum(), own["length"].sum(), (whole * own["width"]).sum(), own["squares"].sum())
+    if not sums[0] or not sums[2]:
+        return None, None
+    return 1 - float(sums[1] / sums[0]), 1 - float(sums[3] / sums[2])

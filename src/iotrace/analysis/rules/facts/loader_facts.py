@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from iotrace.analysis.host.disturbance import alone, may_be_all_of_wait
 from iotrace.analysis.intervals import distinct, union
-from iotrace.analysis.loop.contents import tensors_of
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.iterations import Iterations, iterations_of
-from iotrace.analysis.loop.loaders import collate_of, item_of, production_ms, ready_batches
+from iotrace.analysis.loop.loaders import collate_of, item_of, production_ms, ready_batches, tensors_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import (
     HALVED,
