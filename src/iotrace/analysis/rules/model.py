@@ -25,7 +25,7 @@ from iotrace.session.manifest import NotCaptured
 # The modules that hold the rules of each scope, in the order of their codes.
 SUBJECTS = {
     "host": ("host_program", "host"),
-    "loader": ("files", "samples", "workers", "sources", "pipeline"),
+    "loader": ("files", "samples", "workers", "sources", "locks", "pipeline"),
     "rank": ("cpus", "memory", "waste", "startup", "numa", "repeated", "regions"),
     "loop": ("iterators", "memory", "loop"),
     "device": ("device", "device_idle"),

@@ -59,6 +59,22 @@ class FileFacts(FileCost, frozen=True, kw_only=True):
     arrays: list[ChunkedArray] = msgspec.field(default_factory=list)
 
 
+class TakenFrom(msgspec.Struct, frozen=True):
+    """A pool or a queue: its class, what makes its items, how many threads or processes, ms of each item."""
+
+    kind: str
+    maker: str
+    makers: int
+    of: str
+    item_ms: float
+
+    @property
+    def who(self) -> str:
+        """Name who makes its items."""
+        one = {"threads": "thread", "processes": "process"}[self.of]
+        return f"the {self.makers} {self.of}" if self.makers > 1 else f"the {one}"
+
+
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A loader and its part of the data wait. Figures in ms are means per measured step; None is unknown.
 
@@ -80,7 +96,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     pickled through a pipe: what the process that trains read beyond calls on files. `ready`: so many
     batches lay ready when the loop came for one. `making`: how they are made. `waits_at`: where the
     loop's own thread is that makes them. `pipeline`: the stages that make them, of a loop that takes them
-    from queues and pools.
+    from queues and pools. `taken_from`: whose items that thread works on for most of the wait.
     """
 
     number: int = 0
@@ -128,6 +144,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     making: Making = Making()
     waits_at: WaitCode = WaitCode()
     pipeline: list[PipelineStage] = []
+    taken_from: TakenFrom | None = None
 
     @property
     def bound_ms(self) -> float:
@@ -291,7 +308,19 @@ def _facts(
         pipeline=report.pipeline if primary else [],
         waits_at=code_of_waits(analysis, source),
         making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
+        taken_from=_taken_from(analysis) if primary else None,
     )
+
+
+def _taken_from(analysis: RankAnalysis) -> TakenFrom | None:
+    run = analysis.taken_from
+    made = None if run is None else run.deliveries[run.deliveries.made]
+    if run is None or made is None or not len(made) or not run.description.dataset:
+        return None
+    about, own = run.description, made.maker(analysis.rank.main.pid) == analysis.rank.main.pid
+    item_ms = int((made["prepared_ns"] - made["taken_ns"]).sum()) / len(made) / 1e6
+    of = "threads" if own.any() else "processes"
+    return TakenFrom(about.pool, about.dataset, max(1, about.workers), of, item_ms)
 
 
 def _waits_alone(report: RankReport) -> bool:

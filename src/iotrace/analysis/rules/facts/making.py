@@ -124,7 +124,7 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         collate_on_cpu=on_cpu,
         turns=take_turns(analysis, run),
         locks=_locks_of(analysis, waits, report),
-        long=_long_samples(analysis, waits),
+        long=_long_samples(analysis, run, waits),
         draw_ms=_draw_ms(waits),
         **_read_by_others(analysis, run, report),
     )
@@ -244,7 +244,7 @@ def _firsts(
     return over_ns, first_ms, item_ms
 
 
-def _long_samples(analysis: RankAnalysis, waits: Waits) -> LongSamples | None:
+def _long_samples(analysis: RankAnalysis, run: LoaderRun, waits: Waits) -> LongSamples | None:
     """Find the few samples that take much longer than the others, and most of the time of all.
 
     The first sample of each maker is none of them: it gets ready.
@@ -262,6 +262,10 @@ def _long_samples(analysis: RankAnalysis, waits: Waits) -> LongSamples | None:
         of = holding(own["taken_ns"][mine], own["prepared_ns"][mine], starts)
         lengths.append(durations[of >= 0])
         batches.append(mine[of[of >= 0]])
+        if run.description.pool:  # an item that a thread makes quickly is not timed
+            quick = mine[~np.isin(np.arange(len(mine)), of)]
+            lengths.append(own["prepared_ns"][quick] - own["taken_ns"][quick])
+            batches.append(quick)
     every = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
     if len(every) < _FEWEST_SAMPLES or not every.sum():
         return None
