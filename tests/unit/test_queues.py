@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.queues
+import concurrent.futures
+import concurrent.futures.thread
 import ctypes  # noqa: F401  # as numpy imports it
 import gc
 import logging.handlers
@@ -17,13 +19,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from iotrace.agent.patching import MARKER, undo_all
-from iotrace.agent.pools import beside, event_loops, pipes, queues
+from iotrace.agent.pools import beside, event_loops, executors, pipes, queues, tasks
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 
@@ -391,3 +394,50 @@ def test_what_a_librarys_event_loop_puts_has_no_maker(recorder: Recorder) -> Non
     assert ahead.get() == [1]
     assert not rows(recorder, names.MADE_ROW)
     assert not taken_of(recorder)
+
+
+def test_what_a_pools_thread_puts_is_made_by_the_task_that_returned_it(recorder: Recorder) -> None:
+    executors.hook_futures(concurrent.futures._base, recorder)
+    executors.hook_threads(concurrent.futures.thread, recorder)
+    ahead: Any = queue.Queue()
+
+    async def produce(pool: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(2):
+            item = await loop.run_in_executor(pool, lambda: (Item(), 1))
+            await loop.run_in_executor(None, ahead.put, item)
+
+    with ThreadPoolExecutor(1) as pool:
+        in_thread(lambda: asyncio.run(produce(pool)))
+    ahead.get(), ahead.get()
+    taken = taken_of(recorder)
+    made = [each for each in rows(recorder, names.MADE_ROW) if each["pool"] == taken[0]["queue"]]
+    assert [each["task"] for each in made] == [each["item"] for each in taken] == [0, 1]
+    unseen = [each for each in rows(recorder, names.HANDED_ROW) if each["queue"] == -1]
+    idle = [each["asked_ns"] for each in unseen if each["tid"] == made[1]["tid"]]
+    assert idle == [made[0]["prepared_ns"]]
+    assert made[1]["taken_ns"] == made[0]["prepared_ns"]
+
+
+def test_an_object_in_the_place_of_a_result_is_none(recorder: Recorder) -> None:
+    executors.hook_futures(concurrent.futures._base, recorder)
+    executors.hook_threads(concurrent.futures.thread, recorder)
+    first, other = [Item()], [Item()]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: first).result()
+    first[:] = other  # as one that is made where another one was
+    assert tasks.let_go_result(first) is None
+    ahead: Any = queue.Queue()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(ahead.put, other).result()
+    assert ahead.get() is other
+    assert [each["item"] for each in taken_of(recorder)] == [0]
+
+
+def test_an_object_that_lies_there_twice_counts_twice(recorder: Recorder) -> None:
+    ahead: Any = queue.Queue()
+    same = Item()
+    in_thread(lambda: [ahead.put(same) for _ in range(3)])  # type: ignore[func-returns-value]
+    for _ in range(3):
+        ahead.get()
+    assert [each["length"] for each in taken_of(recorder)] == [3, 2, 1]

@@ -37,6 +37,8 @@ from iotrace.sources.columns import Columns
 from iotrace.sources.session import Rank, Session
 from iotrace.sources.telemetry import SampledProcess, Telemetry
 
+_MOSTLY = 0.5  # of a wait
+
 
 class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     """One rank: its loaders and steps, its explained waits, the activity that torch.profiler recorded."""
@@ -110,13 +112,27 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def source(self) -> LoaderRun | None:
         """The loader that makes the loop's batches: the primary one, or the one loader that it wraps."""
+        primary, inner = self.primary, self._wrapped
+        return primary if inner is None or self.taken_from is not None else inner
+
+    @cached_property
+    def taken_from(self) -> LoaderRun | None:
+        """The pool or queue whose items the loop's thread works on for most of its wait; None without one."""
+        primary, inner = self.primary, self._wrapped
+        if primary is None or inner is None or not inner.description.pool:
+            return None
+        return inner if inner.waited_ns < _MOSTLY * primary.waited_ns else None
+
+    @cached_property
+    def _wrapped(self) -> LoaderRun | None:
+        """The one loader that the primary one asks; None where that is none, or several."""
         primary, thread = self.primary, self.loop.thread
         if primary is None or thread is None or not primary.description.wrapped:
-            return primary
+            return None
         inner = thread.inner
         inside = distinct(inner.deliveries["loader"][inner.loader == primary.number]).tolist()
         wrapped = [loader for loader in self.loaders if loader.number in inside]
-        return wrapped[0] if len(wrapped) == 1 else primary
+        return wrapped[0] if len(wrapped) == 1 else None
 
     @cached_property
     def within(self) -> dict[int, int]:

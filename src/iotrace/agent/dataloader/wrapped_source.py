@@ -15,9 +15,10 @@ from iotrace.agent.patching import StandIn, WeakTable, hide_frame
 from iotrace.agent.recording.borders import find_border
 from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.spans import timed
+from iotrace.agent.recording.spans import begin, end_region, timed
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.torch_profiler import window
+from iotrace.session.guard import ours
 from iotrace.session.names import BATCH_ROW, KIND_ITEM
 
 Task = tuple[int, int, int]  # of a pool: its number, the task's, when it was submitted
@@ -55,8 +56,10 @@ class Pass:
         pool: str = "",
         rows: bool = False,
     ) -> None:
-        site = _caller(library)
+        frame = _caller(library)
+        site, code = (frame.f_code.co_filename, frame.f_lineno), frame.f_code
         self.loader = source = _source_of(iterable, iterator, (*site, name))
+        taker = {"taker": getattr(code, "co_qualname", code.co_name), "taker_line": code.co_firstlineno}
         self.generation = 0  # always, as of all iterators without persistent workers
         self.recorder = recorder
         self.over = self.is_fast = False
@@ -66,6 +69,9 @@ class Pass:
         self.number = training.number_iterator(recorder)
         self._epoch = source.epochs
         self._delivered = 0
+        self._code = code
+        self._is_loop: bool | None = None  # it takes items itself; None: nothing has trained so far
+        self._begun: Any = None
         self._rows, self._looked_ns = rows, monotonic_ns()
         source.epochs += 1
         self._append(
@@ -77,7 +83,7 @@ class Pass:
                 "iterable": True,
                 "workers": workers,
                 "wrapped": True,
-                **({"pool": pool} if pool else {"library": library} if library else {}),
+                **({"pool": pool, **taker} if pool else {"library": library} if library else {}),
                 **({"rows": True} if rows else {}),
                 "epoch": self._epoch,
                 "generation": 0,
@@ -113,6 +119,8 @@ class Pass:
             )
         )
         self._delivered += 1
+        if task is not None and not self._is_loop:
+            self._work_on()
         if self._rows and not self._delivered % _LOOK_EVERY:
             self.is_fast = delivered_ns - self._looked_ns < _LOOK_EVERY * _FAST_NS
             self._looked_ns = delivered_ns
@@ -120,6 +128,27 @@ class Pass:
                 self._append({"type": "pool_doubt", "iterator": self.number, "doubt": "fast"})
         if window.current is not None:
             window.current.delivered(self, grad)
+
+    def _work_on(self) -> None:
+        """Time what the function that takes items makes of one, unless it is the loop's own."""
+        stacks, thread = self.recorder.loop_stacks, current.thread
+        if self._is_loop is None:
+            if stacks is None:
+                return
+            self._is_loop = stacks.trains_in(self._code)
+        if not self._is_loop and thread.taken is None:
+            self._begun = begin()
+            thread.taken = self
+
+    def begin_step(self) -> None:
+        """Record what this thread made of the item that it took: its step begins."""
+        current.thread.taken = None
+        begun, self._begun = self._begun, None
+        try:
+            if begun is not None and not self.recorder.over:
+                end_region(self.recorder, begun, self._code.co_name, KIND_ITEM)
+        except ours(Exception) as error:
+            self.recorder.absorb(error, "recording what was made of an item")
 
     def end(self, error: BaseException, wait_start_ns: int) -> None:
         """Record that the source raised `error` and returned no batch."""
@@ -137,13 +166,13 @@ def _source_of(iterable: Any, iterator: Any, caller: Caller) -> training.Loader:
     return _by_caller.setdefault(caller, training.Loader())
 
 
-def _caller(library: str | tuple[str, ...]) -> tuple[str, int]:
-    """Return file and line of the innermost frame that is neither the agent's nor of `library`'s packages."""
+def _caller(library: str | tuple[str, ...]) -> Any:
+    """Return the innermost frame that is neither the agent's nor of `library`'s packages."""
     frame: Any = sys._getframe(1)
     ours = ("iotrace", *((library,) if isinstance(library, str) else library))
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+    return frame
 
 
 class Recorded(StandIn):

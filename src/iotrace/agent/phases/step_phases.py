@@ -13,7 +13,7 @@ from iotrace.agent.dataloader.cuda_events import CudaEvents
 from iotrace.agent.patching import hide_frame
 from iotrace.agent.phases.model_table import ModelTable
 from iotrace.agent.recording.recorder import Recorder
-from iotrace.agent.recording.thread_clocks import thread_id
+from iotrace.agent.recording.thread_clocks import current, thread_id
 from iotrace.agent.unpatched import _local, get_ident
 from iotrace.session.guard import ours
 from iotrace.session.names import BACKWARD, CLOSURE, DEVICE_PHASE_ROW, KIND_PHASE, OPTIMIZER
@@ -44,6 +44,8 @@ _backward: dict[int, bool] = {}  # the threads in a backward pass
 def begin() -> Begun:
     """Begin a phase of this thread."""
     events = thread_state.events
+    if (taken := current.thread.taken) is not None:
+        taken.begin_step()
     return (None if events is None else events.begin()), monotonic_ns()
 
 

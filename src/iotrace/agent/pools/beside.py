@@ -15,17 +15,23 @@ class Beside(dict):  # type: ignore[type-arg]
     """By the id of an object what is known of it; of one that is put in several times, each in turn.
 
     Objects are not kept alive: who puts one in says so before it is handed on, and takes it when it comes.
+    `count` is how many were put in and not taken.
     """
 
-    __slots__ = ()
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
 
     def hold(self, thing: Any, known: Any) -> None:
         """Know this of `thing`."""
         key = id(thing)
+        self.count += 1
         others = self.get(key)
         if others is None:
             if len(self) >= MOST:
                 self.clear()
+                self.count = 1
             self[key] = known
         elif type(others) is deque:
             others.append(known)
@@ -35,6 +41,9 @@ class Beside(dict):  # type: ignore[type-arg]
     def let_go(self, thing: Any, last: bool = False) -> Any:
         """Return what is known of `thing`, the first or the `last` that was put in, and forget it."""
         found = self.pop(id(thing), None)
+        if found is None:
+            return None
+        self.count -= 1
         if type(found) is not deque:
             return found
         known = found.pop() if last else found.popleft()

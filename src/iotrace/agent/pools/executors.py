@@ -96,6 +96,8 @@ def _set_result(recorder: Recorder, original: Any) -> Any:
                 task.number = _next_task()
                 if task.pool is not None:
                     _count(task.pool)
+                if "asyncio" in sys.modules:  # a coroutine may have another task put what it gets
+                    tasks.hold_result(result, task.name, task.made)
                 if task.feeds:  # the library takes it
                     span: Any = task.made[1]
                     span = (*span[:_KIND], KIND_CALLBACK, *span[_KIND + 1 :])

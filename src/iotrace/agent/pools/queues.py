@@ -30,6 +30,7 @@ from iotrace.agent.pools.callers import (
 )
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
+from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
 from iotrace.session.names import HANDED_ROW, MADE_ROW
 
@@ -156,6 +157,8 @@ def _put(recorder: Recorder, original: Any) -> Any:
                     whose, frame = who_calls(caller)
                 if whose == FEEDS and _runs_coroutines():
                     whose = OTHERS  # many stages share the thread of a library's event loop
+                if not whose and tasks.running and tasks.is_task(frame):
+                    whose, frame = PROGRAMS, None  # the program has a pool's thread put it
                 if whose and (args or "item" in kwargs):
                     channel = channels.get(self) or _know(self)
                     if not channel.is_fast:
@@ -180,7 +183,7 @@ def _put(recorder: Recorder, original: Any) -> Any:
 def _get(recorder: Recorder, original: Any) -> Any:
     def get(self: Any, *args: Any, **kwargs: Any) -> Any:
         channel = None if recorder.over else channels.get(self)
-        length = 0 if channel is None else len(channel.stamps)
+        length = 0 if channel is None else channel.stamps.count
         lock_ns, asked_ns = tasks.lock_wait_ns(), monotonic_ns()
         try:
             item = original(self, *args, **kwargs)
@@ -236,6 +239,8 @@ def stamp(
     """Note that this thread has made `item`, which it is about to put; return what `has_put` needs."""
     thread = current.thread
     tid, now_ns = thread.tid, monotonic_ns()
+    if frame is None and get_ident() in tasks.running:
+        return _stamp_result(channel, item, recorder), now_ns, None
     maker = maker_of(thread, channel, frame)
     since_ns, span, ended = maker.since_ns, None, None
     if since_ns < 0 or now_ns - since_ns >= _SHORT_NS:
@@ -250,6 +255,23 @@ def stamp(
     if not channel.counted % LOOK_EVERY:
         channel.look(now_ns, recorder)
     return maker, now_ns, ended
+
+
+def _stamp_result(channel: Channel, item: Any, recorder: Recorder) -> Maker:
+    """Note who made `item`, which a pool's thread puts and has not made: another task, if it is known."""
+    result = tasks.let_go_result(item)
+    known: Stamp = channel.next_item(), None, None
+    if result is not None:
+        channel.name = channel.name or result.name
+        (tid, begun_ns, ended_ns, _), since_ns = result.row, result.since_ns
+        if since_ns >= 0:  # until then the thread had no task
+            recorder.records.append((HANDED_ROW, -1, -1, tid, since_ns, begun_ns, -1, -1))
+        known = known[0], (tid, since_ns if since_ns >= 0 else begun_ns, ended_ns, 0), result.span
+    channel.stamps.hold(item, known)
+    channel.counted += 1
+    if not channel.counted % LOOK_EVERY:
+        channel.look(monotonic_ns(), recorder)
+    return Maker()
 
 
 def maker_of(thread: Thread, channel: Channel, frame: FrameType | None) -> Maker:

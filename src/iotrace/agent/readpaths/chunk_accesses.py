@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from _operator import index
 
+from iotrace.agent.readpaths import finders
 from iotrace.agent.readpaths.sums import Sums
 from iotrace.session.guard import ours
 
@@ -55,7 +56,7 @@ class ChunkAccesses(Sums):
         if self._directory is not self._recorder.directory:
             self._begin()
         array = args[0]
-        name = sys.modules["h5py"].h5i.get_name(array.id) if self._library == "h5py" else ""
+        name = finders.h5py_names(array)[1] if self._library == "h5py" else ""
         key = path, name
         try:
             known = self._known[key]

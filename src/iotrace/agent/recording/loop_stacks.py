@@ -55,6 +55,10 @@ class LoopStacks:
         """How long to wait for the next sample: a share of the time so far."""
         return max(self._shortest_s, (monotonic_ns() - self._began_ns) / 1e9 / _RESOLUTION)
 
+    def trains_in(self, code: CodeType) -> bool:
+        """Whether the thread was in a function of this code where it trained first."""
+        return id(code) in {number for number, _ in self._path}
+
     def sample(self) -> None:
         """Note what the thread is in."""
         frame = sys._current_frames().get(self._thread)

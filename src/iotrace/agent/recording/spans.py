@@ -58,13 +58,13 @@ def begin() -> Begun:
     return thread, before, start_ns, cpu_ns, thread.run_delay_ns
 
 
-def end_region(recorder: Recorder, begun: Begun, name: str) -> None:
-    """Record the region `name` that `begin` began on this thread."""
+def end_region(recorder: Recorder, begun: Begun, name: str, kind: int = KIND_REGION) -> None:
+    """Record the region `name` that `begin` began on this thread, or a span of another kind."""
     thread, before, start_ns, start_cpu_ns, start_delay_ns = begun
     end_ns = find_border()[0] = monotonic_ns()
     after = getrusage(RUSAGE_THREAD)
     cpu_ns = cpu_ns_at(thread, end_ns, after) - start_cpu_ns
-    what = (-1, thread.tid, recorder.text(name), -1, KIND_REGION)
+    what = (-1, thread.tid, recorder.text(name), -1, kind)
     faults = (after[6] - before[6], after[7] - before[7])
     switches = (after[14] - before[14], after[15] - before[15])
     delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1

@@ -176,6 +176,11 @@ class LoaderRun(msgspec.Struct, frozen=True):
     failures: list[str] = []
 
     @property
+    def waited_ns(self) -> int:
+        """How long its consumer was blocked in all, but for the first batch."""
+        return int(self.deliveries.wait_ns[1:].sum())
+
+    @property
     def epochs(self) -> int:
         """How often it was iterated."""
         return len(self.passes)

@@ -11,6 +11,7 @@ from iotrace.analysis.intervals import union
 from iotrace.analysis.loop.cuts import Rounds, cuts_of, explains, rounds_by_thread
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.hops import Hops, Made, hops_of, made_of, maker_key
+from iotrace.analysis.loop.takers import of_takers
 from iotrace.analysis.loop.turns import turns_of
 from iotrace.analysis.storage.kernel_account import READS
 from iotrace.analysis.table import NONE
@@ -39,13 +40,15 @@ _LEAST_SLEEP = 0.05  # of the loop: less is no reason
 class Inputs(msgspec.Struct, frozen=True):
     """What feeds a rank's loop; `why_none` says why nothing does, as far as is seen.
 
-    `hops` are what threads and processes handed to each other, `pools` all pools and queues.
+    `hops` are what threads and processes handed to each other, `pools` all pools and queues. `asleep` says
+    where the loop sleeps, if nothing was seen to be handed over there.
     """
 
     loaders: list[LoaderRun]
     why_none: str = ""
     hops: Hops | None = None
     pools: list[LoaderRun] = []
+    asleep: str = ""
 
 
 def inputs_of(session: Session, rank: Rank, loaders: list[LoaderRun]) -> Inputs:
@@ -62,7 +65,8 @@ def inputs_of(session: Session, rank: Rank, loaders: list[LoaderRun]) -> Inputs:
     if not pools and (not handed or (unseen and not others)):
         told = len(rank.main.rows(names.MARK_ROW)) or len(rank.main.rows(names.ROUND_ROW))
         turns, why = ([], "") if others or told else turns_of(rank)
-        return Inputs(others or turns, why or ("" if others or turns else _slept(session, rank, unseen)))
+        asleep = "" if why or others or turns else _slept(session, rank, unseen)
+        return Inputs(others or turns, why or asleep, asleep=asleep)
     made = made_of(rank)
     hops = hops_of(rank, made)
     if not pools or others:
@@ -76,7 +80,7 @@ def inputs_of(session: Session, rank: Rank, loaders: list[LoaderRun]) -> Inputs:
     if len(rank.main.rows(names.MARK_ROW)):
         return Inputs(pools, "", hops, all_pools)
     chosen, why = _chosen(session, rank, pools, rounds, made, hops)
-    return Inputs(chosen, why, hops, all_pools)
+    return Inputs([*chosen, *(of_takers(rank, chosen) if chosen else ())], why, hops, all_pools)
 
 
 def _without_rows(rank: Rank, loaders: list[LoaderRun]) -> list[LoaderRun]:
@@ -105,7 +109,9 @@ def _of_loop(
         if len(left):
             left = left.changed(number=np.arange(len(left)))
             found.append(replace(pool, deliveries=left, description=_described(pool, left, hops)))
-    return found, Hops.joined(parts)
+    # Where the loop takes items itself, what other threads take is none of its input.
+    of_loop = [pool for pool in found if (pool.deliveries["tid"] == loop).any()]
+    return of_loop or found, Hops.joined(parts)
 
 
 def _described(pool: LoaderRun, taken: Deliveries, hops: Hops) -> IteratorStart:

@@ -22,8 +22,10 @@ _MOST = 0.5  # of the turns: what follows more of them is a part of a turn
 _ELSE = 0.01  # of the loop's samples: so much beside its input
 
 
-def turns_of(rank: Rank) -> tuple[list[LoaderRun], str]:
+def turns_of(rank: Rank, first: int = 0) -> tuple[list[LoaderRun], str]:
     """Make a source of what the loop does between its calls; say why that is no wait, unless it is.
+
+    Sources are numbered from `first` on.
 
     A loop may make several such calls in a turn: the first of those that it makes most often begins it. Where
     none trains, those that compute do; else they evaluate, several of them behind each other.
@@ -37,7 +39,7 @@ def turns_of(rank: Rank) -> tuple[list[LoaderRun], str]:
     starts, ends = (main.clock.times_to_session_ns(rows[field]) for field in ("start_ns", "end_ns"))
     since = np.append(starts[:1], ends[:-1])
     own = np.flatnonzero(rows["site"] == site.site)
-    source = _source(rank, 0, site, since[own], starts[own], np.zeros(len(own), np.int64))
+    source = _source(rank, first, site, since[own], starts[own], np.zeros(len(own), np.int64))
     found = [source]
     for number in np.unique(rows["site"]).tolist() if site.kind == "trains" else ():
         calls = np.flatnonzero(rows["site"] == number)
@@ -45,7 +47,7 @@ def turns_of(rank: Rank) -> tuple[list[LoaderRun], str]:
         several = passes[1:][passes[1:] == passes[:-1]]
         if sites[number].kind == "computes" and len(several) and len(np.unique(several)) <= _MOST * len(own):
             calls, passes = calls[np.isin(passes, several)], passes[np.isin(passes, several)]
-            at = len(found)
+            at = first + len(found)
             found.append(_source(rank, at, sites[number], since[calls], starts[calls], passes, 0))
     last = ends[-1:] if own[-1] == len(rows) - 1 else starts[own[-1] + 1 :][:1]
     loop = int(starts[own[0]]), int(last[0])
@@ -71,14 +73,6 @@ def _site(rows: Columns, sites: dict[int, StepCall]) -> tuple[StepCall | None, s
 def _source(
     rank: Rank, number: int, site: StepCall, asked_ns: Times, begun_ns: Times, epochs: Times, grad: int = 1
 ) -> LoaderRun:
-    main, turns = rank.main, len(begun_ns)
-    columns: dict[str, npt.ArrayLike] = dict.fromkeys(FIELDS, NONE)
-    columns |= dict.fromkeys(("handed_over", "followed_by_backward"), 0)
-    columns |= {"number": np.arange(turns), "index": np.arange(turns), "iterator": site.site, "grad": grad}
-    columns |= {"loader": number, "epoch": epochs}
-    columns |= dict.fromkeys(("wait_start_ns", "taken_ns"), asked_ns)
-    columns |= dict.fromkeys(("delivered_ns", "prepared_ns"), begun_ns)
-    columns |= dict.fromkeys(("tid", "inline_tid"), main.pid)
     about = IteratorStart(
         iterator=site.site,
         loader=number,
@@ -89,14 +83,29 @@ def _source(
         mono_ns=site.mono_ns,
         wrapped=True,
         site=f"{site.file}:{site.feeds[0] if site.feeds else site.line}",
-        tid=main.pid,
+        tid=rank.main.pid,
     )
+    return own_source(rank, about, asked_ns, begun_ns, epochs, grad)
+
+
+def own_source(
+    rank: Rank, about: IteratorStart, asked_ns: Times, begun_ns: Times, epochs: Times, grad: npt.ArrayLike
+) -> LoaderRun:
+    """Make a source of what a thread of the loop does itself, from each of `asked_ns` to `begun_ns`."""
+    main, turns, tid = rank.main, len(begun_ns), about.tid or rank.main.pid
+    columns: dict[str, npt.ArrayLike] = dict.fromkeys(FIELDS, NONE)
+    columns |= dict.fromkeys(("handed_over", "followed_by_backward"), 0)
+    columns |= {"number": np.arange(turns), "index": np.arange(turns), "iterator": about.iterator}
+    columns |= {"loader": about.loader, "epoch": epochs, "grad": grad}
+    columns |= dict.fromkeys(("wait_start_ns", "taken_ns"), asked_ns)
+    columns |= dict.fromkeys(("delivered_ns", "prepared_ns"), begun_ns)
+    columns |= dict.fromkeys(("tid", "inline_tid"), tid)
     passes = {}
     for epoch in np.unique(epochs).tolist():
         own = np.flatnonzero(epochs == epoch)
         first, last = int(asked_ns[own[0]]), int(begun_ns[own[-1]])
-        passes[site.site, epoch] = Pass(first, first, last, len(own), None, None, main.pid)
-    return LoaderRun(number, about, Deliveries(Columns(turns, columns), main.texts), passes)
+        passes[about.iterator, epoch] = Pass(first, first, last, len(own), None, None, tid)
+    return LoaderRun(about.loader, about, Deliveries(Columns(turns, columns), main.texts), passes)
 
 
 def _why_no_wait(rank: Rank, site: StepCall, starts: Times, ends: Times, loop: tuple[int, int]) -> str:

@@ -266,6 +266,7 @@ class Feeding(ReportPart, frozen=True, kw_only=True):
     ] = None
     function_ms: Annotated[float | None, figure("its share of the samples, of that time", "ms per step", null="`function` is")] = None
     hot: Annotated[HotLine | None, figure("the line of it that most of that is in", null="no line is")] = None
+    asleep: Annotated[str | None, figure("where the loop sleeps, and nothing was seen to be handed over", null="it is not known to")] = None
 
 
 class LoopReads(ReportPart, frozen=True, kw_only=True):

@@ -112,6 +112,7 @@ def writing_in_the_loop(facts: RankFacts, *, least_of_steps: float = 0.5) -> Ite
         {"feeding": {**_FEEDING, "before_ms": 5.0, "before_fraction": 0.05, "function_ms": 4.0}},
         {"feeding": {**_FEEDING, "function": None, "function_ms": None}},
         {"feeding": {**_FEEDING, "function_ms": 8.0}},
+        {"feeding": {**_FEEDING, "asleep": "the loop sleeps in multiprocessing.Semaphore.acquire"}},
         {},
     ],
 )
@@ -126,7 +127,7 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
     move it into a `Dataset` or a collate function: the workers of a `DataLoader` work ahead of the loop.
     """
     found, step_ms = facts.report.feeding, facts.report.steps.mean_ms
-    if found is None or found.function is None or found.function_ms is None or not step_ms:
+    if found is None or found.function is None or found.function_ms is None or not step_ms or found.asleep:
         return
     if 100 * found.function_ms < least_percent * step_ms:
         return

@@ -34,6 +34,7 @@ SUBJECTS = {
         "transport",
         "sources",
         "samplers",
+        "locks",
         "pipeline",
     ),
     "rank": ("cpus", "memory", "waste", "startup", "numa", "repeated", "regions"),

@@ -1,21 +1,19 @@
-"""Stages of the program's own that make the loop's items, and the lock that its threads share."""
+"""Stages of the program's own that make the loop's items: the slowest, an idle one, work left to the loop."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
 from iotrace.analysis.results import PipelineStage
 from iotrace.analysis.rules.causes import MOSTLY, finding, is_worth, level, which
-from iotrace.analysis.rules.facts.loader import LoaderFacts
-from iotrace.analysis.rules.facts.making import LockWait, Making
+from iotrace.analysis.rules.facts.loader import LoaderFacts, TakenFrom
+from iotrace.analysis.rules.locks import in_processes
 from iotrace.analysis.rules.model import MORE_WORKERS, Finding, rule
 from iotrace.units import percent
 
-_LEADING = 0.25  # of the wait: what a verdict names before its cause
 _ONE = {"threads": "thread", "processes": "process", "coroutines": "coroutine"}
 _COMPUTES = 0.5  # of its time: threads of Python code take turns then
 
@@ -36,9 +34,7 @@ def _set(
     return replace(stage, setting=setting, setting_value=makers, set_at=set_at)
 
 
-def _locked(lock: str, ms: float, each_ms: float, sharing: int = 4, **more: Any) -> Making:
-    """Make the facts of an example."""
-    return Making(locks={lock: LockWait(ms=ms, each_ms=each_ms, item_ms=31.0, sharing=sharing, **more)})
+_POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
 
 
 @rule(
@@ -102,10 +98,10 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
             f"its threads compute in {percent(stage.on_cpu_fraction or 0.0)} of that: processes do so at "
             "once, where threads of Python code take turns; or make its work less"
         )
-        remedy = f"processes in place of threads for {stage.name}"
+        remedy = in_processes(facts)
     elif stage.of == "threads" and "h5py" in facts.making.locks:
         how = "its threads read HDF5, and h5py lets one of them in at a time; processes read at once"
-        remedy = f"processes in place of threads for {stage.name}"
+        remedy = in_processes(facts)
     elif stage.setting:
         now = "" if stage.setting_value is None else f" from {stage.setting_value}"
         at = f", at {file_of(stage.set_at)}" if stage.set_at else ""
@@ -188,116 +184,102 @@ def queue_too_short(facts: LoaderFacts, *, room: float = 0.5) -> Iterator[Findin
 
 
 @rule(
-    "IO231",
-    "h5py-lock",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[{"cause": "read", "making": _locked("h5py", 30.0, 22.0)}],
-    silent=[
-        {"cause": "read", "making": _locked("h5py", 2.0, 1.0)},
-        {"cause": "read", "making": Making()},
-        {"cause": "read", "wait_ms": 4.0, "making": _locked("h5py", 3.0, 1.0)},
-    ],
-)
-def h5py_lock(facts: LoaderFacts) -> Iterator[Finding]:
-    """Threads that read HDF5 wait for each other: h5py lets one thread of a process in at a time.
-
-    The lock is one for all files and all objects of a process. So more threads read and decode no faster, and
-    a file handle of its own for each thread does not help. iotrace sees a thread asleep in a call of h5py,
-    outside of any read, while another thread is in one.
-
-    Remedy: processes in place of threads, as DataLoader's workers or a ProcessPoolExecutor.
-    """
-    lock = facts.making.locks.get("h5py")
-    if lock is not None:
-        yield from _waited(
-            facts,
-            lock,
-            text=f"{lock.sharing} threads wait for h5py's lock, which lets one in at a time: ",
-            how="read in processes in place of threads; one file handle for each thread does not help",
-            remedy="read HDF5 in processes, not threads: h5py has one lock",
-        )
-
-
-@rule(
-    "IO232",
-    "interpreter-lock",
+    "IO235",
+    "finished-in-the-loop",
     "loader",
     turn=MORE_WORKERS,
     fires=[
-        {"making": _locked("interpreter", 30.0, 22.0)},
-        {"making": _locked("interpreter", 30.0, 15.0, 1)},
+        {"cause": "transform", "dataset": "batches", "asleep": 0.0, "on_cpu": 1.0, "taken_from": _POOL},
+        {
+            "cause": "transform",
+            "dataset": "batches",
+            "taken_from": TakenFrom("queue.Queue", "reader", 1, "threads", 10.0),
+        },
     ],
     silent=[
-        {"making": _locked("interpreter", 2.0, 0.5)},
-        {"making": Making()},
+        {"cause": "transform", "dataset": "batches"},
+        {"cause": "transform", "wait_ms": 4.0, "causes_ms": {"transform": 4.0}, "taken_from": _POOL},
+        # Its makers have no time left: the loop would wait for them as long.
+        {"cause": "transform", "taken_from": TakenFrom("Pool", "load", 1, "processes", 99.0)},
     ],
 )
-def interpreter_lock(facts: LoaderFacts) -> Iterator[Finding]:
-    """What makes the batches waits for the interpreter's lock: one thread of a process runs at a time.
+def finished_in_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
+    """What the loop iterates works on each item that it takes from a pool or a queue, in the loop's thread.
 
-    iotrace measures how long each thread waited for the lock while it made an item. Code written in Python
-    holds the lock; what sleeps, reads, or computes in NumPy and the like mostly does not. More threads wait
-    the longer.
+    A generator that takes from ``Pool.imap`` and augments does that while the loop waits, whatever the number
+    of workers. iotrace counts it as a wait where samples find the loop nowhere else until its step begins.
 
-    Remedy: processes in place of threads, as DataLoader's workers or a ProcessPoolExecutor; or less Python
-    code for each item.
+    Remedy: do that work in the pool's task, or in the thread that puts into the queue.
     """
-    lock = facts.making.locks.get("interpreter")
-    if lock is None:
+    taken, own_ms = facts.taken_from, facts.causes_ms.get("transform", 0.0)
+    if taken is None or not facts.is_waited_for or own_ms < MOSTLY * facts.wait_ms:
         return
-    who = f"{lock.sharing} threads wait" if lock.sharing > 1 else "what makes the batches waits"
-    yield from _waited(
+    least_ms = max(facts.step_ms - facts.bound_ms, (taken.item_ms + own_ms) / taken.makers)
+    gain_ms = min(facts.bound_ms, own_ms, facts.step_ms - least_ms)
+    if not is_worth(gain_ms, facts):
+        return
+    yield finding(
         facts,
-        lock,
-        text=f"{who} for Python's interpreter, which runs one thread at a time: ",
-        how="make the batches in processes, each with an interpreter; more threads wait the longer",
-        remedy="processes in place of threads: Python runs one thread at a time",
+        text=f"{facts.about.dataset} works on each item of the {taken.kind} in the loop's own thread: "
+        f"{own_ms:.1f} ms of wait a step",
+        how=f"do that in {taken.maker}, ahead of the loop: {taken.who} of the {taken.kind} run it",
+        remedy=f"do that work in {taken.maker}, which {taken.who} of the {taken.kind} run"
+        + ("s" if taken.makers == 1 else ""),
+        level=level(own_ms, facts),
+        evidence={"transform_ms": own_ms, "makers": float(taken.makers), **which(facts)},
+        gain_ms=gain_ms,
+        cost_ms=own_ms,
+        tries=True,
     )
 
 
+_IDLE = {"cause": "unknown", "pipeline": [_stage("decode", 2, 0.1)]}
+
+
 @rule(
-    "IO233",
-    "file-lock",
+    "IO236",
+    "makers-idle",
     "loader",
     turn=MORE_WORKERS,
-    fires=[{"making": _locked("file", 30.0, 22.0, file="data/index.lock")}],
-    silent=[{"making": _locked("file", 1.0, 1.0, file="data/index.lock")}],
+    fires=[_IDLE, {**_IDLE, "pipeline": [_stage("decode", 1, 0.3, of="processes")]}],
+    silent=[
+        {"cause": "unknown"},
+        {**_IDLE, "cause": "transform"},
+        {**_IDLE, "pipeline": [_stage("decode", 2, 1.8)]},
+        {**_IDLE, "pipeline": [replace(_stage("decode", 2, 0.1), room_fraction=0.8)]},
+        {**_IDLE, "wait_ms": 4.0, "causes_ms": {"unknown": 4.0}},
+        # Nothing tells that it waits for input: a stage before it has items for it.
+        {**_IDLE, "pipeline": [_stage("read", 2, 1.9), _stage("decode", 2, 0.1)]},
+    ],
 )
-def file_lock(facts: LoaderFacts) -> Iterator[Finding]:
-    """What makes the batches waits for the lock of a file (``flock``, ``lockf``, ``filelock``).
+def makers_idle(facts: LoaderFacts, *, busy: float = 0.5) -> Iterator[Finding]:
+    """The loop waits, and so do the threads or processes that make its items: for input that nobody sees.
 
-    Threads and processes that share the lock work one after the other, on all hosts.
+    Their input comes from coroutines, a server or a library that iotrace does not follow. They are busy for
+    little of their time, and do not wait for room in the queue behind them.
 
-    Remedy: read without the lock: files that nobody writes need none. Or a lock for each part of the data.
+    Remedy: have more of the input under way at once, such as more requests or coroutines at a time.
     """
-    lock = facts.making.locks.get("file")
-    if lock is not None:
-        yield from _waited(
-            facts,
-            lock,
-            text=f"what makes the batches waits for the lock of {lock.file}: ",
-            how="one at a time has it: files that nobody writes need no lock; else use a lock for each part",
-            remedy=f"no lock of {lock.file} to read, or more of them",
-        )
-
-
-def _waited(facts: LoaderFacts, lock: LockWait, *, text: str, how: str, remedy: str) -> Iterator[Finding]:
-    gain_ms = min(facts.bound_ms, lock.ms)
-    if not facts.is_waited_for or not is_worth(gain_ms, facts):
+    idle = [each for each in facts.pipeline if each.busy < busy * each.makers]
+    unseen_ms = facts.causes_ms.get("unknown", 0.0)
+    if not idle or len(idle) < len(facts.pipeline) or not facts.is_waited_for:
         return
-    of = f" ({lock.each_ms:.1f} of {lock.item_ms:.1f} ms an item)" if lock.item_ms else ""
+    first = facts.pipeline[0]
+    if unseen_ms < MOSTLY * facts.wait_ms or (first.room_fraction or 0.0) >= busy:
+        return
     yield finding(
         facts,
-        text=f"{text}{lock.ms:.1f} ms of wait a step{of}",
-        how=how,
-        remedy=remedy,
-        level=level(lock.ms, facts),
-        evidence={"locked_ms": lock.ms, "threads": float(lock.sharing), **which(facts)},
-        gain_ms=gain_ms,
-        cost_ms=lock.ms,
-        is_main_cause=lock.ms >= _LEADING * facts.wait_ms,
-        silences=("IO101", "IO102", "IO103", "IO230"),
+        text=f"the {first.of} of stage {first.name} work {percent(first.busy / first.makers)} of the time, "
+        f"and wait for input that iotrace does not follow: {unseen_ms:.1f} ms of wait a step",
+        how="have more of that input under way at once (requests, coroutines), where a server or storage "
+        "answers several",
+        remedy=f"have more of the input of {first.name} under way at once (requests, coroutines)",
+        level=level(unseen_ms, facts),
+        evidence={"busy": first.busy, "makers": float(first.makers), **which(facts)},
+        gain_ms=min(facts.bound_ms, unseen_ms),
+        cost_ms=unseen_ms,
+        is_main_cause=True,
+        tries=True,
     )
 
 

@@ -278,6 +278,8 @@ def made_by_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
     """
     if not facts.about.wrapped or facts.about.workers or facts.handed_over or facts.core_free is not True:
         return
+    if facts.taken_from is not None:  # which has workers already
+        return
     if facts.production_ms is None or (facts.on_cpu or 0.0) < MOSTLY or facts.unmade_fraction < UNMADE:
         return
     compute_ms = facts.step_ms - facts.bound_ms

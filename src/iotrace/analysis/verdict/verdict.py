@@ -283,6 +283,8 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
         return Finding(kind="not-input-bound", text=text, why=why, rank=rank)
     own = next((each for each in rank.culprits if each.id == "prepared-in-the-loop"), None)
     text = f"{whose}{most} {of}: what the loop does before its forward pass"
+    if feeding.asleep:
+        return Finding(kind="wait-unknown", text=text, why=feeding.asleep, rank=rank)
     if own is None:
         return Finding(kind="wait-unknown", text=text, why=_loop_reads(rank), rank=rank, fix=_NAME_IT)
     return Finding(kind="wait-unknown", text=text, why=own.text, rank=rank)

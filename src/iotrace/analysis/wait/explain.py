@@ -13,13 +13,14 @@ from msgspec.structs import replace
 from iotrace.analysis.intervals import Times, distinct, grouped, split_exactly
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.storage.io import MAPS
-from iotrace.analysis.table import NONE, key_of
+from iotrace.analysis.table import NONE, key_of, match
 from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
 from iotrace.analysis.wait.inline import compose_inline
 from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import PARTS, compose
 from iotrace.analysis.wait.sending import sends_behind_next
 from iotrace.analysis.wait.waits import CAUSES, Floats, Waits, split_waits
+from iotrace.session.names import LOCKED_ROW
 from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import Process, SpansByStart
 from iotrace.sources.session import Rank, Session
@@ -73,7 +74,19 @@ def explain(
     mapped_by, names = {} if mapped_by is None else mapped_by, names or FileNames()
     held = None if inner is None else (inner.of, inner.starts, inner.ends)
     parts, files = composed(session, rank, deliveries, held, mapped_by, names)
-    return explained(deliveries, parts, files, inner)
+    return explained(deliveries, parts, files, inner, _locked_ns(rank.main, deliveries))
+
+
+def _locked_ns(main: Process, deliveries: Deliveries) -> Times:
+    """Sum up how long the loop's thread waited for the interpreter's lock in each ask."""
+    rows, found = main.rows(LOCKED_ROW), np.zeros(len(deliveries), np.int64)
+    rows = rows[rows["file"] < 0]
+    asked_ns = main.clock.times_to_session_ns(rows["start_ns"])
+    for tid in distinct(deliveries["tid"]).tolist() if len(rows) else ():
+        own, mine = np.flatnonzero(deliveries["tid"] == tid), rows["tid"] == tid
+        at = match(asked_ns[mine], deliveries["wait_start_ns"][own])
+        found[own[at[at >= 0]]] = rows["waited_ns"][mine][at >= 0]
+    return np.asarray(np.minimum(found, deliveries.wait_ns))
 
 
 def composed(
@@ -164,8 +177,17 @@ def _windows(
     return starts, ends, np.concatenate((number, of))[first_of]
 
 
-def explained(deliveries: Deliveries, parts: Floats, files: FileCosts, inner: Within | None) -> Waits:
-    """Split each wait by what its production was made of, where that is known."""
+def explained(
+    deliveries: Deliveries,
+    parts: Floats,
+    files: FileCosts,
+    inner: Within | None,
+    locked_ns: Times | None = None,
+) -> Waits:
+    """Split each wait by what its production was made of, where that is known.
+
+    `locked_ns` is what the loop itself waited for the interpreter's lock in each: the item lay ready then.
+    """
     causes = np.zeros((len(deliveries), len(CAUSES)), dtype=np.int64, order="F")
     if inner is not None:
         np.add.at(causes, inner.of, inner.waits.causes)
@@ -177,7 +199,8 @@ def explained(deliveries: Deliveries, parts: Floats, files: FileCosts, inner: Wi
     whole = _summed(parts)
     scale = np.divide(production, whole, out=np.zeros(len(whole)), where=known & (whole > 0))
     charges: list[Charges | FileCosts] = [files.scaled(scale)]
-    for rows, following, meanwhile in _made_meanwhile(deliveries, transport, known):
+    under_way = transport if locked_ns is None else np.maximum(transport - locked_ns, 0)
+    for rows, following, meanwhile in _made_meanwhile(deliveries, under_way, known):
         split = split_exactly(meanwhile, parts[following])
         causes[rows, _TRANSPORT] -= meanwhile
         causes[rows[:, None], _OF_PARTS] += split

@@ -227,4 +227,5 @@ def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
         function=None if most is None else most[0],
         function_ms=None if most is None else most[1] * before_ns / steps / 1e6,
         hot=None if number is None else before.of(number).hot(analysis.session.paths),
+        asleep=analysis.inputs.asleep or None,
     )

@@ -20,7 +20,7 @@ from iotrace.session.names import KIND_ITEM
 _MOST_STAGES = 16
 _IDLE = 0.05  # of its time
 _ROOM = 0.5  # of its time
-_LEAST_SHARE = 0.05  # of the loop's wait: with less no stage holds the loop up
+_LEAST_SHARE = 0.25  # of the loop's wait: with less no stage holds the loop up
 
 
 def pipeline_of(analysis: RankAnalysis) -> list[PipelineStage]:

@@ -172,6 +172,7 @@ def _target(path: str, calls: Mapping[str, FileCalls], names: FileNames, listing
 _EACH = 0.9  # of the samples that touch it: a worker that left took some along
 _AGAIN = 4  # times what each process, or each epoch, would need
 _MANY_SAMPLES = 16
+_MANY_FILES = 8
 _MUCH = 0.25  # of a file, on average: what samples decode of it, to use less
 _MOSTLY = 0.5  # of a visit: the opening of a file
 _MEMBERS = (".tar", ".zip")  # whose members need not be decoded together: kept open, they are found at once
@@ -217,6 +218,8 @@ def repeated_work(
     passes = passes_of(analysis.loaders)
     if analysis.source is None or passes is None or not len(analysis.kept):
         return []
+    if analysis.source.description.pool:
+        passes = max(passes, _usual_opens(calls))
     names, listings = FileNames(), listings_of(analysis)
     found = [visits_of(analysis, process, calls, names, listings) for process in analysis.rank.processes]
     if sum(visits.items for visits in found) < _MANY_SAMPLES:
@@ -230,6 +233,12 @@ def repeated_work(
             kinds[kind][number] = target
     work = [_work(kind, own, found, analysis, names, listings, calls) for kind, own in kinds.items()]
     return sorted((each for each in work if each.ms_per_sample), key=lambda each: -each.ms_per_sample)
+
+
+def _usual_opens(calls: Mapping[str, FileCalls]) -> int:
+    """How often most files were opened: nothing tells where a queue's items begin another pass."""
+    opens = sorted(each.opens for each in calls.values() if each.opens)
+    return opens[len(opens) // 2] if len(opens) >= _MANY_FILES else 1
 
 
 def _targets(found: Sequence[Visits], names: FileNames) -> dict[int, _Target]:

@@ -92,6 +92,8 @@ class IteratorStart(Record, tag="iterator"):
     in_order: bool | None = None
     pool: str = ""
     rows: bool = False
+    taker: str = ""
+    taker_line: Int = 0
 
 
 class PoolWorker(Record, tag="pool_worker"):

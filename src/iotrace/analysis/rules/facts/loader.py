@@ -33,6 +33,22 @@ class FileFacts(FileCost, frozen=True, kw_only=True):
     arrays: list[ChunkedArray] = msgspec.field(default_factory=list)
 
 
+class TakenFrom(msgspec.Struct, frozen=True):
+    """A pool or a queue: its class, what makes its items, how many threads or processes, ms of each item."""
+
+    kind: str
+    maker: str
+    makers: int
+    of: str
+    item_ms: float
+
+    @property
+    def who(self) -> str:
+        """Name who makes its items."""
+        one = {"threads": "thread", "processes": "process"}[self.of]
+        return f"the {self.makers} {self.of}" if self.makers > 1 else f"the {one}"
+
+
 class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A loader and its part of the data wait. Figures in ms are means per measured step; None is unknown.
 
@@ -103,6 +119,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     making: Making = Making()
     waits_at: WaitCode = WaitCode()
     pipeline: list[PipelineStage] = []
+    taken_from: TakenFrom | None = None
 
     @property
     def bound_ms(self) -> float:

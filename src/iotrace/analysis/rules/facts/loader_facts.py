@@ -22,7 +22,7 @@ from iotrace.analysis.results import (
     RankReport,
     total,
 )
-from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
+from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts, TakenFrom
 from iotrace.analysis.rules.facts.making import making_of
 from iotrace.analysis.wait.cpus import asleep_for_pool, replayed, samples_made
 from iotrace.analysis.wait.data_wait import (
@@ -138,7 +138,19 @@ def _facts(
         pipeline=report.pipeline if primary else [],
         waits_at=code_of_waits(analysis, source),
         making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
+        taken_from=_taken_from(analysis) if primary else None,
     )
+
+
+def _taken_from(analysis: RankAnalysis) -> TakenFrom | None:
+    run = analysis.taken_from
+    made = None if run is None else run.deliveries[run.deliveries.made]
+    if run is None or made is None or not len(made) or not run.description.dataset:
+        return None
+    about, own = run.description, made.maker(analysis.rank.main.pid) == analysis.rank.main.pid
+    item_ms = int((made["prepared_ns"] - made["taken_ns"]).sum()) / len(made) / 1e6
+    of = "threads" if own.any() else "processes"
+    return TakenFrom(about.pool, about.dataset, max(1, about.workers), of, item_ms)
 
 
 def _waits_alone(report: RankReport) -> bool:

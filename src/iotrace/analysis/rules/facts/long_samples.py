@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, holding
+from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.wait.production import PARTS, READING, outermost_of
 from iotrace.analysis.wait.waits import CAUSES, Waits
@@ -41,7 +42,7 @@ class LongSamples(msgspec.Struct, frozen=True, kw_only=True):
     which: list[tuple[int, str]] = []
 
 
-def long_samples(analysis: RankAnalysis, waits: Waits) -> LongSamples | None:
+def long_samples(analysis: RankAnalysis, run: LoaderRun, waits: Waits) -> LongSamples | None:
     """Find the few samples that take much longer than the others, and most of the time of all.
 
     The first sample of each maker is none of them: it gets ready.
@@ -61,6 +62,12 @@ def long_samples(analysis: RankAnalysis, waits: Waits) -> LongSamples | None:
         samples.append(_indices(process, starts[of >= 0]))
         files.append(_files(analysis, process, starts[of >= 0], durations[of >= 0]))
         batches.append(mine[of[of >= 0]])
+        if run.description.pool:  # an item that a thread makes quickly is not timed
+            quick = mine[~np.isin(np.arange(len(mine)), of)]
+            lengths.append(own["prepared_ns"][quick] - own["taken_ns"][quick])
+            samples.append(np.full(len(quick), -1))
+            files.append(np.full(len(quick), "", object))
+            batches.append(quick)
     every = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
     if len(every) < _FEWEST_SAMPLES or not every.sum():
         return None

@@ -106,7 +106,7 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         collate_on_cpu=on_cpu,
         turns=take_turns(analysis, run),
         locks=_locks_of(analysis, waits, report),
-        long=long_samples(analysis, waits),
+        long=long_samples(analysis, run, waits),
         draw_ms=_draw_ms(waits),
         **_read_by_others(analysis, run, report),
     )

@@ -1,0 +1,110 @@
+"""What a function of the program makes of what it takes from a pool or a queue, before the loop has it.
+
+The loop iterates a generator that takes from a pool and augments, or calls a function that does so: the wait
+for the loop's input ends where that function hands over, not where the pool does. Nobody records when a
+generator yields. But where samples find the loop nowhere else in between, its input is being made until the
+step begins. A loop that takes and augments in its own function computes: that is no wait.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from iotrace.analysis.intervals import Times, holding
+from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
+from iotrace.analysis.loop.turns import own_source, turns_of
+from iotrace.session import names
+from iotrace.session.names import KIND_PHASE
+from iotrace.sources.records import LoopStacks
+from iotrace.sources.session import Rank
+
+_FEWEST, _FEWEST_SAMPLES = 3, 20  # turns, and samples in them
+_LEAST = 0.02  # of the loop's time, from what the pool gave to the step
+_MOSTLY = 0.9  # of the samples in between: with fewer it does something else, too
+
+
+def of_takers(rank: Rank, pools: list[LoaderRun]) -> list[LoaderRun]:
+    """Make a source of the function that takes from `pools`; none where the loop itself does."""
+    number = 1 + max(pool.number for pool in pools)
+    taken = Deliveries.joined(pool.deliveries for pool in pools)
+    taken = taken[np.argsort(taken["delivered_ns"], kind="stable")]
+    if not len(rank.main.rows(names.ROUND_ROW)):
+        turns, why = turns_of(rank, number)
+        if not turns or why or not _takes_long(turns[0].deliveries, taken):
+            return []
+        about = turns[0].description
+        dataset = pools[0].description.taker or about.dataset
+        return [replace(turns[0], description=replace(about, dataset=dataset)), *turns[1:]]
+    begun = _begun(rank, int(taken["tid"][0]))
+    at = np.searchsorted(begun, taken["delivered_ns"])
+    turn, first = np.unique(at[at < len(begun)], return_index=True)
+    if len(turn) < _FEWEST:
+        return []
+    last = np.append(first[1:], np.count_nonzero(at < len(begun))) - 1
+    starts, ends = taken["delivered_ns"][last], begun[turn]
+    share = _share_in_taker(rank, pools[0], starts, ends)
+    ends = starts + ((ends - starts) * share).astype(np.int64)
+    about = pools[0].description
+    made_by = replace(
+        about,
+        iterator=-1 - about.iterator,
+        loader=number,
+        dataset=about.taker,
+        workers=0,
+        pool="",
+        tid=int(taken["tid"][0]),
+    )
+    asked = taken["wait_start_ns"][first]
+    source = own_source(rank, made_by, asked, ends, np.zeros(len(turn), np.int64), taken["grad"][first])
+    trained = taken["followed_by_backward"][first]
+    source = replace(source, deliveries=source.deliveries.changed(followed_by_backward=trained))
+    return [source] if share and _takes_long(source.deliveries, taken) else []
+
+
+def _takes_long(turns: Deliveries, taken: Deliveries) -> bool:
+    """Tell whether much of the turns lies behind the last item that was taken in each."""
+    got = np.searchsorted(taken["delivered_ns"], turns["delivered_ns"], side="right") - 1
+    since = np.maximum(np.where(got >= 0, taken["delivered_ns"][got], 0), turns["wait_start_ns"])
+    whole_ns = int(turns["delivered_ns"][-1] - turns["wait_start_ns"][0])
+    return int((turns["delivered_ns"] - since).sum()) > _LEAST * whole_ns
+
+
+def _begun(rank: Rank, tid: int) -> Times:
+    """When a thread began with a phase of a step: its forward passes, or what comes first."""
+    spans = rank.main.spans
+    return np.sort(spans["start_ns"][(spans["kind"] == KIND_PHASE) & (spans["tid"] == tid)])
+
+
+def _share_in_taker(rank: Rank, pool: LoaderRun, starts: Times, ends: Times) -> float:
+    """Find the share of the time in between that the loop is where it takes its input; 0: it is elsewhere."""
+    about, inside, samples = pool.description, 0, 0
+    file = (about.site or "").rpartition(":")[0]
+    tid = int(pool.deliveries["tid"][0])
+    for record in rank.main.of_type(LoopStacks):
+        if record.tid != tid or len(record.times_ns) != len(record.numbers):
+            continue
+        of_taker = {
+            number
+            for number, (of_file, _, line) in enumerate(record.functions)
+            if (of_file, line) == (file, about.taker_line)
+        }
+        loops = {number for number, _ in record.path}
+        if of_taker & loops:
+            return 0.0
+        # Where the loop is while the taker runs: other generators on that line may be in between.
+        at = [
+            next(((number, line) for number, line in stack if number in loops), None)
+            for stack in record.stacks
+        ]
+        asking = {
+            where
+            for where, stack in zip(at, record.stacks, strict=True)
+            if any(number in of_taker for number, _ in stack)
+        }
+        times = np.array(rank.main.clock.times_to_session_ns(record.times_ns), np.int64)
+        numbers = np.array(record.numbers, np.int64)[holding(starts, ends, times) >= 0].tolist()
+        samples += len(numbers)
+        inside += sum(at[number] in asking for number in numbers if 0 <= number < len(at))
+    share = inside / samples if samples >= _FEWEST_SAMPLES else 0.0
+    return share if share >= _MOSTLY else 0.0

@@ -1,0 +1,145 @@
+"""Locks that the threads which make the loop's items wait for: h5py's, the interpreter's, those of files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from iotrace.analysis.rules.causes import finding, is_worth, level, which
+from iotrace.analysis.rules.facts.loader import LoaderFacts, TakenFrom
+from iotrace.analysis.rules.facts.making import LockWait, Making
+from iotrace.analysis.rules.model import MORE_WORKERS, Finding, rule
+
+_LEADING = 0.25  # of the wait: what a verdict names before its cause
+_POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
+
+
+def _locked(lock: str, ms: float, each_ms: float, sharing: int = 4, **more: Any) -> Making:
+    """Make the facts of an example."""
+    return Making(locks={lock: LockWait(ms=ms, each_ms=each_ms, item_ms=31.0, sharing=sharing, **more)})
+
+
+@rule(
+    "IO231",
+    "h5py-lock",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[{"cause": "read", "making": _locked("h5py", 30.0, 22.0)}],
+    silent=[
+        {"cause": "read", "making": _locked("h5py", 2.0, 1.0)},
+        {"cause": "read", "making": Making()},
+        {"cause": "read", "wait_ms": 4.0, "making": _locked("h5py", 3.0, 1.0)},
+    ],
+)
+def h5py_lock(facts: LoaderFacts) -> Iterator[Finding]:
+    """Threads that read HDF5 wait for each other: h5py lets one thread of a process in at a time.
+
+    The lock is one for all files and all objects of a process. So more threads read and decode no faster, and
+    a file handle of its own for each thread does not help. iotrace sees a thread asleep in a call of h5py,
+    outside of any read, while another thread is in one.
+
+    Remedy: processes in place of threads, as DataLoader's workers or a ProcessPoolExecutor.
+    """
+    lock = facts.making.locks.get("h5py")
+    if lock is not None:
+        yield from _waited(
+            facts,
+            lock,
+            text=f"{lock.sharing} threads wait for h5py's lock, which lets one in at a time: ",
+            how="read in processes in place of threads; one file handle for each thread does not help",
+            remedy=in_processes(facts),
+        )
+
+
+@rule(
+    "IO232",
+    "interpreter-lock",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[
+        {"making": _locked("interpreter", 30.0, 22.0)},
+        {"making": _locked("interpreter", 30.0, 15.0, 1)},
+    ],
+    silent=[
+        {"making": _locked("interpreter", 2.0, 0.5)},
+        {"making": Making()},
+        {"making": _locked("interpreter", 30.0, 15.0, 1), "taken_from": _POOL},
+    ],
+)
+def interpreter_lock(facts: LoaderFacts) -> Iterator[Finding]:
+    """What makes the batches waits for the interpreter's lock: one thread of a process runs at a time.
+
+    iotrace measures how long each thread waited for the lock while it made an item. Code written in Python
+    holds the lock; what sleeps, reads, or computes in NumPy and the like mostly does not. More threads wait
+    the longer.
+
+    Remedy: processes in place of threads, as DataLoader's workers or a ProcessPoolExecutor; or less Python
+    code for each item.
+    """
+    lock = facts.making.locks.get("interpreter")
+    if lock is None or facts.taken_from is not None:  # there it is the loop that waits, not who makes items
+        return
+    who = f"{lock.sharing} threads wait" if lock.sharing > 1 else "what makes the batches waits"
+    yield from _waited(
+        facts,
+        lock,
+        text=f"{who} for Python's interpreter, which runs one thread at a time: ",
+        how="make the batches in processes, each with an interpreter; more threads wait the longer",
+        remedy=in_processes(facts),
+    )
+
+
+@rule(
+    "IO233",
+    "file-lock",
+    "loader",
+    turn=MORE_WORKERS,
+    fires=[{"making": _locked("file", 30.0, 22.0, file="data/index.lock")}],
+    silent=[{"making": _locked("file", 1.0, 1.0, file="data/index.lock")}],
+)
+def file_lock(facts: LoaderFacts) -> Iterator[Finding]:
+    """What makes the batches waits for the lock of a file (``flock``, ``lockf``, ``filelock``).
+
+    Threads and processes that share the lock work one after the other, on all hosts.
+
+    Remedy: read without the lock: files that nobody writes need none. Or a lock for each part of the data.
+    """
+    lock = facts.making.locks.get("file")
+    if lock is not None:
+        yield from _waited(
+            facts,
+            lock,
+            text=f"what makes the batches waits for the lock of {lock.file}: ",
+            how="one at a time has it: files that nobody writes need no lock; else use a lock for each part",
+            remedy=f"no lock of {lock.file} to read, or more of them",
+        )
+
+
+def in_processes(facts: LoaderFacts) -> str:
+    """Say in short that processes shall do what threads do: one remedy, whichever lock they wait for."""
+    stage = next((each for each in facts.pipeline if each.slowest and each.of == "threads"), None)
+    h5py, interpreter = (facts.making.locks.get(lock) for lock in ("h5py", "interpreter"))
+    if h5py is not None and (interpreter is None or h5py.ms >= interpreter.ms):
+        return "read HDF5 in processes, not threads: h5py has one lock"
+    if stage is not None:
+        return f"processes in place of threads for {stage.name}: Python runs one thread at a time"
+    return "processes in place of threads: Python runs one thread at a time"
+
+
+def _waited(facts: LoaderFacts, lock: LockWait, *, text: str, how: str, remedy: str) -> Iterator[Finding]:
+    gain_ms = min(facts.bound_ms, lock.ms)
+    if not facts.is_waited_for or not is_worth(gain_ms, facts):
+        return
+    of = f" ({lock.each_ms:.1f} of {lock.item_ms:.1f} ms an item)" if lock.item_ms else ""
+    yield finding(
+        facts,
+        text=f"{text}{lock.ms:.1f} ms of wait a step{of}",
+        how=how,
+        remedy=remedy,
+        level=level(lock.ms, facts),
+        evidence={"locked_ms": lock.ms, "threads": float(lock.sharing), **which(facts)},
+        gain_ms=gain_ms,
+        cost_ms=lock.ms,
+        is_main_cause=lock.ms >= _LEADING * facts.wait_ms,
+        silences=("IO101", "IO102", "IO103", "IO230"),
+    )

@@ -1,0 +1,72 @@
+"""What the loop's thread makes of items that it takes from a pool, in a function that the loop asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from iotrace.analysis.loop.deliveries import FIELDS, Deliveries, LoaderRun
+from iotrace.analysis.loop.takers import of_takers
+from iotrace.analysis.table import NONE
+from iotrace.session.names import KIND_PHASE
+from iotrace.sources.columns import Columns
+from iotrace.sources.processes import SPAN_DTYPE
+from iotrace.sources.records import Identity, IteratorStart, LoopStacks
+from iotrace.sources.session import Rank
+from tests.support.rows import Round, process_of
+
+MS = 1_000_000
+TURNS = 60
+# Functions, and stacks in them: the generator that takes, the loop's own line, a function of the loop.
+FUNCTIONS = [("train.py", "main", 20), ("train.py", "batches", 10), ("train.py", "augment", 1)]
+LOOP, TAKER, AUGMENT = 0, 1, 2
+IN_TAKER = [(AUGMENT, 3), (TAKER, 12), (LOOP, 22)]
+IN_LOOP = [(AUGMENT, 3), (LOOP, 24)]
+
+
+def pool(taker_line: int) -> LoaderRun:
+    """Items that come at once, every 20 ms."""
+    at = np.arange(TURNS) * 20 * MS
+    columns: dict[str, Any] = dict.fromkeys(FIELDS, NONE)
+    columns |= {
+        "number": np.arange(TURNS),
+        "index": np.arange(TURNS),
+        "wait_start_ns": at,
+        "tid": 1,
+        "grad": 1,
+    }
+    columns |= {"delivered_ns": at + MS, "loader": 0, "iterator": 0, "epoch": 0, "followed_by_backward": 1}
+    about = IteratorStart(
+        iterator=0, loader=0, dataset="load", workers=2, epoch=0, generation=0, mono_ns=0, wrapped=True,
+        site="train.py:11", pool="Pool", taker="batches", taker_line=taker_line,
+    )  # fmt: skip
+    return LoaderRun(0, about, Deliveries(Columns(TURNS, columns), {}))
+
+
+def found(stack: list[tuple[int, int]], taker_line: int = 10) -> list[LoaderRun]:
+    """Sample a loop in `stack` each ms from the item to the forward pass, 13 ms behind it."""
+    times = [turn * 20 * MS + ms * MS for turn in range(TURNS) for ms in range(2, 14)]
+    samples = LoopStacks(1, times, [0] * len(times), [(LOOP, 25)], [stack], FUNCTIONS)
+    rounds = [Round("optimizer", 0, 1, turn * 20 * MS + 18 * MS, 0, 0) for turn in range(TURNS)]
+    identity = Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1))
+    spans: Any = np.zeros(TURNS, SPAN_DTYPE)
+    spans["start_ns"], spans["duration_ns"] = np.arange(TURNS) * 20 * MS + 14 * MS, MS
+    spans["kind"], spans["tid"] = KIND_PHASE, 1
+    told: list[Any] = [*rounds, samples]
+    return of_takers(Rank(0, None, 0, process_of(identity, told, spans), []), [pool(taker_line)])
+
+
+def test_what_a_generator_makes_of_an_item_is_a_wait_until_the_step_begins() -> None:
+    (source,) = found(IN_TAKER)
+    assert (source.description.dataset, source.number) == ("batches", 1)
+    assert source.deliveries.wait_ns.tolist() == [14 * MS] * TURNS
+
+
+def test_what_the_loop_computes_with_an_item_is_no_wait() -> None:
+    assert found(IN_LOOP) == []
+    assert found(IN_LOOP, taker_line=20) == []  # it takes items itself
+
+
+def test_a_loop_that_does_something_else_in_between_is_left_as_it_is() -> None:
+    assert found(IN_TAKER, taker_line=99) == []  # nothing tells where the taker is
