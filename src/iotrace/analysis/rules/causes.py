@@ -19,7 +19,6 @@ MOSTLY = (
     0.5  # of a cause: what one file or group has to cost to be named; of the time, what a thread mostly did
 )
 _HIGH_PERCENT = 20.0
-TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
 
 
 class Remedy(msgspec.Struct, frozen=True):

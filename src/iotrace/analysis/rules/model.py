@@ -25,7 +25,7 @@ from iotrace.session.manifest import NotCaptured
 # The modules that hold the rules of each scope, in the order of their codes.
 SUBJECTS = {
     "host": ("host_program", "host"),
-    "loader": ("files", "samples", "batches", "transport", "workers", "sources", "samplers", "pipeline"),
+    "loader": ("files", "samples", "workers", "batches", "sources", "samplers", "pipeline"),
     "rank": ("cpus", "memory", "waste", "startup", "numa", "repeated", "regions"),
     "loop": ("iterators", "memory", "recurring", "loop"),
     "device": ("device", "device_idle"),

@@ -1,4 +1,4 @@
-"""How samples are made: the dataset's own code."""
+"""How samples are made and put together: the dataset's own code, the collate function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from iotrace.analysis.results import Change
 from iotrace.analysis.rules.batches import fetched_row_by_row
 from iotrace.analysis.rules.causes import (
     MOSTLY,
-    TELLING,
     Remedy,
     call_with,
     ended_by,
@@ -27,10 +26,14 @@ from iotrace.analysis.rules.facts.making import LongSamples, Making
 from iotrace.analysis.rules.files import opened_again
 from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, rule
 from iotrace.analysis.wait.gain_bound import RESIZED
-from iotrace.units import counted, percent
+from iotrace.units import counted, percent, size
 
 _BUILTINS = ("list", "tuple", "dict", "range", "str")
+_TELLING = 0.2  # of the transform: what the thread did in less of it does not tell what it is
+_LARGE_BATCH = 1 << 20
+_MANY_SAMPLES = 16
 _BRIDGED = 0.34  # of the batches hold a long sample
+_CROWDED = Making(collate_asleep=0.0, collate_on_cpu=0.19)
 
 
 @rule(
@@ -95,7 +98,7 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
             f"its thread sleeps in {percent(min(1.0, asleep / share))} of that{where}: find what it waits "
             "for (a network, a lock, another process, a reader that iotrace does not know)",
         )
-    if on_cpu < max(asleep, TELLING * share):
+    if on_cpu < max(asleep, _TELLING * share):
         if delayed < MOSTLY:
             return None
         return Remedy(
@@ -259,4 +262,82 @@ def few_long_samples(facts: LoaderFacts, *, most_ahead: int = 64) -> Iterator[Fi
         cost_ms=long.wait_ms,
         change=Change(settings={"prefetch_factor": str(ahead)}) if bridges else None,
         is_main_cause=long.wait_ms >= MOSTLY * facts.wait_ms,
+    )
+
+
+@rule(
+    "IO104",
+    "slow-collate",
+    "loader",
+    id="collate-bound",
+    turn=THE_CAUSE,
+    fires=[
+        {"cause": "collate", "collate": "pad_sequences"},
+        {"cause": "collate", "collate": "default_collate"},
+        {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0},
+        {"cause": "collate", "collate": "pad", "made_ms": 600.0, "making": _CROWDED},
+    ],
+    silent=[
+        {"cause": "collate", "collate": "default_collate", "core_free": False},
+        {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0, "samples": 4.0},
+        {"cause": "collate", "collate": "default_convert"},
+    ],
+)
+def slow_collate(facts: LoaderFacts) -> Iterator[Finding]:
+    """The loop waits for samples to be put together into a batch.
+
+    torch's own function only copies: its time grows with the bytes and with the number of samples.
+
+    Whether one of the program's computed, slept or waited for a CPU is known from the kernel's account.
+
+    Remedy: find out what a function of your own sleeps for, or do once, ahead of training, what it computes;
+    else return narrower dtypes, or make a batch at once in `__getitems__`.
+    """
+    if held_up_by(facts, "collate") and not (facts.about.tokenizer or fetched_row_by_row(facts)):
+        yield from ended_by(_less_collating(facts), "collate", facts)
+
+
+def _less_collating(facts: LoaderFacts) -> Remedy | None:
+    """By whose the function is; torch's own only copies."""
+    if facts.collate and not facts.collate.startswith("default_"):
+        return _own_collate(facts)
+    if facts.collate != "default_collate" or facts.core_free is not True:
+        return None
+    if facts.batch_bytes is not None and facts.batch_bytes >= _LARGE_BATCH:
+        text = f"a batch of {size(facts.batch_bytes)} is copied: return narrower dtypes"
+        return Remedy("return narrower dtypes from the dataset", text)
+    if facts.samples is not None and facts.samples >= _MANY_SAMPLES and facts.batch_bytes is not None:
+        return Remedy(
+            "make a batch at once: Dataset.__getitems__",
+            f"{facts.samples:.0f} small samples are stacked one by one: make a batch at once in "
+            "the dataset's __getitems__, with a collate_fn that passes it on",
+        )
+    return None
+
+
+def _own_collate(facts: LoaderFacts) -> Remedy | None:
+    """By what the program's own function did: it slept, computed, or waited for a CPU."""
+    asleep, on_cpu, name = facts.making.collate_asleep, facts.making.collate_on_cpu, facts.collate
+    if asleep is None or on_cpu is None:
+        short = f"pad, convert and copy less in {name}"
+        return Remedy(short, f"whether {name} computes or sleeps is unknown: {short}")
+    delayed = max(0.0, 1 - asleep - on_cpu)
+    if asleep >= max(on_cpu, MOSTLY):
+        return Remedy(
+            f"find out why {name} sleeps ({percent(asleep)} of its time)",
+            f"{name} sleeps in {percent(asleep)} of that: find what it waits for (a network, a lock, another "
+            "process)",
+        )
+    if on_cpu < _TELLING and not facts.waits_undisturbed:
+        return Remedy(
+            f"find {name} a free CPU: it lacked one in {percent(delayed)} of the time",
+            f"{name} waited for a CPU in {percent(delayed)} of the time, so what is slow is unknown: run "
+            "again with a free CPU for each worker (fewer workers, or no other programs)",
+            gains=False,
+        )
+    return Remedy(
+        f"compute less in {name}, or vectorise it",
+        f"{facts.collate_line or name} computes in {percent(on_cpu)} of that, and waits for a CPU in "
+        f"{percent(delayed)}: do once, ahead of training, what is not random in it (tokenising, parsing, "
+        "converting); only pad and stack here, in whole tensors",
     )

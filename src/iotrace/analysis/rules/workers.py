@@ -1,11 +1,11 @@
-"""A loader's workers: how many, how they are kept, in which order the loop takes their batches."""
+"""A loader's workers: how many, how they are kept, how their batches come to the loop."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from iotrace.analysis.results import Change
+from iotrace.analysis.results import Change, Evidence
 from iotrace.analysis.rules.causes import (
     MOSTLY,
     Remedy,
@@ -24,12 +24,101 @@ from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import MORE_WORKERS, ORDER, THE_CAUSE, Finding, rule
 from iotrace.analysis.rules.sources import shared_unevenly
 from iotrace.analysis.wait.data_wait import UNMADE
+from iotrace.units import size
 
 _ONE_ITERATOR = "keep one iterator (it = iter(loader)), not next(iter(loader)) for each batch"
-ABOUT = 1.5  # as long: making is slower beside the loop than in its place
+_LARGE_BATCH = 1 << 20
+_MUCH_PICKLED = 64 << 10
+_ABOUT = 1.5  # as long: making is slower beside the loop than in its place
 _HANDING_OVER_MS = 1.0  # what it may cost to bring a batch from another process
 _KEEP_PACE = 1.05  # of the rest of a step: so long batches may take, and come no later for that
 _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
+
+
+@rule(
+    "IO201",
+    "slow-transport",
+    "loader",
+    id="transport-bound",
+    turn=THE_CAUSE,
+    fires=[
+        {"cause": "transport"},
+        {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0},
+        {"cause": "transport", "batch_bytes": None, "piped_bytes": 1e6, "core_free": False},
+    ],
+    silent=[
+        {"cause": "transport", "batch_bytes": None, "piped_bytes": 4096.0, "core_free": False},
+        {"cause": "transport", "piped_bytes": 1e6, "core_free": False},
+        {"cause": "transport", "batch_bytes": None, "piped_bytes": 1e6, "workers": 0},
+        {"cause": "transport", "workers": 0},
+        {"cause": "transport", "core_free": False},
+        {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0, "core_free": False},
+        {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 100.0},
+        {"cause": "transport", "wait_ms": 9.0, "causes_ms": {"transport": 9.0}, "ready": 3.9},
+        {"cause": "transport", "ready": 3.9, "others_may_make_it": True},
+        {"cause": "transport", "wrapped": True, "batch_bytes": None, "piped_bytes": 1e6},
+        {"cause": "transport", "wait_ms": 19.0, "causes_ms": {"transport": 19.0}, "ready": 3.9},
+    ],
+)
+def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
+    """The loop waits for batches to come from the workers, which had made them.
+
+    A batch is put into shared memory, and its handle is sent through a queue. Large batches take long to
+    copy; of small ones, handing over may cost more than making them. Where no CPU was free, the loop may
+    have waited for one to take what lay ready, which no loader changes: then nothing is advised.
+
+    Anything but a tensor is pickled, and comes through a pipe: of many Python objects each is taken apart and
+    made anew, which takes a CPU in both processes. What the process that trains read besides files tells it.
+
+    Remedy: return tensors, not lists of Python objects; send narrower dtypes; of batches that are soon made,
+    try it without workers.
+    """
+    if held_up_by(facts, "transport"):
+        yield from ended_by(_less_transport(facts), "transport", facts)
+
+
+def _less_transport(facts: LoaderFacts) -> Remedy | None:
+    """Of pickled batches; else, where a CPU was free, of large batches and of batches soon made.
+
+    None of a pool's items: its processes share no memory for tensors, and may hand on what they like.
+    """
+    if not facts.about.workers or facts.about.wrapped or facts.handed_over:
+        return None
+    piped_bytes = facts.piped_bytes or 0.0
+    if piped_bytes >= max(_MUCH_PICKLED, MOSTLY * (facts.batch_bytes or 0.0)):
+        return _unpickled(facts, piped_bytes)
+    if facts.core_free is not True:
+        return None
+    if facts.batch_bytes is None or facts.batch_bytes < _LARGE_BATCH:
+        return _without_workers(facts)
+    cast = " and cast them on the accelerator" if facts.accelerated else ""
+    text = f"batches of {size(facts.batch_bytes)} come from the workers: send narrower dtypes{cast}"
+    return Remedy("send narrower dtypes from the workers", text)
+
+
+def _unpickled(facts: LoaderFacts, piped_bytes: float) -> Remedy:
+    """What it gains is told only where a CPU was free: else the loop may have waited for one as well."""
+    text = (
+        f"{size(piped_bytes)} a batch come pickled through the workers' pipe: return tensors, which lie in "
+        "shared memory, not Python objects or arrays"
+    )
+    short = "return tensors, not lists of Python objects: they are pickled"
+    return Remedy(short, text, gains=facts.core_free is True, evidence={"piped_bytes": piped_bytes})
+
+
+def _without_workers(facts: LoaderFacts) -> Remedy | None:
+    """Where the loop waits for a batch about as long as it would take to make it; a sweep tells."""
+    handing_ms = facts.causes_ms["transport"]
+    if facts.made_ms is None or facts.made_ms > _ABOUT * handing_ms:
+        return None
+    text = (
+        f"the loop waits {handing_ms:.1f} ms a step for batches that workers made in {facts.made_ms:.1f} ms: "
+        "without workers it may be faster; iotrace sweep --workers 0,1 measures it"
+    )
+    short = "try num_workers=0: iotrace sweep --workers 0,1"
+    change = Change(settings={"num_workers": "0"})
+    evidence: Evidence = {"made_ms": facts.made_ms}
+    return Remedy(short, text, gains=False, tries=True, change=change, evidence=evidence)
 
 
 @rule(
