@@ -12,7 +12,7 @@ from iotrace.session import names
 from iotrace.sources.processes import Process, read_processes
 from iotrace.sources.records import Worker
 from tests.faults.rows import row
-from tests.support.runs import Run, launcher
+from tests.support.runs import Run, environment, launcher
 from tests.support.waiting import PATIENCE_S, eventually, runs
 
 PROGRAM = """
@@ -41,7 +41,9 @@ def _started(directory: Path) -> tuple[subprocess.Popen[str], Path, int]:
     """The program when more than 60 of its batches are on the disk; its session and its own pid."""
     (directory / "program.py").write_text(PROGRAM)
     line, session = launcher(directory, [str(directory / "program.py")])
-    process = subprocess.Popen(line, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        line, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
     assert process.stdout is not None
     told = process.stdout.readline().split()
     assert told[:1] == ["pid"], process.communicate()

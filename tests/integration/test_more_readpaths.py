@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_readpaths import FLOATS, FUNCTIONS, PARQUET, PROGRAM, TABLE, Case, Seen, seen_in
-from tests.support.runs import PROJECT, run_script, run_traced
+from tests.support.runs import PROJECT, environment, run_script, run_traced
 
 NETCDF = """import netCDF4
 def write_netcdf(path, format='NETCDF4'):
@@ -445,7 +445,13 @@ def test_readers_return_and_raise_what_they_do_without_us(tmp_path: Path) -> Non
     bare.mkdir()
     traced.mkdir()
     told = subprocess.run(
-        [sys.executable, str(program)], cwd=bare, capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, str(program)],
+        cwd=bare,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+        env=environment(),
     )
     run = run_traced(traced, [str(program)], ["-q", "--torch-steps", "off"])
     assert run.code == 0, run.stderr

@@ -182,7 +182,8 @@ command = [{sys.executable!r}, "train.py", "{{workers}}"]
 result = iotrace.sweep(command, workers=[2], steps=5, ceiling=False, output="s")
 print([row.workers for row in result.points], result.complete, result.verdict.kind)
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    line = [sys.executable, "-c", script]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, env=environment())
     assert (done.returncode, done.stdout) == (0, "[2] True no-advice\n"), done.stderr
 
 

@@ -18,7 +18,7 @@ from iotrace.sources.live.recorded import LiveRecorded, NewestCalls
 from iotrace.sources.live.session import LiveCalls, LiveSession
 from iotrace.sources.session import open_session
 from tests.support.growing import agrees, looked
-from tests.support.runs import in_process, launcher
+from tests.support.runs import environment, in_process, launcher
 
 PROGRAM = """
 import iotrace, os, time
@@ -73,7 +73,7 @@ def test_files_have_names_while_forked_processes_read_them(
 def test_what_it_shows_while_a_program_runs_is_what_the_report_says(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     line, session = launcher(tmp_path, ["program.py"], ["-q"])
-    running = subprocess.Popen(line, cwd=tmp_path)
+    running = subprocess.Popen(line, cwd=tmp_path, env=environment())
     try:
         while not (session / names.MANIFEST).exists():
             assert running.poll() is None

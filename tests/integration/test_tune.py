@@ -212,6 +212,7 @@ import iotrace
 result = iotrace.tune([{sys.executable!r}, "train.py"], steps=5, output="s")
 print(result.complete, result.path.endswith("/s"))
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    line = [sys.executable, "-c", script]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, env=environment())
     assert (done.returncode, done.stdout) == (0, "True True\n"), done.stderr
     assert (tmp_path / "s" / "tune-result.json").exists()

@@ -183,8 +183,9 @@ def holding(starts: Times, ends: Times, times: Times) -> Times:
     """Per time the index of the last range, of sorted ones, that begins up to it; -1 where it has ended."""
     found = np.searchsorted(starts, times, side="right")
     found -= 1
-    if len(ends):  # before the first it is none already
-        found[times >= ends[found]] = _NO_RANGE
+    for first in range(0, len(times) if len(ends) else 0, _MOST_ROWS):
+        own = found[first : first + _MOST_ROWS]  # before the first range it is none already
+        own[times[first : first + _MOST_ROWS] >= ends[own]] = _NO_RANGE
     return found
 
 

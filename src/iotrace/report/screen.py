@@ -7,8 +7,8 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
+from iotrace.analysis.host.disturbance import OTHER_PROGRAMS
 from iotrace.analysis.results import START_UP, RankReport, Report, SessionInfo, commands_of
-from iotrace.analysis.rules.disturbances import OTHER_PROGRAMS
 from iotrace.analysis.verdict.failed import last_hang
 from iotrace.analysis.verdict.reason import lies_ready
 from iotrace.report.blocks import Block, Document, Facts, Head, Line, Paragraph

@@ -1,33 +1,40 @@
-"""Puts off the import of torch._dynamo, which programs of the suite hardly ever use.
+"""Puts off the import of what of torch only compiling and exporting need, which programs here hardly ever do.
 
-An optimizer imports it at its first call, for a decorator that changes nothing where nothing is compiled: it
-costs more processor time than the rest of torch. As soon as another part of it is asked for, it is loaded.
+An optimizer imports torch._dynamo at its first call, for a decorator that changes nothing where nothing is
+compiled: it costs more processor time than the rest of torch. torch itself imports the registrations of what
+its operators make of tensors without data, and torch.export: a third of its import. As soon as another part
+of one is asked for, it is loaded.
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.abc
+import importlib.machinery
 import sys
 import types
 from collections.abc import Iterator
 from typing import Any
 
-NAME = "torch._dynamo"
+DYNAMO, WITHOUT_DATA, EXPORT = "torch._dynamo", "torch._meta_registrations", "torch.export"
 
 
 class PutOff(types.ModuleType):
-    """Stands for the module until more is asked of it than what this class has."""
-
-    OptimizedModule = type("OptimizedModule", (), {})  # the class of compiled modules: nothing is one
+    """Stands for a module until more is asked of it than what its class has."""
 
     @property
     def __path__(self) -> PathOfWhole:
-        return PathOfWhole()
+        return PathOfWhole(self.__name__)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # inspect asks every module for its file
             raise AttributeError(name)
-        return getattr(whole(), name)
+        return getattr(whole(self.__name__), name)
+
+
+class Dynamo(PutOff):
+    """Has what is asked of torch._dynamo where nothing is compiled."""
+
+    OptimizedModule = type("OptimizedModule", (), {})  # the class of compiled modules: nothing is one
 
     @staticmethod
     def disable(function: Any = None, *_: Any, **__: Any) -> Any:
@@ -42,15 +49,37 @@ class PutOff(types.ModuleType):
 class PathOfWhole:
     """Where submodules are looked for: whoever looks gets the whole package."""
 
+    def __init__(self, name: str) -> None:
+        self._name = name
+
     def __iter__(self) -> Iterator[str]:
-        return iter(whole().__path__)
+        return iter(whole(self._name).__path__)
 
 
-def whole() -> types.ModuleType:
-    """Load what was put off."""
-    if isinstance(sys.modules.get(NAME), PutOff):
-        del sys.modules[NAME]
-    return importlib.import_module(NAME)
+def whole(name: str) -> types.ModuleType:
+    """Load what was put off; what compiles or exports looks at tensors without data."""
+    if isinstance(sys.modules.get(name), PutOff):
+        del sys.modules[name]
+        if name != WITHOUT_DATA:
+            whole(WITHOUT_DATA)
+    return importlib.import_module(name)
 
 
-sys.modules[NAME] = PutOff(NAME)
+class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Puts off the registrations, but for one thing that torch.Generator needs and they do by the way."""
+
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(name, self) if name == WITHOUT_DATA else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return PutOff(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        sys.meta_path.remove(self)
+        torch: Any = sys.modules["torch"]
+        if hasattr(torch._C, "_set_generator_metaclass"):
+            torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
+
+
+sys.modules[DYNAMO], sys.modules[EXPORT] = Dynamo(DYNAMO), PutOff(EXPORT)
+sys.meta_path.insert(0, Loader())

@@ -26,7 +26,7 @@ _CROWDING = 0.25
 # What CPU times, and elapsed ones, may grow by beside others, however little these took.
 _GROWN_LEAST = {"cpu": 0.30, "wall": 1.00}
 _LEAST_SAID = 0.05  # of the measured step
-TRACING_COST = "IO707"
+OTHER_PROGRAMS, TRACING_COST = "IO702", "IO707"
 
 
 class _Steps(Protocol):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iotrace.analysis.host.disturbance import BESIDE_FREE, TAKEN, THROTTLED, alone
+from iotrace.analysis.host.disturbance import BESIDE_FREE, OTHER_PROGRAMS, TAKEN, THROTTLED, alone
 from iotrace.analysis.results import BAD, CAUTION
 from iotrace.analysis.rules.facts.trust import TrustFacts
 from iotrace.analysis.rules.model import Finding, rule
 from iotrace.units import percent, size
 
-OTHER_PROGRAMS = "IO702"
 SHORTER = 0.98  # of a step: what it takes alone, where that is worth a word
 _USUAL_THROTTLE = "power cap"  # how a device works under full load
 MIB = 1 << 20
