@@ -1,8 +1,8 @@
 """Record how long a thread that trains stays in collectives on the host: those that it calls, and DDP's.
 
 DistributedDataParallel times when a backward pass had its last gradient, and when all were reduced: in the
-first ten iterations, then in every hundredth. On a host, where that costs two readings of a clock a parameter,
-it is asked to time each. On a device it would wait for events, so that nothing is asked there.
+first ten iterations, then in every hundredth. On a host, where that costs two readings of a clock a
+parameter, it is asked to time each. On a device it would wait for events, so that nothing is asked there.
 """
 
 from __future__ import annotations
