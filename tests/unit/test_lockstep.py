@@ -166,3 +166,28 @@ def test_few_timed_reductions_tell_nothing() -> None:
     found = lockstep_of([timed(0, steps), timed(1, steps)], None)
     assert found is not None
     assert (found.timed_steps, found.late_pct) == (None, None)
+
+
+def test_what_a_rank_waits_itself_is_no_wait_for_it() -> None:
+    """One rank is late in two thirds of the steps, the other one in the rest: what is left is its own."""
+    late, quick = (20.0, 50.0, 2.0), (20.0, 40.0, 12.0)
+    ranks = [
+        timed(rank, [late if (k % 3 == 0) == bool(rank) else quick for k in range(42)]) for rank in range(2)
+    ]
+    found = lockstep_of(ranks, None)
+    assert found is not None
+    assert (found.pattern, found.wait_ms) == (None, pytest.approx(10 / 3))
+
+
+def test_few_profiled_steps_that_name_both_ranks_name_none() -> None:
+    """A rank waits in collectives by hand, a part of `other`: that is longer for the one that is not late."""
+    late = loop(0, [{"forward": 30.0, "other": 10.0}] * 40)
+    waits = loop(1, [{"forward": 20.0, "other": 20.0}] * 40)
+    both = last(1)
+    second = unknown(Straggler, rank=0, last_to_arrive=1, severity="warning", waited_for_ms=0.9)
+    both = unknown(
+        Imbalance, ranks_seen=2, ranks=[], collectives=both.collectives, stragglers=[*both.stragglers, second]
+    )
+    found = lockstep_of([late, waits], both)
+    assert found is not None
+    assert found.late_rank is None

@@ -28,6 +28,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
     made._stop = object()  # as if the writer ran
     training.hook_autograd(torch.autograd, made)
     reductions.hook_ddp(distributed, made)
+    reductions.hook_calls(torch.distributed.distributed_c10d, made)
     yield made
     patching.undo_all()
     torch.distributed.destroy_process_group()
@@ -67,3 +68,13 @@ def test_short_steps_are_not_asked_for_long(recorder: Recorder, monkeypatch: Any
     train(torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1)), 30)
     assert len(reduced(recorder)) < 10
     assert reductions._asked is None
+
+
+def test_collectives_that_a_program_waits_for_are_spans(recorder: Recorder, monkeypatch: Any) -> None:
+    monkeypatch.setattr(type(recorder), "running", True)
+    module = torch.distributed.distributed_c10d
+    module.all_reduce(torch.ones(2))
+    module.barrier()
+    module.all_reduce(torch.ones(2), async_op=True).wait()
+    texts = {number: text for text, number in recorder._texts.items()}
+    assert [texts[row["name"]] for row in reduced(recorder)] == ["all_reduce", "barrier"]

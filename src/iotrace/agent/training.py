@@ -223,3 +223,4 @@ def hook_distributed(module: Any, recorder: Recorder) -> None:
         )
 
     observe(module, "init_process_group", recorder, "the rank of the process group", after=record_rank)
+    reductions.hook_calls(module, recorder)

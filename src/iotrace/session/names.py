@@ -171,7 +171,7 @@ KIND_PHASE = 7  # what a thread that trains is in, by the names below
 KIND_TRAINER = 8  # a range of Lightning's trainer: a hook, a callback, a strategy, the running of a batch
 KIND_CHECKPOINT = 9  # a call that saves a checkpoint: torch.save, safetensors, a trainer's
 KIND_CALLBACK = 10  # a function of the program that a library calls, on threads of its own, to make batches
-KIND_REDUCTION = 11  # from the last gradient of a backward pass to the end of the reduction of all
+KIND_REDUCTION = 11  # a collective that a thread waits for; DDP's from its last gradient on
 
 FORWARD = "forward"
 FORWARD_NO_GRAD = "forward, no grad"

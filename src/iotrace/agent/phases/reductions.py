@@ -1,8 +1,8 @@
-"""Record how long a backward pass waits for the other ranks: DistributedDataParallel's own clock tells.
+"""Record how long a thread that trains stays in collectives on the host: those that it calls, and DDP's.
 
-It times when an iteration's last gradient was ready, and when all were reduced: in the first ten iterations,
-then in every hundredth. On a host, where that costs two readings of a clock a parameter, it is asked to time
-each. On a device it would wait for events, so that nothing is asked there.
+DistributedDataParallel times when a backward pass had its last gradient, and when all were reduced: in the
+first ten iterations, then in every hundredth. On a host, where that costs two readings of a clock a
+parameter, it is asked to time each. On a device it would wait for events, so that nothing is asked there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from iotrace.agent import patching
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.thread_clocks import thread_id
 from iotrace.session.guard import ours
 from iotrace.session.names import KIND_REDUCTION
@@ -20,7 +21,40 @@ _EVERY, _USUAL = 1, 100  # iterations that DDP times one of
 _MOST_COST = 200  # an iteration takes as often as long as the question, at least
 _FEWEST_ASKED = 10
 
+_CALLS = (
+    *("all_reduce", "all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "barrier"),
+    *("broadcast", "reduce", "reduce_scatter", "reduce_scatter_tensor"),
+)
+
 _asked: _Asked | None = None
+
+
+def hook_calls(module: Any, recorder: Recorder) -> None:
+    """Time the collectives of ``torch.distributed.distributed_c10d`` that a program calls and waits for."""
+
+    def begins(*_: Any) -> int | None:
+        return None if compiling() or not recorder.running else monotonic_ns()
+
+    def ended_of(name: str) -> Any:
+        def ended(begun: int | None, args: list[Any], kwargs: dict[str, Any]) -> None:
+            given = (*args, *kwargs.values())
+            if (
+                begun is None
+                or kwargs.get("async_op")
+                or any(getattr(each, "is_cuda", False) for each in given)
+            ):
+                return
+            _record(recorder, name, begun, monotonic_ns() - begun)
+
+        return ended
+
+    for name in _CALLS:
+        patching.observe(module, name, recorder, "timing a collective", before=begins, ended=ended_of(name))
+
+
+def _record(recorder: Recorder, name: str, start_ns: int, duration_ns: int) -> None:
+    what = (-1, -1, thread_id(), recorder.text(name), -1, KIND_REDUCTION)
+    recorder.spans.append((start_ns, duration_ns, *what, -1, -1, -1, -1, -1))
 
 
 def hook_ddp(module: Any, recorder: Recorder) -> None:
@@ -81,8 +115,7 @@ class _Asked:
             last[0] = reduced
             start_ns = now_ns - (time_ns() - ready)
             if self._began_ns < start_ns < now_ns:  # else somebody has set the clock of the day
-                what = (-1, -1, thread_id(), self._recorder.text("all-reduce"), -1, KIND_REDUCTION)
-                self._recorder.spans.append((start_ns, reduced - ready, *what, -1, -1, -1, -1, -1))
+                _record(self._recorder, "all-reduce", start_ns, reduced - ready)
         if self._count == _FEWEST_ASKED and self._cost_ns * _MOST_COST > monotonic_ns() - self._began_ns:
             leave()
 

@@ -24,6 +24,7 @@ _LATE_PERCENT = 5.0  # of the others' steps
 _MOSTLY = 0.5  # of the wait
 _PARTS = (*ALONE, *SHARED)
 _WORK = SHARED[1:]
+_CLEARLY = 2.0
 _LATE_STEP = 0.05  # of a step, from which a wait in it makes it a late one
 
 
@@ -72,7 +73,9 @@ def lockstep_of(loops: Sequence[RankLoop], imbalance: Imbalance | None) -> Locks
 
 
 def _reductions(loops: Sequence[RankLoop], steps: Times) -> _Reductions | None:
-    """Compare the ranks' waits in the same reductions; None where a rank timed few of them."""
+    """Compare the ranks' waits in the same reductions; None where few were timed, or a rank has a device."""
+    if any(each.has_device for each in loops):
+        return None
     column = _PARTS.index(ALL_REDUCE)
     took_ns = np.stack([each.parts_ns[steps, column] for each in loops])
     timed = (took_ns > 0).all(axis=0)
@@ -173,8 +176,12 @@ def _may_be_late_by(loop: RankLoop, imbalance: Imbalance | None) -> tuple[str, .
     """
     if loop.has_device:
         return tuple(part for part in ALONE if part != "data")
-    late = [] if imbalance is None or imbalance.withheld else imbalance.stragglers[:1]
-    is_last = any(one.rank == loop.rank and one.severity is not None for one in late)
+    late = [] if imbalance is None or imbalance.withheld else imbalance.stragglers[:2]
+    most, *second = [one.waited_for_ms for one in late] or [0.0]
+    is_clear = all(
+        most >= _CLEARLY * each for each in second
+    )  # else few profiled steps may name the other one
+    is_last = is_clear and any(one.rank == loop.rank and one.severity is not None for one in late[:1])
     return (*ALONE, *_WORK) if is_last else ALONE
 
 
@@ -189,8 +196,10 @@ def _late(
 ) -> Lockstep:
     own, waits_ms = ranks[at], [_waited_ms(each, ranks[at], parts) for each in ranks]
     if reductions is not None:
-        timed_ns = np.where(reductions.last == at, reductions.waits_ns, 0).mean(axis=1).tolist()
-        waits_ms = [max(ms, ns / 1e6) for ms, ns in zip(waits_ms, timed_ns, strict=True)]
+        # What it waits itself in other steps it has not made the others wait.
+        means_ms = reductions.waits_ns.mean(axis=1) / 1e6
+        timed_ms = (means_ms - means_ms[at]).tolist()
+        waits_ms = [max(pair) for pair in zip(waits_ms, timed_ms, strict=True)]
         parts = (*parts, *(part for part in _WORK if part not in parts))
     others = [replace(each, waits_ms=ms) for each, ms in zip(ranks, waits_ms, strict=True) if each is not own]
     wait_ms = sum(each.waits_ms or 0.0 for each in others) / len(others)

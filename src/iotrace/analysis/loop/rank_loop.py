@@ -81,7 +81,7 @@ def rank_loop_of(analysis: RankAnalysis) -> RankLoop | None:
 
 
 def _reductions(analysis: RankAnalysis) -> Intervals:
-    """When the training thread waited for the reduction of gradients, where that was timed."""
-    spans = analysis.rank.main.spans
-    own = spans[spans["kind"] == KIND_REDUCTION]
+    """When the training thread was in a collective: of its own, or its gradients' reduction."""
+    spans, thread = analysis.rank.main.spans, analysis.loop.thread
+    own = spans[(spans["kind"] == KIND_REDUCTION) & (spans["tid"] == (-1 if thread is None else thread.tid))]
     return union(own["start_ns"], own["start_ns"] + own["duration_ns"])
