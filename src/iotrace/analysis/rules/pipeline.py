@@ -230,10 +230,12 @@ def h5py_lock(facts: LoaderFacts) -> Iterator[Finding]:
     ],
     silent=[
         {"making": _locked("interpreter", 2.0, 0.5)},
+        # Threads that compute in NumPy, and hold the lock in between.
+        {"making": _locked("interpreter", 8.0, 1.0)},
         {"making": Making()},
     ],
 )
-def interpreter_lock(facts: LoaderFacts) -> Iterator[Finding]:
+def interpreter_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[Finding]:
     """What makes the batches waits for the interpreter's lock: one thread of a process runs at a time.
 
     iotrace measures how long each thread waited for the lock while it made an item. Code written in Python
@@ -244,7 +246,7 @@ def interpreter_lock(facts: LoaderFacts) -> Iterator[Finding]:
     code for each item.
     """
     lock = facts.making.locks.get("interpreter")
-    if lock is None:
+    if lock is None or lock.ms < leading * facts.wait_ms:  # code that lets go of the lock takes it, too
         return
     who = f"{lock.sharing} threads wait" if lock.sharing > 1 else "what makes the batches waits"
     yield from _waited(
