@@ -151,6 +151,11 @@ def test_waits_for_a_cpu_are_charged_to_the_causes_as_the_wait_is(delay_ns: int)
     rank = cast(Rank, SimpleNamespace(main=process, processes=[process]))
     found = cpu_causes_ns(waits, cpu_waits(rank, waits))
     assert found == {"read": 0.0, "decode": 25.0, "transform": 5.0, "collate": 0.0}
+    # A wait that holds what stages before made, too: its own thread waited no longer than it did.
+    longer = waits_of(
+        [Explained(delivery, {**causes, "transform": 900}, {}, ([0.0, 80.0, 20.0, 0.0, 0.0], {}))]
+    )
+    assert (cpu_causes_ns(longer, cpu_waits(rank, longer)) or {})["transform"] <= 10.0
     table["run_delay_ns"] = -1
     assert cpu_causes_ns(waits, cpu_waits(rank, waits)) is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
@@ -104,3 +105,18 @@ def test_the_loops_wait_is_what_each_stage_did_meanwhile() -> None:
 def test_what_a_stage_waited_for_before_the_loop_did_costs_nothing() -> None:
     chains, of_loop = chain()
     assert chains.worked(of_loop.changed(wait_start_ns=numbers(70))) == {-4: 30}
+
+
+def test_a_lock_counts_in_what_a_stage_did_and_where_it_took_late_what_lay_ready() -> None:
+    chains, of_loop = chain()
+    waited = {100: 50, 60: 8}  # by the end of a making
+
+    def locked(items: Deliveries) -> Any:
+        return numbers(*(waited[each] for each in items["prepared_ns"].tolist()))
+
+    assert chains.within_locks(of_loop, locked) == 40 + 8  # of 50 no more than the decoder worked
+    taken = chains.hops.deliveries
+    late = taken.changed(prepared_ns=numbers(45))
+    chains.hops = msgspec.structs.replace(chains.hops, deliveries=late)
+    waited[45] = 5
+    assert chains.within_locks(of_loop, locked) == 50 + 5  # 40 of its own, 15 late: the lock had 50 of them

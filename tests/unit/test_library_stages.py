@@ -13,7 +13,7 @@ import pytest
 from iotrace.agent import bootstrap
 from iotrace.agent.loaders import stages
 from iotrace.agent.patching import undo_all
-from iotrace.agent.pools.executors import _of_program
+from iotrace.agent.pools.tasks import name_of, of_program
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session.names import KIND_CALLBACK
 
@@ -124,12 +124,12 @@ def test_a_task_of_a_library_has_the_name_of_the_program_s_function() -> None:
     def go_on() -> Any:
         return next(held)
 
-    assert _of_program((library, double, 3)) == "double"
-    assert _of_program((len, [1])) == ""
+    assert of_program((library, double, 3)) is double
+    assert of_program((len, [1])) is None
     code = go_on.__code__.replace(co_filename="/usr/lib/python3/dist-packages/spdl/run.py")
     assert go_on.__closure__ is not None
     library_s = type(go_on)(code, globals(), "go_on", None, go_on.__closure__)
-    assert _of_program((library_s,)) == "items"
+    assert name_of(of_program((library_s,))) == "items"
 
 
 def test_what_is_hooked_is_there() -> None:

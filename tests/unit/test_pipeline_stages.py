@@ -81,7 +81,9 @@ def told(*records: tuple[str, str, int, str | None]) -> Any:
     ]
     of = SimpleNamespace(of_type=lambda _: made)
     paths = SimpleNamespace(shown=lambda path: path.removeprefix("/a/"))
-    return SimpleNamespace(rank=SimpleNamespace(processes=[of]), session=SimpleNamespace(paths=paths))
+    return SimpleNamespace(
+        rank=SimpleNamespace(main=of, processes=[of]), session=SimpleNamespace(paths=paths)
+    )
 
 
 def test_a_stage_has_the_setting_of_its_function_with_its_line() -> None:

@@ -47,7 +47,7 @@ LOADER_MODULES = (
     *("datasets.arrow_dataset", "datasets.iterable_dataset", "fastai.data.load"),
     *("grain._src.python.data_loader", "lightning.fabric.wrappers", "lightning_fabric.wrappers"),
     *("monai.data.thread_buffer", "nvidia.dali.plugin.base_iterator", "ray.data.iterator"),
-    *[f"spdl.{name}" for name in ("pipeline._pipeline", "dataloader._dataloader")],
+    *("spdl.pipeline._pipeline", "spdl.pipeline._iter_utils._subprocess", "spdl.dataloader._dataloader"),
     "streaming.base.dataset",
     *[f"spdl.dataloader.{name}" for name in ("_cache_dataloader", "_pytorch_dataloader")],
     "tensorflow.python.data.ops.dataset_ops",
@@ -67,7 +67,6 @@ STAGE_MODULES = {
     "spdl.pipeline._components._pipe": "hook_spdl_pipes",
     f"{_GRAIN}.map": "hook_grain_maps",
     f"{_GRAIN}.source": "hook_grain_sources",
-    f"{_GRAIN}.prefetch": "hook_grain_threads",
     "torchdata.nodes.map": "hook_mapper",
 }
 STATEFUL_LOADER = "torchdata.stateful_dataloader"
@@ -253,9 +252,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         _add(hooks, name, _hook("step_calls", "hook_calls", recorder, name))
     for name in LOADER_MODULES:
         _add(hooks, name, _hook("loaders.record", "hook_loaders", recorder, name))
-    _add(
-        hooks, "grain._src.python.dataset.dataset", _hook("loaders.stages", "hook_grain_processes", recorder)
-    )
+    _add(hooks, "grain._src.python.dataset.dataset", _hook("loaders.stages", "hook_grain_settings", recorder))
     _add(hooks, f"{_TENSORFLOW}.data.ops.dataset_ops", _hook("loaders.stages", "hook_tf_map", recorder))
     _add(hooks, f"{_TENSORFLOW}.ops.script_ops", _hook("loaders.stages", "hook_tf_functions", recorder))
     if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:

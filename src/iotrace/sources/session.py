@@ -221,7 +221,9 @@ class Session(msgspec.Struct, frozen=True, dict=True):
             found = [
                 each
                 for each in found
-                if each.of_type(Worker) or any(one.pool in taken for one in each.of_type(PoolWorker))
+                if each.of_type(Worker)
+                or any(one.pool in taken for one in each.of_type(PoolWorker))
+                or (each.spans["kind"] == names.KIND_CALLBACK).any()  # the loader's library asks it
             ]
         workers = [process for process in found if process is not trainer and process.worker is not None]
         if workers or trainer.takes_steps or len(trainer.rows(names.HANDED_ROW)):

@@ -16,6 +16,7 @@ from iotrace.agent import training
 from iotrace.agent.dataloader.fetch import dataset_name
 from iotrace.agent.dataloader.wrapped_source import Pass, Recorded, ask
 from iotrace.agent.patching import WeakTable, hide_frame, patch
+from iotrace.agent.pools.callers import PROGRAMS, whose_file
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.guard import ours
@@ -69,6 +70,9 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "spdl.dataloader._dataloader": (Row("spdl", "DataLoader.__iter__", ("_src",), "_num_threads"),),
     "spdl.dataloader._pytorch_dataloader": (Row("spdl", "PyTorchDataLoader.__iter__"),),
     "spdl.pipeline._pipeline": (Row("spdl", "Pipeline.get_iterator", ()),),
+    "spdl.pipeline._iter_utils._subprocess": (
+        Row("spdl", "_SubprocessIterable.__iter__", (), name="Pipeline"),
+    ),
     "streaming.base.dataset": (Row("streaming", "StreamingDataset.__iter__", (), own=False, rows=True),),
     "tensorflow.python.data.ops.dataset_ops": (
         Row("tensorflow", "DatasetV2.__iter__", ()),
@@ -179,19 +183,31 @@ def _record(loader: Any, iterator: Any, row: Row, recorder: Recorder) -> Any:
 
 
 def _in_worker(recorder: Recorder) -> bool:
-    """Return whether this process loads for another one, which multiprocessing made as a daemon.
+    """Return whether this process loads for another one, which multiprocessing made.
 
-    The first time it is recorded as a worker, so that readers know it for no rank.
+    That is a daemon, or one in which only a library's code iterates. The first time it is recorded as a
+    worker, so that readers know it for no rank.
     """
     if training.in_worker():
         return True
     process: Any = sys.modules.get("multiprocessing.process")
-    if process is None or not process.current_process().daemon:
+    if process is None or process.parent_process() is None:
+        return False
+    if not process.current_process().daemon and _of_program(sys._getframe(1)):
         return False
     from iotrace.agent.dataloader.worker import enter_daemon
 
     enter_daemon(recorder)
     return True
+
+
+def _of_program(frame: Any) -> bool:
+    """Whether code of the program is on the stack of this process."""
+    while frame is not None and frame.f_code.co_name != "_bootstrap":  # below it is what a fork left
+        if whose_file(frame.f_code.co_filename) == PROGRAMS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _hook_asks(kind: Any, recorder: Recorder) -> None:

@@ -26,7 +26,7 @@ _GRAIN_CALLS = (
     ("RandomMapMapDataset", "_random_map_element"),
     ("MapWithIndexMapDataset", "_map_with_index_fn"),
 )
-_GRAIN_PROCESSES = 10  # of `mp_prefetch` without options
+_GRAIN_THREADS, _GRAIN_PROCESSES = 16, 10  # without options
 _GRAIN_ITERATORS = ("_MapDatasetIterator", "_RandomMapDatasetIterator", "_MapWithIndexDatasetIterator")
 
 _told: set[tuple[Any, ...]] = set()
@@ -112,11 +112,22 @@ def hook_spdl_builder(module: Any, recorder: Recorder) -> None:
             tell(recorder, "spdl", args[1], "concurrency", kwargs.get("concurrency", 1), at)
 
     def built(_: list[Any], kwargs: dict[str, Any]) -> None:
-        frame = sys._getframe(2)
-        tell(recorder, "spdl", None, "num_threads", kwargs.get("num_threads"), _set_at(frame))
+        if who_calls(sys._getframe(2))[0] == PROGRAMS:
+            at = _set_at(sys._getframe(2))
+            tell(recorder, "spdl", None, "num_threads", kwargs.get("num_threads"), at)
 
     observe(module.PipelineBuilder, "pipe", recorder, _WHAT, before=piped, layer="stage")
     observe(module.PipelineBuilder, "build", recorder, _WHAT, before=built, layer="stage")
+
+
+def hook_spdl_loader(module: Any, recorder: Recorder) -> None:
+    """Patch `module`, ``spdl.dataloader._dataloader``: the threads of a loader."""
+
+    def made(_: Any, __: Any, args: Any, ___: Any) -> None:
+        threads = getattr(args[0], "_num_threads", None)
+        tell(recorder, "spdl", None, "num_threads", threads, _set_at(sys._getframe(2)))
+
+    observe(module.DataLoader, "__init__", recorder, _WHAT, after=made, layer="stage")
 
 
 def hook_spdl_pipes(module: Any, recorder: Recorder) -> None:
@@ -213,25 +224,23 @@ def hook_grain_sources(module: Any, recorder: Recorder) -> None:
     observe(module.SourceMapDataset, "__getitem__", recorder, _WHAT, before=before, ended=calls.end)
 
 
-def hook_grain_threads(module: Any, recorder: Recorder) -> None:
-    """Patch `module`, ``grain…transformations.prefetch``: how many threads read ahead."""
+def hook_grain_settings(module: Any, recorder: Recorder) -> None:
+    """Patch `module`, ``grain…dataset.dataset``: how many threads read ahead, how many processes."""
 
-    def made(args: list[Any], kwargs: dict[str, Any]) -> None:
-        options = _given(args, kwargs, 2, "read_options")
-        threads = getattr(options, "num_threads", None)
-        tell(recorder, "grain", None, "ReadOptions(num_threads)", threads, _set_at(sys._getframe(2)))
+    def asks(setting: str, option: str, otherwise: int) -> Any:
+        def asked(args: list[Any], kwargs: dict[str, Any]) -> None:
+            frame = sys._getframe(2)
+            if who_calls(frame)[0] == PROGRAMS:  # grain calls it, too
+                options = _given(args, kwargs, 1, option)
+                name = setting.partition("(")[2].rstrip(")")
+                tell(recorder, "grain", None, setting, getattr(options, name, otherwise), _set_at(frame))
 
-    observe(module.PrefetchIterDataset, "__init__", recorder, _WHAT, before=made, layer="stage")
+        return asked
 
-
-def hook_grain_processes(module: Any, recorder: Recorder) -> None:
-    """Patch `module`, ``grain…dataset.dataset``: how many processes make batches."""
-
-    def asked(args: list[Any], kwargs: dict[str, Any]) -> None:
-        workers = getattr(_given(args, kwargs, 1, "options"), "num_workers", _GRAIN_PROCESSES)
-        tell(recorder, "grain", None, "mp_prefetch(num_workers)", workers, _set_at(sys._getframe(2)))
-
-    observe(module.IterDataset, "mp_prefetch", recorder, _WHAT, before=asked, layer="stage")
+    threads = asks("ReadOptions(num_threads)", "read_options", _GRAIN_THREADS)
+    processes = asks("mp_prefetch(num_workers)", "options", _GRAIN_PROCESSES)
+    observe(module.MapDataset, "to_iter_dataset", recorder, _WHAT, before=threads, layer="stage")
+    observe(module.IterDataset, "mp_prefetch", recorder, _WHAT, before=processes, layer="stage")
 
 
 # --- torchdata, tf.data

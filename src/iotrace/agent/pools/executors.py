@@ -7,20 +7,19 @@ from _functools import partial  # type: ignore[import-not-found]  # `functools` 
 from itertools import count
 from time import monotonic_ns
 
+from iotrace.agent import imports
 from iotrace.agent.patching import WeakTable, hide_frame, observe, pass_for, patch
 from iotrace.agent.pools import callers, tasks
 from iotrace.agent.pools.tasks import Task
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
-from iotrace.session.names import KIND_CALLBACK, SPAN_FIELDS
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
 
 _WHAT = "recording a task"
-_KIND = [*SPAN_FIELDS].index("kind")
 _FINISHED = "FINISHED"  # the state of a future that is done
 
 _pools = WeakTable()  # by an executor
@@ -92,16 +91,14 @@ def _set_result(recorder: Recorder, original: Any) -> Any:
         if begun is not None and begun[0] is self:  # known before anybody has the result
             try:
                 task = _task_of(self)
-                task.made = tasks.end_task(recorder, begun[2], task.name, begun[1])
+                task.made = tasks.end_task(recorder, begun[2], task.name, begun[1], task.feeds)
                 task.number = _next_task()
                 if task.pool is not None:
                     _count(task.pool)
                 if "asyncio" in sys.modules:  # a coroutine may have another task put what it gets
                     tasks.hold_result(result, task.name, task.made)
                 if task.feeds:  # the library takes it
-                    span: Any = task.made[1]
-                    span = (*span[:_KIND], KIND_CALLBACK, *span[_KIND + 1 :])
-                    recorder.spans.append(span)
+                    recorder.spans.append(task.made[1])
                     task.taken = True
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
@@ -223,6 +220,11 @@ class _Process(tasks.Worker):
     def took(self, call: Any) -> None:
         """Begin with a task: its number, function and arguments."""
         self.begin(call.work_id, call.fn, call.args)
+        code = tasks.code_of(call.fn)
+        self.feeds = code is not None and callers.whose_file(code.co_filename) == callers.FEEDS
+        if self.feeds:
+            function = tasks.of_program((call.fn, *call.args))
+            self.name = "" if function is None else tasks.name_of(function)
 
 
 def _hook_submit(kind: Any, recorder: Recorder) -> None:
@@ -243,22 +245,12 @@ def _hook_submit(kind: Any, recorder: Recorder) -> None:
         task.pool = pool
         task.feeds = callers.feeds(sys._getframe(2))
         if task.feeds:
-            task.name = _of_program(args[1:])
+            function = tasks.of_program(args[1:])
+            task.name = "" if function is None else tasks.name_of(function)
+            if function is not None:
+                imports.load("loaders.stages").tell(recorder, "", function)
 
     observe(kind, "submit", recorder, _WHAT, after=submitted)
-
-
-def _of_program(called: Any) -> str:
-    """Name the program's function that a library calls, among what a task is given; empty: it is its own."""
-    for each in called:
-        code = tasks.code_of(each)
-        if code is not None and callers.whose_file(code.co_filename) == callers.PROGRAMS:
-            return tasks.name_of(each)
-    for cell in getattr(called[0], "__closure__", None) or ():  # it may go on with a generator
-        code = getattr(cell.cell_contents, "gi_code", None)
-        if code is not None and callers.whose_file(code.co_filename) == callers.PROGRAMS:
-            return str(code.co_name)
-    return ""
 
 
 def _items_of(call: Any, args: Any) -> int:

@@ -17,13 +17,14 @@ from time import monotonic_ns, thread_time_ns
 
 from iotrace.agent import imports
 from iotrace.agent.patching import StandIn
+from iotrace.agent.pools import callers
 from iotrace.agent.pools.beside import Beside
 from iotrace.agent.recording.borders import find_lock_waits
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import RUSAGE_THREAD, after_switch, current
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
-from iotrace.session.names import HANDED_ROW, KIND_ITEM, LOCKED_ROW, MADE_ROW
+from iotrace.session.names import HANDED_ROW, KIND_CALLBACK, KIND_ITEM, LOCKED_ROW, MADE_ROW
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -128,10 +129,13 @@ def begin_task() -> Begun:
     return thread, monotonic_ns(), thread_time_ns(), thread.run_delay_ns, usage, waited_ns
 
 
-def end_task(recorder: Recorder, begun: Begun, name: str, fed: bool) -> Made:
-    """Return what is known of the task called `name` that this thread began with, and has ended."""
-    ended = begin_task()
-    return (begun[0].tid, begun[1], ended[1], int(fed)), span_of(recorder, begun, ended, name)
+def end_task(recorder: Recorder, begun: Begun, name: str, fed: bool, feeds: bool = False) -> Made:
+    """Return what is known of the task called `name` that this thread began with, and has ended.
+
+    `feeds`: a library takes what it made.
+    """
+    ended, kind = begin_task(), KIND_CALLBACK if feeds else KIND_ITEM
+    return (begun[0].tid, begun[1], ended[1], int(fed)), span_of(recorder, begun, ended, name, kind)
 
 
 def span_of(recorder: Recorder, begun: Begun, ended: Begun, name: str, kind: int = KIND_ITEM) -> Span:
@@ -336,6 +340,7 @@ class Worker(Pace):
         _works_for_pool = True
         self.pool, self.recorder = pool, recorder
         self.task, self.name, self.fed, self.parts = -1, "", False, 1
+        self.feeds = False  # a library makes batches so
         self.begun: Begun | None = None
         process: Any = sys.modules.get("multiprocessing.process")
         number = (*getattr(process.current_process(), "_identity", ()), 1)[0] - 1
@@ -364,7 +369,7 @@ class Worker(Pace):
         begun, self.begun = self.begun, None
         if begun is None or self.recorder.over or task != self.task:
             return
-        row, span = end_task(self.recorder, begun, self.name, self.fed)
+        row, span = end_task(self.recorder, begun, self.name, self.fed, self.feeds)
         self.recorder.spans.append(span)
         if whole:
             self.recorder.records.extend(made_rows(self.pool, task, row, self.parts))
@@ -407,7 +412,19 @@ def code_of(call: Any) -> Any:
     while hasattr(call, "func"):
         call = call.func
     call = getattr(call, "__func__", call)
+    while hasattr(call, "__wrapped__"):
+        call = call.__wrapped__
     return getattr(call, "__code__", None) or getattr(type(call).__dict__.get("__call__"), "__code__", None)
+
+
+def of_program(called: Any) -> Any:
+    """Find the program's function that a library calls, in what a task is given; None: it is its own."""
+    held = (getattr(cell, "cell_contents", None) for cell in getattr(called[0], "__closure__", None) or ())
+    for each in (*called, *held):  # it may go on with a generator
+        code = getattr(each, "gi_code", None) or code_of(each)
+        if code is not None and callers.whose_file(code.co_filename) == callers.PROGRAMS:
+            return each
+    return None
 
 
 def _parts_of(call: Any) -> int:

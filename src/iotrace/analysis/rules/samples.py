@@ -85,7 +85,7 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
                 "workers of the pool wait at the same time, where what they wait for serves several",
             )
         at, where = facts.waits_at, ""
-        if asleep / share + at.share >= 1 + MOSTLY:  # so much of its sleep is there at the least
+        if at.line and asleep / share + at.share >= 1 + MOSTLY:  # so much of its sleep is there at the least
             where = f" in {at.line}"
         return Remedy(
             f"find out why {item or 'the dataset'} sleeps{where}",

@@ -12,7 +12,6 @@ from iotrace.analysis.wait.page_faults import bounds, holder
 from iotrace.analysis.wait.production import outermost
 from iotrace.session.names import KIND_CALLBACK
 from iotrace.sources.columns import Columns
-from iotrace.sources.processes import Process
 from iotrace.sources.records import Stage
 
 _MOST_STAGES = 16
@@ -26,7 +25,7 @@ def called_by(library: str, analysis: RankAnalysis, start_ns: int, end_ns: int) 
     thread: what they compute is not known.
     """
     awaited, steps = analysis.kept.awaited, len(analysis.kept)
-    found: dict[str, tuple[int, list[Columns], list[Times], list[Columns], Process]] = {}
+    found: dict[tuple[str, bool], tuple[list[Columns], list[Times], list[Columns]]] = {}
     for process in analysis.rank.processes:
         spans = process.spans[process.spans["kind"] == KIND_CALLBACK]
         if not len(spans):
@@ -35,13 +34,12 @@ def called_by(library: str, analysis: RankAnalysis, start_ns: int, end_ns: int) 
         for number in distinct(spans["name"]).tolist():
             chosen = spans["name"] == number
             name = process.texts.get(number, "") or library
-            first_end_ns = int((spans["start_ns"] + spans["duration_ns"])[chosen].min())
-            known = found.setdefault(name, (first_end_ns, [], [], [], process))
-            known[1].append(spans[chosen])
-            known[2].append(own_ns[chosen])
-            known[3].append(spans[np.isin(inside, np.flatnonzero(chosen))])
+            known = found.setdefault((name, process is analysis.rank.main), ([], [], []))
+            known[0].append(spans[chosen])
+            known[1].append(own_ns[chosen])
+            known[2].append(spans[np.isin(inside, np.flatnonzero(chosen))])
     stages: list[tuple[int, PipelineStage]] = []
-    for name, (first_end_ns, of_all, own, within, process) in found.items():
+    for (name, in_main), (of_all, own, within) in found.items():
         spans, own_ns = Columns.joined(of_all), np.concatenate(own)
         starts, ends = bounds(spans)
         measured = (starts < end_ns) & (ends > start_ns)
@@ -54,7 +52,7 @@ def called_by(library: str, analysis: RankAnalysis, start_ns: int, end_ns: int) 
         inside_ns = np.minimum(ends, end_ns) - np.maximum(starts, start_ns)
         busy_ns = float((inside_ns * own_ns / np.maximum(ends - starts, 1)).sum())
         timed = bool((spans["cpu_ns"] >= 0).all())
-        of = "coroutines" if not timed else "threads" if process is analysis.rank.main else "processes"
+        of = "coroutines" if not timed else "threads" if in_main else "processes"
         stage = PipelineStage(
             name=name,
             makers=_most_at_once(starts, ends),
@@ -68,7 +66,7 @@ def called_by(library: str, analysis: RankAnalysis, start_ns: int, end_ns: int) 
             puts=library,
             wait_ms=max(0, waited_ns) / steps / 1e6,
         )
-        stages.append((first_end_ns, stage))
+        stages.append((int(ends.min()), stage))
     return [stage for _, stage in sorted(stages, key=lambda each: -each[0])][:_MOST_STAGES]
 
 
@@ -101,20 +99,22 @@ def with_settings(analysis: RankAnalysis, stages: list[PipelineStage]) -> list[P
     Several lines that set it differently say nothing: which of them made these batches is not known.
     """
     told = [record for process in analysis.rank.processes for record in process.of_type(Stage)]
-    for_all = _only([each for each in told if not each.name and each.setting])
+    # In a worker the library sets what it was given anew.
+    of_main = analysis.rank.main.of_type(Stage)
+    for_all = _together([each for each in of_main if not each.name and each.setting])
     shared = sum(stage.busy for stage in stages if stage.of != "coroutines")
     found = []
     for stage in stages:
         own = [each for each in told if each.name == stage.name and each.name]
         site = next((each.site for each in own if each.site), None)
-        limit = _only([each for each in own if each.setting])
+        limit = _only([each for each in of_main if each.name == stage.name and each.name and each.setting])
         makers = stage.makers
         if limit is not None and limit.value > 0:
             makers = limit.value
-        if for_all is not None and stage.of != "coroutines" and for_all.library == stage.puts:
-            few = for_all.value if for_all.value > 0 else makers
+        if for_all is not None and stage.of != "coroutines" and for_all[0].library == stage.puts:
+            few = for_all[1] if for_all[1] > 0 else makers
             if limit is None or limit.value < 0 or (few < makers and shared >= _FULL * few):
-                limit, makers = for_all, few
+                limit, makers = for_all[0], few
         found.append(
             replace(
                 stage,
@@ -126,6 +126,18 @@ def with_settings(analysis: RankAnalysis, stages: list[PipelineStage]) -> list[P
             )
         )
     return found
+
+
+def _together(records: list[Stage]) -> tuple[Stage, int] | None:
+    """Return the last setting for all functions, and how many calls work at once by all of these."""
+    last: Stage | None = None
+    at_once = 1
+    for setting in dict.fromkeys(each.setting for each in records):
+        last = _only([each for each in records if each.setting == setting])
+        if last is None:
+            return None
+        at_once = at_once * last.value if at_once > 0 and last.value > 0 else -1
+    return None if last is None else (last, at_once)
 
 
 def _only(records: list[Stage]) -> Stage | None:

@@ -6,6 +6,8 @@ of the stages which worked while it waited: each has a share by what its own wor
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 
 from iotrace.analysis.intervals import Times, distinct
@@ -84,22 +86,43 @@ class Chains:
     def worked(self, deliveries: Deliveries) -> dict[int, int]:
         """Sum up, by queue, how long its makers worked on what was awaited, while it was; in ns."""
         found: dict[int, int] = {}
+        for _, queue, worked_ns, _ in self._stages(deliveries):
+            for each in distinct(queue).tolist():
+                found[each] = found.get(each, 0) + int(worked_ns[queue == each].sum())
+        return found
+
+    def within_locks(self, deliveries: Deliveries, locked: Callable[[Deliveries], Times]) -> int:
+        """Sum up how much of what was awaited its makers waited for a lock; in ns.
+
+        `locked` says that of each making. A maker may wait for it, too, as it takes what lies ready.
+        """
+        found = 0
+        for own, _, worked_ns, late_ns in self._stages(deliveries):
+            found += int(np.minimum(worked_ns + late_ns, locked(own)).sum())
+        return found
+
+    def _stages(self, deliveries: Deliveries) -> Iterator[tuple[Deliveries, Times, Times, Times]]:
+        """Follow what was awaited back: items, their queues, and two times of the makers in ns, while it was.
+
+        The first is their own work; in the second they had not yet taken what lay ready for them.
+        """
         taken, queue = self.hops.deliveries, self.queues_of(deliveries)
         begin, until = deliveries["wait_start_ns"], deliveries["delivered_ns"]
         for _ in range(_MOST_STAGES):
             made = deliveries.made
             starts = np.maximum(begin, np.where(made, deliveries["taken_ns"], until))
             ends = np.minimum(until, np.where(made, deliveries["prepared_ns"], until))
-            worked_ns = np.maximum(0, ends - starts)
+            worked_ns, late_ns = np.maximum(0, ends - starts), np.zeros(len(deliveries), np.int64)
             rows, of = self.inside(deliveries)
             first = np.maximum(taken["wait_start_ns"][rows], begin[of])
             last = np.minimum(taken["delivered_ns"][rows], until[of])
             held = last > first
             rows, of, first, last = rows[held], of[held], first[held], last[held]
             np.subtract.at(worked_ns, of, last - first)
-            for each in distinct(queue).tolist():
-                found[each] = found.get(each, 0) + int(np.maximum(0, worked_ns[queue == each]).sum())
+            inner = taken[rows]
+            ready = np.where(inner.made, np.maximum(inner["prepared_ns"], first), last)
+            np.add.at(late_ns, of, np.maximum(0, last - ready))
+            yield deliveries, queue, np.maximum(0, worked_ns), late_ns
             if not len(rows):
                 break
-            deliveries, queue, begin, until = taken[rows], self.hops.queue[rows], first, last
-        return found
+            deliveries, queue, begin, until = inner, self.hops.queue[rows], first, last

@@ -28,7 +28,7 @@ from iotrace.analysis.wait.gain_bound import MOST, Replayed, replayed_gain_ms
 from iotrace.analysis.wait.page_faults import holder
 from iotrace.analysis.wait.production import PARTS, READING, outermost, outermost_of
 from iotrace.analysis.wait.waits import Waits
-from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
+from iotrace.session.names import KIND_CALLBACK, KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank
@@ -122,7 +122,8 @@ def cpu_causes_ns(waits: Waits, delays: Floats) -> dict[str, float] | None:
     for part, own, made in zip(PARTS, delays.T, waits.made.T, strict=True):
         if part != "unknown":
             share = np.divide(own, made, out=np.zeros(len(own)), where=known & (made > 0))
-            spent_ns[part] = float((waits.of_cause(part) * share).sum())
+            # Beside what stages before it made, which the wait holds, too.
+            spent_ns[part] = float(np.minimum(waits.of_cause(part) * share, np.where(known, own, 0.0)).sum())
     return spent_ns
 
 
@@ -266,8 +267,11 @@ def samples_made(
     With another `kind` of spans those of what they are of, such as putting samples together.
     The last two are of libraries that work on threads of their own: their calls, which the first two leave
     out, and in these the CPU time of the process. What such calls waited for a CPU is in none. Of what the
-    loop's own thread makes, items that other threads make meanwhile are none.
+    loop's own thread makes, items that other threads make meanwhile are none. Where a library calls functions
+    of the program, these make the samples, and the loop's own thread may only wait for them.
     """
+    called = kind == KIND_ITEM and bool(run.description.library) and analysis.has_callbacks
+    kind = KIND_CALLBACK if called else kind
     inline = not (run.description.workers or run.description.pool or run.description.library)
     totals = np.zeros(5)
     made = run.deliveries[run.deliveries.made]
@@ -280,9 +284,10 @@ def samples_made(
         items = items[(items["cpu_ns"] >= 0) & (items["run_delay_ns"] >= 0)]
         if inline:
             items = items[np.isin(items["tid"], windows["tid"])]
-        if not len(windows) or not len(items):
+        if not len(items) or not (called or len(windows)):
             continue
-        items = items[holding(windows["taken_ns"], windows["prepared_ns"], items["start_ns"]) >= 0]
+        if not called:
+            items = items[holding(windows["taken_ns"], windows["prepared_ns"], items["start_ns"]) >= 0]
         threaded_calls = (spans["kind"] == KIND_READ_PATH) & (spans["run_delay_ns"] < 0)
         calls = spans[outermost(spans, threaded_calls)]
         calls = calls[holder(items, calls["start_ns"], calls["tid"]) >= 0]

@@ -27,8 +27,9 @@ from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Feeding, HotLine, LoopCode
 from iotrace.analysis.wait.hot_lines import Stack, StackSamples, hot_line, stack_samples
-from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER
+from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER, TURN_ROW
 from iotrace.sources.paths import Paths
+from iotrace.sources.records import StepCall
 
 _RUN = 3  # samples in one step: so many are no chance
 _CONFINED = 0.8  # of a function's samples lie in few steps
@@ -119,10 +120,21 @@ def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[
         (spans["start_ns"], spans["start_ns"] + spans["duration_ns"]),
         (asked["wait_start_ns"], asked["delivered_ns"]),
         (made[:, 0], made[:, 1]),
+        _awaiting(analysis),
         *events,
     ]
     busy = union(*(np.concatenate(each) for each in zip(*every, strict=True)))
     return loop_code(samples, busy, np.append(steps["start_ns"], steps["end_ns"][-1]), analysis.session.paths)
+
+
+def _awaiting(analysis: RankAnalysis) -> Intervals:
+    """When the loop waited for what its compiled functions had begun to compute: work of the steps before."""
+    main = analysis.rank.main
+    sites = [each.site for each in main.of_type(StepCall) if each.kind == "awaits"]
+    rows = main.rows(TURN_ROW)
+    rows = rows[np.isin(rows["site"], np.array(sites, np.int64))]
+    starts, ends = (main.clock.times_to_session_ns(rows[field]) for field in ("start_ns", "end_ns"))
+    return np.asarray(starts, np.int64), np.asarray(ends, np.int64)
 
 
 def loop_code(

@@ -40,8 +40,8 @@ def pipeline_of(analysis: RankAnalysis) -> list[PipelineStage]:
             # A library's own threads, which pass items on, are nothing to the program unless they work.
             if stage is not None and (stage.name != library or stage.busy >= _IDLE * stage.makers):
                 found.append(stage)
-    if not found and library:
-        found = called_by(library, analysis, start_ns, end_ns)
+    if library and all(stage.name == library for stage in found):
+        found = called_by(library, analysis, start_ns, end_ns) or found
     found = with_settings(analysis, found)
     most = max(found, key=_holds_up, default=None)
     wait_ms = int(kept.wait_ns.sum()) / len(kept) / 1e6

@@ -8,13 +8,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times, holding
-from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.intervals import Times, distinct, holding
+from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.production import PARTS, READING, outermost_of
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.session.names import KIND_ITEM
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 
 _FEWEST_SAMPLES, _FEWEST_LONG, _FEW_LONG = 20, 3, 0.2
@@ -52,7 +54,7 @@ def long_samples(analysis: RankAnalysis, run: LoaderRun, waits: Waits) -> LongSa
     for process in analysis.rank.processes:
         mine = np.flatnonzero(own.made & (makers == process.pid))
         mine = mine[np.argsort(own["taken_ns"][mine], kind="stable")]
-        items = outermost_of(process, KIND_ITEM)
+        items = items_of(process, own[mine])
         if not len(mine) or not len(items):
             continue
         in_order = np.argsort(items["start_ns"], kind="stable")[1:]
@@ -98,6 +100,15 @@ def long_samples(analysis: RankAnalysis, run: LoaderRun, waits: Waits) -> LongSa
         of_batches=len(np.unique(of[is_long])) / len(np.unique(of)),
         wait_ms=wait_for(waits, over_ns) / steps / 1e6,
     )
+
+
+def items_of(process: Process, made: Deliveries) -> Columns:
+    """Take the items of a process that the threads made which made these batches."""
+    items = outermost_of(process, KIND_ITEM)
+    of_thread = np.where(made.known("maker_tid"), made["maker_tid"], made["inline_tid"])
+    if not len(made) or (of_thread == NONE).any():
+        return items
+    return items[np.isin(items["tid"], distinct(of_thread))]
 
 
 def _indices(process: Process, starts: Times) -> Times:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set
+from functools import partial
 from math import prod
 from operator import attrgetter
 from typing import Any
@@ -16,7 +17,7 @@ from iotrace.analysis.intervals import Times, holding, union
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ChunkedArray, RankReport
-from iotrace.analysis.rules.facts.long_samples import LongSamples, long_samples, wait_for
+from iotrace.analysis.rules.facts.long_samples import LongSamples, items_of, long_samples, wait_for
 from iotrace.analysis.wait.cpus import samples_made
 from iotrace.analysis.wait.locks import locks_of
 from iotrace.analysis.wait.page_faults import bounds
@@ -24,7 +25,7 @@ from iotrace.analysis.wait.production import PARTS, outermost_of
 from iotrace.analysis.wait.turns import take_turns
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
-from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
+from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Collector
 
@@ -128,6 +129,9 @@ def _locks_of(analysis: RankAnalysis, waits: Waits, report: RankReport) -> dict[
             most = max(stages, key=lambda stage: stage.wait_ms * stage.locks_ms[lock])
             shares = (min(1.0, stage.locks_ms[lock] / stage.item_ms) * stage.wait_ms for stage in stages)
             ms = max(ms, sum(shares))
+            if analysis.chains is not None:
+                own_ns = analysis.chains.within_locks(own, partial(locked.of, main_pid=main))
+                ms = max(ms, own_ns / steps / 1e6)
             of = {"each_ms": most.locks_ms[lock], "item_ms": most.item_ms}
         elif making_ns.any():
             each = (int(ns.sum()) / len(own) / 1e6 for ns in (making_ns, made_ns))
@@ -200,7 +204,7 @@ def _firsts(
     for process in analysis.rank.processes:
         mine = np.flatnonzero(own.made & (makers == process.pid))
         mine = mine[np.argsort(own["taken_ns"][mine], kind="stable")]
-        items = outermost_of(process, KIND_ITEM)
+        items = items_of(process, own[mine])
         if not len(mine) or not len(items):
             continue
         of = holding(own["taken_ns"][mine], own["prepared_ns"][mine], items["start_ns"])
