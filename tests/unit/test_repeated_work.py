@@ -8,7 +8,7 @@ import pytest
 
 from iotrace.agent.readpaths.finders import rows_size
 from iotrace.analysis.storage.read_pattern import FileCalls
-from iotrace.analysis.wait.repeated_work import _kind_of, _Target
+from iotrace.analysis.wait.repeated_work import _kind_of, _read_fraction, _Target
 from iotrace.sources.paths import Paths
 
 MIB = 1 << 20
@@ -51,3 +51,13 @@ def test_rows_have_a_size_by_the_first_one() -> None:
 def test_a_uri_of_a_file_names_that_file(tmp_path: Path, spelled: str, shown: str) -> None:
     (tmp_path / "file:named so").touch()
     assert Paths(tmp_path, str(tmp_path), [spelled]).shown(spelled) == shown
+
+
+@pytest.mark.parametrize(("by_library", "fraction"), [(True, 1.0), (False, 0.4)])
+def test_what_a_library_reads_on_its_own_threads_counts_for_its_visits(
+    by_library: bool, fraction: float
+) -> None:
+    """pyarrow reads a file's end on the sample's thread, and its columns on others."""
+    own = _Target("t.parquet", False, visits=100, read_bytes=40 * MIB, by_library=by_library)
+    file = FileCalls(distinct_bytes=MIB, read_bytes=120 * MIB)
+    assert _read_fraction([own], {"t.parquet": file}) == fraction

@@ -10,7 +10,7 @@ import msgspec
 from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.compare.results import StageChange
 from iotrace.analysis.host.disturbance import alone, disturbances, grown_between
-from iotrace.units import digits, percent
+from iotrace.units import digits, grown, percent
 
 # Two runs of one program on one quiet machine differ by so much, whatever the steps within each say.
 RUN_TO_RUN_PCT = 2.0
@@ -68,11 +68,7 @@ def judge_step(
     measured = _of_interval(ci95_pct, change_pct)
     stage = _speaking(ranks, stages, measured)
     if stage is not None:
-        less = "less" if stage.change_pct < 0 else "more"
-        text = (
-            f"LIKELY {BANNERS[measured]}: {steps} beside other programs; a sample costs "
-            f"{abs(stage.change_pct):.0f} % {less} CPU in {stage.what}"
-        )
+        text = f"LIKELY {BANNERS[measured]}: {steps} beside other programs; a sample costs {_cpu(stage)}"
         return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct)
     spent_ms = _spent(ranks, measured)
     if spent_ms is not None:
@@ -94,6 +90,13 @@ def judge_step(
     return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=REMEDY)
 
 
+def _cpu(stage: StageChange) -> str:
+    if stage.change_pct >= 100:
+        return f"{grown(stage.change_pct)} the CPU in {stage.what}"
+    less = "less" if stage.change_pct < 0 else "more"
+    return f"{abs(stage.change_pct):.0f} % {less} CPU in {stage.what}"
+
+
 def _of_interval(interval_pct: Sequence[float], change_pct: float) -> str:
     if interval_pct[0] <= 0 <= interval_pct[1] or abs(change_pct) < RUN_TO_RUN_PCT:
         return "no-difference"
@@ -104,14 +107,14 @@ def _speaking(ranks: tuple[Rank, Rank], stages: Sequence[StageChange], measured:
     """Find a stage whose CPU time, or count of bytes, changed as the step did, beyond what neighbours do."""
     if measured not in BANNERS:
         return None
-    grown = grown_between(ranks[0].system.host, ranks[1].system.host)
+    by_others = grown_between(ranks[0].system.host, ranks[1].system.host)
     for change in stages:
         by = change.change_pct / 100
         if change.clock != "cpu" or (by > 0) != (measured == "slower"):
             continue
         beyond = abs(math.log1p(max(by, -0.999)))
         noise = math.log1p(change.noise_pct / 100)
-        is_certain = beyond > noise and (change.quiet or beyond > math.log1p(grown))
+        is_certain = beyond > noise and (change.quiet or beyond > math.log1p(by_others))
         if not _carries(change, ranks):
             continue
         if is_certain and change.share * abs(by) >= _CARRIES:
@@ -152,8 +155,8 @@ def _spent(ranks: tuple[Rank, Rank], measured: str) -> tuple[float, float] | Non
         if each is not None
     )
     by = math.log(after / before) if before > 0 and after > 0 else 0.0
-    grown = max(_LEAST_GROWN, grown_between(ranks[0].system.host, ranks[1].system.host))
-    is_certain = (by > 0) == (measured == "slower") and abs(by) > math.log1p(grown)
+    by_others = max(_LEAST_GROWN, grown_between(ranks[0].system.host, ranks[1].system.host))
+    is_certain = (by > 0) == (measured == "slower") and abs(by) > math.log1p(by_others)
     return (before, after) if is_certain else None
 
 

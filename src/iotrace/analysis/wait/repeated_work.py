@@ -366,8 +366,14 @@ def _costly(paths: list[str], spent_ns: Costs) -> list[str]:
 
 
 def _read_fraction(targets: Iterable[_Target], calls: Mapping[str, FileCalls]) -> float:
-    """What a visit reads of a file, the mean of all visits."""
-    known = [(calls[each.path].distinct_bytes * each.visits, each.read_bytes) for each in targets]
+    """What a visit reads of a file, the mean of all visits; a library reads on threads of its own, too."""
+    known = [
+        (
+            calls[each.path].distinct_bytes * each.visits,
+            max(each.read_bytes, calls[each.path].read_bytes) if each.by_library else each.read_bytes,
+        )
+        for each in targets
+    ]
     whole_bytes, read_bytes = (sum(column) for column in zip(*known, strict=True))
     return float(min(1.0, read_bytes / whole_bytes))
 
