@@ -246,7 +246,7 @@ def all_pages(unet_run: Run, directory: Path) -> Iterator[tuple[Chromium, list[s
         )
         assert len(found) == 3
         compared = f"{server}/compare?" + "&".join(one.partition("?")[2] for one in found[:2])
-        addresses = [f"{server}/", f"{server}/history", compared]
+        addresses = [f"{server}/", f"{server}/history", f"{server}/words", compared]
         for one in [compared, *found]:
             browser.open(one)
             browser.until(f"location.href === {json.dumps(one)} && {_READY}")

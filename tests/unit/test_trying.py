@@ -211,7 +211,10 @@ def test_beside_other_programs_what_is_left_without_queueing_may_prove_it() -> N
     found = judge(_runs(noisy), params)
     assert judge_unqueued(_runs(noisy), params, found) is found
     proven = judge(_runs([(100, 50), (104, 51), (98, 50)]), params)
-    assert judge_unqueued(_beside([(9, 8)] * 3, [(9, 8)] * 3), params, proven) is proven
+    both = judge_unqueued(_beside([(9, 8)] * 3, [(9, 8)] * 3), params, proven)
+    assert both.kind == PROVEN
+    assert both.gain == proven.gain
+    assert both.gain_unqueued is not None
 
 
 def test_runs_are_looked_at_five_times_at_most() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +13,18 @@ from msgspec.structs import replace
 
 from iotrace.analysis import looks as looking
 from iotrace.analysis.pulse import SECONDS, Pulse, RankPulse
+from iotrace.analysis.results import FileGroup
 from iotrace.analysis.results.top import TopProcess, TopVerdict
+from iotrace.report.blocks import Field, Table
 from iotrace.session.hangs import BlockedProcess, Hang, Status
 from iotrace.ui.choosing import Query, chosen
+from iotrace.ui.glossary import WORDS
 from iotrace.ui.index import Index
 from iotrace.ui.live import Feeds, Look, _stacks, holds_up
 from iotrace.ui.running import Running, _pulse_shown, _strip
-from tests.support.served import session
+from iotrace.ui.worker import _meanings
+from tests.support.results import unknown
+from tests.support.served import served, session
 from tests.unit.test_metrics import rank, top
 from tests.unit.test_ui import NASTY
 
@@ -196,3 +202,17 @@ def test_looks_take_no_more_of_a_core_than_they_may(monkeypatch: pytest.MonkeyPa
     kinds = ["pulse" if isinstance(each, Pulse) else each.state for each in seen]
     assert kinds == ["running", "running", *["pulse"] * 4, "running", *["pulse"] * 4, "ended"]
     assert slept == pytest.approx([0.999, 0.95, *[1.0] * 4, 0.95, *[1.0] * 4])
+
+
+def test_words_and_columns_are_explained(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with served(tmp_path / "runs", own=tmp_path / "own") as client:
+        assert 'href="/words"' in client.get("/").text
+        shown = client.get("/words").text
+    for _, words in WORDS:
+        assert all(f"<dt>{html.escape(word)}</dt>" in shown for word in words)
+    fields = [Field("path", "file"), Field("kind", "kind"), Field("else", "other")]
+    named = _meanings(Table(title="a", rows=[unknown(FileGroup, path="a.h5")], fields=fields))
+    assert named[0] == ("file", "the file, or the directory that it stands for")
+    assert [heading for heading, _ in named] == ["file", "kind"]
+    assert _meanings(Table(title="a", rows=[], fields=fields)) == []

@@ -43,17 +43,16 @@ def times_of(runs: Sequence[SweepRun], measured: str) -> list[SweepRun]:
 
 
 def judge_unqueued(runs: Sequence[SweepRun], params: dict[str, str], found: Found) -> Found:
-    """Say what is left of the steps without queueing shows, where the steps as measured leave it unclear."""
+    """Add what the steps without queueing show; it counts where the steps as measured leave it unclear."""
     good = [run for run in runs if run.ok]
     if any(run.unqueued_step_ms is None for run in good) or not any(run.disturbed for run in good):
         return found
     left = [msgspec.structs.replace(run, step_ms=run.unqueued_step_ms) for run in good]
     gain, surely = judge(left, params).gain, paired_ratio(left, params, T995)
-    if found.kind != UNCLEAR or found.gain is None or gain is None or surely is None:
+    if found.gain is None or gain is None or surely is None:
         return found
-    is_proven = surely[1] > _HARDLY and found.gain.median > 1
-    kind = PROVEN if is_proven else UNCLEAR
-    return msgspec.structs.replace(found, kind=kind, gain_unqueued=gain)
+    is_proven = found.kind == UNCLEAR and surely[1] > _HARDLY and found.gain.median > 1
+    return msgspec.structs.replace(found, kind=PROVEN if is_proven else found.kind, gain_unqueued=gain)
 
 
 def looks(most_pairs: int) -> list[int]:

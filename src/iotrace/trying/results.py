@@ -86,8 +86,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     `measured` says of what the times are: `step`, `loop` (with all between steps) or `run` (the whole
     command). `kind` is what came of it; `proven` that it is faster beyond chance. `gain_unqueued` is
-    of what is left of the steps without waits for a CPU: looked at where `gain` proves nothing beside other
-    programs.
+    of the same steps without all queueing for a CPU, beside other programs: None where it was not looked at.
     """
 
     schema_version: int = SCHEMA_VERSION

@@ -41,11 +41,13 @@
       events = new EventSource(live.dataset.events);
       events.addEventListener("look", (event) => {
         if (chosen()) return;
-        const focused = live.contains(document.activeElement) && document.activeElement.closest("details")?.id;
+        const focused = live.contains(document.activeElement) && document.activeElement.closest("details, .scroll")?.id;
         const open = [...live.querySelectorAll("details[open]")].map((each) => each.id);
+        const scrolled = [...live.querySelectorAll(".scroll")].map((each) => [each.id, each.scrollLeft]);
         live.innerHTML = event.data;
         open.forEach((id) => document.getElementById(id)?.setAttribute("open", ""));
-        if (focused) document.querySelector(`#${focused} > summary`)?.focus({ preventScroll: true });
+        scrolled.forEach(([id, left]) => { const each = document.getElementById(id); if (each) each.scrollLeft = left; });
+        if (focused) document.querySelector(`#${focused} > summary, #${focused}.scroll`)?.focus({ preventScroll: true });
         pulse();
       });
       events.addEventListener("pulse", (event) => { seconds = event.data; pulse(); });
