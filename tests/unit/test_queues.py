@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from iotrace.agent.patching import MARKER, undo_all
-from iotrace.agent.pools import beside, event_loops, executors, pipes, queues, tasks
+from iotrace.agent.pools import beside, event_loops, executors, pipes, queues, results
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 
@@ -426,7 +426,7 @@ def test_an_object_in_the_place_of_a_result_is_none(recorder: Recorder) -> None:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: first).result()
     first[:] = other  # as one that is made where another one was
-    assert tasks.let_go_result(first) is None
+    assert results.let_go(first) is None
     ahead: Any = queue.Queue()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(ahead.put, other).result()

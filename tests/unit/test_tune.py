@@ -26,7 +26,7 @@ from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.grid import IN_ORDER, PERSISTENT, PIN_MEMORY, PREFETCH, WORKERS, environment_of
 from iotrace.sweeps.model import Predictor, Seen, with_settings
-from iotrace.sweeps.results import SweepRun
+from iotrace.sweeps.results import Origin, SweepRun
 from iotrace.sweeps.rows import paired_ratio
 from iotrace.sweeps.tune.candidates import Place, refused
 from iotrace.sweeps.tune.results import TuneResult
@@ -469,6 +469,8 @@ def test_the_change_as_one_types_it(tmp_path: Path) -> None:
     assert changes({"cv2_threads": "1"}, COMMAND, None) == ["OPENCV_FOR_THREADS_NUM=1 before the command"]
     program.write_text("loader = DataLoader(data, **settings)\n")
     assert len(changes({WORKERS: "4"}, COMMAND, _made_at(f"{program}:1"))) == 1
+    of_pool = Origin(pool="ThreadPoolExecutor")
+    assert changes({WORKERS: "4"}, COMMAND, of_pool) == ["ThreadPoolExecutor(max_workers=4)"]
 
 
 @pytest.mark.parametrize(

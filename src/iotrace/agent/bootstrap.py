@@ -98,6 +98,7 @@ _OF_THREADS = (
         "pools.joblib_calls",
         "pools.meetings",
         "pools.event_loops",
+        "pools.results",
         "recording.thread_clocks",
         "torch_profiler.window",
     ),

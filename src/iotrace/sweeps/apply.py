@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from iotrace.patching.command import words_of
 from iotrace.patching.edits import added, edited, replaced
 from iotrace.patching.source import LOADER, Source, chain_of
-from iotrace.sweeps.grid import CV2_THREADS, LOADER_ARGUMENTS, SHARING, THREADS
+from iotrace.sweeps.grid import CV2_THREADS, LOADER_ARGUMENTS, POOL_ARGUMENTS, SHARING, THREADS, WORKERS
 from iotrace.sweeps.results import TRANSFORMERS, Origin
 
 _LONGEST_LINE = 70  # characters: of a longer one the call alone is shown
@@ -69,6 +69,8 @@ def changes(params: Mapping[str, str], command: Sequence[str], origin: Origin | 
 def _of_loader(
     arguments: Mapping[str, str], command: Sequence[str], origin: Origin | None, builder: str | None
 ) -> list[str]:
+    if origin is not None and origin.pool and {*arguments} == {LOADER_ARGUMENTS[WORKERS]}:
+        return [f"{origin.pool}({POOL_ARGUMENTS[origin.pool]}={value})" for value in arguments.values()]
     called = "TrainingArguments" if builder == TRANSFORMERS else "DataLoader"
     prefix = "dataloader_" if builder == TRANSFORMERS else ""
     listed = ", ".join(f"{prefix}{name}={value}" for name, value in arguments.items())

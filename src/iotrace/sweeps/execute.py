@@ -35,6 +35,7 @@ from iotrace.sweeps.grid import (
     KEPT_OPEN,
     LOADER_ARGUMENTS,
     PIN_MEMORY,
+    POOL_ARGUMENTS,
     PREFETCH,
     THREADS,
     WORKER_THREADS,
@@ -110,10 +111,12 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
 
 
 def _origin(rank: RankAnalysis) -> Origin | None:
-    """Where the loop's loader comes from; None where it is no DataLoader."""
+    """Where the loop's loader comes from; None where it is no DataLoader, and no pool that can be set."""
     made = loader_of(rank)
     if made is None:
-        return None
+        pools = [each.description.pool for each in (*rank.loaders, *rank.inputs.pools)]
+        pool = next((each for each in pools if each in POOL_ARGUMENTS), "")
+        return Origin(pool=pool) if pool else None
     had = made.settings
     known = {name: had[argument] for name, argument in LOADER_ARGUMENTS.items() if argument in had}
     return Origin(site=made.site, builder=made.builder, settings=known, others=made.others)

@@ -20,6 +20,13 @@ LOADER_ARGUMENTS = {  # of DataLoader, by the setting
     PERSISTENT: "persistent_workers",
     PIN_MEMORY: "pin_memory",
 }
+POOL_ARGUMENTS = {  # by the class of a pool: how many workers it has
+    "ThreadPoolExecutor": "max_workers",
+    "ProcessPoolExecutor": "max_workers",
+    "Pool": "processes",
+    "ThreadPool": "processes",
+    "Parallel": "n_jobs",
+}
 WORKER_THREADS = "worker_threads"  # of libraries in each worker: `cv2=1,openblas=1`
 CPUS = "cpus"  # that the loop and its workers may use: `0,1`
 KEPT_OPEN = "kept_open"  # names of archives, between slashes: each process opens them once

@@ -17,13 +17,15 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Where the loop's loader comes from: the line that makes it, by the library `builder` if not itself.
 
     `settings` are those that it had, by the knobs' names. `others` are the lines of other loaders that the
-    loop's steps wait for: a setting is set for all of them.
+    loop's steps wait for: a setting is set for all of them. Where no DataLoader makes the batches, `pool` is
+    the class of the pool that does.
     """
 
     site: str | None = None
     builder: str | None = None
     settings: dict[str, str] = {}
     others: list[str] = []
+    pool: str = ""
 
     def can_set(self, knob: str) -> bool:
         """Whether there is an argument for it, where a library makes the loader."""

@@ -119,8 +119,8 @@ class Pass:
             )
         )
         self._delivered += 1
-        if task is not None and not self._is_loop:
-            self._work_on()
+        if task is not None and not self._is_loop and self.recorder.loop_stacks is not None:
+            self._work_on(self.recorder.loop_stacks)
         if self._rows and not self._delivered % _LOOK_EVERY:
             self.is_fast = delivered_ns - self._looked_ns < _LOOK_EVERY * _FAST_NS
             self._looked_ns = delivered_ns
@@ -129,12 +129,10 @@ class Pass:
         if window.current is not None:
             window.current.delivered(self, grad)
 
-    def _work_on(self) -> None:
+    def _work_on(self, stacks: LoopStacks) -> None:
         """Time what the function that takes items makes of one, unless it is the loop's own."""
-        stacks, thread = self.recorder.loop_stacks, current.thread
+        thread = current.thread
         if self._is_loop is None:
-            if stacks is None:
-                return
             self._is_loop = stacks.trains_in(self._code)
         if not self._is_loop and thread.taken is None:
             self._begun = begin()

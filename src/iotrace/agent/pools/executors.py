@@ -9,7 +9,7 @@ from time import monotonic_ns
 
 from iotrace.agent import imports
 from iotrace.agent.patching import WeakTable, hide_frame, observe, pass_for, patch
-from iotrace.agent.pools import callers, tasks
+from iotrace.agent.pools import callers, results, tasks
 from iotrace.agent.pools.tasks import Task
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident
@@ -96,7 +96,7 @@ def _set_result(recorder: Recorder, original: Any) -> Any:
                 if task.pool is not None:
                     _count(task.pool)
                 if "asyncio" in sys.modules:  # a coroutine may have another task put what it gets
-                    tasks.hold_result(result, task.name, task.made)
+                    results.hold(result, task.name, task.made)
                 if task.feeds:  # the library takes it
                     recorder.spans.append(task.made[1])
                     task.taken = True

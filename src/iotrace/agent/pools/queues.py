@@ -15,7 +15,7 @@ from itertools import count
 from time import monotonic_ns
 
 from iotrace.agent.patching import WeakTable, hide_frame, pass_for, patch
-from iotrace.agent.pools import tasks
+from iotrace.agent.pools import results, tasks
 from iotrace.agent.pools.beside import Beside
 from iotrace.agent.pools.callers import (
     BETWEEN,
@@ -259,7 +259,7 @@ def stamp(
 
 def _stamp_result(channel: Channel, item: Any, recorder: Recorder) -> Maker:
     """Note who made `item`, which a pool's thread puts and has not made: another task, if it is known."""
-    result = tasks.let_go_result(item)
+    result = results.let_go(item)
     known: Stamp = channel.next_item(), None, None
     if result is not None:
         channel.name = channel.name or result.name

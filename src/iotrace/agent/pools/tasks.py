@@ -18,7 +18,6 @@ from time import monotonic_ns, thread_time_ns
 from iotrace.agent import imports
 from iotrace.agent.patching import StandIn
 from iotrace.agent.pools import callers
-from iotrace.agent.pools.beside import Beside
 from iotrace.agent.recording.borders import find_lock_waits
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import RUSAGE_THREAD, after_switch, current
@@ -55,9 +54,6 @@ running: set[int] = set()  # threads of pools, by `get_ident`, that work on a ta
 awaited: dict[
     int, tuple[int, int]
 ] = {}  # by `get_ident`: a call that waited for tasks, and returned no result
-results = Beside()  # of tasks of threads, while coroutines run in this process
-_made_ns: dict[int, int] = {}  # by `get_ident`: when its last task ended that made one
-_MOST_LOOKED_INTO = 8
 _own_files: dict[str, bool] = {}  # by a code's file: whether it is the program's
 next_pool = count(2, 2).__next__  # pools of processes have odd numbers
 _works_for_pool = False  # this process does
@@ -157,45 +153,6 @@ def span_of(recorder: Recorder, begun: Begun, ended: Begun, name: str, kind: int
     switches = (after[14] - before[14], after[15] - before[15])
     about = (-1, thread.tid, recorder.text(name), -1, kind)
     return start_ns, end_ns - start_ns, cpu_ns - start_cpu_ns, *about, *faults, *switches, delay_ns
-
-
-class Result:
-    """What a task of a thread has made, which the program may have another task put into a queue.
-
-    `since_ns`: when the thread's task before had made something; -1: none has. `of` is what it holds that can
-    be referred to weakly: an object that comes later may have the same identity.
-    """
-
-    __slots__ = ("name", "of", "row", "since_ns", "span")
-
-    def __init__(self, name: str, made: Made, since_ns: int, of: Any) -> None:
-        self.name, self.since_ns, self.of = name, since_ns, of
-        self.row, self.span = made
-
-
-def hold_result(result: Any, name: str, made: Made) -> None:
-    """Keep beside `result`, which a task of this thread returns, how that was made."""
-    weakref: Any = sys.modules.get("weakref")
-    part = _part_of(result)
-    if weakref is None or part is None:
-        return
-    ident = get_ident()
-    results.hold(result, Result(name, made, _made_ns.get(ident, -1), weakref.ref(part)))
-    _made_ns[ident] = made[0][2]
-
-
-def let_go_result(thing: Any) -> Result | None:
-    """Return how `thing` was made, where it is a task's result, and forget it."""
-    found: Result | None = results.let_go(thing)
-    return found if found is not None and found.of() is _part_of(thing) else None
-
-
-def _part_of(result: Any) -> Any:
-    """Return the first of what a result is, or holds, that can be referred to weakly; None without one."""
-    if type(result) is dict:
-        result = [*result.values()] if len(result) <= _MOST_LOOKED_INTO else ()
-    given = result[:_MOST_LOOKED_INTO] if type(result) in (list, tuple) else (result,)
-    return next((each for each in given if getattr(type(each), "__weakrefoffset__", 0)), None)
 
 
 def is_task(frame: Any) -> bool:
@@ -453,5 +410,3 @@ def after_fork_in_child() -> None:
     """Forget the parent's threads."""
     running.clear()
     awaited.clear()
-    results.clear()
-    _made_ns.clear()

@@ -62,11 +62,13 @@ def h5py_lock(facts: LoaderFacts) -> Iterator[Finding]:
     ],
     silent=[
         {"making": _locked("interpreter", 2.0, 0.5)},
+        # Threads that compute in NumPy, and hold the lock in between.
+        {"making": _locked("interpreter", 8.0, 1.0)},
         {"making": Making()},
         {"making": _locked("interpreter", 30.0, 15.0, 1), "taken_from": _POOL},
     ],
 )
-def interpreter_lock(facts: LoaderFacts) -> Iterator[Finding]:
+def interpreter_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[Finding]:
     """What makes the batches waits for the interpreter's lock: one thread of a process runs at a time.
 
     iotrace measures how long each thread waited for the lock while it made an item. Code written in Python
@@ -78,6 +80,8 @@ def interpreter_lock(facts: LoaderFacts) -> Iterator[Finding]:
     """
     lock = facts.making.locks.get("interpreter")
     if lock is None or facts.taken_from is not None:  # there it is the loop that waits, not who makes items
+        return
+    if lock.ms < leading * facts.wait_ms:  # code that lets go of the lock takes it, too
         return
     who = f"{lock.sharing} threads wait" if lock.sharing > 1 else "what makes the batches waits"
     yield from _waited(

@@ -34,7 +34,10 @@ class FileFacts(FileCost, frozen=True, kw_only=True):
 
 
 class TakenFrom(msgspec.Struct, frozen=True):
-    """A pool or a queue: its class, what makes its items, how many threads or processes, ms of each item."""
+    """A pool or a queue: its class, what makes its items, how many threads or processes.
+
+    Each item takes `item_ms`, less what its maker waited for a CPU or the interpreter's lock.
+    """
 
     kind: str
     maker: str
@@ -123,8 +126,15 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound_ms(self) -> float:
-        """What of the wait a faster loader can win at most: an accelerator works in the rest of it."""
-        return self.wait_ms if self.idle_ms is None else min(self.wait_ms, self.idle_ms)
+        """What of the wait a faster loader can win at most: an accelerator works in the rest of it.
+
+        Of a loop that works on a pool's items itself no more than leaves a step as long as their making.
+        """
+        bound_ms = self.wait_ms if self.idle_ms is None else min(self.wait_ms, self.idle_ms)
+        taken = self.taken_from
+        if taken is None:
+            return bound_ms
+        return min(bound_ms, max(0.0, self.step_ms - taken.item_ms / taken.makers))
 
     @property
     def is_single(self) -> bool:
