@@ -221,10 +221,18 @@ def _of_threads(
         remedy=f"{'try ' if tries else ''}{setting} (worker_init_fn)",
         change=Change(threads={pool.library: "1"}) if pool.library in _ONE_THREAD else None,
         cost_ms=lost_ms,
+        gain_ms=None if tries else _gained_ms(facts),
         is_main_cause=facts.is_main_cause(lost_ms),
         tries=tries,
         silences=silences,
     )
+
+
+def _gained_ms(facts: RankFacts) -> float | None:
+    """What a step loses without the waits for a CPU, less the share that other programs took of the CPUs."""
+    host = facts.report.system.host
+    others = 0.0 if host is None else max(0.0, host.others_cpu_fraction or 0.0)
+    return None if facts.cpu_gain_ms is None else facts.cpu_gain_ms * (1 - min(1.0, others))
 
 
 @rule(

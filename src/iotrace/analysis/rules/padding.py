@@ -39,7 +39,7 @@ _COMPUTES = {"forward": 50.0, "backward": 30.0, "optimizer": 2.0, "other": 2.0}
 def padded_batches(
     facts: RankFacts, *, least_padded: float = 0.3, least_of_step: float = 0.1
 ) -> Iterator[Finding]:
-    """Much of what the loop computes is padding: samples of unequal lengths are filled up to the longest.
+    """Most of a batch is padding: samples of unequal lengths are filled up to the longest.
 
     The collate function's samples and its batch show both lengths; or an attention mask does. What a layer
     computes for each position shrinks with the padding, attention with the square of the length. A model
@@ -54,8 +54,8 @@ def padded_batches(
         return
     squares = max(padded, (None if loader is None else loader.padded_squares_fraction) or padded)
     yield Finding(
-        text=f"{percent(padded)} of what the batches hold is padding: forward and backward, "
-        f"{compute_ms:.1f} of {step_ms:.1f} ms of a step, compute that, too",
+        text=f"{percent(padded)} of what the batches hold is padding; unless the model skips it (packed "
+        f"sequences), much of forward and backward is for it: they take {compute_ms:.1f} of {step_ms:.1f} ms",
         how="samples of like lengths in one batch need little padding: a batch_sampler that sorts by length "
         "within groups of many batches",
         remedy="put samples of like lengths into one batch: DataLoader(batch_sampler=...) by length",
