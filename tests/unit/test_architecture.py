@@ -94,6 +94,7 @@ _TOLD = {"text", "why", "remedy", "reason", "reasons", "banner", "advice"}  # fi
 _BY_TEXT = {  # what looks at such a text all the same, and why it may
     "analysis/results/report.py: self.text.removeprefix(self.banner)": "cuts the banner off",
     "patching/hydra.py: '@package' not in file.text": "it is the user's file",
+    "patching/maker.py: keys[-1] in file.text": "it is the user's file",
     "patching/source.py: self.text.removeprefix('\\ufeff')": "cuts a byte order mark off",
     "report/layout.py: block.text.partition(block.strong)": "colours the part that stands out",
     "report/page/results.py: head.text.removeprefix(label)": "cuts the label off that stands before it",

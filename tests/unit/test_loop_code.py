@@ -91,7 +91,8 @@ def analysed(stacks: list[list[tuple[int, int]]], **more: Any) -> RankAnalysis:
     paths = SimpleNamespace(shown=lambda path: path.removeprefix("/p/"))
     known = {"session": SimpleNamespace(paths=paths), "rank": SimpleNamespace(main=main)}
     loop = SimpleNamespace(thread=thread, **more.pop("loop", {}))
-    return cast(RankAnalysis, SimpleNamespace(loop=loop, **known, **more))
+    inputs = SimpleNamespace(asleep={})
+    return cast(RankAnalysis, SimpleNamespace(loop=loop, inputs=inputs, **known, **more))
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def long_samples(analysis: RankAnalysis, run: LoaderRun, waits: Waits) -> LongSa
     The first sample of each maker is none of them: it gets ready.
     """
     own, main_pid, steps = waits.deliveries, analysis.rank.main.pid, len(analysis.kept)
-    makers, lengths, batches, samples, files = own.maker(main_pid), [], [], [], []
+    makers, lengths, batches, timed = own.maker(main_pid), [], [], []
     for process in analysis.rank.processes:
         mine = np.flatnonzero(own.made & (makers == process.pid))
         mine = mine[np.argsort(own["taken_ns"][mine], kind="stable")]
@@ -61,14 +61,12 @@ def long_samples(analysis: RankAnalysis, run: LoaderRun, waits: Waits) -> LongSa
         starts, durations = (items[field][in_order] for field in ("start_ns", "duration_ns"))
         of = holding(own["taken_ns"][mine], own["prepared_ns"][mine], starts)
         lengths.append(durations[of >= 0])
-        samples.append(_indices(process, starts[of >= 0]))
-        files.append(_files(analysis, process, starts[of >= 0], durations[of >= 0]))
+        timed.append((process, starts[of >= 0]))
         batches.append(mine[of[of >= 0]])
         if run.description.pool:  # an item that a thread makes quickly is not timed
             quick = mine[~np.isin(np.arange(len(mine)), of)]
             lengths.append(own["prepared_ns"][quick] - own["taken_ns"][quick])
-            samples.append(np.full(len(quick), -1))
-            files.append(np.full(len(quick), "", object))
+            timed.append((process, np.full(len(quick), NONE)))
             batches.append(quick)
     every = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
     if len(every) < _FEWEST_SAMPLES or not every.sum():
@@ -83,10 +81,14 @@ def long_samples(analysis: RankAnalysis, run: LoaderRun, waits: Waits) -> LongSa
         return None
     usual_ns, over_ns, of = float(np.median(every[~is_long])), np.zeros(len(own)), np.concatenate(batches)
     np.add.at(over_ns, of[is_long], every[is_long] - usual_ns)
-    numbers, read = np.concatenate(samples)[is_long], np.concatenate(files)[is_long].tolist()
     costs: Counter[tuple[int, str]] = Counter()
-    for number, file, ns in zip(numbers.tolist(), read, every[is_long].tolist(), strict=True):
-        costs[number, file] += ns
+    ends = np.cumsum([len(starts) for _, starts in timed])
+    for (process, starts), end in zip(timed, ends.tolist(), strict=True):
+        which_long = is_long[end - len(starts) : end]
+        begun, took = starts[which_long], every[end - len(starts) : end][which_long]
+        read = _files(analysis, process, begun, took)
+        for number, file, ns in zip(_indices(process, begun).tolist(), read, took.tolist(), strict=True):
+            costs[number, file] += ns
     which = [each for each, _ in costs.most_common() if each[0] >= 0]
     if sum(costs[each] for each in which) < _NEARLY * sum(costs.values()):
         which = []
@@ -122,19 +124,19 @@ def _indices(process: Process, starts: Times) -> Times:
     return np.where(began[at] == starts, rows["sample"][at], -1)
 
 
-def _files(
-    analysis: RankAnalysis, process: Process, starts: Times, durations: Times
-) -> npt.NDArray[np.object_]:
+def _files(analysis: RankAnalysis, process: Process, starts: Times, durations: Times) -> list[str]:
     """The file that a library reads first in each sample; empty where it reads none."""
-    found = np.full(len(starts), "", object)
+    found = [""] * len(starts)
     reads = outermost_of(process, *READING)
     reads = reads[reads["file"] >= 0]
-    of = holding(starts, starts + durations, reads["start_ns"])
+    in_order = np.argsort(starts, kind="stable")
+    begun = starts[in_order]
+    of = holding(begun, begun + durations[in_order], reads["start_ns"])
     rows, first = np.unique(of, return_index=True)
     for row, at in zip(rows.tolist(), first.tolist(), strict=True):
         if row >= 0:
             path = process.span_files.get(int(reads["file"][at]), "")
-            found[row] = analysis.session.paths.shown(path) if path else ""
+            found[in_order[row]] = analysis.session.paths.shown(path) if path else ""
     return found
 
 
