@@ -96,7 +96,9 @@ def ranks_parts(report: Report, width: int) -> list[Sequence[Block]]:
             legend += f"; for others: waits in collectives{', compute: both' if wide else ''} of {profiled}"
         elif wide:
             legend += f"; compute: of {profiled}"
-        legend += "; late in: last to arrive, of all collectives"
+        late_steps = None if found is None else found.late_steps
+        of = "all collectives" if late_steps is None else counted(late_steps, "late step")
+        legend += f"; late in: last to arrive, of {of}"
         legend += "" if imbalance.withheld is None else "; ?: the clocks do not tell"
     named_first = ["", number, *named, *hosts]
     texts = [at for at, each in enumerate(named_first) if each in ("", "command", "host")]
@@ -174,7 +176,7 @@ def _row(rank: RankReport, report: Report) -> Sequence[str]:
         *row,
         _waited(rank, report),
         percent(own.compute_ms / own.step_ms),
-        "?" if imbalance.withheld or not matched else percent(last_in / matched),
+        _late_in(rank, report) or ("?" if imbalance.withheld or not matched else percent(last_in / matched)),
     ]
 
 
@@ -191,6 +193,15 @@ def waits_for_late(rank: RankReport, report: Report) -> float | None:
     if profiled is None or profiled.communication_wait_ms is None or not profiled.step_ms:
         return None
     return profiled.communication_wait_ms / profiled.step_ms
+
+
+def _late_in(rank: RankReport, report: Report) -> str | None:
+    """Say in how many of the late steps a rank came last, where all steps were timed."""
+    loops = _compared(report)
+    if loops is None or not loops.late_steps or rank.incarnation != report.last_start:
+        return None
+    own = next((each for each in loops.ranks if each.rank == rank.rank), None)
+    return None if own is None or own.late_steps is None else percent(own.late_steps / loops.late_steps)
 
 
 def _compared(report: Report) -> Lockstep | None:
