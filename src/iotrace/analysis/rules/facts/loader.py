@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.host.disturbance import alone, may_be_all_of_wait
 from iotrace.analysis.intervals import distinct, union
-from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.iterations import Iterations, iterations_of
 from iotrace.analysis.loop.loaders import collate_of, item_of, production_ms, ready_batches
 from iotrace.analysis.rank import RankAnalysis
@@ -42,7 +42,7 @@ from iotrace.analysis.wait.production import PARTS, outermost
 from iotrace.analysis.wait.sending import sends_behind_next
 from iotrace.analysis.wait.wait_code import WaitCode, code_of_waits
 from iotrace.analysis.wait.waits import CAUSES, Waits, split_waits
-from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH
+from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH, LOCKED_ROW
 from iotrace.sources.records import IteratorStart
 
 
@@ -60,7 +60,10 @@ class FileFacts(FileCost, frozen=True, kw_only=True):
 
 
 class TakenFrom(msgspec.Struct, frozen=True):
-    """A pool or a queue: its class, what makes its items, how many threads or processes, ms of each item."""
+    """A pool or a queue: its class, what makes its items, how many threads or processes.
+
+    Each item takes `item_ms`, less what its maker waited for a CPU or the interpreter's lock.
+    """
 
     kind: str
     maker: str
@@ -148,8 +151,15 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound_ms(self) -> float:
-        """What of the wait a faster loader can win at most: an accelerator works in the rest of it."""
-        return self.wait_ms if self.idle_ms is None else min(self.wait_ms, self.idle_ms)
+        """What of the wait a faster loader can win at most: an accelerator works in the rest of it.
+
+        Of a loop that works on a pool's items itself no more than leaves a step as long as their making.
+        """
+        bound_ms = self.wait_ms if self.idle_ms is None else min(self.wait_ms, self.idle_ms)
+        taken = self.taken_from
+        if taken is None:
+            return bound_ms
+        return min(bound_ms, max(0.0, self.step_ms - taken.item_ms / taken.makers))
 
     @property
     def is_single(self) -> bool:
@@ -318,9 +328,23 @@ def _taken_from(analysis: RankAnalysis) -> TakenFrom | None:
     if run is None or made is None or not len(made) or not run.description.dataset:
         return None
     about, own = run.description, made.maker(analysis.rank.main.pid) == analysis.rank.main.pid
-    item_ms = int((made["prepared_ns"] - made["taken_ns"]).sum()) / len(made) / 1e6
+    item_ns = int((made["prepared_ns"] - made["taken_ns"]).sum()) - _queueing_ns(analysis, made)
+    item_ms = max(0, item_ns) / len(made) / 1e6
     of = "threads" if own.any() else "processes"
     return TakenFrom(about.pool, about.dataset, max(1, about.workers), of, item_ms)
+
+
+def _queueing_ns(analysis: RankAnalysis, made: Deliveries) -> int:
+    """Sum up what makers waited for a CPU or the interpreter's lock: that may be for the loop's own work."""
+    found = 0
+    for process in analysis.rank.processes:
+        items = process.spans[process.spans["kind"] == KIND_ITEM]
+        own = np.isin(items["start_ns"] + items["duration_ns"], made["prepared_ns"])
+        found += int(np.maximum(items["run_delay_ns"][own], 0).sum())
+        locked = process.rows(LOCKED_ROW)
+        own = (locked["file"] < 0) & np.isin(locked["tid"], made["maker_tid"])
+        found += int(locked["waited_ns"][own].sum())
+    return found
 
 
 def _waits_alone(report: RankReport) -> bool:
