@@ -153,7 +153,9 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
         if not by_agent:
             return ""
         known = f", as measured: {digits(found.steps.per_second)} steps/s" if found.steps.per_second else ""
-        return f"the loop takes its batches from no DataLoader whose workers could be set{known}"
+        own = next((each for each in found.pipeline if each.slowest and each.setting and each.set_at), None)
+        by_hand = f"; change {own.setting} at {own.set_at} by hand, and compare two runs" if own else ""
+        return f"the loop takes its batches from no DataLoader whose workers could be set{known}{by_hand}"
     if loader.workers == int(asked):
         return ""
     return f"the loop's loader has {loader.workers} workers" + ("" if by_agent else f", not {asked}")
