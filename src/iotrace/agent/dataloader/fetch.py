@@ -59,9 +59,13 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
     def made(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
         fetcher = args[0]
         collate = getattr(fetcher.collate_fn, "__name__", type(fetcher.collate_fn).__name__)
-        fetcher.collate_fn = timed(
-            recorder, fetcher.collate_fn, collate, KIND_COLLATE, Padding(recorder).note
+        function = fetcher.collate_fn
+        # torch's own functions pad nothing, nor does a class such as `list`.
+        plain = isinstance(function, type) or str(getattr(function, "__module__", "")).startswith(
+            "torch.utils.data"
         )
+        note = None if plain else Padding(recorder).note
+        fetcher.collate_fn = timed(recorder, function, collate, KIND_COLLATE, note)
         parts = _Parts(fetcher, recorder)
         if state_is_asked_for:
             setattr(fetcher, _PARTS, parts)

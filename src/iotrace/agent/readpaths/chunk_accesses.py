@@ -56,7 +56,7 @@ class ChunkAccesses(Sums):
         if self._directory is not self._recorder.directory:
             self._begin()
         array = args[0]
-        name = finders.h5py_names(array)[1] if self._library == "h5py" else ""
+        name = finders.h5py_name(array) if self._library == "h5py" else ""
         key = path, name
         try:
             known = self._known[key]

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 # weak references is never forgotten; the next one at its address takes its place.
 made: dict[int, tuple[Any, str]] = {}
 _MOST_WRAPPERS = 8
-_MOST_NAMES = 4096  # of a file of h5py
-_h5py_names = WeakTable()  # of its objects
-_held = WeakTable()  # by a file or a group: the names of what it gave
+_h5py_files, _h5py_names = WeakTable(), WeakTable()  # of its objects
 _MOST_VARIABLES = 512
 _MISSING = (AttributeError, IndexError, KeyError, TypeError)
 
@@ -117,35 +115,25 @@ def path_of(file: Any) -> str:
     return ""
 
 
-def h5py_file(result: Any, args: Arguments, _: Keywords) -> Any:
-    """Find the file of a dataset or a group; `dataset.file.filename` makes two objects and costs eight times.
+def h5py_file(_: Any, args: Arguments, __: Keywords) -> Any:
+    """Find the file of a dataset; `dataset.file.filename` makes two objects and costs eight times as much.
 
-    To ask h5py takes its lock, for which threads wait: each object is asked for once, and what a file has
-    under a name as long as it is open.
+    To ask h5py takes its lock, for which threads wait: each object is asked once.
     """
-    owner = args[0]
-    if hasattr(result, "id") and len(args) > 1 and type(args[1]) is str:  # a group gave an object
-        held = _held.get(owner)
-        if held is None:
-            held = {}
-            _held.put(owner, held)
-        known = held.get(args[1])
-        if known is None:
-            known = h5py_names(result)
-            if len(held) < _MOST_NAMES:
-                held[args[1]] = known
-        _h5py_names.put(result, known)
-    return h5py_names(owner)[0]
+    file = _h5py_files.get(args[0])
+    if file is None:
+        file = sys.modules["h5py"].h5f.get_name(args[0].id)
+        _h5py_files.put(args[0], file)
+    return file
 
 
-def h5py_names(thing: Any) -> tuple[Any, Any]:
-    """Return the file of an object of h5py, and its name there."""
-    known: tuple[Any, Any] | None = _h5py_names.get(thing)
-    if known is None:
-        h5py = sys.modules["h5py"]
-        known = h5py.h5f.get_name(thing.id), h5py.h5i.get_name(thing.id)
-        _h5py_names.put(thing, known)
-    return known
+def h5py_name(array: Any) -> Any:
+    """Find the name of a dataset in its file; asked once, as the file."""
+    name = _h5py_names.get(array)
+    if name is None:
+        name = sys.modules["h5py"].h5i.get_name(array.id)
+        _h5py_names.put(array, name)
+    return name
 
 
 def zarr_array(_: Any, args: Arguments, __: Keywords) -> str:

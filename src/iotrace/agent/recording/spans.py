@@ -252,7 +252,8 @@ def _timed_plainly(
         start_switches, start_delay_ns = thread.switches, thread.run_delay_ns
         try:
             result = call(*args)
-            thread.samples += samples
+            if samples:
+                thread.samples += samples
             return result
         except BaseException as error:
             hide_frame(error)
