@@ -301,10 +301,15 @@ def test_a_rank_that_ended_with_a_code_of_its_own_is_named_with_it(tmp_path: Pat
     session = unknown(SessionInfo, exit_code=1, failures=failures)
     assert what_failed(session, []).endswith(": rank 1 (pid 12) ended with exit code 7")
     assert why_failed(session, []).startswith("no exception was seen")
+    ranks[12].append(Recorded(150 * MS, "Error", SYNTAX, thread="feeder"))
+    failures = found(tmp_path / "thread", BROKEN, {7: torchrun, **ranks})
+    assert failures[0].is_exit
+    why = why_failed(unknown(SessionInfo, exit_code=1, failures=failures), [])
+    assert why.startswith("before it, thread feeder ended: SyntaxError")
     # It raised an exception: that says more than the code.
     ranks[12].append(raised(SYNTAX, 200))
     failures = found(tmp_path / "raises", BROKEN, {7: torchrun, **ranks})
-    assert [each.is_exit for each in failures] == [False] * 3
+    assert not any(each.is_exit for each in failures)
     assert failures[0].type == "SyntaxError"
 
 

@@ -26,9 +26,8 @@ _ERROR = re.compile(r"^([\s|]*)([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 _WORDS = re.compile(r"\w")
 # What torchrun says of a rank that a signal ended.
 _SIGNALLED = re.compile(r"rank +: (\d+) .*\n +exitcode +: -(\d+) \(pid: (\d+)\)")
-# The same of the one that failed first: a code that it ended with, such as that of os._exit.
-_FIRST = "Root Cause (first observed failure)"
-_EXITED = re.compile(r"rank +: (\d+) .*\n +exitcode +: (\d+) +\(pid: (\d+)\)")
+# The same of the one that failed first, and last told: a code that it ended with, such as that of os._exit.
+_EXITED = re.compile(r"Root Cause.*?rank +: (\d+) .*?exitcode +: (\d+) +\(pid: (\d+)\)", re.DOTALL)
 _CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[^\n\t -~\u00a0-\U0010ffff]")
 # What torch says of a worker that a signal or its own code ended.
 _DEAD_WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d+).*")
@@ -128,9 +127,10 @@ def _of_process(run: _Run, process: Process) -> Iterator[tuple[float, Failure]]:
             if int(signal) in _FIRST_SIGNALS:
                 dead = next((each for each in run.session.processes if each.pid == int(pid)), None)
                 yield float("-inf"), _of_signal(run, int(signal), dead, int(number))
-        for number, code, pid in _EXITED.findall(record.text.partition(_FIRST)[2]):
+        for number, code, pid in _EXITED.findall(record.text):
             left = next((each for each in run.session.processes if each.pid == int(pid)), None)
-            if left is None or not left.of_type(Recorded):  # else its exception says more
+            own = [] if left is None else left.of_type(Recorded)
+            if all(each.thread is not None for each in own):  # else its exception says more
                 yield float("-inf"), _of_code(run, int(code), left, int(number))
 
 

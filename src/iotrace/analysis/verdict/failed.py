@@ -123,6 +123,9 @@ def _why_ended(session: SessionInfo) -> str:
             return f"unknown: no exception was left uncaught; {_of_code(session)}"
         return f"unknown; a process that it started failed: {_name(helper)} (pid {helper.process})"
     if cause.is_exit:
+        threads = [each for each in session.failures if each.thread and each.process == cause.process]
+        if threads:
+            return f"before it, thread {threads[0].thread} ended: {_name(threads[0])}: {_about(threads[0])}"
         return "no exception was seen: os._exit, sys.exit or compiled code; the program's output may say why"
     parts = [_about(cause)]
     if cause.batch is not None:
