@@ -12,7 +12,7 @@ import pytest
 from iotrace.analysis.failures import parse
 from iotrace.analysis.rank import SessionAnalysis
 from iotrace.analysis.results import Failure, SessionInfo
-from iotrace.analysis.verdict.failed import cause_of
+from iotrace.analysis.verdict.failed import cause_of, what_failed, why_failed
 from iotrace.session import names
 from iotrace.session.manifest import Manifest, Outcome, PosixState
 from iotrace.sources.records import (
@@ -291,6 +291,26 @@ def test_a_rank_that_was_killed_comes_before_what_the_others_raise(
     failures = found(tmp_path, BROKEN, {7: torchrun, 12: killed, 13: other})
     assert (failures[0].type, failures[0].process) == (first, 12 if first.startswith("SIG") else 13)
     assert failures[-1].type.endswith("ChildFailedError")
+
+
+def test_a_rank_that_ended_with_a_code_of_its_own_is_named_with_it(tmp_path: Path) -> None:
+    torchrun = [raised(TORCHRUN.replace("-{signal}", "7"), 900)]
+    ranks = {12: [Distributed(1, 2), *loop(9)], 13: [Distributed(0, 2), *loop(9), raised(TIMED_OUT, 300)]}
+    failures = found(tmp_path / "exits", BROKEN, {7: torchrun, **ranks})
+    assert (failures[0].type, failures[0].process, failures[0].rank) == ("exit code 7", 12, 1)
+    session = unknown(SessionInfo, exit_code=1, failures=failures)
+    assert what_failed(session, []).endswith(": rank 1 (pid 12) ended with exit code 7")
+    assert why_failed(session, []).startswith("no exception was seen")
+    ranks[12].append(Recorded(150 * MS, "Error", SYNTAX, thread="feeder"))
+    failures = found(tmp_path / "thread", BROKEN, {7: torchrun, **ranks})
+    assert failures[0].is_exit
+    why = why_failed(unknown(SessionInfo, exit_code=1, failures=failures), [])
+    assert why.startswith("before it, thread feeder ended: SyntaxError")
+    # It raised an exception: that says more than the code.
+    ranks[12].append(raised(SYNTAX, 200))
+    failures = found(tmp_path / "raises", BROKEN, {7: torchrun, **ranks})
+    assert not any(each.is_exit for each in failures)
+    assert failures[0].type == "SyntaxError"
 
 
 @pytest.mark.parametrize(("main", "role"), [([], "helper"), ([raised(TIMED_OUT, 400)], "process")])

@@ -161,6 +161,21 @@ def test_ranks_that_are_late_by_turns_over_all_steps() -> None:
     assert [each.rule for each in find_all("job", facts)] == ["IO805"]
 
 
+def test_late_by_turns_is_decided_by_time_not_by_the_number_of_steps() -> None:
+    """One rank evaluates each tenth step; the other one comes a little late to half of the rest."""
+    evaluates, quick, late = (20.0, 900.0, 2.0), (20.0, 40.0, 10.0), (20.0, 48.0, 2.0)
+    waits = (20.0, 40.0, 862.0)
+    first = [evaluates if k % 10 == 9 else late if k % 2 else quick for k in range(40)]
+    second = [waits if k % 10 == 9 else quick if k % 2 else late for k in range(40)]
+    found = lockstep_of([timed(0, first), timed(1, second)], None)
+    assert found is not None
+    assert [each.late_steps for each in found.ranks] == [20, 20]
+    assert (found.late_rank, found.pattern) == (0, "stays")
+    late_one = job_facts([], None, found).late
+    assert late_one is not None
+    assert (late_one.rank, late_one.by_turns) == (0, 0)
+
+
 def test_few_timed_reductions_tell_nothing() -> None:
     steps = [(20.0, 50.0, 2.0)] * 20 + [(20.0, 52.0, 0.0)] * 20
     found = lockstep_of([timed(0, steps), timed(1, steps)], None)

@@ -15,12 +15,16 @@ from iotrace.agent.dataloader.worker import _watch_number
 from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.analysis.intervals import Times, union
 from iotrace.analysis.loop.cuts import Cuts, Rounds, explains
-from iotrace.analysis.loop.deliveries import LoaderRun
+from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.unfed import unfed_evaluations
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.wait.loop_code import CodeSamples, code_samples, feeding_of, loop_code
+from iotrace.analysis.results import HotLine, LoopCode
+from iotrace.analysis.wait import loop_code as loop_code_module
+from iotrace.analysis.wait.loop_code import CodeSamples, code_of_loop, code_samples, feeding_of, loop_code
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD
+from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import LoopStacks as Recorded
+from tests.support.results import unknown
 from tests.support.tables import deliveries_of
 
 MS = 1_000_000
@@ -108,6 +112,43 @@ def test_a_stack_is_named_where_it_leaves_the_path(stack: list[tuple[int, int]],
     found = code_samples(analysed([stack]))
     assert [*found.names] == ([] if name is None else [name])
     assert found.numbers.tolist() == [-1 if name is None else 0]
+
+
+def test_waits_in_collectives_are_no_code_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line in which the thread waits for another rank's evaluation; and the same, where it works there."""
+    made = SimpleNamespace(spans=np.zeros((0, 2), np.int64))
+    monkeypatch.setattr(loop_code_module, "iterations_of", lambda _: made)
+    monkeypatch.setattr(loop_code_module, "_awaiting", lambda _: NOTHING)
+    steps = {"start_ns": np.arange(0, 1000, 10) * MS, "end_ns": np.arange(10, 1010, 10) * MS}
+
+    def code(*collectives_ms: tuple[int, int]) -> list[str]:
+        starts, ends = np.array(collectives_ms, np.int64).reshape(-1, 2).T * MS
+        analysis = analysed(
+            [[(1, 31), (0, 80)]] * 1000,
+            main={"texts": {}},
+            thread={"asked": Deliveries.joined([]), "handed": Deliveries.joined([])},
+            loop={"steps": steps},
+            phase_spans=np.zeros(0, SPAN_DTYPE),
+            collectives=(starts, ends),
+        )
+        return [each.function for each in code_of_loop(analysis, code_samples(analysis), [])]
+
+    assert code() == code((0, 400)) == ["main (train.py:31)"]
+    assert code((0, 400), (404, 1000)) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "advice"),
+    [
+        ("main (train.py:31)", "do less often what the loop does at train.py:31"),
+        ("train.py:31", "do less often what the loop does at train.py:31"),
+        ("log (train.py:30)", "call log (train.py:30) less often"),
+    ],
+)
+def test_a_line_of_the_loop_is_not_called(function: str, advice: str) -> None:
+    hot = unknown(HotLine, line="train.py:31")
+    code = unknown(LoopCode, function=function, hot=hot)
+    assert code.advice("less often") == advice
 
 
 def fed_by_itself(first_ms: int, second: int = 4, **thread: Any) -> RankAnalysis:

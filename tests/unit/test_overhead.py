@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +19,13 @@ from iotrace.analysis.results import Overhead
 from iotrace.report.layout import LABEL_WIDTH, print_blocks
 from iotrace.report.terminal import overhead_lines
 from iotrace.session import names
-from iotrace.sources.posix_calls import PosixCalls
+from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE
-from iotrace.sources.session import open_session
+from iotrace.sources.records import Identity, IteratorEnd
+from iotrace.sources.session import Rank, open_session
 from tests.support.growing import Growing
+from tests.support.rows import process_of
+from tests.unit.test_loop import MAIN, MS, Program
 
 
 @given(
@@ -119,6 +124,30 @@ def told(path: Path, workers: int) -> tuple[list[float], float]:
     shares = [found.workers_pct_of_production, found.estimated_pct_of_step, found.least_pct_of_step]
     kept = rank.kept
     return [share for share in shares if share is not None], 100 * kept.wait_ns.sum() / kept.duration_ns.sum()
+
+
+def test_what_lies_in_an_evaluation_is_no_cost_of_the_steps() -> None:
+    """Ten spans in each evaluation pass, and one in the step before it: of 0.1 ms each, in steps of 3 ms."""
+    program = Program()
+    program.play("at" * 20 + "".join("ateeeeE" for _ in range(5)) + "at" * 20)
+    ends = [each.mono_ns for each in program.records if isinstance(each, IteratorEnd)]
+    starts = [end - (1 + at) * MS // 4 for end in ends for at in range(10)] + [end - 6 * MS for end in ends]
+    spans = np.zeros(len(starts), SPAN_DTYPE)
+    spans["start_ns"], spans["tid"] = sorted(starts), MAIN
+    identity = Identity(format=1, pid=MAIN, ppid=0, role="main", clock=(0, 0, 1))
+    rank = Rank(0, None, 0, process_of(identity, program.records, spans, {0: "f"}), [])
+    none = {name: np.zeros(0, np.int64) for name in COLUMNS}
+    calls = PosixCalls(**none, names=[], files=[], nodes=[], pids=frozenset(), problems=[])
+    costs = SimpleNamespace(span_ns=100_000, next_span_ns=None, posix_call_ns=0, next_posix_call_ns=0)
+    costs.process_start_ns, costs.host = 0, "n1"
+    session: Any = SimpleNamespace(costs=costs, posix_on=False, calls_of=lambda _: calls)
+    analysis = RankAnalysis(session, rank)
+    found, kept = overhead_of(analysis), analysis.kept
+    inside = 5 * 100_000
+    assert len(kept.passes) == 5
+    assert found.consumer_pct_of_step == pytest.approx(100 * inside / int(kept.duration_ns.sum()))
+    long_ns = int((kept.passes[:, 1] - kept.passes[:, 0]).sum())
+    assert found.evaluation_pct == pytest.approx(100 * 10 * inside / long_ns)
 
 
 def test_what_tracing_costs_workers_counts_as_far_as_the_loop_waits_for_their_batches(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iotrace.analysis.loop.step_phases import StepPhases, step_phases
+from iotrace.analysis.loop.step_phases import StepPhases, collectives_ms, step_phases
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.session.names import (
     BACKWARD,
@@ -15,6 +15,7 @@ from iotrace.session.names import (
     FORWARD,
     FORWARD_NO_GRAD,
     KIND_PHASE,
+    KIND_REDUCTION,
     KIND_TRAINER,
     OPTIMIZER,
 )
@@ -25,7 +26,9 @@ from tests.support.rows import Exposed, Line, PhaseOnDevice, process_of
 from tests.unit.test_loop import MAIN, MS, OTHER, Program
 
 _TRAINING_STEP = "[Strategy]SingleDeviceStrategy.training_step"
-_NAMES = [FORWARD, FORWARD_NO_GRAD, BACKWARD, OPTIMIZER, CLOSURE, _TRAINING_STEP]
+_ALL_REDUCE = "all_reduce"
+_NAMES = [_ALL_REDUCE, FORWARD, FORWARD_NO_GRAD, BACKWARD, OPTIMIZER, CLOSURE, _TRAINING_STEP]
+_KINDS = {_TRAINING_STEP: KIND_TRAINER, _ALL_REDUCE: KIND_REDUCTION}
 _STEPS = 5
 Phase = tuple[str, float, float]  # its name, when it begins and ends in the step, in ms
 
@@ -37,6 +40,7 @@ def figures(
     tid: int = MAIN,
     device_ms: dict[str, float] | None = None,
     exposed_ms: float | None = 0.5,
+    waited: list[float] | None = None,
 ) -> StepPhases:
     """The figures of steps of 10 ms, of which four are measured; those of `steps` by turns are in them."""
     program = Program()
@@ -50,7 +54,7 @@ def figures(
             row = dict.fromkeys(SPAN_DTYPE.names or (), -1)
             row.update(start_ns=start_ns, duration_ns=end_ns - start_ns)
             row.update(tid=tid, name=_NAMES.index(name))
-            row.update(kind=KIND_TRAINER if name == _TRAINING_STEP else KIND_PHASE)
+            row.update(kind=_KINDS.get(name, KIND_PHASE))
             rows.append(tuple(row.values()))
             if device_ms is not None and number != 2:
                 records.append(PhaseOnDevice(tid, start_ns, round(device_ms[name] * MS)))
@@ -63,7 +67,10 @@ def figures(
         dict(enumerate(_NAMES)),
     )
     session: Any = None
-    return step_phases(RankAnalysis(session, Rank(0, None, 0, main, [])), wait_ms)
+    analysis = RankAnalysis(session, Rank(0, None, 0, main, []))
+    if waited is not None:
+        waited.append(collectives_ms(analysis))
+    return step_phases(analysis, wait_ms)
 
 
 def means(found: StepPhases) -> list[float | None]:
@@ -94,6 +101,16 @@ def test_each_instant_is_counted_once(steps: list[list[Phase]], expected: list[f
     assert means(found) == pytest.approx(expected)
     assert (found.source, found.unknown_why) == ("host", None)
     assert sum(expected) + 1 == pytest.approx(10)
+
+
+def test_waits_in_collectives_count_outside_of_phases_and_data_waits() -> None:
+    """From within the backward pass to behind it; then one that lasts into the next data wait."""
+    waited: list[float] = []
+    found = figures([*ORDINARY, (_ALL_REDUCE, 4, 5.5), (_ALL_REDUCE, 8, 9.5)], waited=waited)
+    assert waited == pytest.approx([1.5])
+    assert means(found) == pytest.approx([2, 3, 1, 3])
+    figures(ORDINARY, waited=waited)
+    assert waited[1:] == [0.0]
 
 
 def test_what_was_not_seen_is_unknown() -> None:

@@ -21,6 +21,8 @@ from iotrace.analysis.results import (
     HostUse,
     Imbalance,
     LoaderResult,
+    LockedRank,
+    Lockstep,
     Overhead,
     PhasesMs,
     ProcessUse,
@@ -37,8 +39,10 @@ from iotrace.analysis.results import (
     Verdict,
 )
 from iotrace.analysis.verdict.verdict import of_worst
+from iotrace.report.page.sections import ranks_table
 from iotrace.report.screen import trust_text
 from iotrace.report.terminal import print_report
+from iotrace.report.views.ranks import ranks as views_of_ranks
 from iotrace.report.words import file_facts
 from iotrace.session.manifest import NotCaptured
 from tests.support.results import unknown
@@ -200,6 +204,31 @@ def test_the_rank_that_is_late_stands_first_of_its_table() -> None:
     many = screen(replace(found, imbalance=late(), ranks=[rank(number) for number in range(20)]))
     assert any("median of 20" in row for row in many)
     assert sum("node1" in row for row in many) == 10
+
+
+def test_of_few_profiled_steps_no_other_rank_is_late_where_all_steps_tell() -> None:
+    profiled = replace(late(), ranks_seen=2, ranks=late().ranks[:2])
+    own = {"step_ms": 100.0, "parts_ms": {"data": 5.0, "evaluation": 0.0}}
+    ranks = [LockedRank(rank=0, **own), LockedRank(rank=1, waits_ms=40.0, **own)]
+    loops = unknown(
+        Lockstep, steps=90, ranks=ranks, late_rank=0, wait_ms=40.0, wait_pct=40.0, late_by_ms={"data": 40.0},
+        kind="data",
+    )  # fmt: skip
+    found = report(rank(0), rank(1), imbalance=profiled)
+    assert "critical rank 1 is waited for: 70 %" in " ".join(" ".join(screen(found, verbose=True)).split())
+    found = replace(found, lockstep=loops)
+    shown = " ".join(" ".join(screen(found, verbose=True)).split())
+    assert "rank 0 is waited for: 40.0 ms a step" in shown
+    assert "rank 1 is waited for" not in shown
+    rows = {row.rank: row for row in views_of_ranks(found)[0].rows}
+    assert (rows[0].waited_for_pct, rows[0].communication_wait_ms) == (40.0, None)
+    assert (rows[1].waited_for_pct, rows[1].communication_wait_ms, rows[1].step_ms) == (None, 40.0, 100.0)
+    table = ranks_table(found)
+    assert table is not None
+    assert "waits for other ranks of 90 steps, compute of 5 profiled steps" in table["caption"]
+    table = ranks_table(replace(found, lockstep=None))
+    assert table is not None
+    assert "waits for other ranks of 5 profiled steps" in table["caption"]
 
 
 def test_a_mean_above_the_95th_percentile_has_a_word() -> None:

@@ -58,6 +58,7 @@ def explained(
     held: bool = False,
     restarts: tuple[tuple[float, float], ...] = (),
     events: tuple[Events, ...] = (),
+    collective: tuple[float, float] = (0.0, 0.0),
     monkeypatch: pytest.MonkeyPatch | None = None,
 ) -> SlowLoopSteps:
     """The slow ones of 40 steps, of which step `SLOW` took 110 ms; that is when each of these happened."""
@@ -118,6 +119,7 @@ def explained(
         loop=SimpleNamespace(steps=kept, thread=thread, unknown_why=""),
         measured_waits=table,
         waits_for=lambda awaited: table[awaited["number"]],
+        collectives=tuple(np.array([int((start + at) * MS)], np.int64) for at in collective),
         rank=SimpleNamespace(main=main),
         session=session,
     )
@@ -143,6 +145,13 @@ def only(found: SlowLoopSteps) -> SlowLoopStep:
     assert step.step == SLOW
     assert step.over_ms == pytest.approx(100.0)
     return step
+
+
+def test_a_wait_for_another_rank_is_a_collective_not_unexplained() -> None:
+    found = explained(collective=(10.0, 105.0))
+    assert only(found).parts_ms == {"collectives": pytest.approx(95.0)}
+    assert found.unnamed_ms == pytest.approx(5.0)
+    assert "waits in collectives 95 %" in slow_text(found)
 
 
 def test_a_slow_step_is_one_beyond_p95_and_three_deviations() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.loop.steps import Loop
-from iotrace.analysis.results import Failure
+from iotrace.analysis.results import EXIT, Failure
 from iotrace.session import names
 from iotrace.session.names import KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.processes import Process
@@ -26,6 +26,8 @@ _ERROR = re.compile(r"^([\s|]*)([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 _WORDS = re.compile(r"\w")
 # What torchrun says of a rank that a signal ended.
 _SIGNALLED = re.compile(r"rank +: (\d+) .*\n +exitcode +: -(\d+) \(pid: (\d+)\)")
+# The same of the one that failed first, and last told: a code that it ended with, such as that of os._exit.
+_EXITED = re.compile(r"Root Cause.*?rank +: (\d+) .*?exitcode +: (\d+) +\(pid: (\d+)\)", re.DOTALL)
 _CONTROLS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[^\n\t -~\u00a0-\U0010ffff]")
 # What torch says of a worker that a signal or its own code ended.
 _DEAD_WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d+).*")
@@ -125,6 +127,11 @@ def _of_process(run: _Run, process: Process) -> Iterator[tuple[float, Failure]]:
             if int(signal) in _FIRST_SIGNALS:
                 dead = next((each for each in run.session.processes if each.pid == int(pid)), None)
                 yield float("-inf"), _of_signal(run, int(signal), dead, int(number))
+        for number, code, pid in _EXITED.findall(record.text):
+            left = next((each for each in run.session.processes if each.pid == int(pid)), None)
+            own = [] if left is None else left.of_type(Recorded)
+            if all(each.thread is not None for each in own):  # else its exception says more
+                yield float("-inf"), _of_code(run, int(code), left, int(number))
 
 
 def _of_launches(run: _Run) -> Iterator[tuple[float, Failure]]:
@@ -153,13 +160,23 @@ def _ended_loop(record: Recorded, main: Process) -> bool:
 
 def _of_signal(run: _Run, signal: int, process: Process | None, rank: int | None = None) -> Failure:
     name = signal_name(signal)
+    return _of_end(run, name, f"ended by {name}", process, rank)
+
+
+def _of_code(run: _Run, code: int, process: Process | None, rank: int) -> Failure:
+    """A rank that ended with a code of its own, and no exception that was seen."""
+    message = f"ended with exit code {code}, without an exception that was seen"
+    return _of_end(run, f"{EXIT}{code}", message, process, rank)
+
+
+def _of_end(run: _Run, name: str, message: str, process: Process | None, rank: int | None) -> Failure:
     one = None if process is None else _rank_of(run, process)
     return Failure(
         process=None if process is None else process.pid,
         role=None if process is None else run.session.role_of(process),
         rank=rank if one is None else one.rank.number,
         type=name,
-        message=f"ended by {name}",
+        message=message,
         after_steps=_after_steps(one),
         stack="",
     )

@@ -17,7 +17,7 @@ from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.compute import Compute, compute_of
 from iotrace.analysis.device.gaps import Origin
 from iotrace.analysis.failures import timed_failures
-from iotrace.analysis.intervals import distinct
+from iotrace.analysis.intervals import Intervals, distinct, union
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.join import loaders_of
 from iotrace.analysis.loop.measured import measured, profiled_intervals, program_intervals, untrained
@@ -32,7 +32,7 @@ from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.waits import Waits
 from iotrace.session.hangs import Hang, hangs_told, over_ns
 from iotrace.session.manifest import NotCaptured
-from iotrace.session.names import KIND_CALLBACK, KIND_PHASE
+from iotrace.session.names import KIND_CALLBACK, KIND_PHASE, KIND_REDUCTION
 from iotrace.sources.columns import Columns
 from iotrace.sources.session import Rank, Session
 from iotrace.sources.telemetry import SampledProcess, Telemetry
@@ -224,6 +224,15 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         tid = thread.tid if thread is not None else main.pid
         found: Columns = main.spans[(main.spans["kind"] == KIND_PHASE) & (main.spans["tid"] == tid)]
         return found
+
+    @cached_property
+    def collectives(self) -> Intervals:
+        """When the training thread waited in collectives: its own calls, and its gradients' reduction."""
+        spans, thread = self.rank.main.spans, self.loop.thread
+        own = spans[
+            (spans["kind"] == KIND_REDUCTION) & (spans["tid"] == (-1 if thread is None else thread.tid))
+        ]
+        return union(own["start_ns"], own["start_ns"] + own["duration_ns"])
 
     @cached_property
     def waits(self) -> Waits:

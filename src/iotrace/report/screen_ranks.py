@@ -172,11 +172,12 @@ def _row(rank: RankReport, report: Report) -> Sequence[str]:
     matched, last_in = imbalance.collectives.matched, straggler.last_to_arrive if straggler else 0
     if own is None or not own.step_ms:
         return [*row, "?", "?", "?"]
+    by_collectives = "?" if imbalance.withheld or not matched else percent(last_in / matched)
     return [
         *row,
         _waited(rank, report),
         percent(own.compute_ms / own.step_ms),
-        _late_in(rank, report) or ("?" if imbalance.withheld or not matched else percent(last_in / matched)),
+        if_known(late_in(rank, report), percent, by_collectives),
     ]
 
 
@@ -195,13 +196,13 @@ def waits_for_late(rank: RankReport, report: Report) -> float | None:
     return profiled.communication_wait_ms / profiled.step_ms
 
 
-def _late_in(rank: RankReport, report: Report) -> str | None:
-    """Say in how many of the late steps a rank came last, where all steps were timed."""
+def late_in(rank: RankReport, report: Report) -> float | None:
+    """Return the share of the late steps in which a rank came last, where all steps were timed."""
     loops = _compared(report)
     if loops is None or not loops.late_steps or rank.incarnation != report.last_start:
         return None
     own = next((each for each in loops.ranks if each.rank == rank.rank), None)
-    return None if own is None or own.late_steps is None else percent(own.late_steps / loops.late_steps)
+    return None if own is None or own.late_steps is None else own.late_steps / loops.late_steps
 
 
 def _compared(report: Report) -> Lockstep | None:

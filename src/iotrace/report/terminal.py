@@ -309,7 +309,7 @@ def _imbalance(found: Imbalance, loops: Lockstep | None) -> Iterator[Block]:
     if found.withheld is not None:
         yield Line("late", found.withheld)
     for straggler in found.stragglers:
-        if straggler.severity is not None:
+        if straggler.severity is not None and (loops is None or loops.agrees(straggler.rank)):
             yield _straggler(straggler.severity, straggler, found.of(straggler.rank)[0])
 
 

@@ -37,6 +37,7 @@ _PART_NAMES = {
     "startup": "workers start",
     "restart": "workers end and start",
     "queued": "batches queued",
+    "collectives": "waits in collectives",
     "neighbours": "no CPU: others",
     "throttling": "no CPU: quota",
     "no_cpu": "no CPU",

@@ -263,11 +263,15 @@ def late_steps(late: Sequence[Late], step_ns: float) -> dict[int, int]:
     return dict(counts)
 
 
-def pattern_of(counts: dict[int, int]) -> str | None:
-    """Say whether the late rank ``stays`` the same or ``moves``; None between, and of few late steps."""
-    steps = sum(counts.values())
-    if steps < _FEWEST_LATE:
+def pattern_of(counts: dict[int, int], waited_ns: dict[int, float] | None = None) -> str | None:
+    """Say whether the late rank ``stays`` the same or ``moves``; None between, and of few late steps.
+
+    `counts` are the steps that each rank made late. Where it is known how long the others waited for each,
+    that decides: few long waits for one rank cost more than many short ones for another.
+    """
+    if sum(counts.values()) < _FEWEST_LATE:
         return None
-    most = max(counts.values()) / steps
+    shares = counts if waited_ns is None else waited_ns
+    most = max(shares.values()) / sum(shares.values())
     several = sum(count >= 2 for count in counts.values()) >= 2
     return STAYS if most >= _STAYS else MOVES if most <= _MOVES and several else None

@@ -26,10 +26,11 @@ def overhead_of(analysis: RankAnalysis) -> Overhead:
     """Estimate the rank's overhead; what rests on a cost that was not measured is None."""
     session, processes = analysis.session, analysis.rank.processes
     measured, costs = session.costs, _Costs.of(session)
-    shares = least = None
+    shares = least = evaluation = None
     if analysis.primary is not None and len(analysis.kept) and costs is not None:
         # As if every call came after work: what a program does between two is unknown.
-        shares = _shares(analysis, replace(costs, next_ns=costs.first_ns, next_span_ns=costs.span_ns))
+        most = replace(costs, next_ns=costs.first_ns, next_span_ns=costs.span_ns)
+        shares, evaluation = _shares(analysis, most), _of_evaluation(analysis, most)
         least = _shares(analysis, costs)
     return Overhead(
         posix_calls=sum(session.calls_of(each).made for each in processes) if session.posix_on else None,
@@ -44,6 +45,7 @@ def overhead_of(analysis: RankAnalysis) -> Overhead:
         workers_pct_of_production=_percent(shares.workers if shares else None),
         estimated_pct_of_step=_percent(shares.step if shares else None),
         least_pct_of_step=_percent(least.awaited if least else None),
+        evaluation_pct=_percent(evaluation),
     )
 
 
@@ -96,7 +98,8 @@ class _Shares(msgspec.Struct, frozen=True):
 def _shares(analysis: RankAnalysis, costs: _Costs) -> _Shares:
     kept = analysis.kept
     steps_ns = int(kept.duration_ns.sum())
-    consumer = _consumer_ns(analysis, costs) / steps_ns
+    starts, ends, _ = kept.pieces  # evaluation is no part of their length
+    consumer = _consumer_ns(analysis, costs, starts, ends) / steps_ns
     added_ns = made_ns = 0
     awaited_ns = 0.0
     for worker in analysis.rank.workers:
@@ -116,11 +119,17 @@ def _awaited_ns(waits: Waits, worker: Process) -> int:
     return int(own[:, [CAUSES.index(part) for part in PARTS if part != "unknown"]].sum())
 
 
-def _consumer_ns(analysis: RankAnalysis, costs: _Costs) -> int:
-    """What tracing added to the measured steps on the consumer's own threads."""
+def _of_evaluation(analysis: RankAnalysis, costs: _Costs) -> float | None:
+    """The share that tracing took of the evaluation passes between the measured steps; None without any."""
+    starts, ends = analysis.kept.passes.T
+    long_ns = int((ends - starts).sum())
+    return _consumer_ns(analysis, costs, starts, ends) / long_ns if long_ns else None
+
+
+def _consumer_ns(analysis: RankAnalysis, costs: _Costs, starts: Times, ends: Times) -> int:
+    """What tracing added in some windows on the consumer's own threads."""
     main = analysis.rank.main
     tids = distinct(main.rows(names.BATCH_ROW)["tid"])
-    starts, ends = analysis.kept["start_ns"], analysis.kept["end_ns"]
     calls, spans = analysis.session.calls_of(main), main.spans
     own_spans = spans[np.isin(spans["tid"], tids)]
     return costs.added_ns(calls.where(np.isin(calls.tid, tids)), own_spans, starts, ends)

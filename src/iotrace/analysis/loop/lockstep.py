@@ -119,13 +119,14 @@ def _with_turns(
     late = np.flatnonzero(waits_ns.max(axis=0) >= _LATE_STEP * long_ns.mean())
     counts = np.bincount(last[late], minlength=len(loops)).tolist()
     by_rank = {each.rank: count for each, count in zip(loops, counts, strict=True)}
+    waited_ns = np.bincount(last[late], waits_ns.sum(axis=0)[late], minlength=len(loops)).tolist()
     late_pct = 100 * float(waits_ns.sum() / long_ns.sum())
     found = replace(
         found,
         ranks=[replace(each, late_steps=by_rank[each.rank]) for each in found.ranks],
         timed_steps=reductions.timed,
         late_steps=len(late),
-        pattern=pattern_of({rank: count for rank, count in by_rank.items() if count}),
+        pattern=pattern_of(by_rank, dict(zip(by_rank, waited_ns, strict=True))),
         late_pct=late_pct,
     )
     if found.pattern != MOVES or late_pct < _LATE_PERCENT:

@@ -12,7 +12,7 @@ from iotrace.analysis.loop.thread_cpu import cpu_by_step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.checkpoints import saves_of
-from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_REDUCTION, OPTIMIZER
+from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER
 
 # What no other rank can hold up; what may hold a wait for one, and what is left.
 ALONE = ("evaluation", "checkpoint", "data")
@@ -62,7 +62,7 @@ def rank_loop_of(analysis: RankAnalysis) -> RankLoop | None:
         union(np.concatenate((passes[:, 0], apart[0])), np.concatenate((passes[:, 1], apart[1]))),
         (saves.starts, saves.ends),
         union(awaited["wait_start_ns"], awaited["delivered_ns"]),
-        _reductions(analysis),
+        analysis.collectives,
         *(called(name) for name in SHARED[1:-1]),
     ]
     cpu_ns, cpu_delay_ns = cpu_by_step(analysis, starts, ends)
@@ -78,10 +78,3 @@ def rank_loop_of(analysis: RankAnalysis) -> RankLoop | None:
         cpu_ns=cpu_ns,
         cpu_delay_ns=cpu_delay_ns,
     )
-
-
-def _reductions(analysis: RankAnalysis) -> Intervals:
-    """When the training thread was in a collective: of its own, or its gradients' reduction."""
-    spans, thread = analysis.rank.main.spans, analysis.loop.thread
-    own = spans[(spans["kind"] == KIND_REDUCTION) & (spans["tid"] == (-1 if thread is None else thread.tid))]
-    return union(own["start_ns"], own["start_ns"] + own["duration_ns"])

@@ -85,6 +85,21 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
     return StepPhases(PhasesMs(**means_ms, other=other_ms), source, why, known)
 
 
+def collectives_ms(analysis: RankAnalysis) -> float:
+    """How long the training thread waits in collectives outside of its phases and data waits, ms a step."""
+    kept = analysis.kept
+    if not len(kept):
+        return 0.0
+    thread = analysis.loop.thread
+    trains = thread is not None and len(thread.rounds.times_ns) > 0
+    own = analysis.collectives
+    for phase in _exclusive(analysis, analysis.phase_spans, trains).values():
+        own = subtract(own, phase)
+    awaited = kept.awaited
+    own = subtract(own, union(awaited["wait_start_ns"], awaited["delivered_ns"]))
+    return float(_by_step(own, kept.pieces, kept).mean()) / 1e6
+
+
 def _on_device(analysis: RankAnalysis, spans: Columns) -> dict[int, dict[str, int]]:
     """Give each phase's time on the device, in the measured steps that know all of theirs, by their numbers.
 

@@ -135,6 +135,13 @@ class StepTable(Table[Step]):
         return np.where(unknown > 0, NONE, sums(own, self["first"], self["behind"]))
 
     @property
+    def passes(self) -> Times:
+        """The evaluation passes that lie in these steps: a start and an end each."""
+        inside, _ = ranges(self["first_left_out"], self["behind_left_out"])
+        found: Times = self.left_out[inside]
+        return found
+
+    @property
     def pieces(self) -> tuple[Times, Times, Times]:
         """The steps without their evaluation passes: starts, ends, and the row of the step of each."""
         inside, of = ranges(self["first_left_out"], self["behind_left_out"])

@@ -193,6 +193,10 @@ class Overhead(ReportPart, frozen=True, kw_only=True):
     ] = None
     estimated_pct_of_step: Annotated[float | None, figure("by how much the steps would be shorter at most", "%", null="as `consumer_pct_of_step`")] = None
     least_pct_of_step: Annotated[float | None, figure("the same, of workers pro rata to the waits for their batches", "%", null="as above")] = None
+    evaluation_pct: Annotated[
+        float | None,
+        figure("cost of the calls and spans on the consumer's threads in evaluation passes / length of these, at most", "%", null="no pass, or as above"),
+    ] = None
 
     @property
     def calls_cost_most(self) -> bool:

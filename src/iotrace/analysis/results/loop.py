@@ -225,8 +225,8 @@ class HotLine(ReportPart, frozen=True, kw_only=True):
 class LoopCode(ReportPart, frozen=True, kw_only=True):
     """A function that the loop calls, or a line of its own: its time outside of all that has another name.
 
-    By samples of the training thread's stack, over the whole loop; without waits, forward, backward,
-    optimizer, evaluations, checkpoints, writing and the making of iterators.
+    By samples of the training thread's stack, over the whole loop; without waits, collectives,
+    forward, backward, optimizer, evaluations, checkpoints, writing and the making of iterators.
     """
 
     function: Annotated[str, figure("what the loop calls where it does not train, with its file and first line; or the loop's own line")]
@@ -247,6 +247,12 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     def what(self) -> str:
         """Name it."""
         return self.function
+
+    def advice(self, how: str) -> str:
+        """Say to do it `how`: a line of the loop itself is not called."""
+        if self.hot is not None and self.function in (self.hot.line, f"{self.function.partition(' (')[0]} ({self.hot.line})"):
+            return f"do {how} what the loop does at {self.hot.line}"
+        return f"call {self.function} {how}"
 
     @property
     def said(self) -> str:

@@ -181,3 +181,12 @@ class Lockstep(ReportPart, frozen=True, kw_only=True):
     cpu_delay_ms: Annotated[float | None, figure("how much longer it is ready without a CPU, for as much computing", "ms per step", null="not known")] = None
     pattern: Annotated[str | None, figure("whether the late rank `stays` or `moves`", null="the same; fewer late steps, or between the two")] = None
     late_pct: Annotated[float | None, figure("share of all ranks' steps in which they wait in a reduction for a late one", null="`timed_steps` is")] = None
+
+    @property
+    def tells(self) -> bool:
+        """Whether all steps tell who is waited for, or that nobody is."""
+        return self.timed_steps is not None or any(each.waits_ms for each in self.ranks)
+
+    def agrees(self, rank: int) -> bool:
+        """Whether nothing that all steps tell speaks against it that `rank` is waited for in a few of them."""
+        return not self.tells or rank == self.late_rank

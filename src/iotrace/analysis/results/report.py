@@ -153,6 +153,9 @@ class Culprit(ReportPart, frozen=True, kw_only=True):
     tries: Annotated[bool, figure("whether its remedy may gain nothing")] = False
 
 
+EXIT = "exit code "  # how the type of a failure begins that has no exception
+
+
 class Failure(ReportPart, frozen=True, kw_only=True):
     """An exception that nothing caught, or a signal that ended a process."""
 
@@ -160,7 +163,7 @@ class Failure(ReportPart, frozen=True, kw_only=True):
     role: Annotated[str | None, figure("as in `processes`, or `helper`, or `process`", null="which process is not known")] = None
     rank: Annotated[int | None, figure("number of the rank", null="none")] = None
     worker: Annotated[int | None, figure("number of the worker in its loader", null="none")] = None
-    type: Annotated[str, figure("class of the exception, or the signal's name")]
+    type: Annotated[str, figure("class of the exception, or the signal's name; `exit code 7` of a rank that its launcher saw end so without one")]
     message: Annotated[str, figure("the first line of its message")]
     at: Annotated[str | None, figure("the innermost line of the program's own code in the traceback, as `file:line in function`", null="there is none")] = None
     file: Annotated[str | None, figure("the file that was read last before, where the exception is about it", null="not sure")] = None
@@ -171,6 +174,11 @@ class Failure(ReportPart, frozen=True, kw_only=True):
     sample: Annotated[int | None, figure("the index with which the dataset was asked", null="it came from elsewhere, or is no int")] = None
     thread: Annotated[str | None, figure("name of the thread that the exception ended", null="it ended the process, or a worker's batch")] = None
     read_last: Annotated[str | None, figure("the file that was read last for the sample or the batch", null="none was")] = None
+
+    @property
+    def is_exit(self) -> bool:
+        """Whether the process ended with a code of its own, and no exception was seen."""
+        return self.type.startswith(EXIT)
 
 
 class SessionInfo(ReportPart, frozen=True, kw_only=True):

@@ -23,6 +23,8 @@ _WRITES = {
         {"kind": "writing", "count": 12, "seconds": 3.6, "every_steps": 5.0, "file": "run/metrics.jsonl"}
     ],
 }
+_CALLS = {"rank": 0, "loop_code": [{"function": "watch (train.py:9)", "ms_per_step": 50.0}]}
+_TRAINS = {"rank": 1, "loop_code": []}
 _UNCLEAR = LateRank(rank=0, pct=30.0, longer_ms={"data": 10.0, "compute": 9.0, "host": 8.0})
 _PASSES_LONGER = {"backward": 9.0, "forward": 4.0}
 _UNEVEN = LateRank(
@@ -44,7 +46,7 @@ _TAKES_LONGER = {
     "forward": "its forward pass takes {:.1f} ms a step longer",
     "backward": "its backward pass takes {:.1f} ms a step longer",
     "optimizer": "its optimizer takes {:.1f} ms a step longer",
-    "other": "it spends {:.1f} ms a step more outside of data and training: logging, for example",
+    "other": "it spends {:.1f} ms a step more outside of data and training",
 }
 _OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's CPUs", "host": "host"}
 _LEAST_MS = 0.05
@@ -138,14 +140,20 @@ def _alone(late: LateRank, text: str, remedy: str) -> Finding:
     "job",
     turn=OUTSIDE,
     saves_wait=False,
-    fires=[{"late": _COMPUTES}, {"late": _SHARES_CPU}, {"late": _LOGS, "ranks": [_WRITES]}],
+    fires=[
+        {"late": _COMPUTES},
+        {"late": _SHARES_CPU},
+        {"late": _LOGS, "ranks": [_WRITES]},
+        {"late": _LOGS, "ranks": [_CALLS, _TRAINS]},
+    ],
     silent=[{"late": _DATA}, {"late": _UNCLEAR}, {}],
 )
 def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     """The other ranks wait for one that takes longer for its part of the step, and not for data.
 
     Whether it computes longer, or waits itself, collectives tell: it comes last to them. Where it writes to a
-    file every few steps, and that takes most of it, the file is named.
+    file every few steps, and that takes most of it, the file is named; else the function of the program that
+    it alone is in for most of it, by samples of its stack.
 
     Remedy: the same share of work on every rank; a look at a machine that stays the late one; logging less
     often, or in a thread.
@@ -164,9 +172,8 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
         text = f"{text}: it is ready to run without a CPU {late.cpu_delay_ms:.1f} ms a step longer"
     if late.kind == "other":
         remedy = f"do less often what rank {late.rank} alone does in its loop, or in another thread"
-        written = _written(facts, late)
-        if written is not None:
-            text, remedy = written
+        known = _written(facts, late) or _called(facts, late, text)
+        text, remedy = known or (f"{text}: logging, for example", remedy)
     yield Finding(
         text=text, remedy=remedy, how=remedy, cost_ms=late.longer_ms.get(late.kind), is_main_cause=True
     )
@@ -203,6 +210,20 @@ def _written(facts: JobFacts, late: LateRank) -> tuple[str, str] | None:
             name = posixpath.basename(events.file) if events.file else "files"
             text = f"it writes to {name}, {each_ms:.1f} ms a step, and the others wait meanwhile"
             return text, f"write and sync {name} less often, or in a thread"
+    return None
+
+
+def _called(facts: JobFacts, late: LateRank, text: str) -> tuple[str, str] | None:
+    """Name the function that has most of what a rank does longer beside its training: the others do not."""
+    others_ms: dict[str, float] = {}
+    for each in facts.ranks:
+        for code in (each.loop_code or ()) if each.rank != late.rank else ():
+            others_ms[code.function] = max(code.ms_per_step, others_ms.get(code.function, 0.0))
+    report = facts.rank(late.rank)
+    for code in () if report is None else report.loop_code or ():
+        if code.ms_per_step - others_ms.get(code.function, 0.0) >= late.longer_ms.get("other", 0.0) / 2:
+            remedy = f"{code.advice('less often')}, or in another thread"
+            return f"{text}, most of it in {code.function}", remedy
     return None
 
 

@@ -13,6 +13,7 @@ from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT
 from iotrace.units import percent
 
 _WAITING = ("asyncio", "concurrent", "multiprocessing", "queue", "threading")  # their calls wait for others
+_LEAST_WAIT = 0.05  # of a step: what is worth telling
 _PHASES = {"forward": 2.0, "backward": 4.0, "optimizer": 1.0, "other": 90.0}
 CODE_OF_THE_LOOP, PREPARED_IN_THE_LOOP = "IO506", "IO508"
 _CODE = {
@@ -205,7 +206,8 @@ def logging_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Ite
 def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
     """The loop calls a function of the program now and then, and that takes much of its time.
 
-    It is no evaluation, checkpoint or writing that is seen as such; samples of the thread's stack name it.
+    It is no evaluation, checkpoint or writing that is seen as such, and no wait for other ranks in a
+    collective; samples of the thread's stack name it.
     Nearly all of them lie in few steps, several in each.
 
     Remedy: call it less often, make it faster, or do it in another process.
@@ -216,7 +218,7 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
         if code.recurs and code.loop_fraction >= least_of_loop and code.seconds >= LEAST_SECONDS:
             yield Finding(
                 text=code.said,
-                remedy=f"call {code.function} less often, or make it faster",
+                remedy=f"{code.advice('less often')}, or make it faster",
                 evidence={"count": float(code.count or 0), "seconds": code.seconds},
                 level="high" if code.loop_fraction >= HIGH else "medium",
             )
@@ -238,13 +240,15 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
         {"phases_ms": _PHASES, "loop_events": [{**CHECKPOINT, "seconds": 6.0}]},
         {"phases_ms": _PHASES, "loop_events": [{**COLLECTION, "seconds": 6.0}]},
         {"phases_ms": _PHASES, "loop_code": [_NOW_AND_THEN]},
+        {"phases_ms": _PHASES, "collectives_ms": 60.0},
     ],
 )
 def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterator[Finding]:
     """Most of a step is code of the loop outside of forward, backward, optimizer and data wait.
 
     Logging, metrics and losses that are no modules are such code. Not told beside an accelerator, as the loop
-    may wait for that there, and where the loop's own reads, writes or checkpoints are most of it.
+    may wait for that there, and where the loop's own reads, writes or checkpoints are most of it, or its
+    waits in collectives for other ranks.
 
     Samples of the thread's stack name the function, or the line, that most of it is in.
 
@@ -264,6 +268,7 @@ def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterato
     known_ms = events_ms / max(1, report.steps.count)
     known_ms += 0.0 if reads is None else reads.read_ms + reads.decode_ms
     known_ms += 0.0 if writes is None else writes.writing_ms
+    known_ms += facts.collectives_ms
     if known_ms >= MOSTLY * other_ms:
         return
     most = max(report.loop_code, key=attrgetter("ms_per_step"), default=None)
@@ -273,12 +278,15 @@ def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterato
         naming = f": most of it {most.function}{at}"
         waits = most.hot is not None and most.hot.library in _WAITING  # for others, whatever these do
         if not waits:
-            remedy = f"call {most.function} every so many steps, or make it faster"
+            remedy = f"{most.advice('every so many steps')}, or make it faster"
             gain_ms = min(most.ms_per_step, other_ms)
+    least_ms = _LEAST_WAIT * step_ms
+    waits_ms = facts.collectives_ms if facts.collectives_ms >= least_ms else 0.0
+    beside = f"; waits in collectives are {waits_ms:.1f} ms of it" if waits_ms else ""
     yield Finding(
         text=(
             f"{other_ms:.1f} of {step_ms:.1f} ms of a step is code of the loop outside of forward, backward "
-            f"and optimizer{naming}"
+            f"and optimizer{naming}{beside}"
         ),
         remedy=remedy,
         evidence={"other_ms": other_ms, "step_ms": step_ms},

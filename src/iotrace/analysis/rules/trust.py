@@ -82,11 +82,18 @@ def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterat
     TRACING_COST,
     "tracing-cost",
     "trust",
-    fires=[{"overhead": {"estimated_pct_of_step": 5.0}}, {"overhead": None}],
-    silent=[{"overhead": {"estimated_pct_of_step": 1.0}}],
+    fires=[
+        {"overhead": {"estimated_pct_of_step": 5.0}},
+        {"overhead": {"estimated_pct_of_step": 0.5, "evaluation_pct": 12.0}},
+        {"overhead": None},
+    ],
+    silent=[
+        {"overhead": {"estimated_pct_of_step": 1.0}},
+        {"overhead": {"estimated_pct_of_step": 1.0, "evaluation_pct": 1.0}},
+    ],
 )
 def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> Iterator[Finding]:
-    """Tracing itself took much of a step.
+    """Tracing itself took much of a step, or of the evaluation beside the steps.
 
     The estimate is an upper bound: it raises a doubt. Only what tracing took at the least makes figures bad.
     """
@@ -105,6 +112,9 @@ def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> I
             level=level,
             text=f"{text}: repeat with --io off" if overhead.is_for_calls else text,
         )
+    evaluation = overhead.evaluation_pct or 0.0
+    if evaluation >= least_pct[0]:
+        yield Finding(level=CAUTION, text=f"tracing took up to {evaluation:.0f} % of the evaluation")
 
 
 @rule(

@@ -93,6 +93,9 @@ def _how_ended(session: SessionInfo, ranks: Sequence[RankReport]) -> str:
         )
     elif several and cause.rank is not None:
         where = f" on rank {cause.rank}{'' if cause.process is None else f' (pid {cause.process})'}"
+    if cause.is_exit:
+        pid = "" if cause.process is None else f" (pid {cause.process})"
+        return f"{ended}{when}: rank {cause.rank}{pid} ended with {cause.type}"
     return f"{ended}{when}: {_name(cause)}{where}"
 
 
@@ -119,6 +122,11 @@ def _why_ended(session: SessionInfo) -> str:
         if helper is None:
             return f"unknown: no exception was left uncaught; {_of_code(session)}"
         return f"unknown; a process that it started failed: {_name(helper)} (pid {helper.process})"
+    if cause.is_exit:
+        threads = [each for each in session.failures if each.thread and each.process == cause.process]
+        if threads:
+            return f"before it, thread {threads[0].thread} ended: {_name(threads[0])}: {_about(threads[0])}"
+        return "no exception was seen: os._exit, sys.exit or compiled code; the program's output may say why"
     parts = [_about(cause)]
     if cause.batch is not None:
         parts.append(f"batch {cause.batch}")

@@ -107,7 +107,10 @@ def _name(stack: Stack, paths: Paths) -> str:
 
 
 def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Intervals]) -> list[LoopCode]:
-    """Name what the training thread is in outside of waits, phases, `events` and the making of iterators."""
+    """Name what the training thread is in outside of waits, phases, `events` and the making of iterators.
+
+    In a collective it waits for other ranks: that is no code of the program, however it came there.
+    """
     steps = analysis.loop.steps
     if not len(steps) or not len(samples.times):
         return []
@@ -121,6 +124,7 @@ def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[
         (asked["wait_start_ns"], asked["delivered_ns"]),
         (made[:, 0], made[:, 1]),
         _awaiting(analysis),
+        analysis.collectives,
         *events,
     ]
     busy = union(*(np.concatenate(each) for each in zip(*every, strict=True)))

@@ -141,6 +141,7 @@ def _parts(
         "checkpoint": union(*saving),
         "data_wait": union(awaited["wait_start_ns"], awaited["delivered_ns"]),
         "restart": _restarts(analysis),
+        "collectives": analysis.collectives,
     }
     table = break_down([*intervals.values()], kept["start_ns"], kept["end_ns"])[0]
     found = {name: table[:, at].astype(np.float64) for at, name in enumerate(intervals)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,12 +13,12 @@ from iotrace.analysis.results import FileCost, FileIo, IdleByModule, RankReport,
 from iotrace.analysis.results.top import RankColumns
 from iotrace.report.blocks import Bar, Bars, Field, Table, cells_of
 from iotrace.report.printing import middle_cut
-from iotrace.report.screen_ranks import waits_for_late
+from iotrace.report.screen_ranks import late_in, waits_for_late
 from iotrace.report.terminal import loader_text
 from iotrace.report.terminal_system import gpu_label, gpu_text
 from iotrace.report.views.device import CLASSES
 from iotrace.report.words import step_parts_ms
-from iotrace.units import fixed, milliseconds, percent
+from iotrace.units import counted, fixed, milliseconds, percent
 
 _MOST_FILES = 100
 _MOST_RANKS = 64
@@ -81,10 +82,27 @@ def ranks_table(report: Report) -> dict[str, Any] | None:
         "hosts": any(row["host"] for row in rows),
         "timed": any(row["over_time"] for row in rows),
         "more": max(0, len(ranks) - _MOST_RANKS),
-        "profiled": compared is not None,
+        "caption": _ranks_caption(report, columns),
         "world_size": compared.world_size if compared is not None else None,
         "collectives": compared.collectives if compared is not None else None,
     }
+
+
+def _ranks_caption(report: Report, columns: Sequence[str]) -> str:
+    """Say of which steps each share is: of all, of the profiled, or of the measured ones."""
+    loops, compared = report.lockstep, report.imbalance
+    profiled = max((each.steps for each in compared.ranks), default=0) if compared is not None else 0
+    of_profiled = f"of {counted(profiled, 'profiled step')}"
+    of_all = None if loops is None or not any(each.waits_ms for each in loops.ranks) else loops.steps
+    told = {
+        "waits for other ranks": of_profiled if of_all is None else f"of {counted(of_all, 'step')}",
+        "compute": of_profiled,
+        "data wait": "of the measured steps",
+        "came last in": "of all collectives"
+        if loops is None or not loops.late_steps
+        else f"of {counted(loops.late_steps, 'late step')}",
+    }
+    return "shares: " + ", ".join(f"{name} {of}" for name, of in told.items() if name in columns)
 
 
 def _rank_row(rank: RankReport, report: Report, late: int | None) -> dict[str, Any]:
@@ -105,7 +123,9 @@ def _rank_row(rank: RankReport, report: Report, late: int | None) -> dict[str, A
         cells["compute"] = _cell(own.compute_ms / own.step_ms, shaded=False)
         if fraction is None:
             cells["data wait"] = _cell(own.data_wait_ms / own.step_ms)
-    if straggler is not None and matched and compared is not None and not compared.withheld:
+    if (share := late_in(rank, report)) is not None:
+        cells["came last in"] = _cell(share)
+    elif straggler is not None and matched and compared is not None and not compared.withheld:
         cells["came last in"] = _cell(straggler.last_to_arrive / matched)
     return {
         "rank": rank.rank,

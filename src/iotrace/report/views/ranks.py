@@ -7,10 +7,10 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Imbalance, LateGroup, LateKind, RankReport, Report
+from iotrace.analysis.results import Imbalance, LateGroup, LateKind, Lockstep, RankReport, Report
 from iotrace.analysis.results.base import figure
 from iotrace.report.blocks import Field, Table, columns, us_as_2_digits
-from iotrace.units import size, three_digits
+from iotrace.units import counted, size, three_digits
 
 _WHY = {"data": "its data", "compute": "more computing", "launch": "late launches", "host": "its host"}
 _WHY["communication"] = "other collectives"
@@ -45,25 +45,30 @@ def ranks(report: Report) -> list[Table]:
     rows = [_rank(report, rank) for rank in report.ranks]
     rows.sort(key=lambda row: -(row.waited_for_pct or 0.0))
     notes = ["late: share of the others' time in which they wait for this rank"] if report.imbalance else []
-    notes += _rank_notes(report.imbalance) if report.imbalance else []
+    notes += _rank_notes(report.imbalance, report.lockstep) if report.imbalance else []
     if report.imbalance is None:
         notes += [item.why for item in report.not_captured if item.code == _NOT_COMPARED]
-    elif any(row.steps < 3 for row in rows):
+    elif any(each.steps < 3 for each in report.imbalance.ranks):
         notes.append("caution: of fewer than 3 steps nothing is told of why a rank is late")
     fields = columns(RankRow, late_by=lambda kind: _WHY.get(kind, kind))
     if (loops := report.lockstep) is not None and any(each.waits_ms for each in loops.ranks):
         notes.append(f"late, waits for others: of {loops.steps} steps, by what each rank does in them")
+        if report.imbalance is not None and report.imbalance.ranks:
+            profiled = max(each.steps for each in report.imbalance.ranks)
+            of_profiled = counted(profiled, "profiled step")
+            notes.append(f"step, data wait: of the same; compute, rest: of {of_profiled}")
     tables = [Table(title="Ranks, in ms of a step", rows=rows, fields=fields, notes=notes)]
     return [*tables, _late_kinds(report.imbalance)] if report.imbalance is not None else tables
 
 
-def _rank_notes(found: Imbalance) -> list[str]:
+def _rank_notes(found: Imbalance, loops: Lockstep | None) -> list[str]:
     """Say whether the late rank stays the same, what made each late, and what the order rests on."""
     notes = [] if found.withheld is None else [found.withheld]
-    if found.pattern is not None:
+    if found.pattern is not None and (loops is None or not loops.tells):
         notes.append(f"{_MOVES[found.pattern]}, in {found.late_steps} steps that were late by 5 % or more")
     late = [each for each in found.stragglers if each.severity is not None or each.late_steps]
-    notes += [f"rank {each.rank} is late: {each.evidence}" for each in late if each.evidence is not None]
+    if loops is None or not loops.tells:
+        notes += [f"rank {each.rank} is late: {each.evidence}" for each in late if each.evidence is not None]
     before = max((each.before_window_ms or 0.0 for each in found.stragglers), default=0.0)
     if before >= _START_SKEW_MS:
         notes.append(f"not counted: {before:.1f} ms by which a rank's profiler started later")
@@ -183,11 +188,21 @@ def _rank(report: Report, rank: RankReport) -> RankRow:
     )
     loops = report.lockstep
     waits = {} if loops is None else {each.rank: each.waits_ms for each in loops.ranks}
-    if loops is None or not any(waits.values()) or rank.incarnation != report.last_start:
+    if loops is None or rank.incarnation != report.last_start:
         return row
-    if loops.late_rank is None:  # late by turns: no share of few profiled steps is one rank's
+    if not loops.agrees(rank.rank):  # no share of few profiled steps is this rank's
         row = replace(row, waited_for_pct=None, late_by=None, late_by_ms=None)
+    own = next((each for each in loops.ranks if each.rank == rank.rank), None)
+    if own is None or not any(waits.values()):
+        return row
+    row = replace(
+        row,
+        steps=loops.steps,
+        step_ms=own.step_ms,
+        data_wait_ms=own.parts_ms.get("data"),
+        communication_wait_ms=own.waits_ms,
+    )
     if loops.late_rank == rank.rank:  # what holds over all steps goes before the profiled ones
         by_ms = None if loops.kind is None else loops.late_by_ms[loops.kind]
         return replace(row, waited_for_pct=loops.wait_pct, late_by=loops.kind, late_by_ms=by_ms)
-    return replace(row, communication_wait_ms=waits.get(rank.rank))
+    return row

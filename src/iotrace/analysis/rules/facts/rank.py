@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from iotrace.analysis.host.measured import MeasuredTime
+from iotrace.analysis.loop.step_phases import collectives_ms
 from iotrace.analysis.program.copied_memory import copied_bytes
 from iotrace.analysis.program.full_memory import memory_limit_bytes, read_again_bytes, slept_for_swap
 from iotrace.analysis.rank import RankAnalysis
@@ -28,8 +29,9 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     in which their threads slept for a library's. `read_again_bytes` came from storage though it had been in
     memory; `limit_bytes` is the memory that the control group may use. `slept_for_swap` is the share of the
     samples' making in which their threads slept for memory in swap. `sampled`: the host's memory was.
-    `writes` is what the training thread wrote in its steps. `copied_bytes` is what each forked worker copied
-    of the training process's memory, at least. `read_by_each` are files that each worker reads.
+    `writes` is what the training thread wrote in its steps, `collectives_ms` how long it waits in collectives
+    in each, outside of its phases and data waits. `copied_bytes` is what each forked worker copied of the
+    training process's memory, at least. `read_by_each` are files that each worker reads.
     """
 
     report: RankReport
@@ -43,6 +45,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int | None = None
     slept_for_swap: float = 0.0
     writes: LoopWrites | None = None
+    collectives_ms: float = 0.0
     copied_bytes: list[int] = []
     read_by_each: ReadByEach | None = None
 
@@ -80,6 +83,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         limit_bytes=None if telemetry is None else memory_limit_bytes(telemetry),
         slept_for_swap=slept_for_swap(analysis, report),
         writes=loop_writes(analysis),
+        collectives_ms=collectives_ms(analysis),
         copied_bytes=copied_bytes(analysis),
         read_by_each=read_by_each(analysis, report.io),
     )
