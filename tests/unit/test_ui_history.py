@@ -194,6 +194,8 @@ def test_a_sweeps_runs_are_listed_for_it_and_are_no_history(tmp_path: Path) -> N
     root.mkdir()
     keep(swept(root / "s", Machine()))
     session(root / "s" / "s" / "runs" / "point_workers=1_0" / "session")
+    session(root / "trial" / "runs" / "point__1")
+    (root / "trial" / "sweep.json").write_text("{}")
     session(root / "alone")
     entries = Index([root]).entries()
     assert {each.key for own in histories(entries).values() for each in own} == {"alone"}

@@ -101,7 +101,6 @@ def plan_of(
     )
 
 
-_STATE = "sweep.json"
 _FORMAT = 1
 
 
@@ -117,7 +116,9 @@ class State(msgspec.Struct, kw_only=True):
 def save(state: State, directory: Path) -> None:
     """Write `state` into `directory`: it is replaced whole or not at all."""
     stored = msgspec.structs.replace(state, plan=_stored(state.plan))
-    write_atomically(directory / _STATE, msgspec.json.format(msgspec.json.encode(stored), indent=2))
+    write_atomically(
+        directory / names.SWEEP_STATE, msgspec.json.format(msgspec.json.encode(stored), indent=2)
+    )
 
 
 def _stored(plan: SweepPlan) -> SweepPlan:
@@ -132,7 +133,11 @@ def create(plan: SweepPlan, directory: Path) -> State:
         UsageError: something is there already, or it cannot be written.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        what = "holds runs already" if (directory / _STATE).exists() else "exists and holds something else"
+        what = (
+            "holds runs already"
+            if (directory / names.SWEEP_STATE).exists()
+            else "exists and holds something else"
+        )
         raise UsageError(
             f"{directory} {what}", "choose another directory with -o DIR, or continue with --resume"
         )
@@ -150,7 +155,7 @@ def create(plan: SweepPlan, directory: Path) -> State:
 
 def kept_steps(directory: Path) -> int | None:
     """Read with how many steps a run the sweep or the search in `directory` was begun; None without one."""
-    state = read_document(directory / _STATE, State)  # who opens it says why there is none
+    state = read_document(directory / names.SWEEP_STATE, State)  # who opens it says why there is none
     return None if state is None else state.plan.steps
 
 
@@ -161,12 +166,12 @@ def load(plan: SweepPlan, directory: Path) -> State:
         UsageError: there is no sweep, it is damaged, or it has another command, --steps or --cache.
     """
     try:
-        state = msgspec.json.decode((directory / _STATE).read_bytes(), type=State)
+        state = msgspec.json.decode((directory / names.SWEEP_STATE).read_bytes(), type=State)
     except OSError as error:
         raise UsageError(f"{directory} holds no runs to resume", "omit --resume to begin one") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         remedy = "begin anew with another -o DIR"
-        raise UsageError(f"{directory / _STATE} is damaged", remedy) from error
+        raise UsageError(f"{directory / names.SWEEP_STATE} is damaged", remedy) from error
     for what in ("command", "steps", "cache"):
         before, now = getattr(_stored(state.plan), what), getattr(_stored(plan), what)
         if before != now:

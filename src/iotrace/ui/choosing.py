@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from iotrace.session.liveness import ENDED
 from iotrace.ui.index import FAILED, HANGS, Entry
-from iotrace.ui.places import SESSION, SWEEP, TUNE
+from iotrace.ui.places import SESSION
 
 
 class Query(NamedTuple):
@@ -60,13 +60,11 @@ def _text(entry: Entry) -> str:
 
 
 def histories(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """Return the runs of each program that have ended, by time; a sweep's runs differ by its settings."""
+    """Return the runs of each program that have ended, by time, without those of sweeps and trials."""
     found: dict[str, list[Entry]] = {}
-    entries = list(entries)
-    sweeps = tuple(f"{each.key}/" for each in entries if each.place.kind in (SWEEP, TUNE))
     for each in entries:
         ended = each.state in (ENDED, FAILED) and each.started_ns is not None
-        if each.place.kind == SESSION and ended and each.program and not each.key.startswith(sweeps):
+        if each.place.kind == SESSION and ended and each.program and not each.place.in_series:
             found.setdefault(each.program, []).append(each)
     for runs in found.values():
         runs.sort(key=lambda each: each.started_ns or 0)

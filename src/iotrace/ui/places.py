@@ -25,11 +25,15 @@ _REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*\d+\s*,\s*"session"\s*:\s
 
 
 class Place(NamedTuple):
-    """Something to show: its `key` names it in addresses, and is valid text whatever its path is."""
+    """Something to show: its `key` names it in addresses, and is valid text whatever its path is.
+
+    `in_series`: a run of a sweep, a tune or a trial, which differs from the others by what was tried.
+    """
 
     key: str
     kind: str
     path: Path
+    in_series: bool = False
 
 
 class Places:
@@ -42,34 +46,35 @@ class Places:
     def walk(self) -> Iterator[Place]:
         """Yield what is there now."""
         for root, prefix in zip(self.roots, prefixes(self.roots), strict=True):
-            for kind, path in self._below(str(root), MOST_DEPTH):
+            for kind, path, in_series in self._below(str(root), MOST_DEPTH, in_series=False):
                 if (key := key_of(Path(path), root, prefix)) is not None:
-                    yield Place(key, kind, Path(path))
+                    yield Place(key, kind, Path(path), in_series)
 
-    def _below(self, directory: str, depth: int) -> Iterator[tuple[str, str]]:
-        """Yield kinds and paths; a session holds no others, a sweep holds those of its runs."""
+    def _below(self, directory: str, depth: int, *, in_series: bool) -> Iterator[tuple[str, str, bool]]:
+        """Yield kinds and paths, and whether a series holds them; a session holds no others."""
         try:
             with os.scandir(directory) as found:
                 entries = sorted(found, key=lambda each: each.name)
         except OSError:
-            yield CLOSED, directory
+            yield CLOSED, directory, in_series
             return
         inside = {each.name for each in entries}
         if names.MANIFEST in inside:
-            yield SESSION, directory
+            yield SESSION, directory, in_series
             return
         for kind, result in ((SWEEP, names.SWEEP_RESULT), (TUNE, names.TUNE_RESULT)):
             if result in inside:
-                yield kind, directory
+                yield kind, directory, in_series
+        in_series = in_series or not inside.isdisjoint(names.OF_SERIES)
         for each in entries:
             if each.name.startswith("."):
                 continue
             try:
                 if each.is_dir(follow_symlinks=False):
                     if depth and each.name != "node_modules":
-                        yield from self._below(each.path, depth - 1)
+                        yield from self._below(each.path, depth - 1, in_series=in_series)
                 elif each.name.endswith(_SUFFIXES) and (found_kind := self._kind(each)) is not None:
-                    yield found_kind, each.path
+                    yield found_kind, each.path, in_series
             except OSError:  # deleted meanwhile
                 continue
 
