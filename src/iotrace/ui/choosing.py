@@ -60,14 +60,17 @@ def _text(entry: Entry) -> str:
 
 
 def histories(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """Return the runs of each program that have ended, by time; a sweep's runs differ by its settings."""
+    """Return the runs of each program that have ended, by time: their work is one, as comparisons have it.
+
+    A sweep's runs are none: they differ by its settings.
+    """
     found: dict[str, list[Entry]] = {}
     entries = list(entries)
     sweeps = tuple(f"{each.key}/" for each in entries if each.place.kind in (SWEEP, TUNE))
     for each in entries:
         ended = each.state in (ENDED, FAILED) and each.started_ns is not None
-        if each.place.kind == SESSION and ended and each.program and not each.key.startswith(sweeps):
-            found.setdefault(each.program, []).append(each)
+        if each.place.kind == SESSION and ended and each.work and not each.key.startswith(sweeps):
+            found.setdefault(each.work, []).append(each)
     for runs in found.values():
         runs.sort(key=lambda each: each.started_ns or 0)
     return found
