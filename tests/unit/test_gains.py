@@ -167,3 +167,4 @@ def test_a_gain_that_may_be_none_is_told_by_its_bound_alone() -> None:
     perhaps = FixGain(gain_ms=40.0, speedup=100 / 60, at_most=True, interval_ms=[0.0, 60.0], most_ms=60.0)
     assert told(perhaps) == "at most 2.5x faster"
     assert told(replace(perhaps, interval_ms=[10.0, 60.0])) == "about 1.7x, at most 2.5x faster"
+    assert told(gain_of(advice(40.0, "IO512", gain_interval_ms=[0.0, 60.0]), rank())) == "at most 2.5x faster"

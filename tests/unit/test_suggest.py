@@ -89,7 +89,7 @@ def test_lines_say_gain_patch_and_that_it_is_not_measured(three: Suggestions) ->
     lines = lines_of_suggestion(three.found[0], "run")
     assert lines[2:4] == ["           h5repack a b", "           there is no patch: it is data"]
     assert lines[4:] == [  # iotrace try would refuse it
-        "           its gain is not measured: change the program by hand, run it again, then iotrace compare run NEW"
+        "           its gain is not measured: make the change by hand, run it again, then iotrace compare run NEW"
     ]
     assert "           in the command: --workers 4" in lines_of_suggestion(three.found[2], "run")
 
@@ -99,7 +99,7 @@ def test_markdown_fences_a_diff_that_holds_a_fence(three: Suggestions) -> None:
     assert "````diff\n--- a/train.py" in text
     assert text.endswith("\n````")
     assert "- **Gain** at most 1.5x faster; not measured: `iotrace try run --fix 2`" in text
-    by_hand = "not measured: change the program by hand, run it again, then `iotrace compare run NEW`"
+    by_hand = "not measured: make the change by hand, run it again, then `iotrace compare run NEW`"
     assert by_hand in markdown_of_suggestion(three.found[0], "run")
     assert "re-chunk a\\_b.h5" in markdown_of_suggestion(three.found[0], "run")
 

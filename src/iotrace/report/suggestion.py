@@ -62,7 +62,7 @@ def _to_measure(each: Suggestion, session: str) -> tuple[str, str]:
     """Say what measures the gain: what is done by hand before, nothing where iotrace can, and the command."""
     if each.can_be_tried:
         return "", f"iotrace try {session} --fix {each.number}"
-    return "change the program by hand, run it again, then ", f"iotrace compare {session} NEW"
+    return "make the change by hand, run it again, then ", f"iotrace compare {session} NEW"
 
 
 def _how(each: Suggestion) -> list[str]:
