@@ -137,4 +137,6 @@ def test_a_sweep_names_the_settings_of_a_librarys_stages_to_change_by_hand() -> 
     known = replace(stage("load", 1.2), setting="concurrency", set_at="train.py:9")
     limited = replace(stage("crop", 0.7), setting="num_threads", set_at="train.py:10")
     assert settings_by_hand([known, known, limited]) == ["concurrency at train.py:9", "concurrency of spdl"]
-    assert settings_by_hand([replace(known, puts="Queue")]) == []
+    of_nodes = replace(known, puts="queue.Queue", setting="num_workers")  # torchdata hands over by queues
+    assert settings_by_hand([of_nodes]) == ["num_workers at train.py:9"]
+    assert settings_by_hand([replace(of_nodes, setting=None, set_at=None)]) == []

@@ -129,10 +129,10 @@ def settings_by_hand(pipeline: Sequence[PipelineStage]) -> list[str]:
     """Name what says how many workers a library's stages have: with its line, where that is known."""
     found = []
     for stage in pipeline:
-        setting = LIBRARY_ARGUMENTS.get(stage.puts)
-        if setting is not None:
-            known = stage.setting == setting and stage.set_at
-            found.append(f"{setting} at {stage.set_at}" if known else f"{setting} of {stage.puts}")
+        if stage.set_at and stage.setting in LIBRARY_ARGUMENTS.values():
+            found.append(f"{stage.setting} at {stage.set_at}")
+        elif stage.puts in LIBRARY_ARGUMENTS:
+            found.append(f"{LIBRARY_ARGUMENTS[stage.puts]} of {stage.puts}")
     return list(dict.fromkeys(found))
 
 
@@ -168,7 +168,8 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
             return ""
         known = f", as measured: {digits(found.steps.per_second)} steps/s" if found.steps.per_second else ""
         own = next((each for each in found.pipeline if each.slowest and each.setting and each.set_at), None)
-        by_hand = f"; change {own.setting} at {own.set_at} by hand, and compare two runs" if own else ""
+        set_by = [f"{own.setting} at {own.set_at}"] if own else settings_by_hand(found.pipeline)
+        by_hand = f"; change {' or '.join(set_by)} by hand, and compare two runs" if set_by else ""
         return f"the loop takes its batches from no DataLoader whose workers could be set{known}{by_hand}"
     if loader.workers == int(asked):
         return ""
