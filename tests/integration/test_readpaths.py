@@ -124,6 +124,15 @@ CASES = {
         -1,
         at_least=True,  # PIL asks for the pixels more than once; the first time decodes them
     ),
+    "png-of-an-open-file": Case(
+        "from PIL import Image",
+        "Image.fromarray(np.ones((64, 64), np.uint8)).save(PATH)",
+        "with open(PATH, 'rb') as file: return np.asarray(Image.open(file))",
+        "PIL.ImageFile.load",
+        ".png",
+        -1,
+        at_least=True,
+    ),
     "h5": Case(
         "import h5py",
         "with h5py.File(PATH, 'w') as file: file['x'] = ONES",

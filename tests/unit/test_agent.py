@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import pickle
@@ -538,6 +539,22 @@ def test_an_error_of_a_compiled_function_shows_no_frame_of_ours(tmp_path: Path) 
     assert len(recorder.spans) == 2
     recorder.close()
     patching.undo_all()
+
+
+def test_an_image_of_an_open_file_has_its_file_after_it_was_loaded(tmp_path: Path) -> None:
+    """PIL forgets the file then, and knows the name of a path alone; a buffer has none."""
+    from PIL import Image
+
+    from iotrace.agent.readpaths import finders
+
+    path = tmp_path / "a.png"
+    Image.new("L", (4, 4)).save(path)
+    with path.open("rb") as file:
+        for source, found in ((file, str(path)), (path, str(path)), (io.BytesIO(path.read_bytes()), "")):
+            image = Image.open(source)
+            assert finders.path_of(finders.pil_opened(image, (source,), {})) == found
+            image.load()
+            assert finders.path_of(finders.pil_image(None, (image,), {})) == found
 
 
 def test_finders_say_where_a_call_has_its_file() -> None:

@@ -320,6 +320,25 @@ def test_workers_that_are_started_anew_fail_a_check_though_no_step_is_longer() -
     assert checked(starting(report(2), 0.2), kept).ok
 
 
+def validating(run: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The same run whose loop validates for so long beside 3 s of training and 0.1 s of first batches."""
+    named = (("training", 3.0), ("first_batches", 0.1), ("validation", seconds))
+    parts = [
+        {"name": name, "in_loop": True, "ns": int(1e9 * part_s), "share_pct": None, "times": None}
+        for name, part_s in named
+    ]
+    times_ns = dict.fromkeys(("whole_ns", "loop_ns"), int(1e9 * (3.1 + seconds)))
+    return {**run, "ranks": [{**run["ranks"][0], "account": {**times_ns, "steps": STEPS, "parts": parts}}]}
+
+
+def test_a_check_names_the_part_that_made_the_whole_longer() -> None:
+    """Not starting workers, which took as long as before."""
+    (found,) = checked(validating(report(2), 30.0), validating(report(1), 5.0)).worse
+    assert (found.what, found.code) == ("validation", "IO962")
+    assert found.text.startswith("validation: 83.3 -> 500.0 ms a step, of 135.0 -> 551.7 ms a step in all")
+    assert checked(validating(report(2), 5.0), validating(report(1), 30.0)).ok
+
+
 def test_quiet_seconds_of_a_busy_run_tell() -> None:
     now = report(1, decode=1.1, others=0.4)
     for cost in now["ranks"][0]["stages"]:

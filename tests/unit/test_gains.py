@@ -160,3 +160,11 @@ def test_a_prediction_holds_what_the_rest_gains() -> None:
     unbounded = gain_of(setting, rank(thread_run_delay_ms=None))
     assert (unbounded.interval_ms, unbounded.most_ms) == ([30.0, 45.0], None)
     assert told(unbounded) == "about 1.7x faster, perhaps more"
+
+
+def test_a_gain_that_may_be_none_is_told_by_its_bound_alone() -> None:
+    """A model that skips padding gains nothing by batches of like lengths."""
+    perhaps = FixGain(gain_ms=40.0, speedup=100 / 60, at_most=True, interval_ms=[0.0, 60.0], most_ms=60.0)
+    assert told(perhaps) == "at most 2.5x faster"
+    assert told(replace(perhaps, interval_ms=[10.0, 60.0])) == "about 1.7x, at most 2.5x faster"
+    assert told(gain_of(advice(40.0, "IO512", gain_interval_ms=[0.0, 60.0]), rank())) == "at most 2.5x faster"

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
 from iotrace.analysis.results import PipelineStage
@@ -19,6 +20,7 @@ from iotrace.sources.columns import Columns
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity, Stage, Tick
+from iotrace.sweeps.execute import settings_by_hand
 
 PID = 7
 
@@ -128,3 +130,13 @@ def test_what_came_through_a_followed_pipe_is_no_untraced_read() -> None:
     message = 123 << 30 | 9_000
     assert coverage_of(process(message, queue=5), no_calls(), []).kernel_bytes == 1_000
     assert coverage_of(process(8, queue=4), no_calls(), []).kernel_bytes == 10_000
+
+
+def test_a_sweep_names_the_settings_of_a_librarys_stages_to_change_by_hand() -> None:
+    """`num_threads` limits all of them, and is not what the sweep sets; a queue is no library's stage."""
+    known = replace(stage("load", 1.2), setting="concurrency", set_at="train.py:9")
+    limited = replace(stage("crop", 0.7), setting="num_threads", set_at="train.py:10")
+    assert settings_by_hand([known, known, limited]) == ["concurrency at train.py:9", "concurrency of spdl"]
+    of_nodes = replace(known, puts="queue.Queue", setting="num_workers")  # torchdata hands over by queues
+    assert settings_by_hand([of_nodes]) == ["num_workers at train.py:9"]
+    assert settings_by_hand([replace(of_nodes, setting=None, set_at=None)]) == []

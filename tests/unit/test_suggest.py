@@ -54,7 +54,9 @@ def three(tmp_path: Path) -> Suggestions:
             patch=Patch(why_not="it is data"),
         ),
         Suggestion(
-            number=2, fix=_fix("IO206", "DataLoader(in_order=False)"), patch=Patch(diff=DIFF, lines=lines)
+            number=2,
+            fix=_fix("IO206", "DataLoader(in_order=False)", Change(settings={"in_order": "False"})),
+            patch=Patch(diff=DIFF, lines=lines),
         ),
         Suggestion(
             number=3, fix=_fix("IO204", "more workers"), patch=Patch(why_not="so", command="--workers 4")
@@ -86,6 +88,9 @@ def test_lines_say_gain_patch_and_that_it_is_not_measured(three: Suggestions) ->
     ]
     lines = lines_of_suggestion(three.found[0], "run")
     assert lines[2:4] == ["           h5repack a b", "           there is no patch: it is data"]
+    assert lines[4:] == [  # iotrace try would refuse it
+        "           its gain is not measured: make the change by hand, run it again, then iotrace compare run NEW"
+    ]
     assert "           in the command: --workers 4" in lines_of_suggestion(three.found[2], "run")
 
 
@@ -94,6 +99,8 @@ def test_markdown_fences_a_diff_that_holds_a_fence(three: Suggestions) -> None:
     assert "````diff\n--- a/train.py" in text
     assert text.endswith("\n````")
     assert "- **Gain** at most 1.5x faster; not measured: `iotrace try run --fix 2`" in text
+    by_hand = "not measured: make the change by hand, run it again, then `iotrace compare run NEW`"
+    assert by_hand in markdown_of_suggestion(three.found[0], "run")
     assert "re-chunk a\\_b.h5" in markdown_of_suggestion(three.found[0], "run")
 
 

@@ -471,6 +471,9 @@ def test_the_change_as_one_types_it(tmp_path: Path) -> None:
     assert len(changes({WORKERS: "4"}, COMMAND, _made_at(f"{program}:1"))) == 1
     of_pool = Origin(pool="ThreadPoolExecutor")
     assert changes({WORKERS: "4"}, COMMAND, of_pool) == ["ThreadPoolExecutor(max_workers=4)"]
+    of_stages = Origin(by_hand=["concurrency at train.py:9", "concurrency at train.py:10"])
+    said = "set concurrency at train.py:9 and concurrency at train.py:10 to 4, by hand"
+    assert changes({WORKERS: "4"}, COMMAND, of_stages) == [said]
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,25 @@ def test_a_sweeps_runs_are_listed_for_it_and_are_no_history(tmp_path: Path) -> N
         assert "within=s/s" in until_done(client, "/run?of=s/s")
 
 
+def test_runs_that_differ_by_a_port_or_a_seed_are_one_history(tmp_path: Path) -> None:
+    """As in comparisons; another learning rate is other work."""
+    root = tmp_path / "runs"
+    root.mkdir()
+    for number, more in enumerate((["--seed", "1"], ["--seed=2"], [])):
+        session(root / f"run-{number}", "train.py", "--lr", "1", *more, started_ns=10**18 + number)
+    session(root / "other", "train.py", "--lr", "2")
+    found = histories(Index([root]).entries())
+    assert {work: len(runs) for work, runs in found.items()} == {
+        "python train.py --lr 1": 3,
+        "python train.py --lr 2": 1,
+    }
+    with served(root, own=tmp_path / "own") as client:
+        page = client.get("/history").text
+        assert "has several runs yet" not in page
+        assert "program=python+train.py+--lr+1" in page
+        assert "--seed=2" in client.get("/").text
+
+
 def test_lines_need_two_runs_with_figures(runs: Path) -> None:
     found = histories(Index([runs]).entries())["python train.py"]
     assert lines_of(found[:1], {}, 100, 20) is None

@@ -27,6 +27,11 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a diff or words of the command carry it out."""
         return self.patch.diff is not None or self.patch.command is not None
 
+    @property
+    def can_be_tried(self) -> bool:
+        """Whether `iotrace try` knows what to change: settings, variables or how data is stored."""
+        return self.fix.change is not None
+
 
 class Suggestions(NamedTuple):
     """All fixes of a session's report, in its order."""

@@ -26,7 +26,8 @@ def lines_of_suggestion(each: Suggestion, session: str) -> list[str]:
     if each.fix.command:
         lines.append(f"           {visible(each.fix.command)}")
     lines += [f"           {text}" for text in _how(each)]
-    lines.append(f"           its gain is not measured: iotrace try {visible(session)} --fix {each.number}")
+    by_hand, command = _to_measure(each, session)
+    lines.append(f"           its gain is not measured: {by_hand}{visible(command)}")
     return [*lines, "", *diff_lines(each)] if each.patch.diff else lines
 
 
@@ -34,9 +35,8 @@ def markdown_of_suggestion(each: Suggestion, session: str) -> str:
     """Write the same in Markdown."""
     lines = [f"#### Suggested fix: {escape(each.fix.text)}", ""]
     gain = f"{_gain(each).strip(' ()')}; " if _gain(each) else ""
-    lines.append(
-        f"- **Gain** {escape(gain)}not measured: {_code(f'iotrace try {session} --fix {each.number}')}"
-    )
+    by_hand, command = _to_measure(each, session)
+    lines.append(f"- **Gain** {escape(gain)}not measured: {by_hand}{_code(command)}")
     if each.fix.command:
         lines.append(f"- **Type** {_code(each.fix.command)}")
     lines += [f"- **Patch** {escape(text)}" for text in _how(each)]
@@ -56,6 +56,13 @@ def diff_lines(each: Suggestion) -> list[str]:
 def _gain(each: Suggestion) -> str:
     text = gain_text(each.fix)
     return f" ({text})" if text else ""
+
+
+def _to_measure(each: Suggestion, session: str) -> tuple[str, str]:
+    """Say what measures the gain: what is done by hand before, nothing where iotrace can, and the command."""
+    if each.can_be_tried:
+        return "", f"iotrace try {session} --fix {each.number}"
+    return "make the change by hand, run it again, then ", f"iotrace compare {session} NEW"
 
 
 def _how(each: Suggestion) -> list[str]:

@@ -69,6 +69,9 @@ def changes(params: Mapping[str, str], command: Sequence[str], origin: Origin | 
 def _of_loader(
     arguments: Mapping[str, str], command: Sequence[str], origin: Origin | None, builder: str | None
 ) -> list[str]:
+    if origin is not None and origin.by_hand and {*arguments} == {LOADER_ARGUMENTS[WORKERS]}:
+        (value,) = arguments.values()
+        return [f"set {' and '.join(origin.by_hand)} to {value}, by hand"]
     if origin is not None and origin.pool and {*arguments} == {LOADER_ARGUMENTS[WORKERS]}:
         return [f"{origin.pool}({POOL_ARGUMENTS[origin.pool]}={value})" for value in arguments.values()]
     called = "TrainingArguments" if builder == TRANSFORMERS else "DataLoader"

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.report import analyse
 from iotrace.analysis.resampling import mean_ci
-from iotrace.analysis.results import LoaderResult, RankReport, total
+from iotrace.analysis.results import LoaderResult, PipelineStage, RankReport, total
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
@@ -33,6 +33,7 @@ from iotrace.sweeps.grid import (
     CPUS,
     CV2_THREADS,
     KEPT_OPEN,
+    LIBRARY_ARGUMENTS,
     LOADER_ARGUMENTS,
     PIN_MEMORY,
     POOL_ARGUMENTS,
@@ -106,20 +107,33 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         tracing_pct=None if slowest.overhead is None else slowest.overhead.estimated_pct_of_step,
         cpu_pct_mean=total(found.system.cpu_pct_mean for _, found in looped),
         rss_peak_bytes=total(found.system.rss_peak_bytes for _, found in looped),
-        origin=_origin(rank),
+        origin=_origin(rank, slowest),
     )
 
 
-def _origin(rank: RankAnalysis) -> Origin | None:
-    """Where the loop's loader comes from; None where it is no DataLoader, and no pool that can be set."""
+def _origin(rank: RankAnalysis, found: RankReport) -> Origin | None:
+    """Where the loop's loader comes from; None where it is none that iotrace can set."""
     made = loader_of(rank)
     if made is None:
+        if by_hand := settings_by_hand(found.pipeline):
+            return Origin(by_hand=by_hand)
         pools = [each.description.pool for each in (*rank.loaders, *rank.inputs.pools)]
         pool = next((each for each in pools if each in POOL_ARGUMENTS), "")
         return Origin(pool=pool) if pool else None
     had = made.settings
     known = {name: had[argument] for name, argument in LOADER_ARGUMENTS.items() if argument in had}
     return Origin(site=made.site, builder=made.builder, settings=known, others=made.others)
+
+
+def settings_by_hand(pipeline: Sequence[PipelineStage]) -> list[str]:
+    """Name what says how many workers a library's stages have: with its line, where that is known."""
+    found = []
+    for stage in pipeline:
+        if stage.set_at and stage.setting in LIBRARY_ARGUMENTS.values():
+            found.append(f"{stage.setting} at {stage.set_at}")
+        elif stage.puts in LIBRARY_ARGUMENTS:
+            found.append(f"{LIBRARY_ARGUMENTS[stage.puts]} of {stage.puts}")
+    return list(dict.fromkeys(found))
 
 
 def _bound_ns(steps: StepTable) -> Times:
@@ -154,7 +168,8 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
             return ""
         known = f", as measured: {digits(found.steps.per_second)} steps/s" if found.steps.per_second else ""
         own = next((each for each in found.pipeline if each.slowest and each.setting and each.set_at), None)
-        by_hand = f"; change {own.setting} at {own.set_at} by hand, and compare two runs" if own else ""
+        set_by = [f"{own.setting} at {own.set_at}"] if own else settings_by_hand(found.pipeline)
+        by_hand = f"; change {' or '.join(set_by)} by hand, and compare two runs" if set_by else ""
         return f"the loop takes its batches from no DataLoader whose workers could be set{known}{by_hand}"
     if loader.workers == int(asked):
         return ""

@@ -27,6 +27,7 @@ POOL_ARGUMENTS = {  # by the class of a pool: how many workers it has
     "ThreadPool": "processes",
     "Parallel": "n_jobs",
 }
+LIBRARY_ARGUMENTS = {"spdl": "concurrency", "torchdata": "num_workers"}  # of their stages: how many workers
 WORKER_THREADS = "worker_threads"  # of libraries in each worker: `cv2=1,openblas=1`
 CPUS = "cpus"  # that the loop and its workers may use: `0,1`
 KEPT_OPEN = "kept_open"  # names of archives, between slashes: each process opens them once

@@ -18,7 +18,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     `settings` are those that it had, by the knobs' names. `others` are the lines of other loaders that the
     loop's steps wait for: a setting is set for all of them. Where no DataLoader makes the batches, `pool` is
-    the class of the pool that does.
+    the class of the pool that does, or `by_hand` names the settings of a library's stages, each with its
+    line: the agent sets these for a run, the program has to be edited.
     """
 
     site: str | None = None
@@ -26,6 +27,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
     others: list[str] = []
     pool: str = ""
+    by_hand: list[str] = []
 
     def can_set(self, knob: str) -> bool:
         """Whether there is an argument for it, where a library makes the loader."""

@@ -60,12 +60,15 @@ def _text(entry: Entry) -> str:
 
 
 def histories(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """Return the runs of each program that have ended, by time, without those of sweeps and trials."""
+    """Return the runs of each program that have ended, by time: their work is one, as comparisons have it.
+
+    None of a sweep, a tune or a trial: these differ by what was tried.
+    """
     found: dict[str, list[Entry]] = {}
     for each in entries:
         ended = each.state in (ENDED, FAILED) and each.started_ns is not None
-        if each.place.kind == SESSION and ended and each.program and not each.place.in_series:
-            found.setdefault(each.program, []).append(each)
+        if each.place.kind == SESSION and ended and each.work and not each.place.in_series:
+            found.setdefault(each.work, []).append(each)
     for runs in found.values():
         runs.sort(key=lambda each: each.started_ns or 0)
     return found

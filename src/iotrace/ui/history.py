@@ -114,7 +114,7 @@ class History:
     async def check(self, request: Request) -> Response:
         """Check a session against the baselines of its program."""
         entry = await found(self._index, request.query_params.get("of", ""))
-        baselines = _baselines(await asyncio.to_thread(self._index.entries), entry.program)
+        baselines = _baselines(await asyncio.to_thread(self._index.entries), entry.work)
         if entry.place.kind != SESSION or entry.is_live or not baselines:
             what = "A session that has ended can be checked, and its program needs a baseline."
             raise RefusedError(what, HTTPStatus.OK, "Not checked")
@@ -151,7 +151,7 @@ class History:
                 f"It cannot be kept: {error.strerror}", HTTPStatus.OK, "No baseline"
             ) from error
         self._index.forget()
-        return RedirectResponse(address("/history", program=entry.program), HTTPStatus.SEE_OTHER)
+        return RedirectResponse(address("/history", program=entry.work), HTTPStatus.SEE_OTHER)
 
 
 def _keep(directory: Path, entry: Entry, report: Path) -> None:
@@ -164,9 +164,9 @@ def _keep(directory: Path, entry: Entry, report: Path) -> None:
     write_atomically(directory / f"{began:%Y%m%dT%H%M%SZ}-{name[-80:]}.json", report.read_bytes())
 
 
-def _baselines(entries: Iterable[Entry], program: str) -> list[Entry]:
+def _baselines(entries: Iterable[Entry], work: str) -> list[Entry]:
     found = [each for each in entries if each.place.kind == BASELINE and not each.problem]
-    own = [each for each in found if each.program == program and each.place.path.exists()]
+    own = [each for each in found if each.work == work and each.place.path.exists()]
     return sorted(own, key=lambda each: each.started_ns or 0)
 
 

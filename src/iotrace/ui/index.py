@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from iotrace.analysis.compare.same_work import command_of
 from iotrace.errors import IotraceError
 from iotrace.session import names
 from iotrace.session.hangs import COMPUTING, HUNG, status_of
@@ -30,10 +31,14 @@ _SIGNS = ("", names.MANIFEST, names.OUTCOME, f"{names.OUT}/{names.VERDICT}", nam
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the list; `problem` says why nothing can be shown of it. None is what is not known."""
+    """A row of the list; `problem` says why nothing can be shown of it. None is what is not known.
+
+    `work` is the program without ports, seeds and where it writes: alike in runs that are compared.
+    """
 
     place: Place
     program: str = ""
+    work: str = ""
     verdict: str | None = None
     headline: Headline = Headline()
     state: str | None = None
@@ -92,10 +97,10 @@ class Index:
             found = self._entries[key] = self._entry(found.place)
             return found
 
-    def has_baseline(self, program: str) -> bool:
-        """Whether the list holds a baseline of the program."""
+    def has_baseline(self, work: str) -> bool:
+        """Whether the list holds a baseline of the same work."""
         known = self._entries.values()
-        return any(each.program == program and each.state == BASELINE and not each.problem for each in known)
+        return any(each.work == work and each.state == BASELINE and not each.problem for each in known)
 
     def root_of(self, path: Path) -> Path | None:
         """Return the served directory that `path` lies below; None where it is that itself."""
@@ -181,6 +186,7 @@ def _session(place: Place) -> Entry:
     return Entry(
         place=place,
         program=_program(found.argv),
+        work=_work(found.argv),
         verdict=verdict,
         headline=headline,
         state=state,
@@ -219,6 +225,7 @@ def _baseline(place: Place) -> Entry:
     return Entry(
         place=place,
         program=_program(found.session.argv),
+        work=_work(found.session.argv),
         verdict=found.verdict.text,
         headline=Headline(verdict_class=found.verdict.kind),
         state=BASELINE,
@@ -236,6 +243,7 @@ def _sweep(place: Place) -> Entry:
     return Entry(
         place=place,
         program=_program(found.argv),
+        work=_work(found.argv),
         verdict=found.verdict.text,
         headline=Headline(verdict_class=place.kind),
         state=ENDED if found.complete else UNKNOWN,
@@ -245,3 +253,7 @@ def _sweep(place: Place) -> Entry:
 def _program(argv: Sequence[str]) -> str:
     """Where the interpreter lies says little of a run."""
     return " ".join([Path(word).name if place == 0 else word for place, word in enumerate(masked(argv))])
+
+
+def _work(argv: Sequence[str]) -> str:
+    return " ".join(command_of(masked(argv)))

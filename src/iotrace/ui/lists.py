@@ -55,7 +55,7 @@ class Lists:
 
     def _trends(self, rows: Sequence[Entry], known: dict[str, list[Entry]]) -> dict[str, Lines | None]:
         """Draw the runs of each row's program."""
-        programs = {each.program for each in rows if each.program in known}
+        programs = {each.work for each in rows if each.work in known}
         return {each: lines_of(known[each], self._index.standings, *_TREND_PX) for each in programs}
 
     async def ask(self, request: Request) -> Response:

@@ -109,12 +109,10 @@ class Runs:
             "name": name,
             "tabs": [(view, VIEWS[view].shows) for view in done.views],
             "is_sweep": entry.place.kind in (SWEEP, TUNE),
-            "has_history": entry.place.kind in (SESSION, BASELINE)
-            and bool(entry.program)
-            and not entry.is_live,
+            "has_history": entry.place.kind in (SESSION, BASELINE) and bool(entry.work) and not entry.is_live,
             "has_baseline": entry.place.kind == SESSION
             and not entry.is_live
-            and self._index.has_baseline(entry.program),
+            and self._index.has_baseline(entry.work),
             "files": [] if entry.is_live else ["json", "csv"] if name else ["json"],
             "deletes": not self._read_only and entry.place.kind == SESSION and not entry.is_live,
         }

@@ -194,6 +194,22 @@ def archive(_: Any, args: Arguments, __: Keywords) -> Any:
     return args[0].name or args[0].fileobj
 
 
+def pil_opened(result: Any, args: Arguments, kwargs: Keywords) -> str:
+    """Find the file of an image; one of an open file forgets it once it is loaded, and is remembered."""
+    file = path_of(args[0] if args else kwargs.get("fp"))
+    if file and not getattr(result, "filename", ""):
+        remember(result, file)
+    return file
+
+
+def pil_image(_: Any, args: Arguments, __: Keywords) -> str:
+    """Find the file of an image that is loaded; empty of one in memory."""
+    return path_of(getattr(args[0], "filename", "")) or made.get(id(args[0]), (None, ""))[1]
+
+
+OF_ARGUMENTS = (pil_opened, pil_image)  # the file is an argument's, as of most that are written as text
+
+
 def arrow_dataset(_: Any, args: Arguments, __: Keywords) -> str:
     """Find the file of a dataset of pyarrow, or the directory of its files; an open file has no name."""
     return _common([file for file in getattr(args[0], "files", ()) if file != "<Buffer>"])

@@ -70,7 +70,10 @@ def _record(owner: Any, name: str, shown: str, row: Row, recorder: Recorder) -> 
             return _each(original, shown, describe, row.threads, recorder)
         kind = KIND_ITEM if row.item else KIND_READ_PATH
         # What reads or inflates bytes: its file, if it has one, is an argument's.
-        part = not (row.threads or row.item) and isinstance(row.file, str) and row.file[:1] in ("", "0")
+        of_argument = (
+            row.file[:1] in ("", "0") if isinstance(row.file, str) else row.file in finders.OF_ARGUMENTS
+        )
+        part = of_argument and not (row.threads or row.item)
         replacement = timed(recorder, original, shown, kind, describe, own_threads=row.threads, part=part)
         # Libraries look for the first frame that is not theirs when they warn (pandas'
         # find_stack_level, skip_file_prefixes): ours passes for a frame of theirs.

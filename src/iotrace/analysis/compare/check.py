@@ -30,6 +30,7 @@ from iotrace.analysis.compare.spread import (
 )
 from iotrace.analysis.compare.stage_changes import ERROR_OF_CORRECTION, stage_changes
 from iotrace.analysis.compare.step_verdict import RUN_TO_RUN_PCT
+from iotrace.analysis.compare.whole_run import grown_part
 from iotrace.analysis.host.disturbance import grown_beside_others
 from iotrace.analysis.results import BAD
 from iotrace.analysis.rules.facts.check import CheckFacts
@@ -189,7 +190,8 @@ def _judged(
         judge_one(change.what, decodes=change)
     whole = comparison.whole_run
     if whole is not None and whole.verdict == "slower" and whole.change_pct >= worse_by_pct:
-        judge_one("starting workers", whole_run=whole)
+        part = grown_part(whole)
+        judge_one("starting workers" if part is None else part.what, whole_run=whole, part=part)
     epoch = comparison.epoch
     if epoch is not None and epoch.verdict == "slower" and epoch.change_pct >= worse_by_pct:
         judge_one("an epoch", epoch=epoch)

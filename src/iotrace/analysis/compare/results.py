@@ -76,6 +76,12 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
         """The change, ms a step; at the least, where it is bounded."""
         return self.step_ms[1] - self.step_ms[0]
 
+    @property
+    def shown(self) -> str:
+        """Both times, ms a step."""
+        least = ["below " if self.bounded and one == min(self.step_ms) else "" for one in self.step_ms]
+        return f"{least[0]}{self.step_ms[0]:.1f} -> {least[1]}{self.step_ms[1]:.1f}"
+
 
 class EpochChange(msgspec.Struct, frozen=True, kw_only=True):
     """An epoch of the same data with more or fewer batches than before; all epochs ran to their end.
@@ -125,6 +131,11 @@ class WholeRun(msgspec.Struct, frozen=True, kw_only=True):
     starting_ms: list[float]
     changed: list[PartChange] = []
     likely: bool = False
+
+    @property
+    def by_ms(self) -> float:
+        """The change, ms a step."""
+        return self.step_ms[1] - self.step_ms[0]
 
 
 class Differing(msgspec.Struct, frozen=True, kw_only=True):

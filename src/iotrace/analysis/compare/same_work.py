@@ -36,7 +36,7 @@ _ALIKE = 0.01  # by which the bytes that a sample gets may differ
 
 def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[str]:
     """Yield what makes the work of two sessions different: command, world size, batch size, data."""
-    commands = _command(one.session.argv), _command(other.session.argv)
+    commands = command_of(one.session.argv), command_of(other.session.argv)
     if commands[0] != commands[1] and renamed(one, other, ranks) is None:
         yield f"command: {' / '.join(_where_they_differ(*commands))}"
     sizes = [rank.world_size or len(side.ranks) for rank, side in zip(ranks, (one, other), strict=True)]
@@ -57,7 +57,7 @@ def renamed(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> tuple[str, st
 
     All else of the command is the same, and the loops' loaders handed over as many batches.
     """
-    commands = _command(one.session.argv), _command(other.session.argv)
+    commands = command_of(one.session.argv), command_of(other.session.argv)
     if len(commands[0]) != len(commands[1]) or not _same_batches(ranks):
         return None
     differing = [pair for pair in zip(*commands, strict=True) if pair[0] != pair[1]]
@@ -161,8 +161,8 @@ def _bytes_of_sample(costs: Sequence[StageCost]) -> tuple[float, float] | None:
     return total, math.sqrt(variance)
 
 
-def _command(argv: list[str]) -> list[str]:
-    """The command without its program's directory, as environments move, and without what makes no work."""
+def command_of(argv: Sequence[str]) -> list[str]:
+    """Return the command without its program's directory, as environments move, and what makes no work."""
     words, found = iter([os.path.basename(argv[0]), *argv[1:]] if argv else []), []
     waiting: str | None = None  # a word that follows an option without a value
     while (word := waiting or next(words, None)) is not None:

@@ -188,14 +188,27 @@ def tells(whole: WholeRun, of_steps: str) -> bool:
     return not whole.likely or of_steps != whole.verdict
 
 
+def main_part(whole: WholeRun) -> PartChange | None:
+    """Return the part beside the steps that has most of the change, where that is a tenth of the whole."""
+    same_way = [part for part in whole.changed if part.by_ms * whole.by_ms > 0]
+    most = max(same_way, key=lambda part: abs(part.by_ms), default=None)
+    return most if most is not None and abs(most.by_ms) >= _DECIDES * max(whole.step_ms) else None
+
+
+def grown_part(whole: WholeRun) -> PartChange | None:
+    """Return the part that made a whole longer; None where starting workers did."""
+    by_starting_ms = whole.starting_ms[1] - whole.starting_ms[0]
+    is_starting = whole.by_ms and by_starting_ms / whole.by_ms >= _MOSTLY_STARTING
+    return None if is_starting else main_part(whole)
+
+
 def whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
     in_all, starting, measured = (
         f"{one:.1f} -> {other:.1f}" for one, other in (whole.step_ms, whole.starting_ms, steps_ms)
     )
-    if whole.changed and abs(whole.changed[0].by_ms) >= _DECIDES * max(whole.step_ms):
-        part = whole.changed[0]
-        least = ["below " if part.bounded and one == min(part.step_ms) else "" for one in part.step_ms]
-        did = f"{part.what} {least[0]}{part.step_ms[0]:.1f} -> {least[1]}{part.step_ms[1]:.1f}"
+    part = main_part(whole)
+    if part is not None:
+        did = f"{part.what} {part.shown}"
         likely = "LIKELY " if whole.likely else ""
         change = f"{abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which {did}"
         return f"{likely}{BANNERS[verdict]} {change}; a measured step took {measured} ms"

@@ -124,6 +124,8 @@ class PipelineStage(ReportPart, frozen=True, kw_only=True):
 class StageCost(ReportPart, frozen=True, kw_only=True):
     """What one stage costs in one file (None: in all others) each time that a sample needs it.
 
+    All calls of one sample are one cost, as opening an image and decoding it later; so are its calls on all
+    files that do not stand on their own.
     Other programs only add to a cost, and seldom to all of it: hence lower quartiles. None changes
     `decoded_bytes`: it is a count.
     """

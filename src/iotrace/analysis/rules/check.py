@@ -32,6 +32,9 @@ _EPOCH = {
     "times": [1, 4],
 }
 
+_LONGER = {"change_pct": 104.0, "step_ms": [54.4, 111.1], "starting_ms": [0.2, 0.2]}
+_VALIDATION = {"what": "validation", "step_ms": [13.5, 71.9]}
+
 
 @rule(
     "IO951",
@@ -127,18 +130,37 @@ def decodes_more(facts: CheckFacts) -> Iterator[Finding]:
     "starting-workers-slower",
     "check",
     fires=[{"whole_run": {"change_pct": 30.0, "step_ms": [100.0, 130.0], "starting_ms": [5.0, 34.0]}}],
-    silent=[{"stage": _STAGE}],
+    silent=[{"stage": _STAGE}, {"whole_run": _LONGER, "part": _VALIDATION}],
 )
 def starting_workers_slower(facts: CheckFacts) -> Iterator[Finding]:
     """Starting workers and making the first batches takes longer than in the baseline."""
     whole = facts.whole_run
-    if whole is not None:
+    if whole is not None and facts.part is None:
         in_all, starting = (
             f"{one:.1f} -> {other:.1f} ms" for one, other in (whole.step_ms, whole.starting_ms)
         )
         text = (
             f"starting workers: {whole.change_pct:+.0f} % for a step in all, {in_all}, of which starting "
             f"workers and first batches {starting}"
+        )
+        yield _judged(text, facts.by_others(whole.change_pct, "wall"))
+
+
+@rule(
+    "IO962",
+    "part-slower",
+    "check",
+    fires=[{"whole_run": _LONGER, "part": _VALIDATION}],
+    silent=[{"whole_run": _LONGER}, {"stage": _STAGE}],
+)
+def part_slower(facts: CheckFacts) -> Iterator[Finding]:
+    """A part of the loop beside its steps takes longer than in the baseline: validation, checkpoints."""
+    whole, part = facts.whole_run, facts.part
+    if whole is not None and part is not None:
+        before, after = whole.step_ms
+        text = (
+            f"{part.what}: {part.shown} ms a step, of {before:.1f} -> {after:.1f} ms a step in all "
+            f"({whole.change_pct:+.0f} %)"
         )
         yield _judged(text, facts.by_others(whole.change_pct, "wall"))
 

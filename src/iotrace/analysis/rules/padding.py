@@ -58,7 +58,8 @@ def padded_batches(
         f"sequences), much of forward and backward is for it: they take {compute_ms:.1f} of {step_ms:.1f} ms",
         how="samples of like lengths in one batch need little padding: a batch_sampler that sorts by length "
         "within groups of many batches",
-        remedy="put samples of like lengths into one batch: DataLoader(batch_sampler=...) by length",
+        remedy="unless the model skips padding, put samples of like lengths into one batch: "
+        "DataLoader(batch_sampler=...) by length",
         evidence={"padded_fraction": padded, "compute_ms": compute_ms},
         level="high" if padded * compute_ms >= _HIGH * step_ms else "medium",
         is_main_cause=True,

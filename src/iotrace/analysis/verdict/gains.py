@@ -42,9 +42,9 @@ def gain_of(item: Recommendation, rank: RankReport) -> FixGain:
     if gain_ms is None or not step_ms:
         return FixGain(gain_ms)
     interval_ms, most_wait_ms = item.gain_interval_ms, _most_of_wait_ms(gain_ms, item, rank)
-    is_setting = interval_ms is not None and not any(
-        row.id == item.gain and row.change == GONE for row in rank.gain
-    )
+    # A rule's own interval, without a row of gains, is what a change may leave: nothing predicted it.
+    is_predicted = interval_ms is not None and item.gain is not None
+    is_setting = is_predicted and not any(row.id == item.gain and row.change == GONE for row in rank.gain)
     most_ms: float | None = (
         gain_ms if interval_ms is None else _no_more_than_waits(item, rank, interval_ms[1])
     )

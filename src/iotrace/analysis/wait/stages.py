@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from posixpath import dirname
 from typing import Any
 
@@ -43,7 +43,7 @@ class _Part(msgspec.Struct, frozen=True):
     """Times that a stage was needed: when, what it cost (ns), in which file (an index; -1: in none).
 
     `decoded_bytes` is what the calls returned then; NaN: unknown. Both are of one sample: `samples` is how
-    many were made then.
+    many were made then. `sample` numbers the sample of each in its process; None: each is of another one.
     """
 
     stage: str
@@ -53,6 +53,7 @@ class _Part(msgspec.Struct, frozen=True):
     file: Times
     samples: Costs
     decoded_bytes: Costs | None = None
+    sample: Times | None = None
 
 
 def stages_of(analysis: RankAnalysis) -> list[StageCost]:
@@ -147,12 +148,14 @@ def _of_samples(
     alone = np.arange(len(item)) + (item.max(initial=0) + 1)
     _, first, of = grouped(np.where(item >= 0, item, alone) * (file.max(initial=0) + 2) + file + 1)
     made = held(np.append(samples, 1.0)[item[first]])  # -1, outside of samples: the last
+    # Of a batch that is made as one nobody knows which sample a file is of.
+    sample = np.where((item[first] >= 0) & (made == 1), item[first], alone[first])
     at_ns, file = reading["start_ns"][first], file[first]
 
     def summed(values: npt.NDArray[Any]) -> Costs:
         return np.bincount(of, values, len(first)).astype(np.float64)
 
-    yield _Part("read", "wall", at_ns, summed(read_ns) / made, file, made)
+    yield _Part("read", "wall", at_ns, summed(read_ns) / made, file, made, sample=sample)
     in_item = item >= 0
     if (items["cpu_ns"] >= 0).all() and (reading["cpu_ns"] >= 0).all():
         clock, decode_ns = "cpu", _on_cpu_outside(reading, in_calls)
@@ -165,7 +168,7 @@ def _of_samples(
     # A call that opens a file returns nothing that has a size, beside those that read it.
     known, sizes = summed(reading["bytes"] >= 0) > 0, summed(np.maximum(reading["bytes"], 0))
     decoded_bytes = np.where(known, sizes / made, np.nan)
-    yield _Part("decode", clock, at_ns, summed(decode_ns) / made, file, made, decoded_bytes)
+    yield _Part("decode", clock, at_ns, summed(decode_ns) / made, file, made, decoded_bytes, sample)
     yield _alone("transform", clock, items, np.maximum(rest_ns, 0.0), samples)
 
 
@@ -206,6 +209,8 @@ def _by_file(
     made = _joined([part.samples for part in parts])[order]
     sizes = [part.decoded_bytes for part in parts if part.decoded_bytes is not None]
     decoded_bytes = _joined(sizes)[order] if len(sizes) == len(parts) else None
+    sample = _samples_apart(parts)
+    sample = None if sample is None else sample[order]
     del sizes
     parts.clear()
     seen, first, _ = grouped(file)
@@ -219,7 +224,19 @@ def _by_file(
     counts, costs = np.bincount(unit), np.bincount(unit, cost_ns)
     own = [name for name, number in unit_of.items() if name is not None and counts[number] >= _LEAST_OF_FILE]
     own = sorted(own, key=lambda name: -float(costs[unit_of[name]]))[:_MOST_FILES]
-    others = np.flatnonzero(~np.isin(unit, [unit_of[name] for name in own]))
+    is_own = np.isin(unit, [unit_of[name] for name in own])
+    if sample is not None:  # what a sample needs of all other files, or of a directory, is one cost
+        unit = np.where(is_own, unit, len(unit_of))
+        _, first, of = grouped(sample * (len(unit_of) + 1) + unit)
+        if len(first) < len(unit):
+            rows = np.argsort(first)  # in the order of time, as they were
+            place = np.empty_like(rows)
+            place[rows] = np.arange(len(rows))
+            first, of = first[rows], place[of]
+            cost_ns = np.bincount(of, cost_ns, len(first))
+            decoded_bytes = None if decoded_bytes is None else np.bincount(of, decoded_bytes, len(first))
+            at_ns, made, unit, is_own = at_ns[first], made[first], unit[first], is_own[first]
+    others = np.flatnonzero(~is_own)
     is_quiet = np.zeros(len(at_ns)) if quiet is None else quiet.within(at_ns, at_ns + 1)
     for path, rows in [*((name, np.flatnonzero(unit == unit_of[name])) for name in own), (None, others)]:
         still = rows[is_quiet[rows] != 0]
@@ -240,6 +257,17 @@ def _by_file(
             decoded_bytes=mean_bytes,
             decoded_bytes_error=error_bytes,
         )
+
+
+def _samples_apart(parts: Sequence[_Part]) -> Times | None:
+    """Number the samples of all parts, each part's own; None where each cost is of another sample."""
+    found, behind = [], 0
+    for part in parts:
+        if part.sample is None:
+            return None
+        found.append(part.sample + behind)
+        behind += int(part.sample.max(initial=-1)) + 1
+    return _joined(found)
 
 
 def _joined(columns: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:

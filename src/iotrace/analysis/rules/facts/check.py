@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import msgspec
 
-from iotrace.analysis.compare.results import Comparison, Condition, EpochChange, StageChange, WholeRun
+from iotrace.analysis.compare.results import (
+    Comparison,
+    Condition,
+    EpochChange,
+    PartChange,
+    StageChange,
+    WholeRun,
+)
 
 
 class CheckFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that grew by `worse_by_pct` or more, and what may be behind it; None is not looked at.
 
-    `stage` takes longer, `decodes` decodes more bytes, `whole_run` takes longer to start workers, `epoch`
-    has more batches, `step` is a comparison whose steps grew by `step_pct` over all runs, of so many
-    `baselines` and `sessions`, these called as `before` says. Runs of one program may differ by
-    `noise_pct`; others took CPUs in a session as `others` says, by which times of a clock may have grown by
-    `beside_others_pct`; `storage` says how differently the sides were read. A fixed piece of work took
-    `cpu_slower_pct` more, known to within `correction_error` of it. Of `side`, a session or a baseline,
-    `side_busy` says what took its CPUs, `side_distrusted` why its figures say little.
+    `stage` takes longer, `decodes` decodes more bytes, `whole_run` takes longer to start workers, or for
+    `part` beside its steps, `epoch` has more batches, `step` is a comparison whose steps grew by `step_pct`
+    over all runs, of so many `baselines` and `sessions`, these called as `before` says. Runs of one program
+    may differ by `noise_pct`; others took CPUs in a session as `others` says, by which times of a clock may
+    have grown by `beside_others_pct`; `storage` says how differently the sides were read. A fixed piece of
+    work took `cpu_slower_pct` more, known to within `correction_error` of it. Of `side`, a session or a
+    baseline, `side_busy` says what took its CPUs, `side_distrusted` why its figures say little.
     """
 
     stage: StageChange | None = None
     decodes: StageChange | None = None
     whole_run: WholeRun | None = None
+    part: PartChange | None = None
     epoch: EpochChange | None = None
     step: Comparison | None = None
     step_pct: float = 0.0
