@@ -12,8 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.compare.basis import DataWait as ComparedWait, Rank, Steps, System
-from iotrace.analysis.compare.comparison import whole_run
+from iotrace.analysis.compare.whole_run import whole_run, whole_text
 from iotrace.analysis.intervals import union
+from iotrace.analysis.loop import iterations
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun, Pass
 from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.rank import RankAnalysis
@@ -258,6 +259,39 @@ def test_a_verdict_tells_what_starting_workers_costs_the_loop() -> None:
     assert costs.why == "2 iterators made anew, with 4 new workers: 42.5 s an iterator"
 
 
+def test_first_batches_of_a_validation_are_no_starts_of_its_workers() -> None:
+    """Its workers start quickly, and read an index before their first samples, as the training's do."""
+    found = replace(
+        made(training=10, first_batches=5, iterators=0.2, validation_iterators=4.8),
+        iterators=4,
+        restarted=4,
+        validation_first_batches_ns=int(4.6 * S),
+    )
+    costs = loop_costs(rank_of(found))
+    assert costs is not None
+    assert costs.text == (
+        "50 % of the loop: 48 % first batches, 1 % starting workers each epoch, "
+        "1 % starting the workers of its validation"
+    )
+    assert costs.why.endswith("the first batch of each takes 2.4 s, the rest 100 ms an iterator")
+    [line] = account_facts(found)
+    assert "making iterators of its validation 0.2 s (1 %)" in line
+    assert "first batches of its validation 4.6 s (23 %)" in line
+    slow = loop_costs(rank_of(replace(found, validation_first_batches_ns=0)))
+    assert slow is not None
+    assert "24 % starting the workers of its validation" in slow.text
+
+
+def test_first_batches_of_evaluations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second pass is an evaluation's: its worker is up after 38 ms, its first batch made 12 ms later."""
+    monkeypatch.setattr(
+        iterations, "evaluations_of", lambda _: union(np.array([1200 * MS]), np.array([1360 * MS]))
+    )
+    found = account(monkeypatch)
+    assert (found.validation_first_batches_ns, found.part_ns("first batches")) == (12 * MS, 0)
+    assert found.first_batches_ns == 12 * MS
+
+
 def test_a_loop_that_only_waits_is_judged_by_its_steps() -> None:
     assert loop_costs(rank_of(made(training=50, waits=50))) is None
     assert loop_costs(rank_of(made(training=97, iterators=3))) is None
@@ -415,6 +449,22 @@ def test_a_small_part_is_named_and_decides_nothing() -> None:
     assert found.verdict is None
 
 
+@pytest.mark.parametrize("others", [0.0, 0.9])
+def test_pickling_for_spawned_workers_is_named_beside_their_start(others: float) -> None:
+    """It is a part of their start: it neither counts twice, nor stands for all of it."""
+    listed = replace(spawned_workers(4, 4), pickle_ns=7 * S)
+    arrays = replace(spawned_workers(4, 4), pickle_ns=S // 100)
+    sides = made(listed, training=3, iterators=39), made(arrays, training=3, iterators=20)
+    found = compared(*sides, others=others)
+    pickled = [each for each in found.changed if each.what == "pickling for spawned workers"]
+    assert [each.step_ms for each in pickled] == [[70.0, 0.1]]
+    assert found.verdict == "faster"
+    assert "of which pickling" not in whole_text("faster", found, [10.0, 10.0])
+    slightly = replace(listed, pickle_ns=int(6.9 * S))
+    same = compared(made(listed, training=3, iterators=39), made(slightly, training=3, iterators=20))
+    assert "pickling for spawned workers" not in [each.what for each in same.changed]
+
+
 def test_a_shorter_run_is_not_slower_for_its_first_start() -> None:
     """Workers start once, however many steps follow."""
     before = made(training=30, first_start=2)
@@ -431,7 +481,7 @@ def test_validation_is_compared_where_loaders_feed_both() -> None:
     assert (found.changed, "validation" in found.parts_ms) == ([], False)
     restarted = happening(made(training=3, validation=1, validation_iterators=5), "validation iterators", 2)
     names = {each.what for each in compared(restarted, seen).changed}
-    assert names == {"validation", "making iterators of its validation"}
+    assert names == {"validation", "starting workers of its validation and their first batches"}
 
 
 def test_a_part_that_one_side_does_not_know_is_not_compared() -> None:

@@ -16,7 +16,7 @@ from iotrace.analysis.compare.basis import Rank, basis_of
 from iotrace.analysis.compare.check import check
 from iotrace.analysis.compare.comparison import compare
 from iotrace.analysis.compare.conditions import judge, parse
-from iotrace.analysis.compare.results import Check, Comparison
+from iotrace.analysis.compare.results import Changed, Check, Comparison
 from iotrace.analysis.compare.same_work import both_names
 from iotrace.analysis.compare.spread import noise_of
 from iotrace.analysis.compare.stage_changes import stage_changes
@@ -417,6 +417,76 @@ def test_a_program_in_another_file_is_compared_where_it_does_as_much(
     assert found.differs == differs
     named = [item.values for item in found.settings if item.what == "program"]
     assert named == ([] if differs else [["train.py", argv[1]]])
+
+
+@pytest.mark.parametrize(("steps", "differs"), [(60, False), (30, True), (None, True)])
+def test_without_loaders_as_many_steps_are_as_much(steps: int | None, differs: bool) -> None:
+    one, other = starting(report(1), 0.1), starting(report(2), 0.1)
+    other["session"]["argv"] = ["python", "train_fixed.py"]
+    for side, count in ((one, 60), (other, steps)):
+        (rank,) = side["ranks"]
+        rank["loaders"] = []
+        rank["account"] = count and {**rank["account"], "steps": count}
+    found = compared(one, other)
+    assert bool(found.differs) == differs
+
+
+def test_a_part_that_takes_longer_is_no_reason_of_a_faster_run() -> None:
+    """It is told as a change where nothing is certain, and has its row in the table."""
+    before, after = report(1), report(2, decode=0.3)
+    found = compared(before, after)
+    longer = Changed(what="startup", by_ms=246.3, ci95_ms=[30.3, 543.7], cause="startup", file=None)
+    mixed = replace(found, changed=[longer, *found.changed])
+    assert found.verdict == "faster"
+    assert "startup" not in [each.what for each in mixed.causes]
+    assert mixed.causes == found.causes
+    slower = replace(mixed, verdict="slower", changed=[longer])
+    assert [each.what for each in slower.causes] == ["startup"]
+    unclear = replace(mixed, verdict="unknown")
+    assert "startup" in [each.what for each in unclear.causes]
+    none = replace(found, changed=[longer])
+    assert "no part of the step got shorter beyond its noise" in [x.text for x in comparison_head(none).lines]
+
+
+def test_the_first_start_of_workers_is_no_part_of_the_start_up() -> None:
+    """Its parts are no larger than the whole, which is without it."""
+    before, after = (
+        {
+            "startup": {
+                "seconds": 20.0,
+                "parts": [
+                    {"name": name, "at_seconds": 0.0, "seconds": seconds}
+                    for name, seconds in {
+                        "main (train.py)": own,
+                        "workers' start": start,
+                        "pickling": 2 * start,
+                    }.items()
+                ],
+            },
+            "account": {
+                "whole_ns": 40 * 10**9,
+                "loop_ns": 10 * 10**9,
+                "steps": STEPS,
+                "parts": [
+                    {
+                        "name": "start-up",
+                        "in_loop": False,
+                        "ns": int(own * 1e9),
+                        "share_pct": None,
+                        "times": None,
+                    }
+                ],
+            },
+        }
+        for own, start in ((12.0, 9.0), (4.0, 0.1))
+    )
+    one, other = report(1), report(2)
+    one["ranks"][0] |= before
+    other["ranks"][0] |= after
+    start = compared(one, other).startup
+    assert start is not None
+    assert start.seconds == [12.0, 4.0]
+    assert [each.what for each in start.parts] == ["main (train.py)"]
 
 
 def rewritten(run: dict[str, Any], decoded_bytes: float | None = 4096.0) -> dict[str, Any]:

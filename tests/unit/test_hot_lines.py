@@ -84,8 +84,25 @@ def test_lines_of_a_function_that_shares_its_time_name_that_function() -> None:
     assert (hot.calls, hot.library) == (None, None)
     same = Frame("/p/data.py", "sampled", 30, 31)
     assert found((9, item(10, same, PANDAS)), (4, item(10))) == HotLine(
-        line="data.py:31", calls=PANDAS.function, library="pandas", fraction=9 / 13, samples=13
+        line="data.py:31",
+        calls=PANDAS.function,
+        library="pandas",
+        fraction=9 / 13,
+        samples=13,
+        calls_fraction=9 / 13,
     )
+
+
+def test_other_lines_of_the_function_that_are_in_the_same_call_are_named() -> None:
+    images = Frame("/v/lib/python3.11/site-packages/torch/w.py", "SummaryWriter.add_images", 9, 0)
+    others = Frame(images.file, "SummaryWriter.add_histogram", 40, 0)
+    hot = found((10, item(22, images)), (6, item(23, images)), (3, item(24, others)), (1, item(25, images)))
+    assert hot is not None
+    assert (hot.line, hot.also, hot.lines) == ("data.py:22", ["data.py:23"], "data.py:22 and 23")
+    assert (hot.fraction, hot.calls_fraction) == (0.5, 0.8)
+    alone = found((16, item(22, images)), (4, item(24, others)))
+    assert alone is not None
+    assert (alone.also, alone.lines, alone.calls_fraction) == ([], "data.py:22", 0.8)
 
 
 def worker(pid: int, stack: list[tuple[int, int]], spans_ms: list[tuple[int, int]]) -> Process:

@@ -23,7 +23,7 @@ from iotrace.agent import patching
 from iotrace.agent.dataloader import pickling
 from iotrace.agent.recording import import_times
 from iotrace.agent.recording.encode import encode
-from iotrace.analysis.results import ImportMount, RankReport, Startup, StartupPart
+from iotrace.analysis.results import ImportMount, LoadedFile, RankReport, Startup, StartupPart
 from iotrace.analysis.startup.imports import (
     IMPORTS,
     STANDARD,
@@ -32,7 +32,7 @@ from iotrace.analysis.startup.imports import (
     outer_imports,
     own_cpu_ns,
 )
-from iotrace.analysis.startup.waterfall import NOT_NAMED, Range, painted
+from iotrace.analysis.startup.waterfall import NOT_NAMED, READS, Range, painted
 from iotrace.sources.records import Imports
 from tests.support.counting import instructions
 from tests.support.results import unknown
@@ -285,6 +285,30 @@ def test_imports_are_named_where_they_are_most_of_the_start(
         assert culprit.text.startswith(said)
         assert bool(culprit.remedy) == mended
         assert not culprit.leads
+
+
+@pytest.mark.parametrize(
+    ("loaded", "built", "remedy"),
+    [
+        (("pickle.load", 12.0, 0.2), 0.0, "fewer and larger arrays or tensors"),
+        (("torch.load", 12.0, 11.0), 0.0, ""),  # it waits for the disk
+        (("torch.load", 12.0, None), 0.0, ""),  # nobody knows
+        (("pickle.load", 12.0, 0.2), 9.0, "if every run makes the same, store"),  # an index is built, too
+        (None, 0.0, "if every run makes the same, store"),
+    ],
+)
+def test_who_loads_a_stored_result_is_not_asked_to_store_it(
+    loaded: tuple[str, float, float | None] | None, built: float, remedy: str
+) -> None:
+    parts = [
+        StartupPart(name=READS, at_seconds=1.0, seconds=12.0),
+        StartupPart(name="index (train.py)", at_seconds=13.0, seconds=built, sampled=True),
+    ]
+    stored = loaded and LoadedFile(call=loaded[0], file="a.pkl", seconds=loaded[1], reading_seconds=loaded[2])
+    startup = Startup(seconds=22, first_step_seconds=22.0, parts=parts, loaded=stored)
+    (culprit,) = blamed_by("IO412", unknown(RankReport, startup=startup))
+    assert culprit.remedy.startswith(remedy)
+    assert bool(culprit.remedy) == bool(remedy)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from iotrace.analysis.results import (
     Verdict,
 )
 from iotrace.analysis.rules.facts.job import job_facts
+from iotrace.analysis.verdict.reason import fixes_of
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import verdict
 from iotrace.report.words import gain_text
@@ -579,6 +580,25 @@ def test_a_wait_that_tracing_may_have_made_is_no_verdict() -> None:
     assert [fix.text for fix in found.fixes] == ["run again with --io off: POSIX calls cost most of that"]
     little = replace(cost, least_pct_of_step=9.0)
     assert judged(replace(rank(0, 60.0), overhead=little)).kind == "input-bound"
+
+
+@pytest.mark.parametrize(
+    ("cause", "once", "told"), [("transport", 1.0, 0), ("startup", 1.0, 1), ("transport", 4.0, 1)]
+)
+def test_what_is_won_once_at_the_start_is_no_fix_of_steps(cause: str, once: float, told: int) -> None:
+    unpickled = Recommendation(
+        id="dataset-unpickled",
+        severity="high",
+        text="",
+        evidence={"starts": once},
+        gain_ms_per_step=30.0,
+        rank=0,
+        code="IO208",
+    )
+    assert len(fixes_of([unpickled], [rank()], OK, cause)) == told
+    ids = [each.id for each in fixes_of([unpickled, advice(2.0)], [rank()], OK, cause)]
+    assert len(ids) == 2
+    assert (ids[0] == "dataset-unpickled") == (cause == "startup" or once > 1)
 
 
 def test_a_fix_of_another_cause_than_the_verdicts_says_of_which() -> None:

@@ -80,7 +80,8 @@ def _reasons(result: Comparison) -> list[str]:
     reasons = [_differing(item) for item in settings]  # what the rest is for
     reasons += [_of_epoch(result.epoch.times)] if result.epoch and result.epoch.times else []
     reasons += [_of_part(part) for part in result.causes[:_MOST_REASONS]]
-    return reasons or ["no part of the step changed beyond its noise"]
+    changed = {"faster": "got shorter", "slower": "got longer"}.get(result.verdict, "changed")
+    return reasons or [f"no part of the step {changed} beyond its noise"]
 
 
 def _of_epoch(times: Sequence[int]) -> str:

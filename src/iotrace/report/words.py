@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from iotrace.analysis.results import (
     ACCOUNT_NAMES,
     MOST_FACTOR,
+    VALIDATION_ITERATORS,
     Account,
     Failure,
     Fix,
@@ -281,11 +282,15 @@ def account_facts(account: Account | None) -> list[str]:
     """All of the run's time, part by part, in seconds and whole percent, which sum to 100."""
     if account is None or not account.whole_ns:
         return []
-    known = [part for part in account.parts if part.ns]
-    shares = shared_out(100, [part.ns or 0 for part in known])
+    known = {ACCOUNT_NAMES.get(part.name, part.name): part.ns for part in account.parts if part.ns}
+    firsts_ns = account.validation_first_batches_ns
+    if firsts_ns:
+        known[ACCOUNT_NAMES[VALIDATION_ITERATORS]] -= firsts_ns
+        known["first batches of its validation"] = firsts_ns
+    shares = shared_out(100, [*known.values()])
     shown = [
-        f"{ACCOUNT_NAMES.get(part.name, part.name)} {_seconds_of(part.ns or 0)} ({share} %)"
-        for part, share in zip(known, shares, strict=True)
+        f"{name} {_seconds_of(ns)} ({share} %)"
+        for (name, ns), share in zip(known.items(), shares, strict=True)
         if share
     ]
     return [f"{_seconds(account.whole_ns / 1e9)}: {' · '.join(shown)}"]

@@ -202,12 +202,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def causes(self) -> list[Changed | PartChange]:
         """What changed, the largest first; without what is called other where named parts have most of it.
 
-        Where epochs are compared, it is parts of a step alone: what comes once an epoch is in the epoch.
+        Where epochs are compared, it is parts of a step alone: what comes once an epoch is in the epoch. No
+        part that takes longer makes a run faster, nor the other way round.
         """
         beside = [] if self.whole_run is None or self.epoch is not None else self.whole_run.changed
         named = [*beside, *self.code]
         unnamed = [each for each in self.changed if each.what in (OTHER, REST) and _explained(each, named)]
         found: list[Changed | PartChange] = [*named, *(each for each in self.changed if each not in unnamed)]
+        if self.verdict in ("faster", "slower"):
+            found = [each for each in found if (each.by_ms < 0) == (self.verdict == "faster")]
         return sorted(found, key=lambda each: -abs(each.by_ms))
 
 

@@ -55,10 +55,11 @@ def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[
 def renamed(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> tuple[str, str] | None:
     """Name the program of both sides, where it is another file alone, as `train_fixed.py`; else None.
 
-    All else of the command is the same, and the loops' loaders handed over as many batches.
+    All else of the command is the same, and the loops' loaders handed over as many batches; without loaders
+    the loops made as many steps.
     """
     commands = command_of(one.session.argv), command_of(other.session.argv)
-    if len(commands[0]) != len(commands[1]) or not _same_batches(ranks):
+    if len(commands[0]) != len(commands[1]) or not (_same_batches(ranks) or _same_steps(ranks)):
         return None
     differing = [pair for pair in zip(*commands, strict=True) if pair[0] != pair[1]]
     if len(differing) != 1 or not all(name.endswith(_PROGRAMS) for name in differing[0]):
@@ -96,6 +97,12 @@ def read_bytes(ranks: tuple[Rank, Rank], names: tuple[list[str], list[str]]) -> 
 def _same_batches(ranks: tuple[Rank, Rank]) -> bool:
     one, other = (rank.primary.batches if rank.primary else None for rank in ranks)
     return one is not None and one == other
+
+
+def _same_steps(ranks: tuple[Rank, Rank]) -> bool:
+    """Whether loops that no loader feeds made as many steps."""
+    one, other = (rank.account.steps if rank.account else None for rank in ranks)
+    return all(rank.primary is None for rank in ranks) and one is not None and one == other
 
 
 def _places(rank: Rank) -> list[str]:

@@ -9,10 +9,12 @@ from iotrace.analysis.compare.results import StartupChange, StartupPartChange
 from iotrace.analysis.compare.spread import differ, spread_of
 from iotrace.analysis.host.disturbance import grown_beside_others
 from iotrace.analysis.results import START_UP, Trust
+from iotrace.analysis.startup.waterfall import PICKLING, WORKERS
 
 _WORTH = 0.1  # of the longer run
 _OF_PARTS = 0.1  # of the parts that changed, to be named
-_LATER = re.compile(r"first (batch|step)")  # the loop has these
+# The loop has these, and the first start of its workers, which is no part of the start-up.
+_LATER = re.compile(rf"first (batch|step)|{WORKERS}|{PICKLING}")
 _INSIDE = re.compile(r"\.<locals>[^(]*(?=$| )")  # a function of its own inside another
 _UNNAMED = "not named"
 

@@ -28,6 +28,8 @@ _STARTING = (FIRST_START, ITERATORS, FIRST_BATCHES, VALIDATION_ITERATORS)
 _OF_VALIDATION = (VALIDATION, VALIDATION_ITERATORS)
 _BESIDE_STEPS = (*_STARTING, VALIDATION, CHECKPOINTS)
 _ANEW = {ITERATORS: "starting workers anew", FIRST_BATCHES: "first batches of workers started anew"}
+_WITH_FIRST_BATCHES = "starting workers of its validation and their first batches"
+_PICKLING = "pickling for spawned workers"  # which starting them holds
 _MOSTLY_STARTING = 0.5  # of the change: what starting has to have for the whole to be judged
 _DECIDES, _NAMED = 0.1, 0.02  # of the longer whole: a part that is judged by, one that is named
 
@@ -70,10 +72,11 @@ def whole_run(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> WholeRun
     # Beside the steps as they are: what they lost or won meanwhile may not undo it.
     if verdict is None and by_parts_ms and by_ms / by_parts_ms >= _MOSTLY_STARTING:
         verdict = "faster" if by_ms < 0 else "slower"
+    changed += _pickled(ranks, (one, other), spreads, disturbed)
     return WholeRun(
         verdict=verdict,
         likely=verdict is not None and likely,
-        changed=changed,
+        changed=sorted(changed, key=lambda part: -abs(part.by_ms)),
         step_ms=steps_ms,
         change_pct=100 * by_ms / steps_ms[0],
         parts_ms=parts_ms,
@@ -118,6 +121,30 @@ def _changed(
     yield from sorted(found, key=lambda part: -abs(part.by_ms))
 
 
+def _pickled(
+    ranks: tuple[Rank, Rank],
+    accounts: tuple[Account, Account],
+    spreads: Sequence[float],
+    disturbed: bool,
+) -> list[PartChange]:
+    """Return what pickling the dataset for spawned workers took, where it changed beyond chance."""
+    spawned = [account.spawned for account in accounts]
+    times_ms = [
+        each.pickle_ns / account.steps / 1e6
+        for each, account in zip(spawned, accounts, strict=True)
+        if each is not None
+    ]
+    if len(times_ms) < len(accounts):
+        return []
+    longer_ms = max(account.step_ms or 0.0 for account in accounts)
+    grown = grown_beside_others([rank.system.host for rank in ranks], "wall") if disturbed else 0.0
+    if abs(times_ms[1] - times_ms[0]) < _NAMED * longer_ms or not differ(times_ms, spreads):
+        return []
+    if max(times_ms) <= (1 + grown) * min(times_ms):
+        return []
+    return [PartChange(what=_PICKLING, step_ms=times_ms, times=None)]
+
+
 class _Part(NamedTuple):
     """Its name; ms a step and how often, on both sides; whether the smaller one is an upper bound."""
 
@@ -134,7 +161,7 @@ def _of_account(
         if not _recorded(name, accounts):
             continue
         counts = [next((part.times for part in each.parts if part.name == name), None) for each in accounts]
-        what = ACCOUNT_NAMES.get(name, name)
+        what = _WITH_FIRST_BATCHES if name == VALIDATION_ITERATORS else ACCOUNT_NAMES.get(name, name)
         restarted = [each.restarted for each in accounts]
         if name in _ANEW and restarted[0] != restarted[1]:  # those of kept workers cost little
             what, counts = _ANEW[name], [*restarted]
@@ -190,7 +217,8 @@ def tells(whole: WholeRun, of_steps: str) -> bool:
 
 def main_part(whole: WholeRun) -> PartChange | None:
     """Return the part beside the steps that has most of the change, where that is a tenth of the whole."""
-    same_way = [part for part in whole.changed if part.by_ms * whole.by_ms > 0]
+    beside = (part for part in whole.changed if part.what != _PICKLING)  # which is in starting workers
+    same_way = [part for part in beside if part.by_ms * whole.by_ms > 0]
     most = max(same_way, key=lambda part: abs(part.by_ms), default=None)
     return most if most is not None and abs(most.by_ms) >= _DECIDES * max(whole.step_ms) else None
 

@@ -68,16 +68,19 @@ class Iteration(msgspec.Struct, frozen=True):
 class Iterations(msgspec.Struct, frozen=True):
     """The training thread's passes over DataLoaders, and what of their time is no step of the loop.
 
-    `spans` has a row for each time of that: start, end, number of the pass, number of its part in `PARTS`.
+    `spans` has a row for each time of that: start, end, number of the pass, number of its part in `PARTS`,
+    and 1 where it is the wait for the first batch.
     """
 
     passes: list[Iteration]
     evaluate: npt.NDArray[np.bool_]
     spans: Times
 
-    def when(self, part: str, of: LoaderRun | None = None) -> Intervals:
-        """When the time of a part was; of one loader, or of all."""
+    def when(self, part: str, of: LoaderRun | None = None, *, awaiting: bool = False) -> Intervals:
+        """When the time of a part was; of one loader, or of all. `awaiting`: its waits for first batches."""
         own = self.spans[self.spans[:, 3] == PARTS.index(part)]
+        if awaiting:
+            own = own[own[:, 4] == 1]
         if of is not None:
             own = own[np.array([each.loader is of for each in self.passes], np.bool_)[own[:, 2]]]
         return union(own[:, 0], own[:, 1])
@@ -109,7 +112,7 @@ def iterations_of(analysis: RankAnalysis) -> Iterations:
                 passes.append(Iteration(loader, key[0], one, firsts.get(key), number > 0))
     asked = np.array([each.of.asked_ns for each in passes], np.int64)
     evaluate = holding(*evaluations_of(analysis), asked) >= 0
-    spans: list[tuple[int, int, int, int]] = []
+    spans: list[tuple[int, int, int, int, int]] = []
     of_iterator: dict[int, list[int]] = defaultdict(list)
     for row, each in enumerate(passes):
         if not each.workers:
@@ -118,13 +121,13 @@ def iterations_of(analysis: RankAnalysis) -> Iterations:
         asked_ns, first = each.of.asked_ns, each.first
         if first is not None:
             up_ns = min(max(first.up_ns or first.delivered_ns, asked_ns), first.delivered_ns)
-            spans += [(asked_ns, up_ns, row, making), (up_ns, first.delivered_ns, row, awaiting)]
+            spans += [(asked_ns, up_ns, row, making, 0), (up_ns, first.delivered_ns, row, awaiting, 1)]
         if left is not None and each.of is left.of:
-            spans.append((each.of.start_ns, left.until_ns, row, making))
+            spans.append((each.of.start_ns, left.until_ns, row, making, 0))
         if each.of.exhausted_ns is not None:
-            spans.append((*each.of.exhausted_ns, row, ending))
+            spans.append((*each.of.exhausted_ns, row, ending, 0))
         elif each.iterator not in timed:  # recorded by an older iotrace, or a library's own `__iter__`
-            spans.append((each.of.start_ns, asked_ns, row, making))
+            spans.append((each.of.start_ns, asked_ns, row, making, 0))
         of_iterator[each.iterator].append(row)
     for iterator, rows in of_iterator.items():
         begun = [passes[row].of.start_ns for row in rows]  # inside of the time in which it was made
@@ -132,8 +135,8 @@ def iterations_of(analysis: RankAnalysis) -> Iterations:
             row = rows[max(0, bisect_right(begun, end_ns) - 1)]
             making, ending, _ = map(PARTS.index, passes[row].parts(bool(evaluate[row])))
             is_made = start_ns <= passes[row].of.start_ns
-            spans.append((start_ns, end_ns, row, making if is_made else ending))
-    return Iterations(passes, evaluate, np.array(spans, np.int64).reshape(-1, 4))
+            spans.append((start_ns, end_ns, row, making if is_made else ending, 0))
+    return Iterations(passes, evaluate, np.array(spans, np.int64).reshape(-1, 5))
 
 
 class UnderWay(msgspec.Struct, frozen=True):

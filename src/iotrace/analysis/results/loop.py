@@ -206,6 +206,16 @@ class HotLine(ReportPart, frozen=True, kw_only=True):
     library: Annotated[str | None, figure("the library that `calls` is of", null="it is the program's, or null")] = None
     fraction: Annotated[float, figure("its share of the samples")]
     samples: Annotated[int, figure("so many there are")]
+    also: Annotated[list[str], figure("other lines of that function that are in `calls`, for a tenth of the samples or more")] = msgspec.field(
+        default_factory=list
+    )
+    calls_fraction: Annotated[float | None, figure("the share of the samples that are in `calls`, at `line` and `also`", null="`calls` is")] = None
+
+    @property
+    def lines(self) -> str:
+        """Name the lines that are in `calls`."""
+        *others, last = [self.line, *(line.rpartition(":")[2] for line in self.also)]
+        return f"{', '.join(others)} and {last}" if others else last
 
     @property
     def said(self) -> str:

@@ -202,6 +202,15 @@ class ImportMount(ReportPart, frozen=True, kw_only=True):
     packages: Annotated[int, figure("of them", said="packages")]
 
 
+class LoadedFile(ReportPart, frozen=True, kw_only=True):
+    """A stored result that the program loads at its start, by one call."""
+
+    call: Annotated[str, figure("`pickle.load`, `torch.load`, `numpy.load`, `joblib.load` or `pandas.read_pickle`")]
+    file: Annotated[str | None, figure("what it loads", null="not known")] = None
+    seconds: Annotated[float, figure("what that takes of `reads`")]
+    reading_seconds: Annotated[float | None, figure("of that in read calls: the rest makes objects", null="POSIX calls were not traced")] = None
+
+
 class Startup(ReportPart, frozen=True, kw_only=True):
     """From the start of the training process to its first step."""
 
@@ -215,6 +224,7 @@ class Startup(ReportPart, frozen=True, kw_only=True):
     imports_waiting_seconds: Annotated[float | None, figure("of imports, neither on a CPU nor ready for one: a lower bound", null="without telemetry")] = None
     worker_imports_seconds: Annotated[float | None, figure("imports of the worker that had most, until then")] = None
     pickled_bytes: Annotated[int | None, figure("what the main process pickled for processes that it spawned", null="nothing")] = None
+    loaded: Annotated[LoadedFile | None, figure("the stored result that takes most of `reads`", null="none does")] = None
     unknown_why: Annotated[str | None, figure("why there are no parts", null="there are")] = None
 
 
@@ -317,6 +327,7 @@ class Account(ReportPart, frozen=True, kw_only=True):
         None
     )
     restarts_pct: Annotated[float | None, figure("of the loop: iterators alone, those of evaluations too", null="the wait is not known")] = None
+    validation_first_batches_ns: Annotated[int, figure("of `validation iterators` the waits for first batches")] = 0
     iterators: Annotated[int, figure("iterators that the loop made of loaders with workers, after the first of each")] = 0
     one_batch_iterators: Annotated[int, figure("iterators of which the loop took one batch, and left them")] = 0
     restarted: Annotated[int, figure("of the iterators those with new workers")] = 0
@@ -339,6 +350,11 @@ class Account(ReportPart, frozen=True, kw_only=True):
     def restarts_ns(self) -> int:
         """How long iterators were made and ended in the loop."""
         return self.part_ns(ITERATORS) + self.part_ns(VALIDATION_ITERATORS)
+
+    @property
+    def first_batches_ns(self) -> int:
+        """How long the loop waited for first batches, those of its validation among them."""
+        return self.part_ns(FIRST_BATCHES) + self.validation_first_batches_ns
 
     def is_worth(self, cost_ns: int) -> bool:
         """Whether that is 5 % or more of the loop and the first start."""

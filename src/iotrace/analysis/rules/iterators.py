@@ -94,14 +94,19 @@ def script_imported_again(facts: RankFacts) -> Iterator[Finding]:
             f"{counted(spawned.count, f'{spawned.started} worker')} imported {spawned.imports} again: "
             f"{duration(spawned.import_ns)} each, {duration(spawned.needless_ns)} beyond torch and numpy"
         ),
-        how=how,
-        remedy=remedy,
+        how=how + _once(account),
+        remedy=remedy + _once(account),
         evidence={
             "import_ms": spawned.import_ns / 1e6,
             "needed_ms": spawned.needed_ns / 1e6,
             "starts": float(starts),
         },
     )
+
+
+def _once(account: Account) -> str:
+    """Say that it is of the first start alone, where workers are kept: steps do not get shorter."""
+    return "" if account.restarted else " (once, at the start)"
 
 
 def _import_less(spawned: SpawnedWorkers, *, is_again: bool) -> tuple[str, str]:
@@ -133,7 +138,10 @@ def _import_less(spawned: SpawnedWorkers, *, is_again: bool) -> tuple[str, str]:
     turn=THE_CAUSE,
     saves_wait=False,
     of_run=True,
-    fires=[{"account": {**_ACCOUNT, "spawned": _LARGE}}],
+    fires=[
+        {"account": {**_ACCOUNT, "spawned": _LARGE}},
+        {"account": {**_ACCOUNT, "spawned": _LARGE, "restarted": 3, "iterators": 3}},
+    ],
     silent=[
         {"account": _ACCOUNT},
         {"account": {**_ACCOUNT, "spawned": {**_LARGE, "unpickle_ns": 1000, "pickle_ns": 1000}}},
@@ -157,6 +165,7 @@ def dataset_unpickled(facts: RankFacts) -> Iterator[Finding]:
     if not account.is_worth(cost_ns):
         return
     each_bytes = spawned.pickled_bytes / max(1, spawned.count)
+    once = _once(account)
     yield _finding(
         account,
         cost_ns,
@@ -165,9 +174,10 @@ def dataset_unpickled(facts: RankFacts) -> Iterator[Finding]:
             f"unpickled them in {duration(spawned.unpickle_ns)}; pickling took {duration(spawned.pickle_ns)} "
             "in all"
         ),
-        how="hold the dataset's data in arrays, in a file that workers open, or in shared memory",
-        remedy="hold the dataset in arrays, a file or shared memory: spawned workers unpickle it",
+        how=f"hold the dataset's data in arrays, in a file that workers open, or in shared memory{once}",
+        remedy=f"hold the dataset in arrays, a file or shared memory: spawned workers unpickle it{once}",
         evidence={
+            "starts": float(1 + account.restarted),
             "pickled_bytes": float(spawned.pickled_bytes),
             "pickle_ms": spawned.pickle_ns / 1e6,
             "unpickle_ms": spawned.unpickle_ns / 1e6,
@@ -215,7 +225,8 @@ def validation_restarts(facts: RankFacts) -> Iterator[Finding]:
         cost_ns,
         text=(
             f"{counted(most.epochs, 'validation')} with {counted(most.workers, 'new worker')} each: starting "
-            f"and ending them took {duration(cost_ns)} of the loop's {duration(account.loop_ns)}"
+            f"and ending them, and their first batches, took {duration(cost_ns)} of the loop's "
+            f"{duration(account.loop_ns)}"
         ),
         how=f"set persistent_workers=True on the DataLoader of the validation ({most.dataset}){both}",
         remedy=f"DataLoader(persistent_workers=True) of the validation ({most.dataset}){both}",

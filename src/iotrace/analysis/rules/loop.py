@@ -157,7 +157,11 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
     "loop",
     turn=THE_LOOP,
     saves_wait=False,
-    fires=[{"loop_code": [_LOGGING]}, {"loop_code": [{**_LOGGING, "count": 5, "every_steps": 20.0}]}],
+    fires=[
+        {"loop_code": [_LOGGING]},
+        {"loop_code": [{**_LOGGING, "count": 5, "every_steps": 20.0}]},
+        {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "also": ["train.py:21"], "calls_fraction": 0.95}}]},
+    ],
     silent=[
         {"loop_code": [_CODE]},
         {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "library": None}}]},
@@ -175,17 +179,20 @@ def logging_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Ite
     """
     for code in facts.report.loop_code:
         hot = code.hot
-        if hot is None or hot.calls is None or code.loop_fraction < least_of_loop:
+        if hot is None or hot.calls is None:
+            continue
+        share = hot.fraction if hot.calls_fraction is None else hot.calls_fraction
+        if code.loop_fraction * share < least_of_loop:
             continue
         if not hot.calls.startswith(_LOGGERS.get(hot.library, ())):
             continue
         yield Finding(
-            text=f"{hot.calls} at {hot.line} takes {percent(code.loop_fraction)} of the loop",
-            remedy=f"log less often: {hot.calls} at {hot.line}",
+            text=f"{hot.calls} at {hot.lines} takes {percent(code.loop_fraction * share)} of the loop",
+            remedy=f"log less often: {hot.calls} at {hot.lines}",
             how=f"call {hot.calls} every so many steps, or with fewer and smaller images",
-            evidence={"ms_per_step": code.ms_per_step},
-            level="high" if code.loop_fraction >= HIGH else "medium",
-            gain_ms=code.ms_per_step,
+            evidence={"ms_per_step": code.ms_per_step * share},
+            level="high" if code.loop_fraction * share >= HIGH else "medium",
+            gain_ms=code.ms_per_step * share,
             silences=("IO509",),
         )
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from iotrace.analysis.intervals import Times, innermost
+from iotrace.analysis.intervals import Times, innermost, length, union
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import ImportedPackage, ImportMount, Startup, StartupPart
+from iotrace.analysis.results import ImportedPackage, ImportMount, LoadedFile, Startup, StartupPart
 from iotrace.analysis.startup.imports import (
     IMPORTS,
     ImportTable,
@@ -23,6 +23,7 @@ from iotrace.analysis.startup.imports import (
     own_cpu_ns,
     sampled_of,
 )
+from iotrace.analysis.storage.kernel_account import READS as READ_CALLS
 from iotrace.analysis.wait.waits import CAUSES
 from iotrace.session.names import KIND_READ_PATH, KIND_REGION
 from iotrace.sources.records import IteratorStart, Pickled
@@ -38,6 +39,8 @@ FIRST_STEP = "first step"
 NO_IMPORTS = "imports were not recorded: by an older iotrace, or the process was killed early"
 _PACKAGE = "import "
 _SAMPLED = "\0"  # before the names of what was sampled
+_LOADERS = ("pickle.load", "torch.load", "numpy.load", "joblib.load", "pandas.read_pickle")
+_MOSTLY = 0.75  # of the reads
 _MOST_SAMPLED = 8  # names; the others are one
 _OTHERS = "other functions of the program"
 
@@ -105,13 +108,14 @@ def startup_of(analysis: RankAnalysis) -> Startup | None:
         imports_waiting_seconds=_waiting_seconds(analysis, imports, end_ns),
         worker_imports_seconds=_of_workers(analysis, end_ns),
         pickled_bytes=sum(record.bytes for record, _ in _pickled(analysis, end_ns)) or None,
+        loaded=_loaded(analysis, request_ns, names.get(READS, (0, 0))[1]),
     )
 
 
 def ranges_of(analysis: RankAnalysis, imports: ImportTable, began_ns: int, end_ns: int) -> Iterator[Range]:
     """Yield what main and training thread were in from `began_ns` to `end_ns`; ranges lie in each other."""
     main, steps = analysis.rank.main, analysis.loop.steps
-    tids = [main.pid] if analysis.loop.thread is None else [main.pid, analysis.loop.thread.tid]
+    tids = _tids(analysis)
     yield Range(INTERPRETER, began_ns, imports.begun_ns)
     yield Range(FIRST_STEP, int(steps["start_ns"][0]), end_ns)
     starts: dict[tuple[int, int], int] = {}
@@ -139,11 +143,40 @@ def ranges_of(analysis: RankAnalysis, imports: ImportTable, began_ns: int, end_n
         yield Range(f"{_PACKAGE}{package}", start_ns, until_ns, f"{_PACKAGE}{imports.modules[at]}")
 
 
+def _tids(analysis: RankAnalysis) -> list[int]:
+    main, thread = analysis.rank.main, analysis.loop.thread
+    return [main.pid] if thread is None else [main.pid, thread.tid]
+
+
 def _pickled(analysis: RankAnalysis, end_ns: int) -> list[tuple[Pickled, int]]:
     """Return what the main process pickled before `end_ns`, and when."""
     main = analysis.rank.main
     timed = [(record, main.clock.to_session_ns(record.start_ns)) for record in main.of_type(Pickled)]
     return [(record, at_ns) for record, at_ns in timed if at_ns < end_ns]
+
+
+def _loaded(analysis: RankAnalysis, until_ns: int, reads_ns: int) -> LoadedFile | None:
+    """Find the one call that loads a stored result and takes most of the reads; None where none does."""
+    main = analysis.rank.main
+    numbers = [number for number, text in main.texts.items() if text in _LOADERS]
+    spans = main.spans
+    spans = spans[(spans["kind"] == KIND_READ_PATH) & np.isin(spans["name"], numbers)]
+    spans = spans[(spans["start_ns"] < until_ns) & np.isin(spans["tid"], _tids(analysis))]
+    if not len(spans):
+        return None
+    at = int(spans["duration_ns"].argmax())
+    start_ns, duration_ns = int(spans["start_ns"][at]), int(spans["duration_ns"][at])
+    if duration_ns < _MOSTLY * reads_ns:
+        return None
+    calls = analysis.session.calls_of(main).between(start_ns, start_ns + duration_ns)
+    calls = calls.where(calls.named(READ_CALLS) & (calls.tid == int(spans["tid"][at])))
+    reading_ns = length(union(calls.start_ns, calls.end_ns))
+    return LoadedFile(
+        call=main.texts[int(spans["name"][at])],
+        file=main.texts.get(int(spans["file"][at])) or None,
+        seconds=min(duration_ns, reads_ns) / 1e9,  # modules that it imports are none of it
+        reading_seconds=reading_ns / 1e9 if analysis.session.posix_on else None,
+    )
 
 
 def _of_workers(analysis: RankAnalysis, end_ns: int) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from iotrace.analysis.results import (
-    FIRST_BATCHES,
     FIRST_START,
     ITERATORS,
     VALIDATION_ITERATORS,
@@ -40,11 +39,12 @@ def loop_costs(rank: RankReport) -> LoopCosts | None:
     if not is_once and not _restarts(account):
         return None
     whole_ns = account.loop_ns + (account.part_ns(FIRST_START) if is_once else 0)
+    firsts_ns = account.validation_first_batches_ns
     parts = {
         "starting workers once": account.part_ns(FIRST_START) if is_once else 0,
         _restarts_name(account): account.part_ns(ITERATORS),
-        "starting the workers of its validation": account.part_ns(VALIDATION_ITERATORS),
-        "first batches": account.part_ns(FIRST_BATCHES),
+        "starting the workers of its validation": account.part_ns(VALIDATION_ITERATORS) - firsts_ns,
+        "first batches": account.first_batches_ns,
         "waiting for batches": account.part_ns(WAITS),
     }
     fraction = sum(parts.values()) / whole_ns
@@ -78,8 +78,12 @@ def _why(account: Account) -> str:
             f", with {counted(account.workers_started, 'new worker')}" if account.workers_started else ""
         )
         count = account.restarted or account.iterators
-        each = f"{duration(account.restarts_ns / count)} an iterator"
-        if (first_ns := account.part_ns(FIRST_BATCHES)) > account.restarts_ns:
+        rest_ns, first_ns = (
+            account.restarts_ns - account.validation_first_batches_ns,
+            account.first_batches_ns,
+        )
+        each = f"{duration(rest_ns / count)} an iterator"
+        if first_ns > rest_ns:
             each = f"the first batch of each takes {duration(first_ns / account.iterators)}, the rest {each}"
         parts = [f"{counted(count, 'iterator')} made anew{started}: {each}"]
     else:

@@ -232,8 +232,12 @@ def fixes_of(
 ) -> list[Fix]:
     """Make one fix of each recommendation, in their order; no gain is told where the figures are not good.
 
-    `cause` is the one that the verdict names: a fix of another says of which.
+    `cause` is the one that the verdict names: a fix of another says of which. What is won once, at the first
+    start of workers, comes last where that is about steps, and is no fix by itself.
     """
+    if cause != "startup":
+        recommendations = sorted(recommendations, key=_is_once)
+        recommendations = [] if all(map(_is_once, recommendations)) else recommendations
     by_number: dict[int | None, RankReport] = {rank.rank: rank for rank in ranks}
     remedies = [(item.rank, item.remedy) for item in recommendations]
     fixes: list[Fix] = []
@@ -247,6 +251,10 @@ def fixes_of(
         unknown = dict.fromkeys(("gain_ms_per_step", "speedup", "gain_interval_ms", "most_ms_per_step"))
         return [replace(fix, **unknown) for fix in fixes]
     return fixes
+
+
+def _is_once(item: Recommendation) -> bool:
+    return item.code is not None and rule_of(item.code).of_run and item.evidence.get("starts") == 1
 
 
 def _fix(item: Recommendation, rank: RankReport, cause: str | None, of_loader: str) -> Fix:

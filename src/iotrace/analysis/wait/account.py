@@ -68,10 +68,12 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
         WRITING: writing,
     }
     found: dict[str, int] = {}
-    left = loop
+    left, firsts_ns = loop, 0
     for name, own in claims.items():  # an instant belongs to the first that covers it
         own = intersect(own, left)
         found[name], left = length(own), subtract(left, own)
+        if name == VALIDATION_ITERATORS:
+            firsts_ns = length(intersect(own, iterations.when(name, awaiting=True)))
     found[TRAINING] = length(left)
     before_ns = length(intersect(iterations.when(FIRST_START), before))
     found[START_UP] = loop_ns - begun_ns - before_ns
@@ -106,6 +108,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
         parts=_parts(found, unknown, ended_ns - begun_ns, times),
         loader_pct=100 * loader_ns / steps_ns if is_known else None,
         restarts_pct=100 * restarts_ns / steps_ns if is_known else None,
+        validation_first_batches_ns=firsts_ns,
         iterators=sum(each.is_later for each, _ in later),
         one_batch_iterators=sum(each.is_single for each, _ in later),
         restarted=len(anew),

@@ -27,6 +27,7 @@ from iotrace.sources.records import LoopStacks
 
 _FEWEST = 8  # samples
 _MOST = 0.5  # of the samples
+_ALSO = 0.1  # of them: what another line that calls the same needs to be named
 _PACKAGES, _STDLIB = "-packages/", "/lib/python"
 _NAMELESS = ("_call_impl", "_wrapped_call_impl", "decorate_context", "inner", "wrapper")  # as torch's modules
 
@@ -116,6 +117,7 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
         kept.append([*left, *stack.called])
     whole, found, depth = len(kept), None, 0
     calls: Counter[Frame] = Counter()
+    lines_of: Counter[tuple[Frame, Frame]] = Counter()  # a line, and what it calls
     if whole < _FEWEST:
         return None
     while True:
@@ -126,6 +128,11 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
             break
         inside = [(frames, i) for frames, i in zip(kept, at, strict=True) if i >= 0 and frames[i] == most]
         calls = Counter(frames[i + 1] for frames, i in inside if i + 1 < len(frames))
+        lines_of = Counter(
+            (frames[i], frames[i + 1])
+            for frames, i in zip(kept, at, strict=True)
+            if 0 <= i < len(frames) - 1 and frames[i][:3] == most[:3]
+        )
         kept, depth = [frames[i + 1 :] for frames, i in inside], 0
         found = most, count
     if found is None:
@@ -133,6 +140,10 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
     (line, count), callee = found, calls.most_common(1)
     named = callee[0][0] if callee and callee[0][1] >= _MOST * count else None
     library = None if named is None else _library_of(named)
+    in_called = {own: times for (own, called), times in lines_of.items() if called == named}
+    also = sorted(own for own, times in in_called.items() if own != line and times >= _ALSO * whole)
+    in_lines = sum(in_called[own] for own in (line, *also) if own in in_called)
+    is_named = named is not None and library is not None
     return HotLine(
         line=line.at(paths),
         # A function that stands in for another passes for it by its file, not by its name.
@@ -140,6 +151,8 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
         library=library or None,
         fraction=count / whole,
         samples=whole,
+        also=[own.at(paths) for own in also] if is_named else [],
+        calls_fraction=in_lines / whole if is_named else None,
     )
 
 

@@ -103,6 +103,7 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
             "seconds": imports["first_step"],
             "first_step_seconds": imports["first_step"],
             "imports_waiting_seconds": imports.get("waiting"),
+            "loaded": imports.get("loaded"),
             "parts": [
                 {"name": name, "at_seconds": 0.0, "seconds": seconds, "sampled": name != "imports"}
                 for name, seconds in {"imports": imports["imports"], **imports.get("own", {})}.items()
