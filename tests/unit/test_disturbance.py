@@ -224,3 +224,22 @@ def test_a_check_warns_of_a_baseline_that_says_little() -> None:
     assert checked(report(1), weak).warnings == ["baseline run-2: 3 steps measured"]
     assert checked(report(1), weak).warning_codes == ["IO960"]
     assert checked(report(1), report(2)).warnings == []
+
+
+def test_what_the_loop_computes_to_choose_samples_stays_without_the_others() -> None:
+    """Its thread is ready all the time: here it has a CPU in 40 of 100 ms in which it wants one."""
+
+    def left(cause: str, thread_cpu_ms: float | None = 20.0, queueing: float = 1.0) -> float:
+        document = run(others=0.5)
+        (rank,) = document["ranks"]
+        wait_ms = rank["data_wait"]["raw_ms"]
+        rank["data_wait"] |= {"causes_ms": {cause: wait_ms}, "queueing_ms": queueing * wait_ms}
+        rank["system"]["processes"] = [{"role": "main", "run_delay_pct_mean": 60.0}]
+        rank["steps"] |= {"mean_ms": 50.0, "thread_cpu_ms": thread_cpu_ms}
+        (basis,) = basis_of(document).ranks
+        return alone(basis).least_wait_ms / wait_ms
+
+    assert left("sampling") == pytest.approx(0.4 * 0.875)
+    assert left("sampling", queueing=0.0) == left("sampling")  # no worker makes them: no replay tells
+    assert left("transport") < left("sampling")
+    assert left("sampling", None) == left("transport", None) == 0

@@ -75,6 +75,7 @@ def test_of_a_loop_its_own_line_counts() -> None:
     assert hot is not None
     assert hot.said == "train.py:20, in random's Random.sample"
     assert hot.beside("main (train.py:20)") == ", in random's Random.sample"
+    assert hot.beside("train.py:20") == ", in random's Random.sample"  # the loop's own line, named already
     assert hot.beside("main (train.py:1)") == ", most of it at train.py:20, in random's Random.sample"
 
 

@@ -27,7 +27,7 @@ MIB = 1 << 20
 def test_a_database_is_scanned_where_a_query_reads_it_for_little(
     path: str, read: int, given: int, opens: int, kind: str
 ) -> None:
-    target = _Target(path, False, 100, 2, read, given, True, 100, 1)
+    target = _Target(path, False, 100, 100.0, 2, read, given, True, 100, 1)
     file = FileCalls(opens=opens, distinct_bytes=8 * MIB, read_bytes=read, write_bytes=0)
     assert _kind_of(target, file, 0) == kind
 
@@ -61,3 +61,30 @@ def test_what_a_library_reads_on_its_own_threads_counts_for_its_visits(
     own = _Target("t.parquet", False, visits=100, read_bytes=40 * MIB, by_library=by_library)
     file = FileCalls(distinct_bytes=MIB, read_bytes=120 * MIB)
     assert _read_fraction([own], {"t.parquet": file}) == fraction
+
+
+@pytest.mark.parametrize(
+    ("visits", "samples", "opens", "read", "kind", "fraction"),
+    [
+        (640, 640, 641, 320 * MIB, "reading", 0.5),  # each looks for its own lines from the file's start
+        (80, 1280, 1281, 640 * MIB, "reading", 0.5),  # so does each of a batch that Subset makes at once
+        (80, 1280, 80, 80 * MIB, "reading", 1.0),  # an index once for each batch
+        (80, 1280, 1281, 40 * MIB, "", 1 / 32),  # each of a batch reads its own part
+        (640, 640, 641, 64 * MIB, "", 0.1),
+    ],
+)
+def test_a_sample_of_a_batch_that_is_made_at_once_stands_for_itself(
+    visits: int, samples: int, opens: int, read: int, kind: str, fraction: float
+) -> None:
+    target = _Target("ner.conll", visits=visits, samples=samples, asked=False, processes=2, read_bytes=read)
+    file = FileCalls(opens=opens, distinct_bytes=MIB, extent_bytes=MIB, read_bytes=read)
+    assert _kind_of(target, file, 0) == kind
+    assert _read_fraction([target], {"ner.conll": file}) == pytest.approx(fraction, rel=0.01)
+
+
+def test_a_share_is_of_the_file_not_of_what_all_samples_read_of_it() -> None:
+    """A query passes over half of the table's pages; it leaves out the rows' long values between them."""
+    target = _Target("t.sqlite", False, 100, 100.0, 2, 100 * MIB // 2, 100, by_library=True)
+    file = FileCalls(opens=2, distinct_bytes=MIB, extent_bytes=5 * MIB, read_bytes=100 * MIB // 2)
+    assert _kind_of(target, file, 0) == "decoding"
+    assert _read_fraction([target], {"t.sqlite": file}) == pytest.approx(0.1)

@@ -30,7 +30,12 @@ from iotrace.analysis.storage.amplification import (
     mapped_files,
 )
 from iotrace.analysis.storage.chunks import row_groups
-from iotrace.analysis.storage.read_pattern import FileCalls, pattern_of, ranges_by_place
+from iotrace.analysis.storage.read_pattern import (
+    FileCalls,
+    extents_by_place,
+    pattern_of,
+    ranges_by_place,
+)
 from iotrace.launch.telemetry.procfs import mounts_with_files
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.processes import SPAN_DTYPE
@@ -75,6 +80,8 @@ def test_what_calls_do_not_tell_is_unknown() -> None:
 def test_repeated_ranges_count_once_for_each_file() -> None:
     of_each = ranges_by_place(np.array([1, 1, 3]), np.array([0, 50, 0]), np.array([100, 100, 7]))
     assert of_each == {1: (200, 150), 3: (7, 7)}
+    assert extents_by_place(np.array([1, 1, 3]), np.array([150, 100, 7])) == {1: 150, 3: 7}
+    assert extents_by_place(np.array([], np.int64), np.array([], np.int64)) == {}
     assert ranges_by_place(np.array([1, 1]), np.array([0, 2**61]), np.array([100, 7])) == {1: (107, 107)}
     file = _calls(1, 1, ranged_bytes=200, distinct_bytes=150)
     found = pattern_of([file, file], 2)

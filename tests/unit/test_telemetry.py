@@ -20,16 +20,18 @@ from hypothesis import given, strategies as st
 
 from iotrace.analysis.completeness.not_captured import _gaps
 from iotrace.analysis.host.measured import MeasuredTime
-from iotrace.analysis.host.system import _calibration, _gpu, _throttled
+from iotrace.analysis.host.system import _calibration, _gpu, _ready_ns, _throttled
 from iotrace.analysis.loop.step_table import Step, StepTable
 from iotrace.launch.telemetry import amd, gpus
 from iotrace.launch.telemetry.gpus import Device, DevicePoller, Figure, FigureError, UnavailableError
 from iotrace.launch.telemetry.sidecar import Calibration, Sidecar
 from iotrace.launch.telemetry.start import claim, import_path
 from iotrace.session import names
-from iotrace.sources.samples import DeviceRecord, read_sidecars
+from iotrace.sources.records import Identity, WorkerUp
+from iotrace.sources.samples import SAMPLE_DTYPE, DeviceRecord, read_sidecars
 from iotrace.sources.telemetry import SampledDevice, SampledProcess, Series, read_telemetry
 from iotrace.timeline.telemetry import _process
+from tests.support.rows import process_of
 from tests.support.tables import steps_of
 
 SECOND = 1_000_000_000
@@ -105,6 +107,17 @@ def test_what_memory_grew_before_the_steps_is_not_charged_to_them() -> None:
     worker = series(*((n * SECOND, 10.0 * n) for n in range(6, 9)))
     assert measured.change(worker, 6 * SECOND, 8 * SECOND) == 20
     assert measured.change(worker, 0, 9 * SECOND) is None
+
+
+def test_a_workers_memory_grows_from_when_it_has_its_dataset() -> None:
+    sampled = SampledProcess(1, 1, 2 * SECOND, "worker", np.empty(0, SAMPLE_DTYPE))
+    identity = Identity(format=1, pid=1, ppid=0, role="worker", clock=(0, 0, 1))
+    worker = process_of(identity, [WorkerUp(mono_ns=7 * SECOND), WorkerUp(mono_ns=9 * SECOND)])
+    assert _ready_ns(worker, sampled) == 7 * SECOND
+    assert _ready_ns(process_of(identity, []), sampled) == 2 * SECOND  # the training itself
+    # Fresh workers unpickle their dataset while the loop waits: that is start-up.
+    memory = series(*((n * SECOND, min(10.0 * n, 70.0)) for n in range(2, 20)))
+    assert MeasuredTime(steps((0, 19 * SECOND))).change(memory, _ready_ns(worker, sampled), None) == 0
 
 
 def test_without_measured_steps_nothing_is_known() -> None:

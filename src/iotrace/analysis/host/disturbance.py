@@ -139,7 +139,8 @@ def alone(rank: Measured) -> Alone:
 
     All the time is given back in which a thread that the step waits for was ready and had no CPU, but no
     more than others used of the CPUs meanwhile. Of transport, and of what nobody explains, no account of
-    the kernel tells: all of it may be waiting for a CPU. CPU time that the job itself used does not go away.
+    the kernel tells: all of it may be waiting for a CPU. CPU time that the job itself used does not go away,
+    nor what the loop itself computes in a wait to choose samples.
     """
     step_ms, wait_ms = rank.steps.mean_ms or 0.0, rank.data_wait.raw_ms or 0.0
     host, taken = rank.system.host, taken_share(rank.system.host) or 0.0
@@ -223,4 +224,20 @@ def _queued_ms(rank: Measured) -> tuple[float, float] | None:
         share = sum(wait.without_cpu_ms.values()) / counted_ms if counted_ms else 0.0
         of_wait = min(counted_ms, share * step_ms) + max(0.0, wait_ms - counted_ms)
     of_rest = (main.run_delay_pct_mean + (main.pool_delay_pct_mean or 0.0)) / 100 * step_ms
-    return min(of_wait, wait_ms), min(of_rest, step_ms - wait_ms)
+    # Choosing samples is all or none of it in a replay: none where no worker makes the batches.
+    chosen_ms = _chosen_ms(rank, main.run_delay_pct_mean / 100 * step_ms)
+    if chosen_ms is not None:
+        queued_ms = wait.causes_ms["sampling"] - chosen_ms
+        of_wait = min(max(of_wait, queued_ms), wait_ms - chosen_ms)
+    return max(0.0, of_wait), min(of_rest, step_ms - wait_ms)
+
+
+def _chosen_ms(rank: Measured, delay_ms: float) -> float | None:
+    """What the training thread computes of a step's wait to choose samples: it chooses them itself.
+
+    No account tells of that alone. The thread that chooses is ready all the time, so it computes in the share
+    of its `sampling` in which it has a CPU wherever it is ready: `delay_ms` of a step it has none. None where
+    it chooses none, or its CPU time is not known.
+    """
+    cpu_ms, sampling_ms = rank.steps.thread_cpu_ms, rank.data_wait.causes_ms.get("sampling", 0.0)
+    return sampling_ms * cpu_ms / (cpu_ms + delay_ms) if cpu_ms and sampling_ms else None

@@ -9,7 +9,7 @@ from iotrace.analysis.host.others import others_and_stolen
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.results import Calibration, Gpu, HostUse, ProcessUse, System, total
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Threads
+from iotrace.sources.records import Threads, WorkerUp
 from iotrace.sources.session import Rank, Session
 from iotrace.sources.telemetry import Floats, Host, SampledDevice, SampledProcess, Series, Telemetry
 
@@ -108,7 +108,7 @@ def _process(
     if memory is not None:
         if time.seen(telemetry.first_ns, telemetry.last_ns):
             peak_bytes = int(memory.value.max())
-        grown_bytes = time.change(memory, sampled.start_ns, telemetry.gone_ns(sampled))
+        grown_bytes = time.change(memory, _ready_ns(process, sampled), telemetry.gone_ns(sampled))
     calls = total(growth(sampled.series(field)) for field in ("read_calls", "write_calls"))
     pool_delay, pool_busy = map(percent, sampled.pool_ns or (None, None))
     return ProcessUse(
@@ -130,6 +130,12 @@ def _process(
         involuntary_switches_per_s=per_second(sampled.switches[1] if sampled.switches else None),
         swap_bytes_peak=None if sampled.swap_bytes is None else int(sampled.swap_bytes.value.max()),
     )
+
+
+def _ready_ns(process: Process, sampled: SampledProcess) -> int:
+    """When its memory is its own: a worker's when it first asks for work, as it has its dataset then."""
+    up = [process.clock.to_session_ns(each.mono_ns) for each in process.of_type(WorkerUp)]
+    return max(sampled.start_ns, min(up, default=sampled.start_ns))
 
 
 def _host(session: Session, main: Process, telemetry: Telemetry, time: MeasuredTime) -> HostUse:

@@ -59,7 +59,9 @@ class ProcessUse(ReportPart, frozen=True, kw_only=True):
     role: Annotated[str, figure("`main` or `worker <number>`")]
     cpu_pct_mean: Annotated[float | None, figure("over the measured time, to within ticks of 10 ms", "% of one core", said="CPU")] = None
     rss_peak_bytes: Annotated[int | None, figure("largest sample of its life", said="memory")] = None
-    rss_growth_bytes: Annotated[int | None, figure("last sample within the measured time less the first; may be negative")] = None
+    rss_growth_bytes: Annotated[
+        int | None, figure("last sample within the measured time less the first, of a worker since it first asked for work; may be negative")
+    ] = None
     major_faults: Annotated[int | None, figure("page faults with I/O in the measured time")] = None
     io_calls: Annotated[int | None, figure("read and write calls in the measured time, by the kernel's account")] = None
     storage_read_bytes: Annotated[int | None, figure("what reached storage")] = None

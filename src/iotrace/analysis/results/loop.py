@@ -224,7 +224,7 @@ class HotLine(ReportPart, frozen=True, kw_only=True):
 
     def beside(self, function: str) -> str:
         """Name the line behind a function of the program, which may name it by itself."""
-        return self._in if function.endswith(f"({self.line})") else f", most of it at {self.said}"
+        return self._in if function == self.line or function.endswith(f"({self.line})") else f", most of it at {self.said}"
 
     @property
     def _in(self) -> str:

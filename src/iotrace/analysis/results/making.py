@@ -67,8 +67,8 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
     kind: Annotated[
         str,
         figure(
-            "`listing` directories, `reading` whole files, `decoding` much of files by a library, `opening` files (until a library reads them), "
-            "`asking` for files that none opens",
+            "`listing` directories, `reading` much of files by its own code, `decoding` much of files by a library, "
+            "`opening` files (until a library reads them), `asking` for files that none opens",
             said="what",
         ),
     ]

@@ -46,6 +46,7 @@ _MANY = [f"d/{number}.h5" for number in range(20)]
     fires=[
         {"repeated": [_LISTED]},
         {"repeated": [{**_FILE, "kind": READING_AGAIN}]},
+        {"repeated": [{**_FILE, "kind": READING_AGAIN, "read_fraction": 0.5}]},
         {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.mp4"], "read_fraction": 0.5}]},
         {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.sqlite"]}]},
         {"repeated": [{**_FILE, "kind": OPENING, "paths": _MANY, "files": 20}]},
@@ -62,10 +63,11 @@ def repeated_work(
 ) -> Iterator[Finding]:
     """Samples do again and again with files what once would do.
 
-    They list the same directories, read the same index, decode the same video or compressed archive for one
-    part of it, open the same file and read its layout, or ask whether files exist. The time is that of the
-    calls and of what lies between them, until the sample turns to another file: entries are matched and rows
-    parsed there. From half of a sample's time on it is a main cause.
+    They list the same directories, read the same index, or a file from its start until their own part, decode
+    the same video or compressed archive for one part of it, open the same file and read its layout, or ask
+    whether files exist. The time is that of the calls and of what lies between them, until the sample turns
+    to another file: entries are matched and rows parsed there. From half of a sample's time on it is a main
+    cause.
 
     Remedy: make the list or read the index once, in the dataset's `__init__`; unpack archives and videos
     ahead of training, or seek in them; give a database an index of what is asked for; open files once in each
@@ -101,7 +103,7 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
     names = _named(work)
     does = {
         LISTING: f"listing {names}",
-        READING_AGAIN: f"reading the whole of {names} again",
+        READING_AGAIN: f"reading {_share(work)} {names} again",
         DECODING: f"{'scanning' if _is_database(work) else 'decoding'} {_share(work)} {names} again",
         OPENING: f"opening {names} again, before it reads data",
         ASKING: f"asking for files in {names} that it does not open",

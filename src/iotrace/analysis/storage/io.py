@@ -24,7 +24,13 @@ from iotrace.analysis.storage.kernel_account import (
     seen_fraction,
     unseen_because,
 )
-from iotrace.analysis.storage.read_pattern import SMALL_READ, FileCalls, add_times, ranges_by_place
+from iotrace.analysis.storage.read_pattern import (
+    SMALL_READ,
+    FileCalls,
+    add_times,
+    extents_by_place,
+    ranges_by_place,
+)
 from iotrace.session.names import KIND_READ_PATH, METADATA_CALLS
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.posix_calls import FileSums, PosixCalls, concatenate
@@ -91,6 +97,10 @@ def _add_ranges(
         file = found.get(paths[place])
         if file is not None and file.read_bytes == ranged_bytes:
             file.ranged_bytes, file.distinct_bytes = ranged_bytes, distinct_bytes
+    ends = calls.offset[reads] + calls.result[reads]
+    for place, extent in extents_by_place(place_of[calls.file[reads]], ends).items():
+        if (file := found.get(paths[place])) is not None:
+            file.extent_bytes = extent
 
 
 def _add_points(
@@ -119,6 +129,7 @@ def _add_points(
         within = holding(begins, ends, marked) >= 0
         distinct = length((begins, ends)) + int((~within).sum())
         whole = int(points[place]) + int((behind - first).sum())
+        file.extent_bytes = max(file.extent_bytes, int(marked.max(initial=0)) * POINT_BYTES)
         file.ranged_bytes = file.read_bytes
         file.distinct_bytes = round(file.read_bytes * min(1.0, distinct / whole))
 
@@ -219,6 +230,8 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, FileCalls]:
     ranged = sized & (start >= 0) & (result > 0)
     for number, sums in ranges_by_place(place[ranged], start[ranged], result[ranged]).items():
         files[paths[number]].ranged_bytes, files[paths[number]].distinct_bytes = sums
+    for number, extent in extents_by_place(place[ranged], start[ranged] + result[ranged]).items():
+        files[paths[number]].extent_bytes = extent
     add_times(files, calls, shown)
     return files
 

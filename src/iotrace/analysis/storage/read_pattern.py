@@ -45,6 +45,7 @@ class FileCalls(msgspec.Struct):
     by_worker: dict[int, int] = msgspec.field(default_factory=lambda: defaultdict(int))
     ranged_bytes: int = 0  # what the reads at known places hold together, and how much of it is not the same
     distinct_bytes: int = 0
+    extent_bytes: int = 0  # where the last of them ends: the file is no shorter
     starts_ns: Times = msgspec.field(default_factory=_NONE.copy)
     ends_ns: Times = msgspec.field(default_factory=_NONE.copy)
     made: Times = msgspec.field(default_factory=_NONE.copy)
@@ -154,6 +155,13 @@ def ranges_by_place(place: Times, start: Times, size: Times) -> dict[int, tuple[
         begins, ends = union(place * apart + start, place * apart + start + size)
         distinct = np.bincount(begins // apart, ends - begins, count)[places].astype(np.int64).tolist()
     return dict(zip(places, zip(whole[places].tolist(), distinct, strict=True), strict=True))
+
+
+def extents_by_place(place: Times, end: Times) -> dict[int, int]:
+    """Where the last range of each place ends, by the place."""
+    found = np.zeros(int(place.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(found, place, end)
+    return {each: int(found[each]) for each in np.flatnonzero(found).tolist()}
 
 
 def _per_second(amount: int | None, time_ns: int) -> float | None:

@@ -38,12 +38,14 @@ from iotrace.analysis.wait.gain_bound import MOST, RESIZED, Replayed, replayed_g
 from iotrace.analysis.wait.page_faults import bounds, holder
 from iotrace.analysis.wait.production import READING, outermost_of
 from iotrace.analysis.wait.regions import share_of_making
+from iotrace.analysis.wait.stages import samples_of
 from iotrace.session.names import KIND_ITEM, METADATA_CALLS
 from iotrace.sources.processes import Process
 
 _LISTS, _RESULTS = (METADATA_CALLS.index(name) for name in ("opendir", "readdir"))
 _PAUSE_NS = 1_000_000  # between two calls that ask: what is longer is no making of the next path
 NEVER = np.iinfo(np.int64).max
+Costs = npt.NDArray[np.float64]
 Listings = Mapping[str, tuple[int, int]]  # by directory: how often it was listed, the results that this gave
 
 
@@ -52,12 +54,13 @@ class Visits(msgspec.Struct, frozen=True):
 
     A `target` is twice the file's number; one more where other files in that directory were only asked for.
     `reading_ns` is when a library began to read the file, `NEVER`: it did not. `given_bytes` is what it gave,
-    as far as its calls tell.
+    as far as its calls tell. `samples` is how many each of the items makes: `__getitems__` makes a batch.
     """
 
     process: Process
     items: int
     items_ns: int
+    samples: Costs
     starts_ns: Times
     ends_ns: Times
     reading_ns: Times
@@ -145,6 +148,7 @@ def visits_of(
         process=process,
         items=len(items),
         items_ns=int(items["duration_ns"].sum()),
+        samples=samples_of(made, items),
         starts_ns=starts[first],
         ends_ns=until,
         reading_ns=reading,
@@ -174,12 +178,11 @@ _AGAIN = 4  # times what each process, or each epoch, would need
 _MANY_SAMPLES = 16
 _MANY_FILES = 8
 _MUCH = 0.25  # of a file, on average: what samples decode of it, to use less
-_MOSTLY = 0.5  # of a visit: the opening of a file
+_MOSTLY = 0.5  # of a visit: the opening of a file; of what is read of a database: what queries give
 _MEMBERS = (".tar", ".zip")  # whose members need not be decoded together: kept open, they are found at once
 _BESIDE = ("journal", "wal", "shm")
-_SCANNED = 0.5  # of a database that stays open: what a sample reads of it, to get little
+_SOUGHT = 0.4  # of a file: what samples read of it to find their own; evenly spread, half on average
 _DOTS = 3  # results of readdir that are no entries: ".", ".." and the end
-Costs = npt.NDArray[np.float64]
 
 
 class _Target(msgspec.Struct):
@@ -188,6 +191,7 @@ class _Target(msgspec.Struct):
     path: str
     asked: bool
     visits: int = 0
+    samples: float = 0.0
     processes: int = 0
     read_bytes: int = 0
     given_bytes: int = 0
@@ -196,10 +200,18 @@ class _Target(msgspec.Struct):
     opening_ns: int = 0
 
     def add(
-        self, visits: int, read_bytes: int, given_bytes: int, by_library: bool, spent_ns: int, opening_ns: int
+        self,
+        visits: int,
+        samples: float,
+        read_bytes: int,
+        given_bytes: int,
+        by_library: bool,
+        spent_ns: int,
+        opening_ns: int,
     ) -> None:
-        """Count the visits of one more process."""
+        """Count the visits of one more process, and the samples that these make."""
         self.visits += visits
+        self.samples += samples
         self.processes += 1
         self.read_bytes += read_bytes
         self.given_bytes += given_bytes
@@ -252,7 +264,9 @@ def _targets(found: Sequence[Visits], names: FileNames) -> dict[int, _Target]:
             continue
         new = np.append(True, target[1:] != target[:-1])
         first = np.flatnonzero(new)
-        times = np.add.reduceat(new | np.append(True, item[1:] != item[:-1]), first, dtype=np.int64)
+        is_other = new | np.append(True, item[1:] != item[:-1])
+        times = np.add.reduceat(is_other, first, dtype=np.int64)
+        samples = np.add.reduceat(np.where(is_other, visits.samples[item], 0.0), first)
         read_bytes = np.add.reduceat(visits.read_bytes[order], first)
         given_bytes = np.add.reduceat(visits.given_bytes[order], first)
         by_library = np.logical_or.reduceat(visits.reading_ns[order] != NEVER, first)
@@ -265,7 +279,10 @@ def _targets(found: Sequence[Visits], names: FileNames) -> dict[int, _Target]:
         again = (times >= _AGAIN) | (target[first] & 1 == 1)
         columns = (
             each[again].tolist()
-            for each in (target[first], times, read_bytes, given_bytes, by_library, spent_ns, opening_ns)
+            for each in (
+                *(target[first], times, samples, read_bytes, given_bytes),
+                *(by_library, spent_ns, opening_ns),
+            )
         )
         for number, *sums in zip(*columns, strict=True):
             known = targets.setdefault(number, _Target(names.paths[number // 2], bool(number & 1)))
@@ -281,20 +298,27 @@ def _kind_of(target: _Target, file: FileCalls | None, listings: int) -> str:
         return LISTING
     if file is None or file.write_bytes >= file.read_bytes:
         return ""
-    read = target.read_bytes / (file.distinct_bytes * target.visits) if file.distinct_bytes else 0.0
-    if file.opens < _EACH * target.visits:
-        is_scanned = target.path.endswith(DATABASES) and target.by_library and read >= _SCANNED
+    stays_open = file.opens < _EACH * target.visits
+    times = target.visits if stays_open else _opened(target, file)
+    read = target.read_bytes / (file.distinct_bytes * times) if file.distinct_bytes else 0.0
+    if stays_open:
+        is_scanned = target.path.endswith(DATABASES) and target.by_library and read >= _SOUGHT
         return _of_scans(target) if is_scanned else ""
     if not target.by_library:
-        return READING_AGAIN if read >= _EACH else ""
+        return READING_AGAIN if read >= _SOUGHT else ""
     if read < _MUCH or target.opening_ns >= _MOSTLY * target.spent_ns or target.path.endswith(_MEMBERS):
         return OPENING
-    return DECODING if read * target.visits >= _AGAIN * target.processes else ""
+    return DECODING if read * times >= _AGAIN * target.processes else ""
+
+
+def _opened(target: _Target, file: FileCalls) -> float:
+    """How often it was opened to be read: in each visit, or there by each sample of a batch."""
+    return max(target.visits, min(file.opens, target.samples))
 
 
 def _of_scans(target: _Target) -> str:
     """Tell whether queries take what they read of a database, or scan it for little of that."""
-    return READING_AGAIN if target.given_bytes >= _SCANNED * target.read_bytes else DECODING
+    return READING_AGAIN if target.given_bytes >= _MOSTLY * target.read_bytes else DECODING
 
 
 def _work(
@@ -332,7 +356,10 @@ def _work(
         held_ns = waited_ns / max(1.0, float(waits.making_ns.sum())) * float(waits.of_making_and_way.sum())
         gain_ms = max(replayed_gain_ms(deliveries, measured, steps, less), held_ns / steps / 1e6)
         most_ms = _most_ms(kind, replayed(analysis, source), less)
-    items = sum(visits.items for visits in found)
+    items, made_samples = (
+        sum(visits.items for visits in found),
+        sum(float(each.samples.sum()) for each in found),
+    )
     ordered = np.argsort(-spent_ns, kind="stable")
     paths = [names.paths[number // 2] for number in numbers[ordered].tolist()]
     results = [listings[path] for path in paths if path in listings]
@@ -343,8 +370,8 @@ def _work(
         read_fraction=_read_fraction(targets.values(), calls) if kind in (READING_AGAIN, DECODING) else None,
         entries=_entries(results) if kind == LISTING else None,
         samples_fraction=samples / items,
-        ms_per_sample=float(spent_ns.sum()) / items / 1e6,
-        of_ms_per_sample=sum(visits.items_ns for visits in found) / items / 1e6,
+        ms_per_sample=float(spent_ns.sum()) / made_samples / 1e6,
+        of_ms_per_sample=sum(visits.items_ns for visits in found) / made_samples / 1e6,
         wait_ms=waited_ns / steps / 1e6,
         gain_ms=gain_ms,
         most_ms=None if most_ms is None or gain_ms is None else max(gain_ms, most_ms),
@@ -366,14 +393,17 @@ def _costly(paths: list[str], spent_ns: Costs) -> list[str]:
 
 
 def _read_fraction(targets: Iterable[_Target], calls: Mapping[str, FileCalls]) -> float:
-    """What a visit reads of a file, the mean of all visits; a library reads on threads of its own, too."""
-    known = [
-        (
-            calls[each.path].distinct_bytes * each.visits,
-            max(each.read_bytes, calls[each.path].read_bytes) if each.by_library else each.read_bytes,
-        )
-        for each in targets
-    ]
+    """What a reading takes of a file, the mean of all; a library reads on threads of its own, too.
+
+    A file that stays open is read for each sample; the others are read as often as they are opened.
+    """
+    known = []
+    for each in targets:
+        file = calls[each.path]
+        stays_open = file.opens < _EACH * each.visits
+        times = max(each.visits, each.samples) if stays_open else _opened(each, file)
+        read_bytes = max(each.read_bytes, file.read_bytes) if each.by_library else each.read_bytes
+        known.append((max(file.distinct_bytes, file.extent_bytes) * times, read_bytes))
     whole_bytes, read_bytes = (sum(column) for column in zip(*known, strict=True))
     return float(min(1.0, read_bytes / whole_bytes))
 
