@@ -97,7 +97,7 @@ class _Items:
 
     def _firsts(self, queues: Times) -> Times:
         known = queues >= 0
-        found = queues.copy()
+        found: Times = queues.copy()
         found[known] = self._first[queues[known]]
         return found
 
