@@ -17,7 +17,7 @@ from iotrace.analysis.compare.check import check
 from iotrace.analysis.compare.comparison import compare
 from iotrace.analysis.compare.conditions import judge, parse
 from iotrace.analysis.compare.results import Changed, Check, Comparison
-from iotrace.analysis.compare.same_work import both_names
+from iotrace.analysis.compare.same_work import both_names, other_steps
 from iotrace.analysis.compare.spread import noise_of
 from iotrace.analysis.compare.stage_changes import stage_changes
 from iotrace.analysis.compare.step_verdict import _carries
@@ -920,3 +920,23 @@ def test_stages_of_several_loaders_are_compared_by_loader() -> None:
     assert (first.what, second.what) == ("transform of Unlabelled", "transform of Labelled")
     assert first.change_pct == pytest.approx(-50, abs=1)
     assert second.change_pct == pytest.approx(0, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("items", "steps", "other"),
+    [((120, 120), (120, 720), True), ((120, 120), (120, 120), False), ((120, 720), (120, 720), False)],
+)
+def test_as_many_items_in_other_numbers_of_steps_are_other_steps(
+    items: tuple[int, int], steps: tuple[int, int], other: bool
+) -> None:
+    ranks: Any = tuple(
+        SimpleNamespace(
+            loaders=[
+                SimpleNamespace(batches=taken, pool="queue.Queue"),
+                SimpleNamespace(batches=9, pool=None),
+            ],
+            account=SimpleNamespace(steps=counted),
+        )
+        for taken, counted in zip(items, steps, strict=True)
+    )
+    assert (other_steps(ranks) is not None) is other

@@ -63,6 +63,15 @@ def test_what_is_called_now_and_then_recurs_and_goes_on_behind_the_last_step() -
     assert "3 times, every 20 steps" in log.said
 
 
+def test_a_first_call_that_takes_nearly_all_does_not_recur() -> None:
+    compiled = [*range(101, 199), *range(301, 304), 650, 4050]
+    own = samples({"a": [*range(5, 5000, 50)], "train_step": compiled})
+    step = next(each for each in loop_code(own, NOTHING, STEPS) if each.function == "train_step")
+    assert (step.count, step.every_steps, step.recurs) == (1, None, False)
+    own = samples({"a": [*range(5, 5000, 50)], "save": [*range(101, 150), *range(3101, 3130)]})
+    assert next(each for each in loop_code(own, NOTHING, STEPS) if each.function == "save").recurs
+
+
 def test_single_samples_of_many_steps_are_chance() -> None:
     own = samples({"a": [*range(5, 5000, 50)], "b": [*range(20, 1600, 100)]})
     assert not any(each.recurs for each in loop_code(own, NOTHING, STEPS))

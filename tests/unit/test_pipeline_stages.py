@@ -13,13 +13,13 @@ from iotrace.analysis.results import PipelineStage
 from iotrace.analysis.storage.kernel_account import coverage_of
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.called import _most_at_once, _own_time, with_settings
-from iotrace.analysis.wait.pipeline import _holds_up, _Items
+from iotrace.analysis.wait.pipeline import _firsts_of, _holds_up, _Items
 from iotrace.session import names
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.columns import Columns
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE, Process
-from iotrace.sources.records import Identity, Stage, Tick
+from iotrace.sources.records import Identity, Queue, Stage, Tick
 from iotrace.sweeps.execute import settings_by_hand
 
 PID = 7
@@ -40,7 +40,13 @@ def test_a_maker_waits_for_room_from_one_item_to_the_next() -> None:
     items = _Items.__new__(_Items)
     items._start_ns, items._end_ns = 0, 100
     own = made([0, 50, 90, 10], [10, 60, 95, 20])
-    assert items._room(numbers(1, 1, 1, 2), own) == (40 + 30) / 200
+    assert items._room(numbers(1, 1, 1, 2), 2, own) == (40 + 30) / 200
+
+
+def test_queues_that_a_library_makes_anew_for_each_pass_are_one_stage() -> None:
+    put = [("torchdata", 0), ("load", 0), ("torchdata", 0), ("load", 0), ("load", 8)]
+    queues = [Queue(queue=at, of="queue.Queue", limit=n, by=by, mono_ns=0) for at, (by, n) in enumerate(put)]
+    assert _firsts_of([*queues, None, None]).tolist() == [0, 1, 0, 1, 4, 5, 6]
 
 
 def test_a_function_has_as_many_threads_as_were_in_it_at_once() -> None:

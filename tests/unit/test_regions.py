@@ -350,6 +350,13 @@ def test_a_wait_is_charged_by_the_share_of_production() -> None:
     assert unmeasured.wait_ms is None
 
 
+def test_where_few_batches_are_seen_to_be_made_no_wait_is_charged() -> None:
+    unseen = [Explained(Delivery(0, at, 0, 0, at, 2000, 2100), dict.fromkeys(CAUSES, 0)) for at in (1, 2)]
+    main = process({"start_ns": 1000, "duration_ns": 60, "name": 0})
+    (load,) = regions_of(Rank(0, None, 0, main, []), 3, waits_of([waited(0, 1000, 1100, 1050), *unseen]))
+    assert (load.ms_total, load.wait_ms) == (60e-6, None)
+
+
 def test_a_wait_beside_the_making_of_later_batches_is_charged_too() -> None:
     delivery = Delivery(0, 0, 0, 0, 0, 1100, 1180, taken_ns=1000, prepared_ns=1100)
     late = Explained(delivery, causes(transport=30))

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries, LoaderRun
-from iotrace.analysis.loop.takers import of_takers
+from iotrace.analysis.loop.takers import _one_an_item, of_takers
+from iotrace.analysis.loop.turns import own_source
 from iotrace.analysis.table import NONE
 from iotrace.session.names import KIND_PHASE
 from iotrace.sources.columns import Columns
@@ -70,3 +71,26 @@ def test_what_the_loop_computes_with_an_item_is_no_wait() -> None:
 
 def test_a_loop_that_does_something_else_in_between_is_left_as_it_is() -> None:
     assert found(IN_TAKER, taker_line=99) == []  # nothing tells where the taker is
+
+
+def test_calls_that_train_again_on_an_item_begin_no_step() -> None:
+    taken = pool(10).deliveries  # each at 1 ms of its 20
+    begun = np.concatenate([taken["delivered_ns"] + at * MS for at in (2, 5, 8)])
+    begun.sort()
+    identity = Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1))
+    rank = Rank(0, None, 0, process_of(identity, [], np.zeros(0, SPAN_DTYPE)), [])
+    epochs = np.zeros(len(begun), np.int64)
+    calls = own_source(rank, pool(10).description, begun - MS, begun, epochs, 1)
+    found = _one_an_item(calls, taken)
+    assert found.deliveries["delivered_ns"].tolist() == (taken["delivered_ns"] + 2 * MS).tolist()
+    assert [each.batches for each in found.passes.values()] == [TURNS]
+    assert len(_one_an_item(found, taken).deliveries) == TURNS  # one call an item: all are kept
+
+
+def test_a_call_that_trains_on_several_items_is_one_step() -> None:
+    taken = pool(10).deliveries
+    identity = Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1))
+    rank = Rank(0, None, 0, process_of(identity, [], np.zeros(0, SPAN_DTYPE)), [])
+    begun = taken["delivered_ns"][1::2] + MS
+    calls = own_source(rank, pool(10).description, begun - MS, begun, np.zeros(len(begun), np.int64), 1)
+    assert len(_one_an_item(calls, taken).deliveries) == TURNS // 2

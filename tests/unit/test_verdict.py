@@ -266,6 +266,24 @@ def test_the_function_is_named_whose_time_it_is() -> None:
     assert unseen.fixes == []
 
 
+def test_items_that_nobody_is_seen_to_make_need_no_region() -> None:
+    queue = unknown(
+        LoaderResult, id=0, primary=True, wrapped=True, pool="queue.Queue", dataset="", made_fraction=0.01
+    )
+    found = judged(replace(rank(causes_ms={"unknown": 50.0}), loaders=[queue]))
+    assert found.why == (
+        "unknown who made 99 % of the items from the queue.Queue: iotrace follows threads and processes, "
+        "no coroutines"
+    )
+    taker = replace(queue, id=1, pool=None, made_fraction=1.0)
+    within = judged(
+        replace(rank(causes_ms={"unknown": 50.0}), loaders=[taker, replace(queue, within=1, primary=False)])
+    )
+    assert within.why == found.why
+    made = judged(replace(rank(causes_ms={"unknown": 50.0}), loaders=[replace(queue, made_fraction=1.0)]))
+    assert made.why == "unknown what the source did in 100 % of the wait; iotrace.region in it tells"
+
+
 def test_the_rank_that_is_late_stands_over_those_that_wait_for_it() -> None:
     ranks = [rank(0, 1.0), rank(1, 60.0)]
     found = judged(*ranks, imbalance=late(1, 53.0, 95.0))

@@ -71,6 +71,7 @@ class Loader(msgspec.Struct, frozen=True):
     primary: bool
     dataset: str
     library: str | None = None
+    pool: str | None = None
     workers: int | None = None
     batch_size: int | None = None
     batches: int | None = None

@@ -25,6 +25,7 @@ from iotrace.analysis.compare.same_work import (
     both_names,
     differences,
     new_names,
+    other_steps,
     read_bytes,
     renamed,
     replaced,
@@ -60,7 +61,8 @@ def compare(one: Basis, other: Basis) -> Comparison:
     ranks = under_old_names(recorded)
     steps_ms, change_pct, ci95_pct = step_change(ranks)
     stages = stage_changes(ranks[:1], ranks[1:])
-    judged = judge_step(ranks, change_pct, ci95_pct, stages, _traced_too_much(one, other))
+    doubt = _traced_too_much(one, other) or other_steps(ranks)
+    judged = judge_step(ranks, change_pct, ci95_pct, stages, doubt)
     whole = whole_run(ranks, (one.verdict.trust, other.verdict.trust))
     if whole is not None and whole.verdict is not None and tells(whole, judged.verdict):
         text = whole_text(whole.verdict, whole, steps_ms)

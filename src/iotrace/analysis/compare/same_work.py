@@ -31,6 +31,7 @@ _NO_WORK = frozenset(
 _PROGRAMS = (".py", ".sh")  # how their files' names end
 _DECODE = "decode"
 _OF_FILES = (_DECODE, "read")
+OTHER_COUNT = 1.1  # times as many steps
 _ALIKE = 0.01  # by which the bytes that a sample gets may differ
 
 
@@ -77,6 +78,18 @@ def replaced(ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | None:
     if names is None and _same_batches(ranks) and any(_data(*(_files(rank) for rank in ranks))):
         return _places(ranks[0]), _places(ranks[1])
     return names
+
+
+def other_steps(ranks: tuple[Rank, Rank]) -> str | None:
+    """Say that a step of both sides is not the same piece of work, where that is seen; else None.
+
+    Both loops took as many items from queues and pools, and did so in other numbers of steps.
+    """
+    items = [max((each.batches or 0 for each in rank.loaders if each.pool), default=0) for rank in ranks]
+    steps = [rank.account.steps if rank.account is not None else 0 for rank in ranks]
+    if not all(items) or not all(steps) or items[0] != items[1] or max(steps) < OTHER_COUNT * min(steps):
+        return None
+    return f"both took {items[0]} items, so a step of A is other work than a step of B"
 
 
 def read_bytes(ranks: tuple[Rank, Rank], names: tuple[list[str], list[str]]) -> list[int] | None:

@@ -9,6 +9,7 @@ import msgspec
 
 from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.compare.results import StageChange
+from iotrace.analysis.compare.same_work import OTHER_COUNT
 from iotrace.analysis.host.disturbance import alone, disturbances, grown_between
 from iotrace.units import digits, grown, percent
 
@@ -21,7 +22,6 @@ _CARRIES = 0.1  # of what a sample costs, and of the step: what a stage has to c
 _MOST_OF_STEP_PCT = 50.0  # of one CPU
 _LEAST_GROWN = 0.5  # of the CPU time of a process: what two runs of one program may differ by
 A_FACTOR = 1.05
-_OTHER_COUNT = 1.1
 _LONGER = "run both for more steps"
 REMEDY = "run both again with fewer programs beside them, or several times each, for iotrace check"
 
@@ -49,7 +49,7 @@ def judge_step(
     """
     steps = " -> ".join(f"{rank.steps.mean_ms or 0.0:.1f}" for rank in ranks) + " ms a step"
     counts = [rank.account.steps if rank.account is not None else 0 for rank in ranks]
-    if min(counts) > 0 and max(counts) >= _OTHER_COUNT * min(counts):
+    if min(counts) > 0 and max(counts) >= OTHER_COUNT * min(counts):
         steps += f", in {counts[0]} -> {counts[1]} steps"
     if ci95_pct is None or doubt:
         why, remedy = doubt or "too few steps for an interval", None if doubt else _LONGER

@@ -57,6 +57,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
         raw_ms=int(later.wait_ns.sum()) / len(later) / 1e6 if len(later) else None,
         delay_ms=sum(delays.tolist()) / len(delays) if len(delays) else None,
         production_ms=production_ms(source.deliveries) if known else None,
+        made_fraction=float(source.deliveries.made.mean()) if known and len(source.deliveries) else None,
         queue_depth_mean=ready_batches(source),
         tensors=tensors_of(source.deliveries),
         padded_fraction=padded[0],

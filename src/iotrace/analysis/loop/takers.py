@@ -31,6 +31,8 @@ def of_takers(rank: Rank, pools: list[LoaderRun]) -> list[LoaderRun]:
     taken = taken[np.argsort(taken["delivered_ns"], kind="stable")]
     if not len(rank.main.rows(names.ROUND_ROW)):
         turns, why = turns_of(rank, number)
+        if turns:
+            turns[0] = _one_an_item(turns[0], taken)
         if not turns or why or not _takes_long(turns[0].deliveries, taken):
             return []
         about = turns[0].description
@@ -60,6 +62,16 @@ def of_takers(rank: Rank, pools: list[LoaderRun]) -> list[LoaderRun]:
     trained = taken["followed_by_backward"][first]
     source = replace(source, deliveries=source.deliveries.changed(followed_by_backward=trained))
     return [source] if share and _takes_long(source.deliveries, taken) else []
+
+
+def _one_an_item(source: LoaderRun, taken: Deliveries) -> LoaderRun:
+    """Leave out calls that train again on an item: the first on each begins with its step."""
+    own = source.deliveries
+    _, first = np.unique(np.searchsorted(taken["delivered_ns"], own["delivered_ns"]), return_index=True)
+    numbers = np.arange(len(first))
+    kept = own[first].changed(number=numbers, index=numbers)
+    passes = {key: replace(each, batches=len(first)) for key, each in source.passes.items()}
+    return replace(source, deliveries=kept, passes=passes)
 
 
 def _takes_long(turns: Deliveries, taken: Deliveries) -> bool:

@@ -36,6 +36,9 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     raw_ms: Annotated[float | None, figure("mean raw wait", null="fewer than two batches")] = None
     delay_ms: Annotated[float | None, figure("mean of delivered - prepared, where known", null="`num_workers=0`, or none known")] = None
     production_ms: Annotated[float | None, figure("mean of prepared - taken, where known", null="none known")] = None
+    made_fraction: Annotated[
+        float | None, figure("the share of its batches whose making was seen: who made them, and when", null="no batch, or a library's own threads make them")
+    ] = None
     queue_depth_mean: Annotated[float | None, figure("mean number that lay prepared when the next was asked for")] = None
     tensors: Annotated[float | None, figure("tensors in a batch that a worker hands over, the mean", null="no more than 16, or unknown")] = None
     padded_fraction: Annotated[

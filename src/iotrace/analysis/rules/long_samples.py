@@ -36,6 +36,7 @@ _QUICK_ON_AVERAGE = {"production_ms": 60.0, "workers": 2, "wait_ms": 50.0}
     silent=[
         {"making": Making(), **_QUICK_ON_AVERAGE},
         {"making": Making(long=replace(_LONG, wait_ms=4.0)), **_QUICK_ON_AVERAGE},
+        {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE, "library": "spdl", "wrapped": True},
         {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE, "wait_ms": 2.0, "causes_ms": {"transform": 2.0}},
     ],
 )
@@ -46,6 +47,8 @@ def few_long_samples(facts: LoaderFacts, *, most_ahead: int = 64) -> Iterator[Fi
     all that follow wait for a long one. Where the workers make batches faster on average than the loop takes
     them, batches that lie ready bridge it.
 
+    Not told of a loader of another library, whose threads make the samples: no sample of these is timed.
+
     Indices of samples that are long again and again are named, with the file that a library reads for each.
 
     Remedy: `prefetch_factor`, so that as many batches lie ready as the loop takes meanwhile; or make these
@@ -53,6 +56,8 @@ def few_long_samples(facts: LoaderFacts, *, most_ahead: int = 64) -> Iterator[Fi
     """
     long, about = facts.making.long, facts.about
     if long is None or not facts.is_waited_for or not is_worth(long.wait_ms, facts):
+        return
+    if about.library and about.wrapped:  # what was timed is the loop asking it for a batch
         return
     compute_ms = facts.step_ms - facts.wait_ms
     made_ms = (facts.production_ms or math.inf) * facts.batches_per_step / max(1, about.workers)

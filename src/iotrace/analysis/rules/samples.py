@@ -27,6 +27,7 @@ from iotrace.units import percent
 _BUILTINS = ("list", "tuple", "dict", "range", "str")
 _MAPPED = {"accesses": 900, "apart_fraction": 1.0, "piece_bytes": 4, "gap_bytes": 16384, "major_faults": 0}
 _IN_COLUMNS = {"path": "d/a.npy", "transform_ms": 45.0, "amplification": {"mapped": _MAPPED}}
+_ASLEEP = {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0}
 
 
 @rule(
@@ -37,7 +38,8 @@ _IN_COLUMNS = {"path": "d/a.npy", "transform_ms": 45.0, "amplification": {"mappe
     turn=THE_CAUSE,
     fires=[
         {"cause": "transform"},
-        {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0},
+        _ASLEEP,
+        {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True},
         {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
         {"cause": "transform", "on_cpu": 0.2, "made_ms": 600.0},
         {"cause": "transform", "groups": [_IN_COLUMNS]},
@@ -50,6 +52,8 @@ _IN_COLUMNS = {"path": "d/a.npy", "transform_ms": 45.0, "amplification": {"mappe
         {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True), "made_ms": 90.0},
         {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "dataset": "list", "item": ""},
         {"cause": "transform", "item": "TensorDataset.__getitem__", "item_library": "torch"},
+        {**_ASLEEP, "dataset": "Prefetcher", "library": "torchdata", "wrapped": True},
+        {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True, "making": Making(turns=True)},
     ],
 )
 def slow_transform(facts: LoaderFacts) -> Iterator[Finding]:
@@ -75,7 +79,8 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
     asleep, on_cpu, delayed, share = did
     item = facts.item.partition(" ")[0] or facts.about.dataset
     if _sleeps(did):
-        if not facts.item and facts.about.dataset in _BUILTINS:
+        own = facts.about.dataset in _BUILTINS or (facts.about.library and facts.about.wrapped)
+        if not facts.item and own:
             return None  # a library's threads make samples of it: no code of the program sleeps
         if facts.about.pool and facts.about.workers and not facts.about.fed_by:
             pool = f"{facts.about.pool}, which has {facts.about.workers}"
@@ -144,7 +149,8 @@ def _sleeps(did: tuple[float, float, float, float]) -> bool:
     return asleep >= max(on_cpu, MOSTLY * share)
 
 
-_TURNS = {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "made_ms": 90.0, "making": Making(turns=True)}
+_TURNS = {**_ASLEEP, "made_ms": 90.0, "making": Making(turns=True)}
+_CALLS = {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True, "workers": 0}
 
 
 @rule(
@@ -152,8 +158,13 @@ _TURNS = {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "made_ms": 90.0, "
     "samples-in-turns",
     "loader",
     turn=MORE_WORKERS,
-    fires=[_TURNS, {**_TURNS, "core_free": False, "asleep": 0.8, "on_cpu": 0.1}],
+    fires=[
+        _TURNS,
+        {**_TURNS, "core_free": False, "asleep": 0.8, "on_cpu": 0.1},
+        {**_CALLS, "making": Making(turns=True)},
+    ],
     silent=[
+        {**_CALLS, "making": Making(turns=False)},
         {**_TURNS, "making": Making(turns=False)},
         {**_TURNS, "making": Making()},
         {**_TURNS, "asleep": 0.1, "on_cpu": 0.9},
@@ -164,33 +175,37 @@ _TURNS = {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "made_ms": 90.0, "
 def samples_in_turns(facts: LoaderFacts) -> Iterator[Finding]:
     """Workers make samples one after the other, and sleep in between: as behind a lock that they share.
 
-    No sample ends soon behind one of another worker. The gain is a bound: each worker sleeps for its own turn
+    No sample ends soon behind one of another worker; nor does a call of the function of the program that a
+    library runs in several threads: what that would gain is unknown, as the one whose turn it is may compute.
+    Else the gain is a bound: each worker sleeps for its own turn
     alone, and computes as long as now. Where no CPU was free, it queues for one as long as now, too, or
     longer, as more of them compute at once.
 
     Remedy: find what they wait for (a lock, a server that serves one at a time), and hold it for less.
     """
     did = _did(facts) if held_up_by(facts, "transform") and facts.making.turns else None
-    if did is None or not _sleeps(did) or facts.about.fed_by or facts.made_ms is None:
+    by_library = bool(facts.about.library and facts.about.wrapped)
+    if did is None or not _sleeps(did) or facts.about.fed_by or (facts.made_ms is None and not by_library):
         return
     workers = max(1, facts.about.workers)
     queued = 0.0 if facts.core_free else max(0.0, 1 - facts.made_asleep - facts.made_on_cpu)
-    left_ms = facts.made_ms * (facts.made_asleep / workers + facts.made_on_cpu + queued) / workers
+    left_ms = (facts.made_ms or 0.0) * (facts.made_asleep / workers + facts.made_on_cpu + queued) / workers
     gain_ms = min(facts.bound_ms, facts.step_ms - left_ms)
-    if not is_worth(gain_ms, facts):
-        return
     asleep, _, _, share = did
     cost_ms = facts.causes_ms["transform"]
+    if not is_worth(cost_ms if by_library else gain_ms, facts):
+        return
+    who, told = ("threads call it", {}) if by_library else ("workers make samples", {"left_ms": left_ms})
     item = facts.item.partition(" ")[0] or facts.about.dataset or "the dataset"
     yield finding(
         facts,
         text=f"transform{of_loader(facts)} in {facts.item or item} costs {cost_ms:.1f} ms of wait a step; "
         "its thread sleeps in "
-        f"{percent(min(1.0, asleep / share))} of that, and workers make samples in turns",
+        f"{percent(min(1.0, asleep / share))} of that, and {who} in turns",
         how="find what they wait for (a lock, a server that serves one at a time), and hold it for less",
-        remedy=f"let workers run {item} at once: they take turns (a lock?)",
+        remedy=f"let {'threads' if by_library else 'workers'} run {item} at once: they take turns (a lock?)",
         level=level(cost_ms, facts),
-        evidence={"transform_ms": cost_ms, "left_ms": left_ms, **which(facts)},
-        gain_ms=gain_ms,
+        evidence={"transform_ms": cost_ms, **told, **which(facts)},
+        gain_ms=None if by_library else gain_ms,
         cost_ms=cost_ms,
     )

@@ -170,7 +170,11 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     share = percent(causes[cause] / raw_ms)
     if cause == "unknown":
         why = f"unknown: {share} of the wait is not explained by what was seen"
-        if primary is not None and primary.wrapped:
+        unseen = None if primary is None else _unseen(rank, primary)
+        if unseen is not None:
+            why = f"unknown who made {percent(1 - (unseen.made_fraction or 0.0))} of the items from the "
+            why += f"{unseen.pool}: iotrace follows threads and processes, no coroutines"
+        elif primary is not None and primary.wrapped:
             why = f"unknown what the source did in {share} of the wait; iotrace.region in it tells"
         return {"why": why, "cause": cause}
     candidates: tuple[Sequence[FileCost | FileGroup], ...] = (wait.files, rank.file_groups)
@@ -222,6 +226,18 @@ def _most_awaited(rank: RankReport) -> LoaderResult | None:
     most = max(rank.data_wait.by_loader, key=lambda wait: wait.raw_ms, default=None)
     awaited = (loader for loader in rank.loaders if most is not None and loader.id == most.loader)
     return next(awaited, rank.primary)
+
+
+def _unseen(rank: RankReport, awaited: LoaderResult) -> LoaderResult | None:
+    """Find the queue or pool that the loop's items come from where most are made by nobody who is seen.
+
+    A region in their making would tell nothing: when they were made is not known.
+    """
+    for each in rank.loaders:
+        feeds = each.id == awaited.id or each.within == awaited.id
+        if feeds and each.pool and each.made_fraction is not None and each.made_fraction < MOSTLY:
+            return each
+    return None
 
 
 def fixes_of(

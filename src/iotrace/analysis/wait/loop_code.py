@@ -34,6 +34,7 @@ from iotrace.sources.records import StepCall
 _RUN = 3  # samples in one step: so many are no chance
 _CONFINED = 0.8  # of a function's samples lie in few steps
 _MOST = 0.5  # of the steps are few
+_FIRST = 0.8  # of a function's samples lie in its first call: it got ready there, as a compiler does
 
 
 class CodeSamples(msgspec.Struct, frozen=True):
@@ -187,10 +188,15 @@ def loop_code(
 
 
 def _few_steps(own: Times, steps: int) -> Times:
-    """The few steps that hold nearly all of a function's samples; none where many do, or chance may be it."""
+    """The few steps that hold nearly all of a function's samples; none where many do, or chance may be it.
+
+    The first one alone, where it holds nearly all: what the function does later is another matter.
+    """
     numbers, _, of = grouped(own)
     counts = np.bincount(of)
     many = counts >= _RUN
+    if counts[0] >= max(_RUN, _FIRST * len(own)):
+        many[1:] = False
     confined = counts[many].sum() >= _CONFINED * len(own) and many.sum() <= _MOST * steps
     few: Times = numbers[many] if confined else numbers[:0]
     return few

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from iotrace.analysis.wait.called import called_by, with_settings
 from iotrace.analysis.wait.chains import Chains, makers_of
 from iotrace.analysis.wait.locks import FILE, locks_of
 from iotrace.session.names import KIND_ITEM
+from iotrace.sources.records import Queue
 
 _MOST_STAGES = 16
 _IDLE = 0.05  # of its time
@@ -33,10 +36,12 @@ def pipeline_of(analysis: RankAnalysis) -> list[PipelineStage]:
     found: list[PipelineStage] = []
     library = "" if analysis.source is None else analysis.source.description.library
     if chains is not None:
-        items = _Items(analysis, chains, start_ns, end_ns)
-        worked = chains.worked(awaited)
+        items = _Items(analysis, chains, bool(library), start_ns, end_ns)
+        worked: Counter[int] = Counter()
+        for queue, ns in chains.worked(awaited).items():
+            worked[items.first_of(queue)] += ns
         for queue in items.backwards(awaited):
-            stage = items.stage(queue, worked.get(queue, 0) / len(kept) / 1e6)
+            stage = items.stage(queue, worked[queue] / len(kept) / 1e6)
             # A library's own threads, which pass items on, are nothing to the program unless they work.
             if stage is not None and (stage.name != library or stage.busy >= _IDLE * stage.makers):
                 found.append(stage)
@@ -56,35 +61,66 @@ def _holds_up(stage: PipelineStage) -> float:
     return stage.wait_ms * min(1.0, stage.busy / max(1, stage.makers))
 
 
-class _Items:
-    """All items that were handed over while the steps were measured, those of the loop among them."""
+def _firsts_of(queues: Sequence[Queue | None]) -> Times:
+    """Return, of each queue, the first one of its class and size into which the same function puts."""
+    firsts: dict[Any, int] = {}
+    keys = (at if each is None else (each.by, each.of, each.limit) for at, each in enumerate(queues))
+    return np.array([firsts.setdefault(key, at) for at, key in enumerate(keys)], np.int64)
 
-    def __init__(self, analysis: RankAnalysis, chains: Chains, start_ns: int, end_ns: int) -> None:
+
+class _Items:
+    """All items that were handed over while the steps were measured, those of the loop among them.
+
+    `renewed`: queues of a library, which makes new ones for each pass. Those into which the same function
+    puts are one stage then, that of the first of them.
+    """
+
+    def __init__(
+        self, analysis: RankAnalysis, chains: Chains, renewed: bool, start_ns: int, end_ns: int
+    ) -> None:
         self._analysis, self._chains, hops = analysis, chains, chains.hops
         self._start_ns, self._end_ns = start_ns, end_ns
         pools = [each.deliveries for each in analysis.loaders if each.description.pool]
         of_loop = Deliveries.joined(pools)
         of_loop = of_loop[hops.rows_of(of_loop) < 0]
         self._all = Deliveries.joined([hops.deliveries, of_loop]) if len(of_loop) else hops.deliveries
-        self._queue = np.concatenate((hops.queue, -1 - of_loop["loader"]))
+        self._own_queue = np.concatenate((hops.queue, -1 - of_loop["loader"]))
+        self._renewed = renewed
+        self._first = _firsts_of(hops.queues) if renewed else np.arange(len(hops.queues))
+        self._queue = self._firsts(self._own_queue)
         self._makers = makers_of(self._all, analysis.rank.main.pid)
         self._locks = locks_of(analysis)
 
+    def first_of(self, queue: int) -> int:
+        """Return the queue, or pool, by which a stage is known."""
+        return int(self._first[queue]) if queue >= 0 else queue
+
+    def _firsts(self, queues: Times) -> Times:
+        known = queues >= 0
+        found: Times = queues.copy()
+        found[known] = self._first[queues[known]]
+        return found
+
     def backwards(self, awaited: Deliveries) -> list[int]:
         """List the queues and pools that the loop's items came through, the last one first."""
-        through = self._chains.queues_of(awaited)
+        through = self._firsts(self._chains.queues_of(awaited))
         # A source of the loop's own thread is no stage: those are, from which it takes meanwhile.
         sources = [-1 - each.number for each in self._analysis.loaders if not each.description.pool]
         inside, of = self._chains.inside(awaited)
         from_source = np.isin(through, sources)
-        firsts = (through[~from_source], self._chains.hops.queue[inside[from_source[of]]])
+        firsts = (through[~from_source], self._firsts(self._chains.hops.queue[inside[from_source[of]]]))
         found = [*dict.fromkeys(np.concatenate(firsts).tolist())]
         for queue in found:  # which grows
             rows = np.flatnonzero((self._queue == queue) & self._all.made)
             inside, _ = self._chains.inside(self._all[rows])
-            before = distinct(self._chains.hops.queue[inside]).tolist()
+            before = distinct(self._firsts(self._chains.hops.queue[inside])).tolist()
             found += [each for each in before if each not in found and len(found) < _MOST_STAGES]
-        return found
+        # A library's own queues lie before and behind each stage, as one: time tells which comes first.
+        return sorted(found, key=self._begun, reverse=True) if self._renewed else found
+
+    def _begun(self, queue: int) -> int:
+        ends = self._all["prepared_ns"][(self._queue == queue) & self._all.made]
+        return int(ends.min()) if len(ends) else 0
 
     def stage(self, queue: int, wait_ms: float) -> PipelineStage | None:
         """Sum up who puts into a queue; None where nothing is known of their making."""
@@ -100,34 +136,36 @@ class _Items:
         first = np.searchsorted(of, np.arange(len(own)))
         waited = sums(waits, first, np.searchsorted(of, np.arange(len(own)), side="right"))
         busy_ns = self._clipped(own["taken_ns"], own["prepared_ns"]) - waited
-        makers, main = distinct(self._makers[rows]), self._analysis.rank.main.pid
+        main = self._analysis.rank.main.pid
+        own_queue, by = self._own_queue[rows], self._makers[rows]
+        makers = max(len(distinct(by[own_queue == each])) for each in distinct(own_queue))
         name, puts = self._called(queue)
         length = self._chains.hops.length[inside]
         limits = [self._limit(each) for each in distinct(self._chains.hops.queue[inside]).tolist()]
         known = length >= 0
         return PipelineStage(
             name=name,
-            makers=len(makers),
-            of="threads" if (makers >> 32 == main).any() else "processes",
+            makers=makers,
+            of="threads" if (by >> 32 == main).any() else "processes",
             busy=int(busy_ns.sum()) / (self._end_ns - self._start_ns),
             items=len(own),
             item_ms=int(busy_ns.sum()) / len(own) / 1e6,
             on_cpu_fraction=self._on_cpu(own, int(busy_ns.sum())),
             before=float(length[known].mean()) if known.any() else None,
             before_limit=next(iter(filter(None, limits)), None),
-            room_fraction=self._room(self._makers[rows], own) if self._limit(queue) else None,
+            room_fraction=self._room(by, makers, own) if self._limit(queue) else None,
             after_limit=self._limit(queue) or None,
             **self._locks_of(own),
             puts=puts,
             wait_ms=wait_ms,
         )
 
-    def _room(self, makers: Times, own: Deliveries) -> float:
+    def _room(self, by: Times, makers: int, own: Deliveries) -> float:
         """Find the share of the makers' time from the end of an item's making to the begin of the next."""
-        order = np.lexsort((own["taken_ns"], makers))
-        same = makers[order][1:] == makers[order][:-1]
+        order = np.lexsort((own["taken_ns"], by))
+        same = by[order][1:] == by[order][:-1]
         ends, starts = own["prepared_ns"][order][:-1][same], own["taken_ns"][order][1:][same]
-        whole_ns = len(distinct(makers)) * (self._end_ns - self._start_ns)
+        whole_ns = makers * (self._end_ns - self._start_ns)
         return int(self._clipped(ends, starts).sum()) / whole_ns
 
     def _locks_of(self, own: Deliveries) -> dict[str, Any]:

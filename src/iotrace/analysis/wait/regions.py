@@ -19,6 +19,8 @@ from iotrace.session.names import KIND_REGION
 from iotrace.sources.processes import Process
 from iotrace.sources.session import Rank
 
+_SEEN = 0.5  # of the batches
+
 
 class _Region(msgspec.Struct):
     count: int = 0
@@ -31,6 +33,8 @@ class _Region(msgspec.Struct):
 def regions_of(rank: Rank, steps: int, waits: Waits) -> list[RegionResult]:
     """Sum up the regions of a rank's processes, longest first; `waits` are those of the measured `steps`."""
     makers = np.where(waits.deliveries.made, waits.deliveries.maker(rank.main.pid), NONE)
+    # Where most batches are made by nobody who is seen, the rest tells nothing of the wait.
+    seen = bool(len(makers)) and float(waits.deliveries.made.mean()) >= _SEEN
     found: dict[str, _Region] = defaultdict(_Region)
     for process in rank.processes:
         if (process.spans["kind"] == KIND_REGION).any():
@@ -41,7 +45,7 @@ def regions_of(rank: Rank, steps: int, waits: Waits) -> list[RegionResult]:
             count=region.count,
             ms_total=region.wall_ns / 1e6,
             cpu_ms_total=region.cpu_ns / 1e6,
-            wait_ms=region.wait_ns / steps / 1e6 if region.in_production and steps else None,
+            wait_ms=region.wait_ns / steps / 1e6 if region.in_production and steps and seen else None,
         )
         for name, region in found.items()
     ]

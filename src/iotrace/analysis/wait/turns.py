@@ -8,7 +8,7 @@ from iotrace.analysis.intervals import Times
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.wait.production import outermost_of
-from iotrace.session.names import KIND_COLLATE, KIND_ITEM
+from iotrace.session.names import KIND_CALLBACK, KIND_COLLATE, KIND_ITEM
 
 _FEWEST_ENDS, _ENOUGH_ENDS = 16, 64
 _FASTER = 0.6  # of the time that all samples take in turns: what fewer ends show
@@ -22,8 +22,11 @@ def take_turns(analysis: RankAnalysis, run: LoaderRun) -> bool | None:
     """Whether samples of several workers exclude each other: none ends soon behind one of another worker.
 
     The one that waited has all of its turn left then, which is no shorter than the quickest sample of all.
-    Where putting samples together takes longer than making them, that is what is looked at.
+    Where putting samples together takes longer than making them, that is what is looked at. Where a library
+    calls functions of the program in threads, the calls of the one that takes longest are.
     """
+    if run.description.library and analysis.has_callbacks:
+        return _calls_in_turns(analysis)
     pids = {*run.deliveries.maker(analysis.rank.main.pid)[run.deliveries.made].tolist()}
     makers = [process for process in analysis.rank.processes if process.pid in pids]
     kinds = ([outermost_of(process, kind) for process in makers] for kind in (KIND_ITEM, KIND_COLLATE))
@@ -33,6 +36,16 @@ def take_turns(analysis: RankAnalysis, run: LoaderRun) -> bool | None:
     of = np.repeat(np.arange(len(spans)), [len(items) for items in spans])
     lengths = np.concatenate([items["duration_ns"] for items in spans])
     return in_turns(of, lengths, lengths + np.concatenate([items["start_ns"] for items in spans]))
+
+
+def _calls_in_turns(analysis: RankAnalysis) -> bool | None:
+    main = analysis.rank.main
+    calls = main.spans[(main.spans["kind"] == KIND_CALLBACK) & (main.spans["cpu_ns"] >= 0)]
+    if not len(calls):
+        return None
+    took = np.bincount(calls["name"], weights=calls["duration_ns"])
+    calls = calls[calls["name"] == took.argmax()]
+    return in_turns(calls["tid"], calls["duration_ns"], calls["start_ns"] + calls["duration_ns"])
 
 
 def in_turns(makers: Times, lengths: Times, ends: Times) -> bool | None:

@@ -198,10 +198,15 @@ class ShownGain(GainRow, frozen=True, kw_only=True):
     shown: Annotated[str, figure("the change", said="change", place=-1)]
 
 
+_SEEN = 0.5  # of a queue's items: with fewer nobody is known to make them
+
+
 def _no_stages(rank: RankReport) -> str:
     pool = next((each for each in rank.loaders if each.pool), None)
+    if pool is not None and (pool.made_fraction or 0.0) < _SEEN:
+        return f"iotrace does not see who makes what the loop takes from a {pool.pool}"
     if pool is not None:
-        return f"the loop takes what one stage makes, from a {pool.pool}: -v has its figures"
+        return f"the loop takes what one stage makes, from a {pool.pool}: -v has its figures, under loader"
     return "the loop takes no items from queues or pools that iotrace follows"
 
 

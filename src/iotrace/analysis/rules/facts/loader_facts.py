@@ -83,6 +83,8 @@ def _facts(
     asleep, on_cpu, threaded, threaded_cpu = samples_made(analysis, source)
     if asleep_for_pool(analysis, report) is not None:
         asleep = None  # for threads that compute, or would
+    if about.library and not (about.workers or analysis.has_callbacks) and analysis.chains is not None:
+        asleep = None  # the loop's own thread is, for the library's
     made = (analysis.source_waits if primary else waits).deliveries
     made = made[made.made]
     causes_ms = means_ms(waits, steps)
