@@ -557,6 +557,16 @@ def test_an_image_of_an_open_file_has_its_file_after_it_was_loaded(tmp_path: Pat
             assert finders.path_of(finders.pil_image(None, (image,), {})) == found
 
 
+def test_a_path_of_an_array_of_text_is_recorded_as_text() -> None:
+    import numpy as np
+
+    from iotrace.agent.readpaths import finders
+    from iotrace.agent.recording.encode import encode
+
+    path = np.array(["data/a.npz"])[0]
+    assert encode(finders.path_of(path)) == '"data/a.npz"'
+
+
 def test_finders_say_where_a_call_has_its_file() -> None:
     from iotrace.agent.readpaths import finders
 

@@ -104,7 +104,7 @@ def path_of(file: Any) -> str:
     """
     for _ in range(_MOST_WRAPPERS):
         if isinstance(file, str):
-            return file
+            return str.__str__(file)  # text alone: of an `np.str_`, too
         if isinstance(file, bytes):
             return file.decode(errors="surrogateescape")
         to_path = getattr(file, "__fspath__", None)
