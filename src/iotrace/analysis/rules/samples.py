@@ -85,9 +85,9 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         if facts.about.pool and facts.about.workers and not facts.about.fed_by:
             pool = f"{facts.about.pool}, which has {facts.about.workers}"
             return Remedy(
-                f"more workers in the {pool}: {item or 'its task'} sleeps",
-                f"it sleeps in {percent(min(1.0, asleep / share))} of that, as for storage or a server: more "
-                "workers of the pool wait at the same time, where what they wait for serves several",
+                f"more workers in the {pool}: {item or 'its task'} sleeps; if for a lock, hold it for less",
+                f"it sleeps in {percent(min(1.0, asleep / share))} of that: if for storage or a server, more "
+                "workers of the pool wait at the same time; if for a lock that one has, hold it for less",
             )
         at, where = facts.waits_at, ""
         if at.line and asleep / share + at.share >= 1 + MOSTLY:  # so much of its sleep is there at the least
