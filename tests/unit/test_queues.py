@@ -419,6 +419,20 @@ def test_what_a_pools_thread_puts_is_made_by_the_task_that_returned_it(recorder:
     assert made[1]["taken_ns"] == made[0]["prepared_ns"]
 
 
+def test_a_thread_that_has_the_number_of_an_earlier_one_was_not_idle_since_then(recorder: Recorder) -> None:
+    def held() -> Any:
+        item = Item()
+        results.hold(item, "make", ((0, 1, 2, 0), ()))
+        found = results.let_go(item)
+        assert found is not None
+        return found.since_ns
+
+    idents = []
+    for _ in range(2):
+        in_thread(lambda: idents.append((threading.get_ident(), held(), held())))
+    assert [each[1:] for each in idents] == [(-1, 2), (-1, 2)]
+
+
 def test_an_object_in_the_place_of_a_result_is_none(recorder: Recorder) -> None:
     executors.hook_futures(concurrent.futures._base, recorder)
     executors.hook_threads(concurrent.futures.thread, recorder)

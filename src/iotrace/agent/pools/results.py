@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from iotrace.agent.pools.beside import Beside
+from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.unpatched import get_ident
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 _MOST_LOOKED_INTO = 8
 
 _results = Beside()  # while coroutines run in this process
-_made_ns: dict[int, int] = {}  # by `get_ident`: when its last task ended that made one
+# By `get_ident`, which a later thread may have again: the thread, and when its last task ended that made one.
+_made_ns: dict[int, tuple[Any, int]] = {}
 
 
 class Result:
@@ -42,9 +44,10 @@ def hold(result: Any, name: str, made: tasks.Made) -> None:
     part = _part_of(result)
     if weakref is None or part is None:
         return
-    ident = get_ident()
-    _results.hold(result, Result(name, made, _made_ns.get(ident, -1), weakref.ref(part)))
-    _made_ns[ident] = made[0][2]
+    ident, thread = get_ident(), current.thread
+    before, since_ns = _made_ns.get(ident, (None, -1))
+    _results.hold(result, Result(name, made, since_ns if before is thread else -1, weakref.ref(part)))
+    _made_ns[ident] = thread, made[0][2]
 
 
 def let_go(thing: Any) -> Result | None:
