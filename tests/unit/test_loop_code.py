@@ -262,11 +262,11 @@ def test_many_rounds_on_each_batch_need_not_be_as_many() -> None:
         [start + 1 + np.arange(count) for start, count in zip(starts, counts, strict=True)]
     )
     cuts = Cuts(starts, np.arange(len(counts)), deliveries_of([]))
-    assert explains(cuts, Rounds(rounds, [rounds]))
+    assert explains(cuts, Rounds(rounds, np.full(len(rounds), -1)))
     few = np.concatenate(
         [start + 1 + np.arange(count % 7) for start, count in zip(starts, counts, strict=True)]
     )
-    assert not explains(cuts, Rounds(few, [few]))
+    assert not explains(cuts, Rounds(few, np.full(len(few), -1)))
 
 
 class Records:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iotrace.sources.columns import held
+
 Times = npt.NDArray[np.int64]
 Intervals = tuple[Times, Times]  # starts and ends
 _NO_RANGE = -1
@@ -125,15 +127,18 @@ def grouped(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Times, Times]:
 
     Those of a small range by a table instead of a sort.
     """
-    least, most = (int(values.min()), int(values.max())) if len(values) else (0, -1)
-    if not len(values) or most - least > 4 * len(values):
+    if (values[1:] > values[:-1]).all():
+        rows = held(np.arange(len(values)))
+        return values, rows, rows
+    least, most = int(values.min()), int(values.max())
+    if most - least > 4 * len(values):
         known, first, of = np.unique(values, return_index=True, return_inverse=True)
         return known, first, of.reshape(-1)
     found = np.full(most - least + 1, -1, np.int64)
     place = values.astype(np.int64) - least
     found[place[::-1]] = np.arange(len(values))[::-1]  # the last one that is written stays: the first
-    held = found >= 0
-    return (np.flatnonzero(held) + least).astype(values.dtype), found[held], (np.cumsum(held) - 1)[place]
+    seen = found >= 0
+    return (np.flatnonzero(seen) + least).astype(values.dtype), found[seen], (np.cumsum(seen) - 1)[place]
 
 
 def ranges(first: Times, behind: Times) -> tuple[Times, Times]:

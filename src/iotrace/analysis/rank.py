@@ -242,8 +242,7 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
             others = self.primary.deliveries
             if self.loop.thread is not None:
                 others = others[others["tid"] == self.loop.thread.tid]
-            keys, seen = (key_of(each["loader"], each["number"]) for each in (others, awaited))
-            awaited = Deliveries.joined([awaited, others[~np.isin(keys, seen)]])
+            awaited = Deliveries.joined([awaited, others[~_are_among(others, awaited)]])
         return self.waits_for(awaited[np.argsort(awaited["wait_start_ns"], kind="stable")])
 
     @cached_property
@@ -286,6 +285,10 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         """What those traces say of the steps and of the accelerator."""
         origin = Origin(str(self.session.path), self.session.manifest.started_ns)
         return compute_of(self.activities, self.waits, self.loop.steps, self.kernel_gap_us, origin=origin)
+
+
+def _are_among(deliveries: Deliveries, known: Deliveries) -> npt.NDArray[np.bool_]:
+    return np.isin(*(key_of(each["loader"], each["number"]) for each in (deliveries, known)))
 
 
 class SessionAnalysis(msgspec.Struct, frozen=True, dict=True):

@@ -6,6 +6,7 @@ An object for each batch would take a hundred times as long, and rows of a struc
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -171,13 +172,24 @@ class Gathering:
 def narrowed(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Hold integers in as few bits as they need: for those that are compared alone, as a sum may not fit."""
     least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
-    return column.astype(np.result_type(np.min_scalar_type(least), np.min_scalar_type(most), np.int8))
+    return column.astype(np.result_type(np.min_scalar_type(-1 - most), np.min_scalar_type(min(least, -1))))
+
+
+@lru_cache(maxsize=1)
+def _numbers(bits: int) -> Times:
+    """Return all numbers of so many bits, which columns of several tables share."""
+    found = np.arange(1 << bits)
+    found.setflags(write=False)
+    return found
 
 
 def held(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Keep one value of a long column that says the same of each row, as most do."""
+    """Keep one value of a long column that says the same of each row, and numbers in a row once for all."""
     if len(column) > BLOCK and column.strides != (0,):
-        if column[0] != column[-1] or not (column == column[0]).all():
-            return np.ascontiguousarray(column)
-        return np.broadcast_to(column[0].copy(), len(column))
+        if column[0] == column[-1] and (column == column[0]).all():
+            return np.broadcast_to(column[0].copy(), len(column))
+        if column.dtype == np.int64 and 0 <= column[0] < BLOCK and column[-1] - column[0] == len(column) - 1:
+            numbers = _numbers(int(column[-1]).bit_length())[column[0] : column[-1] + 1]
+            return numbers if (column == numbers).all() else np.ascontiguousarray(column)
+        return np.ascontiguousarray(column)
     return column if len(column) > BLOCK else np.ascontiguousarray(column)

@@ -104,7 +104,7 @@ def divided(
     timed.sort(key=lambda each: each[0])
     for kind, own in lines.items():
         found.setdefault(kind, Gathering(DTYPES[kind])).add(_of_lines(kind, own, texts))
-    arrays = {kind: joined(kind, [own.columns()[0]]) for kind, own in found.items()}
+    arrays = {kind: joined(kind, [own.columns(_WORDS)[0]]) for kind, own in found.items()}
     return [record for _, record in timed], arrays
 
 

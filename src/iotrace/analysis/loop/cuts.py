@@ -12,6 +12,7 @@ from iotrace.analysis.intervals import Coverage, Times, distinct, grouped
 from iotrace.analysis.loop.deliveries import Deliveries, Pass, PassKey
 from iotrace.analysis.table import NONE, key_of
 from iotrace.session import names
+from iotrace.sources.columns import held
 from iotrace.sources.processes import Process
 from iotrace.sources.records import IteratorEnd
 
@@ -20,26 +21,40 @@ _WARM_UP = 20
 
 
 class Rounds(msgspec.Struct, frozen=True):
-    """The backward passes and optimizer steps of a thread: times in ns, sorted, by what made them.
+    """The backward passes and optimizer steps of a thread: times in ns, sorted; which `optimizer` stepped.
 
-    `series` has the backward passes, all optimizer steps, and those of each optimizer.
+    Optimizers are numbered by their first steps, -1 is a backward pass.
     """
 
     times_ns: Times
-    series: list[Times]
+    optimizer: Times
+
+    @property
+    def series(self) -> list[Times]:
+        """The backward passes, all optimizer steps, and those of each optimizer where there are several."""
+        made = [self.optimizer < 0, self.optimizer >= 0]
+        several = int(self.optimizer.max(initial=-1)) + 1
+        made += [self.optimizer == number for number in range(several)] if several > 1 else []
+        return [self.times_ns[own] for own in made]
+
+    @property
+    def updates_ns(self) -> Times:
+        """The steps of the busiest optimizer."""
+        steps = self.optimizer[self.optimizer >= 0]
+        return self.times_ns[self.optimizer == (np.bincount(steps).argmax() if len(steps) else 0)]
 
     @property
     def steps_ns(self) -> Times:
         """One time a step: the steps of the busiest optimizer, without one the backward passes."""
-        by_optimizer = self.series[2:]
-        return max(by_optimizer, key=len) if by_optimizer else self.times_ns
+        found = self.updates_ns
+        return found if len(found) else self.times_ns
 
     def steps_to_an_update(self, starts_ns: Times, end_ns: int) -> float | None:
         """Return how many of the steps that begin at `starts_ns` one of the busiest optimizer's stands for.
 
         From the first of its steps to the last before `end_ns`; None where there are not two.
         """
-        times_ns = max(self.series[2:], key=len, default=self.times_ns[:0])
+        times_ns = self.updates_ns
         begun = np.searchsorted(starts_ns, times_ns[times_ns <= end_ns], side="right")
         begun = begun[begun > 0]
         return float(begun[-1] - begun[0]) / (len(begun) - 1) if len(begun) > 1 else None
@@ -75,15 +90,11 @@ def rounds_by_thread(main: Process) -> dict[int, Rounds]:
     found = {}
     for tid in distinct(tids).tolist():
         own = tids == tid
-        numbers = rows["number"][own & steps] if len(rows) else steps[:0]
-        of_steps = np.sort(times[own & steps])
-        _, first, of = grouped(numbers)
-        in_order = np.argsort(first)
-        by_optimizer = [of_steps]
-        if len(first) > 1:
-            by_optimizer = [np.sort(times[own & steps][of == each]) for each in in_order]
-        series = [np.sort(times[own & ~steps]), of_steps, *(by_optimizer if len(first) else [])]
-        found[tid] = Rounds(np.sort(times[own]), series)
+        _, first, of = grouped(rows["number"][own & steps] if len(rows) else steps[:0])
+        optimizer = np.full(np.count_nonzero(own), -1, np.int16)
+        optimizer[steps[own]] = np.argsort(np.argsort(first))[of]
+        order = np.argsort(times[own], kind="stable")
+        found[tid] = Rounds(times[own][order], optimizer[order])
     return found
 
 
@@ -204,7 +215,7 @@ def cuts_of(deliveries: Deliveries, passes: dict[PassKey, Pass], rounds: Rounds)
     behind = times > rounds.times_ns[-1]
     if np.count_nonzero(behind & last_pass) >= max(_REPLAYS, len(rounds.steps_ns)):
         cuts_at |= behind  # the pass goes on without rounds: what they warmed up is replayed (a CUDA graph)
-    cuts = Cuts(times[cuts_at], np.flatnonzero(cuts_at), deliveries)
+    cuts = Cuts(times[cuts_at], held(np.flatnonzero(cuts_at)), deliveries)
     if extra:
         cuts = _with_ends(cuts, extra, taken)
     last = int(cuts.opened[-1])

@@ -116,7 +116,7 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
     apart = training | {tid}
     begun = deliveries["delivered_ns"]
     handing = {one for one in others if _meets(one, tid, apart, int(begun[asking[one]]), blocked)}
-    nothing = Rounds(np.empty(0, np.int64), [])
+    nothing = Rounds(*np.empty((2, 0), np.int64))
     found = rounds.get(tid, nothing)
     if is_warm_up(found, asked):
         found = nothing

@@ -102,9 +102,11 @@ def composed(
     Returns the parts, of shape (deliveries, `PARTS`) in ns, NaN where they are not known; and the files.
     """
     by_pid = {process.pid: process for process in rank.processes}
-    parts, charges = np.full((len(deliveries), len(PARTS)), np.nan, order="F"), []
+    parts, charges = np.zeros((len(deliveries), len(PARTS)), order="F"), []  # a column of zeros takes no memory
     starts, ends, number = _windows(deliveries, held)
-    parts[number] = 0.0
+    unknown = np.ones(len(deliveries), np.bool_)
+    unknown[number] = False
+    parts[unknown] = np.nan
     threads = (deliveries.maker(rank.main.pid), deliveries["inline_tid"], deliveries["maker_tid"])
     of, by_thread = _by_thread(number, *threads)
     for (pid, tid, thread), group in by_thread:
@@ -126,7 +128,8 @@ def composed(
             else:
                 made = compose_inline(near, calls, session.paths, *window, tid, names=names)
             if held is None:  # one window each
-                parts[number[block]] += made.parts
+                for column in np.flatnonzero(made.parts.any(axis=0)).tolist():
+                    parts[number[block], column] = made.parts[:, column]
             else:
                 np.add.at(parts, number[block], made.parts)
             charges.append(made.files.owned_by(number[block]))

@@ -18,7 +18,7 @@ from iotrace.analysis.intervals import Times, distinct, grouped, ranges
 from iotrace.analysis.storage.kernel_account import READS
 from iotrace.analysis.wait.page_faults import bounds, holder
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
-from iotrace.sources.columns import Columns
+from iotrace.sources.columns import Columns, held, narrowed
 from iotrace.sources.posix_calls import PosixCalls
 
 FILE_PARTS = ("read", "decode", "transform")  # the last: what followed the read of it alone, in an item
@@ -90,8 +90,8 @@ class FileCosts(msgspec.Struct, frozen=True):
             order = np.argsort(owner, kind="stable")
             owner, file, parts = owner[order], file[order], parts[order]
         key = owner * (len(names.paths) + 1) + file
-        if (key[1:] > key[:-1]).all():
-            return cls(names, owner, file, parts)  # as they come where each owner pays for one file
+        if (key[1:] > key[:-1]).all():  # as they come where each owner pays for one file
+            return cls(names, held(owner), narrowed(file), parts)
         keys, first, of = np.unique(key, return_index=True, return_inverse=True)
         if len(keys) == len(key):
             return cls(names, owner, file, parts)
@@ -118,7 +118,7 @@ class FileCosts(msgspec.Struct, frozen=True):
     def between(self, first: int, behind: int) -> FileCosts:
         """What the owners in a range pay; the first of them is number 0."""
         own = slice(*np.searchsorted(self.owner, [first, behind]).tolist())
-        owner = self.owner[own] - first if first else self.owner[own]
+        owner = held(self.owner[own] - first) if first else self.owner[own]
         return FileCosts(self.names, owner, self.file[own], self.parts[own])
 
     def scaled(self, factors: npt.NDArray[Any]) -> FileCosts:

@@ -139,22 +139,16 @@ def _of_samples(
     shown: dict[int, str],
 ) -> Iterator[_Part]:
     """Yield what a sample of each of `items` took to read and decode each file, and the rest of it."""
-    item = holder(items, reading["start_ns"], reading["tid"])
-    file = files.of(reading["file"], shown)
-    in_calls = posix.within(*bounds(reading))
-    blocked = blocked_fraction(reading, in_calls, run_delays(process, reading))
-    read_ns = np.asarray(in_calls + blocked * (reading["duration_ns"] - in_calls), np.float64)
-    # What one sample cost in one file; outside of samples each time stands alone.
-    alone = np.arange(len(item)) + (item.max(initial=0) + 1)
-    _, first, of = grouped(np.where(item >= 0, item, alone) * (file.max(initial=0) + 2) + file + 1)
-    made = held(np.append(samples, 1.0)[item[first]])  # -1, outside of samples: the last
-    # Of a batch that is made as one nobody knows which sample a file is of.
-    sample = np.where((item[first] >= 0) & (made == 1), item[first], alone[first])
+    item = held(holder(items, reading["start_ns"], reading["tid"]))
+    file, in_calls = files.of(reading["file"], shown), held(posix.within(*bounds(reading)))
+    first, of, sample, made = _by_sample(item, file, samples)
     at_ns, file = reading["start_ns"][first], file[first]
 
     def summed(values: npt.NDArray[Any]) -> Costs:
-        return np.bincount(of, values, len(first)).astype(np.float64)
+        return np.bincount(of, values, len(first)).astype(np.float64, copy=False)
 
+    blocked = blocked_fraction(reading, in_calls, run_delays(process, reading))
+    read_ns = in_calls + blocked * (reading["duration_ns"] - in_calls)
     yield _Part("read", "wall", at_ns, summed(read_ns) / made, file, made, sample=sample)
     in_item = item >= 0
     if (items["cpu_ns"] >= 0).all() and (reading["cpu_ns"] >= 0).all():
@@ -165,11 +159,27 @@ def _of_samples(
         outside = reading["duration_ns"] - in_calls
         rest_ns = items["duration_ns"] - posix.within(*bounds(items))
         rest_ns = rest_ns - np.bincount(item[in_item], outside[in_item], len(items))
+    del blocked, read_ns, in_item
     # A call that opens a file returns nothing that has a size, beside those that read it.
     known, sizes = summed(reading["bytes"] >= 0) > 0, summed(np.maximum(reading["bytes"], 0))
-    decoded_bytes = np.where(known, sizes / made, np.nan)
+    decoded_bytes = held(np.where(known, sizes / made, np.nan))
+    del known, sizes
     yield _Part("decode", clock, at_ns, summed(decode_ns) / made, file, made, decoded_bytes, sample)
     yield _alone("transform", clock, items, np.maximum(rest_ns, 0.0), samples)
+
+
+def _by_sample(item: Times, file: Times, samples: Costs) -> tuple[Times, Times, Times, Costs]:
+    """Group reads by the sample, of `samples` in each item, and the file: what one sample cost in one file.
+
+    Returns the first read of each group, the group of each read, and of each group its sample and how many
+    samples it is of. Outside of samples each read stands alone.
+    """
+    alone = np.arange(len(item)) + (item.max(initial=0) + 1)
+    _, first, of = grouped(np.where(item >= 0, item, alone) * (file.max(initial=0) + 2) + file + 1)
+    made = held(np.append(samples, 1.0)[item[first]])  # -1, outside of samples: the last
+    # Of a batch that is made as one nobody knows which sample a file is of.
+    sample = np.where((item[first] >= 0) & (made == 1), item[first], alone[first])
+    return first, of, held(sample), made
 
 
 def _of_batches(collating: Columns) -> Iterator[_Part]:
@@ -221,11 +231,12 @@ def _by_file(
     for index in seen[np.argsort(first)].tolist():
         units[index] = unit_of.setdefault(names[index] if index >= 0 else None, len(unit_of))
     unit = units[file]
+    del file
     counts, costs = np.bincount(unit), np.bincount(unit, cost_ns)
     own = [name for name, number in unit_of.items() if name is not None and counts[number] >= _LEAST_OF_FILE]
     own = sorted(own, key=lambda name: -float(costs[unit_of[name]]))[:_MOST_FILES]
     is_own = np.isin(unit, [unit_of[name] for name in own])
-    if sample is not None:  # what a sample needs of all other files, or of a directory, is one cost
+    if sample is not None and (sample[1:] <= sample[:-1]).any():  # what a sample needs of all other files, or of a directory, is one cost
         unit = np.where(is_own, unit, len(unit_of))
         _, first, of = grouped(sample * (len(unit_of) + 1) + unit)
         if len(first) < len(unit):
