@@ -55,6 +55,29 @@ def test_columns_are_read_as_rows_where_one_looks_at_them() -> None:
         columns["none"]
 
 
+def test_packed_columns_are_read_as_they_were() -> None:
+    long = np.arange(10_000) * 3 - 5
+    columns = Columns(10_000, {"fits": long, "wide": long << 40, "same": -1})
+    columns.pack("fits", "wide", "same")
+    for rows in (columns, columns[5:], columns[long % 2 == 0], Columns.joined([columns, columns[:2]])):
+        for field in ("fits", "wide", "same"):
+            assert rows[field].dtype == np.int64
+    assert columns["fits"].tolist() == long.tolist()
+    assert (columns[long % 2 == 0]["wide"] == (long << 40)[long % 2 == 0]).all()
+    assert columns[long < 0]["fits"].tolist() == [-5, -2]
+    columns["fits"] = long << 40
+    assert columns["fits"][-1] == long[-1] << 40
+
+
+def test_columns_that_number_rows_share_their_numbers() -> None:
+    one, other = (Columns(9_000, {"number": np.arange(9_000) + first})["number"] for first in (0, 1))
+    assert np.shares_memory(one, other)
+    assert (one.tolist(), other[[0, -1]].tolist()) == ([*range(9_000)], [1, 9_000])
+    jumbled = np.arange(9_000)
+    jumbled[[4, 5]] = 5, 4
+    assert Columns(9_000, {"number": jumbled})["number"].tolist() == jumbled.tolist()
+
+
 def test_a_row_with_impossible_numbers_is_left_out_alone() -> None:
     marks = np.array([[names.MARK_ROW, 5], [names.MARK_ROW, -(2**63)], [names.MARK_ROW, 6]], "<i8")
     _, arrays = divided([Rows(names.MARK_ROW, marks.tobytes() + b"cut")], {})

@@ -288,7 +288,8 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
 
 
 def _are_among(deliveries: Deliveries, known: Deliveries) -> npt.NDArray[np.bool_]:
-    return np.isin(*(key_of(each["loader"], each["number"]) for each in (deliveries, known)))
+    own, others = (key_of(each["loader"], each["number"]) for each in (deliveries, known))
+    return np.isin(own, others)
 
 
 class SessionAnalysis(msgspec.Struct, frozen=True, dict=True):

@@ -249,6 +249,7 @@ def _process(
     if len(spans):
         spans["duration_ns"] = clock.durations_to_session_ns(spans["start_ns"], spans["duration_ns"])
         spans["start_ns"] = clock.times_to_session_ns(spans["start_ns"])
+        spans.pack("duration_ns", "cpu_ns", "run_delay_ns", "bytes")
     if (directory / names.BROKEN).exists():
         problems.append("could not write all it recorded")
     for record in records:

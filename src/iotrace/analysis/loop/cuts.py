@@ -5,8 +5,11 @@ When each thread trained: its backward passes and optimizer steps.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from iotrace.analysis.intervals import Coverage, Times, distinct, grouped
 from iotrace.analysis.loop.deliveries import Deliveries, Pass, PassKey
@@ -27,7 +30,7 @@ class Rounds(msgspec.Struct, frozen=True):
     """
 
     times_ns: Times
-    optimizer: Times
+    optimizer: npt.NDArray[np.integer[Any]]
 
     @property
     def series(self) -> list[Times]:
@@ -41,7 +44,8 @@ class Rounds(msgspec.Struct, frozen=True):
     def updates_ns(self) -> Times:
         """The steps of the busiest optimizer."""
         steps = self.optimizer[self.optimizer >= 0]
-        return self.times_ns[self.optimizer == (np.bincount(steps).argmax() if len(steps) else 0)]
+        busiest = int(np.bincount(steps).argmax()) if len(steps) else 0
+        return np.asarray(self.times_ns[self.optimizer == busiest])
 
     @property
     def steps_ns(self) -> Times:
@@ -215,7 +219,8 @@ def cuts_of(deliveries: Deliveries, passes: dict[PassKey, Pass], rounds: Rounds)
     behind = times > rounds.times_ns[-1]
     if np.count_nonzero(behind & last_pass) >= max(_REPLAYS, len(rounds.steps_ns)):
         cuts_at |= behind  # the pass goes on without rounds: what they warmed up is replayed (a CUDA graph)
-    cuts = Cuts(times[cuts_at], held(np.flatnonzero(cuts_at)), deliveries)
+    opened = held(np.flatnonzero(cuts_at))
+    cuts = Cuts(times if len(opened) == len(times) else times[opened], opened, deliveries)
     if extra:
         cuts = _with_ends(cuts, extra, taken)
     last = int(cuts.opened[-1])

@@ -102,7 +102,10 @@ def composed(
     Returns the parts, of shape (deliveries, `PARTS`) in ns, NaN where they are not known; and the files.
     """
     by_pid = {process.pid: process for process in rank.processes}
-    parts, charges = np.zeros((len(deliveries), len(PARTS)), order="F"), []  # a column of zeros takes no memory
+    parts, charges = (
+        np.zeros((len(deliveries), len(PARTS)), order="F"),
+        [],
+    )  # a column of zeros takes no memory
     starts, ends, number = _windows(deliveries, held)
     unknown = np.ones(len(deliveries), np.bool_)
     unknown[number] = False
@@ -271,6 +274,8 @@ def _made_meanwhile(
         awaited = np.clip(awaited, 0, left[of])
         left[of] -= awaited
         pairs.append((of, following, awaited))
+    if not pairs:
+        return
     never_idle = busy_ns >= _NEVER_IDLE * (end - prepared)
     if sends_behind_next(deliveries, transport):
         never_idle[:] = True

@@ -25,18 +25,12 @@ def sends_behind_next(deliveries: Deliveries, transport_ns: Times) -> bool:
     """
     rows = np.flatnonzero(deliveries.made & (deliveries["inline_tid"] == NONE))
     order = rows[np.lexsort((deliveries["taken_ns"][rows], deliveries["pid"][rows]))]
-    same = deliveries["pid"][order[1:]] == deliveries["pid"][order[:-1]]
-    of, following = order[:-1][same], order[1:][same]
-    waited = transport_ns[of] > 0
-    of, following = of[waited], following[waited]
-    if len(of) < _FEWEST:
+    made, way_ns = deliveries[order], transport_ns[order[:-1]]
+    waited = (made["pid"][1:] == made["pid"][:-1]) & (way_ns > 0)
+    if np.count_nonzero(waited) < _FEWEST:
         return False
-    taken, prepared, end = (
-        deliveries["taken_ns"][following],
-        deliveries["prepared_ns"][following],
-        deliveries["delivered_ns"][of],
-    )
-    way_ns = transport_ns[of]
+    taken, prepared = made["taken_ns"][1:][waited], made["prepared_ns"][1:][waited]
+    way_ns, end = way_ns[waited], made["delivered_ns"][:-1][waited]
     beside_ns = np.clip(np.minimum(end, prepared) - np.maximum(end - way_ns, taken), 0, None)
     at_end = end - taken >= _AT_END * (prepared - taken)
     whole_ns = int(way_ns.sum())

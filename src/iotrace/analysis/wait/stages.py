@@ -236,7 +236,8 @@ def _by_file(
     own = [name for name, number in unit_of.items() if name is not None and counts[number] >= _LEAST_OF_FILE]
     own = sorted(own, key=lambda name: -float(costs[unit_of[name]]))[:_MOST_FILES]
     is_own = np.isin(unit, [unit_of[name] for name in own])
-    if sample is not None and (sample[1:] <= sample[:-1]).any():  # what a sample needs of all other files, or of a directory, is one cost
+    # What a sample needs of all other files, or of a directory, is one cost.
+    if sample is not None and (sample[1:] <= sample[:-1]).any():
         unit = np.where(is_own, unit, len(unit_of))
         _, first, of = grouped(sample * (len(unit_of) + 1) + unit)
         if len(first) < len(unit):
