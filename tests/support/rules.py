@@ -7,10 +7,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from iotrace.analysis.results import Culprit, Recommendation
+from iotrace.analysis.rules.advice import advice_of, culprits_of
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.loader_facts import together
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import Finding, advice_of, culprits_of, find_all, rule_of
+from iotrace.analysis.rules.model import Finding, find_all, rule_of
 
 
 def found_by(code: str, facts: object) -> list[Finding]:

@@ -18,8 +18,9 @@ from iotrace.analysis.results import (
     Steps,
     System,
 )
+from iotrace.analysis.rules.advice import culprits_of
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import culprits_of, find_all
+from iotrace.analysis.rules.model import find_all
 from iotrace.analysis.wait import cpus
 from iotrace.analysis.wait.cpus import cpu_causes_ns, cpu_waits
 from iotrace.analysis.wait.waits import CAUSES, Explained

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.device.collectives import RankTrace
-from iotrace.analysis.device.imbalance import TIED, UNSURE, imbalance_of
+from iotrace.analysis.device.imbalance import imbalance_of
+from iotrace.analysis.device.late_groups import TIED, UNSURE
 from iotrace.analysis.results import Imbalance, LateGroup
 from iotrace.analysis.traces import analyse_traces
 from iotrace.report.blocks import whose

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from iotrace.analysis.rules.advice import advice_of
 from iotrace.analysis.rules.catalogue import Explained, explained, near
 from iotrace.analysis.rules.facts.examples import facts_of
-from iotrace.analysis.rules.model import SCOPES, Finding, Rule, advice_of, catalogue, find_all
+from iotrace.analysis.rules.model import SCOPES, Finding, Rule, catalogue, find_all
 from tests.support.runs import in_process
 
 RULES = {rule.code: rule for rule in catalogue()}

@@ -38,7 +38,7 @@ from iotrace.analysis.results import (
     Trust,
     Verdict,
 )
-from iotrace.analysis.verdict.verdict import of_worst
+from iotrace.analysis.verdict.worst_rank import of_worst
 from iotrace.report.page.sections import ranks_table
 from iotrace.report.screen import trust_text
 from iotrace.report.terminal import print_report

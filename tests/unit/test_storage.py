@@ -20,7 +20,8 @@ from iotrace.analysis.results import (
     RowGroups,
     WholeReads,
 )
-from iotrace.analysis.rules.model import Finding, resolve, rule_of
+from iotrace.analysis.rules.advice import resolve
+from iotrace.analysis.rules.model import Finding, rule_of
 from iotrace.analysis.storage import by_mount
 from iotrace.analysis.storage.amplification import (
     MapFetched,

@@ -21,9 +21,10 @@ from iotrace.analysis.results import (
     Steps,
     System,
 )
+from iotrace.analysis.rules.advice import advice_of, resolve
 from iotrace.analysis.rules.facts.examples import facts_of
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import Finding, advice_of, resolve, rule_of
+from iotrace.analysis.rules.model import Finding, rule_of
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.records import Mapped
 from iotrace.sources.samples import SAMPLE_DTYPE, MemoryRecord

@@ -40,11 +40,12 @@ from iotrace.analysis.results import (
     TrainerTimes,
     last_start,
 )
+from iotrace.analysis.rules.advice import advice_of, culprits_of, unsilenced
 from iotrace.analysis.rules.facts.job import job_facts
 from iotrace.analysis.rules.facts.loader_facts import loader_facts
 from iotrace.analysis.rules.facts.rank import rank_facts
 from iotrace.analysis.rules.loop import PREPARED_IN_THE_LOOP
-from iotrace.analysis.rules.model import Finding, advice_of, culprits_of, find_all, unasked, unsilenced
+from iotrace.analysis.rules.model import Finding, find_all, unasked
 from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.storage.amplification import with_amplification
 from iotrace.analysis.storage.by_mount import samples_of, with_storage

@@ -27,7 +27,8 @@ from iotrace.analysis.results.top import (
     TopVerdict,
 )
 from iotrace.analysis.storage.file_groups import file_groups, used_files
-from iotrace.analysis.verdict.verdict import BANNERS, of_worst
+from iotrace.analysis.verdict.verdict import BANNERS
+from iotrace.analysis.verdict.worst_rank import of_worst
 from iotrace.analysis.wait.data_wait import data_wait, verdict
 from iotrace.analysis.window import HOLD_NS, LONGEST_NS, Window
 from iotrace.session import names

@@ -30,8 +30,9 @@ from iotrace.analysis.results import (
     Steps,
     System,
 )
+from iotrace.analysis.rules.advice import advice_of, culprits_of
 from iotrace.analysis.rules.facts.capture import missing
-from iotrace.analysis.rules.model import advice_of, culprits_of, find_all, unasked
+from iotrace.analysis.rules.model import find_all, unasked
 from iotrace.analysis.verdict.trust import trust_of_traces
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_fraction, verdict

@@ -6,8 +6,9 @@ from typing import Literal, cast
 
 import msgspec
 
+from iotrace.analysis.rules.advice import unsilenced
 from iotrace.analysis.rules.facts.host import HostFacts
-from iotrace.analysis.rules.model import find_all, unsilenced
+from iotrace.analysis.rules.model import find_all
 from iotrace.errors import IotraceError
 
 SCHEMA_VERSION = 1

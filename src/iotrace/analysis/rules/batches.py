@@ -19,7 +19,7 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
-from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
+from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.units import percent, size
 
 _CHEAP_US = 30.0  # a sample: to ask for it takes as long as to make it
@@ -28,24 +28,19 @@ _MANY_SAMPLES = 16
 _MANY_FROZEN = 10_000  # objects: so many no library leaves frozen
 
 
-@rule(
-    "IO211",
-    "rows-one-by-one",
-    "loader",
-    turn=THE_CAUSE,
-    fires=[
-        {
-            "causes_ms": {"transform": 38.0, "collate": 10.0},
-            "collate": "default_collate",
-            "samples": 4096.0,
-            "making": Making(item_ms=0.007),
-        }
-    ],
-    silent=[
-        {"collate": "default_collate", "samples": 4096.0, "making": Making(item_ms=2.0)},
-        {"collate": "default_collate", "samples": 4.0, "making": Making(item_ms=0.007)},
-        {"collate": "pad", "samples": 4096.0, "making": Making(item_ms=0.007)},
-    ],
+@rule("IO211", "rows-one-by-one", "loader", turn=THE_CAUSE)
+@fires(
+    {
+        "causes_ms": {"transform": 38.0, "collate": 10.0},
+        "collate": "default_collate",
+        "samples": 4096.0,
+        "making": Making(item_ms=0.007),
+    }
+)
+@silent(
+    {"collate": "default_collate", "samples": 4096.0, "making": Making(item_ms=2.0)},
+    {"collate": "default_collate", "samples": 4.0, "making": Making(item_ms=0.007)},
+    {"collate": "pad", "samples": 4096.0, "making": Making(item_ms=0.007)},
 )
 def rows_one_by_one(facts: LoaderFacts) -> Iterator[Finding]:
     """A batch is fetched row by row and stacked again, of a dataset that holds its rows in memory.
@@ -100,19 +95,14 @@ def fetched_row_by_row(facts: LoaderFacts, *, cheap_us: float = _CHEAP_US, many:
     )
 
 
-@rule(
-    "IO214",
-    "collecting-garbage",
-    "loader",
-    turn=THE_CAUSE,
-    fires=[
-        {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0)},
-        {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0, frozen=2_000_000)},
-    ],
-    silent=[
-        {"making": Making(collecting_ms=2.0, collections=12, collection_ms=800.0)},
-        {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0), "wait_ms": 2.0},
-    ],
+@rule("IO214", "collecting-garbage", "loader", turn=THE_CAUSE)
+@fires(
+    {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0)},
+    {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0, frozen=2_000_000)},
+)
+@silent(
+    {"making": Making(collecting_ms=2.0, collections=12, collection_ms=800.0)},
+    {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0), "wait_ms": 2.0},
 )
 def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
     """Python's garbage collector stops who makes the batches, while the loop waits for them.
@@ -154,16 +144,11 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "IO215",
-    "tokenised-each-time",
-    "loader",
-    turn=THE_CAUSE,
-    fires=[{"cause": "collate", "collate": "encode", "tokenizer": "tokenizers.Tokenizer"}],
-    silent=[
-        {"cause": "collate", "collate": "encode"},
-        {"cause": "transform", "collate": "encode", "tokenizer": "tokenizers.Tokenizer"},
-    ],
+@rule("IO215", "tokenised-each-time", "loader", turn=THE_CAUSE)
+@fires({"cause": "collate", "collate": "encode", "tokenizer": "tokenizers.Tokenizer"})
+@silent(
+    {"cause": "collate", "collate": "encode"},
+    {"cause": "transform", "collate": "encode", "tokenizer": "tokenizers.Tokenizer"},
 )
 def tokenised_each_time(facts: LoaderFacts) -> Iterator[Finding]:
     """The collate function tokenises each batch anew, in each epoch, while the loop waits.
@@ -186,23 +171,17 @@ _LARGE_BATCH = 1 << 20
 _CROWDED = Making(collate_asleep=0.0, collate_on_cpu=0.19)
 
 
-@rule(
-    "IO104",
-    "slow-collate",
-    "loader",
-    id="collate-bound",
-    turn=THE_CAUSE,
-    fires=[
-        {"cause": "collate", "collate": "pad_sequences"},
-        {"cause": "collate", "collate": "default_collate"},
-        {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0},
-        {"cause": "collate", "collate": "pad", "made_ms": 600.0, "making": _CROWDED},
-    ],
-    silent=[
-        {"cause": "collate", "collate": "default_collate", "core_free": False},
-        {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0, "samples": 4.0},
-        {"cause": "collate", "collate": "default_convert"},
-    ],
+@rule("IO104", "slow-collate", "loader", id="collate-bound", turn=THE_CAUSE)
+@fires(
+    {"cause": "collate", "collate": "pad_sequences"},
+    {"cause": "collate", "collate": "default_collate"},
+    {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0},
+    {"cause": "collate", "collate": "pad", "made_ms": 600.0, "making": _CROWDED},
+)
+@silent(
+    {"cause": "collate", "collate": "default_collate", "core_free": False},
+    {"cause": "collate", "collate": "default_collate", "batch_bytes": 4096.0, "samples": 4.0},
+    {"cause": "collate", "collate": "default_convert"},
 )
 def slow_collate(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for samples to be put together into a batch.

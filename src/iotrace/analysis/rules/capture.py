@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iotrace.analysis.rules.facts.capture import CaptureFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.session import names
 from iotrace.session.liveness import KILLED, RUNNING, UNKNOWN
 from iotrace.units import counted, time_span
@@ -14,13 +14,9 @@ _STEPS = "steps and data wait"
 _LEAVE_OUT = "leave --io-by dftracer out"
 
 
-@rule(
-    "IO051",
-    "telemetry-off",
-    "capture",
-    fires=[{"telemetry_off": True}],
-    silent=[{"whose": "n1", "sampler_absent": True}],
-)
+@rule("IO051", "telemetry-off", "capture")
+@fires({"telemetry_off": True})
+@silent({"whose": "n1", "sampler_absent": True})
 def telemetry_off(facts: CaptureFacts) -> Iterator[Finding]:
     """Host, processes and devices were not sampled: it was switched off.
 
@@ -30,26 +26,18 @@ def telemetry_off(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text="telemetry", why="it was switched off", remedy="leave out --no-telemetry")
 
 
-@rule(
-    "IO052",
-    "sampler-not-started",
-    "capture",
-    fires=[{"whose": "n1", "sampler_absent": True}],
-    silent=[{"telemetry_off": True}],
-)
+@rule("IO052", "sampler-not-started", "capture")
+@fires({"whose": "n1", "sampler_absent": True})
+@silent({"telemetry_off": True})
 def sampler_not_started(facts: CaptureFacts) -> Iterator[Finding]:
     """A host was not sampled: its sampler did not start."""
     if facts.sampler_absent:
         yield Finding(text=f"telemetry of {facts.whose}", why="its sampler did not start")
 
 
-@rule(
-    "IO053",
-    "devices-not-read",
-    "capture",
-    fires=[{"whose": "n1", "devices_unread": True, "reason": "libnvidia-ml.so.1 is not there"}],
-    silent=[{"whose": "n1", "devices_unread": True}],
-)
+@rule("IO053", "devices-not-read", "capture")
+@fires({"whose": "n1", "devices_unread": True, "reason": "libnvidia-ml.so.1 is not there"})
+@silent({"whose": "n1", "devices_unread": True})
 def devices_not_read(facts: CaptureFacts) -> Iterator[Finding]:
     """No library read the accelerators of a host.
 
@@ -62,13 +50,9 @@ def devices_not_read(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=f"gpu on {facts.whose}", why=facts.reason, remedy=remedy)
 
 
-@rule(
-    "IO054",
-    "processes-not-known",
-    "capture",
-    fires=[{"whose": "0", "processes_unknown": True}],
-    silent=[{"whose": "0"}],
-)
+@rule("IO054", "processes-not-known", "capture")
+@fires({"whose": "0", "processes_unknown": True})
+@silent({"whose": "0"})
 def processes_not_known(facts: CaptureFacts) -> Iterator[Finding]:
     """A host was sampled, and none of a rank's processes is known among what was."""
     if facts.processes_unknown:
@@ -76,13 +60,9 @@ def processes_not_known(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=what, why="none of its processes is known among those that were sampled")
 
 
-@rule(
-    "IO055",
-    "telemetry-gaps",
-    "capture",
-    fires=[{"whose": "n1", "gaps_s": [3.0]}, {"whose": "n1", "gaps_s": [3.0, 9.0]}],
-    silent=[{"whose": "n1", "gaps_s": [1.5]}],
-)
+@rule("IO055", "telemetry-gaps", "capture")
+@fires({"whose": "n1", "gaps_s": [3.0]}, {"whose": "n1", "gaps_s": [3.0, 9.0]})
+@silent({"whose": "n1", "gaps_s": [1.5]})
 def telemetry_gaps(facts: CaptureFacts, *, least_seconds: float = 2.0) -> Iterator[Finding]:
     """The sampler did not run for seconds: it was stopped, or the host too busy for it."""
     gaps_s = [gap_s for gap_s in facts.gaps_s if gap_s > least_seconds]
@@ -92,13 +72,9 @@ def telemetry_gaps(facts: CaptureFacts, *, least_seconds: float = 2.0) -> Iterat
         yield Finding(text=f"part of the telemetry of {facts.whose}", why=why)
 
 
-@rule(
-    "IO056",
-    "figures-failed",
-    "capture",
-    fires=[{"whose": "gpu 0 on n1", "failed_figures": {"Not Supported": ["power_w"]}}],
-    silent=[{"whose": "gpu 0 on n1"}],
-)
+@rule("IO056", "figures-failed", "capture")
+@fires({"whose": "gpu 0 on n1", "failed_figures": {"Not Supported": ["power_w"]}})
+@silent({"whose": "gpu 0 on n1"})
 def figures_failed(facts: CaptureFacts) -> Iterator[Finding]:
     """The driver does not give some figures of a device."""
     if facts.failed_figures:
@@ -106,13 +82,9 @@ def figures_failed(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=f"part of {facts.whose}", why=why)
 
 
-@rule(
-    "IO057",
-    "nothing-yet",
-    "capture",
-    fires=[{"nothing_yet": "processes"}, {"nothing_yet": "batches"}],
-    silent=[{"state": RUNNING}],
-)
+@rule("IO057", "nothing-yet", "capture")
+@fires({"nothing_yet": "processes"}, {"nothing_yet": "batches"})
+@silent({"state": RUNNING})
 def nothing_yet(facts: CaptureFacts) -> Iterator[Finding]:
     """The command still runs, and has not come to what a report is made of.
 
@@ -126,13 +98,9 @@ def nothing_yet(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=what, why=why, remedy=remedy)
 
 
-@rule(
-    "IO058",
-    "end-not-seen",
-    "capture",
-    fires=[{"state": RUNNING}, {"state": KILLED}, {"state": UNKNOWN, "whose": "n1", "heard_seconds": 90.0}],
-    silent=[{"state": "ended"}],
-)
+@rule("IO058", "end-not-seen", "capture")
+@fires({"state": RUNNING}, {"state": KILLED}, {"state": UNKNOWN, "whose": "n1", "heard_seconds": 90.0})
+@silent({"state": "ended"})
 def end_not_seen(facts: CaptureFacts) -> Iterator[Finding]:
     """A launch has no exit code: it still runs, its launcher was killed, or this host cannot tell.
 
@@ -152,17 +120,9 @@ def end_not_seen(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=f"the exit code{of}", why=why, remedy=remedy)
 
 
-@rule(
-    "IO059",
-    "no-process",
-    "capture",
-    fires=[
-        {"no_process": True, "python_named": True},
-        {"no_process": True, "exit_code": 1},
-        {"no_process": True},
-    ],
-    silent=[{"nothing_yet": "processes"}],
-)
+@rule("IO059", "no-process", "capture")
+@fires({"no_process": True, "python_named": True}, {"no_process": True, "exit_code": 1}, {"no_process": True})
+@silent({"nothing_yet": "processes"})
 def no_process(facts: CaptureFacts) -> Iterator[Finding]:
     """No process of the command loaded the agent.
 
@@ -182,13 +142,9 @@ def no_process(facts: CaptureFacts) -> Iterator[Finding]:
     yield Finding(text="the program's processes", why=why, remedy=remedy)
 
 
-@rule(
-    "IO060",
-    "no-posix-calls",
-    "capture",
-    fires=[{"posix_absent": names.DFTRACER}, {"posix_absent": "recorder"}],
-    silent=[{"own_log_ended": True}],
-)
+@rule("IO060", "no-posix-calls", "capture")
+@fires({"posix_absent": names.DFTRACER}, {"posix_absent": "recorder"})
+@silent({"own_log_ended": True})
 def no_posix_calls(facts: CaptureFacts) -> Iterator[Finding]:
     """No process left a record of POSIX calls.
 
@@ -201,13 +157,9 @@ def no_posix_calls(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text="posix", why=why, remedy="let the command keep LD_PRELOAD in its environment")
 
 
-@rule(
-    "IO061",
-    "workers-left",
-    "capture",
-    fires=[{"left_pids": [12, 13], "left_idle": False}, {"left_pids": [12], "buffered_calls": 19}],
-    silent=[{"left_pids": [12, 13], "left_idle": True}],
-)
+@rule("IO061", "workers-left", "capture")
+@fires({"left_pids": [12, 13], "left_idle": False}, {"left_pids": [12], "buffered_calls": 19})
+@silent({"left_pids": [12, 13], "left_idle": True})
 def workers_left(facts: CaptureFacts) -> Iterator[Finding]:
     """Workers ended with their program, before they had written all that they did for nobody."""
     if not facts.left_pids:
@@ -222,13 +174,9 @@ def workers_left(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=what, why=f"{early}; missing are {' and '.join(lost)}")
 
 
-@rule(
-    "IO062",
-    "own-log-ended",
-    "capture",
-    fires=[{"whose": "main (pid 12)", "own_log_ended": True}],
-    silent=[{"posix_absent": names.DFTRACER}],
-)
+@rule("IO062", "own-log-ended", "capture")
+@fires({"whose": "main (pid 12)", "own_log_ended": True})
+@silent({"posix_absent": names.DFTRACER})
 def own_log_ended(facts: CaptureFacts) -> Iterator[Finding]:
     """A process used dftracer itself and ended it: dftracer traces no call after that.
 
@@ -242,13 +190,9 @@ def own_log_ended(facts: CaptureFacts) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "IO063",
-    "dftracer-left-out",
-    "capture",
-    fires=[{"not_python": 3}, {"without_stdio": 2}],
-    silent=[{"not_python": 0, "without_stdio": 0}],
-)
+@rule("IO063", "dftracer-left-out", "capture")
+@fires({"not_python": 3}, {"without_stdio": 2})
+@silent({"not_python": 0, "without_stdio": 0})
 def dftracer_left_out(facts: CaptureFacts) -> Iterator[Finding]:
     """dftracer stayed out of programs that are not Python, or out of C's stdio in forked processes.
 
@@ -263,13 +207,9 @@ def dftracer_left_out(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=f"calls of C's stdio in {forked}", why=why, remedy=_LEAVE_OUT)
 
 
-@rule(
-    "IO074",
-    "refused-at-launch",
-    "capture",
-    fires=[{"refused": "posix", "reason": "switched off by --io off", "remedy": "run it without --io off"}],
-    silent=[{"posix_absent": "recorder"}],
-)
+@rule("IO074", "refused-at-launch", "capture")
+@fires({"refused": "posix", "reason": "switched off by --io off", "remedy": "run it without --io off"})
+@silent({"posix_absent": "recorder"})
 def refused_at_launch(facts: CaptureFacts) -> Iterator[Finding]:
     """The launcher could not record something, or was told not to, and wrote down why.
 

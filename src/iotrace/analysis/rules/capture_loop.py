@@ -6,19 +6,15 @@ from collections.abc import Iterator
 
 from iotrace.analysis.results import MEMORY_BY_OPERATOR
 from iotrace.analysis.rules.facts.capture import CaptureFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 
 _WRAP = "for batch in iotrace.batches(source)"
 _STEPS = "steps and data wait"
 
 
-@rule(
-    "IO064",
-    "profiler-off",
-    "capture",
-    fires=[{"profiler_off": True}],
-    silent=[{"profiler_missed": "its window did not open"}],
-)
+@rule("IO064", "profiler-off", "capture")
+@fires({"profiler_off": True})
+@silent({"profiler_missed": "its window did not open"})
 def profiler_off(facts: CaptureFacts) -> Iterator[Finding]:
     """Kernels and operators were not recorded: torch.profiler was switched off.
 
@@ -29,13 +25,9 @@ def profiler_off(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text="compute", why=why, remedy=remedy)
 
 
-@rule(
-    "IO065",
-    "program-profiles",
-    "capture",
-    fires=[{"whose": "0", "program_profiles": "torch.profiler", "program_exports": True}],
-    silent=[{"whose": "0", "profiler_error": "CUPTI is busy"}],
-)
+@rule("IO065", "program-profiles", "capture")
+@fires({"whose": "0", "program_profiles": "torch.profiler", "program_exports": True})
+@silent({"whose": "0", "profiler_error": "CUPTI is busy"})
 def program_profiles(facts: CaptureFacts) -> Iterator[Finding]:
     """The program profiles itself, so iotrace did not, and it left no trace that could be kept.
 
@@ -48,13 +40,9 @@ def program_profiles(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=f"compute of rank {facts.whose}", why=why, remedy=remedy)
 
 
-@rule(
-    "IO066",
-    "profiler-failed",
-    "capture",
-    fires=[{"whose": "0", "profiler_error": "CUPTI is busy"}],
-    silent=[{"whose": "0", "program_profiles": "torch.profiler"}],
-)
+@rule("IO066", "profiler-failed", "capture")
+@fires({"whose": "0", "profiler_error": "CUPTI is busy"})
+@silent({"whose": "0", "program_profiles": "torch.profiler"})
 def profiler_failed(facts: CaptureFacts) -> Iterator[Finding]:
     """torch's profiler failed in a rank."""
     if facts.profiler_error is not None:
@@ -62,13 +50,9 @@ def profiler_failed(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=f"compute of rank {facts.whose}", why=why)
 
 
-@rule(
-    "IO067",
-    "profiler-saw-no-step",
-    "capture",
-    fires=[{"whose": "0", "profiler_missed": "its window opens at a batch, and the loop took none"}],
-    silent=[{"profiler_off": True}],
-)
+@rule("IO067", "profiler-saw-no-step", "capture")
+@fires({"whose": "0", "profiler_missed": "its window opens at a batch, and the loop took none"})
+@silent({"profiler_off": True})
 def profiler_saw_no_step(facts: CaptureFacts) -> Iterator[Finding]:
     """The window of torch.profiler did not open, or held no step that trained.
 
@@ -79,13 +63,9 @@ def profiler_saw_no_step(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=what, why=facts.profiler_missed, remedy=facts.remedy)
 
 
-@rule(
-    "IO075",
-    "device-not-profiled",
-    "capture",
-    fires=[{"whose": "0", "device_spared": True}],
-    silent=[{"whose": "0", "profiler_missed": "its window did not open"}],
-)
+@rule("IO075", "device-not-profiled", "capture")
+@fires({"whose": "0", "device_spared": True})
+@silent({"whose": "0", "profiler_missed": "its window did not open"})
 def device_not_profiled(facts: CaptureFacts) -> Iterator[Finding]:
     """torch's profiler recorded the host, and not the device.
 
@@ -102,13 +82,9 @@ def device_not_profiled(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=f"device of rank {facts.whose}", why=why, remedy="--torch-activities all")
 
 
-@rule(
-    "IO068",
-    "memory-by-operator",
-    "capture",
-    fires=[{"no_memory_events": True}],
-    silent=[{"profiler_off": True}],
-)
+@rule("IO068", "memory-by-operator", "capture")
+@fires({"no_memory_events": True})
+@silent({"profiler_off": True})
 def memory_by_operator(facts: CaptureFacts) -> Iterator[Finding]:
     """torch.profiler recorded without the memory of operators.
 
@@ -119,13 +95,9 @@ def memory_by_operator(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=MEMORY_BY_OPERATOR, why=why, remedy="--torch-options memory")
 
 
-@rule(
-    "IO069",
-    "no-snapshot",
-    "capture",
-    fires=[{"whose": "0", "snapshot": "the program was ended while torch recorded it"}],
-    silent=[{"whose": "0", "snapshot": None}],
-)
+@rule("IO069", "no-snapshot", "capture")
+@fires({"whose": "0", "snapshot": "the program was ended while torch recorded it"})
+@silent({"whose": "0", "snapshot": None})
 def no_snapshot(facts: CaptureFacts) -> Iterator[Finding]:
     """`--cuda-snapshot` wrote none of a rank, or less than was asked for."""
     if facts.snapshot is not None:
@@ -133,16 +105,9 @@ def no_snapshot(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=what, why=facts.snapshot, remedy=facts.remedy)
 
 
-@rule(
-    "IO071",
-    "no-loop-seen",
-    "capture",
-    fires=[
-        {"loop_unseen": True, "reason": "no loader was iterated"},
-        {"failed_before": True, "exit_code": 1},
-    ],
-    silent=[{"whose": "0", "wait_unknown": "two loops at once"}],
-)
+@rule("IO071", "no-loop-seen", "capture")
+@fires({"loop_unseen": True, "reason": "no loader was iterated"}, {"failed_before": True, "exit_code": 1})
+@silent({"whose": "0", "wait_unknown": "two loops at once"})
 def no_loop_seen(facts: CaptureFacts) -> Iterator[Finding]:
     """No loop over batches was seen: no loader delivers them, or the command failed before one did.
 
@@ -156,13 +121,9 @@ def no_loop_seen(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=_STEPS, why=facts.reason, remedy=remedy)
 
 
-@rule(
-    "IO072",
-    "wait-not-known",
-    "capture",
-    fires=[{"whose": "rank 0", "wait_unknown": "two loops at once"}, {"whose": "rank 0", "no_batch": True}],
-    silent=[{"loop_unseen": True}],
-)
+@rule("IO072", "wait-not-known", "capture")
+@fires({"whose": "rank 0", "wait_unknown": "two loops at once"}, {"whose": "rank 0", "no_batch": True})
+@silent({"loop_unseen": True})
 def wait_not_known(facts: CaptureFacts) -> Iterator[Finding]:
     """The data wait of a rank is unknown: what was recorded does not tell its steps.
 
@@ -175,13 +136,9 @@ def wait_not_known(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=name, why=facts.wait_unknown, remedy=f"wrap the loop's source: {_WRAP}")
 
 
-@rule(
-    "IO073",
-    "workers-not-seen",
-    "capture",
-    fires=[{"whose": "0", "unseen_pids": [12], "workers_forked": True}, {"whose": "0", "unseen_pids": [12]}],
-    silent=[{"whose": "0", "left_pids": [12]}],
-)
+@rule("IO073", "workers-not-seen", "capture")
+@fires({"whose": "0", "unseen_pids": [12], "workers_forked": True}, {"whose": "0", "unseen_pids": [12]})
+@silent({"whose": "0", "left_pids": [12]})
 def workers_not_seen(facts: CaptureFacts) -> Iterator[Finding]:
     """Workers made batches, and left no record: they had no agent.
 

@@ -5,36 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iotrace.analysis.rules.facts.capture import CaptureFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.session import names
 from iotrace.units import counted
 
 BUFFERED_CALLS = 19  # dftracer holds calls back in a buffer of 4 KiB
 
 
-@rule(
-    "IO081",
-    "damaged",
-    "capture",
-    fires=[{"whose": "main (pid 12)", "damage": "records.jsonl was cut in its last line"}],
-    silent=[{"whose": "main (pid 12)", "end_lost": True}],
-)
+@rule("IO081", "damaged", "capture")
+@fires({"whose": "main (pid 12)", "damage": "records.jsonl was cut in its last line"})
+@silent({"whose": "main (pid 12)", "end_lost": True})
 def damaged(facts: CaptureFacts) -> Iterator[Finding]:
     """A part of what was recorded is cut or cannot be read."""
     if facts.damage is not None:
         yield Finding(text=f"part of {facts.whose}", why=facts.damage)
 
 
-@rule(
-    "IO082",
-    "end-lost",
-    "capture",
-    fires=[
-        {"whose": "main (pid 12)", "end_lost": True, "left_idle": False},
-        {"whose": "worker 0 (pid 13)", "end_lost": True, "buffered_calls": 19},
-    ],
-    silent=[{"whose": "worker 0 (pid 13)", "end_lost": True, "left_idle": True}],
+@rule("IO082", "end-lost", "capture")
+@fires(
+    {"whose": "main (pid 12)", "end_lost": True, "left_idle": False},
+    {"whose": "worker 0 (pid 13)", "end_lost": True, "buffered_calls": 19},
 )
+@silent({"whose": "worker 0 (pid 13)", "end_lost": True, "left_idle": True})
 def end_lost(facts: CaptureFacts) -> Iterator[Finding]:
     """A process was killed, or left without its exit handlers: what it had not written is lost.
 
@@ -50,13 +42,9 @@ def end_lost(facts: CaptureFacts) -> Iterator[Finding]:
     yield Finding(text=f"the end of {facts.whose}", why=why)
 
 
-@rule(
-    "IO083",
-    "failed-to-start-a-program",
-    "capture",
-    fires=[{"whose": "main (pid 12)", "failed_to_start": True}],
-    silent=[{"whose": "main (pid 12)", "own_log_ended": True}],
-)
+@rule("IO083", "failed-to-start-a-program", "capture")
+@fires({"whose": "main (pid 12)", "failed_to_start": True})
+@silent({"whose": "main (pid 12)", "own_log_ended": True})
 def failed_to_start(facts: CaptureFacts) -> Iterator[Finding]:
     """dftracer ended in a process whose child could not run its program.
 
@@ -70,13 +58,9 @@ def failed_to_start(facts: CaptureFacts) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "IO084",
-    "namesakes",
-    "capture",
-    fires=[{"whose": "n1", "namesake": 12}],
-    silent=[{"whose": "n1", "unseen_pids": [12]}],
-)
+@rule("IO084", "namesakes", "capture")
+@fires({"whose": "n1", "namesake": 12})
+@silent({"whose": "n1", "unseen_pids": [12]})
 def namesakes(facts: CaptureFacts) -> Iterator[Finding]:
     """Several machines or containers have one name, and a process of one number at once.
 
@@ -88,13 +72,9 @@ def namesakes(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=what, why=why, remedy="give each a host name of its own")
 
 
-@rule(
-    "IO085",
-    "sampler-ended",
-    "capture",
-    fires=[{"whose": "n1", "sampler_ended_by": "SIGKILL"}, {"whose": "n1", "unsampled_s": 9.0}],
-    silent=[{"whose": "n1", "unsampled_s": 1.0}],
-)
+@rule("IO085", "sampler-ended", "capture")
+@fires({"whose": "n1", "sampler_ended_by": "SIGKILL"}, {"whose": "n1", "unsampled_s": 9.0})
+@silent({"whose": "n1", "unsampled_s": 1.0})
 def sampler_ended(facts: CaptureFacts, *, late_seconds: float = 3.0) -> Iterator[Finding]:
     """The sampler was killed or stopped before the command ended.
 
@@ -106,13 +86,9 @@ def sampler_ended(facts: CaptureFacts, *, late_seconds: float = 3.0) -> Iterator
         yield Finding(text=f"the end of the telemetry of {facts.whose}", why=f"its sampler was {how}{lost}")
 
 
-@rule(
-    "IO086",
-    "own-error",
-    "capture",
-    fires=[{"whose": "main (pid 12)", "agent_error": "KeyError: 'x'"}, {"more_errors": 2}],
-    silent=[{"whose": "main (pid 12)", "damage": "records.jsonl was cut in its last line"}],
-)
+@rule("IO086", "own-error", "capture")
+@fires({"whose": "main (pid 12)", "agent_error": "KeyError: 'x'"}, {"more_errors": 2})
+@silent({"whose": "main (pid 12)", "damage": "records.jsonl was cut in its last line"})
 def own_error(facts: CaptureFacts) -> Iterator[Finding]:
     """iotrace's own code failed in a process: figures that rest on it are missing.
 
@@ -128,13 +104,9 @@ def own_error(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text="part of its processes", why=why)
 
 
-@rule(
-    "IO091",
-    "bare-traces",
-    "capture",
-    fires=[{"bare_traces": True}],
-    silent=[{"no_steps": "the program did not mark them"}],
-)
+@rule("IO091", "bare-traces", "capture")
+@fires({"bare_traces": True})
+@silent({"no_steps": "the program did not mark them"})
 def bare_traces(facts: CaptureFacts) -> Iterator[Finding]:
     """A profiler's trace alone holds no causes of the data wait, no files, no I/O.
 
@@ -145,13 +117,9 @@ def bare_traces(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=what, why=why, remedy="record with: iotrace run -- CMD")
 
 
-@rule(
-    "IO092",
-    "ranks-not-compared",
-    "capture",
-    fires=[{"not_compared": "they are of several jobs"}],
-    silent=[{"ranks_missing": "ranks 2 and 3"}],
-)
+@rule("IO092", "ranks-not-compared", "capture")
+@fires({"not_compared": "they are of several jobs"})
+@silent({"ranks_missing": "ranks 2 and 3"})
 def ranks_not_compared(facts: CaptureFacts) -> Iterator[Finding]:
     """Traces of a job's ranks cannot be set beside each other.
 
@@ -162,13 +130,9 @@ def ranks_not_compared(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=what, why=facts.not_compared, remedy=remedy)
 
 
-@rule(
-    "IO095",
-    "ranks-not-given",
-    "capture",
-    fires=[{"ranks_missing": "ranks 2 and 3"}],
-    silent=[{"not_compared": "they are of several jobs"}],
-)
+@rule("IO095", "ranks-not-given", "capture")
+@fires({"ranks_missing": "ranks 2 and 3"})
+@silent({"not_compared": "they are of several jobs"})
 def ranks_not_given(facts: CaptureFacts) -> Iterator[Finding]:
     """Traces of some ranks of a job were not given: who the others waited for may be one of them.
 
@@ -179,13 +143,9 @@ def ranks_not_given(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=facts.ranks_missing, why=why, remedy="give the traces of all ranks")
 
 
-@rule(
-    "IO093",
-    "steps-not-marked",
-    "capture",
-    fires=[{"whose": "rank0.json", "no_steps": "the program did not mark them"}],
-    silent=[{"whose": "rank0.json", "damage": "it was cut"}],
-)
+@rule("IO093", "steps-not-marked", "capture")
+@fires({"whose": "rank0.json", "no_steps": "the program did not mark them"})
+@silent({"whose": "rank0.json", "damage": "it was cut"})
 def steps_not_marked(facts: CaptureFacts) -> Iterator[Finding]:
     """A trace does not say where steps begin.
 
@@ -195,13 +155,9 @@ def steps_not_marked(facts: CaptureFacts) -> Iterator[Finding]:
         yield Finding(text=f"steps of {facts.whose}", why=facts.no_steps, remedy="call profiler.step()")
 
 
-@rule(
-    "IO094",
-    "unknown-events",
-    "capture",
-    fires=[{"whose": "rank0.json", "unknown_events": ["npu_kernel (12)"]}],
-    silent=[{"whose": "rank0.json", "unknown_events": []}],
-)
+@rule("IO094", "unknown-events", "capture")
+@fires({"whose": "rank0.json", "unknown_events": ["npu_kernel (12)"]})
+@silent({"whose": "rank0.json", "unknown_events": []})
 def unknown_events(facts: CaptureFacts) -> Iterator[Finding]:
     """A trace holds events of categories that no figure counts: a device that is not known may leave them."""
     if facts.unknown_events:

@@ -10,7 +10,7 @@ from typing import Any
 
 from iotrace.analysis.compare.results import DATA, Comparison, Condition
 from iotrace.analysis.rules.facts.check import CheckFacts
-from iotrace.analysis.rules.model import UNKNOWN, WARNING, Finding, rule
+from iotrace.analysis.rules.model import UNKNOWN, WARNING, Finding, fires, rule, silent
 from iotrace.units import digits, grown, size
 
 _STAGE: dict[str, Any] = {
@@ -36,39 +36,27 @@ _LONGER = {"change_pct": 104.0, "step_ms": [54.4, 111.1], "starting_ms": [0.2, 0
 _VALIDATION = {"what": "validation", "step_ms": [13.5, 71.9]}
 
 
-@rule(
-    "IO951",
-    "run-failed",
-    "check",
-    fires=[{"failed": "the run", "exit_code": 1}],
-    silent=[{"failed": "the run", "exit_code": 0}],
-)
+@rule("IO951", "run-failed", "check")
+@fires({"failed": "the run", "exit_code": 1})
+@silent({"failed": "the run", "exit_code": 0})
 def run_failed(facts: CheckFacts) -> Iterator[Finding]:
     """The command of a run that is checked ended with an error."""
     if facts.failed is not None and facts.exit_code:
         yield Finding(text=f"{facts.failed} failed: exit code {facts.exit_code}")
 
 
-@rule(
-    "IO952",
-    "condition-holds",
-    "check",
-    fires=[{"condition": {"where": "ranks[0].data_wait.raw_wait_fraction", "value": 0.3, "holds": True}}],
-    silent=[{"condition": {"where": "ranks[0].data_wait.raw_wait_fraction", "value": 0.1, "holds": False}}],
-)
+@rule("IO952", "condition-holds", "check")
+@fires({"condition": {"where": "ranks[0].data_wait.raw_wait_fraction", "value": 0.3, "holds": True}})
+@silent({"condition": {"where": "ranks[0].data_wait.raw_wait_fraction", "value": 0.1, "holds": False}})
 def condition_holds(facts: CheckFacts) -> Iterator[Finding]:
     """A condition of `--fail-if` holds."""
     if facts.condition is not None and facts.condition.holds:
         yield Finding(text=figure_text(facts.condition))
 
 
-@rule(
-    "IO953",
-    "condition-unknown",
-    "check",
-    fires=[{"condition": {"condition": "gpu_idle > 20%", "holds": None}}],
-    silent=[{"condition": {"condition": "gpu_idle > 20%", "holds": False}}],
-)
+@rule("IO953", "condition-unknown", "check")
+@fires({"condition": {"condition": "gpu_idle > 20%", "holds": None}})
+@silent({"condition": {"condition": "gpu_idle > 20%", "holds": False}})
 def condition_unknown(facts: CheckFacts) -> Iterator[Finding]:
     """A condition of `--fail-if` asks for a figure that the session does not have."""
     if facts.condition is not None and facts.condition.holds is None:
@@ -76,16 +64,12 @@ def condition_unknown(facts: CheckFacts) -> Iterator[Finding]:
         yield Finding(level=UNKNOWN, text=text)
 
 
-@rule(
-    "IO954",
-    "stage-slower",
-    "check",
-    fires=[
-        {"stage": _STAGE},
-        {"stage": _STAGE, "others": "others took 30 % of the CPUs", "beside_others_pct": {"cpu": 43.0}},
-    ],
-    silent=[{"decodes": {**_STAGE, "decoded_bytes": [1000.0, 2000.0]}}],
+@rule("IO954", "stage-slower", "check")
+@fires(
+    {"stage": _STAGE},
+    {"stage": _STAGE, "others": "others took 30 % of the CPUs", "beside_others_pct": {"cpu": 43.0}},
 )
+@silent({"decodes": {**_STAGE, "decoded_bytes": [1000.0, 2000.0]}})
 def stage_slower(facts: CheckFacts) -> Iterator[Finding]:
     """A stage of making a sample takes longer than in the baseline.
 
@@ -108,13 +92,9 @@ def stage_slower(facts: CheckFacts) -> Iterator[Finding]:
     yield _judged(f"{change.what}: {_percents(change.change_pct, change.ci95_pct)}, {costs}", why)
 
 
-@rule(
-    "IO955",
-    "decodes-more",
-    "check",
-    fires=[{"decodes": {**_STAGE, "decoded_bytes": [1000.0, 2000.0], "decoded_change_pct": 100.0}}],
-    silent=[{"stage": _STAGE}],
-)
+@rule("IO955", "decodes-more", "check")
+@fires({"decodes": {**_STAGE, "decoded_bytes": [1000.0, 2000.0], "decoded_change_pct": 100.0}})
+@silent({"stage": _STAGE})
 def decodes_more(facts: CheckFacts) -> Iterator[Finding]:
     """A sample's making decodes more bytes than in the baseline: counted, whatever the machine did."""
     change = facts.decodes
@@ -125,13 +105,9 @@ def decodes_more(facts: CheckFacts) -> Iterator[Finding]:
         yield Finding(text=f"{change.what}: {more}, counted: {before} -> {after} decoded a sample")
 
 
-@rule(
-    "IO956",
-    "starting-workers-slower",
-    "check",
-    fires=[{"whole_run": {"change_pct": 30.0, "step_ms": [100.0, 130.0], "starting_ms": [5.0, 34.0]}}],
-    silent=[{"stage": _STAGE}, {"whole_run": _LONGER, "part": _VALIDATION}],
-)
+@rule("IO956", "starting-workers-slower", "check")
+@fires({"whole_run": {"change_pct": 30.0, "step_ms": [100.0, 130.0], "starting_ms": [5.0, 34.0]}})
+@silent({"stage": _STAGE}, {"whole_run": _LONGER, "part": _VALIDATION})
 def starting_workers_slower(facts: CheckFacts) -> Iterator[Finding]:
     """Starting workers and making the first batches takes longer than in the baseline."""
     whole = facts.whole_run
@@ -146,13 +122,9 @@ def starting_workers_slower(facts: CheckFacts) -> Iterator[Finding]:
         yield _judged(text, facts.by_others(whole.change_pct, "wall"))
 
 
-@rule(
-    "IO962",
-    "part-slower",
-    "check",
-    fires=[{"whole_run": _LONGER, "part": _VALIDATION}],
-    silent=[{"whole_run": _LONGER}, {"stage": _STAGE}],
-)
+@rule("IO962", "part-slower", "check")
+@fires({"whole_run": _LONGER, "part": _VALIDATION})
+@silent({"whole_run": _LONGER}, {"stage": _STAGE})
 def part_slower(facts: CheckFacts) -> Iterator[Finding]:
     """A part of the loop beside its steps takes longer than in the baseline: validation, checkpoints."""
     whole, part = facts.whole_run, facts.part
@@ -165,17 +137,13 @@ def part_slower(facts: CheckFacts) -> Iterator[Finding]:
         yield _judged(text, facts.by_others(whole.change_pct, "wall"))
 
 
-@rule(
-    "IO957",
-    "step-slower",
-    "check",
-    fires=[
-        {"step": _CHANGED, "step_pct": 20.0},
-        {"step": _CHANGED, "step_pct": 20.0, "noise_pct": 25.0},
-        {"step": {**_CHANGED, "verdict": "slower"}, "step_pct": 20.0, "noise_pct": 25.0},
-    ],
-    silent=[{"stage": _STAGE}],
+@rule("IO957", "step-slower", "check")
+@fires(
+    {"step": _CHANGED, "step_pct": 20.0},
+    {"step": _CHANGED, "step_pct": 20.0, "noise_pct": 25.0},
+    {"step": {**_CHANGED, "verdict": "slower"}, "step_pct": 20.0, "noise_pct": 25.0},
 )
+@silent({"stage": _STAGE})
 def step_slower(facts: CheckFacts) -> Iterator[Finding]:
     """A step takes longer than in the baseline.
 
@@ -201,57 +169,39 @@ def step_slower(facts: CheckFacts) -> Iterator[Finding]:
         yield _judged(said, why)
 
 
-@rule(
-    "IO958",
-    "baseline-held-up",
-    "check",
-    fires=[{"held_up": "others took 30 % of the CPUs"}],
-    silent=[{"others": "in the session others took 30 % of the CPUs"}],
-)
+@rule("IO958", "baseline-held-up", "check")
+@fires({"held_up": "others took 30 % of the CPUs"})
+@silent({"others": "in the session others took 30 % of the CPUs"})
 def baseline_held_up(facts: CheckFacts) -> Iterator[Finding]:
     """Other programs held the baseline up, which hides what got slower since."""
     if facts.held_up:
         yield _judged("the step", f"in the {facts.before} {facts.held_up}")
 
 
-@rule(
-    "IO959",
-    "checked-beside-others",
-    "check",
-    fires=[{"side": "session run-0", "side_busy": "other programs took 50 % of the CPUs"}],
-    silent=[{"side": "session run-0"}],
-)
+@rule("IO959", "checked-beside-others", "check")
+@fires({"side": "session run-0", "side_busy": "other programs took 50 % of the CPUs"})
+@silent({"side": "session run-0"})
 def checked_beside_others(facts: CheckFacts) -> Iterator[Finding]:
     """A session or a baseline was measured beside other programs: its times are not its own alone."""
     if facts.side_busy:
         yield Finding(level=WARNING, text=f"{facts.side}: {facts.side_busy}")
 
 
-@rule(
-    "IO960",
-    "checked-figures-say-little",
-    "check",
-    fires=[{"side": "baseline run-2", "side_distrusted": "3 steps measured"}],
-    silent=[
-        {"side": "baseline run-2", "side_busy": "others were busy", "side_distrusted": "3 steps measured"}
-    ],
-)
+@rule("IO960", "checked-figures-say-little", "check")
+@fires({"side": "baseline run-2", "side_distrusted": "3 steps measured"})
+@silent({"side": "baseline run-2", "side_busy": "others were busy", "side_distrusted": "3 steps measured"})
 def checked_figures_say_little(facts: CheckFacts) -> Iterator[Finding]:
     """The figures of a session or of a baseline are not to be relied on, as its report says."""
     if facts.side_distrusted and not facts.side_busy:
         yield Finding(level=WARNING, text=f"{facts.side}: {facts.side_distrusted}")
 
 
-@rule(
-    "IO961",
-    "epoch-longer",
-    "check",
-    fires=[
-        {"epoch": _EPOCH},
-        {"epoch": {**_EPOCH, "likely": True, "times": None}, "others": "others took 30 % of the CPUs"},
-    ],
-    silent=[{"step": _CHANGED, "step_pct": 20.0}],
+@rule("IO961", "epoch-longer", "check")
+@fires(
+    {"epoch": _EPOCH},
+    {"epoch": {**_EPOCH, "likely": True, "times": None}, "others": "others took 30 % of the CPUs"},
 )
+@silent({"step": _CHANGED, "step_pct": 20.0})
 def epoch_longer(facts: CheckFacts) -> Iterator[Finding]:
     """An epoch of the same data takes longer than in the baseline, as it has more batches.
 

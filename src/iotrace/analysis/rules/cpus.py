@@ -8,7 +8,7 @@ from iotrace.analysis.host.disturbance import TAKEN, THROTTLED, is_crowded
 from iotrace.analysis.results import Change, Evidence, ProcessUse
 from iotrace.analysis.rules.chunks import SMALL_CHUNKS, decodes_small_chunks
 from iotrace.analysis.rules.facts.rank import MAIN, RankFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.analysis.wait.cpus import Pool, pool_of
 from iotrace.analysis.wait.data_wait import bound_together
 from iotrace.units import counted, percent
@@ -38,24 +38,14 @@ _IN_SMALL_CHUNKS = {"path": "d/a.zarr", "decode_ms": 54.0, "amplification": {"ar
 _CROWDED = {"others_cpu_fraction": 0.6, "cpu_busy_fraction": 0.99, "cpu_saturated_fraction": 0.9}
 
 
-@rule(
-    "IO301",
-    "waiting-for-threads",
-    "rank",
-    id="threads",
-    fires=[
-        {
-            "processes": _POOLED,
-            "causes_ms": {"transform": 50.0},
-            "without_cpu_ms": 0.0,
-            "asleep_for_pool": 0.8,
-        }
-    ],
-    silent=[
-        {"processes": _POOLED, "causes_ms": {"transform": 50.0}, "without_cpu_ms": 0.0},
-        {"processes": _FREE, "causes_ms": {"transform": 50.0}, "asleep_for_pool": 0.8, "without_cpu_ms": 0.0},
-        {"processes": _OF_ZARR, "undecoded": 0.5, "file_groups": [_IN_SMALL_CHUNKS]},
-    ],
+@rule("IO301", "waiting-for-threads", "rank", id="threads")
+@fires(
+    {"processes": _POOLED, "causes_ms": {"transform": 50.0}, "without_cpu_ms": 0.0, "asleep_for_pool": 0.8}
+)
+@silent(
+    {"processes": _POOLED, "causes_ms": {"transform": 50.0}, "without_cpu_ms": 0.0},
+    {"processes": _FREE, "causes_ms": {"transform": 50.0}, "asleep_for_pool": 0.8, "without_cpu_ms": 0.0},
+    {"processes": _OF_ZARR, "undecoded": 0.5, "file_groups": [_IN_SMALL_CHUNKS]},
 )
 def waiting_for_threads(facts: RankFacts) -> Iterator[Finding]:
     """Samples sleep while threads of a library compute for them, and these threads lack CPUs.
@@ -84,19 +74,14 @@ def _lost_to_pool(facts: RankFacts) -> tuple[float, str] | None:
     return lost_ms, f"{cause} {cause_ms:.1f} ms, {lost_ms:.1f} of it {how}"
 
 
-@rule(
-    "IO302",
-    "cpu-binding",
-    "rank",
-    fires=[
-        {"processes": _BOUND},
-        {"processes": _BOUND[:2], "usable": 1, "variables": {"SLURM_CPUS_PER_TASK": "1"}},
-    ],
-    silent=[
-        {"processes": [{"role": f"worker {number}", "cpus": [number]} for number in range(2)]},
-        {"processes": _BOUND, "without_cpu_ms": 14.9},
-        {"processes": _FREE},
-    ],
+@rule("IO302", "cpu-binding", "rank")
+@fires(
+    {"processes": _BOUND}, {"processes": _BOUND[:2], "usable": 1, "variables": {"SLURM_CPUS_PER_TASK": "1"}}
+)
+@silent(
+    {"processes": [{"role": f"worker {number}", "cpus": [number]} for number in range(2)]},
+    {"processes": _BOUND, "without_cpu_ms": 14.9},
+    {"processes": _FREE},
 )
 def cpu_binding(facts: RankFacts) -> Iterator[Finding]:
     """More processes than CPUs are bound to a set of CPUs that is not all of the host's.
@@ -151,15 +136,11 @@ def _is_no_binding(facts: RankFacts) -> bool:
     return facts.cpus_beside_busy and (_is_stolen(facts) or _has_neighbours(facts))
 
 
-@rule(
-    "IO303",
-    "cpu-quota",
-    "rank",
-    fires=[{"processes": _FREE, "host": {"cpu_throttled_fraction": 0.4, "cpu_busy_fraction": 0.1}}],
-    silent=[
-        {"processes": _FREE, "host": {"cpu_throttled_fraction": 0.09, "cpu_busy_fraction": 0.1}},
-        {"processes": _FREE, "host": {"cpu_throttled_fraction": 0.4}, "without_cpu_ms": 5.0},
-    ],
+@rule("IO303", "cpu-quota", "rank")
+@fires({"processes": _FREE, "host": {"cpu_throttled_fraction": 0.4, "cpu_busy_fraction": 0.1}})
+@silent(
+    {"processes": _FREE, "host": {"cpu_throttled_fraction": 0.09, "cpu_busy_fraction": 0.1}},
+    {"processes": _FREE, "host": {"cpu_throttled_fraction": 0.4}, "without_cpu_ms": 5.0},
 )
 def cpu_quota(facts: RankFacts, *, least_of_periods: float = THROTTLED) -> Iterator[Finding]:
     """A CPU quota stops the job.
@@ -178,16 +159,12 @@ def cpu_quota(facts: RankFacts, *, least_of_periods: float = THROTTLED) -> Itera
         yield _without_cpus(facts, text, evidence, remedy=remedy, gain_ms=facts.cpu_gain_ms)
 
 
-@rule(
-    "IO304",
-    "threads",
-    "rank",
-    fires=[{"processes": _POOLED}],
-    silent=[
-        {"processes": [{**each, "threads_peak": 2} for each in _POOLED]},
-        {"processes": [{**each, "pool_busy_pct_mean": 2.0} for each in _POOLED]},
-        {"processes": _POOLED, "without_cpu_ms": 5.0},
-    ],
+@rule("IO304", "threads", "rank")
+@fires({"processes": _POOLED})
+@silent(
+    {"processes": [{**each, "threads_peak": 2} for each in _POOLED]},
+    {"processes": [{**each, "pool_busy_pct_mean": 2.0} for each in _POOLED]},
+    {"processes": _POOLED, "without_cpu_ms": 5.0},
 )
 def threads(facts: RankFacts) -> Iterator[Finding]:
     """Libraries in workers have more threads together than there are CPUs.
@@ -235,14 +212,9 @@ def _gained_ms(facts: RankFacts) -> float | None:
     return None if facts.cpu_gain_ms is None else facts.cpu_gain_ms * (1 - min(1.0, others))
 
 
-@rule(
-    "IO305",
-    "stolen-cpus",
-    "rank",
-    id="stolen",
-    fires=[{"processes": _FREE, "host": {"cpu_stolen_fraction": 0.2}}],
-    silent=[{"processes": _FREE, "host": {"cpu_stolen_fraction": 0.01}}],
-)
+@rule("IO305", "stolen-cpus", "rank", id="stolen")
+@fires({"processes": _FREE, "host": {"cpu_stolen_fraction": 0.2}})
+@silent({"processes": _FREE, "host": {"cpu_stolen_fraction": 0.01}})
 def stolen_cpus(facts: RankFacts) -> Iterator[Finding]:
     """Other virtual machines took CPU time of this one.
 
@@ -256,15 +228,11 @@ def stolen_cpus(facts: RankFacts) -> Iterator[Finding]:
         yield _without_cpus(facts, text, {"stolen_fraction": share}, place=place)
 
 
-@rule(
-    "IO306",
-    "neighbours",
-    "rank",
-    fires=[{"processes": _FREE, "host": _CROWDED}],
-    silent=[
-        {"processes": _FREE, "host": {**_CROWDED, "cpu_busy_fraction": 0.7, "cpu_saturated_fraction": 0.0}},
-        {"processes": _FREE, "host": _CROWDED, "without_cpu_ms": 5.0},
-    ],
+@rule("IO306", "neighbours", "rank")
+@fires({"processes": _FREE, "host": _CROWDED})
+@silent(
+    {"processes": _FREE, "host": {**_CROWDED, "cpu_busy_fraction": 0.7, "cpu_saturated_fraction": 0.0}},
+    {"processes": _FREE, "host": _CROWDED, "without_cpu_ms": 5.0},
 )
 def neighbours(facts: RankFacts) -> Iterator[Finding]:
     """Other programs on the host took the CPUs.
@@ -293,22 +261,16 @@ def _has_neighbours(facts: RankFacts) -> bool:
     return is_crowded(facts.report.system.host)
 
 
-@rule(
-    "IO307",
-    "too-few-cpus",
-    "rank",
-    fires=[
-        {"processes": [{"role": f"worker {n}", "cpus": [0, 1]} for n in range(4)], "usable": 2, "online": 2}
-    ],
-    silent=[
-        {"processes": [{"role": "worker 0", "cpus": [0, 1]}], "usable": 2, "online": 2},
-        {
-            "processes": [{"role": f"worker {n}", "cpus": [0, 1]} for n in range(4)],
-            "usable": 2,
-            "online": 2,
-            "without_cpu_ms": 5.0,
-        },
-    ],
+@rule("IO307", "too-few-cpus", "rank")
+@fires({"processes": [{"role": f"worker {n}", "cpus": [0, 1]} for n in range(4)], "usable": 2, "online": 2})
+@silent(
+    {"processes": [{"role": "worker 0", "cpus": [0, 1]}], "usable": 2, "online": 2},
+    {
+        "processes": [{"role": f"worker {n}", "cpus": [0, 1]} for n in range(4)],
+        "usable": 2,
+        "online": 2,
+        "without_cpu_ms": 5.0,
+    },
 )
 def too_few_cpus(facts: RankFacts) -> Iterator[Finding]:
     """More processes than the host has CPUs share all of them.

@@ -8,7 +8,7 @@ from typing import Any
 from iotrace.analysis.device.modules import short_frame
 from iotrace.analysis.results import IdlePart
 from iotrace.analysis.rules.facts.device import DeviceFacts, Spent
-from iotrace.analysis.rules.model import THE_DEVICE, Finding, rule
+from iotrace.analysis.rules.model import THE_DEVICE, Finding, fires, rule, silent
 from iotrace.units import counted, percent
 
 _HIGH = 0.2  # of the span
@@ -25,14 +25,9 @@ def place_of(part: IdlePart) -> str:
     return f" (in {', '.join(named)})" if named else ""
 
 
-@rule(
-    "IO600",
-    "no-workers",
-    "device",
-    turn=THE_DEVICE,
-    fires=[{"wait_ms": 40.0}],
-    silent=[{"wait_ms": None}],
-)
+@rule("IO600", "no-workers", "device", turn=THE_DEVICE)
+@fires({"wait_ms": 40.0})
+@silent({"wait_ms": None})
 def no_workers(facts: DeviceFacts) -> Iterator[Finding]:
     """A trace shows that the loop waits for a DataLoader that has no workers.
 
@@ -51,15 +46,9 @@ def no_workers(facts: DeviceFacts) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "IO601",
-    "pageable-copies",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"pageable": Spent(600.0, 4)}],
-    silent=[{"pinned": Spent(600.0, 4)}, {"pageable": Spent(100.0, 4)}],
-)
+@rule("IO601", "pageable-copies", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"pageable": Spent(600.0, 4)})
+@silent({"pinned": Spent(600.0, 4)}, {"pageable": Spent(100.0, 4)})
 def pageable_copies(facts: DeviceFacts, *, least: float = 0.02) -> Iterator[Finding]:
     """Batches are copied to the device from memory that is not pinned, and no kernel computes meanwhile.
 
@@ -74,15 +63,9 @@ def pageable_copies(facts: DeviceFacts, *, least: float = 0.02) -> Iterator[Find
         yield finding_of(facts, text, remedy, facts.pageable.us, copies=facts.pageable.calls)
 
 
-@rule(
-    "IO602",
-    "copies-not-overlapped",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"pinned": Spent(600.0, 4)}],
-    silent=[{"pageable": Spent(600.0, 4)}, {"pinned": Spent(100.0, 4)}],
-)
+@rule("IO602", "copies-not-overlapped", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"pinned": Spent(600.0, 4)})
+@silent({"pageable": Spent(600.0, 4)}, {"pinned": Spent(100.0, 4)})
 def copies_not_overlapped(facts: DeviceFacts, *, least: float = 0.03) -> Iterator[Finding]:
     """Batches are copied from pinned memory while no kernel computes.
 
@@ -94,15 +77,9 @@ def copies_not_overlapped(facts: DeviceFacts, *, least: float = 0.03) -> Iterato
         yield finding_of(facts, text, remedy, facts.pinned.us, copies=facts.pinned.calls)
 
 
-@rule(
-    "IO603",
-    "synchronising-calls",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"parts": [idle_part("synchronisation", 600.0)]}],
-    silent=[{"parts": [idle_part("synchronisation", 100.0)]}, {"parts": [idle_part("launch_gap", 600.0)]}],
-)
+@rule("IO603", "synchronising-calls", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"parts": [idle_part("synchronisation", 600.0)]})
+@silent({"parts": [idle_part("synchronisation", 100.0)]}, {"parts": [idle_part("launch_gap", 600.0)]})
 def synchronising_calls(facts: DeviceFacts, *, least: float = 0.03) -> Iterator[Finding]:
     """The host waits for the device, and launches nothing meanwhile: the device then idles.
 
@@ -117,20 +94,14 @@ def synchronising_calls(facts: DeviceFacts, *, least: float = 0.03) -> Iterator[
         yield finding_of(facts, text, remedy, part.us, calls=part.gaps)
 
 
-@rule(
-    "IO604",
-    "launch-bound",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"parts": [idle_part("launch_gap", 3000.0)], "kernels_per_step": 200.0, "kernel_median_us": 5.0}],
-    silent=[
-        {"parts": [idle_part("launch_gap", 3000.0)], "kernels_per_step": 200.0, "kernel_median_us": 200.0},
-        {"parts": [idle_part("launch_gap", 3000.0)], "kernels_per_step": 10.0, "kernel_median_us": 5.0},
-        {"parts": [idle_part("launch_gap", 300.0)], "kernels_per_step": 200.0, "kernel_median_us": 5.0},
-        {"parts": [idle_part("host", 3000.0)], "kernels_per_step": 200.0, "kernel_median_us": 5.0},
-        {"parts": [idle_part("graph_replay", 3000.0)], "kernels_per_step": 200.0, "kernel_median_us": 5.0},
-    ],
+@rule("IO604", "launch-bound", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"parts": [idle_part("launch_gap", 3000.0)], "kernels_per_step": 200.0, "kernel_median_us": 5.0})
+@silent(
+    {"parts": [idle_part("launch_gap", 3000.0)], "kernels_per_step": 200.0, "kernel_median_us": 200.0},
+    {"parts": [idle_part("launch_gap", 3000.0)], "kernels_per_step": 10.0, "kernel_median_us": 5.0},
+    {"parts": [idle_part("launch_gap", 300.0)], "kernels_per_step": 200.0, "kernel_median_us": 5.0},
+    {"parts": [idle_part("host", 3000.0)], "kernels_per_step": 200.0, "kernel_median_us": 5.0},
+    {"parts": [idle_part("graph_replay", 3000.0)], "kernels_per_step": 200.0, "kernel_median_us": 5.0},
 )
 def launch_bound(
     facts: DeviceFacts, *, least: float = 0.05, fewest_kernels: int = 50, most_median_us: float = 20.0
@@ -154,15 +125,9 @@ def launch_bound(
         yield finding_of(facts, text, remedy, part.us, kernels_per_step=kernels, median_us=median_us)
 
 
-@rule(
-    "IO605",
-    "exposed-communication",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"exposed": Spent(1500.0, 8), "trains": True}],
-    silent=[{"exposed": Spent(1500.0, 8)}, {"exposed": Spent(500.0, 8), "trains": True}],
-)
+@rule("IO605", "exposed-communication", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"exposed": Spent(1500.0, 8), "trains": True})
+@silent({"exposed": Spent(1500.0, 8)}, {"exposed": Spent(500.0, 8), "trains": True})
 def exposed_communication(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Collectives take time in which the device computes nothing.
 
@@ -178,15 +143,9 @@ def exposed_communication(facts: DeviceFacts, *, least: float = 0.1) -> Iterator
         yield finding_of(facts, text, remedy, facts.exposed.us, calls=facts.exposed.calls)
 
 
-@rule(
-    "IO606",
-    "allocations",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"allocations": Spent(600.0, 12)}],
-    silent=[{"allocations": Spent(100.0, 12)}],
-)
+@rule("IO606", "allocations", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"allocations": Spent(600.0, 12)})
+@silent({"allocations": Spent(100.0, 12)})
 def allocations(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Finding]:
     """The device idles while memory is allocated and freed behind the first step.
 
@@ -203,15 +162,9 @@ def allocations(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Finding]
         yield finding_of(facts, text, remedy, spent.us, calls=spent.calls)
 
 
-@rule(
-    "IO607",
-    "no-tensor-cores",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"single_precision": Spent(3000.0, 5)}],
-    silent=[{"single_precision": Spent(500.0, 5)}],
-)
+@rule("IO607", "no-tensor-cores", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"single_precision": Spent(3000.0, 5)})
+@silent({"single_precision": Spent(500.0, 5)})
 def no_tensor_cores(facts: DeviceFacts, *, least_of_busy: float = 0.2) -> Iterator[Finding]:
     """Matrix products in single precision run without the tensor cores that the device has.
 

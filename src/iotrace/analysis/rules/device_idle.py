@@ -10,26 +10,20 @@ from collections.abc import Iterator
 from iotrace.analysis.device.modules import short_frame
 from iotrace.analysis.rules.device import finding_of, idle_part, place_of
 from iotrace.analysis.rules.facts.device import DeviceFacts, Spent
-from iotrace.analysis.rules.model import THE_DEVICE, Finding, rule
+from iotrace.analysis.rules.model import THE_DEVICE, Finding, fires, rule, silent
 from iotrace.units import counted, milliseconds, percent
 
 _WARM_UP = "trace later steps: torch.profiler.schedule(wait=1, warmup=2, active=3)"
 
 
-@rule(
-    "IO608",
-    "late-first-kernel",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[
-        {"parts": [idle_part("before_first_kernel", 3000.0, where="infer.py(9): preprocess")]},
-        {"parts": [idle_part("before_first_kernel", 3000.0, call="cudaFree")]},
-    ],
-    silent=[
-        {"parts": [idle_part("before_first_kernel", 500.0, where="infer.py(9): preprocess")]},
-        {"parts": [idle_part("launch_delay", 3000.0)]},
-    ],
+@rule("IO608", "late-first-kernel", "device", turn=THE_DEVICE, saves_wait=False)
+@fires(
+    {"parts": [idle_part("before_first_kernel", 3000.0, where="infer.py(9): preprocess")]},
+    {"parts": [idle_part("before_first_kernel", 3000.0, call="cudaFree")]},
+)
+@silent(
+    {"parts": [idle_part("before_first_kernel", 500.0, where="infer.py(9): preprocess")]},
+    {"parts": [idle_part("launch_delay", 3000.0)]},
 )
 def late_first_kernel(facts: DeviceFacts, *, least: float = 0.2) -> Iterator[Finding]:
     """The host works for long before it launches the first kernel: the device idles while inputs are made.
@@ -47,15 +41,9 @@ def late_first_kernel(facts: DeviceFacts, *, least: float = 0.2) -> Iterator[Fin
         yield finding_of(facts, text, _WARM_UP if part.call else ahead, part.us, gains=False)
 
 
-@rule(
-    "IO609",
-    "blocking-copies",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"parts": [idle_part("blocking_copy", 600.0, call="hipMemcpyWithStream")]}],
-    silent=[{"parts": [idle_part("blocking_copy", 100.0)]}, {"parts": [idle_part("synchronisation", 600.0)]}],
-)
+@rule("IO609", "blocking-copies", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"parts": [idle_part("blocking_copy", 600.0, call="hipMemcpyWithStream")]})
+@silent({"parts": [idle_part("blocking_copy", 100.0)]}, {"parts": [idle_part("synchronisation", 600.0)]})
 def blocking_copies(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Finding]:
     """Copies hold the host up until they are done, and the device then has nothing to do.
 
@@ -70,15 +58,9 @@ def blocking_copies(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Find
         yield finding_of(facts, text, remedy, part.us, gaps=part.gaps)
 
 
-@rule(
-    "IO610",
-    "gaps-in-graphs",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"parts": [idle_part("graph_replay", 2000.0)]}],
-    silent=[{"parts": [idle_part("graph_replay", 500.0)]}, {"parts": [idle_part("kernel_gap", 2000.0)]}],
-)
+@rule("IO610", "gaps-in-graphs", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"parts": [idle_part("graph_replay", 2000.0)]})
+@silent({"parts": [idle_part("graph_replay", 500.0)]}, {"parts": [idle_part("kernel_gap", 2000.0)]})
 def gaps_in_graphs(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """The device idles between kernels of a CUDA graph that was launched in time.
 
@@ -96,15 +78,9 @@ def gaps_in_graphs(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Findin
         yield finding_of(facts, text, remedy, part.us, gains=False, gaps=part.gaps)
 
 
-@rule(
-    "IO611",
-    "slow-launch-calls",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"parts": [idle_part("launch_call", 2000.0, call="hipLaunchKernel")]}],
-    silent=[{"parts": [idle_part("launch_call", 500.0)]}, {"parts": [idle_part("launch_gap", 2000.0)]}],
-)
+@rule("IO611", "slow-launch-calls", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"parts": [idle_part("launch_call", 2000.0, call="hipLaunchKernel")]})
+@silent({"parts": [idle_part("launch_call", 500.0)]}, {"parts": [idle_part("launch_gap", 2000.0)]})
 def slow_launch_calls(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Single launches take the host longer than 0.2 ms: kernels are loaded or compiled at their first use.
 
@@ -116,19 +92,13 @@ def slow_launch_calls(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Fin
         yield finding_of(facts, f"{text}{place_of(part)}", _WARM_UP, part.us, gains=False, launches=part.gaps)
 
 
-@rule(
-    "IO612",
-    "host-between-kernels",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[
-        {"parts": [idle_part("host", 2000.0)]},
-        {"parts": [idle_part("host", 2000.0, where="train.py(41): augment")]},
-        {"parts": [idle_part("host", 2000.0, where="aten::sum", first_use_us=1900.0)]},
-    ],
-    silent=[{"parts": [idle_part("host", 500.0)]}, {"parts": [idle_part("launch_gap", 2000.0)]}],
+@rule("IO612", "host-between-kernels", "device", turn=THE_DEVICE, saves_wait=False)
+@fires(
+    {"parts": [idle_part("host", 2000.0)]},
+    {"parts": [idle_part("host", 2000.0, where="train.py(41): augment")]},
+    {"parts": [idle_part("host", 2000.0, where="aten::sum", first_use_us=1900.0)]},
 )
+@silent({"parts": [idle_part("host", 500.0)]}, {"parts": [idle_part("launch_gap", 2000.0)]})
 def host_between_kernels(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Between two kernels the host does something else for more than 0.2 ms: more than a launch costs.
 
@@ -150,15 +120,9 @@ def host_between_kernels(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[
         yield finding_of(facts, text, remedy, part.us, gains=gains, gaps=part.gaps)
 
 
-@rule(
-    "IO613",
-    "waits-between-streams",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"parts": [idle_part("stream_wait", 2000.0)]}],
-    silent=[{"parts": [idle_part("stream_wait", 200.0)]}, {"parts": [idle_part("unknown", 2000.0)]}],
-)
+@rule("IO613", "waits-between-streams", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"parts": [idle_part("stream_wait", 2000.0)]})
+@silent({"parts": [idle_part("stream_wait", 200.0)]}, {"parts": [idle_part("unknown", 2000.0)]})
 def waits_between_streams(facts: DeviceFacts, *, least: float = 0.03) -> Iterator[Finding]:
     """The device idles before kernels whose stream was told to wait for another one.
 
@@ -171,15 +135,9 @@ def waits_between_streams(facts: DeviceFacts, *, least: float = 0.03) -> Iterato
         yield finding_of(facts, text, remedy, part.us, gains=False, gaps=part.gaps)
 
 
-@rule(
-    "IO614",
-    "short-gaps",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"parts": [idle_part("kernel_gap", 2000.0)]}],
-    silent=[{"parts": [idle_part("kernel_gap", 300.0)]}, {"parts": [idle_part("launch_gap", 2000.0)]}],
-)
+@rule("IO614", "short-gaps", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"parts": [idle_part("kernel_gap", 2000.0)]})
+@silent({"parts": [idle_part("kernel_gap", 300.0)]}, {"parts": [idle_part("launch_gap", 2000.0)]})
 def short_gaps(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Finding]:
     """Kernels were launched in time, and the gaps between them, which the device needs, add up.
 
@@ -193,15 +151,9 @@ def short_gaps(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "IO615",
-    "late-start",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"parts": [idle_part("launch_delay", 3000.0)]}],
-    silent=[{"parts": [idle_part("launch_delay", 500.0)]}, {"parts": [idle_part("unknown", 3000.0)]}],
-)
+@rule("IO615", "late-start", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"parts": [idle_part("launch_delay", 3000.0)]})
+@silent({"parts": [idle_part("launch_delay", 500.0)]}, {"parts": [idle_part("unknown", 3000.0)]})
 def late_start(facts: DeviceFacts, *, least: float = 0.2) -> Iterator[Finding]:
     """The first kernel began long after its launch: the trace does not say what the device did until then.
 
@@ -216,17 +168,11 @@ def late_start(facts: DeviceFacts, *, least: float = 0.2) -> Iterator[Finding]:
         yield finding_of(facts, text, remedy, part.us, gains=False)
 
 
-@rule(
-    "IO616",
-    "host-after-last-kernel",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"parts": [idle_part("after_last_kernel", 2000.0, where="infer.py(50): postprocess")]}],
-    silent=[
-        {"parts": [idle_part("after_last_kernel", 200.0, where="infer.py(50): postprocess")]},
-        {"parts": [idle_part("after_last_kernel", 2000.0)]},
-    ],
+@rule("IO616", "host-after-last-kernel", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"parts": [idle_part("after_last_kernel", 2000.0, where="infer.py(50): postprocess")]})
+@silent(
+    {"parts": [idle_part("after_last_kernel", 200.0, where="infer.py(50): postprocess")]},
+    {"parts": [idle_part("after_last_kernel", 2000.0)]},
 )
 def host_after_last_kernel(facts: DeviceFacts, *, least: float = 0.03) -> Iterator[Finding]:
     """Behind the last kernel the host works on in its step: outputs are processed while the device idles.
@@ -244,15 +190,9 @@ def host_after_last_kernel(facts: DeviceFacts, *, least: float = 0.03) -> Iterat
         yield finding_of(facts, text, remedy, part.us, gains=False)
 
 
-@rule(
-    "IO617",
-    "exposed-exchanges",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"exposed_others": Spent(1500.0, 8)}],
-    silent=[{"exposed_others": Spent(500.0, 8)}, {"exposed": Spent(1500.0, 8)}],
-)
+@rule("IO617", "exposed-exchanges", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"exposed_others": Spent(1500.0, 8)})
+@silent({"exposed_others": Spent(500.0, 8)}, {"exposed": Spent(1500.0, 8)})
 def exposed_exchanges(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Exchanges that nothing overlaps by itself (all_to_all, sends) take time in which nothing is computed.
 
@@ -268,18 +208,9 @@ def exposed_exchanges(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Fin
         yield finding_of(facts, text, remedy, spent.us, calls=spent.calls)
 
 
-@rule(
-    "IO618",
-    "elementwise-kernels",
-    "device",
-    turn=THE_DEVICE,
-    saves_wait=False,
-    fires=[{"busy_us": 9500.0, "elementwise_us": 5000.0}],
-    silent=[
-        {"busy_us": 9500.0, "elementwise_us": 2000.0},
-        {"busy_us": 6000.0, "elementwise_us": 5000.0},
-    ],
-)
+@rule("IO618", "elementwise-kernels", "device", turn=THE_DEVICE, saves_wait=False)
+@fires({"busy_us": 9500.0, "elementwise_us": 5000.0})
+@silent({"busy_us": 9500.0, "elementwise_us": 2000.0}, {"busy_us": 6000.0, "elementwise_us": 5000.0})
 def elementwise_kernels(
     facts: DeviceFacts, *, least_busy: float = 0.85, least_of_busy: float = 0.3
 ) -> Iterator[Finding]:

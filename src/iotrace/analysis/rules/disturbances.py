@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from iotrace.analysis.host.disturbance import BESIDE_FREE, OTHER_PROGRAMS, TAKEN, THROTTLED, alone
 from iotrace.analysis.results import BAD, CAUTION
 from iotrace.analysis.rules.facts.trust import TrustFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.units import percent, size
 
 SHORTER = 0.98  # of a step: what it takes alone, where that is worth a word
@@ -21,23 +21,19 @@ def doubt(value: float | None, least: Bounds, text: str) -> Iterator[Finding]:
         yield Finding(level=BAD if value >= least[1] else CAUTION, text=text)
 
 
-@rule(
-    OTHER_PROGRAMS,
-    "other-programs",
-    "trust",
-    fires=[
-        {
-            "host": {"others_cpu_fraction": 0.3, "cpu_busy_fraction": 0.99},
-            "wait": {"raw_ms": 60.0, "causes_ms": {"decode": 60.0}, "without_cpu_ms": {"decode": 40.0}},
-            "processes": [{"role": "main", "run_delay_pct_mean": 5.0}],
-        },
-        {"host": {"others_cpu_fraction": 0.3, "cpu_busy_fraction": 0.99}},
-        {"host": None},
-    ],
-    silent=[
-        {"host": {"others_cpu_fraction": 0.1, "cpu_busy_fraction": 0.5}},
-        {"host": {"others_cpu_fraction": 0.01, "cpu_busy_fraction": 0.99}},
-    ],
+@rule(OTHER_PROGRAMS, "other-programs", "trust")
+@fires(
+    {
+        "host": {"others_cpu_fraction": 0.3, "cpu_busy_fraction": 0.99},
+        "wait": {"raw_ms": 60.0, "causes_ms": {"decode": 60.0}, "without_cpu_ms": {"decode": 40.0}},
+        "processes": [{"role": "main", "run_delay_pct_mean": 5.0}],
+    },
+    {"host": {"others_cpu_fraction": 0.3, "cpu_busy_fraction": 0.99}},
+    {"host": None},
+)
+@silent(
+    {"host": {"others_cpu_fraction": 0.1, "cpu_busy_fraction": 0.5}},
+    {"host": {"others_cpu_fraction": 0.01, "cpu_busy_fraction": 0.99}},
 )
 def other_programs(
     facts: TrustFacts, *, least: Bounds = TAKEN, least_beside_free: float = BESIDE_FREE
@@ -67,13 +63,9 @@ def other_programs(
     yield Finding(level=BAD if is_bad else CAUTION, text=text)
 
 
-@rule(
-    "IO703",
-    "hypervisor",
-    "trust",
-    fires=[{"host": {"cpu_stolen_fraction": 0.1}}],
-    silent=[{"host": {"cpu_stolen_fraction": 0.01}}],
-)
+@rule("IO703", "hypervisor", "trust")
+@fires({"host": {"cpu_stolen_fraction": 0.1}})
+@silent({"host": {"cpu_stolen_fraction": 0.01}})
 def hypervisor(facts: TrustFacts, *, least: Bounds = TAKEN) -> Iterator[Finding]:
     """The hypervisor gave CPU time of this machine to others."""
     host = facts.report.system.host
@@ -81,18 +73,13 @@ def hypervisor(facts: TrustFacts, *, least: Bounds = TAKEN) -> Iterator[Finding]
     yield from doubt(stolen, least, f"the hypervisor took {percent(stolen or 0.0)} of the CPUs' time")
 
 
-@rule(
-    "IO704",
-    "throttled",
-    "trust",
-    fires=[
-        {"host": {"cpu_throttled_fraction": 0.2}},
-        {"gpus": [{"index": 0, "throttle_reasons": {"thermal": 0.4}}]},
-    ],
-    silent=[
-        {"host": {"cpu_throttled_fraction": 0.05}},
-        {"gpus": [{"index": 0, "throttle_reasons": {"power cap": 0.9}}]},
-    ],
+@rule("IO704", "throttled", "trust")
+@fires(
+    {"host": {"cpu_throttled_fraction": 0.2}}, {"gpus": [{"index": 0, "throttle_reasons": {"thermal": 0.4}}]}
+)
+@silent(
+    {"host": {"cpu_throttled_fraction": 0.05}},
+    {"gpus": [{"index": 0, "throttle_reasons": {"power cap": 0.9}}]},
 )
 def throttled(facts: TrustFacts, *, least: float = THROTTLED) -> Iterator[Finding]:
     """A CPU quota held the job back, or a GPU was slowed down: the same run may be faster next time.
@@ -112,15 +99,9 @@ def throttled(facts: TrustFacts, *, least: float = THROTTLED) -> Iterator[Findin
             yield Finding(level=CAUTION, text=text)
 
 
-@rule(
-    "IO705",
-    "swapped",
-    "trust",
-    fires=[
-        {"host": {"swap_in_bytes": 90 * MIB}, "processes": [{"role": "main", "swap_bytes_peak": 50 * MIB}]}
-    ],
-    silent=[{"host": {"swap_in_bytes": 90 * MIB}, "processes": [{"role": "main", "swap_bytes_peak": 0}]}],
-)
+@rule("IO705", "swapped", "trust")
+@fires({"host": {"swap_in_bytes": 90 * MIB}, "processes": [{"role": "main", "swap_bytes_peak": 50 * MIB}]})
+@silent({"host": {"swap_in_bytes": 90 * MIB}, "processes": [{"role": "main", "swap_bytes_peak": 0}]})
 def swapped(facts: TrustFacts, *, least_bytes: int = 16 << 20) -> Iterator[Finding]:
     """Memory of the job was in swap, and came back in the steps."""
     host = facts.report.system.host

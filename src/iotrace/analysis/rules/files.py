@@ -34,7 +34,7 @@ from iotrace.analysis.rules.chunks import (
     suffix_of,
 )
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
-from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
+from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
 from iotrace.units import counted, size
 
@@ -104,39 +104,21 @@ def _formats(facts: LoaderFacts, cause: str) -> set[str]:
     return {suffix for suffix, cost in costs.items() if cost >= 0.1 * whole_ms > 0}
 
 
-@rule(
-    "IO101",
-    "slow-reads",
-    "loader",
-    id="read-bound",
-    turn=THE_CAUSE,
-    fires=[
-        {
-            "cause": "read",
-            "files": [{"path": "d/a.npy", "read_ms": 45.0, "reads": 1000, "read_bytes": 4 << 20}],
-        },
-        {
-            "cause": "read",
-            "files": [{"path": "d/a.jpg", "read_ms": 45.0, "read_bytes": 4 << 20}],
-            "storage_bytes": 1e9,
-        },
-        {
-            "cause": "read",
-            "files": [{"path": "d/a.zarr", "read_ms": 45.0, "reads": 6000, "read_bytes": 6 << 20}],
-        },
-    ],
-    silent=[
-        {
-            "cause": "read",
-            "files": [{"path": "d/a.zarr", "read_ms": 45.0, "reads": 6, "read_bytes": 6 << 20}],
-        },
-        {
-            "cause": "read",
-            "files": [{"path": "d/a.jpg", "read_ms": 45.0, "reads": 1000, "read_bytes": 4 << 20}],
-        },
-        {"cause": "read", "files": [{"path": "d/a.npy", "read_ms": 45.0, "reads": 4, "read_bytes": 4 << 20}]},
-        {"cause": "read", "wait_ms": 4.0, "causes_ms": {"read": 4.0}},
-    ],
+@rule("IO101", "slow-reads", "loader", id="read-bound", turn=THE_CAUSE)
+@fires(
+    {"cause": "read", "files": [{"path": "d/a.npy", "read_ms": 45.0, "reads": 1000, "read_bytes": 4 << 20}]},
+    {
+        "cause": "read",
+        "files": [{"path": "d/a.jpg", "read_ms": 45.0, "read_bytes": 4 << 20}],
+        "storage_bytes": 1e9,
+    },
+    {"cause": "read", "files": [{"path": "d/a.zarr", "read_ms": 45.0, "reads": 6000, "read_bytes": 6 << 20}]},
+)
+@silent(
+    {"cause": "read", "files": [{"path": "d/a.zarr", "read_ms": 45.0, "reads": 6, "read_bytes": 6 << 20}]},
+    {"cause": "read", "files": [{"path": "d/a.jpg", "read_ms": 45.0, "reads": 1000, "read_bytes": 4 << 20}]},
+    {"cause": "read", "files": [{"path": "d/a.npy", "read_ms": 45.0, "reads": 4, "read_bytes": 4 << 20}]},
+    {"cause": "read", "wait_ms": 4.0, "causes_ms": {"read": 4.0}},
 )
 def slow_reads(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for reads from files.
@@ -196,26 +178,18 @@ def _single_pages(name: str, mapped: MappedReads) -> Remedy:
     return Remedy(short, text, gains=False, tries=True, spares_work=True, evidence=evidence)
 
 
-@rule(
-    "IO102",
-    "slow-decoding",
-    "loader",
-    id="decode-bound",
-    turn=THE_CAUSE,
-    fires=[
-        {"cause": "decode", "files": [{"path": "d/a.jpg", "decode_ms": 50.0}]},
-        {
-            "cause": "decode",
-            "files": [
-                {"path": "d/a.nc", "decode_ms": 50.0, "read_bytes": 4 << 20, "delivered_bytes": 1 << 20}
-            ],
-        },
-        {"cause": "decode", "files": [{"path": "d/a.zarr", "decode_ms": 50.0, "arrays": [SMALL_CHUNKS]}]},
-    ],
-    silent=[
-        {"cause": "decode", "files": [{"path": "d/a.npy", "decode_ms": 50.0}]},
-        {"cause": "decode", "wait_ms": 4.0, "causes_ms": {"decode": 4.0}},
-    ],
+@rule("IO102", "slow-decoding", "loader", id="decode-bound", turn=THE_CAUSE)
+@fires(
+    {"cause": "decode", "files": [{"path": "d/a.jpg", "decode_ms": 50.0}]},
+    {
+        "cause": "decode",
+        "files": [{"path": "d/a.nc", "decode_ms": 50.0, "read_bytes": 4 << 20, "delivered_bytes": 1 << 20}],
+    },
+    {"cause": "decode", "files": [{"path": "d/a.zarr", "decode_ms": 50.0, "arrays": [SMALL_CHUNKS]}]},
+)
+@silent(
+    {"cause": "decode", "files": [{"path": "d/a.npy", "decode_ms": 50.0}]},
+    {"cause": "decode", "wait_ms": 4.0, "causes_ms": {"decode": 4.0}},
 )
 def slow_decoding(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for a library to decode what it read: images, compressed chunks, tables.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iotrace.analysis.rules.facts.forecast import ForecastFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.units import size, time_span
 
 DAY_S = 86_400.0
@@ -13,13 +13,9 @@ LONGEST_DAYS = 7.0  # what comes later is not told
 _GIB = 1 << 30
 
 
-@rule(
-    "IO421",
-    "memory-runs-out",
-    "forecast",
-    fires=[{"kind": "leak", "who": "main", "who_per_hour": 4.0 * _GIB}, {"kind": "shared-memory"}],
-    silent=[{"seconds": 10 * 86_400.0}, {"kind": "copy-on-write", "left_bytes": 1.0 * _GIB}],
-)
+@rule("IO421", "memory-runs-out", "forecast")
+@fires({"kind": "leak", "who": "main", "who_per_hour": 4.0 * _GIB}, {"kind": "shared-memory"})
+@silent({"seconds": 10 * 86_400.0}, {"kind": "copy-on-write", "left_bytes": 1.0 * _GIB})
 def memory_runs_out(facts: ForecastFacts, *, longest_days: float = LONGEST_DAYS) -> Iterator[Finding]:
     """Memory grows, and at this rate its limit is reached within a week.
 
@@ -37,13 +33,9 @@ def memory_runs_out(facts: ForecastFacts, *, longest_days: float = LONGEST_DAYS)
     yield Finding(text=f"out of memory in {_span(facts)} at this rate{why.get(facts.kind, '')}")
 
 
-@rule(
-    "IO422",
-    "copies-fit",
-    "forecast",
-    fires=[{"kind": "copy-on-write", "left_bytes": 1.0 * _GIB}],
-    silent=[{"kind": "copy-on-write", "left_bytes": 20.0 * _GIB}, {"kind": "leak"}],
-)
+@rule("IO422", "copies-fit", "forecast")
+@fires({"kind": "copy-on-write", "left_bytes": 1.0 * _GIB})
+@silent({"kind": "copy-on-write", "left_bytes": 20.0 * _GIB}, {"kind": "leak"})
 def copies_fit(facts: ForecastFacts) -> Iterator[Finding]:
     """Memory grows as forked workers copy what they share, and all that they may yet copy fits."""
     if facts.what == "memory" and facts.copies_fit:
@@ -51,13 +43,9 @@ def copies_fit(facts: ForecastFacts) -> Iterator[Finding]:
         yield Finding(text=f"memory grows by copying on write, by {left} more at most: that fits")
 
 
-@rule(
-    "IO423",
-    "shared-memory-fills",
-    "forecast",
-    fires=[{"what": "shm", "kind": "shared-memory"}],
-    silent=[{"what": "shm", "kind": "shared-memory", "seconds": 10 * 86_400.0}],
-)
+@rule("IO423", "shared-memory-fills", "forecast")
+@fires({"what": "shm", "kind": "shared-memory"})
+@silent({"what": "shm", "kind": "shared-memory", "seconds": 10 * 86_400.0})
 def shared_memory_fills(facts: ForecastFacts, *, longest_days: float = LONGEST_DAYS) -> Iterator[Finding]:
     """/dev/shm grows, and at this rate it is full within a week: workers then die by SIGBUS.
 
@@ -68,16 +56,12 @@ def shared_memory_fills(facts: ForecastFacts, *, longest_days: float = LONGEST_D
         yield Finding(text=f"/dev/shm is full in {_span(facts)} at this rate ({of})")
 
 
-@rule(
-    "IO424",
-    "handles-run-out",
-    "forecast",
-    fires=[
-        {"what": "descriptors", "who": "main", "used": 900.0, "limit": 1024.0},
-        {"what": "mappings", "who": "worker 0", "used": 60_000.0, "limit": 65_530.0},
-    ],
-    silent=[{"what": "descriptors", "who": "main", "seconds": 10 * 86_400.0}],
+@rule("IO424", "handles-run-out", "forecast")
+@fires(
+    {"what": "descriptors", "who": "main", "used": 900.0, "limit": 1024.0},
+    {"what": "mappings", "who": "worker 0", "used": 60_000.0, "limit": 65_530.0},
 )
+@silent({"what": "descriptors", "who": "main", "seconds": 10 * 86_400.0})
 def handles_run_out(facts: ForecastFacts, *, longest_days: float = LONGEST_DAYS) -> Iterator[Finding]:
     """A process opens or maps more and more files, and reaches its limit within a week.
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iotrace.analysis.rules.facts.host import HostFacts
-from iotrace.analysis.rules.model import MISSING, WARNING, Finding, rule
+from iotrace.analysis.rules.model import MISSING, WARNING, Finding, fires, rule, silent
 from iotrace.units import counted
 
 _PRESSURE = "pressure (PSI)"
 _ANOTHER = "name another: -o DIR"
 
 
-@rule(
-    "IO020",
-    "gpus-not-seen",
-    "host",
-    fires=[{"gpus_unseen": "2 device nodes, but NVML sees none", "remedy": "pip install nvidia-ml-py"}],
-    silent=[{"what": "NVML sees 2 x H100"}],
-)
+@rule("IO020", "gpus-not-seen", "host")
+@fires({"gpus_unseen": "2 device nodes, but NVML sees none", "remedy": "pip install nvidia-ml-py"})
+@silent({"what": "NVML sees 2 x H100"})
 def gpus_not_seen(facts: HostFacts) -> Iterator[Finding]:
     """There are devices, and the library that tells of them sees none: no figure of them is sampled.
 
@@ -28,13 +24,9 @@ def gpus_not_seen(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=WARNING, text=facts.gpus_unseen, why="no GPU telemetry", remedy=facts.remedy)
 
 
-@rule(
-    "IO021",
-    "processes-not-sampled",
-    "host",
-    fires=[{"processes_hidden": True}],
-    silent=[{"what": "processes, CPUs, memory"}],
-)
+@rule("IO021", "processes-not-sampled", "host")
+@fires({"processes_hidden": True})
+@silent({"what": "processes, CPUs, memory"})
 def processes_not_sampled(facts: HostFacts) -> Iterator[Finding]:
     """/proc shows no processes: nothing of them can be sampled.
 
@@ -45,16 +37,11 @@ def processes_not_sampled(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=MISSING, text=text, why=why, remedy="mount /proc")
 
 
-@rule(
-    "IO022",
-    "figures-not-sampled",
-    "host",
-    fires=[
-        {"what": "processes, CPUs", "lacking": ["memory", "disks"]},
-        {"what": "processes", "lacking": [_PRESSURE]},
-    ],
-    silent=[{"what": "processes, CPUs, memory, disks, network"}],
+@rule("IO022", "figures-not-sampled", "host")
+@fires(
+    {"what": "processes, CPUs", "lacking": ["memory", "disks"]}, {"what": "processes", "lacking": [_PRESSURE]}
 )
+@silent({"what": "processes, CPUs, memory, disks, network"})
 def figures_not_sampled(facts: HostFacts) -> Iterator[Finding]:
     """This machine does not show some figures of the host.
 
@@ -67,13 +54,9 @@ def figures_not_sampled(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=WARNING, text=facts.what, why=why, remedy=remedy)
 
 
-@rule(
-    "IO023",
-    "more-processes-than-cpus",
-    "host",
-    fires=[{"workers": 4, "affinity": 16, "quota_cpus": 1.5}, {"workers": 1, "affinity": 1}],
-    silent=[{"workers": 4, "affinity": 16}, {"affinity": 1}],
-)
+@rule("IO023", "more-processes-than-cpus", "host")
+@fires({"workers": 4, "affinity": 16, "quota_cpus": 1.5}, {"workers": 1, "affinity": 1})
+@silent({"workers": 4, "affinity": 16}, {"affinity": 1})
 def more_processes_than_cpus(facts: HostFacts) -> Iterator[Finding]:
     """The command asks for more training processes and workers than it gets CPUs.
 
@@ -102,13 +85,9 @@ def more_processes_than_cpus(facts: HostFacts) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "IO024",
-    "threads-beyond-quota",
-    "host",
-    fires=[{"quota_cpus": 2.0, "affinity": 16}, {"quota_cpus": 2.0, "affinity": 16, "threads": 16}],
-    silent=[{"quota_cpus": 2.0, "affinity": 16, "threads": 2}, {"affinity": 16}],
-)
+@rule("IO024", "threads-beyond-quota", "host")
+@fires({"quota_cpus": 2.0, "affinity": 16}, {"quota_cpus": 2.0, "affinity": 16, "threads": 16})
+@silent({"quota_cpus": 2.0, "affinity": 16, "threads": 2}, {"affinity": 16})
 def threads_beyond_quota(facts: HostFacts) -> Iterator[Finding]:
     """A quota allows fewer CPUs than programs see, and start threads for.
 
@@ -129,13 +108,9 @@ def threads_beyond_quota(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "IO034",
-    "threads-beyond-cpus",
-    "host",
-    fires=[{"affinity": 4, "threads": 32}],
-    silent=[{"affinity": 32, "threads": 32}, {"affinity": 16, "quota_cpus": 2.0, "threads": 32}],
-)
+@rule("IO034", "threads-beyond-cpus", "host")
+@fires({"affinity": 4, "threads": 32})
+@silent({"affinity": 32, "threads": 32}, {"affinity": 16, "quota_cpus": 2.0, "threads": 32})
 def threads_beyond_cpus(facts: HostFacts) -> Iterator[Finding]:
     """OMP_NUM_THREADS asks for more threads than the CPUs that the process may run on.
 
@@ -154,13 +129,9 @@ def threads_beyond_cpus(facts: HostFacts) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "IO025",
-    "little-memory",
-    "host",
-    fires=[{"what": "300.0 MiB available of 4.0 GiB", "memory_bytes": 4 << 30, "available_bytes": 300 << 20}],
-    silent=[{"memory_bytes": 4 << 30, "available_bytes": 3 << 30}],
-)
+@rule("IO025", "little-memory", "host")
+@fires({"what": "300.0 MiB available of 4.0 GiB", "memory_bytes": 4 << 30, "available_bytes": 300 << 20})
+@silent({"memory_bytes": 4 << 30, "available_bytes": 3 << 30})
 def little_memory(facts: HostFacts, *, least_pct: float = 10.0) -> Iterator[Finding]:
     """Little of the memory that the process may use is left: files cannot stay in the page cache.
 
@@ -173,13 +144,9 @@ def little_memory(facts: HostFacts, *, least_pct: float = 10.0) -> Iterator[Find
         yield Finding(level=WARNING, text=facts.what, why=why, remedy=remedy)
 
 
-@rule(
-    "IO026",
-    "no-shared-memory",
-    "host",
-    fires=[{"shm": "/dev/shm", "shm_bytes": None}],
-    silent=[{"shm": "/dev/shm", "shm_bytes": 8 << 30, "shm_free_bytes": 8 << 30}],
-)
+@rule("IO026", "no-shared-memory", "host")
+@fires({"shm": "/dev/shm", "shm_bytes": None})
+@silent({"shm": "/dev/shm", "shm_bytes": 8 << 30, "shm_free_bytes": 8 << 30})
 def no_shared_memory(facts: HostFacts) -> Iterator[Finding]:
     """There is no shared memory: DataLoader workers cannot pass batches.
 
@@ -190,24 +157,20 @@ def no_shared_memory(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=WARNING, text=text, why=why, remedy="mount a tmpfs there")
 
 
-@rule(
-    "IO027",
-    "little-shared-memory",
-    "host",
-    fires=[
-        {
-            "what": "64.0 MiB free of 64.0 MiB in /dev/shm",
-            "shm": "/dev/shm",
-            "shm_bytes": 64 << 20,
-            "shm_free_bytes": 64 << 20,
-            "workers": 2,
-        },
-        {"what": "1.0 MiB free of 8.0 GiB", "shm_bytes": 8 << 30, "shm_free_bytes": 1 << 20},
-    ],
-    silent=[
-        {"shm": "/dev/shm", "shm_bytes": 64 << 20, "shm_free_bytes": 64 << 20, "workers": 0},
-        {"shm": "/dev/shm", "shm_bytes": 8 << 30, "shm_free_bytes": 8 << 30, "workers": 2},
-    ],
+@rule("IO027", "little-shared-memory", "host")
+@fires(
+    {
+        "what": "64.0 MiB free of 64.0 MiB in /dev/shm",
+        "shm": "/dev/shm",
+        "shm_bytes": 64 << 20,
+        "shm_free_bytes": 64 << 20,
+        "workers": 2,
+    },
+    {"what": "1.0 MiB free of 8.0 GiB", "shm_bytes": 8 << 30, "shm_free_bytes": 1 << 20},
+)
+@silent(
+    {"shm": "/dev/shm", "shm_bytes": 64 << 20, "shm_free_bytes": 64 << 20, "workers": 0},
+    {"shm": "/dev/shm", "shm_bytes": 8 << 30, "shm_free_bytes": 8 << 30, "workers": 2},
 )
 def little_shared_memory(
     facts: HostFacts, *, least_bytes: int = 1 << 30, least_free_pct: float = 10.0
@@ -232,18 +195,14 @@ def little_shared_memory(
         )
 
 
-@rule(
-    "IO028",
-    "low-limits",
-    "host",
-    fires=[
-        {
-            "what": "open files 256, processes unlimited",
-            "too_low": {"open files": ("each tensor of a batch in flight holds one", "ulimit -n 1024")},
-        }
-    ],
-    silent=[{"what": "open files 1024, processes unlimited"}],
+@rule("IO028", "low-limits", "host")
+@fires(
+    {
+        "what": "open files 256, processes unlimited",
+        "too_low": {"open files": ("each tensor of a batch in flight holds one", "ulimit -n 1024")},
+    }
 )
+@silent({"what": "open files 1024, processes unlimited"})
 def low_limits(facts: HostFacts) -> Iterator[Finding]:
     """A limit of the process, of its control group or of the kernel is lower than training needs.
 
@@ -255,13 +214,9 @@ def low_limits(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=WARNING, text=facts.what, why=why, remedy=remedy)
 
 
-@rule(
-    "IO029",
-    "slow-clock",
-    "host",
-    fires=[{"what": "hpet, 1500 ns a reading", "reading_ns": 1500.0, "tsc_is_offered": True}],
-    silent=[{"what": "tsc, 25 ns a reading", "reading_ns": 25.0}],
-)
+@rule("IO029", "slow-clock", "host")
+@fires({"what": "hpet, 1500 ns a reading", "reading_ns": 1500.0, "tsc_is_offered": True})
+@silent({"what": "tsc, 25 ns a reading", "reading_ns": 25.0})
 def slow_clock(facts: HostFacts, *, slow_ns: float = 300.0) -> Iterator[Finding]:
     """Reading the clock takes a system call here: tracing costs more.
 
@@ -273,13 +228,9 @@ def slow_clock(facts: HostFacts, *, slow_ns: float = 300.0) -> Iterator[Finding]
         yield Finding(level=WARNING, text=facts.what, why=why, remedy=f"{faster}trace less with --io PATH")
 
 
-@rule(
-    "IO030",
-    "clocks-apart",
-    "host",
-    fires=[{"what": "CLOCK_REALTIME is not synchronised", "unsynchronised_hosts": 2}],
-    silent=[{"what": "CLOCK_REALTIME is not synchronised", "unsynchronised_hosts": 1}],
-)
+@rule("IO030", "clocks-apart", "host")
+@fires({"what": "CLOCK_REALTIME is not synchronised", "unsynchronised_hosts": 2})
+@silent({"what": "CLOCK_REALTIME is not synchronised", "unsynchronised_hosts": 1})
 def clocks_apart(facts: HostFacts) -> Iterator[Finding]:
     """The clock of this host is not synchronised, and several hosts take part.
 
@@ -290,13 +241,9 @@ def clocks_apart(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=WARNING, text=facts.what, why=why, remedy="start chronyd or ntpd on each")
 
 
-@rule(
-    "IO031",
-    "session-not-writable",
-    "host",
-    fires=[{"unwritable": "/data cannot be written"}],
-    silent=[{"what": "8.0 GiB free in .", "free_bytes": 8 << 30}],
-)
+@rule("IO031", "session-not-writable", "host")
+@fires({"unwritable": "/data cannot be written"})
+@silent({"what": "8.0 GiB free in .", "free_bytes": 8 << 30})
 def session_not_writable(facts: HostFacts) -> Iterator[Finding]:
     """The directory of the session cannot be written, or holds another one.
 
@@ -307,16 +254,12 @@ def session_not_writable(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=MISSING, text=facts.unwritable, why=why, remedy=remedy)
 
 
-@rule(
-    "IO032",
-    "no-room-for-the-session",
-    "host",
-    fires=[
-        {"what": "32.0 MiB free in .", "free_bytes": 32 << 20},
-        {"what": "8.0 GiB free in .", "free_bytes": 8 << 30, "has_inodes": False},
-    ],
-    silent=[{"free_bytes": 8 << 30}, {"free_bytes": 256 << 20}],
+@rule("IO032", "no-room-for-the-session", "host")
+@fires(
+    {"what": "32.0 MiB free in .", "free_bytes": 32 << 20},
+    {"what": "8.0 GiB free in .", "free_bytes": 8 << 30, "has_inodes": False},
 )
+@silent({"free_bytes": 8 << 30}, {"free_bytes": 256 << 20})
 def no_room(facts: HostFacts, *, least_bytes: int = 64 << 20) -> Iterator[Finding]:
     """Too little room is left for a session, or no file can be made: the recording would be cut.
 
@@ -334,13 +277,9 @@ def no_room(facts: HostFacts, *, least_bytes: int = 64 << 20) -> Iterator[Findin
         )
 
 
-@rule(
-    "IO033",
-    "little-room-for-the-session",
-    "host",
-    fires=[{"what": "512.0 MiB free in .", "free_bytes": 512 << 20}],
-    silent=[{"free_bytes": 8 << 30}],
-)
+@rule("IO033", "little-room-for-the-session", "host")
+@fires({"what": "512.0 MiB free in .", "free_bytes": 512 << 20})
+@silent({"free_bytes": 8 << 30})
 def little_room(facts: HostFacts, *, little_bytes: int = 1 << 30) -> Iterator[Finding]:
     """Little room is left for a session.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iotrace.analysis.rules.facts.host import HostFacts
-from iotrace.analysis.rules.model import MISSING, UNKNOWN, WARNING, Finding, rule
+from iotrace.analysis.rules.model import MISSING, UNKNOWN, WARNING, Finding, fires, rule, silent
 
 _OLDEST = (3, 10)  # the Python that the agent supports
 _NO_AGENT = "no steps, no data waits, no read paths"
@@ -17,13 +17,9 @@ def _oldest() -> str:
     return ".".join(map(str, _OLDEST))
 
 
-@rule(
-    "IO001",
-    "not-checked",
-    "host",
-    fires=[{"unknown": "adjtimex is refused", "why": "Operation not permitted"}],
-    silent=[{"what": "CLOCK_REALTIME is synchronised, to within 2.5 ms"}],
-)
+@rule("IO001", "not-checked", "host")
+@fires({"unknown": "adjtimex is refused", "why": "Operation not permitted"})
+@silent({"what": "CLOCK_REALTIME is synchronised, to within 2.5 ms"})
 def not_checked(facts: HostFacts) -> Iterator[Finding]:
     """A check could not be made: what rests on it may or may not be recorded.
 
@@ -33,13 +29,9 @@ def not_checked(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=UNKNOWN, text=facts.unknown, why=facts.why, remedy=facts.remedy)
 
 
-@rule(
-    "IO002",
-    "cannot-be-run",
-    "host",
-    fires=[{"not_runnable": "there is no train.py here", "remedy": "check its path"}],
-    silent=[{"what": "/usr/bin/python3"}],
-)
+@rule("IO002", "cannot-be-run", "host")
+@fires({"not_runnable": "there is no train.py here", "remedy": "check its path"})
+@silent({"what": "/usr/bin/python3"})
 def cannot_be_run(facts: HostFacts) -> Iterator[Finding]:
     """The command, its script, or what its first line names is not there or cannot be executed.
 
@@ -50,13 +42,9 @@ def cannot_be_run(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=MISSING, text=facts.not_runnable, why=why, remedy=facts.remedy)
 
 
-@rule(
-    "IO003",
-    "old-python",
-    "host",
-    fires=[{"what": "cpython 3.9.2", "version": (3, 9, 2)}],
-    silent=[{"what": "cpython 3.10.0", "version": (3, 10, 0)}],
-)
+@rule("IO003", "old-python", "host")
+@fires({"what": "cpython 3.9.2", "version": (3, 9, 2)})
+@silent({"what": "cpython 3.10.0", "version": (3, 10, 0)})
 def old_python(facts: HostFacts) -> Iterator[Finding]:
     """The interpreter is older than the agent supports.
 
@@ -73,13 +61,9 @@ def old_python(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "IO004",
-    "not-cpython",
-    "host",
-    fires=[{"what": "pypy 3.11.7", "implementation": "pypy"}],
-    silent=[{"what": "cpython 3.11.7", "implementation": "cpython"}],
-)
+@rule("IO004", "not-cpython", "host")
+@fires({"what": "pypy 3.11.7", "implementation": "pypy"})
+@silent({"what": "cpython 3.11.7", "implementation": "cpython"})
 def not_cpython(facts: HostFacts) -> Iterator[Finding]:
     """The interpreter is no CPython, with which alone iotrace is tested.
 
@@ -90,13 +74,9 @@ def not_cpython(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=WARNING, text=facts.what, why=why, remedy=remedy)
 
 
-@rule(
-    "IO005",
-    "agent-kept-out",
-    "host",
-    fires=[{"kept_out": "python -S loads no site, hence no agent", "remedy": "leave out -S"}],
-    silent=[{"what": "gets into the interpreter, through PYTHONPATH"}],
-)
+@rule("IO005", "agent-kept-out", "host")
+@fires({"kept_out": "python -S loads no site, hence no agent", "remedy": "leave out -S"})
+@silent({"what": "gets into the interpreter, through PYTHONPATH"})
 def agent_kept_out(facts: HostFacts) -> Iterator[Finding]:
     """The agent does not get into the interpreter: options of Python keep it out, or an empty environment.
 
@@ -107,13 +87,9 @@ def agent_kept_out(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=MISSING, text=text, why=why, remedy=facts.remedy)
 
 
-@rule(
-    "IO006",
-    "stopped-by-iotrace",
-    "host",
-    fires=[{"stopped_by_iotrace": "it ended with exit code 1"}],
-    silent=[{"unknown": "the interpreter does not run a tiny program", "why": "exit code 1"}],
-)
+@rule("IO006", "stopped-by-iotrace", "host")
+@fires({"stopped_by_iotrace": "it ended with exit code 1"})
+@silent({"unknown": "the interpreter does not run a tiny program", "why": "exit code 1"})
 def stopped_by_iotrace(facts: HostFacts) -> Iterator[Finding]:
     """A tiny program runs by itself and not with iotrace, which therefore stops it.
 
@@ -128,13 +104,9 @@ def stopped_by_iotrace(facts: HostFacts) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "IO007",
-    "no-recorder",
-    "host",
-    fires=[{"no_recorder": "switched off by --io off", "remedy": "run it without --io off"}],
-    silent=[{"what": "the recorder saw all 8 reads of a tiny program"}],
-)
+@rule("IO007", "no-recorder", "host")
+@fires({"no_recorder": "switched off by --io off", "remedy": "run it without --io off"})
+@silent({"what": "the recorder saw all 8 reads of a tiny program"})
 def no_recorder(facts: HostFacts) -> Iterator[Finding]:
     """The recorder of POSIX calls is not installed here, or switched off.
 
@@ -144,13 +116,9 @@ def no_recorder(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=MISSING, text=facts.no_recorder, why=_NO_POSIX, remedy=facts.remedy)
 
 
-@rule(
-    "IO008",
-    "recorder-not-loaded",
-    "host",
-    fires=[{"is_preloaded": False}, {"is_preloaded": False, "preload_asked_for": False}],
-    silent=[{"is_preloaded": True, "reads": (8, 8)}, {"is_preloaded": None}],
-)
+@rule("IO008", "recorder-not-loaded", "host")
+@fires({"is_preloaded": False}, {"is_preloaded": False, "preload_asked_for": False})
+@silent({"is_preloaded": True, "reads": (8, 8)}, {"is_preloaded": None})
 def recorder_not_loaded(facts: HostFacts) -> Iterator[Finding]:
     """The recorder of POSIX calls is not loaded into the interpreter.
 
@@ -167,13 +135,9 @@ def recorder_not_loaded(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=MISSING, text=text, why=why, remedy=remedy)
 
 
-@rule(
-    "IO009",
-    "reads-not-seen",
-    "host",
-    fires=[{"reads": (3, 8)}, {"reads": (0, 8), "preloads": "libother.so"}],
-    silent=[{"reads": (8, 8), "preloads": "libother.so"}],
-)
+@rule("IO009", "reads-not-seen", "host")
+@fires({"reads": (3, 8)}, {"reads": (0, 8), "preloads": "libother.so"})
+@silent({"reads": (8, 8), "preloads": "libother.so"})
 def reads_not_seen(facts: HostFacts) -> Iterator[Finding]:
     """The recorder is loaded, and did not see all reads of a tiny program.
 
@@ -186,13 +150,9 @@ def reads_not_seen(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=MISSING, text=text, why=_NO_POSIX, remedy=remedy)
 
 
-@rule(
-    "IO010",
-    "no-torch",
-    "host",
-    fires=[{"torch_absent": True}],
-    silent=[{"what": "2.13.0"}],
-)
+@rule("IO010", "no-torch", "host")
+@fires({"torch_absent": True})
+@silent({"what": "2.13.0"})
 def no_torch(facts: HostFacts) -> Iterator[Finding]:
     """The interpreter has no torch: steps are seen of other loaders, or where the program names its loop.
 
@@ -204,13 +164,9 @@ def no_torch(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=WARNING, text="the interpreter does not find it", why=why, remedy=remedy)
 
 
-@rule(
-    "IO011",
-    "torch-not-importable",
-    "host",
-    fires=[{"torch_error": "OSError: libcudart.so.12"}],
-    silent=[{"unknown": "torch is not there", "why": "No module named 'torch'"}],
-)
+@rule("IO011", "torch-not-importable", "host")
+@fires({"torch_error": "OSError: libcudart.so.12"})
+@silent({"unknown": "torch is not there", "why": "No module named 'torch'"})
 def torch_not_importable(facts: HostFacts) -> Iterator[Finding]:
     """torch is installed, and its import fails: the training program will not run either.
 
@@ -222,13 +178,9 @@ def torch_not_importable(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=MISSING, text=text, why=why, remedy="repair its environment")
 
 
-@rule(
-    "IO012",
-    "torch-profiler-fails",
-    "host",
-    fires=[{"profiler_fault": "it recorded nothing of an addition"}],
-    silent=[{"what": "records; CPU build, no accelerator that torch can use"}],
-)
+@rule("IO012", "torch-profiler-fails", "host")
+@fires({"profiler_fault": "it recorded nothing of an addition"})
+@silent({"what": "records; CPU build, no accelerator that torch can use"})
 def torch_profiler_fails(facts: HostFacts) -> Iterator[Finding]:
     """torch.profiler is not built in, does not start, or records nothing.
 
@@ -240,13 +192,9 @@ def torch_profiler_fails(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=MISSING, text=facts.profiler_fault, why=_NO_KERNELS, remedy=remedy)
 
 
-@rule(
-    "IO013",
-    "torch-finds-no-device",
-    "host",
-    fires=[{"what": "records; CUDA 12.8, no accelerator that torch can use", "finds_no_device": True}],
-    silent=[{"what": "records; CPU build, no accelerator that torch can use"}],
-)
+@rule("IO013", "torch-finds-no-device", "host")
+@fires({"what": "records; CUDA 12.8, no accelerator that torch can use", "finds_no_device": True})
+@silent({"what": "records; CPU build, no accelerator that torch can use"})
 def torch_finds_no_device(facts: HostFacts) -> Iterator[Finding]:
     """torch is built for an accelerator and finds none: the program would train on the CPU.
 
@@ -258,13 +206,9 @@ def torch_finds_no_device(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(level=WARNING, text=facts.what, why=why, remedy=remedy)
 
 
-@rule(
-    "IO014",
-    "torch-spares-device",
-    "host",
-    fires=[{"what": "records; XPU 20250101, 12 XPU devices", "spares_device": True}],
-    silent=[{"what": "records; XPU 20250101, 12 XPU devices"}],
-)
+@rule("IO014", "torch-spares-device", "host")
+@fires({"what": "records; XPU 20250101, 12 XPU devices", "spares_device": True})
+@silent({"what": "records; XPU 20250101, 12 XPU devices"})
 def torch_spares_device(facts: HostFacts) -> Iterator[Finding]:
     """The job has Intel's devices and several nodes: torch's profiler will record the host alone.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from iotrace.analysis.results import FIRST_START, ITERATORS, VALIDATION_ITERATORS, Account, SpawnedWorkers
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
+from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.units import counted, duration, size
 
 _HIGH_PERCENT = 20.0
@@ -47,23 +47,16 @@ _VALIDATES = {
 }
 
 
-@rule(
-    "IO207",
-    "script-imported-again",
-    "loop",
-    turn=THE_CAUSE,
-    saves_wait=False,
-    of_run=True,
-    fires=[
-        {"account": _ACCOUNT},
-        {"account": {**_ACCOUNT, "spawned": _TORCH}},
-        {"account": {**_ACCOUNT, "spawned": {**_TORCH, "packages": {"scipy": 5 * _S}, "needed_ns": 2 * _S}}},
-    ],
-    silent=[
-        {"account": {**_ACCOUNT, "spawned": None}},
-        {"account": {**_ACCOUNT, "spawned": {**_SPAWNED, "import_ns": 2 * _S}}},
-        {"account": {**_ACCOUNT, "loop_ns": 1000 * _S}},
-    ],
+@rule("IO207", "script-imported-again", "loop", turn=THE_CAUSE, saves_wait=False, of_run=True)
+@fires(
+    {"account": _ACCOUNT},
+    {"account": {**_ACCOUNT, "spawned": _TORCH}},
+    {"account": {**_ACCOUNT, "spawned": {**_TORCH, "packages": {"scipy": 5 * _S}, "needed_ns": 2 * _S}}},
+)
+@silent(
+    {"account": {**_ACCOUNT, "spawned": None}},
+    {"account": {**_ACCOUNT, "spawned": {**_SPAWNED, "import_ns": 2 * _S}}},
+    {"account": {**_ACCOUNT, "loop_ns": 1000 * _S}},
 )
 def script_imported_again(facts: RankFacts) -> Iterator[Finding]:
     """Each spawned worker imports the training script again, with all that it imports and runs.
@@ -131,21 +124,14 @@ def _import_less(spawned: SpawnedWorkers, *, is_again: bool) -> tuple[str, str]:
     )
 
 
-@rule(
-    "IO208",
-    "dataset-unpickled",
-    "loop",
-    turn=THE_CAUSE,
-    saves_wait=False,
-    of_run=True,
-    fires=[
-        {"account": {**_ACCOUNT, "spawned": _LARGE}},
-        {"account": {**_ACCOUNT, "spawned": _LARGE, "restarted": 3, "iterators": 3}},
-    ],
-    silent=[
-        {"account": _ACCOUNT},
-        {"account": {**_ACCOUNT, "spawned": {**_LARGE, "unpickle_ns": 1000, "pickle_ns": 1000}}},
-    ],
+@rule("IO208", "dataset-unpickled", "loop", turn=THE_CAUSE, saves_wait=False, of_run=True)
+@fires(
+    {"account": {**_ACCOUNT, "spawned": _LARGE}},
+    {"account": {**_ACCOUNT, "spawned": _LARGE, "restarted": 3, "iterators": 3}},
+)
+@silent(
+    {"account": _ACCOUNT},
+    {"account": {**_ACCOUNT, "spawned": {**_LARGE, "unpickle_ns": 1000, "pickle_ns": 1000}}},
 )
 def dataset_unpickled(facts: RankFacts) -> Iterator[Finding]:
     """The dataset is pickled for each spawned worker, which unpickles it.
@@ -185,22 +171,15 @@ def dataset_unpickled(facts: RankFacts) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "IO209",
-    "validation-restarts",
-    "loop",
-    turn=THE_CAUSE,
-    saves_wait=False,
-    of_run=True,
-    fires=[
-        {"account": _EVALUATES, "loaders": [_VALIDATES]},
-        {"account": _BOTH, "loaders": [_VALIDATES, {**_VALIDATES, "id": 0, "kind": "training"}]},
-    ],
-    silent=[
-        {"account": _EVALUATES, "loaders": [{**_VALIDATES, "persistent_workers": True}]},
-        {"account": {**_EVALUATES, "loop_ns": 100 * _S}, "loaders": [_VALIDATES]},
-        {"account": _EVALUATES, "loaders": [{**_VALIDATES, "epochs": 1}]},
-    ],
+@rule("IO209", "validation-restarts", "loop", turn=THE_CAUSE, saves_wait=False, of_run=True)
+@fires(
+    {"account": _EVALUATES, "loaders": [_VALIDATES]},
+    {"account": _BOTH, "loaders": [_VALIDATES, {**_VALIDATES, "id": 0, "kind": "training"}]},
+)
+@silent(
+    {"account": _EVALUATES, "loaders": [{**_VALIDATES, "persistent_workers": True}]},
+    {"account": {**_EVALUATES, "loop_ns": 100 * _S}, "loaders": [_VALIDATES]},
+    {"account": _EVALUATES, "loaders": [{**_VALIDATES, "epochs": 1}]},
 )
 def validation_restarts(facts: RankFacts) -> Iterator[Finding]:
     """Each validation starts its workers anew and ends them.

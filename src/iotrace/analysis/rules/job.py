@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from iotrace.analysis.rules.facts.job import JobFacts, LateRank
-from iotrace.analysis.rules.model import OUTSIDE, Finding, rule
+from iotrace.analysis.rules.model import OUTSIDE, Finding, fires, rule, silent
 
 LATE_BY_DATA, UNEVEN_STEPS, FED_BY_ANOTHER, ONE_LATE_WORKER = "IO801", "IO807", "IO808", "IO809"
 _DATA = LateRank(rank=1, pct=70.0, kind="data", longer_ms={"data": 56.0, "host": 2.0})
@@ -56,13 +56,9 @@ _ALONE = ("data", "evaluation", "checkpoint")
 _WORDS = {"communication": "other collectives", "launch": "late launches", "host": "its host"}
 
 
-@rule(
-    LATE_BY_DATA,
-    "late-by-data",
-    "job",
-    fires=[{"late": _DATA}],
-    silent=[{"late": _EVALUATES}, {"late": _UNCLEAR}, {"late": _TURNS}, {}],
-)
+@rule(LATE_BY_DATA, "late-by-data", "job")
+@fires({"late": _DATA})
+@silent({"late": _EVALUATES}, {"late": _UNCLEAR}, {"late": _TURNS}, {})
 def late_by_data(facts: JobFacts) -> Iterator[Finding]:
     """The other ranks wait for one that waits longer for its data.
 
@@ -78,15 +74,9 @@ def late_by_data(facts: JobFacts) -> Iterator[Finding]:
         yield Finding(text=text, cost_ms=ms, is_main_cause=True)
 
 
-@rule(
-    "IO802",
-    "others-wait-for-evaluation",
-    "job",
-    turn=OUTSIDE,
-    saves_wait=False,
-    fires=[{"late": _EVALUATES}],
-    silent=[{"late": _DATA}, {"late": _COMPUTES}, {"evaluation_ms": {0: 50.0, 1: 50.0}}],
-)
+@rule("IO802", "others-wait-for-evaluation", "job", turn=OUTSIDE, saves_wait=False)
+@fires({"late": _EVALUATES})
+@silent({"late": _DATA}, {"late": _COMPUTES}, {"evaluation_ms": {0: 50.0, 1: 50.0}})
 def others_wait_for_evaluation(facts: JobFacts) -> Iterator[Finding]:
     """A rank evaluates alone, and the others wait for it in their next collective.
 
@@ -102,15 +92,9 @@ def others_wait_for_evaluation(facts: JobFacts) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "IO803",
-    "others-wait-for-checkpoint",
-    "job",
-    turn=OUTSIDE,
-    saves_wait=False,
-    fires=[{"late": _SAVES}],
-    silent=[{"late": _EVALUATES}, {"late": _DATA}],
-)
+@rule("IO803", "others-wait-for-checkpoint", "job", turn=OUTSIDE, saves_wait=False)
+@fires({"late": _SAVES})
+@silent({"late": _EVALUATES}, {"late": _DATA})
 def others_wait_for_checkpoint(facts: JobFacts) -> Iterator[Finding]:
     """A rank writes checkpoints alone, and the others wait for it in their next collective.
 
@@ -134,20 +118,14 @@ def _alone(late: LateRank, text: str, remedy: str) -> Finding:
     )
 
 
-@rule(
-    "IO804",
-    "late-by-its-work",
-    "job",
-    turn=OUTSIDE,
-    saves_wait=False,
-    fires=[
-        {"late": _COMPUTES},
-        {"late": _SHARES_CPU},
-        {"late": _LOGS, "ranks": [_WRITES]},
-        {"late": _LOGS, "ranks": [_CALLS, _TRAINS]},
-    ],
-    silent=[{"late": _DATA}, {"late": _UNCLEAR}, {}],
+@rule("IO804", "late-by-its-work", "job", turn=OUTSIDE, saves_wait=False)
+@fires(
+    {"late": _COMPUTES},
+    {"late": _SHARES_CPU},
+    {"late": _LOGS, "ranks": [_WRITES]},
+    {"late": _LOGS, "ranks": [_CALLS, _TRAINS]},
 )
+@silent({"late": _DATA}, {"late": _UNCLEAR}, {})
 def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     """The other ranks wait for one that takes longer for its part of the step, and not for data.
 
@@ -227,13 +205,9 @@ def _called(facts: JobFacts, late: LateRank, text: str) -> tuple[str, str] | Non
     return None
 
 
-@rule(
-    "IO805",
-    "late-by-turns",
-    "job",
-    fires=[{"late": _TURNS}, {"late": _UNEVEN}],
-    silent=[{"late": _DATA}, {}],
-)
+@rule("IO805", "late-by-turns", "job")
+@fires({"late": _TURNS}, {"late": _UNEVEN})
+@silent({"late": _DATA}, {})
 def late_by_turns(facts: JobFacts) -> Iterator[Finding]:
     """Ranks are late by turns. Uneven batches do that, a slow machine does not.
 
@@ -255,13 +229,9 @@ def late_by_turns(facts: JobFacts) -> Iterator[Finding]:
     yield Finding(text=f"{what}: {share}", remedy=remedy, how=remedy, is_main_cause=True)
 
 
-@rule(
-    "IO806",
-    "late-for-several-reasons",
-    "job",
-    fires=[{"late": _UNCLEAR}],
-    silent=[{"late": _DATA}, {"late": _TURNS}, {}],
-)
+@rule("IO806", "late-for-several-reasons", "job")
+@fires({"late": _UNCLEAR})
+@silent({"late": _DATA}, {"late": _TURNS}, {})
 def late_for_several_reasons(facts: JobFacts) -> Iterator[Finding]:
     """A rank is late, and no single thing that it does longer has most of that.
 
@@ -282,13 +252,9 @@ def late_for_several_reasons(facts: JobFacts) -> Iterator[Finding]:
     yield Finding(text=seen, is_main_cause=True)
 
 
-@rule(
-    UNEVEN_STEPS,
-    "uneven-steps",
-    "job",
-    fires=[{"ranks": _long(26.0, 79.0)}],
-    silent=[{"ranks": _long(70.0, 79.0)}, {"ranks": _long(26.0)}],
-)
+@rule(UNEVEN_STEPS, "uneven-steps", "job")
+@fires({"ranks": _long(26.0, 79.0)})
+@silent({"ranks": _long(70.0, 79.0)}, {"ranks": _long(26.0)})
 def uneven_steps(facts: JobFacts, *, least_ratio: float = 2.0) -> Iterator[Finding]:
     """Steps of one rank take much longer than those of another.
 
@@ -310,15 +276,11 @@ def uneven_steps(facts: JobFacts, *, least_ratio: float = 2.0) -> Iterator[Findi
     yield Finding(text=text)
 
 
-@rule(
-    FED_BY_ANOTHER,
-    "batches-from-another-rank",
-    "job",
-    fires=[{"in_step": True, "ranks": [_LOADS, _IS_FED]}],
-    silent=[
-        {"in_step": True, "ranks": [_LOADS, {**_LOADS, "rank": 1}]},
-        {"in_step": False, "ranks": [_LOADS, _IS_FED]},
-    ],
+@rule(FED_BY_ANOTHER, "batches-from-another-rank", "job")
+@fires({"in_step": True, "ranks": [_LOADS, _IS_FED]})
+@silent(
+    {"in_step": True, "ranks": [_LOADS, {**_LOADS, "rank": 1}]},
+    {"in_step": False, "ranks": [_LOADS, _IS_FED]},
 )
 def batches_from_another_rank(facts: JobFacts) -> Iterator[Finding]:
     """A rank trains and asks no loader for a batch, in step with ranks that do: it works on what they send.
@@ -334,15 +296,11 @@ def batches_from_another_rank(facts: JobFacts) -> Iterator[Finding]:
         yield Finding(text=f"{whose} {ask} no loader for a batch: {work} on what other ranks send")
 
 
-@rule(
-    ONE_LATE_WORKER,
-    "one-late-worker",
-    "job",
-    fires=[{"late": _BY_WORKER, "ranks": [_LOADS]}],
-    silent=[
-        {"late": replace(_BY_WORKER, worker=None), "ranks": [_LOADS]},
-        {"late": _BY_WORKER, "ranks": [_LOADS_ITSELF]},
-    ],
+@rule(ONE_LATE_WORKER, "one-late-worker", "job")
+@fires({"late": _BY_WORKER, "ranks": [_LOADS]})
+@silent(
+    {"late": replace(_BY_WORKER, worker=None), "ranks": [_LOADS]},
+    {"late": _BY_WORKER, "ranks": [_LOADS_ITSELF]},
 )
 def one_late_worker(facts: JobFacts) -> Iterator[Finding]:
     """One worker made most of the late batches, and more than equal workers would by chance.

@@ -8,7 +8,7 @@ from typing import Any
 from iotrace.analysis.rules.causes import finding, is_worth, level, which
 from iotrace.analysis.rules.facts.loader import LoaderFacts, TakenFrom
 from iotrace.analysis.rules.facts.making import LockWait, Making
-from iotrace.analysis.rules.model import MORE_WORKERS, Finding, rule
+from iotrace.analysis.rules.model import MORE_WORKERS, Finding, fires, rule, silent
 
 _LEADING = 0.25  # of the wait: what a verdict names before its cause
 _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
@@ -19,17 +19,12 @@ def _locked(lock: str, ms: float, each_ms: float, sharing: int = 4, **more: Any)
     return Making(locks={lock: LockWait(ms=ms, each_ms=each_ms, item_ms=31.0, sharing=sharing, **more)})
 
 
-@rule(
-    "IO231",
-    "h5py-lock",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[{"cause": "read", "making": _locked("h5py", 30.0, 22.0)}],
-    silent=[
-        {"cause": "read", "making": _locked("h5py", 2.0, 1.0)},
-        {"cause": "read", "making": Making()},
-        {"cause": "read", "wait_ms": 4.0, "making": _locked("h5py", 3.0, 1.0)},
-    ],
+@rule("IO231", "h5py-lock", "loader", turn=MORE_WORKERS)
+@fires({"cause": "read", "making": _locked("h5py", 30.0, 22.0)})
+@silent(
+    {"cause": "read", "making": _locked("h5py", 2.0, 1.0)},
+    {"cause": "read", "making": Making()},
+    {"cause": "read", "wait_ms": 4.0, "making": _locked("h5py", 3.0, 1.0)},
 )
 def h5py_lock(facts: LoaderFacts) -> Iterator[Finding]:
     """Threads that read HDF5 wait for each other: h5py lets one thread of a process in at a time.
@@ -51,22 +46,14 @@ def h5py_lock(facts: LoaderFacts) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "IO232",
-    "interpreter-lock",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[
-        {"making": _locked("interpreter", 30.0, 22.0)},
-        {"making": _locked("interpreter", 30.0, 15.0, 1)},
-    ],
-    silent=[
-        {"making": _locked("interpreter", 2.0, 0.5)},
-        # Threads that compute in NumPy, and hold the lock in between.
-        {"making": _locked("interpreter", 8.0, 1.0)},
-        {"making": Making()},
-        {"making": _locked("interpreter", 30.0, 15.0, 1), "taken_from": _POOL},
-    ],
+@rule("IO232", "interpreter-lock", "loader", turn=MORE_WORKERS)
+@fires({"making": _locked("interpreter", 30.0, 22.0)}, {"making": _locked("interpreter", 30.0, 15.0, 1)})
+@silent(
+    {"making": _locked("interpreter", 2.0, 0.5)},
+    # Threads that compute in NumPy, and hold the lock in between.
+    {"making": _locked("interpreter", 8.0, 1.0)},
+    {"making": Making()},
+    {"making": _locked("interpreter", 30.0, 15.0, 1), "taken_from": _POOL},
 )
 def interpreter_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[Finding]:
     """What makes the batches waits for the interpreter's lock: one thread of a process runs at a time.
@@ -93,14 +80,9 @@ def interpreter_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterat
     )
 
 
-@rule(
-    "IO233",
-    "file-lock",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[{"making": _locked("file", 30.0, 22.0, file="data/index.lock")}],
-    silent=[{"making": _locked("file", 1.0, 1.0, file="data/index.lock")}],
-)
+@rule("IO233", "file-lock", "loader", turn=MORE_WORKERS)
+@fires({"making": _locked("file", 30.0, 22.0, file="data/index.lock")})
+@silent({"making": _locked("file", 1.0, 1.0, file="data/index.lock")})
 def file_lock(facts: LoaderFacts) -> Iterator[Finding]:
     """What makes the batches waits for the lock of a file (``flock``, ``lockf``, ``filelock``).
 

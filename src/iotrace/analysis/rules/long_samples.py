@@ -13,7 +13,7 @@ from iotrace.analysis.rules.causes import MOSTLY, call_with, finding, is_worth, 
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.long_samples import LongSamples
 from iotrace.analysis.rules.facts.making import Making
-from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
+from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.units import counted
 
 _MOST_NAMED, _AGAIN = 5, 0.7  # samples; of the long ones: fewer indices are long again and again
@@ -23,22 +23,17 @@ _NAMED = replace(_LONG, which=[(17, "d/a.h5"), (230, "d/a.h5")])
 _QUICK_ON_AVERAGE = {"production_ms": 60.0, "workers": 2, "wait_ms": 50.0}
 
 
-@rule(
-    "IO105",
-    "few-long-samples",
-    "loader",
-    turn=THE_CAUSE,
-    fires=[
-        {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE},
-        {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE, "production_ms": 600.0},
-        {"making": Making(long=_NAMED), **_QUICK_ON_AVERAGE},
-    ],
-    silent=[
-        {"making": Making(), **_QUICK_ON_AVERAGE},
-        {"making": Making(long=replace(_LONG, wait_ms=4.0)), **_QUICK_ON_AVERAGE},
-        {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE, "library": "spdl", "wrapped": True},
-        {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE, "wait_ms": 2.0, "causes_ms": {"transform": 2.0}},
-    ],
+@rule("IO105", "few-long-samples", "loader", turn=THE_CAUSE)
+@fires(
+    {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE},
+    {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE, "production_ms": 600.0},
+    {"making": Making(long=_NAMED), **_QUICK_ON_AVERAGE},
+)
+@silent(
+    {"making": Making(), **_QUICK_ON_AVERAGE},
+    {"making": Making(long=replace(_LONG, wait_ms=4.0)), **_QUICK_ON_AVERAGE},
+    {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE, "library": "spdl", "wrapped": True},
+    {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE, "wait_ms": 2.0, "causes_ms": {"transform": 2.0}},
 )
 def few_long_samples(facts: LoaderFacts, *, most_ahead: int = 64) -> Iterator[Finding]:
     """Few samples take much longer than the others, and the loop waits for them.

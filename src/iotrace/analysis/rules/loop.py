@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
+from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
 from iotrace.analysis.rules.recurring import CHECKPOINT, COLLECTION, HIGH, LEAST_SECONDS, MOSTLY
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT
 from iotrace.units import percent
@@ -54,18 +54,12 @@ _FEEDING = {
 _WRITES = {"writing_ms": 12.0, "synced_ms": 10.0, "of_steps": 1.0, "file": "run/log.csv"}
 
 
-@rule(
-    "IO502",
-    "writing-in-the-loop",
-    "loop",
-    turn=THE_LOOP,
-    saves_wait=False,
-    fires=[{"writes": _WRITES}, {"writes": {**_WRITES, "synced_ms": 0.0, "file": ""}}],
-    silent=[
-        {"writes": {**_WRITES, "of_steps": 0.1}},
-        {"writes": {**_WRITES, "writing_ms": 4.0}},
-        {"writes": _WRITES, "accelerator": {"span_us": 1000.0, "idle_us": 10.0}},
-    ],
+@rule("IO502", "writing-in-the-loop", "loop", turn=THE_LOOP, saves_wait=False)
+@fires({"writes": _WRITES}, {"writes": {**_WRITES, "synced_ms": 0.0, "file": ""}})
+@silent(
+    {"writes": {**_WRITES, "of_steps": 0.1}},
+    {"writes": {**_WRITES, "writing_ms": 4.0}},
+    {"writes": _WRITES, "accelerator": {"span_us": 1000.0, "idle_us": 10.0}},
 )
 def writing_in_the_loop(facts: RankFacts, *, least_of_steps: float = 0.5) -> Iterator[Finding]:
     """The training thread itself writes in most steps.
@@ -97,25 +91,19 @@ def writing_in_the_loop(facts: RankFacts, *, least_of_steps: float = 0.5) -> Ite
     )
 
 
-@rule(
-    PREPARED_IN_THE_LOOP,
-    "prepared-in-the-loop",
-    "loop",
-    turn=THE_LOOP,
-    saves_wait=False,
-    fires=[
-        {"feeding": _FEEDING},
-        {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "load", "library": None}}},
-        {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "Random.sample", "library": "random"}}},
-        {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "Queue.get", "library": "queue"}}},
-    ],
-    silent=[
-        {"feeding": {**_FEEDING, "before_ms": 5.0, "before_fraction": 0.05, "function_ms": 4.0}},
-        {"feeding": {**_FEEDING, "function": None, "function_ms": None}},
-        {"feeding": {**_FEEDING, "function_ms": 8.0}},
-        {"feeding": {**_FEEDING, "asleep": "the loop sleeps in multiprocessing.Semaphore.acquire"}},
-        {},
-    ],
+@rule(PREPARED_IN_THE_LOOP, "prepared-in-the-loop", "loop", turn=THE_LOOP, saves_wait=False)
+@fires(
+    {"feeding": _FEEDING},
+    {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "load", "library": None}}},
+    {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "Random.sample", "library": "random"}}},
+    {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "Queue.get", "library": "queue"}}},
+)
+@silent(
+    {"feeding": {**_FEEDING, "before_ms": 5.0, "before_fraction": 0.05, "function_ms": 4.0}},
+    {"feeding": {**_FEEDING, "function": None, "function_ms": None}},
+    {"feeding": {**_FEEDING, "function_ms": 8.0}},
+    {"feeding": {**_FEEDING, "asleep": "the loop sleeps in multiprocessing.Semaphore.acquire"}},
+    {},
 )
 def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PERCENT) -> Iterator[Finding]:
     """The loop takes no batches from a loader: it works by itself before the forward pass of each step.
@@ -151,23 +139,17 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
     )
 
 
-@rule(
-    "IO511",
-    "logging-in-the-loop",
-    "loop",
-    turn=THE_LOOP,
-    saves_wait=False,
-    fires=[
-        {"loop_code": [_LOGGING]},
-        {"loop_code": [{**_LOGGING, "count": 5, "every_steps": 20.0}]},
-        {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "also": ["train.py:21"], "calls_fraction": 0.95}}]},
-    ],
-    silent=[
-        {"loop_code": [_CODE]},
-        {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "library": None}}]},
-        {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "library": "torch", "calls": "stack"}}]},
-        {"loop_code": [{**_LOGGING, "loop_fraction": 0.04}]},
-    ],
+@rule("IO511", "logging-in-the-loop", "loop", turn=THE_LOOP, saves_wait=False)
+@fires(
+    {"loop_code": [_LOGGING]},
+    {"loop_code": [{**_LOGGING, "count": 5, "every_steps": 20.0}]},
+    {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "also": ["train.py:21"], "calls_fraction": 0.95}}]},
+)
+@silent(
+    {"loop_code": [_CODE]},
+    {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "library": None}}]},
+    {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "library": "torch", "calls": "stack"}}]},
+    {"loop_code": [{**_LOGGING, "loop_fraction": 0.04}]},
 )
 def logging_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
     """The loop hands images, histograms or figures to a logger, and that takes much of its time.
@@ -197,18 +179,12 @@ def logging_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Ite
         )
 
 
-@rule(
-    "IO509",
-    "recurring-code",
-    "loop",
-    turn=THE_LOOP,
-    saves_wait=False,
-    fires=[{"loop_code": [_NOW_AND_THEN]}],
-    silent=[
-        {"loop_code": [_CODE]},
-        {"loop_code": [{**_CODE, "count": 1}]},
-        {"loop_code": [{**_NOW_AND_THEN, "seconds": 0.4, "loop_fraction": 0.04}]},
-    ],
+@rule("IO509", "recurring-code", "loop", turn=THE_LOOP, saves_wait=False)
+@fires({"loop_code": [_NOW_AND_THEN]})
+@silent(
+    {"loop_code": [_CODE]},
+    {"loop_code": [{**_CODE, "count": 1}]},
+    {"loop_code": [{**_NOW_AND_THEN, "seconds": 0.4, "loop_fraction": 0.04}]},
 )
 def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
     """The loop calls a function of the program now and then, and that takes much of its time.
@@ -231,24 +207,18 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
             )
 
 
-@rule(
-    CODE_OF_THE_LOOP,
-    "code-of-the-loop",
-    "loop",
-    turn=THE_LOOP,
-    saves_wait=False,
-    fires=[{"phases_ms": _PHASES}, {"phases_ms": _PHASES, "loop_code": [_CODE]}],
-    silent=[
-        {"phases_ms": {**_PHASES, "other": 40.0}},
-        {"phases_ms": {**_PHASES, "other": None}},
-        {"phases_ms": _PHASES, "accelerator": {"span_us": 1000.0, "idle_us": 10.0}},
-        {"phases_ms": _PHASES, "writes": {**_WRITES, "writing_ms": 60.0}},
-        {"phases_ms": _PHASES, "loop_reads": {"read_ms": 60.0, "decode_ms": 0.0}},
-        {"phases_ms": _PHASES, "loop_events": [{**CHECKPOINT, "seconds": 6.0}]},
-        {"phases_ms": _PHASES, "loop_events": [{**COLLECTION, "seconds": 6.0}]},
-        {"phases_ms": _PHASES, "loop_code": [_NOW_AND_THEN]},
-        {"phases_ms": _PHASES, "collectives_ms": 60.0},
-    ],
+@rule(CODE_OF_THE_LOOP, "code-of-the-loop", "loop", turn=THE_LOOP, saves_wait=False)
+@fires({"phases_ms": _PHASES}, {"phases_ms": _PHASES, "loop_code": [_CODE]})
+@silent(
+    {"phases_ms": {**_PHASES, "other": 40.0}},
+    {"phases_ms": {**_PHASES, "other": None}},
+    {"phases_ms": _PHASES, "accelerator": {"span_us": 1000.0, "idle_us": 10.0}},
+    {"phases_ms": _PHASES, "writes": {**_WRITES, "writing_ms": 60.0}},
+    {"phases_ms": _PHASES, "loop_reads": {"read_ms": 60.0, "decode_ms": 0.0}},
+    {"phases_ms": _PHASES, "loop_events": [{**CHECKPOINT, "seconds": 6.0}]},
+    {"phases_ms": _PHASES, "loop_events": [{**COLLECTION, "seconds": 6.0}]},
+    {"phases_ms": _PHASES, "loop_code": [_NOW_AND_THEN]},
+    {"phases_ms": _PHASES, "collectives_ms": 60.0},
 )
 def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterator[Finding]:
     """Most of a step is code of the loop outside of forward, backward, optimizer and data wait.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from iotrace.analysis.program.full_memory import LEAST_SWAPPED_BYTES, pressure
 from iotrace.analysis.results import Evidence, total
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
+from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
 from iotrace.analysis.rules.numa import who
 from iotrace.units import counted, percent, size
 
@@ -21,16 +21,11 @@ _IN_SWAP = [
 _TRAINING_IN_SWAP = [{"role": "main", "swap_in_bytes": 200 * _MIB, "major_faults": 50_000}]
 
 
-@rule(
-    "IO401",
-    "memory-in-swap",
-    "rank",
-    id="swap",
-    fires=[{"processes": _IN_SWAP, "host": {"swap_in_bytes": 400 * _MIB}, "slept_for_swap": 0.8}],
-    silent=[
-        {"processes": _IN_SWAP, "host": {"swap_in_bytes": 400 * _MIB}, "slept_for_swap": 0.1},
-        {"processes": [{"role": "worker 0", "swap_bytes_peak": 300 * _MIB}], "slept_for_swap": 0.8},
-    ],
+@rule("IO401", "memory-in-swap", "rank", id="swap")
+@fires({"processes": _IN_SWAP, "host": {"swap_in_bytes": 400 * _MIB}, "slept_for_swap": 0.8})
+@silent(
+    {"processes": _IN_SWAP, "host": {"swap_in_bytes": 400 * _MIB}, "slept_for_swap": 0.1},
+    {"processes": [{"role": "worker 0", "swap_bytes_peak": 300 * _MIB}], "slept_for_swap": 0.8},
 )
 def memory_in_swap(facts: RankFacts) -> Iterator[Finding]:
     """The makers of samples sleep until their own memory comes back from swap.
@@ -72,28 +67,16 @@ def memory_in_swap(facts: RankFacts) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "IO402",
-    "memory-full",
-    "rank",
-    fires=[
-        {"processes": [{"role": "main", "storage_read_bytes": 1000 * _MIB}], "read_again_bytes": 900.0 * _MIB}
-    ],
-    silent=[
-        {
-            "processes": [{"role": "main", "storage_read_bytes": 1000 * _MIB}],
-            "read_again_bytes": 400.0 * _MIB,
-        },
-        {
-            "processes": [{"role": "main", "storage_read_bytes": 1000 * _MIB}],
-            "read_again_bytes": 1600.0 * _MIB,
-        },
-        {
-            "processes": [{"role": "main", "storage_read_bytes": 1000 * _MIB}],
-            "read_again_bytes": 900.0 * _MIB,
-            "causes_ms": {"read": 12.0},
-        },
-    ],
+@rule("IO402", "memory-full", "rank")
+@fires({"processes": [{"role": "main", "storage_read_bytes": 1000 * _MIB}], "read_again_bytes": 900.0 * _MIB})
+@silent(
+    {"processes": [{"role": "main", "storage_read_bytes": 1000 * _MIB}], "read_again_bytes": 400.0 * _MIB},
+    {"processes": [{"role": "main", "storage_read_bytes": 1000 * _MIB}], "read_again_bytes": 1600.0 * _MIB},
+    {
+        "processes": [{"role": "main", "storage_read_bytes": 1000 * _MIB}],
+        "read_again_bytes": 900.0 * _MIB,
+        "causes_ms": {"read": 12.0},
+    },
 )
 def memory_full(facts: RankFacts, *, least_again: float = 0.5, most_again: float = 1.5) -> Iterator[Finding]:
     """Files are read from storage that had been in memory before.
@@ -123,16 +106,11 @@ def memory_full(facts: RankFacts, *, least_again: float = 0.5, most_again: float
     )
 
 
-@rule(
-    "IO501",
-    "training-in-swap",
-    "loop",
-    id="swap",
-    fires=[{"processes": _TRAINING_IN_SWAP}],
-    silent=[
-        {"processes": [{**_TRAINING_IN_SWAP[0], "major_faults": 100}]},
-        {"processes": [{**_TRAINING_IN_SWAP[0], "swap_in_bytes": _MIB}]},
-    ],
+@rule("IO501", "training-in-swap", "loop", id="swap")
+@fires({"processes": _TRAINING_IN_SWAP})
+@silent(
+    {"processes": [{**_TRAINING_IN_SWAP[0], "major_faults": 100}]},
+    {"processes": [{**_TRAINING_IN_SWAP[0], "swap_in_bytes": _MIB}]},
 )
 def training_in_swap(
     facts: RankFacts, *, faults_a_second: float = 500, pressed: float = 0.05
@@ -163,15 +141,9 @@ def training_in_swap(
     )
 
 
-@rule(
-    "IO510",
-    "copied-memory",
-    "loop",
-    turn=THE_LOOP,
-    saves_wait=False,
-    fires=[{"copied_bytes": [320 * _MIB] * 2}],
-    silent=[{"copied_bytes": [60 * _MIB] * 16}, {"copied_bytes": [300 * _MIB]}, {}],
-)
+@rule("IO510", "copied-memory", "loop", turn=THE_LOOP, saves_wait=False)
+@fires({"copied_bytes": [320 * _MIB] * 2})
+@silent({"copied_bytes": [60 * _MIB] * 16}, {"copied_bytes": [300 * _MIB]}, {})
 def copied_memory(
     facts: RankFacts, *, least_each_bytes: int = 128 * _MIB, least_bytes: int = 512 * _MIB
 ) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Change, Culprit, Evidence, Recommendation
+from iotrace.analysis.results import Change, Evidence
 from iotrace.session.manifest import NotCaptured
 
 # The modules that hold the rules of each scope, in the order of their codes.
@@ -74,6 +74,9 @@ SITE_RULES = "iotrace.rules"  # the entry points that name modules with rules of
 
 # The levels of what the doctor finds: a part will not be recorded, or a figure is hard to read, or unknown.
 MISSING, WARNING, UNKNOWN = "missing", "warning", "unknown"
+
+# Turns of advice: causes outside the loader first, what the training thread does last.
+OUTSIDE, MORE_WORKERS, THE_CAUSE, ORDER, THE_LOOP, THE_DEVICE = range(6)
 
 Examples = Sequence[dict[str, Any]]
 
@@ -163,7 +166,7 @@ _catalogue: dict[str, Rule] = {}
 
 
 def rule(code: str, name: str, scope: str, **known: Any) -> Callable[[Find], Find]:
-    """Enter a function into the catalogue.
+    """Enter a function into the catalogue, with the examples that `fires` and `silent` below it hold.
 
     Raises:
         ValueError: another rule has this code, or there is no such scope.
@@ -175,10 +178,30 @@ def rule(code: str, name: str, scope: str, **known: Any) -> Callable[[Find], Fin
         before = _catalogue.get(code)
         if before is not None and before.find.__module__ != find.__module__:
             raise ValueError(f"{code} is a rule of {before.find.__module__}")
-        _catalogue[code] = Rule(code=code, name=name, scope=scope, find=find, **{"id": name, **known})
+        examples = {field: getattr(find, field, ()) for field in ("fires", "silent")}
+        about = {"id": name, **examples, **known}
+        _catalogue[code] = Rule(code=code, name=name, scope=scope, find=find, **about)
         return find
 
     return enter
+
+
+def fires(*examples: dict[str, Any]) -> Callable[[Find], Find]:
+    """Give facts in which a rule holds."""
+    return _with_examples("fires", examples)
+
+
+def silent(*examples: dict[str, Any]) -> Callable[[Find], Find]:
+    """Give facts in which a rule only looks as if it held."""
+    return _with_examples("silent", examples)
+
+
+def _with_examples(field: str, examples: Examples) -> Callable[[Find], Find]:
+    def keep(find: Find) -> Find:
+        setattr(find, field, examples)
+        return find
+
+    return keep
 
 
 def rules_of(scope: str) -> list[Rule]:
@@ -198,50 +221,6 @@ def find_all(scope: str, facts: object) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.place or finding.rule)
 
 
-def resolve(found: Sequence[Finding]) -> list[Finding]:
-    """Put the findings that have a remedy into the order in which they are worth trying.
-
-    Main causes go before what only they make slow, and silence what would make them worse. What recurs in the
-    loop and takes most of it comes first. Where needless
-    work is a main cause, what spares it goes before what does it on more workers, unless another change
-    gains more. What may gain nothing comes last.
-    """
-    left = [each for each in unsilenced(found) if each.remedy]
-    is_wasted = any(each.is_main_cause and each.spares_work for each in found)
-    of_loaders = [each for each in left if _turn(each) in _OF_LOADERS]
-    most_ms = max((each.gain_ms or 0.0 for each in of_loaders), default=0.0)
-
-    def place(each: Finding) -> tuple[bool, float, float]:
-        turn = _turn(each)
-        if turn == THE_LOOP and each.is_main_cause:
-            return each.tries, OUTSIDE - 0.5, 0.0
-        if is_wasted and turn in _OF_LOADERS and each.spares_work and (each.gain_ms or 0.0) >= most_ms:
-            return each.tries, _OF_LOADERS[0] - 0.5, 0.0
-        return each.tries, turn, -_worth(each, turn) if turn in _BY_GAIN else 0.0
-
-    return sorted(left, key=place)
-
-
-def unsilenced(found: Sequence[Finding]) -> list[Finding]:
-    """Leave out what a main cause among these explains."""
-    silenced = {rule for each in found if each.is_main_cause for rule in each.silences}
-    return [each for each in found if each.rule not in silenced]
-
-
-def _worth(each: Finding, turn: int) -> float:
-    """What a change gains; of the device also what its cause costs, where no gain is told."""
-    return max(each.gain_ms or 0.0, (each.cost_ms or 0.0) if turn == THE_DEVICE else 0.0)
-
-
-# Turns of advice: causes outside the loader first, what the training thread does last.
-OUTSIDE, MORE_WORKERS, THE_CAUSE, ORDER, THE_LOOP, THE_DEVICE = range(6)
-_OF_LOADERS, _BY_GAIN = (MORE_WORKERS, THE_CAUSE, ORDER), (THE_CAUSE, THE_DEVICE)
-
-
-def _turn(found: Finding) -> int:
-    return rule_of(found.rule).turn
-
-
 def rule_of(code: str) -> Rule:
     """Return the rule with this code.
 
@@ -253,65 +232,6 @@ def rule_of(code: str) -> Rule:
             break
         _load(scope)
     return _catalogue[code]
-
-
-def culprits_of(found: Sequence[Finding]) -> list[Culprit]:
-    """Return what holds the making of batches up, or is behind what seems to, in order."""
-    return [
-        Culprit(
-            id=rule_of(each.rule).id,
-            text=each.text,
-            evidence=each.evidence,
-            wait_ms=each.cost_ms or 0.0,
-            leads=each.is_main_cause,
-            remedy=each.remedy,
-            gain_ms_per_step=each.gain_ms,
-            code=each.rule,
-            tries=each.tries,
-        )
-        for each in found
-    ]
-
-
-def advice_of(found: Sequence[Finding], rank: int | None) -> list[Recommendation]:
-    """Return what to do, the first thing first; of causes from outside the main ones alone."""
-    worth = [each for each in found if rule_of(each.rule).scope != "rank" or each.is_main_cause]
-    return [_recommendation(each, rank) for each in resolve(worth)]
-
-
-def _recommendation(found: Finding, rank: int | None) -> Recommendation:
-    rule = rule_of(found.rule)
-    return Recommendation(
-        id=rule.id,
-        severity=found.level,
-        text=found.advice,
-        evidence={"wait_ms": found.cost_ms or 0.0} if rule.scope == "rank" else _figures(found.evidence),
-        gain_ms_per_step=found.gain_ms,
-        most_ms_per_step=found.most_ms,
-        remedy=found.remedy,
-        fix=rule.id if found.loader is None else f"{rule.id}:{found.loader}",
-        rank=rank,
-        gain=found.gain,
-        gain_interval_ms=found.gain_interval_ms,
-        command=found.command,
-        change=found.change,
-        cost_ms_per_step=found.cost_ms if rule.scope == "loader" else None,
-        code=found.rule,
-    )
-
-
-def _figures(evidence: Evidence) -> dict[str, float]:
-    return {name: value for name, value in evidence.items() if isinstance(value, int | float)}
-
-
-def frees_cpus(item: Recommendation) -> bool:
-    """Whether advice makes less to do, so that what is left gets quicker; else others only do it sooner."""
-    return item.code is None or rule_of(item.code).turn in (OUTSIDE, THE_CAUSE)
-
-
-def saves_wait(item: Recommendation) -> bool:
-    """Whether what advice gains is data wait: an accelerator that works meanwhile bounds it."""
-    return item.code is None or rule_of(item.code).saves_wait
 
 
 def ask(rule: Rule, facts: object) -> list[Finding]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from iotrace.analysis.results import NumaNode, ProcessUse, System
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.units import counted
 
 _FAR = 20  # of another socket; nodes of one socket are nearer (10: the node itself)
@@ -23,13 +23,9 @@ _ELSEWHERE = [{"role": "worker 0", "cpus": [0, 1], "memory_nodes": [1]}]
 _AT_HOME = [{"role": "worker 0", "cpus": [0, 1], "memory_nodes": [0]}]
 
 
-@rule(
-    "IO405",
-    "numa-memory",
-    "rank",
-    fires=[{"numa_nodes": _NODES, "processes": _ELSEWHERE}],
-    silent=[{"numa_nodes": _NODES, "processes": _AT_HOME}, {"numa_nodes": _NEAR, "processes": _ELSEWHERE}],
-)
+@rule("IO405", "numa-memory", "rank")
+@fires({"numa_nodes": _NODES, "processes": _ELSEWHERE})
+@silent({"numa_nodes": _NODES, "processes": _AT_HOME}, {"numa_nodes": _NEAR, "processes": _ELSEWHERE})
 def numa_memory(facts: RankFacts) -> Iterator[Finding]:
     """Processes may run only on NUMA nodes that are far from the memory that they may have.
 
@@ -47,15 +43,11 @@ def numa_memory(facts: RankFacts) -> Iterator[Finding]:
         yield _far_from("memory", own, theirs, members, distance, f"{whose} memory is of")
 
 
-@rule(
-    "IO406",
-    "numa-accelerator",
-    "rank",
-    fires=[{"numa_nodes": _NODES, "processes": _AT_HOME, "gpus": [{"numa_node": 1}]}],
-    silent=[
-        {"numa_nodes": _NODES, "processes": _AT_HOME, "gpus": [{"numa_node": 0}]},
-        {"numa_nodes": _NODES, "processes": _AT_HOME, "gpus": [{"numa_node": 1}, {"numa_node": None}]},
-    ],
+@rule("IO406", "numa-accelerator", "rank")
+@fires({"numa_nodes": _NODES, "processes": _AT_HOME, "gpus": [{"numa_node": 1}]})
+@silent(
+    {"numa_nodes": _NODES, "processes": _AT_HOME, "gpus": [{"numa_node": 0}]},
+    {"numa_nodes": _NODES, "processes": _AT_HOME, "gpus": [{"numa_node": 1}, {"numa_node": None}]},
 )
 def numa_accelerator(facts: RankFacts) -> Iterator[Finding]:
     """Processes may run only on NUMA nodes that are far from the accelerators of the rank.

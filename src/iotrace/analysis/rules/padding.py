@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from iotrace.analysis.results import RankReport
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
+from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
 from iotrace.units import percent
 
 _HIGH = 0.2  # of a step
@@ -22,19 +22,13 @@ _PADDED = {
 _COMPUTES = {"forward": 50.0, "backward": 30.0, "optimizer": 2.0, "other": 2.0}
 
 
-@rule(
-    "IO512",
-    "padded-batches",
-    "loop",
-    turn=THE_LOOP,
-    saves_wait=False,
-    fires=[{"loaders": [_PADDED], "phases_ms": _COMPUTES}],
-    silent=[
-        {"loaders": [{**_PADDED, "padded_fraction": 0.1}], "phases_ms": _COMPUTES},
-        {"loaders": [{**_PADDED, "padded_fraction": None}], "phases_ms": _COMPUTES},
-        {"loaders": [{**_PADDED, "kind": "validation", "primary": False}], "phases_ms": _COMPUTES},
-        {"loaders": [_PADDED], "phases_ms": {**_COMPUTES, "forward": 2.0, "backward": 3.0}},
-    ],
+@rule("IO512", "padded-batches", "loop", turn=THE_LOOP, saves_wait=False)
+@fires({"loaders": [_PADDED], "phases_ms": _COMPUTES})
+@silent(
+    {"loaders": [{**_PADDED, "padded_fraction": 0.1}], "phases_ms": _COMPUTES},
+    {"loaders": [{**_PADDED, "padded_fraction": None}], "phases_ms": _COMPUTES},
+    {"loaders": [{**_PADDED, "kind": "validation", "primary": False}], "phases_ms": _COMPUTES},
+    {"loaders": [_PADDED], "phases_ms": {**_COMPUTES, "forward": 2.0, "backward": 3.0}},
 )
 def padded_batches(
     facts: RankFacts, *, least_padded: float = 0.3, least_of_step: float = 0.1

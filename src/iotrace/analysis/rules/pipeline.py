@@ -11,7 +11,7 @@ from iotrace.analysis.results import PipelineStage
 from iotrace.analysis.rules.causes import MOSTLY, finding, is_worth, level, which
 from iotrace.analysis.rules.facts.loader import LoaderFacts, TakenFrom
 from iotrace.analysis.rules.locks import in_processes
-from iotrace.analysis.rules.model import MORE_WORKERS, Finding, rule
+from iotrace.analysis.rules.model import MORE_WORKERS, Finding, fires, rule, silent
 from iotrace.units import percent
 
 _ONE = {"threads": "thread", "processes": "process", "coroutines": "coroutine"}
@@ -37,36 +37,31 @@ def _set(
 _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
 
 
-@rule(
-    "IO230",
-    "slowest-stage",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[
-        {"pipeline": [_stage("read", 2, 0.3), _stage("decode", 4, 3.9, True), _stage("collate", 1, 0.1)]},
-        {"pipeline": [_stage("fetch", 2, 2.0, True, "processes")]},
-        {"pipeline": [_stage("read", 1, 0.2), _stage("augment", 1, 0.5, True, "processes")]},
-        {"pipeline": [_set("download", 1, 0.9, "concurrency", "train.py:9", True), _stage("decode", 2, 0.3)]},
-        # Two functions on the same threads, which are all busy.
-        {
-            "pipeline": [
-                _set("load", 1, 0.6, "ReadOptions(num_threads)", "train.py:9", True),
-                _set("resize", 1, 0.35, "ReadOptions(num_threads)", "train.py:9"),
-            ]
-        },
-    ],
-    silent=[
-        {"pipeline": [_stage("read", 2, 0.3), replace(_stage("decode", 4, 1.0, True), before=2.0)]},
-        {"pipeline": [_stage("decode", 4, 3.9, True)], "wait_ms": 4.0},
-        {"pipeline": [_stage("read", 2, 0.3)]},
-        # Each has threads of its own, and neither is busy.
-        {
-            "pipeline": [
-                _set("load", 1, 0.6, "concurrency", "train.py:9", True),
-                _set("resize", 1, 0.35, "concurrency", "train.py:10"),
-            ]
-        },
-    ],
+@rule("IO230", "slowest-stage", "loader", turn=MORE_WORKERS)
+@fires(
+    {"pipeline": [_stage("read", 2, 0.3), _stage("decode", 4, 3.9, True), _stage("collate", 1, 0.1)]},
+    {"pipeline": [_stage("fetch", 2, 2.0, True, "processes")]},
+    {"pipeline": [_stage("read", 1, 0.2), _stage("augment", 1, 0.5, True, "processes")]},
+    {"pipeline": [_set("download", 1, 0.9, "concurrency", "train.py:9", True), _stage("decode", 2, 0.3)]},
+    # Two functions on the same threads, which are all busy.
+    {
+        "pipeline": [
+            _set("load", 1, 0.6, "ReadOptions(num_threads)", "train.py:9", True),
+            _set("resize", 1, 0.35, "ReadOptions(num_threads)", "train.py:9"),
+        ]
+    },
+)
+@silent(
+    {"pipeline": [_stage("read", 2, 0.3), replace(_stage("decode", 4, 1.0, True), before=2.0)]},
+    {"pipeline": [_stage("decode", 4, 3.9, True)], "wait_ms": 4.0},
+    {"pipeline": [_stage("read", 2, 0.3)]},
+    # Each has threads of its own, and neither is busy.
+    {
+        "pipeline": [
+            _set("load", 1, 0.6, "concurrency", "train.py:9", True),
+            _set("resize", 1, 0.35, "concurrency", "train.py:10"),
+        ]
+    },
 )
 def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -> Iterator[Finding]:
     """The loop waits for one stage of the program's own pipeline: its threads or processes all work.
@@ -125,28 +120,23 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     )
 
 
-@rule(
-    "IO234",
-    "queue-too-short",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[
-        {"pipeline": [replace(_stage("read", 1, 0.3), room_fraction=0.7, after_limit=1)]},
-        {"pipeline": [replace(_stage("read", 4, 1.4), room_fraction=0.6, after_limit=2)]},
-    ],
-    silent=[
-        # The loop hardly waits: that there is no room says that it is slow.
-        {"pipeline": [replace(_stage("read", 1, 0.3), room_fraction=0.7, after_limit=1)], "wait_ms": 4.0},
-        {"pipeline": [replace(_stage("read", 1, 0.9), room_fraction=0.1, after_limit=1)]},
-        {"pipeline": [_stage("read", 1, 0.3)]},
-        # The queue before the last stage.
-        {
-            "pipeline": [
-                replace(_stage("read", 1, 0.3), room_fraction=0.7, after_limit=1),
-                _stage("decode", 1, 1.0, True),
-            ]
-        },
-    ],
+@rule("IO234", "queue-too-short", "loader", turn=MORE_WORKERS)
+@fires(
+    {"pipeline": [replace(_stage("read", 1, 0.3), room_fraction=0.7, after_limit=1)]},
+    {"pipeline": [replace(_stage("read", 4, 1.4), room_fraction=0.6, after_limit=2)]},
+)
+@silent(
+    # The loop hardly waits: that there is no room says that it is slow.
+    {"pipeline": [replace(_stage("read", 1, 0.3), room_fraction=0.7, after_limit=1)], "wait_ms": 4.0},
+    {"pipeline": [replace(_stage("read", 1, 0.9), room_fraction=0.1, after_limit=1)]},
+    {"pipeline": [_stage("read", 1, 0.3)]},
+    # The queue before the last stage.
+    {
+        "pipeline": [
+            replace(_stage("read", 1, 0.3), room_fraction=0.7, after_limit=1),
+            _stage("decode", 1, 1.0, True),
+        ]
+    },
 )
 def queue_too_short(facts: LoaderFacts, *, room: float = 0.5) -> Iterator[Finding]:
     """The queue before the loop holds too few items: its makers wait for room, and then the loop for them.
@@ -183,25 +173,20 @@ def queue_too_short(facts: LoaderFacts, *, room: float = 0.5) -> Iterator[Findin
     )
 
 
-@rule(
-    "IO235",
-    "finished-in-the-loop",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[
-        {"cause": "transform", "dataset": "batches", "asleep": 0.0, "on_cpu": 1.0, "taken_from": _POOL},
-        {
-            "cause": "transform",
-            "dataset": "batches",
-            "taken_from": TakenFrom("queue.Queue", "reader", 1, "threads", 10.0),
-        },
-    ],
-    silent=[
-        {"cause": "transform", "dataset": "batches"},
-        {"cause": "transform", "wait_ms": 4.0, "causes_ms": {"transform": 4.0}, "taken_from": _POOL},
-        # Its makers have no time left: the loop would wait for them as long.
-        {"cause": "transform", "taken_from": TakenFrom("Pool", "load", 1, "processes", 99.0)},
-    ],
+@rule("IO235", "finished-in-the-loop", "loader", turn=MORE_WORKERS)
+@fires(
+    {"cause": "transform", "dataset": "batches", "asleep": 0.0, "on_cpu": 1.0, "taken_from": _POOL},
+    {
+        "cause": "transform",
+        "dataset": "batches",
+        "taken_from": TakenFrom("queue.Queue", "reader", 1, "threads", 10.0),
+    },
+)
+@silent(
+    {"cause": "transform", "dataset": "batches"},
+    {"cause": "transform", "wait_ms": 4.0, "causes_ms": {"transform": 4.0}, "taken_from": _POOL},
+    # Its makers have no time left: the loop would wait for them as long.
+    {"cause": "transform", "taken_from": TakenFrom("Pool", "load", 1, "processes", 99.0)},
 )
 def finished_in_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
     """What the loop iterates works on each item that it takes from a pool or a queue, in the loop's thread.
@@ -236,21 +221,16 @@ def finished_in_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
 _IDLE = {"cause": "unknown", "pipeline": [_stage("decode", 2, 0.1)]}
 
 
-@rule(
-    "IO236",
-    "makers-idle",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[_IDLE, {**_IDLE, "pipeline": [_stage("decode", 1, 0.3, of="processes")]}],
-    silent=[
-        {"cause": "unknown"},
-        {**_IDLE, "cause": "transform"},
-        {**_IDLE, "pipeline": [_stage("decode", 2, 1.8)]},
-        {**_IDLE, "pipeline": [replace(_stage("decode", 2, 0.1), room_fraction=0.8)]},
-        {**_IDLE, "wait_ms": 4.0, "causes_ms": {"unknown": 4.0}},
-        # Nothing tells that it waits for input: a stage before it has items for it.
-        {**_IDLE, "pipeline": [_stage("read", 2, 1.9), _stage("decode", 2, 0.1)]},
-    ],
+@rule("IO236", "makers-idle", "loader", turn=MORE_WORKERS)
+@fires(_IDLE, {**_IDLE, "pipeline": [_stage("decode", 1, 0.3, of="processes")]})
+@silent(
+    {"cause": "unknown"},
+    {**_IDLE, "cause": "transform"},
+    {**_IDLE, "pipeline": [_stage("decode", 2, 1.8)]},
+    {**_IDLE, "pipeline": [replace(_stage("decode", 2, 0.1), room_fraction=0.8)]},
+    {**_IDLE, "wait_ms": 4.0, "causes_ms": {"unknown": 4.0}},
+    # Nothing tells that it waits for input: a stage before it has items for it.
+    {**_IDLE, "pipeline": [_stage("read", 2, 1.9), _stage("decode", 2, 0.1)]},
 )
 def makers_idle(facts: LoaderFacts, *, busy: float = 0.5) -> Iterator[Finding]:
     """The loop waits, and so do the threads or processes that make its items: for input that nobody sees.

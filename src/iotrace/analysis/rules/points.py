@@ -7,20 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iotrace.analysis.rules.facts.sweep import ChoiceFacts, PointFacts, SettingFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.units import counted, percent, size
 
 _MOST_PCT = 80.0  # of what is left: what batches and workers may take of it
 _GIB = 1 << 30
 
 
-@rule(
-    "IO921",
-    "workers-beyond-cpus",
-    "setting",
-    fires=[{"workers": 64, "cpus": 8.0}],
-    silent=[{"workers": 32, "cpus": 8.0}],
-)
+@rule("IO921", "workers-beyond-cpus", "setting")
+@fires({"workers": 64, "cpus": 8.0})
+@silent({"workers": 32, "cpus": 8.0})
 def workers_beyond_cpus(facts: SettingFacts, *, most_per_cpu: int = 4) -> Iterator[Finding]:
     """A setting has many more workers than there are CPUs: a search does not try it."""
     if facts.workers * facts.ranks > most_per_cpu * facts.cpus:
@@ -29,15 +25,11 @@ def workers_beyond_cpus(facts: SettingFacts, *, most_per_cpu: int = 4) -> Iterat
         yield Finding(text=text)
 
 
-@rule(
-    "IO922",
-    "workers-beyond-memory",
-    "setting",
-    fires=[{"more_workers": 6, "memory_needed_bytes": 12.0 * _GIB, "memory_left_bytes": 8 * _GIB}],
-    silent=[
-        {"more_workers": 6, "memory_needed_bytes": 6.0 * _GIB, "memory_left_bytes": 8 * _GIB},
-        {"more_workers": 6, "memory_needed_bytes": 12.0 * _GIB, "memory_left_bytes": None},
-    ],
+@rule("IO922", "workers-beyond-memory", "setting")
+@fires({"more_workers": 6, "memory_needed_bytes": 12.0 * _GIB, "memory_left_bytes": 8 * _GIB})
+@silent(
+    {"more_workers": 6, "memory_needed_bytes": 6.0 * _GIB, "memory_left_bytes": 8 * _GIB},
+    {"more_workers": 6, "memory_needed_bytes": 12.0 * _GIB, "memory_left_bytes": None},
 )
 def workers_beyond_memory(facts: SettingFacts, *, most_pct: float = _MOST_PCT) -> Iterator[Finding]:
     """The workers that a setting adds may need more memory than is left: a search does not try it."""
@@ -47,13 +39,9 @@ def workers_beyond_memory(facts: SettingFacts, *, most_pct: float = _MOST_PCT) -
         yield Finding(text=f"{what}: {_beyond(most_pct, left)}")
 
 
-@rule(
-    "IO923",
-    "batches-beyond-shared-memory",
-    "setting",
-    fires=[{"shm_needed_bytes": 12.0 * _GIB, "shm_left_bytes": 8 * _GIB}],
-    silent=[{"shm_needed_bytes": 6.0 * _GIB, "shm_left_bytes": 8 * _GIB}],
-)
+@rule("IO923", "batches-beyond-shared-memory", "setting")
+@fires({"shm_needed_bytes": 12.0 * _GIB, "shm_left_bytes": 8 * _GIB})
+@silent({"shm_needed_bytes": 6.0 * _GIB, "shm_left_bytes": 8 * _GIB})
 def batches_beyond_shm(facts: SettingFacts, *, most_pct: float = _MOST_PCT) -> Iterator[Finding]:
     """The batches that a setting makes ahead need more of /dev/shm than is left: a search does not try it."""
     needed, left = facts.shm_needed_bytes, facts.shm_left_bytes
@@ -61,13 +49,9 @@ def batches_beyond_shm(facts: SettingFacts, *, most_pct: float = _MOST_PCT) -> I
         yield Finding(text=f"its batches need {size(needed)} of /dev/shm: {_beyond(most_pct, left)}")
 
 
-@rule(
-    "IO924",
-    "too-few-descriptors",
-    "setting",
-    fires=[{"descriptors_needed": 2000, "descriptors": 1024}],
-    silent=[{"descriptors_needed": 2000, "descriptors": None}],
-)
+@rule("IO924", "too-few-descriptors", "setting")
+@fires({"descriptors_needed": 2000, "descriptors": 1024})
+@silent({"descriptors_needed": 2000, "descriptors": None})
 def too_few_descriptors(facts: SettingFacts) -> Iterator[Finding]:
     """A setting needs more open files than the limit allows: a search does not try it."""
     if facts.descriptors is not None and facts.descriptors_needed > facts.descriptors:
@@ -79,13 +63,9 @@ def _beyond(most_pct: float, free_bytes: int) -> str:
     return f"over {percent(most_pct / 100)} of the {size(free_bytes)} that are free"
 
 
-@rule(
-    "IO931",
-    "point-is-compute-bound",
-    "point",
-    fires=[{"stopped_by": "compute", "wait_fraction": 0.02}],
-    silent=[{"stopped_by": "workers"}],
-)
+@rule("IO931", "point-is-compute-bound", "point")
+@fires({"stopped_by": "compute", "wait_fraction": 0.02})
+@silent({"stopped_by": "workers"})
 def point_is_compute_bound(facts: PointFacts) -> Iterator[Finding]:
     """The chosen point hardly waits: the rest of a step is compute, and more workers will not help."""
     if facts.stopped_by == "compute":
@@ -95,13 +75,9 @@ def point_is_compute_bound(facts: PointFacts) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "IO932",
-    "still-waits",
-    "point",
-    fires=[{"disturbed": True}, {"unmade_fraction": 0.1}, {"unmade_fraction": None}],
-    silent=[{"unmade_fraction": 0.8}, {"next_workers": 8}, {"stopped_by": "compute"}],
-)
+@rule("IO932", "still-waits", "point")
+@fires({"disturbed": True}, {"unmade_fraction": 0.1}, {"unmade_fraction": None})
+@silent({"unmade_fraction": 0.8}, {"next_workers": 8}, {"stopped_by": "compute"})
 def still_waits(facts: PointFacts, *, least_unmade_pct: float = 25.0) -> Iterator[Finding]:
     """The point with the most workers still waits, and whether more of them would help is not known.
 
@@ -116,13 +92,9 @@ def still_waits(facts: PointFacts, *, least_unmade_pct: float = 25.0) -> Iterato
         yield Finding(text=f"It still waits {facts.waits}.")
 
 
-@rule(
-    "IO933",
-    "try-more-workers",
-    "point",
-    fires=[{"unmade_fraction": 0.8}],
-    silent=[{"unmade_fraction": 0.8, "disturbed": True}, {"unmade_fraction": 0.1}],
-)
+@rule("IO933", "try-more-workers", "point")
+@fires({"unmade_fraction": 0.8})
+@silent({"unmade_fraction": 0.8, "disturbed": True}, {"unmade_fraction": 0.1})
 def try_more_workers(facts: PointFacts, *, least_unmade_pct: float = 25.0) -> Iterator[Finding]:
     """The point with the most workers still waits for batches that were not made yet.
 
@@ -134,13 +106,9 @@ def try_more_workers(facts: PointFacts, *, least_unmade_pct: float = 25.0) -> It
         yield Finding(text=f"It still waits {facts.waits}: try more than {facts.workers} workers.")
 
 
-@rule(
-    "IO934",
-    "more-not-clear",
-    "point",
-    fires=[{"next_workers": 8, "next_is_faster": True}],
-    silent=[{"next_workers": 8}],
-)
+@rule("IO934", "more-not-clear", "point")
+@fires({"next_workers": 8, "next_is_faster": True})
+@silent({"next_workers": 8})
 def more_not_clear(facts: PointFacts) -> Iterator[Finding]:
     """The next point with more workers is faster, but not beyond the intervals of both."""
     if facts.stopped_by == "workers" and facts.next_workers is not None and facts.next_is_faster:
@@ -148,17 +116,13 @@ def more_not_clear(facts: PointFacts) -> Iterator[Finding]:
         yield Finding(text=text)
 
 
-@rule(
-    "IO935",
-    "more-would-not-help",
-    "point",
-    fires=[
-        {"stopped_by": "cores"},
-        {"next_workers": 8, "compute_ms": 50.0, "next_compute_ms": 60.0},
-        {"next_workers": 8},
-    ],
-    silent=[{"next_workers": 8, "next_is_faster": True}, {"stopped_by": "compute"}],
+@rule("IO935", "more-would-not-help", "point")
+@fires(
+    {"stopped_by": "cores"},
+    {"next_workers": 8, "compute_ms": 50.0, "next_compute_ms": 60.0},
+    {"next_workers": 8},
 )
+@silent({"next_workers": 8, "next_is_faster": True}, {"stopped_by": "compute"})
 def more_would_not_help(facts: PointFacts, *, grown_pct: float = 2.0) -> Iterator[Finding]:
     """More workers were no faster, or what they need is busy: all cores, the storage."""
     reasons = {"cores": "all cores are busy", "storage": "reading slows down as more workers read"}
@@ -176,20 +140,18 @@ def more_would_not_help(facts: PointFacts, *, grown_pct: float = 2.0) -> Iterato
         )
 
 
-@rule("IO941", "no-figures", "choice", fires=[{"points": 0}], silent=[{"points": 1, "only": "4 workers"}])
+@rule("IO941", "no-figures", "choice")
+@fires({"points": 0})
+@silent({"points": 1, "only": "4 workers"})
 def no_figures(facts: ChoiceFacts) -> Iterator[Finding]:
     """No point of the sweep gave figures."""
     if not facts.points:
         yield Finding(text="no point gave figures")
 
 
-@rule(
-    "IO942",
-    "one-point",
-    "choice",
-    fires=[{"points": 1, "only": "4 workers"}],
-    silent=[{"points": 2, "apart": ("2 or 4 workers", "9 against 10")}],
-)
+@rule("IO942", "one-point", "choice")
+@fires({"points": 1, "only": "4 workers"})
+@silent({"points": 2, "apart": ("2 or 4 workers", "9 against 10")})
 def one_point(facts: ChoiceFacts) -> Iterator[Finding]:
     """One point alone gave figures: there is nothing to compare them with.
 
@@ -200,13 +162,9 @@ def one_point(facts: ChoiceFacts) -> Iterator[Finding]:
         yield Finding(text=text, remedy="sweep two values or more: --workers 1,2,4")
 
 
-@rule(
-    "IO943",
-    "few-steps-for-an-interval",
-    "choice",
-    fires=[{"vague": "4 workers"}],
-    silent=[{"apart": ("2 or 4 workers", "9 against 10")}],
-)
+@rule("IO943", "few-steps-for-an-interval", "choice")
+@fires({"vague": "4 workers"})
+@silent({"apart": ("2 or 4 workers", "9 against 10")})
 def few_steps_for_an_interval(facts: ChoiceFacts) -> Iterator[Finding]:
     """A point measured too few steps to say between which bounds its rate lies.
 
@@ -217,13 +175,9 @@ def few_steps_for_an_interval(facts: ChoiceFacts) -> Iterator[Finding]:
         yield Finding(text=text, remedy="more steps, such as --steps 50")
 
 
-@rule(
-    "IO944",
-    "faster-than-its-ceiling",
-    "choice",
-    fires=[{"above_ceiling": ("4 workers", "20 steps/s against 11"), "quiet": "run it again"}],
-    silent=[{"above_ceiling": None, "apart": ("2 or 4 workers", "9 against 10")}],
-)
+@rule("IO944", "faster-than-its-ceiling", "choice")
+@fires({"above_ceiling": ("4 workers", "20 steps/s against 11"), "quiet": "run it again"})
+@silent({"above_ceiling": None, "apart": ("2 or 4 workers", "9 against 10")})
 def faster_than_its_ceiling(facts: ChoiceFacts) -> Iterator[Finding]:
     """A point is faster than training on batches from memory: one of both was held up.
 
@@ -235,13 +189,9 @@ def faster_than_its_ceiling(facts: ChoiceFacts) -> Iterator[Finding]:
         yield Finding(text=text, why=f"{figures}: one of both was held up", remedy=facts.quiet)
 
 
-@rule(
-    "IO945",
-    "points-not-apart",
-    "choice",
-    fires=[{"apart": ("2 or 4 workers", "9 against 10"), "quiet": "run it again"}],
-    silent=[{"apart": None, "vague": "4 workers"}],
-)
+@rule("IO945", "points-not-apart", "choice")
+@fires({"apart": ("2 or 4 workers", "9 against 10"), "quiet": "run it again"})
+@silent({"apart": None, "vague": "4 workers"})
 def points_not_apart(facts: ChoiceFacts) -> Iterator[Finding]:
     """Which of two points is faster is not clear: their intervals overlap.
 

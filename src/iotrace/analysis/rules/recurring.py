@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from iotrace.analysis.results import Collector, Evidence, LoopEvents
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.iterators import validation_restarts
-from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
+from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.units import many
 
@@ -68,25 +68,18 @@ def _level(events: LoopEvents) -> str:
     return "high" if events.loop_fraction >= HIGH else "medium"
 
 
-@rule(
-    "IO503",
-    "recurring-evaluation",
-    "loop",
-    turn=THE_LOOP,
-    saves_wait=False,
-    of_run=True,
-    fires=[
-        {"loop_events": [_EVALUATION]},
-        {"loop_events": [{**_EVALUATION, "wait_seconds": 9.0}]},
-        {"loop_events": [{**_EVALUATION, "wait_seconds": 9.0, "workers": 8}]},
-        {"loop_events": [{**_EVALUATION, "start_seconds": 5.0, "persistent_workers": False}]},
-        {"loop_events": [{**_EVALUATION, "workers": None, "function": "Images.__getitem__ (train.py:9)"}]},
-    ],
-    silent=[
-        {"loop_events": [{**_EVALUATION, **_ONCE}]},
-        {"loop_events": [{**_EVALUATION, **_RARE}]},
-        {"loop_events": [CHECKPOINT]},
-    ],
+@rule("IO503", "recurring-evaluation", "loop", turn=THE_LOOP, saves_wait=False, of_run=True)
+@fires(
+    {"loop_events": [_EVALUATION]},
+    {"loop_events": [{**_EVALUATION, "wait_seconds": 9.0}]},
+    {"loop_events": [{**_EVALUATION, "wait_seconds": 9.0, "workers": 8}]},
+    {"loop_events": [{**_EVALUATION, "start_seconds": 5.0, "persistent_workers": False}]},
+    {"loop_events": [{**_EVALUATION, "workers": None, "function": "Images.__getitem__ (train.py:9)"}]},
+)
+@silent(
+    {"loop_events": [{**_EVALUATION, **_ONCE}]},
+    {"loop_events": [{**_EVALUATION, **_RARE}]},
+    {"loop_events": [CHECKPOINT]},
 )
 def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
     """The loop evaluates again and again, and that takes much of its time.
@@ -118,19 +111,12 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
         )
 
 
-@rule(
-    "IO504",
-    "recurring-checkpoint",
-    "loop",
-    turn=THE_LOOP,
-    saves_wait=False,
-    of_run=True,
-    fires=[{"loop_events": [CHECKPOINT]}],
-    silent=[
-        {"loop_events": [{**CHECKPOINT, **_ONCE}]},
-        {"loop_events": [{**CHECKPOINT, **_RARE}]},
-        {"loop_events": [_EVALUATION]},
-    ],
+@rule("IO504", "recurring-checkpoint", "loop", turn=THE_LOOP, saves_wait=False, of_run=True)
+@fires({"loop_events": [CHECKPOINT]})
+@silent(
+    {"loop_events": [{**CHECKPOINT, **_ONCE}]},
+    {"loop_events": [{**CHECKPOINT, **_RARE}]},
+    {"loop_events": [_EVALUATION]},
 )
 def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
     """The training thread itself saves checkpoints again and again, and that takes much of the loop's time.
@@ -151,23 +137,17 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
         )
 
 
-@rule(
-    "IO505",
-    "recurring-sync",
-    "loop",
-    turn=THE_LOOP,
-    saves_wait=False,
-    fires=[
-        {"loop_events": [_SYNC]},
-        {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "reopened": True}]},
-        {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "reopened": True, "every_steps": 1.0}]},
-        {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "file": None}]},
-    ],
-    silent=[
-        {"loop_events": [{**_SYNC, **_ONCE}]},
-        {"loop_events": [{**_SYNC, **_RARE}]},
-        {"loop_events": [{**_SYNC, "every_steps": 1.0}]},  # in most steps: IO502
-    ],
+@rule("IO505", "recurring-sync", "loop", turn=THE_LOOP, saves_wait=False)
+@fires(
+    {"loop_events": [_SYNC]},
+    {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "reopened": True}]},
+    {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "reopened": True, "every_steps": 1.0}]},
+    {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "file": None}]},
+)
+@silent(
+    {"loop_events": [{**_SYNC, **_ONCE}]},
+    {"loop_events": [{**_SYNC, **_RARE}]},
+    {"loop_events": [{**_SYNC, "every_steps": 1.0}]},  # in most steps: IO502
 )
 def recurring_sync(
     facts: RankFacts, *, least_of_loop: float = 0.05, least_every_steps: float = 2.0
@@ -196,26 +176,19 @@ def recurring_sync(
         )
 
 
-@rule(
-    "IO507",
-    "collecting-garbage-in-the-loop",
-    "loop",
-    turn=THE_LOOP,
-    saves_wait=False,
-    of_run=True,
-    fires=[
-        {"loop_events": [COLLECTION]},
-        {"loop_events": [{**COLLECTION, "collector": _COLLECTOR}]},
-        {"loop_events": [{**COLLECTION, "collector": {**_COLLECTOR, "frozen": 3_000_000}}]},
-        {"loop_events": [{**COLLECTION, "collector": {**_COLLECTOR, "enabled": False}}]},
-        {"loop_events": [{**COLLECTION, "function": "train.py:22", "collector": _CALLED}]},
-        {"loop_events": [{**COLLECTION, "collector": {**_COLLECTOR, "objects": 60_000}}]},
-    ],
-    silent=[
-        {"loop_events": [{**COLLECTION, **_ONCE}]},
-        {"loop_events": [{**COLLECTION, **_RARE}]},
-        {"loop_events": [CHECKPOINT]},
-    ],
+@rule("IO507", "collecting-garbage-in-the-loop", "loop", turn=THE_LOOP, saves_wait=False, of_run=True)
+@fires(
+    {"loop_events": [COLLECTION]},
+    {"loop_events": [{**COLLECTION, "collector": _COLLECTOR}]},
+    {"loop_events": [{**COLLECTION, "collector": {**_COLLECTOR, "frozen": 3_000_000}}]},
+    {"loop_events": [{**COLLECTION, "collector": {**_COLLECTOR, "enabled": False}}]},
+    {"loop_events": [{**COLLECTION, "function": "train.py:22", "collector": _CALLED}]},
+    {"loop_events": [{**COLLECTION, "collector": {**_COLLECTOR, "objects": 60_000}}]},
+)
+@silent(
+    {"loop_events": [{**COLLECTION, **_ONCE}]},
+    {"loop_events": [{**COLLECTION, **_RARE}]},
+    {"loop_events": [CHECKPOINT]},
 )
 def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
     """Python's garbage collector stops the loop, outside of its waits, for much of its time in all.

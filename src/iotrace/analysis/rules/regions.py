@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.units import percent
 
 _FIRST = "IO300"  # the author's own word for the cause goes before who takes CPUs
@@ -13,13 +13,9 @@ _OUTER = {"name": "load", "count": 100, "wait_ms": 55.0}
 _INNER = {"name": "augment", "count": 100, "wait_ms": 45.0}
 
 
-@rule(
-    "IO408",
-    "region-held-wait",
-    "rank",
-    fires=[{"regions": [_OUTER, _INNER]}],
-    silent=[{"regions": [{**_INNER, "wait_ms": 20.0}]}, {"regions": [{**_INNER, "wait_ms": None}]}],
-)
+@rule("IO408", "region-held-wait", "rank")
+@fires({"regions": [_OUTER, _INNER]})
+@silent({"regions": [{**_INNER, "wait_ms": 20.0}]}, {"regions": [{**_INNER, "wait_ms": None}]})
 def region_held_wait(facts: RankFacts) -> Iterator[Finding]:
     """Most of the data wait lies in a region that the program names (`iotrace.region`).
 

@@ -16,7 +16,7 @@ from iotrace.analysis.results import (
     RepeatedWork,
 )
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.units import counted, percent
 
 _NAMED = 2  # files that a sentence names; of more their directory
@@ -39,24 +39,20 @@ _PLAUSIBLE = 0.25  # of the wait for decoding: what reading and decoding have of
 _MANY = [f"d/{number}.h5" for number in range(20)]
 
 
-@rule(
-    "IO407",
-    "repeated-work",
-    "rank",
-    fires=[
-        {"repeated": [_LISTED]},
-        {"repeated": [{**_FILE, "kind": READING_AGAIN}]},
-        {"repeated": [{**_FILE, "kind": READING_AGAIN, "read_fraction": 0.5}]},
-        {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.mp4"], "read_fraction": 0.5}]},
-        {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.sqlite"]}]},
-        {"repeated": [{**_FILE, "kind": OPENING, "paths": _MANY, "files": 20}]},
-        {"repeated": [{**_FILE, "kind": ASKING, "paths": ["d"]}]},
-    ],
-    silent=[
-        {"repeated": [{**_LISTED, "wait_ms": 4.0}]},
-        {"repeated": [{**_LISTED, "samples_fraction": 0.1}]},
-        {"repeated": [{**_FILE, "kind": DECODING}], "causes_ms": {"transform": 58.0, "decode": 1.0}},
-    ],
+@rule("IO407", "repeated-work", "rank")
+@fires(
+    {"repeated": [_LISTED]},
+    {"repeated": [{**_FILE, "kind": READING_AGAIN}]},
+    {"repeated": [{**_FILE, "kind": READING_AGAIN, "read_fraction": 0.5}]},
+    {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.mp4"], "read_fraction": 0.5}]},
+    {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.sqlite"]}]},
+    {"repeated": [{**_FILE, "kind": OPENING, "paths": _MANY, "files": 20}]},
+    {"repeated": [{**_FILE, "kind": ASKING, "paths": ["d"]}]},
+)
+@silent(
+    {"repeated": [{**_LISTED, "wait_ms": 4.0}]},
+    {"repeated": [{**_LISTED, "samples_fraction": 0.1}]},
+    {"repeated": [{**_FILE, "kind": DECODING}], "causes_ms": {"transform": 58.0, "decode": 1.0}},
 )
 def repeated_work(
     facts: RankFacts, *, least_samples: float = 0.5, most_of_sample: float = 0.5

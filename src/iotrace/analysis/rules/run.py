@@ -6,30 +6,22 @@ from collections.abc import Iterator
 
 from iotrace.analysis.results import CAUTION
 from iotrace.analysis.rules.facts.trust import RunFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.units import milliseconds
 
 
-@rule(
-    "IO712",
-    "untrained-rank",
-    "run",
-    fires=[{"untrained": "rank 1"}],
-    silent=[{"untrained": None}],
-)
+@rule("IO712", "untrained-rank", "run")
+@fires({"untrained": "rank 1"})
+@silent({"untrained": None})
 def untrained_rank(facts: RunFacts) -> Iterator[Finding]:
     """A rank of the job has no measured step, where others have some."""
     if facts.untrained is not None:
         yield Finding(level=CAUTION, text=f"{facts.untrained}: no step was measured")
 
 
-@rule(
-    "IO713",
-    "data-lost",
-    "run",
-    fires=[{"session": {"ended": False}}, {"losses": [{"what": "spans of pid 7", "why": "a full disk"}]}],
-    silent=[{}],
-)
+@rule("IO713", "data-lost", "run")
+@fires({"session": {"ended": False}}, {"losses": [{"what": "spans of pid 7", "why": "a full disk"}]})
+@silent({})
 def data_lost(facts: RunFacts) -> Iterator[Finding]:
     """Part of what was recorded is lost, or the end of the run was not seen."""
     if facts.losses:
@@ -42,16 +34,12 @@ def data_lost(facts: RunFacts) -> Iterator[Finding]:
         yield Finding(level=CAUTION, text="part of the data was lost")
 
 
-@rule(
-    "IO714",
-    "clocks",
-    "run",
-    fires=[
-        {"clocks": [{"host": "a", "bound_ns": 0, "set": []}, {"host": "b", "bound_ns": None, "set": []}]},
-        {"clocks": [{"host": "a", "bound_ns": 20_000_000, "set": []}], "step_ms": 100.0},
-    ],
-    silent=[{"clocks": [{"host": "a", "bound_ns": 20_000, "set": []}], "step_ms": 100.0}],
+@rule("IO714", "clocks", "run")
+@fires(
+    {"clocks": [{"host": "a", "bound_ns": 0, "set": []}, {"host": "b", "bound_ns": None, "set": []}]},
+    {"clocks": [{"host": "a", "bound_ns": 20_000_000, "set": []}], "step_ms": 100.0},
 )
+@silent({"clocks": [{"host": "a", "bound_ns": 20_000, "set": []}], "step_ms": 100.0})
 def clocks(facts: RunFacts, *, least_of_step: float = 0.05) -> Iterator[Finding]:
     """Clocks of hosts were not compared, are not well known, or were set during the run."""
     hosts = {clock.host for clock in facts.clocks}
@@ -66,13 +54,9 @@ def clocks(facts: RunFacts, *, least_of_step: float = 0.05) -> Iterator[Finding]
         yield Finding(level=CAUTION, text=text)
 
 
-@rule(
-    "IO715",
-    "late-rank-withheld",
-    "run",
-    fires=[{"withheld": "the clocks of two hosts are not known well enough"}],
-    silent=[{"withheld": None}],
-)
+@rule("IO715", "late-rank-withheld", "run")
+@fires({"withheld": "the clocks of two hosts are not known well enough"})
+@silent({"withheld": None})
 def late_rank_withheld(facts: RunFacts) -> Iterator[Finding]:
     """No rank is named as late: what was measured does not say which it was."""
     if facts.withheld is not None:

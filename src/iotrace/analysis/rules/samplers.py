@@ -19,31 +19,25 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
-from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
+from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 
 _WITHOUT_REPLACEMENT = "WeightedRandomSampler(replacement=False)"
 _DRAWN_ONCE = Making(draw_ms=1300.0)
 
 
-@rule(
-    "IO217",
-    "slow-sampling",
-    "loader",
-    id="sampling-bound",
-    turn=THE_CAUSE,
-    fires=[
-        {"cause": "sampling"},
-        {"cause": "sampling", "sampler": "Buckets"},
-        {"cause": "sampling", "making": _DRAWN_ONCE, "torch_sampler": _WITHOUT_REPLACEMENT},
-        {"cause": "sampling", "making": _DRAWN_ONCE, "torch_sampler": "RandomSampler(replacement=False)"},
-        {"cause": "sampling", "making": _DRAWN_ONCE, "sampler": "Buckets"},
-    ],
-    silent=[
-        {"cause": "transport"},
-        {"cause": "sampling", "wait_ms": 4.0, "causes_ms": {"sampling": 4.0}},
-        {"causes_ms": {"transform": 40.0, "sampling": 10.0}},
-        {"making": _DRAWN_ONCE, "causes_ms": {"transform": 40.0, "sampling": 1.0}},
-    ],
+@rule("IO217", "slow-sampling", "loader", id="sampling-bound", turn=THE_CAUSE)
+@fires(
+    {"cause": "sampling"},
+    {"cause": "sampling", "sampler": "Buckets"},
+    {"cause": "sampling", "making": _DRAWN_ONCE, "torch_sampler": _WITHOUT_REPLACEMENT},
+    {"cause": "sampling", "making": _DRAWN_ONCE, "torch_sampler": "RandomSampler(replacement=False)"},
+    {"cause": "sampling", "making": _DRAWN_ONCE, "sampler": "Buckets"},
+)
+@silent(
+    {"cause": "transport"},
+    {"cause": "sampling", "wait_ms": 4.0, "causes_ms": {"sampling": 4.0}},
+    {"causes_ms": {"transform": 40.0, "sampling": 10.0}},
+    {"making": _DRAWN_ONCE, "causes_ms": {"transform": 40.0, "sampling": 1.0}},
 )
 def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits while it chooses the samples of a batch itself.
@@ -70,18 +64,12 @@ def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
         yield from ended_by(remedy, "sampling", facts)
 
 
-@rule(
-    "IO219",
-    "samples-drawn-with-the-iterator",
-    "loader",
-    turn=THE_CAUSE,
-    saves_wait=False,
-    fires=[{"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0}],
-    silent=[
-        {"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 1.0},
-        {"about": {"persistent_workers": True, "workers": 2}, "restart_ms": 40.0},
-        {"about": {"persistent_workers": False, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0},
-    ],
+@rule("IO219", "samples-drawn-with-the-iterator", "loader", turn=THE_CAUSE, saves_wait=False)
+@fires({"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0})
+@silent(
+    {"about": {"persistent_workers": True, "workers": 2, "sampler": "Balanced"}, "restart_ms": 1.0},
+    {"about": {"persistent_workers": True, "workers": 2}, "restart_ms": 40.0},
+    {"about": {"persistent_workers": False, "workers": 2, "sampler": "Balanced"}, "restart_ms": 40.0},
 )
 def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
     """Making an iterator takes long although its workers stay: its sampler is asked for the first indices.

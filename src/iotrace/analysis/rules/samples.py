@@ -20,7 +20,7 @@ from iotrace.analysis.rules.causes import (
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.files import opened_again, read_across
-from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, rule
+from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.wait.gain_bound import RESIZED
 from iotrace.units import percent
 
@@ -30,31 +30,25 @@ _IN_COLUMNS = {"path": "d/a.npy", "transform_ms": 45.0, "amplification": {"mappe
 _ASLEEP = {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0}
 
 
-@rule(
-    "IO103",
-    "slow-transform",
-    "loader",
-    id="transform-bound",
-    turn=THE_CAUSE,
-    fires=[
-        {"cause": "transform"},
-        _ASLEEP,
-        {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True},
-        {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
-        {"cause": "transform", "on_cpu": 0.2, "made_ms": 600.0},
-        {"cause": "transform", "groups": [_IN_COLUMNS]},
-    ],
-    silent=[
-        {"cause": "transform", "asleep": None},
-        {"cause": "transform", "wait_ms": 4.0, "causes_ms": {"transform": 4.0}},
-        {"cause": "transform", "wait_ms": 9.0, "causes_ms": {"transform": 9.0}, "ready": 3.9},
-        {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "fed_by": "the queue q"},
-        {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True), "made_ms": 90.0},
-        {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "dataset": "list", "item": ""},
-        {"cause": "transform", "item": "TensorDataset.__getitem__", "item_library": "torch"},
-        {**_ASLEEP, "dataset": "Prefetcher", "library": "torchdata", "wrapped": True},
-        {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True, "making": Making(turns=True)},
-    ],
+@rule("IO103", "slow-transform", "loader", id="transform-bound", turn=THE_CAUSE)
+@fires(
+    {"cause": "transform"},
+    _ASLEEP,
+    {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True},
+    {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
+    {"cause": "transform", "on_cpu": 0.2, "made_ms": 600.0},
+    {"cause": "transform", "groups": [_IN_COLUMNS]},
+)
+@silent(
+    {"cause": "transform", "asleep": None},
+    {"cause": "transform", "wait_ms": 4.0, "causes_ms": {"transform": 4.0}},
+    {"cause": "transform", "wait_ms": 9.0, "causes_ms": {"transform": 9.0}, "ready": 3.9},
+    {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "fed_by": "the queue q"},
+    {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True), "made_ms": 90.0},
+    {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0, "dataset": "list", "item": ""},
+    {"cause": "transform", "item": "TensorDataset.__getitem__", "item_library": "torch"},
+    {**_ASLEEP, "dataset": "Prefetcher", "library": "torchdata", "wrapped": True},
+    {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True, "making": Making(turns=True)},
 )
 def slow_transform(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for the dataset's own code.
@@ -153,24 +147,19 @@ _TURNS = {**_ASLEEP, "made_ms": 90.0, "making": Making(turns=True)}
 _CALLS = {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True, "workers": 0}
 
 
-@rule(
-    "IO106",
-    "samples-in-turns",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[
-        _TURNS,
-        {**_TURNS, "core_free": False, "asleep": 0.8, "on_cpu": 0.1},
-        {**_CALLS, "making": Making(turns=True)},
-    ],
-    silent=[
-        {**_CALLS, "making": Making(turns=False)},
-        {**_TURNS, "making": Making(turns=False)},
-        {**_TURNS, "making": Making()},
-        {**_TURNS, "asleep": 0.1, "on_cpu": 0.9},
-        {**_TURNS, "fed_by": "the queue q"},
-        {**_TURNS, "wait_ms": 4.0, "causes_ms": {"transform": 4.0}},
-    ],
+@rule("IO106", "samples-in-turns", "loader", turn=MORE_WORKERS)
+@fires(
+    _TURNS,
+    {**_TURNS, "core_free": False, "asleep": 0.8, "on_cpu": 0.1},
+    {**_CALLS, "making": Making(turns=True)},
+)
+@silent(
+    {**_CALLS, "making": Making(turns=False)},
+    {**_TURNS, "making": Making(turns=False)},
+    {**_TURNS, "making": Making()},
+    {**_TURNS, "asleep": 0.1, "on_cpu": 0.9},
+    {**_TURNS, "fed_by": "the queue q"},
+    {**_TURNS, "wait_ms": 4.0, "causes_ms": {"transform": 4.0}},
 )
 def samples_in_turns(facts: LoaderFacts) -> Iterator[Finding]:
     """Workers make samples one after the other, and sleep in between: as behind a lock that they share.

@@ -17,7 +17,7 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
-from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, rule
+from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.wait.data_wait import UNMADE
 from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.units import percent
@@ -25,25 +25,20 @@ from iotrace.units import percent
 _EVEN = 0.75  # of the workers: as many as work while the busiest does
 
 
-@rule(
-    "IO210",
-    "fed-by-the-program",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[
-        {
-            "cause": "transform",
-            "fed_by": "the queue q",
-            "iterable": True,
-            "workers": 0,
-            "asleep": 0.9,
-            "on_cpu": 0.0,
-        }
-    ],
-    silent=[
-        {"cause": "transform", "iterable": True, "workers": 0, "asleep": 0.9, "on_cpu": 0.0},
-        {"cause": "transform", "fed_by": "the queue q", "asleep": 0.1, "on_cpu": 0.9},
-    ],
+@rule("IO210", "fed-by-the-program", "loader", turn=MORE_WORKERS)
+@fires(
+    {
+        "cause": "transform",
+        "fed_by": "the queue q",
+        "iterable": True,
+        "workers": 0,
+        "asleep": 0.9,
+        "on_cpu": 0.0,
+    }
+)
+@silent(
+    {"cause": "transform", "iterable": True, "workers": 0, "asleep": 0.9, "on_cpu": 0.0},
+    {"cause": "transform", "fed_by": "the queue q", "asleep": 0.1, "on_cpu": 0.9},
 )
 def fed_by_the_program(facts: LoaderFacts) -> Iterator[Finding]:
     """A thread or another process of the program gives the dataset its samples, and is slower than the loop.
@@ -78,18 +73,13 @@ def fed_by_the_program(facts: LoaderFacts) -> Iterator[Finding]:
 _ASLEEP = {"cause": "unknown", "wrapped": True, "workers": 0, "dataset": "batches"}
 
 
-@rule(
-    "IO218",
-    "source-sleeps",
-    "loader",
-    turn=THE_CAUSE,
-    fires=[{**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.9)}],
-    silent=[
-        _ASLEEP,
-        {**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.3)},
-        {**_ASLEEP, "cause": "transform", "waits_at": WaitCode("batches (train.py:12)", 0.9)},
-        {**_ASLEEP, "wait_ms": 9.0, "causes_ms": {"unknown": 4.0, "transform": 5.0}},
-    ],
+@rule("IO218", "source-sleeps", "loader", turn=THE_CAUSE)
+@fires({**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.9)})
+@silent(
+    _ASLEEP,
+    {**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.3)},
+    {**_ASLEEP, "cause": "transform", "waits_at": WaitCode("batches (train.py:12)", 0.9)},
+    {**_ASLEEP, "wait_ms": 9.0, "causes_ms": {"unknown": 4.0, "transform": 5.0}},
 )
 def source_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
     """What the loop iterates sleeps at a line of the program, as for a server, a rate limit or a lock.
@@ -118,32 +108,27 @@ def source_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "IO212",
-    "uneven-shards",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[
-        {
-            "iterable": True,
-            "workers": 4,
-            "production_ms": 100.0,
-            "asleep": 1.0,
-            "on_cpu": 0.0,
-            "making": Making(sharing=2.0, makers=2),
-        }
-    ],
-    silent=[
-        {"iterable": True, "workers": 4, "production_ms": 100.0, "making": Making(sharing=3.8, makers=4)},
-        {"workers": 4, "production_ms": 100.0, "making": Making(sharing=2.0, makers=2)},
-        {
-            "iterable": True,
-            "workers": 4,
-            "production_ms": 100.0,
-            "core_free": False,
-            "making": Making(sharing=2.0, makers=2),
-        },
-    ],
+@rule("IO212", "uneven-shards", "loader", turn=MORE_WORKERS)
+@fires(
+    {
+        "iterable": True,
+        "workers": 4,
+        "production_ms": 100.0,
+        "asleep": 1.0,
+        "on_cpu": 0.0,
+        "making": Making(sharing=2.0, makers=2),
+    }
+)
+@silent(
+    {"iterable": True, "workers": 4, "production_ms": 100.0, "making": Making(sharing=3.8, makers=4)},
+    {"workers": 4, "production_ms": 100.0, "making": Making(sharing=2.0, makers=2)},
+    {
+        "iterable": True,
+        "workers": 4,
+        "production_ms": 100.0,
+        "core_free": False,
+        "making": Making(sharing=2.0, makers=2),
+    },
 )
 def uneven_shards(facts: LoaderFacts) -> Iterator[Finding]:
     """Some workers have no data, or much less than others: its parts are fewer than workers, or uneven.
@@ -192,23 +177,12 @@ def shared_unevenly(facts: LoaderFacts, *, even: float = _EVEN) -> bool:
     )
 
 
-@rule(
-    "IO213",
-    "slow-first-sample",
-    "loader",
-    turn=THE_CAUSE,
-    fires=[
-        {
-            "iterable": True,
-            "epochs": 4,
-            "making": Making(fill_ms=30.0, first_item_ms=2000.0, item_ms=0.5),
-        }
-    ],
-    silent=[
-        {"iterable": True, "epochs": 4, "making": Making(fill_ms=2.0, first_item_ms=2000.0, item_ms=0.5)},
-        {"iterable": True, "epochs": 4, "making": Making(fill_ms=30.0, first_item_ms=4.0, item_ms=0.5)},
-        {"epochs": 4, "making": Making(fill_ms=30.0, first_item_ms=2000.0, item_ms=0.5)},
-    ],
+@rule("IO213", "slow-first-sample", "loader", turn=THE_CAUSE)
+@fires({"iterable": True, "epochs": 4, "making": Making(fill_ms=30.0, first_item_ms=2000.0, item_ms=0.5)})
+@silent(
+    {"iterable": True, "epochs": 4, "making": Making(fill_ms=2.0, first_item_ms=2000.0, item_ms=0.5)},
+    {"iterable": True, "epochs": 4, "making": Making(fill_ms=30.0, first_item_ms=4.0, item_ms=0.5)},
+    {"epochs": 4, "making": Making(fill_ms=30.0, first_item_ms=2000.0, item_ms=0.5)},
 )
 def slow_first_sample(facts: LoaderFacts, *, times: float = 20.0) -> Iterator[Finding]:
     """Each epoch begins with a long wait: its first sample takes many times as long as any other.
@@ -249,45 +223,36 @@ def slow_first_sample(facts: LoaderFacts, *, times: float = 20.0) -> Iterator[Fi
     )
 
 
-@rule(
-    "IO216",
-    "read-by-every-rank",
-    "loader",
-    turn=THE_CAUSE,
-    fires=[
-        {
-            "causes_ms": {"decode": 40.0, "read": 6.0},
-            "making": Making(also_read=1.0, opens_per_sample=2.0, opens_per_pass=5.0, ranks=2),
-        },
-        {
-            "causes_ms": {"decode": 40.0},
-            "making": Making(
-                also_read=1.0, opens_per_sample=2.0, opens_per_pass=1.0, ranks=2, array="d/a.h5"
-            ),
-        },
-    ],
-    silent=[
-        # An image and its mask, of which each rank has its own part, shuffled anew in each epoch.
-        {
-            "causes_ms": {"decode": 40.0},
-            "making": Making(also_read=1.0, opens_per_sample=2.0, opens_per_pass=0.5, ranks=2),
-        },
-        {
-            "causes_ms": {"decode": 40.0},
-            "making": Making(also_read=0.0, opens_per_sample=2.0, opens_per_pass=5.0, ranks=2),
-        },
-        {
-            "causes_ms": {"decode": 40.0},
-            "making": Making(also_read=1.0, opens_per_sample=1.0, opens_per_pass=1.0, ranks=2),
-        },
-        # Windows that overlap, of an array of which each rank takes its own.
-        {
-            "causes_ms": {"decode": 40.0},
-            "making": Making(
-                also_read=1.0, opens_per_sample=1.0, opens_per_pass=9.0, ranks=2, array="d/a.h5"
-            ),
-        },
-    ],
+@rule("IO216", "read-by-every-rank", "loader", turn=THE_CAUSE)
+@fires(
+    {
+        "causes_ms": {"decode": 40.0, "read": 6.0},
+        "making": Making(also_read=1.0, opens_per_sample=2.0, opens_per_pass=5.0, ranks=2),
+    },
+    {
+        "causes_ms": {"decode": 40.0},
+        "making": Making(also_read=1.0, opens_per_sample=2.0, opens_per_pass=1.0, ranks=2, array="d/a.h5"),
+    },
+)
+@silent(
+    # An image and its mask, of which each rank has its own part, shuffled anew in each epoch.
+    {
+        "causes_ms": {"decode": 40.0},
+        "making": Making(also_read=1.0, opens_per_sample=2.0, opens_per_pass=0.5, ranks=2),
+    },
+    {
+        "causes_ms": {"decode": 40.0},
+        "making": Making(also_read=0.0, opens_per_sample=2.0, opens_per_pass=5.0, ranks=2),
+    },
+    {
+        "causes_ms": {"decode": 40.0},
+        "making": Making(also_read=1.0, opens_per_sample=1.0, opens_per_pass=1.0, ranks=2),
+    },
+    # Windows that overlap, of an array of which each rank takes its own.
+    {
+        "causes_ms": {"decode": 40.0},
+        "making": Making(also_read=1.0, opens_per_sample=1.0, opens_per_pass=9.0, ranks=2, array="d/a.h5"),
+    },
 )
 def read_by_every_rank(facts: LoaderFacts, *, alike: float = 0.9) -> Iterator[Finding]:
     """Each rank reads and decodes the data of all ranks, and keeps its own share of it.

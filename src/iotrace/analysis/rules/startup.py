@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from iotrace.analysis.results import Evidence, Startup, StartupPart
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.analysis.startup.imports import IMPORTS
 from iotrace.analysis.startup.waterfall import READS
 
@@ -18,16 +18,11 @@ _LOADED = {"call": "pickle.load", "file": "data/graphs.pkl", "seconds": 12.0, "r
 _REMEDY = "keep the environment on a local disk, or in one file (a container's image, squashfs)"
 
 
-@rule(
-    "IO404",
-    "slow-imports",
-    "rank",
-    id=SLOW_IMPORTS,
-    fires=[{"startup": {"imports": 20.0, "first_step": 25.0, "waiting": 15.0}}],
-    silent=[
-        {"startup": {"imports": 0.5, "first_step": 0.6, "waiting": 0.4}},
-        {"startup": {"imports": 5.0, "first_step": 25.0, "waiting": 4.0}},
-    ],
+@rule("IO404", "slow-imports", "rank", id=SLOW_IMPORTS)
+@fires({"startup": {"imports": 20.0, "first_step": 25.0, "waiting": 15.0}})
+@silent(
+    {"startup": {"imports": 0.5, "first_step": 0.6, "waiting": 0.4}},
+    {"startup": {"imports": 5.0, "first_step": 25.0, "waiting": 4.0}},
 )
 def slow_imports(
     facts: RankFacts, *, least_seconds: float = 1.0, least_share: float = 0.5
@@ -59,33 +54,22 @@ def slow_imports(
     yield Finding(text=text, evidence=evidence, cost_ms=0.0, remedy=remedy)
 
 
-@rule(
-    "IO412",
-    "startup-code",
-    "rank",
-    id=OWN_START,
-    fires=[
-        {
-            "startup": {
-                "imports": 3.0,
-                "first_step": 16.0,
-                "own": {"build_index (train.py)": 2.0, "reads": 10.0},
-            }
-        },
-        {"startup": {"imports": 3.0, "first_step": 16.0, "own": {"reads": 12.0}, "loaded": _LOADED}},
-        {
-            "startup": {
-                "imports": 3.0,
-                "first_step": 16.0,
-                "own": {"reads": 12.0},
-                "loaded": {**_LOADED, "reading_seconds": 11.0},
-            }
-        },
-    ],
-    silent=[
-        {"startup": {"imports": 3.0, "first_step": 6.0, "own": {"main (train.py)": 2.0}}},
-        {"startup": {"imports": 20.0, "first_step": 30.0, "own": {"main (train.py)": 8.0}}},
-    ],
+@rule("IO412", "startup-code", "rank", id=OWN_START)
+@fires(
+    {"startup": {"imports": 3.0, "first_step": 16.0, "own": {"build_index (train.py)": 2.0, "reads": 10.0}}},
+    {"startup": {"imports": 3.0, "first_step": 16.0, "own": {"reads": 12.0}, "loaded": _LOADED}},
+    {
+        "startup": {
+            "imports": 3.0,
+            "first_step": 16.0,
+            "own": {"reads": 12.0},
+            "loaded": {**_LOADED, "reading_seconds": 11.0},
+        }
+    },
+)
+@silent(
+    {"startup": {"imports": 3.0, "first_step": 6.0, "own": {"main (train.py)": 2.0}}},
+    {"startup": {"imports": 20.0, "first_step": 30.0, "own": {"main (train.py)": 8.0}}},
 )
 def startup_code(
     facts: RankFacts, *, least_seconds: float = 5.0, least_share: float = 0.5

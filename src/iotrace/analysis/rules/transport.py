@@ -17,7 +17,7 @@ from iotrace.analysis.rules.causes import (
     which,
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
-from iotrace.analysis.rules.model import THE_CAUSE, Finding, rule
+from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.units import size
 
 _LARGE_BATCH = 1 << 20
@@ -27,30 +27,24 @@ _FEW_TENSORS = 8  # that a batch of many may become
 _SHARING = 'torch.multiprocessing.set_sharing_strategy("file_system")'
 
 
-@rule(
-    "IO201",
-    "slow-transport",
-    "loader",
-    id="transport-bound",
-    turn=THE_CAUSE,
-    fires=[
-        {"cause": "transport"},
-        {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0},
-        {"cause": "transport", "batch_bytes": None, "piped_bytes": 1e6, "core_free": False},
-    ],
-    silent=[
-        {"cause": "transport", "batch_bytes": None, "piped_bytes": 4096.0, "core_free": False},
-        {"cause": "transport", "piped_bytes": 1e6, "core_free": False},
-        {"cause": "transport", "batch_bytes": None, "piped_bytes": 1e6, "workers": 0},
-        {"cause": "transport", "workers": 0},
-        {"cause": "transport", "core_free": False},
-        {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0, "core_free": False},
-        {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 100.0},
-        {"cause": "transport", "wait_ms": 9.0, "causes_ms": {"transport": 9.0}, "ready": 3.9},
-        {"cause": "transport", "ready": 3.9, "others_may_make_it": True},
-        {"cause": "transport", "wrapped": True, "batch_bytes": None, "piped_bytes": 1e6},
-        {"cause": "transport", "wait_ms": 19.0, "causes_ms": {"transport": 19.0}, "ready": 3.9},
-    ],
+@rule("IO201", "slow-transport", "loader", id="transport-bound", turn=THE_CAUSE)
+@fires(
+    {"cause": "transport"},
+    {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0},
+    {"cause": "transport", "batch_bytes": None, "piped_bytes": 1e6, "core_free": False},
+)
+@silent(
+    {"cause": "transport", "batch_bytes": None, "piped_bytes": 4096.0, "core_free": False},
+    {"cause": "transport", "piped_bytes": 1e6, "core_free": False},
+    {"cause": "transport", "batch_bytes": None, "piped_bytes": 1e6, "workers": 0},
+    {"cause": "transport", "workers": 0},
+    {"cause": "transport", "core_free": False},
+    {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0, "core_free": False},
+    {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 100.0},
+    {"cause": "transport", "wait_ms": 9.0, "causes_ms": {"transport": 9.0}, "ready": 3.9},
+    {"cause": "transport", "ready": 3.9, "others_may_make_it": True},
+    {"cause": "transport", "wrapped": True, "batch_bytes": None, "piped_bytes": 1e6},
+    {"cause": "transport", "wait_ms": 19.0, "causes_ms": {"transport": 19.0}, "ready": 3.9},
 )
 def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for batches to come from the workers, which had made them.
@@ -113,28 +107,23 @@ def _without_workers(facts: LoaderFacts) -> Remedy | None:
     return Remedy(short, text, gains=False, tries=True, change=change, evidence=evidence)
 
 
-@rule(
-    "IO220",
-    "many-tensors",
-    "loader",
-    turn=THE_CAUSE,
-    fires=[
-        {"cause": "transport", "tensors": 113.0, "batch_bytes": 450e3, "ready": 3.9},
-        {
-            "cause": "transport",
-            "tensors": 113.0,
-            "batch_bytes": 450e3,
-            "core_free": False,
-            "others_may_make_it": True,
-        },
-    ],
-    silent=[
-        {"cause": "transport"},  # a batch of few tensors
-        {"cause": "transport", "tensors": 20.0, "batch_bytes": 450e3},
-        {"cause": "transport", "tensors": 113.0, "batch_bytes": 113e6},  # each of 1 MB
-        {"cause": "decode", "tensors": 113.0, "batch_bytes": 450e3},
-        {"cause": "transport", "tensors": 113.0, "wait_ms": 3.0, "causes_ms": {"transport": 3.0}},
-    ],
+@rule("IO220", "many-tensors", "loader", turn=THE_CAUSE)
+@fires(
+    {"cause": "transport", "tensors": 113.0, "batch_bytes": 450e3, "ready": 3.9},
+    {
+        "cause": "transport",
+        "tensors": 113.0,
+        "batch_bytes": 450e3,
+        "core_free": False,
+        "others_may_make_it": True,
+    },
+)
+@silent(
+    {"cause": "transport"},  # a batch of few tensors
+    {"cause": "transport", "tensors": 20.0, "batch_bytes": 450e3},
+    {"cause": "transport", "tensors": 113.0, "batch_bytes": 113e6},  # each of 1 MB
+    {"cause": "decode", "tensors": 113.0, "batch_bytes": 450e3},
+    {"cause": "transport", "tensors": 113.0, "wait_ms": 3.0, "causes_ms": {"transport": 3.0}},
 )
 def many_tensors(
     facts: LoaderFacts, *, fewest_tensors: float = 32.0, most_of_each_bytes: float = float(64 << 10)

@@ -9,7 +9,7 @@ from iotrace.analysis.resampling import FEWEST
 from iotrace.analysis.results import BAD, CAUTION, TRACING_PERCENT
 from iotrace.analysis.rules.disturbances import MIB, SHORTER, Bounds, doubt
 from iotrace.analysis.rules.facts.trust import TrustFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, bound_fraction
 from iotrace.units import bounds, counted, percent
 
@@ -20,13 +20,9 @@ _LAST = "IO799"  # what only says that a small figure is unknown
 _CODE_AND_PIPES_BYTES, _OF_EACH_PROCESS_BYTES = 10 << 20, 1 << 20
 
 
-@rule(
-    "IO701",
-    "few-steps",
-    "trust",
-    fires=[{"steps": {"count": 12}}, {"steps": {"count": 0, "mean_ms": None}}],
-    silent=[{"steps": {"count": 20}}],
-)
+@rule("IO701", "few-steps", "trust")
+@fires({"steps": {"count": 12}}, {"steps": {"count": 0, "mean_ms": None}})
+@silent({"steps": {"count": 20}})
 def few_steps(facts: TrustFacts, *, fewest: int = 20) -> Iterator[Finding]:
     """Few steps were measured: a mean of them says little of the next ones."""
     count = facts.report.steps.count
@@ -35,29 +31,18 @@ def few_steps(facts: TrustFacts, *, fewest: int = 20) -> Iterator[Finding]:
         yield Finding(level=BAD if count < FEWEST else CAUTION, text=text)
 
 
-@rule(
-    "IO706",
-    "unexplained-wait",
-    "trust",
-    fires=[
-        {
-            "wait": {
-                "raw_ms": 60.0,
-                "raw_wait_fraction": 0.6,
-                "causes_ms": {"unknown": 40.0},
-                "exposed_ms": 60.0,
-            }
-        },
-        {"wait": {"raw_ms": None, "raw_wait_fraction": None}},
-    ],
-    silent=[
-        {"wait": {"raw_ms": 60.0, "raw_wait_fraction": 0.6, "causes_ms": {"read": 60.0}, "exposed_ms": 60.0}},
-        {"wait": {"raw_ms": 1.0, "raw_wait_fraction": 0.01, "causes_ms": {"unknown": 1.0}}},
-        {
-            "wait": {"raw_ms": None, "raw_wait_fraction": None},
-            "feeding": {"before_ms": 2.0, "before_fraction": 0.02},
-        },
-    ],
+@rule("IO706", "unexplained-wait", "trust")
+@fires(
+    {"wait": {"raw_ms": 60.0, "raw_wait_fraction": 0.6, "causes_ms": {"unknown": 40.0}, "exposed_ms": 60.0}},
+    {"wait": {"raw_ms": None, "raw_wait_fraction": None}},
+)
+@silent(
+    {"wait": {"raw_ms": 60.0, "raw_wait_fraction": 0.6, "causes_ms": {"read": 60.0}, "exposed_ms": 60.0}},
+    {"wait": {"raw_ms": 1.0, "raw_wait_fraction": 0.01, "causes_ms": {"unknown": 1.0}}},
+    {
+        "wait": {"raw_ms": None, "raw_wait_fraction": None},
+        "feeding": {"before_ms": 2.0, "before_fraction": 0.02},
+    },
 )
 def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterator[Finding]:
     """The wait was not seen, or not all of it is explained, or whether the accelerator idled is not known."""
@@ -78,19 +63,15 @@ def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterat
         yield from doubt(unknown, least, f"{percent(unknown)} of the wait is not explained")
 
 
-@rule(
-    TRACING_COST,
-    "tracing-cost",
-    "trust",
-    fires=[
-        {"overhead": {"estimated_pct_of_step": 5.0}},
-        {"overhead": {"estimated_pct_of_step": 0.5, "evaluation_pct": 12.0}},
-        {"overhead": None},
-    ],
-    silent=[
-        {"overhead": {"estimated_pct_of_step": 1.0}},
-        {"overhead": {"estimated_pct_of_step": 1.0, "evaluation_pct": 1.0}},
-    ],
+@rule(TRACING_COST, "tracing-cost", "trust")
+@fires(
+    {"overhead": {"estimated_pct_of_step": 5.0}},
+    {"overhead": {"estimated_pct_of_step": 0.5, "evaluation_pct": 12.0}},
+    {"overhead": None},
+)
+@silent(
+    {"overhead": {"estimated_pct_of_step": 1.0}},
+    {"overhead": {"estimated_pct_of_step": 1.0, "evaluation_pct": 1.0}},
 )
 def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> Iterator[Finding]:
     """Tracing itself took much of a step, or of the evaluation beside the steps.
@@ -117,16 +98,9 @@ def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> I
         yield Finding(level=CAUTION, text=f"tracing took up to {evaluation:.0f} % of the evaluation")
 
 
-@rule(
-    "IO708",
-    "steps-vary",
-    "trust",
-    fires=[{"steps": {"mean_ci95_ms": [80.0, 120.0]}}],
-    silent=[
-        {"steps": {"mean_ci95_ms": [95.0, 105.0]}},
-        {"steps": {"count": 1, "mean_ci95_ms": [80.0, 120.0]}},
-    ],
-)
+@rule("IO708", "steps-vary", "trust")
+@fires({"steps": {"mean_ci95_ms": [80.0, 120.0]}})
+@silent({"steps": {"mean_ci95_ms": [95.0, 105.0]}}, {"steps": {"count": 1, "mean_ci95_ms": [80.0, 120.0]}})
 def steps_vary(facts: TrustFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Steps vary so much that their mean is not well known.
 
@@ -142,15 +116,11 @@ def steps_vary(facts: TrustFacts, *, least: float = 0.1) -> Iterator[Finding]:
             yield Finding(level=CAUTION, text=text)
 
 
-@rule(
-    "IO709",
-    "drift",
-    "trust",
-    fires=[{"steps": {"drift_pct": 20.0, "drift_ci95_pct": [10.0, 30.0]}}],
-    silent=[
-        {"steps": {"drift_pct": 20.0, "drift_ci95_pct": [-5.0, 45.0]}},
-        {"steps": {"drift_pct": 5.0, "drift_ci95_pct": [4.0, 6.0]}},
-    ],
+@rule("IO709", "drift", "trust")
+@fires({"steps": {"drift_pct": 20.0, "drift_ci95_pct": [10.0, 30.0]}})
+@silent(
+    {"steps": {"drift_pct": 20.0, "drift_ci95_pct": [-5.0, 45.0]}},
+    {"steps": {"drift_pct": 5.0, "drift_ci95_pct": [4.0, 6.0]}},
 )
 def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float = 20.0) -> Iterator[Finding]:
     """Later steps are longer or shorter than earlier ones: the mean of a longer run may be another."""
@@ -164,48 +134,44 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float =
     yield Finding(level=CAUTION, text=text, place=_FIRST if first else "")
 
 
-@rule(
-    "IO710",
-    "untraced-reads",
-    "trust",
-    fires=[
-        {
-            "io": {
-                "unseen_because": "maps",
-                "coverage": 0.5,
-                "processes": [{"is_worker": True, "kernel_bytes": 100 * MIB}],
-            }
+@rule("IO710", "untraced-reads", "trust")
+@fires(
+    {
+        "io": {
+            "unseen_because": "maps",
+            "coverage": 0.5,
+            "processes": [{"is_worker": True, "kernel_bytes": 100 * MIB}],
         }
-    ],
-    silent=[
-        {
-            "io": {
-                "unseen_because": "maps",
-                "coverage": 0.5,
-                "processes": [{"is_worker": True, "kernel_bytes": MIB}],
-            }
+    }
+)
+@silent(
+    {
+        "io": {
+            "unseen_because": "maps",
+            "coverage": 0.5,
+            "processes": [{"is_worker": True, "kernel_bytes": MIB}],
+        }
+    },
+    {
+        "io": {  # started anew again and again, each reads its code
+            "unseen_because": "maps",
+            "coverage": 0.1,
+            "processes": [{"is_worker": True, "kernel_bytes": MIB // 2}] * 60,
+        }
+    },
+    {"io": {"unseen_because": None, "coverage": 0.5}},
+    {
+        "io": {
+            "unseen_because": "maps",
+            "coverage": 0.5,
+            "processes": [{"is_worker": True, "kernel_bytes": 100 * MIB}],
         },
-        {
-            "io": {  # started anew again and again, each reads its code
-                "unseen_because": "maps",
-                "coverage": 0.1,
-                "processes": [{"is_worker": True, "kernel_bytes": MIB // 2}] * 60,
-            }
-        },
-        {"io": {"unseen_because": None, "coverage": 0.5}},
-        {
-            "io": {
-                "unseen_because": "maps",
-                "coverage": 0.5,
-                "processes": [{"is_worker": True, "kernel_bytes": 100 * MIB}],
-            },
-            "pipeline": [{"name": "reader", "of": "processes"}, {"name": "augment", "of": "processes"}],
-        },
-        {  # the loop makes its own batches and decodes nothing: it read code
-            "wait": {"raw_ms": 45.0, "causes_ms": {"transform": 44.7, "decode": 0.1, "collate": 0.2}},
-            "io": {"unseen_because": "maps", "coverage": 0.0, "processes": [{"kernel_bytes": 100 * MIB}]},
-        },
-    ],
+        "pipeline": [{"name": "reader", "of": "processes"}, {"name": "augment", "of": "processes"}],
+    },
+    {  # the loop makes its own batches and decodes nothing: it read code
+        "wait": {"raw_ms": 45.0, "causes_ms": {"transform": 44.7, "decode": 0.1, "collate": 0.2}},
+        "io": {"unseen_because": "maps", "coverage": 0.0, "processes": [{"kernel_bytes": 100 * MIB}]},
+    },
 )
 def untraced_reads(
     facts: TrustFacts, *, least_coverage: float = 0.9, least_decode: float = 0.05
@@ -235,26 +201,22 @@ def untraced_reads(
         yield Finding(level=CAUTION, text=what)
 
 
-@rule(
-    "IO711",
-    "class-uncertain",
-    "trust",
-    fires=[
-        {"wait": {"raw_wait_fraction_ci95": [0.04, 0.09]}},
-        {
-            "host": {"others_cpu_fraction": 0.9, "cpu_busy_fraction": 0.99},
-            "wait": {
-                "raw_ms": 60.0,
-                "raw_wait_fraction_ci95": [0.5, 0.7],
-                "causes_ms": {"decode": 60.0},
-                "without_cpu_ms": {"decode": 55.0},
-                "queueing_ms": 55.0,
-            },
-            "processes": [{"role": "main", "run_delay_pct_mean": 1.0}],
+@rule("IO711", "class-uncertain", "trust")
+@fires(
+    {"wait": {"raw_wait_fraction_ci95": [0.04, 0.09]}},
+    {
+        "host": {"others_cpu_fraction": 0.9, "cpu_busy_fraction": 0.99},
+        "wait": {
+            "raw_ms": 60.0,
+            "raw_wait_fraction_ci95": [0.5, 0.7],
+            "causes_ms": {"decode": 60.0},
+            "without_cpu_ms": {"decode": 55.0},
+            "queueing_ms": 55.0,
         },
-    ],
-    silent=[{"wait": {"raw_wait_fraction_ci95": [0.06, 0.09]}}],
+        "processes": [{"role": "main", "run_delay_pct_mean": 1.0}],
+    },
 )
+@silent({"wait": {"raw_wait_fraction_ci95": [0.06, 0.09]}})
 def class_uncertain(facts: TrustFacts, *, widest: float = 0.5) -> Iterator[Finding]:
     """The interval of the wait holds a bound of the verdict's classes: 5 or 20 % of a step.
 

@@ -14,7 +14,7 @@ from iotrace.analysis.results import (
     WholeReads,
 )
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import Finding, rule
+from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.analysis.storage.read_by_each import ReadByEach
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.units import digits, percent, size
@@ -27,13 +27,9 @@ _WHOLE = {
 }
 
 
-@rule(
-    "IO403",
-    "read-amplification",
-    "rank",
-    fires=[{"file_groups": [_WHOLE]}],
-    silent=[{"file_groups": [{**_WHOLE, "whole_reads": None}]}, {"file_groups": [{**_WHOLE, "ms": 4.0}]}],
-)
+@rule("IO403", "read-amplification", "rank")
+@fires({"file_groups": [_WHOLE]})
+@silent({"file_groups": [{**_WHOLE, "whole_reads": None}]}, {"file_groups": [{**_WHOLE, "ms": 4.0}]})
 def read_amplification(facts: RankFacts) -> Iterator[Finding]:
     """Most of what is read or decoded of an array or of files is wasted, or was read before.
 
@@ -66,13 +62,9 @@ _DEAR = {
 }
 
 
-@rule(
-    "IO409",
-    "few-files",
-    "rank",
-    fires=[{"file_groups": [_DEAR]}],
-    silent=[{"file_groups": [{**_DEAR, "few": None}]}, {"file_groups": [{**_DEAR, "ms": 4.0}]}],
-)
+@rule("IO409", "few-files", "rank")
+@fires({"file_groups": [_DEAR]})
+@silent({"file_groups": [{**_DEAR, "few": None}]}, {"file_groups": [{**_DEAR, "ms": 4.0}]})
 def few_files(facts: RankFacts) -> Iterator[Finding]:
     """Few files of a directory take most of the time that all of them take.
 
@@ -103,24 +95,20 @@ _TWICE = {"files": 8, "workers": 2, "share": 1.0, "asked": False}
 _ONE_FILE = {"files": 1, "workers": 2, "share": 1.0, "stream": "d/all.tsv.gz", "stream_bytes": 26 << 20}
 
 
-@rule(
-    "IO411",
-    "read-by-each-worker",
-    "rank",
-    fires=[
-        {"read_by_each": _BY_EACH},
-        {"read_by_each": _ONE_FILE},
-        {"read_by_each": _TWICE, "causes_ms": {"transform": 60.0}},
-    ],
-    silent=[
-        {"read_by_each": {**_BY_EACH, "share": 0.5}},
-        {"read_by_each": {**_BY_EACH, "files": 4}},
-        {"read_by_each": {**_ONE_FILE, "share": 0.5}},
-        {"read_by_each": {**_ONE_FILE, "stream": ""}},
-        {"read_by_each": _BY_EACH, "causes_ms": {"transform": 60.0}},
-        {"read_by_each": {**_BY_EACH, "asked": True}, "causes_ms": {"transform": 60.0}},
-        {"read_by_each": {**_TWICE, "share": 0.5}, "causes_ms": {"transform": 60.0}},
-    ],
+@rule("IO411", "read-by-each-worker", "rank")
+@fires(
+    {"read_by_each": _BY_EACH},
+    {"read_by_each": _ONE_FILE},
+    {"read_by_each": _TWICE, "causes_ms": {"transform": 60.0}},
+)
+@silent(
+    {"read_by_each": {**_BY_EACH, "share": 0.5}},
+    {"read_by_each": {**_BY_EACH, "files": 4}},
+    {"read_by_each": {**_ONE_FILE, "share": 0.5}},
+    {"read_by_each": {**_ONE_FILE, "stream": ""}},
+    {"read_by_each": _BY_EACH, "causes_ms": {"transform": 60.0}},
+    {"read_by_each": {**_BY_EACH, "asked": True}, "causes_ms": {"transform": 60.0}},
+    {"read_by_each": {**_TWICE, "share": 0.5}, "causes_ms": {"transform": 60.0}},
 )
 def read_by_each_worker(
     facts: RankFacts, *, least_files: int = 16, least_share: float = 0.8

@@ -21,7 +21,7 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
-from iotrace.analysis.rules.model import MORE_WORKERS, ORDER, THE_CAUSE, Finding, rule
+from iotrace.analysis.rules.model import MORE_WORKERS, ORDER, THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.rules.sources import shared_unevenly
 from iotrace.analysis.wait.data_wait import UNMADE
 
@@ -31,18 +31,12 @@ _KEEP_PACE = 1.05  # of the rest of a step: so long batches may take, and come n
 _MOST_WORKERS = 2  # for each CPU: more of them, asleep, are for a sweep to find
 
 
-@rule(
-    "IO202",
-    "idle-workers",
-    "loader",
-    id="queued-bound",
-    turn=THE_CAUSE,
-    fires=[{"cause": "queued"}],
-    silent=[
-        {"cause": "queued", "core_free": False},
-        {"cause": "queued", "in_order": False},
-        {"cause": "queued", "handed_over": True},
-    ],
+@rule("IO202", "idle-workers", "loader", id="queued-bound", turn=THE_CAUSE)
+@fires({"cause": "queued"})
+@silent(
+    {"cause": "queued", "core_free": False},
+    {"cause": "queued", "in_order": False},
+    {"cause": "queued", "handed_over": True},
 )
 def idle_workers(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for a batch whose worker had nothing to do before.
@@ -68,25 +62,19 @@ def _more_ahead(facts: LoaderFacts) -> Remedy | None:
 
 
 @rule(
-    "IO203",
-    "workers-restarted",
-    "loader",
-    id="startup-bound",
-    turn=THE_CAUSE,
-    saves_wait=False,
-    of_run=True,
-    fires=[
-        {"cause": "startup", "epochs": 3},
-        {"cause": "startup", "epochs": 3, "objects": 3},
-        {"cause": "startup", "epochs": 100, "single": 100},
-        {"cause": "decode", "epochs": 6, "making": Making(fill_ms=40.0, first_item_ms=900.0, item_ms=2.0)},
-    ],
-    silent=[
-        {"cause": "decode", "epochs": 6, "making": Making(fill_ms=40.0, first_item_ms=30.0, item_ms=2.0)},
-        {"cause": "startup", "epochs": 1},
-        {"cause": "startup", "epochs": 3, "persistent_workers": True},
-        {"cause": "startup", "epochs": 3, "wrapped": True},
-    ],
+    "IO203", "workers-restarted", "loader", id="startup-bound", turn=THE_CAUSE, saves_wait=False, of_run=True
+)
+@fires(
+    {"cause": "startup", "epochs": 3},
+    {"cause": "startup", "epochs": 3, "objects": 3},
+    {"cause": "startup", "epochs": 100, "single": 100},
+    {"cause": "decode", "epochs": 6, "making": Making(fill_ms=40.0, first_item_ms=900.0, item_ms=2.0)},
+)
+@silent(
+    {"cause": "decode", "epochs": 6, "making": Making(fill_ms=40.0, first_item_ms=30.0, item_ms=2.0)},
+    {"cause": "startup", "epochs": 1},
+    {"cause": "startup", "epochs": 3, "persistent_workers": True},
+    {"cause": "startup", "epochs": 3, "wrapped": True},
 )
 def workers_restarted(facts: LoaderFacts) -> Iterator[Finding]:
     """Workers are ended and started anew for each epoch.
@@ -141,26 +129,18 @@ def _kept_workers(facts: LoaderFacts) -> Remedy | None:
     return Remedy(call_with("persistent_workers=True", facts), text, change=kept)
 
 
-@rule(
-    "IO204",
-    "too-few-workers",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[
-        {"production_ms": 200.0},
-        {"production_ms": 200.0, "asleep": 1.0, "on_cpu": 0.0, "core_free": False},
-    ],
-    silent=[
-        {"production_ms": 200.0, "unmade_fraction": 0.0},
-        {"production_ms": 200.0, "core_free": False},
-        {"production_ms": 200.0, "cpus": 2},
-        {"production_ms": 90.0},
-        {"production_ms": 104.0},  # two workers make one in 52 ms, the rest of a step takes 50
-        {"workers": 0, "step_ms": 10.0, "wait_ms": 0.9, "production_ms": 0.9},  # handing over costs as much
-        {"production_ms": 200.0, "iterable": True, "fed_by": "the queue q"},
-        {"production_ms": 200.0, "iterable": True, "making": Making(sharing=1.0, makers=1)},
-        {"production_ms": 200.0, "asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True)},
-    ],
+@rule("IO204", "too-few-workers", "loader", turn=MORE_WORKERS)
+@fires({"production_ms": 200.0}, {"production_ms": 200.0, "asleep": 1.0, "on_cpu": 0.0, "core_free": False})
+@silent(
+    {"production_ms": 200.0, "unmade_fraction": 0.0},
+    {"production_ms": 200.0, "core_free": False},
+    {"production_ms": 200.0, "cpus": 2},
+    {"production_ms": 90.0},
+    {"production_ms": 104.0},  # two workers make one in 52 ms, the rest of a step takes 50
+    {"workers": 0, "step_ms": 10.0, "wait_ms": 0.9, "production_ms": 0.9},  # handing over costs as much
+    {"production_ms": 200.0, "iterable": True, "fed_by": "the queue q"},
+    {"production_ms": 200.0, "iterable": True, "making": Making(sharing=1.0, makers=1)},
+    {"production_ms": 200.0, "asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True)},
 )
 def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     """Workers make batches slower than the loop takes them, and more of them would have a CPU or need none.
@@ -256,17 +236,12 @@ def _won_by_order(facts: LoaderFacts, workers: int | None) -> float:
     return max(0.0, min(won_ms, facts.bound_ms))
 
 
-@rule(
-    "IO205",
-    "made-by-the-loop",
-    "loader",
-    turn=MORE_WORKERS,
-    fires=[{"wrapped": True, "workers": 0}],
-    silent=[
-        {"wrapped": True, "workers": 0, "on_cpu": 0.2},
-        {"wrapped": True, "workers": 0, "core_free": False},
-        {"wrapped": True, "workers": 0, "handed_over": True},
-    ],
+@rule("IO205", "made-by-the-loop", "loader", turn=MORE_WORKERS)
+@fires({"wrapped": True, "workers": 0})
+@silent(
+    {"wrapped": True, "workers": 0, "on_cpu": 0.2},
+    {"wrapped": True, "workers": 0, "core_free": False},
+    {"wrapped": True, "workers": 0, "handed_over": True},
 )
 def made_by_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
     """The thread that trains computes each batch itself, of a source that is no DataLoader.
@@ -303,18 +278,13 @@ def made_by_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "IO206",
-    "waiting-in-order",
-    "loader",
-    turn=ORDER,
-    fires=[{"behind_ready_ms": 30.0}],
-    silent=[
-        {"behind_ready_ms": 30.0, "in_order": None},
-        {"behind_ready_ms": 30.0, "workers": 1},
-        {"behind_ready_ms": 30.0, "making": Making(turns=True)},
-        {"behind_ready_ms": 4.0},
-    ],
+@rule("IO206", "waiting-in-order", "loader", turn=ORDER)
+@fires({"behind_ready_ms": 30.0})
+@silent(
+    {"behind_ready_ms": 30.0, "in_order": None},
+    {"behind_ready_ms": 30.0, "workers": 1},
+    {"behind_ready_ms": 30.0, "making": Making(turns=True)},
+    {"behind_ready_ms": 4.0},
 )
 def waiting_in_order(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for one batch while a later one lies ready.

@@ -10,7 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from iotrace.analysis.results import GONE, RankReport, Recommendation
-from iotrace.analysis.rules.model import frees_cpus, rule_of, saves_wait
+from iotrace.analysis.rules.advice import frees_cpus, saves_wait
+from iotrace.analysis.rules.model import rule_of
 from iotrace.analysis.wait.data_wait import device_waits, quicker_by
 
 _SEVERAL_THREADS = 1.5  # CPUs that the training keeps busy: its thread waits for others, which may lack one
