@@ -9,12 +9,19 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.integration.test_readpaths import FLOATS, FUNCTIONS, PARQUET, PROGRAM, TABLE, Case, Seen, seen_in
+from tests.integration.test_readpaths import (
+    FLOATS,
+    PARQUET,
+    TABLE,
+    Case,
+    Seen,
+    in_one_program,
+    seen_in,
+)
 from tests.support.runs import PROJECT, environment, run_script, run_traced
 
 NETCDF = """import netCDF4
@@ -352,20 +359,7 @@ WORKERS = [pytest.param(0, id="no-worker"), pytest.param(1, id="worker", marks=p
 @pytest.fixture(scope="module", params=WORKERS)
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Seen]:
     """All cases whose library is there in one program, without and with a worker."""
-    there = {kind: case for kind, case in CASES.items() if all(map(find_spec, case.needs.split()))}
-    functions = "import os\n" + "".join(
-        FUNCTIONS.format(number=number, imports=case.imports, write=case.write, read=case.read)
-        for number, case in enumerate(there.values())
-    )
-    calls = ", ".join(
-        f"({kind + case.suffix!r}, write_{number}, read_{number})"
-        for number, (kind, case) in enumerate(there.items())
-    )
-    program = PROGRAM.format(functions=functions, calls=f"[{calls}]")
-    run = run_script(tmp_path_factory.mktemp("reads"), program, str(request.param))
-    assert run.code == 0, run.stderr
-    assert not list(run.session.glob("processes/*/agent.log"))
-    return request.param, seen_in(run.session)
+    return request.param, in_one_program(CASES, tmp_path_factory.mktemp("reads"), request.param)
 
 
 @pytest.mark.parametrize("kind", CASES)

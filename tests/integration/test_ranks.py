@@ -90,7 +90,7 @@ for number, batch in enumerate(DataLoader(Ones(), batch_size=4), 1):
     if number % 5 == 0 and dist.get_rank() == 0:
         plain.eval()
         with torch.no_grad():
-            for batch in DataLoader(Ones(24, 0.05), batch_size=4):
+            for batch in DataLoader(Ones(12, 0.03), batch_size=4):
                 plain(batch)
         plain.train()
 dist.destroy_process_group()

@@ -291,8 +291,13 @@ WORKERS = [pytest.param(0, id="no-worker"), pytest.param(1, id="worker", marks=p
 @pytest.fixture(scope="module", params=WORKERS)
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Seen]:
     """All cases in one program, without and with a worker."""
-    there = {kind: case for kind, case in CASES.items() if not case.needs or find_spec(case.needs)}
-    functions = "".join(
+    return request.param, in_one_program(CASES, tmp_path_factory.mktemp("reads"), request.param)
+
+
+def in_one_program(cases: dict[str, Case], directory: Path, workers: int) -> Seen:
+    """Run all cases whose libraries are there in one program."""
+    there = {kind: case for kind, case in cases.items() if all(map(find_spec, case.needs.split()))}
+    functions = "import os\n" + "".join(
         FUNCTIONS.format(number=number, imports=case.imports, write=case.write, read=case.read)
         for number, case in enumerate(there.values())
     )
@@ -300,11 +305,10 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         f"({kind + case.suffix!r}, write_{number}, read_{number})"
         for number, (kind, case) in enumerate(there.items())
     )
-    program = PROGRAM.format(functions=functions, calls=f"[{calls}]")
-    run = run_script(tmp_path_factory.mktemp("reads"), program, str(request.param))
+    run = run_script(directory, PROGRAM.format(functions=functions, calls=f"[{calls}]"), str(workers))
     assert run.code == 0, run.stderr
     assert not list(run.session.glob("processes/*/agent.log"))
-    return request.param, seen_in(run.session)
+    return seen_in(run.session)
 
 
 def seen_in(directory: Path) -> Seen:

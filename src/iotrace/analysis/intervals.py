@@ -19,8 +19,9 @@ _MOST_ROWS = 1 << 15
 def union(starts: Times, ends: Times) -> Intervals:
     """The sorted, disjoint, non-touching intervals that cover the same instants. Empty ones vanish."""
     keep = ends > starts
-    starts, ends = starts[keep], ends[keep]
-    if not len(starts):
+    if not keep.all():
+        starts, ends = starts[keep], ends[keep]
+    if (starts[1:] > ends[:-1]).all():  # as a thread makes them
         return starts.astype(np.int64), ends.astype(np.int64)
     if (starts[1:] < starts[:-1]).any():
         order = np.argsort(starts, kind="stable")
@@ -144,6 +145,8 @@ def grouped(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Times, Times]:
 def ranges(first: Times, behind: Times) -> tuple[Times, Times]:
     """Return all numbers of the ranges ``[first[i], behind[i])``, one after the other, and the i of each."""
     counts = np.maximum(behind - first, 0)
+    if (counts == 1).all():  # as most are
+        return first, np.arange(len(first))
     of = np.repeat(np.arange(len(first)), counts)
     return np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts) + first[of], of
 
@@ -161,6 +164,8 @@ def pieces(
     piece_starts = np.maximum(starts[interval], window_starts[window])
     piece_ends = np.minimum(ends[interval], window_ends[window])
     keep = piece_ends > piece_starts
+    if keep.all():
+        return piece_starts, piece_ends, interval, window
     return piece_starts[keep], piece_ends[keep], interval[keep], window[keep]
 
 

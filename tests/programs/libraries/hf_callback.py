@@ -1,13 +1,11 @@
 """transformers' Trainer with iotrace's callback: alone it makes a session, under the launcher nothing."""
 
 import os
-import time
 
 os.environ["USE_TF"] = "0"
 import clock
-import torch
 from datasets import Dataset
-from toy import compute
+from hf_toy import Model, collate
 from transformers import Trainer, TrainingArguments
 
 import iotrace
@@ -28,22 +26,6 @@ class Asks:
 class Timed(Trainer):
     def get_batch_samples(self, epoch_iterator, *arguments):
         return super().get_batch_samples(Asks(epoch_iterator), *arguments)
-
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(16, 1)
-
-    def forward(self, x, labels=None):
-        compute(6)
-        found = self.layer(x)
-        return {"loss": found.mean(), "logits": found}
-
-
-def collate(rows):
-    time.sleep(0.02)
-    return {"x": torch.tensor([row["x"] for row in rows]), "labels": torch.zeros(len(rows))}
 
 
 data = Dataset.from_dict({"x": [[float(row)] * 16 for row in range(120)], "labels": [0.0] * 120})

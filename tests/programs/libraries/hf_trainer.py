@@ -1,13 +1,11 @@
 """transformers' Trainer: evaluation after every twentieth step, accumulation over two batches."""
 
 import os
-import time
 
 os.environ["USE_TF"] = "0"
 import clock
-import torch
 from datasets import Dataset
-from toy import compute
+from hf_toy import Model, collate
 from transformers import Trainer, TrainingArguments
 
 # Training and evaluation: each a DataLoader, and accelerate's loader around it.
@@ -33,22 +31,6 @@ class Timed(Trainer):
     def evaluate(self, *arguments, **options):
         with clock.evaluation():
             return super().evaluate(*arguments, **options)
-
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(16, 1)
-
-    def forward(self, x, labels=None):
-        compute(6)
-        found = self.layer(x)
-        return {"loss": found.mean(), "logits": found}
-
-
-def collate(rows):
-    time.sleep(0.02)
-    return {"x": torch.tensor([row["x"] for row in rows]), "labels": torch.zeros(len(rows))}
 
 
 data = Dataset.from_dict({"x": [[float(row)] * 16 for row in range(320)], "labels": [0.0] * 320})

@@ -1,30 +1,13 @@
 """A generator takes from a Pool and augments, in the loop's own thread: the pool is ahead, the loop waits."""
 
-import os
 from collections.abc import Iterator
 from multiprocessing import Pool
 
 import clock
-import numpy
 import torch
+from augmenting import augment, load
 
 KNOWN = {"steps": 120, "cause": "transform"}
-
-os.makedirs("data", exist_ok=True)
-for part in range(3):
-    if not os.path.exists(f"data/part{part}.npy"):
-        numpy.save(f"data/part{part}.npy", numpy.full((64, 64), float(part)))
-
-
-def load(step: int) -> numpy.ndarray:
-    return numpy.load(f"data/part{step % 3}.npy")
-
-
-def augment(batch: numpy.ndarray) -> numpy.ndarray:
-    until = clock.now() + 0.03
-    while clock.now() < until:
-        batch = numpy.roll(batch, 1, axis=0)
-    return batch
 
 
 def batches(pool: Pool) -> Iterator[torch.Tensor]:

@@ -1,30 +1,14 @@
 """The loop takes from a generator over a Pool, and computes with each item itself: that is no wait."""
 
-import os
 from collections.abc import Iterator
 from multiprocessing import Pool
 
 import clock
 import numpy
 import torch
+from augmenting import augment, load
 
 KNOWN = {"steps": 120, "silent": "IO235"}
-
-os.makedirs("data", exist_ok=True)
-for part in range(3):
-    if not os.path.exists(f"data/part{part}.npy"):
-        numpy.save(f"data/part{part}.npy", numpy.full((64, 64), float(part)))
-
-
-def load(step: int) -> numpy.ndarray:
-    return numpy.load(f"data/part{step % 3}.npy")
-
-
-def augment(batch: numpy.ndarray) -> numpy.ndarray:
-    until = clock.now() + 0.03
-    while clock.now() < until:
-        batch = numpy.roll(batch, 1, axis=0)
-    return batch
 
 
 def batches(pool: Pool) -> Iterator[numpy.ndarray]:

@@ -5,6 +5,7 @@ When each thread trained: its backward passes and optimizer steps.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from iotrace.sources.records import IteratorEnd
 _WARM_UP = 20
 
 
-class Rounds(msgspec.Struct, frozen=True):
+class Rounds(msgspec.Struct, frozen=True, dict=True):
     """The backward passes and optimizer steps of a thread: times in ns, sorted; which `optimizer` stepped.
 
     Optimizers are numbered by their first steps, -1 is a backward pass.
@@ -40,7 +41,7 @@ class Rounds(msgspec.Struct, frozen=True):
         made += [self.optimizer == number for number in range(several)] if several > 1 else []
         return [self.times_ns[own] for own in made]
 
-    @property
+    @cached_property
     def updates_ns(self) -> Times:
         """The steps of the busiest optimizer."""
         steps = self.optimizer[self.optimizer >= 0]

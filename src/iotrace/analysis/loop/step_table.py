@@ -145,7 +145,9 @@ class StepTable(Table[Step]):
     def pieces(self) -> tuple[Times, Times, Times]:
         """The steps without their evaluation passes: starts, ends, and the row of the step of each."""
         inside, of = ranges(self["first_left_out"], self["behind_left_out"])
-        number = np.arange(len(self))
+        number, starts, ends = np.arange(len(self)), self["start_ns"], self["end_ns"]
+        if not len(inside) and (starts < ends).all():
+            return starts, ends, number
         starts = np.concatenate((self["start_ns"], self.left_out[inside, 1]))
         ends = np.concatenate((self.left_out[inside, 0], self["end_ns"]))
         order = np.lexsort((starts, np.concatenate((number, of))))
