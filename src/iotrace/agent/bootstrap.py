@@ -253,6 +253,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         _add(hooks, name, _hook("checkpoints", "hook_saves", recorder, name))
     for name in STEP_MODULES:
         _add(hooks, name, _hook("step_calls", "hook_calls", recorder, name))
+    _add(hooks, "keras.src.callbacks.callback_list", _hook("step_calls", "hook_fit", recorder))
     for name in LOADER_MODULES:
         _add(hooks, name, _hook("loaders.record", "hook_loaders", recorder, name))
     _add(hooks, "grain._src.python.dataset.dataset", _hook("loaders.stages", "hook_grain_settings", recorder))

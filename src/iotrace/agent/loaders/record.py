@@ -66,7 +66,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
             "keras",
             "JAXEpochIterator._get_iterator",
             ("data_adapter.py_dataset", "data_adapter.generator", "data_adapter"),
-            "data_adapter.py_dataset.workers",
+            "data_adapter.enqueuer.workers",
         ),
     ),
     "lightning.fabric.wrappers": _FABRIC,

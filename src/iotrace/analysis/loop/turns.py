@@ -60,7 +60,7 @@ def turns_of(rank: Rank, first: int = 0) -> tuple[list[LoaderRun], str]:
 
 def _site(rows: Columns, sites: dict[int, StepCall]) -> tuple[StepCall | None, str]:
     """Choose the calls that begin the turns; say why, where there are calls and none of them does."""
-    for kind in ("trains", "computes"):
+    for kind in ("trains", "computes", "within"):
         of_kind = [number for number, each in sites.items() if each.kind in (kind, "fast")]
         numbers, counts = np.unique(rows["site"][np.isin(rows["site"], of_kind)], return_counts=True)
         if len(numbers) and counts.max() >= _FEWEST:
@@ -80,6 +80,7 @@ def _source(
     about = IteratorStart(
         iterator=site.site,
         loader=number,
+        library="keras" if site.kind == "within" else "",
         dataset=site.by or site.called,
         workers=0,
         epoch=0,
@@ -120,6 +121,11 @@ def _why_no_wait(
     Also returns the share of it in which the loop still is in the line of the call, and has called already:
     as JAX does where the arrays that a step replaces are freed, which waits for the device.
     """
+    if site.kind == "within":
+        return (
+            f"{site.called} asks for its batches in its compiled step, where TensorFlow alone sees the wait",
+            0.0,
+        )
     between = f"what the loop does between its calls of {site.called} may be no wait for data"
     if not site.feeds:
         return f"{between}: no line of it makes what the call is given, as far as can be read", 0.0
