@@ -104,6 +104,29 @@ def test_a_function_that_a_dataset_maps_is_recorded_and_stays_as_it_is(recorder:
     assert pickle.dumps(Maps(double)) == before
 
 
+class Batches:
+    """As a program's `PyDataset` of keras."""
+
+    def __getitem__(self, index: int) -> int:
+        return 10 * index
+
+
+def test_what_keras_threads_call_of_a_dataset_is_recorded(recorder: Any) -> None:
+    datasets = {0: Batches()}
+    enqueuer = type("OrderedEnqueuer", (), {"__init__": lambda self, dataset, workers=1: None})
+    module = SimpleNamespace(
+        _SHARED_SEQUENCES=datasets,
+        OrderedEnqueuer=enqueuer,
+        get_index=lambda uid, index: datasets[uid][index],
+    )
+    stages.hook_keras_datasets(module, recorder)
+    enqueuer(Batches(), workers=3)
+    assert module.get_index(0, 4) == 40
+    first = told(recorder)[0]
+    assert (first["name"], first["setting"], first["value"]) == ("Batches.__getitem__", "workers", 3)
+    assert [span[7] for span in recorder.spans] == [KIND_CALLBACK]
+
+
 def test_functions_that_are_called_all_the_time_are_recorded_no_longer(
     recorder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

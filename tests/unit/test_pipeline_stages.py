@@ -20,7 +20,7 @@ from iotrace.sources.columns import Columns
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
 from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity, Queue, Stage, Tick
-from iotrace.sweeps.execute import settings_by_hand
+from iotrace.sweeps.execute import _stages_have, settings_by_hand
 
 PID = 7
 
@@ -146,3 +146,12 @@ def test_a_sweep_names_the_settings_of_a_librarys_stages_to_change_by_hand() -> 
     of_nodes = replace(known, puts="queue.Queue", setting="num_workers")  # torchdata hands over by queues
     assert settings_by_hand([of_nodes]) == ["num_workers at train.py:9"]
     assert settings_by_hand([replace(of_nodes, setting=None, set_at=None)]) == []
+
+
+def test_a_sweep_sees_what_a_librarys_stages_were_given() -> None:
+    """A queue of the program and what limits all stages say nothing; those that differ are not set by it."""
+    known = replace(stage("load", 1.2), setting="concurrency", setting_value=4, set_at="train.py:9")
+    limited = replace(known, setting="num_threads", setting_value=8)
+    assert _stages_have([known, known, limited, stage("crop", 0.7)]) == 4
+    assert _stages_have([known, replace(known, setting_value=2)]) is None
+    assert _stages_have([limited]) is None

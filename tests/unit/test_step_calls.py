@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -188,9 +189,9 @@ class Turn(msgspec.Struct, tag="turn"):
     end_ns: int
 
 
-def turns(feeds: list[int], lines: list[int]) -> tuple[list[Any], str]:
+def turns(feeds: list[int], lines: list[int], kind: str = "trains") -> tuple[list[Any], str]:
     """Ten calls of 2 ms, 8 ms apart, sampled each ms; between them in one of `lines` after the other."""
-    about = StepCall(0, "Model.partial_fit", "train.py", 3, 1, feeds, "read()", 0)
+    about = StepCall(0, "Model.partial_fit", "train.py", 3, 1, feeds, "read()", 0, kind)
     calls = [Turn(0, 1, 10 * MS * turn, (10 * turn + 2) * MS) for turn in range(10)]
     at = range(95)
     numbers = [len(lines) if time % 10 < 2 else time % len(lines) for time in at]
@@ -213,6 +214,43 @@ def test_a_loop_that_does_more_between_calls_has_steps_and_no_wait() -> None:
     (source,), why = turns([2], [2, 4])
     assert len(source.deliveries) == 10
     assert "line 4" in why
+
+
+def test_what_the_line_of_the_call_does_after_it_is_no_wait() -> None:
+    (source,), why = turns([2], [2, 3])  # samples between the calls: half of them in the line of the call
+    assert not why
+    assert source.deliveries.wait_ns.tolist() == [0, *[4 * MS] * 9]
+    assert turns([2, 3], [2, 3])[0][0].deliveries.wait_ns.tolist() == [0, *[8 * MS] * 9]
+
+
+def test_how_much_of_the_loop_is_known_to_feed_it_is_said() -> None:
+    assert "make its data take 39 % of the loop, others 39 %, most in line 4" in turns([2], [2, 4])[1]
+
+
+def test_a_call_that_asks_for_its_batch_itself_has_steps_and_no_wait() -> None:
+    (source,), why = turns([], [2], "within")
+    assert (len(source.deliveries), source.description.library) == (10, "keras")
+    assert "TensorFlow alone sees the wait" in why
+
+
+def test_steps_of_keras_fit_are_recorded_where_tensorflow_asks(
+    recorder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = ["jax"]
+    config = ModuleType("keras.src.backend.config")
+    config.__dict__["backend"] = lambda: backend[0]
+    monkeypatch.setitem(sys.modules, config.__name__, config)
+    module: Any = ModuleType("keras.src.callbacks.callback_list")
+    around = {f"on_train_batch_{when}": lambda *_: None for when in ("begin", "end")}
+    module.CallbackList = type("CallbackList", (), around)
+    step_calls.hook_fit(module, recorder)
+    called = module.CallbackList()
+    for used in ("jax", "tensorflow", "tensorflow"):
+        backend[0] = used
+        called.on_train_batch_begin(0)
+        called.on_train_batch_end(0)
+    assert kinds_of(recorder) == [("fit", "within")]
+    assert sum(each[0] == TURN_ROW for each in recorder.records if isinstance(each, tuple)) == 2
 
 
 def test_a_loop_of_which_no_line_is_known_to_make_data_has_no_wait() -> None:

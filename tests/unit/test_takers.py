@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries, LoaderRun
 from iotrace.analysis.loop.takers import _one_an_item, of_takers
@@ -26,7 +27,7 @@ IN_TAKER = [(AUGMENT, 3), (TAKER, 12), (LOOP, 22)]
 IN_LOOP = [(AUGMENT, 3), (LOOP, 24)]
 
 
-def pool(taker_line: int) -> LoaderRun:
+def pool(taker_line: int, taken_by: str = "") -> LoaderRun:
     """Items that come at once, every 20 ms."""
     at = np.arange(TURNS) * 20 * MS
     columns: dict[str, Any] = dict.fromkeys(FIELDS, NONE)
@@ -41,6 +42,7 @@ def pool(taker_line: int) -> LoaderRun:
     about = IteratorStart(
         iterator=0, loader=0, dataset="load", workers=2, epoch=0, generation=0, mono_ns=0, wrapped=True,
         site="train.py:11", pool="Pool", taker="batches", taker_line=taker_line,
+        taken_by=taken_by,
     )  # fmt: skip
     return LoaderRun(0, about, Deliveries(Columns(TURNS, columns), {}))
 
@@ -62,6 +64,32 @@ def test_what_a_generator_makes_of_an_item_is_a_wait_until_the_step_begins() -> 
     (source,) = found(IN_TAKER)
     assert (source.description.dataset, source.number) == ("batches", 1)
     assert source.deliveries.wait_ns.tolist() == [14 * MS] * TURNS
+
+
+def without_calls(*stacks: list[tuple[int, int]], taken_by: str = "train.py:20") -> list[LoaderRun]:
+    """Sample a loop of no known call each ms from one item to the next, in each stack equally often."""
+    times = [turn * 20 * MS + ms * MS for turn in range(TURNS) for ms in range(2, 20)]
+    numbers = [at % len(stacks) for at in range(len(times))]
+    samples = LoopStacks(1, times, numbers, [(LOOP, 22)], [*stacks], FUNCTIONS)
+    identity = Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1))
+    rank = Rank(0, None, 0, process_of(identity, [samples], np.zeros(0, SPAN_DTYPE)), [])
+    return of_takers(rank, [pool(10, taken_by)])
+
+
+def test_without_a_call_that_trains_samples_tell_the_share_of_a_generator() -> None:
+    (source,) = without_calls(IN_TAKER, IN_LOOP)
+    # 1 ms of waiting, and half of the 19 that follow.
+    assert source.deliveries.wait_ns[:-1] == pytest.approx(10.5 * MS, rel=0.01)
+    augment = [(AUGMENT, 3), (3, 31), (LOOP, 22)]  # another generator, which takes from the first
+    FUNCTIONS.append(("train.py", "augmented", 30))
+    (source,) = without_calls([(TAKER, 12), (3, 31), (LOOP, 22)], augment, IN_LOOP, IN_LOOP)
+    assert source.deliveries.wait_ns[:-1] == pytest.approx(10.5 * MS, rel=0.01)
+
+
+def test_a_loop_that_computes_or_takes_in_a_function_has_no_such_share() -> None:
+    assert without_calls(IN_LOOP) == []
+    assert without_calls([(LOOP, 22)]) == []  # on the line of its header, in no generator
+    assert without_calls(IN_TAKER, taken_by="") == []  # a function that takes an item and trains on it
 
 
 def test_what_the_loop_computes_with_an_item_is_no_wait() -> None:

@@ -45,7 +45,8 @@ STANDARD_MODULES = ("pickle", "json", "gzip", "zlib", "_compression")
 LOADER_MODULES = (
     "accelerate.data_loader",
     *("datasets.arrow_dataset", "datasets.iterable_dataset", "fastai.data.load"),
-    *("grain._src.python.data_loader", "lightning.fabric.wrappers", "lightning_fabric.wrappers"),
+    *("grain._src.python.data_loader", "keras.src.backend.jax.trainer"),
+    *("lightning.fabric.wrappers", "lightning_fabric.wrappers"),
     *("monai.data.thread_buffer", "nvidia.dali.plugin.base_iterator", "ray.data.iterator"),
     *("spdl.pipeline._pipeline", "spdl.pipeline._iter_utils._subprocess", "spdl.dataloader._dataloader"),
     "streaming.base.dataset",
@@ -67,6 +68,7 @@ STAGE_MODULES = {
     "spdl.pipeline._components._pipe": "hook_spdl_pipes",
     f"{_GRAIN}.map": "hook_grain_maps",
     f"{_GRAIN}.source": "hook_grain_sources",
+    "keras.src.trainers.data_adapters.py_dataset_adapter": "hook_keras_datasets",
     "torchdata.nodes.map": "hook_mapper",
 }
 STATEFUL_LOADER = "torchdata.stateful_dataloader"
@@ -251,6 +253,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
         _add(hooks, name, _hook("checkpoints", "hook_saves", recorder, name))
     for name in STEP_MODULES:
         _add(hooks, name, _hook("step_calls", "hook_calls", recorder, name))
+    _add(hooks, "keras.src.callbacks.callback_list", _hook("step_calls", "hook_fit", recorder))
     for name in LOADER_MODULES:
         _add(hooks, name, _hook("loaders.record", "hook_loaders", recorder, name))
     _add(hooks, "grain._src.python.dataset.dataset", _hook("loaders.stages", "hook_grain_settings", recorder))

@@ -28,6 +28,7 @@ _SHORTEST_S = 0.005  # between two samples
 _OUTWARDS = 8  # frames in which the loop is looked for
 _METHODS = ("partial_fit", "train_on_batch")
 TRAINS, COMPUTES, AWAITS, FAST = "trains", "computes", "awaits", "fast"
+WITHIN = "within"  # it asks for its batch itself
 Begun = tuple["Site", int]  # where, and when it began
 
 _calls: Calls | None = None
@@ -56,6 +57,34 @@ def hook_calls(module: Any, recorder: Recorder, name: str) -> None:
                 observed(own, "fn", method)
             elif own is not None:
                 observed(kind, method, method)
+
+
+def hook_fit(module: Any, recorder: Recorder) -> None:
+    """Patch `module`, ``keras.src.callbacks.callback_list``: what is called around each step of `fit`.
+
+    TensorFlow asks for the batch within the step, which it has compiled: nobody else sees that wait.
+    """
+    calls, begun = calls_of(recorder), list[Begun]()
+
+    def before(*_: Any) -> None:
+        keras = sys.modules.get("keras.src.backend.config")
+        if keras is not None and keras.backend() == "tensorflow":
+            found = calls.begin("fit", _program_of(sys._getframe(1)))
+            begun[:] = [] if found is None else [found]
+
+    def after(*_: Any) -> None:
+        if begun:
+            calls.end(begun.pop(), WITHIN)
+
+    observe(module.CallbackList, "on_train_batch_begin", recorder, WHAT, before=before)
+    observe(module.CallbackList, "on_train_batch_end", recorder, WHAT, before=after)
+
+
+def _program_of(frame: Any) -> Any:
+    """Return the innermost frame of the program's own code, or None."""
+    while frame is not None and whose_file(frame.f_code.co_filename) != PROGRAMS:
+        frame = frame.f_back
+    return frame
 
 
 class Site:

@@ -65,6 +65,7 @@ from iotrace.analysis.wait.loop_events import loop_events, summed
 from iotrace.analysis.wait.loop_io import loop_reads
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.repeated_work import repeated_work
+from iotrace.analysis.wait.sample_calls import sample_calls
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.stages import stages_of
 from iotrace.session.manifest import NotCaptured
@@ -268,6 +269,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
             with_hot_lines(analysis, loader, loader_result(analysis, loader)) for loader in analysis.loaders
         ],
         regions=regions_of(rank, len(kept), analysis.measured_waits),
+        sample_calls=sample_calls(analysis.session, rank),
         repeated=repeated_work(analysis, traced[1], groups) if traced else [],
         breakdown_ms=compute.breakdown_ms,
         breakdown_raw_ms=compute.breakdown_raw_ms,

@@ -167,6 +167,7 @@ class Telemetry(msgspec.Struct, frozen=True):
     last_ns: int
     damage: list[str] = []
     memory: list[MemoryRecord] = []
+    looked_ns: list[int] = []  # when, of each of `memory`
     killed_by: str = ""  # the signal that the launcher saw end it
 
     def process_of(self, process: Process) -> SampledProcess | None:
@@ -227,6 +228,7 @@ def _read(sidecar: Sidecar, clock: Clock) -> Telemetry:
         last_ns=max(times),
         damage=damage,
         memory=records[MemoryRecord],
+        looked_ns=[clock.to_session_ns(record.mono_ns) for record in records[MemoryRecord]],
         killed_by=_text(directory / names.KILLED).strip(),
     )
 

@@ -93,7 +93,7 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
         compute_ms=None if wait.raw_ms is None else float(computed_ms.mean()),
         compute_ci95_ms=None if wait.raw_ms is None else mean_ci(computed_ms),
         production_ms=loader.production_ms if loader else None,
-        workers=loader.workers if loader and not _hidden(rank, loader) else None,
+        workers=loader.workers if loader and not _hidden(rank, loader) else _stages_have(slowest.pipeline),
         own_workers=_own_workers(run, rank, loader, by_agent),
         raw_wait_fraction=wait.raw_wait_fraction,
         stall_fraction=wait.stall_fraction,
@@ -116,7 +116,8 @@ def _origin(rank: RankAnalysis, found: RankReport) -> Origin | None:
     made = loader_of(rank)
     if made is None:
         if by_hand := settings_by_hand(found.pipeline):
-            return Origin(by_hand=by_hand)
+            own = _stages_have(found.pipeline)
+            return Origin(by_hand=by_hand, settings={} if own is None else {WORKERS: str(own)})
         pools = [each.description.pool for each in (*rank.loaders, *rank.inputs.pools)]
         pool = next((each for each in pools if each in POOL_ARGUMENTS), "")
         return Origin(pool=pool) if pool else None
@@ -134,6 +135,12 @@ def settings_by_hand(pipeline: Sequence[PipelineStage]) -> list[str]:
         elif stage.puts in LIBRARY_ARGUMENTS:
             found.append(f"{LIBRARY_ARGUMENTS[stage.puts]} of {stage.puts}")
     return list(dict.fromkeys(found))
+
+
+def _stages_have(pipeline: Sequence[PipelineStage]) -> int | None:
+    """Return how many workers each stage of a library was given; None where they differ or are unknown."""
+    given = {stage.setting_value for stage in pipeline if stage.setting in LIBRARY_ARGUMENTS.values()}
+    return given.pop() if len(given) == 1 else None
 
 
 def _bound_ns(steps: StepTable) -> Times:
@@ -159,12 +166,15 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, found: RankReport, by_agent:
     if KEPT_OPEN in run.params and not kept:
         return f"it opens {run.params[KEPT_OPEN]} by another call than tarfile.open"
     asked = run.params.get(WORKERS)
+    others = [name for name in LOADER_ARGUMENTS if name != WORKERS and name in run.params]
+    if others and by_agent and _stages_have(found.pipeline) is not None:
+        return f"the loop's loader has no {LOADER_ARGUMENTS[others[0]]}"
     if loader is not None and (other := _other_setting(run, loader)):
         return other
     if asked is None:
         return ""
     if loader is None or _hidden(rank, loader):
-        if not by_agent:
+        if not by_agent or _stages_have(found.pipeline) == int(asked):
             return ""
         known = f", as measured: {digits(found.steps.per_second)} steps/s" if found.steps.per_second else ""
         own = next((each for each in found.pipeline if each.slowest and each.setting and each.set_at), None)

@@ -21,6 +21,9 @@ from iotrace.agent.torch_profiler import window
 from iotrace.session.guard import ours
 from iotrace.session.names import BATCH_ROW, KIND_ITEM
 
+_GENERATOR = 0x20  # a flag of a code: CO_GENERATOR of `inspect`
+_SAMPLED_S = 0.005  # between two samples of a loop that takes from a pool
+
 Task = tuple[int, int, int]  # of a pool: its number, the task's, when it was submitted
 Caller = tuple[str, int, str]  # a file, a line of it, the source's name
 
@@ -60,6 +63,9 @@ class Pass:
         site, code = (frame.f_code.co_filename, frame.f_lineno), frame.f_code
         self.loader = source = _source_of(iterable, iterator, (*site, name))
         taker = {"taker": getattr(code, "co_qualname", code.co_name), "taker_line": code.co_firstlineno}
+        loop = _loop_of(frame)
+        if loop is not frame:
+            taker |= {"taken_by": f"{loop.f_code.co_filename}:{loop.f_code.co_firstlineno}"}
         self.generation = 0  # always, as of all iterators without persistent workers
         self.recorder = recorder
         self.over = self.is_fast = False
@@ -92,9 +98,12 @@ class Pass:
                 "mono_ns": monotonic_ns(),
             }
         )
-        if "torch" not in sys.modules and not pool and recorder.loop_stacks is None:  # else once it trains
+        sampled = not pool or loop is not frame  # a generator may work on what it takes from a pool
+        if "torch" not in sys.modules and sampled and recorder.loop_stacks is None:  # else once it trains
             recorder.pause()  # the writer, which samples, may have begun to sleep
-            recorder.loop_stacks = LoopStacks(recorder)
+            recorder.loop_stacks = (
+                LoopStacks(recorder, _SAMPLED_S, loop=loop) if pool else LoopStacks(recorder)
+            )
         recorder.start_loop()
 
     def timed(self, take: Any) -> Any:
@@ -162,6 +171,14 @@ def _source_of(iterable: Any, iterator: Any, caller: Caller) -> training.Loader:
         if _by_object.put(iterable, known):
             return known
     return _by_caller.setdefault(caller, training.Loader())
+
+
+def _loop_of(taker: Any) -> Any:
+    """Return the frame that iterates what `taker` yields, if it is a generator; through other generators."""
+    frame = taker
+    while frame.f_code.co_flags & _GENERATOR and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 def _caller(library: str | tuple[str, ...]) -> Any:

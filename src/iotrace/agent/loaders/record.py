@@ -61,6 +61,14 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "grain._src.python.data_loader": (
         Row("grain", "DataLoader.__iter__", ("_data_source",), "_multiprocessing_options.num_workers"),
     ),
+    "keras.src.backend.jax.trainer": (
+        Row(
+            "keras",
+            "JAXEpochIterator._get_iterator",
+            ("data_adapter.py_dataset", "data_adapter.generator", "data_adapter"),
+            "data_adapter.enqueuer.workers",
+        ),
+    ),
     "lightning.fabric.wrappers": _FABRIC,
     "lightning_fabric.wrappers": _FABRIC,
     "monai.data.thread_buffer": (Row("monai", "ThreadDataLoader.__iter__"),),

@@ -243,7 +243,25 @@ def hook_grain_settings(module: Any, recorder: Recorder) -> None:
     observe(module.IterDataset, "mp_prefetch", recorder, _WHAT, before=processes, layer="stage")
 
 
-# --- torchdata, tf.data
+# --- keras, torchdata, tf.data
+
+
+def hook_keras_datasets(module: Any, recorder: Recorder) -> None:
+    """Patch `module`, ``keras…py_dataset_adapter``: what its threads or processes call of a `PyDataset`."""
+    calls = _Calls(recorder)
+
+    def function_of(dataset: Any) -> Any:
+        return getattr(type(dataset), "__getitem__", None)
+
+    def before(args: list[Any], _: dict[str, Any]) -> Any:
+        return calls.begin("keras", function_of(module._SHARED_SEQUENCES[args[0]]))
+
+    def made(_: Any, __: Any, args: Any, kwargs: Any) -> None:
+        dataset, workers = _given(args, kwargs, 1, "py_dataset"), _given(args, kwargs, 2, "workers")
+        tell(recorder, "keras", function_of(dataset), "workers", workers, _set_at(sys._getframe(2)))
+
+    observe(module, "get_index", recorder, _WHAT, before=before, ended=calls.end)
+    observe(module.OrderedEnqueuer, "__init__", recorder, _WHAT, after=made, layer="stage")
 
 
 def hook_mapper(module: Any, recorder: Recorder) -> None:

@@ -33,7 +33,11 @@ class LoopStacks:
     over = False  # it goes on as long as the loop
 
     def __init__(
-        self, recorder: Any, shortest_s: float = _SHORTEST_S, most_samples: int = _MOST_SAMPLES
+        self,
+        recorder: Any,
+        shortest_s: float = _SHORTEST_S,
+        most_samples: int = _MOST_SAMPLES,
+        loop: FrameType | None = None,  # the caller's own, unless it is given
     ) -> None:
         self._shortest_s = shortest_s
         self._thread, self._tid = get_ident(), get_native_id()
@@ -41,7 +45,7 @@ class LoopStacks:
         # By a code's id, as Python computes the hash of a code anew each time, from all that it holds: the
         # code, which keeps its id so, and whether it is the program's.
         self._known: dict[int, tuple[CodeType, bool]] = {}
-        self._path = self._stack_of(sys._getframe(1))  # where it trains
+        self._path = self._stack_of(loop or sys._getframe(1))  # where it trains
         self._forget()
         recorder.before_flush.append(lambda: self.drain(recorder, most_samples))
 

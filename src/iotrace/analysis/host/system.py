@@ -24,6 +24,7 @@ THROTTLE_REASONS = {
     0x400: "reliability",
 }
 _THROTTLES = sum(THROTTLE_REASONS)
+_ABOUT = 0.95  # of the most that they held
 _SATURATED = 0.95  # of each second, of all CPUs
 _LEAST_CALIBRATIONS = 8
 
@@ -74,12 +75,18 @@ def total_memory(processes: list[SampledProcess]) -> Series | None:
 
 
 def _proportional(telemetry: Telemetry, processes: list[SampledProcess], resident: Series) -> int | None:
-    """Find the largest sum of their PSS; None where no look at it found as many as held most."""
-    at_ns = resident.time_ns[int(resident.value.argmax())]
+    """Find the largest sum of their PSS; None where no look was near the most held."""
+    times, held = resident.time_ns, resident.value
+    at_ns = int(times[int(held.argmax())])
     lived = sum(each.samples["time_ns"][0] <= at_ns <= each.samples["time_ns"][-1] for each in processes)
     numbers = {each.number for each in processes}
-    looks = [[row[2] for row in record.processes if row[0] in numbers] for record in telemetry.memory]
-    return max((sum(look) for look in looks if len(look) >= lived), default=None)
+    found = []
+    for record, looked_ns in zip(telemetry.memory, telemetry.looked_ns, strict=True):
+        look = [row[2] for row in record.processes if row[0] in numbers]
+        then = held[np.searchsorted(times, looked_ns).clip(max=len(held) - 1)]
+        if len(look) >= lived and then >= _ABOUT * held.max():
+            found.append(sum(look))
+    return max(found, default=None)
 
 
 def _process(

@@ -16,7 +16,7 @@ from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.turns import own_source, turns_of
 from iotrace.session import names
 from iotrace.session.names import KIND_PHASE
-from iotrace.sources.records import LoopStacks
+from iotrace.sources.records import IteratorStart, LoopStacks
 from iotrace.sources.session import Rank
 
 _FEWEST, _FEWEST_SAMPLES = 3, 20  # turns, and samples in them
@@ -33,7 +33,9 @@ def of_takers(rank: Rank, pools: list[LoaderRun]) -> list[LoaderRun]:
         turns, why = turns_of(rank, number)
         if turns:
             turns[0] = _one_an_item(turns[0], taken)
-        if not turns or why or not _takes_long(turns[0].deliveries, taken):
+        if not turns:
+            return _of_generator(rank, pools, number, taken)
+        if why or not _takes_long(turns[0].deliveries, taken):
             return []
         about = turns[0].description
         dataset = pools[0].description.taker or about.dataset
@@ -47,21 +49,19 @@ def of_takers(rank: Rank, pools: list[LoaderRun]) -> list[LoaderRun]:
     starts, ends = taken["delivered_ns"][last], begun[turn]
     share = _share_in_taker(rank, pools[0], starts, ends)
     ends = starts + ((ends - starts) * share).astype(np.int64)
-    about = pools[0].description
-    made_by = replace(
-        about,
-        iterator=-1 - about.iterator,
-        loader=number,
-        dataset=about.taker,
-        workers=0,
-        pool="",
-        tid=int(taken["tid"][0]),
-    )
+    made_by = _taker(pools[0].description, number, int(taken["tid"][0]))
     asked = taken["wait_start_ns"][first]
     source = own_source(rank, made_by, asked, ends, np.zeros(len(turn), np.int64), taken["grad"][first])
     trained = taken["followed_by_backward"][first]
     source = replace(source, deliveries=source.deliveries.changed(followed_by_backward=trained))
     return [source] if share and _takes_long(source.deliveries, taken) else []
+
+
+def _taker(pool: IteratorStart, number: int, tid: int) -> IteratorStart:
+    """Describe the function that takes from a pool as a source of its own."""
+    return replace(
+        pool, iterator=-1 - pool.iterator, loader=number, dataset=pool.taker, workers=0, pool="", tid=tid
+    )
 
 
 def _one_an_item(source: LoaderRun, taken: Deliveries) -> LoaderRun:
@@ -86,6 +86,52 @@ def _begun(rank: Rank, tid: int) -> Times:
     """When a thread began with a phase of a step: its forward passes, or what comes first."""
     spans = rank.main.spans
     return np.sort(spans["start_ns"][(spans["kind"] == KIND_PHASE) & (spans["tid"] == tid)])
+
+
+def _of_generator(rank: Rank, pools: list[LoaderRun], number: int, taken: Deliveries) -> list[LoaderRun]:
+    """Make the source of a generator that works on what it takes, for a loop of which no call is known.
+
+    Each turn is from one item to the next; samples tell how much of it lies in the generator.
+    """
+    asked, got = taken["wait_start_ns"], taken["delivered_ns"]
+    about = pools[0].description
+    if len(got) < _FEWEST or not about.taken_by or any(pool.description.taken_by == "" for pool in pools):
+        return []
+    inside, samples = _in_generator(rank, pools[0], got[:-1], asked[1:])
+    if samples < _FEWEST_SAMPLES:
+        return []
+    gaps = np.maximum(np.append(asked[1:], got[-1]) - got, 0)
+    made_by = _taker(about, number, int(taken["tid"][0]))
+    ends = got + (gaps * (inside / samples)).astype(np.int64)
+    source = own_source(rank, made_by, asked, ends, np.zeros(len(got), np.int64), taken["grad"])
+    return [source] if _takes_long(source.deliveries, taken) else []
+
+
+def _in_generator(rank: Rank, pool: LoaderRun, starts: Times, ends: Times) -> tuple[int, int]:
+    """Count the samples in between that are in the generator, or in one that the loop asks for its items."""
+    about, inside, samples = pool.description, 0, 0
+    file = (about.site or "").rpartition(":")[0]
+    for record in rank.main.of_type(LoopStacks):
+        if record.tid != int(pool.deliveries["tid"][0]) or len(record.times_ns) != len(record.numbers):
+            continue
+        sites = [f"{of_file}:{line}" for of_file, _, line in record.functions]
+        chains = [[sites[number] for number, _ in stack] for stack in record.stacks]
+        of_taker = f"{file}:{about.taker_line}"
+        # The outermost generator is the one that the loop asks.
+        asked = {
+            (about.taken_by, chain[chain.index(about.taken_by) - 1])
+            for chain in chains
+            if of_taker in chain and about.taken_by in chain[1:]
+        }
+        is_inside = [
+            of_taker in chain or any(pair in asked for pair in zip(chain[1:], chain, strict=False))
+            for chain in chains
+        ]
+        times = np.array(rank.main.clock.times_to_session_ns(record.times_ns), np.int64)
+        numbers = np.array(record.numbers, np.int64)[holding(starts, ends, times) >= 0].tolist()
+        samples += len(numbers)
+        inside += sum(is_inside[number] for number in numbers if 0 <= number < len(is_inside))
+    return inside, samples
 
 
 def _share_in_taker(rank: Rank, pool: LoaderRun, starts: Times, ends: Times) -> float:

@@ -51,12 +51,16 @@ def turns_of(rank: Rank, first: int = 0) -> tuple[list[LoaderRun], str]:
             found.append(_source(rank, at, sites[number], since[calls], starts[calls], passes, 0))
     last = ends[-1:] if own[-1] == len(rows) - 1 else starts[own[-1] + 1 :][:1]
     loop = int(starts[own[0]]), int(last[0])
-    return found, _why_no_wait(rank, site, since[own][1:], starts[own][1:], loop)
+    why, called = _why_no_wait(rank, site, since[own][1:], starts[own][1:], loop)
+    if called:
+        asked = since[own] + ((starts[own] - since[own]) * called).astype(np.int64)
+        found[0] = _source(rank, first, site, asked, starts[own], np.zeros(len(own), np.int64))
+    return found, why
 
 
 def _site(rows: Columns, sites: dict[int, StepCall]) -> tuple[StepCall | None, str]:
     """Choose the calls that begin the turns; say why, where there are calls and none of them does."""
-    for kind in ("trains", "computes"):
+    for kind in ("trains", "computes", "within"):
         of_kind = [number for number, each in sites.items() if each.kind in (kind, "fast")]
         numbers, counts = np.unique(rows["site"][np.isin(rows["site"], of_kind)], return_counts=True)
         if len(numbers) and counts.max() >= _FEWEST:
@@ -76,6 +80,7 @@ def _source(
     about = IteratorStart(
         iterator=site.site,
         loader=number,
+        library="keras" if site.kind == "within" else "",
         dataset=site.by or site.called,
         workers=0,
         epoch=0,
@@ -108,24 +113,39 @@ def own_source(
     return LoaderRun(about.loader, about, Deliveries(Columns(turns, columns), main.texts), passes)
 
 
-def _why_no_wait(rank: Rank, site: StepCall, starts: Times, ends: Times, loop: tuple[int, int]) -> str:
-    """Say why what lies between the calls is not known to be a wait; empty where it is."""
+def _why_no_wait(
+    rank: Rank, site: StepCall, starts: Times, ends: Times, loop: tuple[int, int]
+) -> tuple[str, float]:
+    """Say why what lies between the calls is not known to be a wait; empty where it is.
+
+    Also returns the share of it in which the loop still is in the line of the call, and has called already:
+    as JAX does where the arrays that a step replaces are freed, which waits for the device.
+    """
+    if site.kind == "within":
+        return (
+            f"{site.called} asks for its batches in its compiled step, where TensorFlow alone sees the wait",
+            0.0,
+        )
     between = f"what the loop does between its calls of {site.called} may be no wait for data"
     if not site.feeds:
-        return f"{between}: no line of it makes what the call is given, as far as can be read"
+        return f"{between}: no line of it makes what the call is given, as far as can be read", 0.0
     times, lines = _lines(rank, site)
     inside = (times >= loop[0]) & (times < loop[1])
     times, lines = times[inside], lines[inside]
     if len(times) < _FEWEST_SAMPLES:
-        return f"{between}: it ran too short to tell"
-    idle = holding(starts, ends, times) >= 0
-    other = lines[idle & ~np.isin(lines, np.array(site.feeds, np.int64))]
+        return f"{between}: it ran too short to tell", 0.0
+    idle = lines[holding(starts, ends, times) >= 0]
+    called = np.count_nonzero(idle == site.line) if site.line not in site.feeds else 0
+    other = idle[~np.isin(idle, np.array([*site.feeds, site.line], np.int64))]
     if len(other) <= _ELSE * len(times):
-        return ""
+        return "", called / len(idle) if called > _ELSE * len(times) else 0.0
     numbers, counts = np.unique(other[other > 0], return_counts=True)
     where = f", most in line {numbers[counts.argmax()]}" if len(numbers) else ""
-    share = f"{100 * len(other) / len(times):.0f} % of the loop{where}"
-    return f"{between}: other lines than those that make its data take {share}"
+    feeding = int(np.isin(idle, np.array(site.feeds, np.int64)).sum())
+    return (
+        f"{between}: lines that make its data take {100 * feeding / len(times):.0f} % of the loop, "
+        f"others {100 * len(other) / len(times):.0f} %{where}"
+    ), 0.0
 
 
 def _lines(rank: Rank, site: StepCall) -> tuple[Times, Times]:

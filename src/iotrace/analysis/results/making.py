@@ -149,3 +149,14 @@ class StageCost(ReportPart, frozen=True, kw_only=True):
         float | None, figure("of decoding, the mean of what the calls returned each time", null="where a call's result has no known size")
     ] = None
     decoded_bytes_error: Annotated[float | None, figure("the standard error of that mean", null="where it is unknown")] = None
+
+
+class SampleCall(ReportPart, frozen=True, kw_only=True):
+    """A call that making samples consists of, within the call before it that is one level less deep."""
+
+    name: Annotated[str, figure("the function, region or call of the C library")]
+    depth: Annotated[int, figure("how many calls hold it: 0 makes a sample, or puts samples together")]
+    count: Annotated[int, figure("how often it was called", said="calls")]
+    per_sample: Annotated[float, figure("the same, for each call of the outermost one", said="per sample")]
+    ms_each: Annotated[float, figure("mean time of a call", "ms", said="each")]
+    own_ms_each: Annotated[float, figure("the same without the calls in it", "ms", said="own")]

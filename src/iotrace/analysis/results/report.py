@@ -14,7 +14,7 @@ from iotrace.analysis.results.hangs import HangInfo
 from iotrace.analysis.results.host import Forecast, Overhead, System
 from iotrace.analysis.results.io import FileGroup, Io
 from iotrace.analysis.results.loop import DataWait, Feeding, LoopCode, LoopEvents, LoopReads, PhasesMs, RegionResult, SlowLoopSteps, StepBlocks, Steps
-from iotrace.analysis.results.making import LoaderResult, PipelineStage, RepeatedWork, StageCost
+from iotrace.analysis.results.making import LoaderResult, PipelineStage, RepeatedWork, SampleCall, StageCost
 from iotrace.analysis.results.program import Account, Memory, Model, Snapshot, Speed, Startup, TrainerTimes
 from iotrace.analysis.results.ranks import Imbalance, Lockstep
 from iotrace.session.manifest import NotCaptured
@@ -253,6 +253,7 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     phases_unknown_why: str | None = None
     loaders: list[LoaderResult] = msgspec.field(default_factory=list)
     regions: list[RegionResult] = msgspec.field(default_factory=list)
+    sample_calls: list[SampleCall] = msgspec.field(default_factory=list)
     repeated: list[RepeatedWork] = msgspec.field(default_factory=list)
     breakdown_ms: dict[str, float] | None = None
     breakdown_raw_ms: dict[str, float] | None = None

@@ -149,6 +149,14 @@ def reason_of(rank: RankReport, without: Culprit | None = None) -> dict[str, str
     return {**found, "why": why, "beside": beside, "culprit": culprit.id}
 
 
+# Who makes the batches of libraries where no region of the program could tell more.
+_MAKERS = {
+    "dali": "DALI's threads in C++",
+    "ray": "Ray's tasks, which are other processes,",
+    "tensorflow": "TensorFlow's threads in C++",
+}
+
+
 def _is_of_loop(culprit: Culprit) -> bool:
     return culprit.code is not None and rule_of(culprit.code).turn == THE_LOOP
 
@@ -174,6 +182,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         if unseen is not None:
             why = f"unknown who made {percent(1 - (unseen.made_fraction or 0.0))} of the items from the "
             why += f"{unseen.pool}: iotrace follows threads and processes, no coroutines"
+        elif primary is not None and primary.library in _MAKERS:
+            why = f"unknown what {_MAKERS[primary.library]} did in {share} of the wait"
         elif primary is not None and primary.wrapped:
             why = f"unknown what the source did in {share} of the wait; iotrace.region in it tells"
         return {"why": why, "cause": cause}

@@ -46,6 +46,10 @@ _NAME_IT = Fix(
     id="name-the-source", text="iotrace.batches(YOUR_ITERABLE) around the loop's source names the wait"
 )
 
+# What does where a library asks for its batches within its step.
+_ASK_OUTSIDE = Fix(id="ask-in-python", text="a loop of train_on_batch, or KERAS_BACKEND=jax, shows the wait")
+_ASKS_WITHIN = "keras"
+
 # What makes a wait known that tracing made, or may have.
 _TRACE_LESS = Fix(id="trace-less", text="run again with --io off: POSIX calls cost most of that")
 
@@ -129,7 +133,8 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
     """Judge a rank whose wait is not known: without a loader by what lies before its forward pass."""
     what, feeding = rank.steps.unknown_why or "no step was measured", rank.feeding
     if feeding is None:
-        fix = None if rank.steps.unknown_why is None else _NAME_IT
+        within = any(loader.library == _ASKS_WITHIN for loader in rank.loaders)
+        fix = None if rank.steps.unknown_why is None else _ASK_OUTSIDE if within else _NAME_IT
         return Finding(kind="wait-unknown", text=f"{whose}{what}", why=_loop_reads(rank), rank=rank, fix=fix)
     most = f"at most {percent(feeding.before_fraction)} of {each_step(rank)}"
     of = f"({feeding.before_ms:.1f} of {rank.steps.mean_ms or 0.0:.1f} ms)"

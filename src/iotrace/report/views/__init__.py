@@ -55,6 +55,9 @@ VIEWS = {
     "pipeline": View(
         "the stages that make the loop's items by queues and pools: busy, items before", "steps"
     ),
+    "samples": View(
+        "the calls that make a sample, one in another: functions, regions, libraries, opens, reads", "steps"
+    ),
     "streams": View("each stream of a device: busy, idle by class", "device", "device"),
     "startup": View("from the launch to the first step: imports by package, first batch", "steps"),
     "speed": View("batches and samples a second by phase, over time", "program"),

@@ -13,6 +13,7 @@ from iotrace.analysis.results import (
     PipelineStage,
     RankReport,
     Report,
+    SampleCall,
     SlowLoopSteps,
     StartupPart,
 )
@@ -198,6 +199,7 @@ class ShownGain(GainRow, frozen=True, kw_only=True):
     shown: Annotated[str, figure("the change", said="change", place=-1)]
 
 
+_METADATA = "metadata: opens, closes, stats and seeks in quick succession"
 _SEEN = 0.5  # of a queue's items: with fewer nobody is known to make them
 
 
@@ -226,6 +228,33 @@ def pipeline(report: Report) -> list[Table]:
         )
 
     return of_ranks(report.ranks, stages)
+
+
+class _SampleCall(SampleCall, frozen=True, kw_only=True):
+    """A call of a sample; `shown` is its name, moved in by its depth."""
+
+    shown: Annotated[str, figure("its name, below the call that holds it", said="call", place=1)]
+
+
+def samples(report: Report) -> list[Table]:
+    """Show the calls that make a sample, each below the one that holds it."""
+
+    def calls(rank: RankReport) -> Table:
+        return Table(
+            title="The calls that make a sample, over the whole run; times in ms",
+            rows=[
+                _SampleCall(**msgspec.structs.asdict(call), shown="  " * call.depth + call.name)
+                for call in rank.sample_calls
+            ],
+            fields=columns(
+                _SampleCall, per_sample="{:.1f}".format, ms_each="{:.3f}".format, own_ms_each="{:.3f}".format
+            ),
+            notes=[_METADATA] if any(call.name == "metadata" for call in rank.sample_calls) else [],
+            unknown="no calls were recorded within what makes samples",
+            remedy="@iotrace.region marks a function, --posix traces reads",
+        )
+
+    return of_ranks(report.ranks, calls)
 
 
 def gain(report: Report) -> list[Table]:

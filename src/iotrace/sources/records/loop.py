@@ -94,6 +94,7 @@ class IteratorStart(Record, tag="iterator"):
     rows: bool = False
     taker: str = ""
     taker_line: Int = 0
+    taken_by: str = ""
 
 
 class PoolWorker(Record, tag="pool_worker"):

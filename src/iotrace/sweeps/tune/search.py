@@ -204,8 +204,9 @@ class Search:
             if self.best is not self.own:
                 break
         more = {PREFETCH: str(2 * int(seen.settings.get(PREFETCH, 2)))}
-        self._try([more, *switches(seen)[:2], *probes(seen)], seen)
-        return "no setting that was tried is faster, and none could be predicted"
+        own = [] if seen.by_hand else [more, *switches(seen)[:2]]  # which a library's stages do not have
+        self._try([*own, *probes(seen)], seen)
+        return "no other setting that was tried is faster, and none could be predicted"
 
     def _no_wait(self, run: SweepRun) -> bool:
         fraction = run.raw_wait_fraction if run.stall_fraction is None else run.stall_fraction

@@ -176,7 +176,7 @@ def _outcomes(
     seen = search.seen.get("")
     changed = best.params if best is not None else {}
     yield OutcomeFacts(
-        iterable=seen is not None and bool(seen.iterable) and WORKERS in changed,
+        iterable=seen is not None and bool(seen.iterable) and not seen.by_hand and WORKERS in changed,
         out_of_order=IN_ORDER in changed,
         not_predicted=seen.why if seen is not None and seen.pipeline is None else "",
     )
