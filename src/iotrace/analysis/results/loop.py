@@ -143,13 +143,14 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     ] = None
     workers: Annotated[int | None, figure("`num_workers` of the evaluation's busiest loader")] = None
     persistent_workers: Annotated[bool | None, figure("as set there", null="no DataLoader's")] = None
-    file: Annotated[str | None, figure("the file, or of several the directory, of checkpoints and syncs", null="none is known")] = None
-    bytes: Annotated[int | None, figure("written to checkpoints, as far as calls show", null="POSIX calls were not traced")] = None
+    file: Annotated[str | None, figure("the file, or of several what their paths share, of checkpoints and writing", null="none is known")] = None
+    files: Annotated[int | None, figure("how many files these are", null="none is known")] = None
+    bytes: Annotated[int | None, figure("written to them, as far as calls show", null="not known")] = None
     reopened: Annotated[bool, figure("of writing: most of it `file` is open, and closed again in the same step")] = False
     function: Annotated[
         str | None,
         figure(
-            "of an evaluation without a loader, and of collecting garbage: what the loop is in for most of it, by samples",
+            "of all but an evaluation with a loader: what the loop is in for most of it, by samples",
             null="another kind, or not known",
         ),
     ] = None
@@ -166,7 +167,7 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         took = f"{self.seconds:.1f} of the loop's {self.loop_seconds:.1f} s"
         seldom = (self.every_steps or 0.0) >= _SELDOM and self.kind != "collection"
         every = f"every {self.every_steps:.3g} steps" if seldom else ""
-        if self.reopened and self.file:
+        if self.is_one_file:
             anew = f"{self.file} is opened and written anew {self.count} times"
             return f"{', '.join(filter(None, (anew, every)))}: that took {took}"
         if self.kind == "writing" and self.seen_seconds < self.seconds / 2:
@@ -186,6 +187,11 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         if first >= _WORTH_SAYING * self.loop_seconds:
             of_it += f"; beside that the first start of its workers took {first:.1f} s"
         return f"{self.what} took {took}{often}{to}{of_it}"
+
+    @property
+    def is_one_file(self) -> bool:
+        """Whether most of writing is one file, opened again and again."""
+        return self.reopened and self.file is not None and (self.files or 1) == 1
 
     @property
     def what(self) -> str:

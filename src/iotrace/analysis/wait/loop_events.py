@@ -6,6 +6,7 @@ Definitions: docs/definitions.md, "loop_events".
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -28,13 +29,12 @@ from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FIRST_START, LEAST_COLLECTION, Account, Collector, LoopEvents
 from iotrace.analysis.storage.io import WRITES
-from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
+from iotrace.analysis.wait.checkpoints import SYNCS, held_open_in_steps, saves_of
 from iotrace.analysis.wait.loop_code import CodeSamples
 from iotrace.session import names
 from iotrace.sources.records import Collector as CollectorLook
 
 EVALUATION, CHECKPOINT, WRITING, COLLECTION = "evaluation", "checkpoint", "writing", "collection"
-_SYNCS = frozenset({"fsync", "fdatasync"})
 _RECURS = 2  # steps
 _LEAST = 0.001  # of the loop: less is a line of a log
 _MOSTLY = 0.5  # of the time that writing takes
@@ -58,7 +58,7 @@ class Events(msgspec.Struct, frozen=True):
     files: Sequence[str] = ()
     bytes: int | None = None
     over_ns: int = 0
-    reopened: bool = False  # most of it a file is open that is closed again in the same step
+    reopened: bool = False  # most of it files of one kind are open that are closed again in the same step
     over_steps: Times = np.empty(0, np.int64)  # where those steps begin, in ns
 
     @property
@@ -157,6 +157,7 @@ def summed(
             every_steps=float(np.median(between)) if len(between) else None,
             seen_seconds=each.seen_ns / 1e9,
             file=_common(each.files),
+            files=len(each.files) or None,
             bytes=each.bytes,
             reopened=each.reopened,
             first_start_seconds=None if first_ns is None else first_ns / 1e9,
@@ -164,6 +165,8 @@ def summed(
         if each.kind == COLLECTION:
             function = None if samples is None else _collects_in(each, samples)
             row = msgspec.structs.replace(row, collector=_collector(analysis), function=function)
+        elif each.kind in (CHECKPOINT, WRITING):
+            row = msgspec.structs.replace(row, function=_mostly_in(each, samples))
         rows.append(_with_waits(analysis, each, row, samples) if each.kind == EVALUATION else row)
     return sorted(rows, key=lambda row: -row.seconds)
 
@@ -207,9 +210,7 @@ def _with_waits(
     """
     loaders = _evaluating(analysis)
     if not loaders:
-        most = None if samples is None else samples.within(events.starts, events.ends).most()
-        function = most[0] if most is not None and most[1] >= _MOSTLY else None
-        return msgspec.structs.replace(row, function=function)
+        return msgspec.structs.replace(row, function=_mostly_in(events, samples))
     own = Deliveries.joined([loader.deliveries for loader in loaders])
     own = own[holding(events.starts, events.ends + 1, own["delivered_ns"]) >= 0]
     passes = [each for loader in loaders for each in loader.passes.values()]
@@ -231,27 +232,41 @@ def _with_waits(
     )
 
 
+def _mostly_in(events: Events, samples: CodeSamples | None) -> str | None:
+    """Name the code of the program that they are in for most of their time."""
+    most = None if samples is None else samples.within(events.starts, events.ends).most()
+    return most[0] if most is not None and most[1] >= _MOSTLY else None
+
+
 def _writing(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> Events:
     """Find when the loop wrote and synced outside of waits and of what is `busy`."""
     main, steps = analysis.rank.main, analysis.loop.steps
     tid = main.pid if analysis.loop.thread is None else analysis.loop.thread.tid
     calls = analysis.session.calls_of(main)
     calls = calls.where((calls.tid == tid) & (calls.file >= 0))
-    opened, closed, opened_file = held_open_in_steps(analysis, calls)
-    calls = calls.where(calls.named(WRITES | _SYNCS))
+    opened, closed, opened_file, written = held_open_in_steps(analysis, calls)
+    calls = calls.where(calls.named(WRITES | SYNCS))
     own = union(np.append(calls.start_ns, opened), np.append(calls.end_ns, closed))
     awaited = steps.awaited
     for each in (union(awaited["wait_start_ns"], awaited["delivered_ns"]), *busy):
         own = subtract(own, each)
-    syncs = calls.where(calls.named(_SYNCS))
+    syncs = calls.where(calls.named(SYNCS))
     named = syncs if len(syncs.file) else calls
     files = [analysis.session.paths.shown(named.files[number]) for number in distinct(named.file).tolist()]
-    # What one file is open for names it: beside it a line may go to the terminal.
-    open_ns = np.bincount(opened_file, closed - opened) if len(opened_file) else np.zeros(1)
-    reopened = open_ns.max() >= _MOSTLY * max(1, int((own[1] - own[0]).sum()))
+    # What files of one kind are open for names them: beside them a line may go to the terminal.
+    free = Coverage(*own).within(opened, closed)
+    shown = [analysis.session.paths.shown(calls.files[number]) for number in opened_file.tolist()]
+    kinds = [(posixpath.dirname(each), posixpath.splitext(each)[1]) for each in shown]
+    open_ns: Counter[tuple[str, str]] = Counter()
+    for kind, ns in zip(kinds, free.tolist(), strict=True):
+        open_ns[kind] += ns
+    size, (most, longest_ns) = None, next(iter(open_ns.most_common(1)), (None, 0))
+    reopened = longest_ns >= _MOSTLY * max(1, length(own))
     if reopened:
-        files = [analysis.session.paths.shown(calls.files[int(open_ns.argmax())])]
-    events = _events(analysis, WRITING, (own, files, None), end_ns)
+        which = [at for at, kind in enumerate(kinds) if kind == most and free[at]]
+        files = [*dict.fromkeys(shown[at] for at in which)]
+        size = int(written[which].sum())
+    events = _events(analysis, WRITING, (own, files, size), end_ns)
     inside = holding(events.starts, events.ends, syncs.start_ns) >= 0
     over_ns, held = _longer(analysis, syncs.start_ns[inside], [*busy, own])
     return msgspec.structs.replace(events, over_ns=over_ns, over_steps=held, reopened=bool(reopened))
