@@ -14,13 +14,13 @@ from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import LoopEvents
 from iotrace.analysis.wait import loop_events as loop_events_module
+from iotrace.analysis.wait.collector import is_called
 from iotrace.analysis.wait.loop_events import (
     CHECKPOINT,
     COLLECTION,
     EVALUATION,
     WRITING,
     Events,
-    _is_called,
     loop_events,
     summed,
 )
@@ -223,6 +223,8 @@ def test_files_of_one_kind_are_written_and_none_is_written_anew() -> None:
     assert (row.reopened, row.file, row.files, row.bytes) == (True, "p/*.png", 7, 7 * (2 << 20))
     assert row.said.startswith("writing took 0.3 of the loop's")
     assert ": 7 times, every 5 steps, 14.0 MiB to p/*.png" in row.said
+    assert row.call_seconds == pytest.approx(7 * 2.4e-3)
+    assert row.said.endswith("; 0.02 s of it in calls on files: the rest makes what is written")
 
 
 def test_what_is_saved_to_memory_and_written_is_one_checkpoint() -> None:
@@ -312,4 +314,4 @@ def test_little_garbage_is_told_by_slow_steps_alone() -> None:
 def test_more_full_collections_than_the_collector_makes_are_the_programs(
     per_step: float | None, full_per_step: float | None, called: bool | None
 ) -> None:
-    assert _is_called([700, 10, 10], per_step, full_per_step, 100) is called
+    assert is_called([700, 10, 10], per_step, full_per_step, 100) is called

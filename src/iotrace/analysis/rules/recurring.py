@@ -171,7 +171,7 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
         {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "reopened": True, "every_steps": 1.0}]},
         {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "file": None}]},
         {"loop_events": [_PREVIEWS]},
-        {"loop_events": [{**_PREVIEWS, "function": "preview (train.py:9)"}]},
+        {"loop_events": [{**_PREVIEWS, "function": "preview (train.py:9)", "call_seconds": 0.1}]},
     ],
     silent=[
         {"loop_events": [{**_SYNC, **_ONCE}]},
@@ -258,6 +258,8 @@ def less_writing(events: LoopEvents) -> str:
     name = "its files" if events.file is None else posixpath.basename(events.file)
     if events.is_one_file:
         return f"write {name} less often, or in a thread; a log can stay open"
+    if events.is_made:
+        return f"write {name} less often, smaller or in a format that is faster to make, or in a thread"
     return f"write {'' if events.reopened else 'and sync '}{name} less often, or in a thread"
 
 
