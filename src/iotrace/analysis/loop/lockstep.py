@@ -121,9 +121,12 @@ def _with_turns(
     by_rank = {each.rank: count for each, count in zip(loops, counts, strict=True)}
     waited_ns = np.bincount(last[late], waits_ns.sum(axis=0)[late], minlength=len(loops)).tolist()
     late_pct = 100 * float(waits_ns.sum() / long_ns.sum())
+    own_ms = dict(zip(by_rank, (waits_ns.mean(axis=1) / 1e6).tolist(), strict=True))
     found = replace(
         found,
-        ranks=[replace(each, late_steps=by_rank[each.rank]) for each in found.ranks],
+        ranks=[
+            replace(each, late_steps=by_rank[each.rank], behind_ms=own_ms[each.rank]) for each in found.ranks
+        ],
         timed_steps=reductions.timed,
         late_steps=len(late),
         pattern=pattern_of(by_rank, dict(zip(by_rank, waited_ns, strict=True))),
@@ -131,7 +134,6 @@ def _with_turns(
     )
     if found.pattern != MOVES or late_pct < _LATE_PERCENT:
         return found
-    own_ms = dict(zip(by_rank, (waits_ns.mean(axis=1) / 1e6).tolist(), strict=True))
     parts_ns = np.stack([each.parts_ns[steps] for each in loops])
     first = waits_ns.argmax(axis=0)[late]
     longer_ns = parts_ns[last[late], late] - parts_ns[first, late]

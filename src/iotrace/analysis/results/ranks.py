@@ -162,6 +162,7 @@ class LockedRank(ReportPart, frozen=True, kw_only=True):
     ]
     waits_ms: Annotated[float | None, figure("how long it waits for the late rank, or by turns for late ones", null="it is the late one, or none is")] = None
     late_steps: Annotated[int | None, figure("steps in which it came last, and the others waited 5 % of a step or more", null="`timed_steps` is")] = None
+    behind_ms: Annotated[float | None, figure("how long it waits, in collectives, for the rank that comes last in each step", null="`timed_steps` is")] = None
 
 
 class Lockstep(ReportPart, frozen=True, kw_only=True):

@@ -25,7 +25,14 @@ from iotrace.analysis.results import (
 from iotrace.analysis.rules.model import find_all, rule_of
 from iotrace.analysis.verdict import failed
 from iotrace.analysis.verdict.device import costliest, costs_of, each_step, verdict_of_device
-from iotrace.analysis.verdict.reason import MOSTLY, fixes_of, ready_text, reason_of, waits_text
+from iotrace.analysis.verdict.reason import (
+    MOSTLY,
+    fixes_of,
+    ready_text,
+    reason_of,
+    waits_text,
+    with_other_ranks,
+)
 from iotrace.analysis.wait.data_wait import (
     HIGHLY_PERCENT,
     KEPT_UP_PERCENT,
@@ -111,6 +118,10 @@ def verdict_of(
     rank = None if found.rank is None else found.rank.rank
     own = [item for item in recommendations if rank is None or item.rank == rank]
     found = _as_first_fix(found, own)
+    fixes = fixes_of(own, ranks, trust, found.cause) if found.fix is None else [found.fix]
+    if job is not None and found.rank is not None and max(found.rank.world_size or 0, len(ranks)) > 1:
+        behind_ms = job.behind_ms.get(found.rank.rank)
+        fixes = [with_other_ranks(fix, behind_ms) for fix in fixes]
     verdict = Verdict(
         text=f"{BANNERS[found.kind]} {found.text}",
         banner=BANNERS[found.kind],
@@ -122,7 +133,7 @@ def verdict_of(
         rank=rank,
         culprit=found.culprit,
         until=None,
-        fixes=fixes_of(own, ranks, trust, found.cause) if found.fix is None else [found.fix],
+        fixes=fixes,
         trust=trust,
     )
     return _failed(session, ranks, verdict, found) if session.exit_code else verdict

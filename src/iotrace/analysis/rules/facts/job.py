@@ -53,6 +53,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Sequence[RankReport]
     late: LateRank | None = None
     evaluation_ms: dict[int, float] = {}  # a step, by rank; where the loops could be compared
+    behind_ms: dict[int, float] = {}  # a step, by rank: its wait in collectives for the last one, where timed
     in_step: bool = False
     imbalance: Imbalance | None = None
 
@@ -80,6 +81,11 @@ def job_facts(
         ranks=ranks,
         late=late or (None if imbalance is None or is_timed else _by_collectives(imbalance)),
         evaluation_ms={rank: own.get("evaluation", 0.0) for rank, own in parts.items()},
+        behind_ms={
+            each.rank: each.behind_ms
+            for each in (() if lockstep is None else lockstep.ranks)
+            if each.behind_ms is not None
+        },
         in_step=lockstep is not None,
         imbalance=imbalance,
     )
