@@ -186,11 +186,11 @@ def _same_work(late: LateRank, hosts: int) -> str:
     """Say what would make a rank as quick as the others, by what it computes and waits for a CPU."""
     if late.kind in _PASSES and late.mostly == "cpu":
         return f"give rank {late.rank} a CPU of its own: other threads or programs run on its"
-    more = f"the same work for each rank: rank {late.rank} does more"
+    more = f"the same work for each rank, if rank {late.rank} has more"
     if hosts > 1:
         return f"{more}, or its machine is slower"
     if late.kind in _PASSES and late.mostly == "work":
-        return f"{more}: {late.cpu_ms:.1f} ms of CPU a step"
+        return f"find out why rank {late.rank} takes {late.cpu_ms:.1f} ms more CPU a step; {more}"
     return f"{more}, or it gets less of the CPUs"
 
 

@@ -77,6 +77,9 @@ _NAME_IT = Fix(
 # What makes a wait known that tracing made, or may have.
 _TRACE_LESS = Fix(id="trace-less", text="run again with --io off: POSIX calls cost most of that")
 
+# What a rank does alone in few of its steps.
+_NOW_AND_THEN = ("evaluation", "checkpoint", "writing")
+
 # What takes reads out of the loop.
 _READ_AHEAD = Fix(
     id="read-in-the-dataset",
@@ -206,9 +209,10 @@ def _late(job: JobFacts) -> Finding | None:
     if late is None or rank is None or why is None:
         return None
     least = "at least " if late.is_least else ""
+    each = "its time" if late.kind in _NOW_AND_THEN else "each step"
     of_profiled = f" ({late.profiled[0]:.0f} % of {late.profiled[1]} profiled)" if late.profiled else ""
     waiting = (
-        f"{late.others} rank{'s wait' if late.others > 1 else ' waits'} {least}{late.pct:.0f} % of each step"
+        f"{late.others} rank{'s wait' if late.others > 1 else ' waits'} {least}{late.pct:.0f} % of {each}"
     )
     text = f"rank {late.rank} is late; {waiting} for it{of_profiled}"
     if late.by_turns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -13,6 +14,7 @@ LATE_PERCENT = 10.0  # of a step that the others wait for one rank
 _MOSTLY_PERCENT = 50.0  # of what makes a rank late
 _MOSTLY = 0.5
 _MUCH = 0.3
+_CHANCE = 0.05
 PASSES = ("forward", "backward")
 
 
@@ -140,6 +142,9 @@ def _by_collectives(found: Imbalance) -> LateRank | None:
     if late is None or max(late.impact_pct or 0.0, turns_pct) < LATE_PERCENT:
         return None
     turns = turns_pct >= LATE_PERCENT
+    late_steps, of = late.late_steps, found.late_steps or 0
+    if not turns and of and late_steps is not None and _by_chance(late_steps, of, found.ranks_seen):
+        return None
     own = next((each for each in found.ranks if each.rank == late.rank), None)
     steps = own.steps if own is not None and own.steps else 1
     return LateRank(
@@ -153,6 +158,13 @@ def _by_collectives(found: Imbalance) -> LateRank | None:
         by_turns=sum(bool(each.late_steps) for each in found.stragglers) if turns else 0,
         worker=late.worker,
     )
+
+
+def _by_chance(late: int, steps: int, ranks: int) -> bool:
+    """Whether a rank of several comes last in so many of few steps by chance."""
+    share = 1 / max(2, ranks)
+    ways = (math.comb(steps, count) * share**count * (1 - share) ** (steps - count) for count in range(late))
+    return 1 - sum(ways) > _CHANCE
 
 
 def _kind(late: Straggler) -> str | None:
