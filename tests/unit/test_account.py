@@ -415,7 +415,7 @@ def test_what_happens_less_often_decides_whatever_the_steps_do(
     found = compared(before, after, others=others)
     assert found.verdict == verdict
     assert found.likely is (verdict is not None and others > 0)
-    assert [each.times for each in found.changed] == ([[9, times]] if verdict else [])
+    assert [(each.times, each.unsure) for each in found.changed] == [([9, times], verdict is None)]
 
 
 def test_workers_started_once_less_are_told_beside_a_first_start_that_is_as_long() -> None:
@@ -471,7 +471,7 @@ def test_pickling_for_spawned_workers_is_named_beside_their_start(others: float)
     pickled = [each for each in found.changed if each.what == "pickling for spawned workers"]
     assert [each.step_ms for each in pickled] == [[70.0, 0.1]]
     assert found.verdict == "faster"
-    assert "of which pickling" not in whole_text("faster", found, [10.0, 10.0])
+    assert "of which pickling" not in whole_text("faster", found, [10.0, 10.0], "a step")
     slightly = replace(listed, pickle_ns=int(6.9 * S))
     same = compared(made(listed, training=3, iterators=39), made(slightly, training=3, iterators=20))
     assert "pickling for spawned workers" not in [each.what for each in same.changed]
