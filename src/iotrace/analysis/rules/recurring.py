@@ -259,7 +259,9 @@ def less_writing(events: LoopEvents) -> str:
     if events.is_one_file:
         return f"write {name} less often, or in a thread; a log can stay open"
     if events.is_made:
-        return f"write {name} less often, smaller or in a format that is faster to make, or in a thread"
+        return (
+            f"write {name} less often, smaller or in a format that is faster to make, or in another process"
+        )
     return f"write {'' if events.reopened else 'and sync '}{name} less often, or in a thread"
 
 
