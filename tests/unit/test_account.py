@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -115,11 +116,16 @@ def run_of(*, workers: int = 2, persistent: bool = False, epochs: int = 2, posix
     )
 
 
-def account(monkeypatch: pytest.MonkeyPatch, wrote: tuple[float, float] = (0, 0), **settings: Any) -> Account:
-    nothing = union(np.zeros(0, np.int64), np.zeros(0, np.int64))
+def account(
+    monkeypatch: pytest.MonkeyPatch,
+    wrote: tuple[float, float] = (0, 0),
+    saved: Sequence[tuple[int, int]] = (),
+    **settings: Any,
+) -> Account:
+    saves = union(*np.array(saved, np.int64).reshape(-1, 2).T * MS)
     written = union(*(np.array([int(ms * MS)], np.int64) for ms in wrote))
-    monkeypatch.setattr(account_module, "saves_of", lambda _: Saves(*nothing, [], 0))
-    monkeypatch.setattr(account_module, "_writing", lambda _: written)
+    monkeypatch.setattr(account_module, "saves_of", lambda _: Saves(*saves, [], 0))
+    monkeypatch.setattr(account_module, "writes_of", lambda _: written)
     found = account_of(cast(RankAnalysis, run_of(**settings)))
     assert found is not None
     assert sum(part.ns or 0 for part in found.parts) == found.whole_ns == 2000 * MS
@@ -168,6 +174,12 @@ def test_what_is_written_in_the_loop_is_no_training(monkeypatch: pytest.MonkeyPa
     without, with_it = (ms_of(account(monkeypatch, wrote)) for wrote in ((0, 0), (1051, 1055)))
     assert with_it["writing"] == 4
     assert with_it["training"] == (without["training"] or 0) - 4
+
+
+def test_a_checkpoint_of_several_files_is_one_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = account(monkeypatch, saved=((1056, 1060), (1062, 1063), (1080, 1082)))
+    (part,) = (each for each in found.parts if each.name == "checkpoints")
+    assert (part.ns, part.times) == (7 * MS, 2)
 
 
 def test_what_is_not_traced_is_unknown_and_in_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +415,7 @@ def test_what_happens_less_often_decides_whatever_the_steps_do(
     found = compared(before, after, others=others)
     assert found.verdict == verdict
     assert found.likely is (verdict is not None and others > 0)
-    assert [each.times for each in found.changed] == ([[9, times]] if verdict else [])
+    assert [(each.times, each.unsure) for each in found.changed] == [([9, times], verdict is None)]
 
 
 def test_workers_started_once_less_are_told_beside_a_first_start_that_is_as_long() -> None:
@@ -459,7 +471,7 @@ def test_pickling_for_spawned_workers_is_named_beside_their_start(others: float)
     pickled = [each for each in found.changed if each.what == "pickling for spawned workers"]
     assert [each.step_ms for each in pickled] == [[70.0, 0.1]]
     assert found.verdict == "faster"
-    assert "of which pickling" not in whole_text("faster", found, [10.0, 10.0])
+    assert "of which pickling" not in whole_text("faster", found, [10.0, 10.0], "a step")
     slightly = replace(listed, pickle_ns=int(6.9 * S))
     same = compared(made(listed, training=3, iterators=39), made(slightly, training=3, iterators=20))
     assert "pickling for spawned workers" not in [each.what for each in same.changed]

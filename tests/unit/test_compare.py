@@ -339,6 +339,47 @@ def test_a_check_names_the_part_that_made_the_whole_longer() -> None:
     assert checked(validating(report(2), 5.0), validating(report(1), 30.0)).ok
 
 
+def test_validation_that_was_added_is_told_where_the_whole_is_longer_for_it() -> None:
+    """A side without a loader for it may have validated all the same: then the whole is as long."""
+    found = compared(validating(report(1), 0.0), validating(report(2), 30.0))
+    assert found.verdict == "slower"
+    assert "ms a step in all, of which validation 0.0 -> 500.0" in found.text
+    one, other = validating(report(1), 0.0), validating(report(2), 30.0)
+    (account,) = (rank["account"] for rank in one["ranks"])
+    account["loop_ns"] += 30 * 10**9
+    account["parts"][0]["ns"] += 30 * 10**9
+    found = compared(one, other)
+    assert found.verdict == "no-difference"
+    assert found.whole_run is not None
+    assert not found.whole_run.changed
+
+
+def test_what_others_may_have_done_to_a_part_is_told_and_decides_nothing() -> None:
+    one, other = (validating(report(seed, others=0.8), seconds) for seed, seconds in ((1, 8.0), (2, 5.0)))
+    found = compared(one, other)
+    assert found.whole_run is not None
+    assert [(part.what, part.unsure) for part in found.whole_run.changed] == [("validation", True)]
+    assert found.whole_run.verdict is None
+    (line,) = (each for each in comparison_head(found).lines if each.label == "Parts")
+    assert line.text == "validation: -50.0 ms a step in all; other programs may have done that"
+    other = validating(report(2, others=0.8), 7.0)
+    found = compared(one, other)
+    assert found.whole_run is not None
+    assert not found.whole_run.changed
+
+
+def test_the_rank_that_others_wait_for_stands_for_the_job() -> None:
+    sides = [report(seed) for seed in (1, 2)]
+    for side in sides:
+        (rank,) = side["ranks"]
+        waits_less = {**rank["data_wait"], "raw_ms": 1.0}
+        side["ranks"] = [rank, {**rank, "rank": 1, "data_wait": waits_less}]
+    assert (compared(*sides).rank, compared(*sides).is_late) == (0, False)
+    sides[0]["lockstep"] = {"late_rank": 1}
+    found = compared(*sides)
+    assert (found.rank, found.is_late) == (1, True)
+
+
 def test_quiet_seconds_of_a_busy_run_tell() -> None:
     now = report(1, decode=1.1, others=0.4)
     for cost in now["ranks"][0]["stages"]:
@@ -394,6 +435,69 @@ def test_other_work_is_not_compared(change: dict[str, Any], differs: str | None)
             rank["loaders"][0][name] = value
     found = compared(report(1), other)
     assert found.differs == ([] if differs is None else [differs])
+
+
+@pytest.mark.parametrize(
+    ("change", "samples"),
+    [({"batch_size": 8}, [4, 8]), ({"world_size": 2}, [4, 8]), ({"world_size": 2, "batch_size": 2}, None)],
+)
+def test_steps_of_other_sizes_are_compared_for_as_many_samples(
+    change: dict[str, int], samples: list[int] | None
+) -> None:
+    """Half as long for as many: the whole with its parts."""
+    other = report(2)
+    (rank,) = other["ranks"]
+    for name, value in change.items():
+        (rank if name == "world_size" else rank["loaders"][0])[name] = value
+    found = compared(report(1), other)
+    assert found.samples == samples
+    if samples is None:
+        assert (found.verdict, found.unit) == ("no-difference", "a step")
+        return
+    assert found.verdict == "faster"
+    assert found.text.startswith("FASTER 49 %")
+    assert found.text.endswith(" ms for 4 samples, in steps of 4 -> 8")
+    assert found.step_ms[1] == pytest.approx(
+        sum(v[1] for v in found.causes_ms.values()) + found.rest_ms["the rest of the step"][1]
+    )
+    assert found.changed[0].by_ms == pytest.approx(-20, abs=2)
+
+
+@pytest.mark.parametrize(("batches", "known"), [((60, 60), True), ((60, 30), False)])
+def test_what_a_dataset_that_gives_batches_costs_is_of_a_sample_too(
+    batches: tuple[int, int], known: bool
+) -> None:
+    one, other = report(1), report(2)
+    for side, count in zip((one, other), batches, strict=True):
+        side["ranks"][0]["loaders"][0]["batches"] = count
+    (rank,) = other["ranks"]
+    rank["loaders"][0]["batch_size"] = None
+    for cost in rank["stages"]:  # four samples at once
+        for figure in ("mean_ms", "quartile_ms"):
+            cost[figure] *= 4
+        cost["blocks_ms"] = [4 * each for each in cost["blocks_ms"]]
+    stages = compared(one, other).stages
+    assert [each.what for each in stages if each.stage == "transform"] == (["transform"] if known else [])
+    assert all(abs(each.change_pct) < 10 for each in stages)
+
+
+@pytest.mark.parametrize(
+    ("argv", "same", "refused"),
+    [
+        (["python", "train.py", "--workers", "8"], False, False),
+        (["torchrun", "--nproc-per-node", "4", "train.py"], False, False),
+        (["python", "train_fast.py"], True, False),
+        (["python", "train_fast.py"], False, True),
+        (["python", "-m", "train"], False, True),
+    ],
+)
+def test_programs_that_have_nothing_in_common_are_refused(argv: list[str], same: bool, refused: bool) -> None:
+    other = report(2)
+    other["session"]["argv"] = argv
+    if not same:
+        other["ranks"][0]["loaders"][0]["dataset"] = "Images"
+        other["ranks"][0]["io"]["files"] = [{"path": "photos/1.jpg", "reads": 1}]
+    assert (compared(report(1), other).refused is not None) == refused
 
 
 @pytest.mark.parametrize(
@@ -854,9 +958,16 @@ def test_the_screen_of_compare(kept: Path, width: str, monkeypatch: pytest.Monke
     other = report(7)
     other["session"]["argv"] = ["python", "other.py"]
     (kept / "work.json").write_text(json.dumps(other))
+    done = in_process("compare", "before.json", "work.json", cwd=kept)  # both read the same data
+    assert done.returncode == 0
+    assert "Work   differs in command:" in done.stdout
+    other["ranks"][0]["loaders"][0]["dataset"] = "Images"
+    other["ranks"][0]["io"]["files"] = [{"path": "photos/1.jpg", "reads": 1}]
+    (kept / "work.json").write_text(json.dumps(other))
     done = in_process("compare", "before.json", "work.json", cwd=kept)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "did different work: command: python train.py / python other.py" in done.stderr
+    assert "have nothing to compare: train.py and other.py read no file in common" in done.stderr
+    assert "\n  command: python train.py / python other.py\n" in done.stderr
     done = in_process("compare", "before.json", "work.json", "--anyway", "--json", cwd=kept)
     assert (done.returncode, json.loads(done.stdout)["comparable"]) == (0, False)
     done = in_process("check", "work.json", "--baseline", "before.json", "--anyway", cwd=kept)

@@ -176,6 +176,27 @@ def test_late_by_turns_is_decided_by_time_not_by_the_number_of_steps() -> None:
     assert (late_one.rank, late_one.by_turns) == (0, 0)
 
 
+def test_a_rank_that_is_late_no_more_than_by_chance_is_late_by_turns() -> None:
+    """Of the steps of a noisy machine a few more, or longer ones, always are one rank's."""
+    random = np.random.default_rng(0)
+    waits = random.exponential(60.0, 100) * np.where(random.random(100) < 0.62, 1, -1)
+    for more, late_rank, pattern in ((0.0, None, "moves"), (80.0, 0, "stays")):
+        pairs = [((20.0, 100.0 + w, 2.0), (20.0, 100.0, 2.0 + w)) for w in np.abs(waits + more)]
+        sides = [pair if wait > 0 else pair[::-1] for pair, wait in zip(pairs, waits + more, strict=True)]
+        found = lockstep_of([timed(rank, [pair[rank] for pair in sides]) for rank in (0, 1)], None)
+        assert found is not None
+        assert (found.late_rank, found.pattern) == (late_rank, pattern)
+
+
+def test_reductions_that_one_rank_alone_timed_are_backward_on_both() -> None:
+    steps = [{"backward": 4.0, "all_reduce": 18.0, "other": 8.0}] * 40
+    untimed = [{"backward": 22.0, "other": 8.0}] * 40
+    found = lockstep_of([loop(0, untimed), loop(1, steps)], last(0))
+    assert found is not None
+    assert (found.late_rank, found.wait_ms) == (None, 0.0)
+    assert [each.parts_ms["backward"] for each in found.ranks] == [22.0, 22.0]
+
+
 def test_few_timed_reductions_tell_nothing() -> None:
     steps = [(20.0, 50.0, 2.0)] * 20 + [(20.0, 52.0, 0.0)] * 20
     found = lockstep_of([timed(0, steps), timed(1, steps)], None)

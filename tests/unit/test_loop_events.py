@@ -14,13 +14,13 @@ from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import LoopEvents
 from iotrace.analysis.wait import loop_events as loop_events_module
+from iotrace.analysis.wait.collector import is_called
 from iotrace.analysis.wait.loop_events import (
     CHECKPOINT,
     COLLECTION,
     EVALUATION,
     WRITING,
     Events,
-    _is_called,
     loop_events,
     summed,
 )
@@ -36,6 +36,7 @@ TID, OTHER = 7, 8
 COUNT = 40
 EVERY = 5
 
+SIZES = {"write": 900, "pwrite64": 2 << 20}
 Call = tuple[str, float, float, str]  # name, begin and end in ms within a step, file
 
 
@@ -80,7 +81,9 @@ def program(
     train = SimpleNamespace(passes={}, deliveries=deliveries, description=about, kind="training")
     table = steps_of(steps)
     made = [
-        (name, start + begin, start + until, file) for start in held for name, begin, until, file in calls
+        (name, start + begin, start + until, file.format(start))
+        for start in held
+        for name, begin, until, file in calls
     ]
     session = SimpleNamespace(
         calls_of=lambda _: posix(made, tid),
@@ -125,7 +128,7 @@ def posix(calls: list[Any], tid: int) -> PosixCalls:
     columns["end_ns"] = np.array([int(call[2] * MS) for call in calls], np.int64)
     columns["name"] = np.array([known.index(call[0]) for call in calls], np.int64)
     columns["tid"] = np.full(len(calls), tid)
-    columns["result"] = np.array([900 if call[0] == "write" else -1 for call in calls], np.int64)
+    columns["result"] = np.array([SIZES.get(call[0], -1) for call in calls], np.int64)
     columns["file"] = np.array([files.index(call[3]) for call in calls], np.int64)
     return PosixCalls(**columns, names=known, files=files, nodes=[], pids=frozenset(), problems=[])
 
@@ -204,6 +207,31 @@ def test_a_file_that_is_opened_anew_counts_from_its_opening_to_its_closing() -> 
     events, row = only(program(calls=SAVED, longer_ms=50), WRITING)
     assert (events.total_ns, row.reopened, row.file) == (7 * 40 * MS, True, "ck.tmp")
     assert row.said.startswith("ck.tmp is opened and written anew 7 times, every 5 steps: that took 0.3 of")
+
+
+def test_files_of_one_kind_are_written_and_none_is_written_anew() -> None:
+    """Large as they are, such as previews: no call saved, and no name says that they are checkpoints."""
+    calls: tuple[Call, ...] = (
+        ("open", 2.0, 2.1, "p/{}.png"),
+        ("pwrite64", 3.0, 4.0, "p/{}.png"),
+        ("close", 41.0, 42.0, "p/{}.png"),
+        ("open", 43.0, 43.1, "run.log"),
+        ("write", 43.2, 43.3, "run.log"),
+        ("close", 43.4, 43.5, "run.log"),
+    )
+    _, row = only(program(calls=calls, longer_ms=50), WRITING)
+    assert (row.reopened, row.file, row.files, row.bytes) == (True, "p/*.png", 7, 7 * (2 << 20))
+    assert row.said.startswith("writing took 0.3 of the loop's")
+    assert ": 7 times, every 5 steps, 14.0 MiB to p/*.png" in row.said
+    assert row.call_seconds == pytest.approx(7 * 2.4e-3)
+    assert row.said.endswith("; 0.02 s of it in calls on files: the rest makes what is written")
+
+
+def test_what_is_saved_to_memory_and_written_is_one_checkpoint() -> None:
+    calls: tuple[Call, ...] = (("pwrite64", 20.0, 30.0, "run/{}.zst"),)
+    events, row = only(program(saves=((2.0, 8.0),), calls=calls, longer_ms=50), CHECKPOINT)
+    assert (row.count, row.bytes, row.file, row.files) == (7, 7 * (2 << 20), "run/*.zst", 7)
+    assert events.total_ns == 7 * 16 * MS
 
 
 def test_a_file_that_stays_open_over_steps_costs_its_calls_alone() -> None:
@@ -286,4 +314,4 @@ def test_little_garbage_is_told_by_slow_steps_alone() -> None:
 def test_more_full_collections_than_the_collector_makes_are_the_programs(
     per_step: float | None, full_per_step: float | None, called: bool | None
 ) -> None:
-    assert _is_called([700, 10, 10], per_step, full_per_step, 100) is called
+    assert is_called([700, 10, 10], per_step, full_per_step, 100) is called

@@ -77,4 +77,20 @@ def test_collectives_that_a_program_waits_for_are_spans(recorder: Recorder, monk
     module.barrier()
     module.all_reduce(torch.ones(2), async_op=True).wait()
     texts = {number: text for text, number in recorder._texts.items()}
-    assert [texts[row["name"]] for row in reduced(recorder)] == ["all_reduce", "barrier"]
+    assert [texts[row["name"]] for row in reduced(recorder)] == ["all_reduce", "barrier", "wait"]
+
+
+def test_a_module_that_the_program_times_itself_is_left_to_it(recorder: Recorder, monkeypatch: Any) -> None:
+    monkeypatch.setattr(reductions, "_MOST_COST", 0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    model._set_ddp_runtime_logging_sample_rate(1000)
+    train(model, 14)
+    rates: list[int] = []
+    asked = reductions._asked
+    assert asked is not None
+    monkeypatch.setattr(
+        type(model.reducer), "_set_ddp_runtime_logging_sample_rate", lambda _, rate: rates.append(rate)
+    )
+    patching.undo_all()
+    assert rates == []
+    assert reduced(recorder) == []

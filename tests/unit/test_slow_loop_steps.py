@@ -28,6 +28,7 @@ from iotrace.report.views.steps import slow_steps as slow_steps_view
 from iotrace.report.words import slow_facts, slow_text
 from iotrace.session import names
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
+from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.rows import DTYPES
 from iotrace.sources.telemetry import Series
 from iotrace.timeline import build
@@ -57,6 +58,7 @@ def explained(
     others: float = 0.0,
     held: bool = False,
     restarts: tuple[tuple[float, float], ...] = (),
+    file: str = "ck.pt",
     events: tuple[Events, ...] = (),
     collective: tuple[float, float] = (0.0, 0.0),
     monkeypatch: pytest.MonkeyPatch | None = None,
@@ -86,6 +88,7 @@ def explained(
     clock = SimpleNamespace(times_to_session_ns=lambda times: np.asarray(times, np.int64))
     main = SimpleNamespace(
         pid=TID,
+        spans=np.empty(0, SPAN_DTYPE),
         clock=clock,
         rows=lambda kind: np.array(rows[kind], DTYPES[kind]),
         of_type=lambda _: [SimpleNamespace(collections=True)],
@@ -102,7 +105,9 @@ def explained(
         monkeypatch.setattr(slow_loop_steps, "shares_by_second", lambda *_: shares)
     session = SimpleNamespace(
         manifest=SimpleNamespace(started_ns=0),
-        calls_of=lambda _: posix([(name, start + at, start + to, *rest) for name, at, to, *rest in calls]),
+        calls_of=lambda _: posix(
+            [(name, start + at, start + to, *rest) for name, at, to, *rest in calls], file
+        ),
         paths=SimpleNamespace(shown=lambda path: path),
         telemetry_of=lambda _: telemetry,
         posix_on=True,
@@ -128,7 +133,7 @@ def explained(
     return found
 
 
-def posix(calls: list[Any]) -> PosixCalls:
+def posix(calls: list[Any], file: str = "ck.pt") -> PosixCalls:
     known = sorted({call[0] for call in calls})
     columns: dict[str, Any] = {name: np.full(len(calls), -1, np.int64) for name in COLUMNS}
     columns["start_ns"] = np.array([call[1] * MS for call in calls], np.int64)
@@ -137,7 +142,7 @@ def posix(calls: list[Any]) -> PosixCalls:
     columns["tid"] = np.array([call[3] for call in calls], np.int64)
     columns["result"] = np.array([call[4] for call in calls], np.int64)
     columns["file"] = np.zeros(len(calls), np.int64)
-    return PosixCalls(**columns, names=known, files=["ck.pt"], nodes=[], pids=frozenset(), problems=[])
+    return PosixCalls(**columns, names=known, files=[file], nodes=[], pids=frozenset(), problems=[])
 
 
 def only(found: SlowLoopSteps) -> SlowLoopStep:
@@ -228,6 +233,21 @@ def test_a_checkpoint_is_what_the_training_thread_wrote(tid: int, size: int, tol
     assert (found.file, found.write_bytes) == (("ck.pt", size) if told else (None, None))
     if told:
         assert found.write_mb_per_s == pytest.approx(size / 1e6 / 0.06)
+
+
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [
+        ("run/step_1.pth", "checkpoint"),
+        ("run/step_1.pt.gz.part", "checkpoint"),
+        ("checkpoints/3/shard-0", "checkpoint"),
+        ("run/step_1.png", "writing"),
+        ("run/scripted/predictions.npy", "writing"),
+    ],
+)
+def test_a_large_file_is_a_checkpoint_where_its_name_says_so(file: str, part: str) -> None:
+    found = only(explained(calls=(("write", 10, 70, TID, 2 << 20),), file=file))
+    assert (found.parts_ms, found.file, found.write_bytes) == ({part: 60.0}, file, 2 << 20)
 
 
 def test_two_writings_with_a_pause_are_two() -> None:

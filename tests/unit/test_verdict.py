@@ -18,6 +18,7 @@ from iotrace.analysis.results import (
     Feeding,
     FileCost,
     FileGroup,
+    Fix,
     GainRow,
     HostUse,
     IdlePart,
@@ -40,7 +41,7 @@ from iotrace.analysis.results import (
     Verdict,
 )
 from iotrace.analysis.rules.facts.job import job_facts
-from iotrace.analysis.verdict.reason import fixes_of
+from iotrace.analysis.verdict.reason import fixes_of, with_other_ranks
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import verdict
 from iotrace.report.words import gain_text
@@ -307,8 +308,14 @@ def test_a_late_rank_has_the_evidence_of_what_made_it_late() -> None:
     assert judged(*ranks, imbalance=stays).why == (
         f"{evidence}, in 9 of 10 late steps: look at its device and its share of the work"
     )
+    few = replace(slow, late_steps=5, stragglers=[replace(slow.stragglers[0], late_steps=2)])
+    assert (
+        judged(*ranks, imbalance=few).kind != "rank-late"
+    )  # one of four comes last in two of five by chance
     # No machine is blamed where its data made the rank late; of several workers the one is named.
-    data = replace(stays, stragglers=[replace(late(1, 53.0, 95.0).stragglers[0], kind="data", worker=1)])
+    data = replace(
+        stays, stragglers=[replace(late(1, 53.0, 95.0).stragglers[0], kind="data", worker=1, late_steps=9)]
+    )
     workers = unknown(LoaderResult, id=0, kind="training", primary=True, workers=4, batches=8)
     found = judged(*(replace(each, loaders=[workers]) for each in ranks), imbalance=data)
     assert (found.why or "").endswith("100 % of the wait; late most by worker 1")
@@ -472,6 +479,24 @@ def test_a_wait_that_the_device_works_through_is_not_what_binds_the_loop() -> No
     longer = rank(0, 90.0, exposed_ms=1.0, exposed_source="cuda_events", stall_fraction=0.01)
     idler = rank(1, 40.0, exposed_ms=40.0, exposed_source="cuda_events", stall_fraction=0.4)
     assert judged(longer, idler).rank == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "behind_ms", "most_ms", "text"),
+    [
+        ("IO101", 30.0, 80.0, "about 2.0x, at most 5.0x faster"),
+        ("IO101", 0.0, 50.0, "at most 2.0x faster"),
+        ("IO101", None, None, "about 2.0x faster, perhaps more"),  # what it waits for others is not known
+        ("IO504", 30.0, 50.0, "at most 2.0x faster"),  # a checkpoint: no wait for data
+    ],
+)
+def test_a_fix_that_other_ranks_have_too_ends_waits_for_them(
+    code: str, behind_ms: float | None, most_ms: float | None, text: str
+) -> None:
+    fix = Fix(id="more", text="more", gain_ms_per_step=50.0, speedup=2.0, most_ms_per_step=50.0, code=code)
+    found = with_other_ranks(fix, behind_ms)
+    assert found.most_ms_per_step == most_ms
+    assert gain_text(found) == text
 
 
 def test_what_is_predicted_of_a_whole_cause_is_a_bound_too() -> None:

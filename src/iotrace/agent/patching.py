@@ -226,6 +226,10 @@ class WeakTable:
             return False
         return True
 
+    def drop(self, thing: Any) -> None:
+        """Know nothing of `thing` any more."""
+        self._held.pop(id(thing), None)
+
     def alive(self) -> list[Any]:
         """Return the objects."""
         found = [refer() for refer, _ in list(self._held.values())]

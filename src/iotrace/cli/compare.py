@@ -29,9 +29,7 @@ _LOOK_BYTES = 4096
 @click.command()
 @click.argument("before", metavar="A", type=SOURCE)
 @click.argument("after", metavar="B", type=SOURCE)
-@click.option(
-    "--anyway", is_flag=True, help="Also compare runs that did different work, and say what differs."
-)
+@click.option("--anyway", is_flag=True, help="Also compare runs of programs that have nothing in common.")
 @form_options("the result")
 @html_option("the comparison")
 @click.option("--csv", metavar="FILE", type=TARGET, help="Also write the tables of two traces as CSV.")
@@ -45,11 +43,12 @@ def compare(
 ) -> int:
     """Show what changed from session A to B, by how much, and why.
 
-    A and B are sessions, or reports that iotrace report --json wrote. Both must have done the same work: the
-    same command, data, world size and batch size. In two traces of torch.profiler, iotrace compares kernels
-    and operators by name.
+    A and B are sessions, or reports that iotrace report --json wrote. What differs in command, data, ranks
+    and batch size is told; steps of other sizes are compared for as many samples. Two programs that have
+    nothing in common are refused. In two traces of torch.profiler, iotrace compares kernels and operators by
+    name.
 
-    Exit codes: 0 compared, 1 A or B cannot be read, has no measured steps, or did different work, 2 wrong
+    Exit codes: 0 compared, 1 A or B cannot be read, has no measured steps, or nothing in common, 2 wrong
     usage.
     """
     import_numpy()
@@ -68,7 +67,7 @@ def compare(
     if csv is not None:
         raise UsageError("--csv writes the tables of two traces", "iotrace compare A B --json")
     result = compare_both(basis_of(report_at(before), before), basis_of(report_at(after), after))
-    refused = not result.comparable and not anyway
+    refused = None if anyway else result.refused
     if html is not None and not refused:
         from iotrace.report.page.results import comparison_page
 
@@ -76,10 +75,9 @@ def compare(
     if form == "json" or not refused:
         print_document(result, form, comparison_document)
     if refused:
-        first, *others = result.differs
-        echo(f"iotrace: A and B did different work: {first}", err=True)
-        for difference in others:
-            echo(f"  and {difference}", err=True)
+        echo(f"iotrace: A and B have nothing to compare: {refused}", err=True)
+        for difference in result.differs:
+            echo(f"  {difference}", err=True)
         echo("  compare them nevertheless with --anyway", err=True)
         return 1
     return 0

@@ -46,7 +46,7 @@ def comparison_document(result: Comparison) -> Document:
     return Document(
         comparison_head(result),
         [
-            Grid(("ms a step", *NAMES, "change", "95 %"), part_texts(result)),
+            Grid((f"ms {result.unit}", *NAMES, "change", "95 %"), part_texts(result)),
             *stages,
             [
                 *sides,
@@ -63,7 +63,8 @@ def comparison_head(result: Comparison) -> Head:
     commits = [item.values for item in result.environment if item.what == COMMIT]
     lines += [Line("Code", f"commit {before} in A, {after} in B") for before, after in commits]
     if max(result.ranks) > 1:
-        lines.append(Line("Rank", f"{result.rank} stands for the job: it waits longest for its data"))
+        why = "the others wait for it" if result.is_late else "it waits longest for its data"
+        lines.append(Line("Rank", f"{result.rank} stands for the job: {why}"))
     if (start := result.startup) is not None:
         parts = ", ".join(f"{part.what} {part.seconds[1] - part.seconds[0]:+.1f} s" for part in start.parts)
         lines.append(Line("Start", f"start-up {start.seconds[0]:.1f} -> {start.seconds[1]:.1f} s: {parts}"))
@@ -79,7 +80,7 @@ def _reasons(result: Comparison) -> list[str]:
     settings = sorted(result.settings, key=lambda item: item.what != DATA)
     reasons = [_differing(item) for item in settings]  # what the rest is for
     reasons += [_of_epoch(result.epoch.times)] if result.epoch and result.epoch.times else []
-    reasons += [_of_part(part) for part in result.causes[:_MOST_REASONS]]
+    reasons += [_of_part(part, result.unit) for part in result.causes[:_MOST_REASONS]]
     changed = {"faster": "got shorter", "slower": "got longer"}.get(result.verdict, "changed")
     return reasons or [f"no part of the step {changed} beyond its noise"]
 
@@ -89,14 +90,15 @@ def _of_epoch(times: Sequence[int]) -> str:
     return f"an epoch had each sample {before} in A, and has it {after} in B"
 
 
-def _of_part(part: Changed | PartChange) -> str:
-    said = f"{part.what}: {part.by_ms:+.1f} ms a step"
+def _of_part(part: Changed | PartChange, unit: str) -> str:
+    said = f"{part.what}: {part.by_ms:+.1f} ms {unit}"
     interval = f" (95 %: {_bounds(part.ci95_ms)})" if part.ci95_ms else ""
     if isinstance(part, Changed):
         return f"{said}{interval}"
     least = "at least " if part.bounded else ""
     often = "" if part.times is None else f" ({_often(part.times)})"
-    return f"{part.what}: {least}{part.by_ms:+.1f} ms a step in all{often}{interval}"
+    unsure = "; other programs may have done that" if part.unsure else ""
+    return f"{part.what}: {least}{part.by_ms:+.1f} ms {unit} in all{often}{interval}{unsure}"
 
 
 def _often(times: Sequence[int]) -> str:

@@ -23,33 +23,40 @@ _FEWEST_ASKED = 10
 
 _CALLS = (
     *("all_reduce", "all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "barrier"),
-    *("broadcast", "reduce", "reduce_scatter", "reduce_scatter_tensor"),
+    *("broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter"),
 )
 
 _asked: _Asked | None = None
 
 
 def hook_calls(module: Any, recorder: Recorder) -> None:
-    """Time the collectives of ``torch.distributed.distributed_c10d`` that a program calls and waits for."""
+    """Time the collectives of ``torch.distributed.distributed_c10d`` that a program calls and waits for.
 
-    def begins(*_: Any) -> int | None:
-        return None if compiling() or not recorder.running else monotonic_ns()
+    Where a call returns at once (`async_op`), the program waits in `Work.wait`.
+    """
+    calling: set[int] = set()  # threads: what a call does inside is a part of it
+
+    def begins(*_: Any) -> tuple[int, int] | None:
+        if compiling() or not recorder.running or (thread := thread_id()) in calling:
+            return None
+        calling.add(thread)
+        return monotonic_ns(), thread
 
     def ended_of(name: str) -> Any:
-        def ended(begun: int | None, args: list[Any], kwargs: dict[str, Any]) -> None:
-            given = (*args, *kwargs.values())
-            if (
-                begun is None
-                or kwargs.get("async_op")
-                or any(getattr(each, "is_cuda", False) for each in given)
-            ):
+        def ended(begun: tuple[int, int] | None, _: list[Any], kwargs: dict[str, Any]) -> None:
+            if begun is None:
                 return
-            _record(recorder, name, begun, monotonic_ns() - begun)
+            calling.discard(begun[1])
+            if not kwargs.get("async_op"):
+                _record(recorder, name, begun[0], monotonic_ns() - begun[0])
 
         return ended
 
     for name in _CALLS:
         patching.observe(module, name, recorder, "timing a collective", before=begins, ended=ended_of(name))
+    if hasattr(module, "Work"):
+        wait = ended_of("wait")
+        patching.observe(module.Work, "wait", recorder, "timing a collective", before=begins, ended=wait)
 
 
 def _record(recorder: Recorder, name: str, start_ns: int, duration_ns: int) -> None:
@@ -64,6 +71,13 @@ def hook_ddp(module: Any, recorder: Recorder) -> None:
         return
     _asked = asked = _Asked(recorder)
     patching.on_undo(leave)
+    patching.observe(
+        module.DistributedDataParallel,
+        "_set_ddp_runtime_logging_sample_rate",
+        recorder,
+        "leaving a module",
+        after=lambda _, __, args, ___: asked.forget(args[0]),
+    )
     patching.observe(
         module.DistributedDataParallel,
         "__init__",
@@ -98,7 +112,11 @@ class _Asked:
     def ask(self, module: Any) -> None:
         """Have each iteration of a module on the host timed."""
         if module.device.type == "cpu" and self._modules.put(module, [0]):
-            module._set_ddp_runtime_logging_sample_rate(_EVERY)
+            module.reducer._set_ddp_runtime_logging_sample_rate(_EVERY)
+
+    def forget(self, module: Any) -> None:
+        """Leave a module of which the program itself says how often it is timed."""
+        self._modules.drop(module)
 
     def record(self) -> None:
         """Record one span a module; leave all where steps are so short that asking costs them much."""
@@ -123,6 +141,6 @@ class _Asked:
         """Leave the modules as they were."""
         for module in self._modules.alive():
             try:
-                module._set_ddp_runtime_logging_sample_rate(_USUAL)
+                module.reducer._set_ddp_runtime_logging_sample_rate(_USUAL)
             except ours(Exception) as error:
                 self._recorder.absorb(error, "leaving a module")

@@ -183,6 +183,12 @@ class Verdict(msgspec.Struct, frozen=True):
     trust: Trust
 
 
+class Job(msgspec.Struct, frozen=True):
+    """How the ranks' loops stand beside each other."""
+
+    late_rank: int | None = None
+
+
 class Basis(msgspec.Struct, frozen=True):
     """A session as a comparison sees it."""
 
@@ -191,6 +197,12 @@ class Basis(msgspec.Struct, frozen=True):
     verdict: Verdict
     ranks: list[Rank]
     processes: list[Process] = []
+    lockstep: Job | None = None
+
+    @property
+    def late_rank(self) -> int | None:
+        """The rank that the others wait for; None where none is known to be late."""
+        return None if self.lockstep is None else self.lockstep.late_rank
 
     @property
     def path(self) -> str:
@@ -241,10 +253,10 @@ def same_rank(side: Basis, rank: Rank) -> Rank:
 
 
 def rank_pair(one: Basis, other: Basis) -> tuple[Rank, Rank]:
-    """Choose the rank that stands for the job: of those in both with steps, the one that waits longest.
+    """Choose the rank that stands for the job: of those in both with steps, the one that tells why.
 
-    Ranks step together, so a rank's step is the job's, and the one that waits tells why. It is the same
-    rank on both sides.
+    Ranks step together, so a rank's step is the job's. It is the one that the others wait for, in the first
+    or else in the second; where none is late, the one that waits longest. It is the same rank on both sides.
 
     Raises:
         SessionError: no rank was measured in both.
@@ -256,4 +268,8 @@ def rank_pair(one: Basis, other: Basis) -> tuple[Rank, Rank]:
     pairs = [(rank, numbered[rank.rank]) for rank in one.ranks if rank.steps.count and rank.rank in numbered]
     if not pairs:
         raise SessionError(f"no rank has measured steps in both {one.path} and {other.path}")
+    for late in (one.late_rank, other.late_rank):
+        for pair in pairs:
+            if pair[0].rank == late:
+                return pair
     return max(pairs, key=lambda pair: max(each.data_wait.raw_ms or 0.0 for each in pair))

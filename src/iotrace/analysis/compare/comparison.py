@@ -20,7 +20,9 @@ from iotrace.analysis.compare.results import (
     Differing,
     Side,
     StageChange,
+    unit_of,
 )
+from iotrace.analysis.compare.same_samples import for_as_many, of_samples, samples_of_step
 from iotrace.analysis.compare.same_work import (
     both_names,
     differences,
@@ -30,6 +32,7 @@ from iotrace.analysis.compare.same_work import (
     renamed,
     replaced,
     under_old_names,
+    unlike,
 )
 from iotrace.analysis.compare.spread import cpu_slower_pct
 from iotrace.analysis.compare.stage_changes import stage_changes
@@ -58,18 +61,21 @@ def compare(one: Basis, other: Basis) -> Comparison:
     """Compare two sessions, `one` before `other`, whether they did the same work or not."""
     recorded = rank_pair(one, other)
     names = new_names(recorded)
-    ranks = under_old_names(recorded)
+    samples = samples_of_step(one, other, recorded)
+    factor = samples[0] / samples[1] if samples else 1.0
+    before, after = of_samples(under_old_names(recorded))
+    ranks = before, for_as_many(after, factor)
     steps_ms, change_pct, ci95_pct = step_change(ranks)
     stages = stage_changes(ranks[:1], ranks[1:])
-    doubt = _traced_too_much(one, other) or other_steps(ranks)
-    judged = judge_step(ranks, change_pct, ci95_pct, stages, doubt)
+    doubt = _traced_too_much(one, other) or other_steps(recorded)
+    judged = judge_step(ranks, change_pct, ci95_pct, stages, doubt, samples)
     whole = whole_run(ranks, (one.verdict.trust, other.verdict.trust))
     if whole is not None and whole.verdict is not None and tells(whole, judged.verdict):
-        text = whole_text(whole.verdict, whole, steps_ms)
+        text = whole_text(whole.verdict, whole, steps_ms, unit_of(samples))
         judged = replace(judged, verdict=whole.verdict, text=text, likely=whole.likely, remedy=None)
-    epoch = epoch_change(ranks, (one.verdict.trust, other.verdict.trust), judged.alone_pct)
+    epoch = epoch_change(ranks, (one.verdict.trust, other.verdict.trust), judged.alone_pct, samples)
     if epoch is not None and not _traced_too_much(one, other):
-        text = epoch_text(epoch, steps_ms)
+        text = epoch_text(epoch, [rank.steps.mean_ms or 0.0 for rank in recorded])
         remedy = REMEDY if epoch.verdict == "unknown" else None
         judged = replace(judged, verdict=epoch.verdict, text=text, likely=epoch.likely, remedy=remedy)
     differs = list(differences(one, other, recorded))
@@ -80,6 +86,9 @@ def compare(one: Basis, other: Basis) -> Comparison:
         sessions=[_side(side, rank) for side, rank in zip((one, other), ranks, strict=True)],
         comparable=not differs,
         differs=differs,
+        refused=unlike(one, other, recorded),
+        samples=samples,
+        is_late=ranks[0].rank in (one.late_rank, other.late_rank),
         verdict=judged.verdict,
         likely=judged.likely,
         remedy=judged.remedy,
@@ -162,9 +171,9 @@ def _settings(ranks: tuple[Rank, Rank]) -> list[Differing]:
         return []
     pairs = ((shown, getattr(one, name), getattr(other, name)) for name, shown in _SETTINGS.items())
     return [
-        Differing(what=shown, values=[_value(before), _value(after)])
+        Differing(what=shown, values=[_value(before, "DataLoader"), _value(after, "DataLoader")])
         for shown, before, after in pairs
-        if before != after
+        if before != after and (shown == "library" or None not in (before, after))
     ]
 
 
@@ -192,5 +201,5 @@ def _all(values: Iterator[str]) -> str:
     return ", ".join(sorted({value for value in values if value}))
 
 
-def _value(value: object) -> str:
-    return "unknown" if value is None else str(value)
+def _value(value: object, none: str = "unknown") -> str:
+    return none if value is None else str(value)

@@ -18,14 +18,18 @@ _SAME_BYTES = 0.05
 
 
 def epoch_change(
-    ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust], alone_pct: Sequence[float] | None
+    ranks: tuple[Rank, Rank],
+    trusts: tuple[Trust, Trust],
+    alone_pct: Sequence[float] | None,
+    samples: Sequence[int] | None = None,
 ) -> EpochChange | None:
     """Compare the epochs of two loops; None unless both had the same data in other numbers of batches.
 
     A program that was run for shorter is not faster: every epoch has to have run to its end, over the same
     data. That is known where the workers of one side gave each sample several times, all of the data each,
     and the numbers of batches differ as that says; and where batches of other sizes make as many samples.
-    `alone_pct` is the interval of the step's change with nobody else on the CPUs.
+    `alone_pct` is the interval of the step's change with nobody else on the CPUs; for as many samples, where
+    steps take so many `samples`.
     """
     one, other = (rank.primary for rank in ranks)
     accounts = [rank.account for rank in ranks]
@@ -47,7 +51,8 @@ def epoch_change(
     if not ratio:
         return None
     disturbed = any(is_disturbed(rank.system.host) for rank in ranks)
-    low, high = (batches[1] / batches[0] * (1 + each / 100) for each in alone_pct or (-100.0, 1e9))
+    more = batches[1] / batches[0] * (samples[1] / samples[0] if samples else 1.0)
+    low, high = (more * (1 + each / 100) for each in alone_pct or (-100.0, 1e9))
     is_certain = not low <= 1 <= high and (high < 1) == (ratio < 1)
     apart = differ(seconds, [spread_of(trust) for trust in trusts])
     verdict = "unknown" if disturbed else "no-difference"

@@ -61,8 +61,8 @@ class StageChange(msgspec.Struct, frozen=True, kw_only=True):
 class PartChange(msgspec.Struct, frozen=True, kw_only=True):
     """A part beside the loader that takes more or less than before; `times`: how often, where known.
 
-    `bounded`: the smaller of `step_ms` is an upper bound. `ci95_ms` is the interval of the change of what was
-    sampled; None of what was timed.
+    `bounded`: the smaller of `step_ms` is an upper bound. `unsure`: other programs may have changed it as
+    much. `ci95_ms` is the interval of the change of what was sampled; None of what was timed.
     """
 
     what: str
@@ -70,6 +70,7 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
     times: list[int] | None
     bounded: bool = False
     ci95_ms: list[float] | None = None
+    unsure: bool = False
 
     @property
     def by_ms(self) -> float:
@@ -120,8 +121,8 @@ class WholeRun(msgspec.Struct, frozen=True, kw_only=True):
     `starting_ms` is what starting workers, making iterators and their first batches take of it. `verdict` is
     ``faster`` or ``slower`` where that has most of the change, which is more than such times differ from run
     to run, or where those of `changed` that are a tenth of the whole have it; else None. `changed` are the
-    parts beside the steps that changed by more than that, and by 2 % of the whole; beside others those alone
-    that happen more or less often. `likely`: others shared the CPUs.
+    parts beside the steps that changed by more than that, and by 2 % of the whole; beside others those that
+    happen as often as before are `unsure`. `likely`: others shared the CPUs.
     """
 
     verdict: str | None
@@ -167,8 +168,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     time, which no neighbour changes much, speaks for the verdict. `remedy` says what would make clear what
     is not.
 
-    `rank` stands for the job, of `ranks` on each side. `rest_ms` is what a step does besides waiting: its
-    phases, or the rest of it as one. `code` are functions of the loop's own that took more or less.
+    `refused` says why nothing of both can be compared, and what could be. `samples`: how many a step of each
+    side takes on all ranks, where that differs: then all times of the second are for as many samples as a
+    step of the first takes.
+
+    `rank` stands for the job, of `ranks` on each side; `is_late`: as others wait for it. `rest_ms` is what a
+    step does besides waiting: its phases, or the rest of it as one. `code` are functions of the loop's own
+    that took more or less.
     """
 
     schema_version: int
@@ -197,6 +203,14 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     epoch: EpochChange | None = None
     code: list[PartChange] = []
     startup: StartupChange | None = None
+    refused: str | None = None
+    samples: list[int] | None = None
+    is_late: bool = False
+
+    @property
+    def unit(self) -> str:
+        """What the times are of."""
+        return unit_of(self.samples)
 
     @property
     def causes(self) -> list[Changed | PartChange]:
@@ -212,6 +226,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         if self.verdict in ("faster", "slower"):
             found = [each for each in found if (each.by_ms < 0) == (self.verdict == "faster")]
         return sorted(found, key=lambda each: -abs(each.by_ms))
+
+
+def unit_of(samples: Sequence[int] | None) -> str:
+    """Name what times are of where a step of the two sides takes so many samples."""
+    return "a step" if samples is None else f"for {samples[0]} samples"
 
 
 def _explained(change: Changed, named: Sequence[PartChange]) -> bool:

@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from msgspec.structs import replace
 
@@ -40,10 +40,10 @@ def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[
     commands = command_of(one.session.argv), command_of(other.session.argv)
     if commands[0] != commands[1] and renamed(one, other, ranks) is None:
         yield f"command: {' / '.join(_where_they_differ(*commands))}"
-    sizes = [rank.world_size or len(side.ranks) for rank, side in zip(ranks, (one, other), strict=True)]
+    sizes = [world_size_of(rank, side) for rank, side in zip(ranks, (one, other), strict=True)]
     if sizes[0] != sizes[1]:
         yield f"world size: {sizes[0]} / {sizes[1]}"
-    batches = [_samples_per_step(rank) for rank in ranks]
+    batches = [batch_size_of(rank) for rank in ranks]
     if None not in batches and batches[0] != batches[1]:
         yield f"batch size: {batches[0]} / {batches[1]}"
     datasets = [rank.primary.dataset if rank.primary else "none" for rank in ranks]
@@ -60,7 +60,7 @@ def renamed(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> tuple[str, st
     the loops made as many steps.
     """
     commands = command_of(one.session.argv), command_of(other.session.argv)
-    if len(commands[0]) != len(commands[1]) or not (_same_batches(ranks) or _same_steps(ranks)):
+    if len(commands[0]) != len(commands[1]) or not (same_batches(ranks) or _same_steps(ranks)):
         return None
     differing = [pair for pair in zip(*commands, strict=True) if pair[0] != pair[1]]
     if len(differing) != 1 or not all(name.endswith(_PROGRAMS) for name in differing[0]):
@@ -75,9 +75,39 @@ def replaced(ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | None:
     Data that is stored smaller, too: no file is read in both, and loaders hand over as many batches.
     """
     names = _decoded_alike(ranks)
-    if names is None and _same_batches(ranks) and any(_data(*(_files(rank) for rank in ranks))):
+    if names is None and same_batches(ranks) and any(_data(*(_files(rank) for rank in ranks))):
         return _places(ranks[0]), _places(ranks[1])
     return names
+
+
+def unlike(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> str | None:
+    """Say that nothing shows that both sides train the same, and what would; None where something does.
+
+    One program does, whatever its options; of others a loop as long, data that both read, or a dataset of
+    one name.
+    """
+    programs = [_program(side.session.argv) for side in (one, other)]
+    files = [_files(rank) for rank in ranks]
+    datasets = [rank.primary.dataset if rank.primary else "" for rank in ranks]
+    if (
+        programs[0] == programs[1]
+        or same_batches(ranks)
+        or _same_steps(ranks)
+        or files[0] & files[1]
+        or datasets[0] == datasets[1] != ""
+    ):
+        return None
+    return (
+        f"{' and '.join(programs)} read no file in common, and their loops differ in dataset and length; "
+        "compare runs of one program, or of two that read the same data"
+    )
+
+
+def _program(argv: Sequence[str]) -> str:
+    """Name the program's file, or its module; of what is neither the command."""
+    scripts = [os.path.basename(word) for word in argv if word.endswith(_PROGRAMS)]
+    modules = [name for word, name in pairwise(argv) if word in ("-m", "--module")]
+    return next(iter([*scripts, *modules[::-1], *map(os.path.basename, argv[:1])]), "")
 
 
 def other_steps(ranks: tuple[Rank, Rank]) -> str | None:
@@ -94,7 +124,7 @@ def other_steps(ranks: tuple[Rank, Rank]) -> str | None:
 
 def read_bytes(ranks: tuple[Rank, Rank], names: tuple[list[str], list[str]]) -> list[int] | None:
     """Sum up what traced reads of both sides returned of these files; None where that tells no difference."""
-    if not _same_batches(ranks):
+    if not same_batches(ranks):
         return None
     found = []
     for rank, own in zip(ranks, names, strict=True):
@@ -107,7 +137,8 @@ def read_bytes(ranks: tuple[Rank, Rank], names: tuple[list[str], list[str]]) -> 
     return found if all(found) else None
 
 
-def _same_batches(ranks: tuple[Rank, Rank]) -> bool:
+def same_batches(ranks: tuple[Rank, Rank]) -> bool:
+    """Whether the loops' loaders handed over as many batches."""
     one, other = (rank.primary.batches if rank.primary else None for rank in ranks)
     return one is not None and one == other
 
@@ -226,7 +257,13 @@ def _cut(text: str, begun: bool) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def _samples_per_step(rank: Rank) -> int | None:
+def world_size_of(rank: Rank, side: Basis) -> int:
+    """How many ranks train."""
+    return rank.world_size or len(side.ranks)
+
+
+def batch_size_of(rank: Rank) -> int | None:
+    """How many samples a step takes; None: not known."""
     primary = rank.primary
     if primary is not None and primary.batch_size is not None:
         return primary.batch_size

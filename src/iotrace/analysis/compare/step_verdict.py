@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from iotrace.analysis.compare.basis import Rank
-from iotrace.analysis.compare.results import StageChange
+from iotrace.analysis.compare.results import StageChange, unit_of
 from iotrace.analysis.compare.same_work import OTHER_COUNT
 from iotrace.analysis.host.disturbance import alone, disturbances, grown_between
 from iotrace.units import digits, grown, percent
@@ -42,14 +42,18 @@ def judge_step(
     ci95_pct: list[float] | None,
     stages: Sequence[StageChange],
     doubt: str | None,
+    samples: Sequence[int] | None = None,
 ) -> StepVerdict:
     """Judge the change of the mean step; `doubt`: what makes both incomparable, whatever they show.
 
-    Where the loops have other numbers of steps, these are said: a fix may spare whole steps.
+    Where the loops have other numbers of steps, these are said: a fix may spare whole steps. Where steps take
+    so many `samples`, times are for as many.
     """
-    steps = " -> ".join(f"{rank.steps.mean_ms or 0.0:.1f}" for rank in ranks) + " ms a step"
+    steps = " -> ".join(f"{rank.steps.mean_ms or 0.0:.1f}" for rank in ranks) + f" ms {unit_of(samples)}"
+    if samples is not None:
+        steps += f", in steps of {samples[0]} -> {samples[1]}"
     counts = [rank.account.steps if rank.account is not None else 0 for rank in ranks]
-    if min(counts) > 0 and max(counts) >= OTHER_COUNT * min(counts):
+    if samples is None and min(counts) > 0 and max(counts) >= OTHER_COUNT * min(counts):
         steps += f", in {counts[0]} -> {counts[1]} steps"
     if ci95_pct is None or doubt:
         why, remedy = doubt or "too few steps for an interval", None if doubt else _LONGER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.compare.results import PartChange, WholeRun
 from iotrace.analysis.compare.spread import differ, spread_of
 from iotrace.analysis.compare.step_verdict import BANNERS
-from iotrace.analysis.host.disturbance import grown_beside_others, is_disturbed
+from iotrace.analysis.host.disturbance import grown_beside_others, grown_between, is_disturbed
 from iotrace.analysis.results import (
     ACCOUNT_NAMES,
     CHECKPOINTS,
@@ -31,6 +32,7 @@ _ANEW = {ITERATORS: "starting workers anew", FIRST_BATCHES: "first batches of wo
 _WITH_FIRST_BATCHES = "starting workers of its validation and their first batches"
 _PICKLING = "pickling for spawned workers"  # which starting them holds
 _MOSTLY_STARTING = 0.5  # of the change: what starting has to have for the whole to be judged
+_BETWEEN = 0.5  # by what share a part's time may grow from one crowd of neighbours to another that is alike
 _DECIDES, _NAMED = 0.1, 0.02  # of the longer whole: a part that is judged by, one that is named
 
 
@@ -67,7 +69,7 @@ def whole_run(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> WholeRun
     disturbed = any(is_disturbed(rank.system.host) for rank in ranks)
     changed = list(_changed(ranks, (one, other), parts_ms, spreads, disturbed))
     decide_ms = _DECIDES * max(steps_ms)
-    by_parts_ms = sum(part.by_ms for part in changed if abs(part.by_ms) >= decide_ms)
+    by_parts_ms = sum(part.by_ms for part in changed if abs(part.by_ms) >= decide_ms and not part.unsure)
     likely = verdict is None and disturbed
     # Beside the steps as they are: what they lost or won meanwhile may not undo it.
     if verdict is None and by_parts_ms and by_ms / by_parts_ms >= _MOSTLY_STARTING:
@@ -94,9 +96,11 @@ def _changed(
     """Yield the parts beside the steps that changed beyond what such times differ by, the largest first.
 
     How long a part takes is the neighbours' doing, too, as far as times may have grown beside them; how often
-    it happens is not.
+    it happens is not. A program suffers alike from neighbours that are alike: what they do then is `unsure`.
     """
-    grown = grown_beside_others([rank.system.host for rank in ranks], "wall")
+    hosts = [rank.system.host for rank in ranks]
+    grown = grown_beside_others(hosts, "wall")
+    between = max(_BETWEEN, grown_between(*hosts))
     longer_ms = max(account.step_ms or 0.0 for account in accounts)
     found = []
     written = list(_of_events(ranks, accounts))
@@ -109,15 +113,17 @@ def _changed(
         worth = (
             _DECIDES if what == ACCOUNT_NAMES[FIRST_START] else _NAMED
         )  # of a single time nothing is a mean
-        if abs(times_ms[1] - times_ms[0]) < worth * longer_ms or not differ(times_ms, spreads):
+        if abs(times_ms[1] - times_ms[0]) < worth * longer_ms:
             continue
         known = [count for count in counts if count is not None]
         times = known if len(known) == len(counts) else None
         often = [count / account.steps for count, account in zip(times or (), accounts, strict=False)]
         more_often = often and differ(often, spreads) and _rise(often) == _rise(times_ms)
-        if disturbed and not more_often and max(times_ms) <= (1 + grown) * min(times_ms):
+        by_others = disturbed and not more_often and max(times_ms) <= (1 + grown) * min(times_ms)
+        unsure = by_others or not differ(times_ms, spreads)
+        if unsure and (not disturbed or max(times_ms) <= (1 + between) * min(times_ms)):
             continue
-        found.append(PartChange(what=what, step_ms=times_ms, times=times, bounded=bounded))
+        found.append(PartChange(what=what, step_ms=times_ms, times=times, bounded=bounded, unsure=unsure))
     yield from sorted(found, key=lambda part: -abs(part.by_ms))
 
 
@@ -169,13 +175,22 @@ def _of_account(
 
 
 def _recorded(name: str, accounts: tuple[Account, Account]) -> bool:
-    """Whether both sides recorded a part; validation is where a loader feeds it: of none nothing is known."""
+    """Whether both sides recorded a part.
+
+    Validation is where a loader feeds it: of none nothing is known, unless the whole is longer by most of it.
+    """
     parts = [{part.name: part for part in account.parts} for account in accounts]
     if any(name in each and each[name].ns is None for each in parts):
         return False
     if name not in _OF_VALIDATION:
         return True
-    return all(any(account.part_ns(each) for each in _OF_VALIDATION) for account in accounts)
+    by_ms = [
+        sum(account.part_ns(each) for each in _OF_VALIDATION) / account.steps / 1e6 for account in accounts
+    ]
+    if all(by_ms):
+        return True
+    whole_ms = (accounts[1].step_ms or 0.0) - (accounts[0].step_ms or 0.0)
+    return by_ms[0] != by_ms[1] and whole_ms / (by_ms[1] - by_ms[0]) >= _MOSTLY_STARTING
 
 
 def _of_events(ranks: tuple[Rank, Rank], accounts: tuple[Account, Account]) -> Iterator[_Part]:
@@ -195,15 +210,23 @@ def _of_events(ranks: tuple[Rank, Rank], accounts: tuple[Account, Account]) -> I
             for own, account in zip(collected, accounts, strict=True)
         ]
         yield _Part(seen.what, times_ms, [None, None], None in collected)
-    written = [{each.file: each for each in rank.loop_events if each.kind == "writing"} for rank in ranks]
-    for file in {**written[0], **written[1]}:
-        own = [each.get(file) for each in written]
+    written = [
+        {_place(each.file): each for each in rank.loop_events if each.kind == "writing"} for rank in ranks
+    ]
+    for place in {**written[0], **written[1]}:
+        own = [each.get(place) for each in written]
+        file = next(each.file for each in own if each is not None)
         times_ms = [
             0.0 if each is None else 1e3 * each.seconds / account.steps
             for each, account in zip(own, accounts, strict=True)
         ]
         counts = [0 if each is None else each.count for each in own]
         yield _Part(f"writing {file or 'files'}", times_ms, counts)
+
+
+def _place(file: str | None) -> tuple[str, str]:
+    """What stays the same of files that carry the number of a step: their directory and ending."""
+    return posixpath.dirname(file or ""), posixpath.splitext(file or "")[1]
 
 
 def _rise(values: Sequence[float]) -> bool:
@@ -218,7 +241,7 @@ def tells(whole: WholeRun, of_steps: str) -> bool:
 def main_part(whole: WholeRun) -> PartChange | None:
     """Return the part beside the steps that has most of the change, where that is a tenth of the whole."""
     beside = (part for part in whole.changed if part.what != _PICKLING)  # which is in starting workers
-    same_way = [part for part in beside if part.by_ms * whole.by_ms > 0]
+    same_way = [part for part in beside if part.by_ms * whole.by_ms > 0 and not part.unsure]
     most = max(same_way, key=lambda part: abs(part.by_ms), default=None)
     return most if most is not None and abs(most.by_ms) >= _DECIDES * max(whole.step_ms) else None
 
@@ -230,7 +253,8 @@ def grown_part(whole: WholeRun) -> PartChange | None:
     return None if is_starting else main_part(whole)
 
 
-def whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
+def whole_text(verdict: str, whole: WholeRun, steps_ms: list[float], unit: str) -> str:
+    """Say what a step took in all on both sides, or so many samples, and what changed that most."""
     in_all, starting, measured = (
         f"{one:.1f} -> {other:.1f}" for one, other in (whole.step_ms, whole.starting_ms, steps_ms)
     )
@@ -238,9 +262,9 @@ def whole_text(verdict: str, whole: WholeRun, steps_ms: list[float]) -> str:
     if part is not None:
         did = f"{part.what} {part.shown}"
         likely = "LIKELY " if whole.likely else ""
-        change = f"{abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which {did}"
+        change = f"{abs(whole.change_pct):.0f} %: {in_all} ms {unit} in all, of which {did}"
         return f"{likely}{BANNERS[verdict]} {change}; a measured step took {measured} ms"
     return (
-        f"{BANNERS[verdict]} {abs(whole.change_pct):.0f} %: {in_all} ms a step in all, of which starting "
+        f"{BANNERS[verdict]} {abs(whole.change_pct):.0f} %: {in_all} ms {unit} in all, of which starting "
         f"workers and first batches {starting}; a measured step took {measured} ms"
     )

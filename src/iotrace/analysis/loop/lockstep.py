@@ -5,6 +5,7 @@ Definitions: docs/definitions.md, "lockstep".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -25,6 +26,9 @@ _MOSTLY = 0.5  # of the wait
 _PARTS = (*ALONE, *SHARED)
 _WORK = SHARED[1:]
 _CLEARLY = 2.0
+_CHANCE = 3.0  # standard errors
+_MUCH = 0.2  # of the wait
+_NOW_AND_THEN = ("evaluation", "checkpoint", "writing")
 _LATE_STEP = 0.05  # of a step, from which a wait in it makes it a late one
 
 
@@ -55,8 +59,10 @@ def lockstep_of(loops: Sequence[RankLoop], imbalance: Imbalance | None) -> Locks
     steps = np.flatnonzero(np.logical_and.reduce([each.measured[first:behind] for each in loops])) + first
     if len(steps) < _FEWEST:
         return None
-    ranks = [_rank(each, steps) for each in loops]
     reductions = _reductions(loops, steps)
+    if reductions is None:
+        loops = _as_backward(loops, steps)
+    ranks = [_rank(each, steps) for each in loops]
     late = [
         _late(at, ranks, len(steps), _may_be_late_by(loop, imbalance), reductions)
         for at, loop in enumerate(loops)
@@ -84,6 +90,21 @@ def _reductions(loops: Sequence[RankLoop], steps: Times) -> _Reductions | None:
         return None
     waits_ns = np.where(timed, took_ns - took_ns.min(axis=0), 0)
     return _Reductions(waits_ns, took_ns.argmin(axis=0), int(timed.sum()))
+
+
+def _as_backward(loops: Sequence[RankLoop], steps: Times) -> Sequence[RankLoop]:
+    """Count reductions as backward, which they lie in, where some ranks timed more of them than others."""
+    column, backward = _PARTS.index(ALL_REDUCE), _PARTS.index(BACKWARD)
+    timed = [float((each.parts_ns[steps, column] > 0).mean()) for each in loops]
+    if max(timed) - min(timed) <= 1 - _IN_STEP:
+        return loops
+    found = []
+    for each in loops:
+        parts_ns = each.parts_ns.copy()
+        parts_ns[:, backward] += parts_ns[:, column]
+        parts_ns[:, column] = 0
+        found.append(replace(each, parts_ns=parts_ns))
+    return found
 
 
 def _accounts(loops: Sequence[RankLoop], steps: Times) -> list[Times | None]:
@@ -121,17 +142,22 @@ def _with_turns(
     by_rank = {each.rank: count for each, count in zip(loops, counts, strict=True)}
     waited_ns = np.bincount(last[late], waits_ns.sum(axis=0)[late], minlength=len(loops)).tolist()
     late_pct = 100 * float(waits_ns.sum() / long_ns.sum())
+    pattern = pattern_of(by_rank, dict(zip(by_rank, waited_ns, strict=True)))
+    if pattern is None and _by_chance(found, loops, waits_ns):
+        pattern, found = MOVES, replace(found, late_rank=None)
+    own_ms = dict(zip(by_rank, (waits_ns.mean(axis=1) / 1e6).tolist(), strict=True))
     found = replace(
         found,
-        ranks=[replace(each, late_steps=by_rank[each.rank]) for each in found.ranks],
+        ranks=[
+            replace(each, late_steps=by_rank[each.rank], behind_ms=own_ms[each.rank]) for each in found.ranks
+        ],
         timed_steps=reductions.timed,
         late_steps=len(late),
-        pattern=pattern_of(by_rank, dict(zip(by_rank, waited_ns, strict=True))),
+        pattern=pattern,
         late_pct=late_pct,
     )
     if found.pattern != MOVES or late_pct < _LATE_PERCENT:
         return found
-    own_ms = dict(zip(by_rank, (waits_ns.mean(axis=1) / 1e6).tolist(), strict=True))
     parts_ns = np.stack([each.parts_ns[steps] for each in loops])
     first = waits_ns.argmax(axis=0)[late]
     longer_ns = parts_ns[last[late], late] - parts_ns[first, late]
@@ -154,6 +180,19 @@ def _with_turns(
         cpu_delay_ms=cpu_delay_ms,
         kind=_kind(longer, float(waits_ns.max(axis=0)[late].sum()) / len(steps) / 1e6),
     )
+
+
+def _by_chance(found: Lockstep, loops: Sequence[RankLoop], waits_ns: Times) -> bool:
+    """Whether the late rank is no later than chance makes it: by turns others are as late.
+
+    What a rank does in few steps alone, such as an evaluation, is no chance.
+    """
+    at = next((at for at, each in enumerate(loops) if each.rank == found.late_rank), None)
+    now_and_then_ms = sum(found.late_by_ms.get(part, 0.0) for part in _NOW_AND_THEN)
+    if at is None or now_and_then_ms >= _MUCH * found.wait_ms:
+        return False
+    longer_ns = np.delete(waits_ns, at, axis=0).mean(axis=0) - waits_ns[at]
+    return bool(longer_ns.mean() < _CHANCE * longer_ns.std() / math.sqrt(len(longer_ns)))
 
 
 def _in_step(loops: Sequence[RankLoop], first: int, behind: int) -> bool:

@@ -11,11 +11,11 @@ from iotrace.analysis.intervals import Intervals, Times, union
 from iotrace.analysis.loop.thread_cpu import cpu_by_step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.table import NONE
-from iotrace.analysis.wait.checkpoints import saves_of
+from iotrace.analysis.wait.checkpoints import saves_of, writes_of
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER
 
 # What no other rank can hold up; what may hold a wait for one, and what is left.
-ALONE = ("evaluation", "checkpoint", "data")
+ALONE = ("evaluation", "checkpoint", "data", "writing")
 ALL_REDUCE = "all_reduce"
 SHARED = (ALL_REDUCE, BACKWARD, FORWARD, OPTIMIZER, "other")
 
@@ -62,6 +62,7 @@ def rank_loop_of(analysis: RankAnalysis) -> RankLoop | None:
         union(np.concatenate((passes[:, 0], apart[0])), np.concatenate((passes[:, 1], apart[1]))),
         (saves.starts, saves.ends),
         union(awaited["wait_start_ns"], awaited["delivered_ns"]),
+        writes_of(analysis),
         analysis.collectives,
         *(called(name) for name in SHARED[1:-1]),
     ]

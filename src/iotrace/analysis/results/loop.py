@@ -12,6 +12,7 @@ from iotrace.units import size
 LEAST_COLLECTION = 0.05  # of the loop: less garbage makes single steps slow, and no more
 FEWEST_SAMPLES, MOST_CODE = 8, 8  # of the loop's code: of a function that is named; functions
 _SELDOM = 2.0  # steps from one to the next
+_IN_CALLS = 0.1  # of writing
 _WORTH_SAYING = 0.05  # of what the loop does now and then
 _KINDS = {
     "evaluation": "validation",
@@ -143,13 +144,15 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     ] = None
     workers: Annotated[int | None, figure("`num_workers` of the evaluation's busiest loader")] = None
     persistent_workers: Annotated[bool | None, figure("as set there", null="no DataLoader's")] = None
-    file: Annotated[str | None, figure("the file, or of several the directory, of checkpoints and syncs", null="none is known")] = None
-    bytes: Annotated[int | None, figure("written to checkpoints, as far as calls show", null="POSIX calls were not traced")] = None
+    file: Annotated[str | None, figure("the file, or of several what their paths share, of checkpoints and writing", null="none is known")] = None
+    files: Annotated[int | None, figure("how many files these are", null="none is known")] = None
+    bytes: Annotated[int | None, figure("written to them, as far as calls show", null="not known")] = None
     reopened: Annotated[bool, figure("of writing: most of it `file` is open, and closed again in the same step")] = False
+    call_seconds: Annotated[float | None, figure("of writing, in calls on files: the rest is making what is written", null="another kind")] = None
     function: Annotated[
         str | None,
         figure(
-            "of an evaluation without a loader, and of collecting garbage: what the loop is in for most of it, by samples",
+            "of all but an evaluation with a loader: what the loop is in for most of it, by samples",
             null="another kind, or not known",
         ),
     ] = None
@@ -166,7 +169,7 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         took = f"{self.seconds:.1f} of the loop's {self.loop_seconds:.1f} s"
         seldom = (self.every_steps or 0.0) >= _SELDOM and self.kind != "collection"
         every = f"every {self.every_steps:.3g} steps" if seldom else ""
-        if self.reopened and self.file:
+        if self.is_one_file:
             anew = f"{self.file} is opened and written anew {self.count} times"
             return f"{', '.join(filter(None, (anew, every)))}: that took {took}"
         if self.kind == "writing" and self.seen_seconds < self.seconds / 2:
@@ -182,10 +185,22 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
             of_it += f"; the program calls gc.collect(){'' if self.function is None else f' in {self.function}'}"
         elif self.function:
             of_it += f"; most of it in {self.function}"
+        if self.is_made:
+            of_it += f"; {self.call_seconds:.2f} s of it in calls on files: the rest makes what is written"
         first = self.first_start_seconds or 0.0
         if first >= _WORTH_SAYING * self.loop_seconds:
             of_it += f"; beside that the first start of its workers took {first:.1f} s"
         return f"{self.what} took {took}{often}{to}{of_it}"
+
+    @property
+    def is_made(self) -> bool:
+        """Whether writing is nearly all making what is written: encoding an image, for example."""
+        return self.reopened and self.call_seconds is not None and self.call_seconds < _IN_CALLS * self.seconds
+
+    @property
+    def is_one_file(self) -> bool:
+        """Whether most of writing is one file, opened again and again."""
+        return self.reopened and self.file is not None and (self.files or 1) == 1
 
     @property
     def what(self) -> str:

@@ -156,10 +156,13 @@ class LockedRank(ReportPart, frozen=True, kw_only=True):
     step_ms: Annotated[float, figure("their mean, evaluation in them; the parts sum to it")]
     parts_ms: Annotated[
         dict[str, float],
-        figure("`evaluation`, `checkpoint`, `data`, `all_reduce`, `backward`, `forward`, `optimizer`, `other`: an instant is of the first that holds it"),
+        figure(
+            "`evaluation`, `checkpoint`, `data`, `writing`, `all_reduce`, `backward`, `forward`, `optimizer`, `other`: an instant is of the first that holds it"
+        ),
     ]
     waits_ms: Annotated[float | None, figure("how long it waits for the late rank, or by turns for late ones", null="it is the late one, or none is")] = None
     late_steps: Annotated[int | None, figure("steps in which it came last, and the others waited 5 % of a step or more", null="`timed_steps` is")] = None
+    behind_ms: Annotated[float | None, figure("how long it waits, in collectives, for the rank that comes last in each step", null="`timed_steps` is")] = None
 
 
 class Lockstep(ReportPart, frozen=True, kw_only=True):

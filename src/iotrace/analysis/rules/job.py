@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.rules.facts.job import JobFacts, LateRank
 from iotrace.analysis.rules.model import OUTSIDE, Finding, fires, rule, silent
+from iotrace.analysis.rules.recurring import less_writing
 
 LATE_BY_DATA, UNEVEN_STEPS, FED_BY_ANOTHER, ONE_LATE_WORKER = "IO801", "IO807", "IO808", "IO809"
 _DATA = LateRank(rank=1, pct=70.0, kind="data", longer_ms={"data": 56.0, "host": 2.0})
@@ -17,6 +18,7 @@ _EVALUATES = LateRank(rank=0, pct=68.0, kind="evaluation", longer_ms={"evaluatio
 _SAVES = LateRank(rank=0, pct=30.0, kind="checkpoint", longer_ms={"checkpoint": 30.0})
 _COMPUTES = LateRank(rank=0, pct=71.0, kind="forward", longer_ms={"forward": 25.0})
 _LOGS = LateRank(rank=0, pct=63.0, kind="other", longer_ms={"other": 58.3})
+_WRITING = LateRank(rank=0, pct=63.0, kind="writing", longer_ms={"writing": 58.3})
 _WRITES = {
     "rank": 0,
     "loop_events": [
@@ -47,6 +49,7 @@ _TAKES_LONGER = {
     "backward": "its backward pass takes {:.1f} ms a step longer",
     "optimizer": "its optimizer takes {:.1f} ms a step longer",
     "other": "it spends {:.1f} ms a step more outside of data and training",
+    "writing": "it writes to files {:.1f} ms a step longer",
 }
 _OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's CPUs", "host": "host"}
 _LEAST_MS = 0.05
@@ -87,9 +90,7 @@ def others_wait_for_evaluation(facts: JobFacts) -> Iterator[Finding]:
     late = facts.late
     if late is not None and late.kind == "evaluation":
         remedy = "evaluate on all ranks, each its share, or less often"
-        yield _alone(
-            late, f"rank {late.rank} evaluates alone, {late.longer_ms['evaluation']:.1f} ms a step", remedy
-        )
+        yield _alone(late, f"it evaluates alone, {late.longer_ms['evaluation']:.1f} ms a step", remedy)
 
 
 @rule("IO803", "others-wait-for-checkpoint", "job", turn=OUTSIDE, saves_wait=False)
@@ -104,7 +105,7 @@ def others_wait_for_checkpoint(facts: JobFacts) -> Iterator[Finding]:
     if late is not None and late.kind == "checkpoint":
         ms = late.longer_ms["checkpoint"]
         remedy = "save asynchronously (torch.distributed.checkpoint.async_save), or less often"
-        yield _alone(late, f"rank {late.rank} writes checkpoints alone, {ms:.1f} ms a step", remedy)
+        yield _alone(late, f"it writes checkpoints alone, {ms:.1f} ms a step", remedy)
 
 
 def _alone(late: LateRank, text: str, remedy: str) -> Finding:
@@ -123,6 +124,8 @@ def _alone(late: LateRank, text: str, remedy: str) -> Finding:
     {"late": _COMPUTES},
     {"late": _SHARES_CPU},
     {"late": _LOGS, "ranks": [_WRITES]},
+    {"late": _WRITING, "ranks": [_WRITES]},
+    {"late": _WRITING},
     {"late": _LOGS, "ranks": [_CALLS, _TRAINS]},
 )
 @silent({"late": _DATA}, {"late": _UNCLEAR}, {})
@@ -148,10 +151,10 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     remedy = _same_work(late, len({each.host for each in facts.ranks}))
     if late.kind in _PASSES and late.mostly == "cpu":
         text = f"{text}: it is ready to run without a CPU {late.cpu_delay_ms:.1f} ms a step longer"
-    if late.kind == "other":
+    if late.kind in ("other", "writing"):
         remedy = f"do less often what rank {late.rank} alone does in its loop, or in another thread"
         known = _written(facts, late) or _called(facts, late, text)
-        text, remedy = known or (f"{text}: logging, for example", remedy)
+        text, remedy = known or (f"{text}{': logging, for example' if late.kind == 'other' else ''}", remedy)
     yield Finding(
         text=text, remedy=remedy, how=remedy, cost_ms=late.longer_ms.get(late.kind), is_main_cause=True
     )
@@ -161,11 +164,11 @@ def _same_work(late: LateRank, hosts: int) -> str:
     """Say what would make a rank as quick as the others, by what it computes and waits for a CPU."""
     if late.kind in _PASSES and late.mostly == "cpu":
         return f"give rank {late.rank} a CPU of its own: other threads or programs run on its"
-    more = f"the same work for each rank: rank {late.rank} does more"
+    more = f"the same work for each rank, if rank {late.rank} has more"
     if hosts > 1:
         return f"{more}, or its machine is slower"
     if late.kind in _PASSES and late.mostly == "work":
-        return f"{more}: {late.cpu_ms:.1f} ms of CPU a step"
+        return f"find out why rank {late.rank} takes {late.cpu_ms:.1f} ms more CPU a step; {more}"
     return f"{more}, or it gets less of the CPUs"
 
 
@@ -184,10 +187,14 @@ def _written(facts: JobFacts, late: LateRank) -> tuple[str, str] | None:
     report = facts.rank(late.rank)
     for events in () if report is None else report.loop_events or ():
         each_ms = 1000 * events.seconds / (events.count * (events.every_steps or 1.0))
-        if events.kind == "writing" and events.recurs and each_ms >= late.longer_ms.get("other", 0.0) / 2:
+        if (
+            events.kind == "writing"
+            and events.recurs
+            and each_ms >= late.longer_ms.get(late.kind or "", 0.0) / 2
+        ):
             name = posixpath.basename(events.file) if events.file else "files"
             text = f"it writes to {name}, {each_ms:.1f} ms a step, and the others wait meanwhile"
-            return text, f"write and sync {name} less often, or in a thread"
+            return text, less_writing(events)
     return None
 
 
@@ -199,7 +206,10 @@ def _called(facts: JobFacts, late: LateRank, text: str) -> tuple[str, str] | Non
             others_ms[code.function] = max(code.ms_per_step, others_ms.get(code.function, 0.0))
     report = facts.rank(late.rank)
     for code in () if report is None else report.loop_code or ():
-        if code.ms_per_step - others_ms.get(code.function, 0.0) >= late.longer_ms.get("other", 0.0) / 2:
+        if (
+            code.ms_per_step - others_ms.get(code.function, 0.0)
+            >= late.longer_ms.get(late.kind or "", 0.0) / 2
+        ):
             remedy = f"{code.advice('less often')}, or in another thread"
             return f"{text}, most of it in {code.function}", remedy
     return None

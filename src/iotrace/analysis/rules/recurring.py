@@ -23,6 +23,14 @@ _EVENTS = {"count": 8, "seconds": 10.4, "loop_seconds": 15.0, "loop_fraction": 0
 _EVALUATION = {**_EVENTS, "kind": "evaluation", "seen_seconds": 10.4, "wait_seconds": 0.1, "workers": 2}
 CHECKPOINT = {**_EVENTS, "kind": "checkpoint", "seen_seconds": 10.4, "file": "ck-*.pt", "bytes": 4_000_000}
 _SYNC = {**_EVENTS, "kind": "writing", "seen_seconds": 0.1, "file": "run.log"}
+_PREVIEWS = {
+    **_EVENTS,
+    "kind": "writing",
+    "seen_seconds": 10.4,
+    "reopened": True,
+    "file": "p/*.png",
+    "files": 8,
+}
 _MANY_OBJECTS = 100_000  # whose full collection takes some ms
 _COLLECTOR = {
     "enabled": True,
@@ -143,6 +151,8 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
     {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "reopened": True}]},
     {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "reopened": True, "every_steps": 1.0}]},
     {"loop_events": [{**_SYNC, "seen_seconds": 10.4, "file": None}]},
+    {"loop_events": [_PREVIEWS]},
+    {"loop_events": [{**_PREVIEWS, "function": "preview (train.py:9)", "call_seconds": 0.1}]},
 )
 @silent(
     {"loop_events": [{**_SYNC, **_ONCE}]},
@@ -152,23 +162,21 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
 def recurring_sync(
     facts: RankFacts, *, least_of_loop: float = 0.05, least_every_steps: float = 2.0
 ) -> Iterator[Finding]:
-    """The training thread writes to a file, or syncs it, every few steps: that takes much of the loop's time.
+    """The training thread writes to files, or syncs them, every few steps: that takes much of the loop.
 
-    A logger that flushes does so, or one that opens its file for each save: that counts from the opening to
-    the closing, in the same step. Where the steps that sync are longer than the others by more than their
-    calls take, that time counts, too: nearly each of them is longer than nearly each of the others.
+    A logger that flushes does so, or what opens a file for each save, such as a preview or a table: that
+    counts from the opening to the closing, in the same step. Where the steps that sync are longer than the
+    others by more than their calls take, that time counts, too: nearly each of them is longer than nearly
+    each of the others.
 
-    Remedy: log less often, keep what is logged in memory, or write it in a thread.
+    Remedy: write less often, keep what is logged in memory, or write it in a thread.
     """
     for events, evidence in _recurring(facts, "writing", least_of_loop):
         if (events.every_steps or 0.0) < least_every_steps and not events.reopened:
             continue
-        name = "its files" if events.file is None else posixpath.basename(events.file)
         yield Finding(
             text=events.said,
-            remedy=f"keep {name} open and append to it, or write less often"
-            if events.reopened
-            else f"write and sync {name} less often, or in a thread",
+            remedy=less_writing(events),
             evidence=evidence,
             level=_level(events),
             is_main_cause=_leads(facts, events),
@@ -216,6 +224,18 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
             is_main_cause=_leads(facts, events),
             gain_ms=_most_ms(facts, events),
         )
+
+
+def less_writing(events: LoopEvents) -> str:
+    """What makes writing shorter."""
+    name = "its files" if events.file is None else posixpath.basename(events.file)
+    if events.is_one_file:
+        return f"write {name} less often, or in a thread; a log can stay open"
+    if events.is_made:
+        return (
+            f"write {name} less often, smaller or in a format that is faster to make, or in another process"
+        )
+    return f"write {'' if events.reopened else 'and sync '}{name} less often, or in a thread"
 
 
 def _less_collecting(collector: Collector | None, function: str | None) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from iotrace.analysis.results import Evidence, Startup, StartupPart
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, fires, rule, silent
-from iotrace.analysis.startup.imports import IMPORTS
+from iotrace.analysis.startup.imports import GROUP, IMPORTS
 from iotrace.analysis.startup.waterfall import READS
 
 SLOW_IMPORTS, OWN_START = "imports", "startup-code"
@@ -70,6 +70,7 @@ def slow_imports(
 @silent(
     {"startup": {"imports": 3.0, "first_step": 6.0, "own": {"main (train.py)": 2.0}}},
     {"startup": {"imports": 20.0, "first_step": 30.0, "own": {"main (train.py)": 8.0}}},
+    {"startup": {"imports": 3.0, "first_step": 16.0, "own": {"process group": 12.0}}},
 )
 def startup_code(
     facts: RankFacts, *, least_seconds: float = 5.0, least_share: float = 0.5
@@ -104,7 +105,8 @@ def startup_code(
 
 
 def _is_own(part: StartupPart) -> bool:
-    return part.sampled or part.name == READS or part.name.startswith("region ")
+    # In a process group's calls it waits for other ranks.
+    return (part.sampled and part.name != GROUP) or part.name == READS or part.name.startswith("region ")
 
 
 def _waited_for(startup: Startup) -> str | None:

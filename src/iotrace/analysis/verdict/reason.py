@@ -279,6 +279,23 @@ def fixes_of(
     return fixes
 
 
+def with_other_ranks(fix: Fix, behind_ms: float | None) -> Fix:
+    """Bound what a fix of the wait gains where the other ranks have it, too: none waits for a late one then.
+
+    `behind_ms` is what the rank waits for others, ms a step; None: not known, and nothing bounds the gain.
+    """
+    if fix.gain_ms_per_step is None or (fix.code is not None and not rule_of(fix.code).saves_wait):
+        return fix
+    if behind_ms is None or fix.bound_ms is None:
+        return replace(fix, most_ms_per_step=None, at_most=False)
+    interval_ms = fix.gain_interval_ms
+    return replace(
+        fix,
+        most_ms_per_step=fix.bound_ms + behind_ms,
+        gain_interval_ms=interval_ms and [interval_ms[0], interval_ms[1] + behind_ms],
+    )
+
+
 def _is_once(item: Recommendation) -> bool:
     return item.code is not None and rule_of(item.code).of_run and item.evidence.get("starts") == 1
 

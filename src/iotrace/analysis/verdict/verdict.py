@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from iotrace.analysis.results import Fix, RankReport, Recommendation, SessionInfo, Trust, Verdict
 from iotrace.analysis.rules.model import find_all, rule_of
 from iotrace.analysis.verdict.device import costliest, costs_of, verdict_of_device
-from iotrace.analysis.verdict.reason import fixes_of, reason_of
+from iotrace.analysis.verdict.reason import fixes_of, reason_of, with_other_ranks
 from iotrace.analysis.verdict.worst_rank import Finding, of_worst, wait_fraction
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT
 from iotrace.session.liveness import ENDED, RUNNING
@@ -33,6 +33,9 @@ BANNERS = {
     "device-busy": "DEVICE BUSY",
 }
 
+# What a rank does alone in few of its steps.
+_NOW_AND_THEN = ("evaluation", "checkpoint", "writing")
+
 
 def verdict_of(
     session: SessionInfo,
@@ -54,6 +57,10 @@ def verdict_of(
     rank = None if found.rank is None else found.rank.rank
     own = [item for item in recommendations if rank is None or item.rank == rank]
     found = _as_first_fix(found, own)
+    fixes = fixes_of(own, ranks, trust, found.cause) if found.fix is None else [found.fix]
+    if job is not None and found.rank is not None and max(found.rank.world_size or 0, len(ranks)) > 1:
+        behind_ms = job.behind_ms.get(found.rank.rank)
+        fixes = [with_other_ranks(fix, behind_ms) for fix in fixes]
     verdict = Verdict(
         text=f"{BANNERS[found.kind]} {found.text}",
         banner=BANNERS[found.kind],
@@ -65,7 +72,7 @@ def verdict_of(
         rank=rank,
         culprit=found.culprit,
         until=None,
-        fixes=fixes_of(own, ranks, trust, found.cause) if found.fix is None else [found.fix],
+        fixes=fixes,
         trust=trust,
     )
     return _failed(session, ranks, verdict, found) if session.exit_code else verdict
@@ -140,9 +147,10 @@ def _late(job: JobFacts) -> Finding | None:
     if late is None or rank is None or why is None:
         return None
     least = "at least " if late.is_least else ""
+    each = "its time" if late.kind in _NOW_AND_THEN else "each step"
     of_profiled = f" ({late.profiled[0]:.0f} % of {late.profiled[1]} profiled)" if late.profiled else ""
     waiting = (
-        f"{late.others} rank{'s wait' if late.others > 1 else ' waits'} {least}{late.pct:.0f} % of each step"
+        f"{late.others} rank{'s wait' if late.others > 1 else ' waits'} {least}{late.pct:.0f} % of {each}"
     )
     text = f"rank {late.rank} is late; {waiting} for it{of_profiled}"
     if late.by_turns:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from iotrace.analysis.completeness.hung import hangs_of_rank
-from iotrace.analysis.intervals import Intervals, intersect, length, subtract, union
+from iotrace.analysis.intervals import Intervals, distinct, intersect, length, subtract, union
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.iterations import ended_ns, evaluations_of, iterations_of, under_way
 from iotrace.analysis.rank import RankAnalysis
@@ -35,14 +35,12 @@ from iotrace.analysis.results import (
     SpawnedWorkers,
 )
 from iotrace.analysis.startup.imports import imported_ns, imports_by_package
-from iotrace.analysis.storage.io import WRITES
-from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
+from iotrace.analysis.wait.checkpoints import saves_of, writes_of
 from iotrace.session.hangs import Hang
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Pickled, Spawned
 
 _WORTH_NAMING = 0.05  # of what a spawned worker imports
-_SYNCS = frozenset({"fsync", "fdatasync"})
 
 
 def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | None:
@@ -56,7 +54,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
     iterations = iterations_of(analysis)
     asked = Deliveries.joined([thread.asked, thread.handed])
     saves = saves_of(analysis)
-    checkpoints, writing = (saves.starts, saves.ends), _writing(analysis)
+    checkpoints, writing = (saves.starts, saves.ends), writes_of(analysis)
     claims = {
         FIRST_START: iterations.when(FIRST_START),
         CHECKPOINTS: checkpoints,  # also of one that follows an evaluation before the next step
@@ -95,7 +93,14 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
         ITERATORS: sum(each.is_later and not evaluates for each, evaluates in later),
         VALIDATION_ITERATORS: sum(evaluates and each.is_anew for each, evaluates in later),
         VALIDATION: len(intersect(evaluations, loop)[0]),
-        CHECKPOINTS: len(intersect(checkpoints, loop)[0]),
+        # Saved to memory, compressed and written, a checkpoint is one.
+        CHECKPOINTS: len(
+            distinct(
+                np.searchsorted(
+                    analysis.loop.steps["start_ns"], intersect(checkpoints, loop)[0], side="right"
+                )
+            )
+        ),
     }
     steps_ns = over_ns - loop_ns - later_ns
     is_known = WAITS not in unknown and steps_ns > 0
@@ -151,17 +156,6 @@ def _bounds(analysis: RankAnalysis, evaluations: Intervals) -> tuple[int, int, i
     over_ns = max([over_ns, *stops, *rounds_ns, *evaluations[1][-1:].tolist(), *until_ns])
     begun_ns = main.began_ns if analysis.startup is None else analysis.startup[0]
     return min(begun_ns, loop_ns), loop_ns, over_ns, max(over_ns, ended_ns(main))
-
-
-def _writing(analysis: RankAnalysis) -> Intervals:
-    """When the training thread wrote to files, or waited for the disk."""
-    main, thread = analysis.rank.main, analysis.loop.thread
-    calls = analysis.session.calls_of(main)
-    tid = main.pid if thread is None else thread.tid
-    calls = calls.where(calls.tid == tid)
-    opened, closed, _ = held_open_in_steps(analysis, calls.where(calls.file >= 0))
-    calls = calls.where(calls.named(WRITES | _SYNCS))
-    return union(np.append(calls.start_ns, opened), np.append(calls.end_ns, closed))
 
 
 def _spawned(analysis: RankAnalysis) -> SpawnedWorkers | None:

@@ -5,11 +5,13 @@ Definitions: docs/definitions.md, "loop_events".
 
 from __future__ import annotations
 
+import posixpath
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Coverage, Times, union
+from iotrace.analysis.intervals import Coverage, Intervals, Times, union
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.storage.io import WRITES
 from iotrace.session.names import KIND_CHECKPOINT
@@ -20,16 +22,29 @@ _SAME_WRITING_NS = 50_000_000  # between two calls on one file
 _OPENS = ("fopen", "fopen64")
 _OPENING, _CLOSING = ("open", "open64", "openat", *_OPENS), ("close", "fclose")
 _SEVERAL = "metadata"
-_ENDS = ("fsync", "fdatasync", "rename")
+SYNCS = frozenset({"fsync", "fdatasync"})
+_ENDS = SYNCS | {"rename"}
+# What names a file as a checkpoint: a part of its path, or an ending.
+_WORDS = ("ckpt", "checkpoint")
+_ENDINGS = frozenset({"pt", "pth", "safetensors", "msgpack", "pdparams", "keras", "weights"})
 
 
 class Writing(msgspec.Struct, frozen=True):
-    """Files that a thread wrote `_LEAST_WRITTEN` to, without a pause: when, which, how many bytes."""
+    """Files that a thread wrote `_LEAST_WRITTEN` to, without a pause: when, which, how many bytes.
+
+    `saved`: which of them are checkpoints.
+    """
 
     starts: Times
     ends: Times
     files: list[str]
     sizes: Times
+    saved: npt.NDArray[np.bool_]
+
+    def chosen(self, which: npt.NDArray[np.bool_]) -> Writing:
+        """Those of a mask."""
+        files = [file for file, own in zip(self.files, which.tolist(), strict=True) if own]
+        return Writing(self.starts[which], self.ends[which], files, self.sizes[which], self.saved[which])
 
     def within(self, start_ns: int, end_ns: int) -> tuple[str | None, int | None, float | None]:
         """The file that most was written to between two times, the bytes of all, and how many MB a second."""
@@ -59,7 +74,7 @@ def writing_of(analysis: RankAnalysis) -> Writing:
     near = (starts[1:] - ends[:-1] <= _SAME_WRITING_NS) & (np.diff(step) == 0) | unseen[:-1]
     first = np.flatnonzero(np.append(np.ones(min(1, len(file)), np.bool_), ~(same & near)))
     if not len(first):
-        return Writing(starts, ends, [], size)
+        return Writing(starts, ends, [], size, near)
     begun, ended = starts[first], np.maximum.reduceat(ends, first)
     sizes = np.add.reduceat(size, first)
     for at in np.flatnonzero(np.add.reduceat(unseen.astype(np.int64), first)).tolist():
@@ -67,7 +82,29 @@ def writing_of(analysis: RankAnalysis) -> Writing:
     large = np.flatnonzero(sizes >= _LEAST_WRITTEN)
     large = large[np.argsort(begun[large], kind="stable")]
     names_of = [paths.shown(calls.files[number]) for number in file[first][large].tolist()]
-    return Writing(begun[large], ended[large], names_of, sizes[large])
+    saved = np.array([_is_named_so(each) for each in names_of], np.bool_)
+    # What is saved to memory first is written in the same step.
+    spans = _saving(analysis)
+    steps_ns = analysis.loop.steps["start_ns"]
+    unnamed = np.searchsorted(steps_ns, spans["start_ns"][spans["file"] < 0], side="right")
+    saved |= np.isin(np.searchsorted(steps_ns, begun[large], side="right"), unnamed)
+    return Writing(begun[large], ended[large], names_of, sizes[large], saved)
+
+
+def _is_named_so(path: str) -> bool:
+    """Whether a path says that it is a checkpoint."""
+    low = path.lower()
+    endings = posixpath.basename(low).split(".")[1:]
+    return any(word in low for word in _WORDS) or not _ENDINGS.isdisjoint(endings)
+
+
+def _saving(analysis: RankAnalysis) -> npt.NDArray[np.void]:
+    """The spans of the training thread's calls that save."""
+    main, thread = analysis.rank.main, analysis.loop.thread
+    tid = main.pid if thread is None else thread.tid
+    which = (main.spans["kind"] == KIND_CHECKPOINT) & (main.spans["tid"] == tid)
+    spans: npt.NDArray[np.void] = main.spans[which]
+    return spans
 
 
 def _accounted(analysis: RankAnalysis, start_ns: int, end_ns: int) -> int:
@@ -95,14 +132,16 @@ class Saves(msgspec.Struct, frozen=True):
 def saves_of(analysis: RankAnalysis) -> Saves:
     """Find the checkpoints of the training thread.
 
-    One is a call that saves, or 1 MiB or more written to a file; with the time in which the thread held the
-    file open, and with the calls that sync and rename it.
+    One is a call that saves, or 1 MiB or more written to a file that is named so, or in the step of a call
+    that saved to memory; with the time in which the thread held the file open, and with the calls that sync
+    and rename it.
     """
     main, session = analysis.rank.main, analysis.session
     tid = main.pid if analysis.loop.thread is None else analysis.loop.thread.tid
-    spans = main.spans[(main.spans["kind"] == KIND_CHECKPOINT) & (main.spans["tid"] == tid)]
+    spans = _saving(analysis)
     begun, ended = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
     writing = writing_of(analysis)
+    writing = writing.chosen(writing.saved)
     starts, ends = union(np.append(begun, writing.starts), np.append(ended, writing.ends))
     calls = session.calls_of(main)
     calls = calls.where((calls.tid == tid) & (calls.file >= 0))
@@ -110,7 +149,7 @@ def saves_of(analysis: RankAnalysis) -> Saves:
     own = in_one_step(opened, closed, analysis.loop.steps["start_ns"])
     own &= Coverage(starts, ends).within(opened, closed) > 0
     starts, ends = union(np.append(starts, opened[own]), np.append(ends, closed[own]))
-    end_calls = calls.where(calls.named(frozenset(_ENDS)))
+    end_calls = calls.where(calls.named(_ENDS))
     # What ends a save lies in it, or follows it at once.
     for begin_ns, end_ns in zip(end_calls.start_ns.tolist(), end_calls.end_ns.tolist(), strict=True):
         at = int(np.searchsorted(starts, begin_ns, side="right")) - 1
@@ -153,13 +192,23 @@ def _held_open(calls: PosixCalls) -> tuple[Times, Times, Times, Times]:
     return starts[first], ends[last], file[first], size[last] - size[first]
 
 
-def held_open_in_steps(analysis: RankAnalysis, calls: PosixCalls) -> tuple[Times, Times, Times]:
-    """When a thread held files open that it wrote to and closed in the same step: from, to, file.
+def writes_of(analysis: RankAnalysis) -> Intervals:
+    """When the training thread wrote to files, or waited for the disk."""
+    main, thread = analysis.rank.main, analysis.loop.thread
+    calls = analysis.session.calls_of(main)
+    calls = calls.where(calls.tid == (main.pid if thread is None else thread.tid))
+    opened, closed, *_ = held_open_in_steps(analysis, calls.where(calls.file >= 0))
+    calls = calls.where(calls.named(WRITES | SYNCS))
+    return union(np.append(calls.start_ns, opened), np.append(calls.end_ns, closed))
+
+
+def held_open_in_steps(analysis: RankAnalysis, calls: PosixCalls) -> tuple[Times, Times, Times, Times]:
+    """When a thread held files open that it wrote to and closed in the same step: from, to, file, bytes.
 
     A file that stays open over steps costs the loop nothing meanwhile.
     """
-    opened, closed, file, _ = _held_open(calls)
+    opened, closed, file, written = _held_open(calls)
     steps = analysis.loop.steps["start_ns"]
     first, last = (np.searchsorted(steps, each, side="right") for each in (opened, closed))
     same = (first == last) & (first > 0)
-    return opened[same], closed[same], file[same]
+    return opened[same], closed[same], file[same], written[same]

@@ -6,6 +6,7 @@ Definitions: docs/definitions.md, "loop_events".
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -26,15 +27,14 @@ from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.iterations import evaluations_of, iterations_of
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FIRST_START, LEAST_COLLECTION, Account, Collector, LoopEvents
+from iotrace.analysis.results import FIRST_START, LEAST_COLLECTION, Account, LoopEvents
 from iotrace.analysis.storage.io import WRITES
-from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
+from iotrace.analysis.wait.checkpoints import SYNCS, held_open_in_steps, saves_of
+from iotrace.analysis.wait.collector import collector_of
 from iotrace.analysis.wait.loop_code import CodeSamples
 from iotrace.session import names
-from iotrace.sources.records import Collector as CollectorLook
 
 EVALUATION, CHECKPOINT, WRITING, COLLECTION = "evaluation", "checkpoint", "writing", "collection"
-_SYNCS = frozenset({"fsync", "fdatasync"})
 _RECURS = 2  # steps
 _LEAST = 0.001  # of the loop: less is a line of a log
 _MOSTLY = 0.5  # of the time that writing takes
@@ -58,8 +58,9 @@ class Events(msgspec.Struct, frozen=True):
     files: Sequence[str] = ()
     bytes: int | None = None
     over_ns: int = 0
-    reopened: bool = False  # most of it a file is open that is closed again in the same step
+    reopened: bool = False  # most of it files of one kind are open that are closed again in the same step
     over_steps: Times = np.empty(0, np.int64)  # where those steps begin, in ns
+    calls_ns: int | None = None  # of writing, in calls on files
 
     @property
     def count(self) -> int:
@@ -157,13 +158,17 @@ def summed(
             every_steps=float(np.median(between)) if len(between) else None,
             seen_seconds=each.seen_ns / 1e9,
             file=_common(each.files),
+            files=len(each.files) or None,
             bytes=each.bytes,
             reopened=each.reopened,
+            call_seconds=None if each.calls_ns is None else each.calls_ns / 1e9,
             first_start_seconds=None if first_ns is None else first_ns / 1e9,
         )
         if each.kind == COLLECTION:
             function = None if samples is None else _collects_in(each, samples)
-            row = msgspec.structs.replace(row, collector=_collector(analysis), function=function)
+            row = msgspec.structs.replace(row, collector=collector_of(analysis), function=function)
+        elif each.kind in (CHECKPOINT, WRITING):
+            row = msgspec.structs.replace(row, function=_mostly_in(each, samples))
         rows.append(_with_waits(analysis, each, row, samples) if each.kind == EVALUATION else row)
     return sorted(rows, key=lambda row: -row.seconds)
 
@@ -207,9 +212,7 @@ def _with_waits(
     """
     loaders = _evaluating(analysis)
     if not loaders:
-        most = None if samples is None else samples.within(events.starts, events.ends).most()
-        function = most[0] if most is not None and most[1] >= _MOSTLY else None
-        return msgspec.structs.replace(row, function=function)
+        return msgspec.structs.replace(row, function=_mostly_in(events, samples))
     own = Deliveries.joined([loader.deliveries for loader in loaders])
     own = own[holding(events.starts, events.ends + 1, own["delivered_ns"]) >= 0]
     passes = [each for loader in loaders for each in loader.passes.values()]
@@ -231,30 +234,48 @@ def _with_waits(
     )
 
 
+def _mostly_in(events: Events, samples: CodeSamples | None) -> str | None:
+    """Name the code of the program that they are in for most of their time."""
+    most = None if samples is None else samples.within(events.starts, events.ends).most()
+    return most[0] if most is not None and most[1] >= _MOSTLY else None
+
+
 def _writing(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> Events:
     """Find when the loop wrote and synced outside of waits and of what is `busy`."""
     main, steps = analysis.rank.main, analysis.loop.steps
     tid = main.pid if analysis.loop.thread is None else analysis.loop.thread.tid
     calls = analysis.session.calls_of(main)
     calls = calls.where((calls.tid == tid) & (calls.file >= 0))
-    opened, closed, opened_file = held_open_in_steps(analysis, calls)
-    calls = calls.where(calls.named(WRITES | _SYNCS))
+    opened, closed, opened_file, written = held_open_in_steps(analysis, calls)
+    every = union(calls.start_ns, calls.end_ns)
+    calls = calls.where(calls.named(WRITES | SYNCS))
     own = union(np.append(calls.start_ns, opened), np.append(calls.end_ns, closed))
     awaited = steps.awaited
     for each in (union(awaited["wait_start_ns"], awaited["delivered_ns"]), *busy):
         own = subtract(own, each)
-    syncs = calls.where(calls.named(_SYNCS))
+    syncs = calls.where(calls.named(SYNCS))
     named = syncs if len(syncs.file) else calls
     files = [analysis.session.paths.shown(named.files[number]) for number in distinct(named.file).tolist()]
-    # What one file is open for names it: beside it a line may go to the terminal.
-    open_ns = np.bincount(opened_file, closed - opened) if len(opened_file) else np.zeros(1)
-    reopened = open_ns.max() >= _MOSTLY * max(1, int((own[1] - own[0]).sum()))
+    # What files of one kind are open for names them: beside them a line may go to the terminal.
+    free = Coverage(*own).within(opened, closed)
+    shown = [analysis.session.paths.shown(calls.files[number]) for number in opened_file.tolist()]
+    kinds = [(posixpath.dirname(each), posixpath.splitext(each)[1]) for each in shown]
+    open_ns: Counter[tuple[str, str]] = Counter()
+    for kind, ns in zip(kinds, free.tolist(), strict=True):
+        open_ns[kind] += ns
+    size, (most, longest_ns) = None, next(iter(open_ns.most_common(1)), (None, 0))
+    reopened = longest_ns >= _MOSTLY * max(1, length(own))
     if reopened:
-        files = [analysis.session.paths.shown(calls.files[int(open_ns.argmax())])]
-    events = _events(analysis, WRITING, (own, files, None), end_ns)
+        which = [at for at, kind in enumerate(kinds) if kind == most and free[at]]
+        files = [*dict.fromkeys(shown[at] for at in which)]
+        size = int(written[which].sum())
+    events = _events(analysis, WRITING, (own, files, size), end_ns)
     inside = holding(events.starts, events.ends, syncs.start_ns) >= 0
     over_ns, held = _longer(analysis, syncs.start_ns[inside], [*busy, own])
-    return msgspec.structs.replace(events, over_ns=over_ns, over_steps=held, reopened=bool(reopened))
+    calls_ns = length(intersect(every, (events.starts, events.ends)))
+    return msgspec.structs.replace(
+        events, over_ns=over_ns, over_steps=held, reopened=bool(reopened), calls_ns=calls_ns
+    )
 
 
 def _collecting(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> Events:
@@ -271,46 +292,6 @@ def _collects_in(events: Events, samples: CodeSamples) -> str | None:
     behind = samples.within(events.starts, np.minimum(events.ends + _SAMPLED_NS, ends))
     most = behind.most()
     return most[0] if most is not None and most[1] >= _NEARLY else None
-
-
-def _collector(analysis: RankAnalysis) -> Collector | None:
-    """What the collector was like when it was looked at last in the loop; how often it collected in it."""
-    main, steps = analysis.rank.main, analysis.loop.steps
-    looks = main.of_type(CollectorLook)
-    at = main.clock.times_to_session_ns([look.mono_ns for look in looks])
-    begun = np.searchsorted(steps["start_ns"], at).tolist()  # so many steps had
-    last, until = next(
-        ((look, step) for look, step in reversed([*zip(looks, begun, strict=True)]) if step),
-        (None, 0),
-    )
-    if last is None or last.objects is None or last.frozen is None:
-        return None
-    first, since = looks[0], begun[0]
-    per_step = full_per_step = None
-    if until > since and first.collections and len(first.collections) == len(last.collections):
-        per_step = (sum(last.collections) - sum(first.collections)) / (until - since)
-        full_per_step = (last.collections[-1] - first.collections[-1]) / (until - since)
-    return Collector(
-        enabled=last.enabled,
-        threshold=(last.threshold or [0])[0],
-        objects=last.objects,
-        frozen=last.frozen,
-        per_step=per_step,
-        full_per_step=full_per_step,
-        is_called=_is_called(last.threshold, per_step, full_per_step, until - since),
-    )
-
-
-def _is_called(
-    threshold: Sequence[int], per_step: float | None, full_per_step: float | None, steps: int
-) -> bool | None:
-    """Whether more collections are full ones than the collector makes by itself, and at least some."""
-    if per_step is None or full_per_step is None:
-        return None
-    by_itself = per_step
-    for each in threshold[1:]:
-        by_itself /= max(1, each)
-    return full_per_step * steps >= _FEWEST and full_per_step >= 2 * by_itself and len(threshold) > 2
 
 
 def _longer(analysis: RankAnalysis, times: Times, known: Sequence[Intervals]) -> tuple[int, Times]:

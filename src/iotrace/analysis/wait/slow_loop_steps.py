@@ -17,7 +17,7 @@ from iotrace.analysis.loop.step_table import StepTable, number_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
 from iotrace.analysis.wait.checkpoints import Writing, writing_of
-from iotrace.analysis.wait.loop_events import CHECKPOINT, COLLECTION, EVALUATION, Events, pauses_of
+from iotrace.analysis.wait.loop_events import CHECKPOINT, COLLECTION, EVALUATION, WRITING, Events, pauses_of
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
 from iotrace.sources.records import Threads
@@ -102,8 +102,9 @@ def _row(
     opened = step.delivery
     file = size = speed = None
     largest = next(iter(parts), None)
-    if largest == "checkpoint" and writing is not None:
-        file, size, speed = writing.within(step.start_ns, step.end_ns)
+    if largest in ("checkpoint", "writing") and writing is not None:
+        own = writing.chosen(writing.saved == (largest == "checkpoint"))
+        file, size, speed = own.within(step.start_ns, step.end_ns)
     elif largest in ("read", "decode"):
         file = _file(analysis, kept, number)
     return SlowLoopStep(
@@ -132,13 +133,15 @@ def _parts(
     writing = writing_of(analysis)
     of_kind = {each.kind: each for each in events}
     checkpoints = of_kind.get(CHECKPOINT)
-    saving = (writing.starts, writing.ends) if checkpoints is None else (checkpoints.starts, checkpoints.ends)
+    saved, other = (writing.chosen(which) for which in (writing.saved, ~writing.saved))
+    saving = (saved.starts, saved.ends) if checkpoints is None else (checkpoints.starts, checkpoints.ends)
     awaited = kept.awaited
     intervals = {
         "garbage_collection": pauses_of(analysis, "collection"),
         "compile": pauses_of(analysis, "compilation"),
         "validation": union(kept.left_out[:, 0], kept.left_out[:, 1]),
         "checkpoint": union(*saving),
+        "writing": union(other.starts, other.ends),
         "data_wait": union(awaited["wait_start_ns"], awaited["delivered_ns"]),
         "restart": _restarts(analysis),
         "collectives": analysis.collectives,
@@ -146,7 +149,7 @@ def _parts(
     table = break_down([*intervals.values()], kept["start_ns"], kept["end_ns"])[0]
     found = {name: table[:, at].astype(np.float64) for at, name in enumerate(intervals)}
     waited = found.pop("data_wait")
-    for kind, part in ((EVALUATION, "validation"), (CHECKPOINT, "checkpoint")):
+    for kind, part in ((EVALUATION, "validation"), (CHECKPOINT, CHECKPOINT), (WRITING, WRITING)):
         if kind in of_kind and of_kind[kind].recurs:
             found[part] = np.zeros(len(kept))
     collected = of_kind.get(COLLECTION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -13,6 +14,7 @@ LATE_PERCENT = 10.0  # of a step that the others wait for one rank
 _MOSTLY_PERCENT = 50.0  # of what makes a rank late
 _MOSTLY = 0.5
 _MUCH = 0.3
+_CHANCE = 0.05
 PASSES = ("forward", "backward")
 
 
@@ -53,6 +55,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Sequence[RankReport]
     late: LateRank | None = None
     evaluation_ms: dict[int, float] = {}  # a step, by rank; where the loops could be compared
+    behind_ms: dict[int, float] = {}  # a step, by rank: its wait in collectives for the last one, where timed
     in_step: bool = False
     imbalance: Imbalance | None = None
 
@@ -80,6 +83,11 @@ def job_facts(
         ranks=ranks,
         late=late or (None if imbalance is None or is_timed else _by_collectives(imbalance)),
         evaluation_ms={rank: own.get("evaluation", 0.0) for rank, own in parts.items()},
+        behind_ms={
+            each.rank: each.behind_ms
+            for each in (() if lockstep is None else lockstep.ranks)
+            if each.behind_ms is not None
+        },
         in_step=lockstep is not None,
         imbalance=imbalance,
     )
@@ -134,6 +142,9 @@ def _by_collectives(found: Imbalance) -> LateRank | None:
     if late is None or max(late.impact_pct or 0.0, turns_pct) < LATE_PERCENT:
         return None
     turns = turns_pct >= LATE_PERCENT
+    late_steps, of = late.late_steps, found.late_steps or 0
+    if not turns and of and late_steps is not None and _by_chance(late_steps, of, found.ranks_seen):
+        return None
     own = next((each for each in found.ranks if each.rank == late.rank), None)
     steps = own.steps if own is not None and own.steps else 1
     return LateRank(
@@ -147,6 +158,13 @@ def _by_collectives(found: Imbalance) -> LateRank | None:
         by_turns=sum(bool(each.late_steps) for each in found.stragglers) if turns else 0,
         worker=late.worker,
     )
+
+
+def _by_chance(late: int, steps: int, ranks: int) -> bool:
+    """Whether a rank of several comes last in so many of few steps by chance."""
+    share = 1 / max(2, ranks)
+    ways = (math.comb(steps, count) * share**count * (1 - share) ** (steps - count) for count in range(late))
+    return 1 - sum(ways) > _CHANCE
 
 
 def _kind(late: Straggler) -> str | None:
