@@ -94,6 +94,7 @@ def analysed(stacks: list[list[tuple[int, int]]], **more: Any) -> RankAnalysis:
         path=[(2, 0), (1, 30), (0, 80)],
         stacks=stacks,
         functions=FUNCTIONS,
+        asked=True,
     )
     main = SimpleNamespace(
         of_type=lambda kind: [record] if kind is Recorded else [],
@@ -331,6 +332,6 @@ def test_a_sample_never_hashes_code() -> None:
     recorder: Any = SimpleNamespace(before_flush=[], records=[])
     stacks = LoopStacks(recorder)
     stacks.sample()
-    assert all(type(number) is int for stack in stacks._stacks for number, _ in stack)
+    assert all(type(number) is int for stack, _ in stacks._stacks for number, _ in stack)
     stacks.drain(recorder, 1)
     assert any(name.startswith("test_a_sample") for _, name, _ in recorder.records[0]["functions"])

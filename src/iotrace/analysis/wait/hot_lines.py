@@ -33,16 +33,21 @@ _NAMELESS = ("_call_impl", "_wrapped_call_impl", "decorate_context", "inner", "w
 
 
 class Frame(NamedTuple):
-    """A function on a stack, its first line, and the line that it is in: 0 of a library."""
+    """A function on a stack, its first line, and the line that it is in: 0 of a library.
+
+    `since`: where it may have been in a line before that one, the first of these; else 0.
+    """
 
     file: str
     function: str
     first_line: int
     line: int
+    since: int = 0
 
     def at(self, paths: Paths) -> str:
-        """Its file and line."""
-        return f"{paths.shown(self.file)}:{self.line}"
+        """Its file and line, or lines."""
+        first = f"{self.since}-" if self.since else ""
+        return f"{paths.shown(self.file)}:{first}{self.line}"
 
 
 class Stack(NamedTuple):
@@ -58,15 +63,19 @@ class Stack(NamedTuple):
 
 
 class StackSamples(msgspec.Struct, frozen=True):
-    """Samples of a thread, in order: when, and which of `stacks` it was in."""
+    """Samples of a thread, in order: when, and which of `stacks` it was in.
+
+    `asked`: it was sampled at any time; else a line that keeps the interpreter's lock has too few samples.
+    """
 
     times: Times
     stacks: list[Stack]
     numbers: Times
+    asked: bool = True
 
     def chosen(self, which: npt.NDArray[np.bool_]) -> StackSamples:
         """Take some of the samples."""
-        return StackSamples(self.times[which], self.stacks, self.numbers[which])
+        return StackSamples(self.times[which], self.stacks, self.numbers[which], self.asked)
 
     @property
     def each(self) -> list[Stack]:
@@ -79,24 +88,35 @@ def stack_samples(process: Process, tid: int) -> StackSamples:
     times: list[int] = []
     numbers: list[int] = []
     stacks: dict[Stack, int] = {}
+    asked = True
     for record in process.of_type(LoopStacks):
         if record.tid != tid or len(record.times_ns) != len(record.numbers):
             continue
+        asked = asked and record.asked
         path = _frames(record.path, record)
-        own = [_leaving(_frames(each, record), path) for each in record.stacks]
+        since = [*record.since, *[0] * len(record.stacks)]
+        own = [
+            _leaving(_frames(each, record, first), path)
+            for each, first in zip(record.stacks, since, strict=False)
+        ]
         known = [stacks.setdefault(each, len(stacks)) for each in own]
         valid = [*zip(record.times_ns, record.numbers, strict=True)]
         times += [at for at, number in valid if 0 <= number < len(known)]
         numbers += [known[number] for _, number in valid if 0 <= number < len(known)]
     at = np.array(process.clock.times_to_session_ns(times), np.int64)
     order = np.argsort(at, kind="stable")
-    return StackSamples(at[order], [*stacks], np.array(numbers, np.int64)[order])
+    return StackSamples(at[order], [*stacks], np.array(numbers, np.int64)[order], asked)
 
 
-def _frames(stack: Sequence[tuple[int, int]], record: LoopStacks) -> list[Frame]:
-    """Return the frames of a stack, the outermost first."""
+def _frames(stack: Sequence[tuple[int, int]], record: LoopStacks, since: int = 0) -> list[Frame]:
+    """Return the frames of a stack, the outermost first; `since` is of the innermost that has a line."""
     functions = record.functions
-    return [Frame(*functions[number], line) for number, line in stack[::-1] if 0 <= number < len(functions)]
+    found = [Frame(*functions[number], line) for number, line in stack if 0 <= number < len(functions)]
+    at = next((i for i, frame in enumerate(found) if frame.line), None)
+    if at is not None and since:
+        found[at : at + 1] = [found[at]._replace(since=since)]
+        del found[:at]  # what it has called had just begun
+    return found[::-1]
 
 
 def _leaving(stack: list[Frame], path: list[Frame]) -> Stack:
@@ -122,6 +142,9 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
         return None
     while True:
         at = [next((i for i, each in enumerate(frames[depth:], depth) if each.line), -1) for frames in kept]
+        joined = _joined(Counter(frames[i] for frames, i in zip(kept, at, strict=True) if i >= 0), whole)
+        for frames, i in zip(kept, at, strict=True):
+            frames[i : i + 1] = [joined.get(frame, frame) for frame in frames[i : i + 1]]
         lines = Counter(frames[i] for frames, i in zip(kept, at, strict=True) if i >= 0)
         most, count = lines.most_common(1)[0] if lines else (None, 0)
         if most is None or count < _MOST * whole:
@@ -156,6 +179,20 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
     )
 
 
+def _joined(frames: Counter[Frame], whole: int) -> dict[Frame, Frame]:
+    """Join lines of a function that many samples cannot tell apart; return what each frame becomes."""
+    late = [frame for frame, count in frames.items() if frame.since and count >= _ALSO * whole]
+    found = {frame: frame._replace(since=0) for frame in frames if frame.since and frame not in late}
+    for each in sorted(late, key=lambda frame: frame.line):
+        first, last = each.since, each.line
+        for other in late:  # those before it have become one already
+            if other[:3] == each[:3] and other.since <= last and first <= other.line:
+                first, last = min(first, other.since), max(last, other.line)
+        of_it = [frame for frame in frames if frame[:3] == each[:3] and first <= frame.line <= last]
+        found |= dict.fromkeys(of_it, each._replace(line=last, since=first))
+    return found
+
+
 def _library_of(frame: Frame) -> str | None:
     """Return the library that a function is of: empty of the program's; None where its name tells nothing."""
     if frame.function.rpartition(".")[2] in _NAMELESS:
@@ -178,6 +215,7 @@ def with_hot_lines(analysis: RankAnalysis, loader: LoaderRun, found: LoaderResul
 def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | None:
     """Find it in all processes that made batches of a loader, while they made them."""
     found: list[Stack] = []
+    asked = True
     makers = run.deliveries.maker(analysis.rank.main.pid)
     for process in analysis.rank.processes:
         mine = run.deliveries[run.deliveries.made & (makers == process.pid)]
@@ -188,6 +226,7 @@ def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | Non
             starts = spans["start_ns"][spans["tid"] == tid]
             ends = starts + spans["duration_ns"][spans["tid"] == tid]
             samples = stack_samples(process, tid)
+            asked = asked and samples.asked
             inside = holding(*intersect(union(starts, ends), made), samples.times) >= 0
             found += samples.chosen(inside).each
-    return hot_line(found, analysis.session.paths, of_called=True)
+    return hot_line(found, analysis.session.paths, of_called=True) if asked else None

@@ -80,7 +80,7 @@ class CodeSamples(msgspec.Struct, frozen=True):
 
         Of a function that the loop has called: no line of the loop.
         """
-        each = [] if self.stacks is None else self.stacks.each
+        each = [] if self.stacks is None or not self.stacks.asked else self.stacks.each
         return hot_line(each, paths, of_called=bool(each) and each[0].own is not None)
 
 
