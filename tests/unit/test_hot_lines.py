@@ -167,6 +167,13 @@ def test_samples_of_workers_count_while_they_make_items_of_that_loader() -> None
     assert with_hot_lines(cast(RankAnalysis, analysis), run, fill(LoaderResult, {})).item_hot is None
 
 
+def test_a_comprehension_is_no_function_that_the_loop_calls() -> None:
+    comprehension = Frame("/p/train.py", "main.<locals>.<genexpr>", 20, 20)
+    edit = Frame("/p/wer.py", "edit", 22, 27)
+    assert Stack(LOOP, (comprehension, edit)).own == edit
+    assert Stack(LOOP, (comprehension,)).own is None
+
+
 def test_lines_that_samples_cannot_tell_apart_are_named_together() -> None:
     def late(since: int, line: int) -> tuple[Frame, ...]:
         return FETCH, Frame("/p/data.py", "Rows.__getitem__", 8, line, since)

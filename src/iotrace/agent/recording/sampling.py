@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
 
-LATE_NS = 200_000  # the lock was not to be had: another thread was in one call, or took it first
+LATE_NS = 1_000_000  # the lock was not to be had: another thread was in one call, or took it first
 
 
 class Sampler:

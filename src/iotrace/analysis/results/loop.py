@@ -260,9 +260,16 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
 
     def advice(self, how: str) -> str:
         """Say to do it `how`: a line of the loop itself is not called."""
-        if self.hot is not None and self.function in (self.hot.line, f"{self.function.partition(' (')[0]} ({self.hot.line})"):
+        if self.hot is not None and self.is_line:
             return f"do {how} what the loop does at {self.hot.line}"
         return f"call {self.function} {how}"
+
+    @property
+    def is_line(self) -> bool:
+        """Whether it is known to be a line of the loop itself, not a function that the loop calls."""
+        if self.hot is None:
+            return False
+        return self.function in (self.hot.line, f"{self.function.partition(' (')[0]} ({self.hot.line})")
 
     @property
     def said(self) -> str:

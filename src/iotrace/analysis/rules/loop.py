@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Iterator
 from operator import attrgetter
 
+from iotrace.analysis.results import RankReport
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import THE_LOOP, Finding, rule
 from iotrace.analysis.rules.recurring import CHECKPOINT, COLLECTION, HIGH, LEAST_SECONDS, MOSTLY
@@ -23,6 +24,8 @@ _CODE = {
     "ms_per_step": 70.0,
     "loop_fraction": 0.7,
 }
+_COMPUTING = {"forward": 20.0, "backward": 40.0, "optimizer": 2.0, "other": 35.0}
+_METRIC = {**_CODE, "function": "edit (wer.py:22)", "ms_per_step": 30.0, "loop_fraction": 0.3}
 _NOW_AND_THEN = {**_CODE, "count": 4, "every_steps": 25.0}
 _ADD_IMAGES = {
     "line": "train.py:20",
@@ -237,7 +240,12 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
     "loop",
     turn=THE_LOOP,
     saves_wait=False,
-    fires=[{"phases_ms": _PHASES}, {"phases_ms": _PHASES, "loop_code": [_CODE]}],
+    fires=[
+        {"phases_ms": _PHASES},
+        {"phases_ms": _PHASES, "loop_code": [_CODE]},
+        {"phases_ms": _COMPUTING, "loop_code": [_METRIC]},
+        {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "hot": {**_ADD_IMAGES, "library": ""}}]},
+    ],
     silent=[
         {"phases_ms": {**_PHASES, "other": 40.0}},
         {"phases_ms": {**_PHASES, "other": None}},
@@ -248,10 +256,21 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
         {"phases_ms": _PHASES, "loop_events": [{**COLLECTION, "seconds": 6.0}]},
         {"phases_ms": _PHASES, "loop_code": [_NOW_AND_THEN]},
         {"phases_ms": _PHASES, "collectives_ms": 60.0},
+        {"phases_ms": _COMPUTING},
+        {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "ms_per_step": 10.0}]},
+        {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "count": 1}]},
+        {
+            "phases_ms": _COMPUTING,
+            "loop_code": [{**_METRIC, "function": "main (train.py:20)", "hot": _ADD_IMAGES}],
+        },
     ],
 )
-def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterator[Finding]:
-    """Most of a step is code of the loop outside of forward, backward, optimizer and data wait.
+def code_of_the_loop(
+    facts: RankFacts, *, least_of_step: float = 0.5, least_of_one: float = 0.15
+) -> Iterator[Finding]:
+    """Much of a step is code of the loop outside of forward, backward, optimizer and data wait.
+
+    That is half of it, or one function of the program that takes a share worth telling in all steps.
 
     Logging, metrics and losses that are no modules are such code. Not told beside an accelerator, as the loop
     may wait for that there, and where the loop's own reads, writes or checkpoints are most of it, or its
@@ -259,13 +278,14 @@ def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterato
 
     Samples of the thread's stack name the function, or the line, that most of it is in.
 
-    Remedy: make that function, or that line, faster, or call it every so many steps. None where no function
+    Remedy: make that function, or that line, faster, or call it every so many steps, unless it computes what
+    the training needs. None where no function
     stands out: `iotrace.region` around parts of the loop names them.
     """
     report = facts.report
     other_ms, step_ms = report.phases_ms.other, report.steps.mean_ms
     device, reads, writes = report.accelerator, report.loop_reads, facts.writes
-    if other_ms is None or not step_ms or other_ms < least_of_step * step_ms:
+    if other_ms is None or not step_ms:
         return
     if device is not None and device.span_us:
         return
@@ -276,6 +296,9 @@ def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterato
     known_ms += 0.0 if reads is None else reads.read_ms + reads.decode_ms
     known_ms += 0.0 if writes is None else writes.writing_ms
     known_ms += facts.collectives_ms
+    if other_ms < least_of_step * step_ms:
+        yield from _one_function(report, step_ms, least_of_one)
+        return
     if known_ms >= MOSTLY * other_ms:
         return
     most = max(report.loop_code, key=attrgetter("ms_per_step"), default=None)
@@ -299,4 +322,24 @@ def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterato
         evidence={"other_ms": other_ms, "step_ms": step_ms},
         is_main_cause=bool(remedy),
         gain_ms=gain_ms,
+    )
+
+
+def _one_function(report: RankReport, step_ms: float, least_of_step: float) -> Iterator[Finding]:
+    """The function of the program that most of a step's own code is in, in all steps; no line of the loop."""
+    steady = [code for code in report.loop_code if code.count is None and not code.is_line]
+    most = max(steady, key=attrgetter("ms_per_step"), default=None)
+    if most is None or most.ms_per_step < least_of_step * step_ms:
+        return
+    hot = most.hot
+    if hot is not None and hot.library in _WAITING:
+        return
+    yield Finding(
+        text=f"the loop is in {most.function} for {most.ms_per_step:.1f} of {step_ms:.1f} ms of each step"
+        + ("" if hot is None else hot.beside(most.function)),
+        remedy=f"make {most.function if hot is None else hot.line} faster, or call it every so many steps "
+        "unless the training needs it",
+        evidence={"code_ms": most.ms_per_step, "step_ms": step_ms},
+        is_main_cause=most.ms_per_step >= (report.data_wait.raw_ms or 0.0),
+        gain_ms=most.ms_per_step,
     )

@@ -27,7 +27,9 @@ from iotrace.sources.records import LoopStacks
 
 _FEWEST = 8  # samples
 _MOST = 0.5  # of the samples
+_LATE = 0.3  # of those at a line: fewer had no CPU, perhaps
 _ALSO = 0.1  # of them: what another line that calls the same needs to be named
+_COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _PACKAGES, _STDLIB = "-packages/", "/lib/python"
 _NAMELESS = ("_call_impl", "_wrapped_call_impl", "decorate_context", "inner", "wrapper")  # as torch's modules
 
@@ -58,8 +60,12 @@ class Stack(NamedTuple):
 
     @property
     def own(self) -> Frame | None:
-        """The program's function that is called there; None where the program's frame calls a library."""
-        return next((frame for frame in self.called if frame.line), None)
+        """The program's function that is called there; None where the program's frame calls a library.
+
+        A comprehension is no function that it calls.
+        """
+        lines = (frame for frame in self.called if frame.line)
+        return next((frame for frame in lines if not frame.function.endswith(_COMPREHENSIONS)), None)
 
 
 class StackSamples(msgspec.Struct, frozen=True):
@@ -181,7 +187,14 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
 
 def _joined(frames: Counter[Frame], whole: int) -> dict[Frame, Frame]:
     """Join lines of a function that many samples cannot tell apart; return what each frame becomes."""
-    late = [frame for frame, count in frames.items() if frame.since and count >= _ALSO * whole]
+    at_line = Counter[tuple[str, str, int, int]]()
+    for frame, count in frames.items():
+        at_line[frame[:4]] += count
+    late = [
+        frame
+        for frame, count in frames.items()
+        if frame.since and count >= max(_ALSO * whole, _LATE * at_line[frame[:4]])
+    ]
     found = {frame: frame._replace(since=0) for frame in frames if frame.since and frame not in late}
     for each in sorted(late, key=lambda frame: frame.line):
         first, last = each.since, each.line
