@@ -303,6 +303,11 @@ def code_of_the_loop(
         return
     most = max(report.loop_code, key=attrgetter("ms_per_step"), default=None)
     naming, remedy, gain_ms = "; iotrace.region names it", "", None
+    if most is None or most.ms_per_step < MOSTLY * other_ms:
+        found = [*_one_function(report, step_ms, least_of_one)]
+        yield from found
+        if found:
+            return
     if most is not None and most.ms_per_step >= MOSTLY * other_ms:
         at = "" if most.hot is None else most.hot.beside(most.function)
         naming = f": most of it {most.function}{at}"

@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times, holding, intersect, union
+from iotrace.analysis.intervals import Intervals, Times, holding, intersect, subtract, union
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import HotLine, LoaderResult
-from iotrace.analysis.wait.production import outermost_of
+from iotrace.analysis.wait.production import READING, outermost_of
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
@@ -221,12 +221,15 @@ def _library_of(frame: Frame) -> str | None:
 def with_hot_lines(analysis: RankAnalysis, loader: LoaderRun, found: LoaderResult) -> LoaderResult:
     """Add the lines that a loader's items, and its collate function, are mostly in."""
     source = analysis.source if loader is analysis.primary and analysis.source is not None else loader
-    item, collate = _line_of(analysis, KIND_ITEM, source), _line_of(analysis, KIND_COLLATE, source)
+    item, collate = (_line_of(analysis, kind, source) for kind in (KIND_ITEM, KIND_COLLATE))
     return msgspec.structs.replace(found, item_hot=item, collate_hot=collate)
 
 
 def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | None:
-    """Find it in all processes that made batches of a loader, while they made them."""
+    """Find it in all processes that made batches of a loader, while they made them, outside of read paths.
+
+    What reads and decodes is named by its file.
+    """
     found: list[Stack] = []
     asked = True
     makers = run.deliveries.maker(analysis.rank.main.pid)
@@ -235,11 +238,15 @@ def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | Non
         tids = {record.tid for record in process.of_type(LoopStacks)} if len(mine) else set()
         made = union(mine["taken_ns"], mine["prepared_ns"])
         for tid in tids:
-            spans = outermost_of(process, kind)
-            starts = spans["start_ns"][spans["tid"] == tid]
-            ends = starts + spans["duration_ns"][spans["tid"] == tid]
+            own = intersect(_spans_of(process, tid, kind), made)
             samples = stack_samples(process, tid)
             asked = asked and samples.asked
-            inside = holding(*intersect(union(starts, ends), made), samples.times) >= 0
+            inside = holding(*subtract(own, _spans_of(process, tid, *READING)), samples.times) >= 0
             found += samples.chosen(inside).each
     return hot_line(found, analysis.session.paths, of_called=True) if asked else None
+
+
+def _spans_of(process: Process, tid: int, *kinds: int) -> Intervals:
+    spans = outermost_of(process, *kinds)
+    starts = spans["start_ns"][spans["tid"] == tid]
+    return union(starts, starts + spans["duration_ns"][spans["tid"] == tid])
