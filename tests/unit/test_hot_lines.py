@@ -174,6 +174,16 @@ def test_a_comprehension_is_no_function_that_the_loop_calls() -> None:
     assert Stack(LOOP, (comprehension,)).own is None
 
 
+def test_what_a_line_calls_of_a_library_that_does_not_train() -> None:
+    step = Frame("/p/train.py", "Lit.training_step", 20, 30)
+    metric = Frame("/v/lib/python3.11/site-packages/torchmetrics/metric.py", "M.<locals>.wrapped_func", 9, 0)
+    matching = Frame("/v/lib/python3.11/site-packages/scipy/optimize/_lsap.py", "linear_sum_assignment", 9, 0)
+    named = [Stack(None, (step, called)).library_at(PATHS) for called in (metric, matching, MODULE)]
+    assert named == ["torchmetrics (train.py:30)", "scipy's linear_sum_assignment (train.py:30)", ""]
+    assert Stack(None, (metric, step)).library_at(PATHS) == ""  # the program computes
+    assert Stack(LOOP, (matching,)).library_at(PATHS) == "scipy's linear_sum_assignment (train.py:20)"
+
+
 def test_lines_that_samples_cannot_tell_apart_are_named_together() -> None:
     def late(since: int, line: int) -> tuple[Frame, ...]:
         return FETCH, Frame("/p/data.py", "Rows.__getitem__", 8, line, since)

@@ -77,6 +77,16 @@ def test_single_samples_of_many_steps_are_chance() -> None:
     assert not any(each.recurs for each in loop_code(own, NOTHING, STEPS))
 
 
+def test_a_library_that_is_called_within_a_pass_is_told_beside_the_rest() -> None:
+    """It has the share of all samples; the rest of the pass has none of its own."""
+    every = samples({"a": [*range(10, 5000, 50)]})
+    busy = union(np.array([0]), np.array([5000 * MS]))
+    within = samples({"torchmetrics (train.py:30)": [*range(10, 5000, 200)]})
+    (found,) = loop_code(every, busy, STEPS, within=within)
+    assert (found.function, found.within, found.hot) == ("torchmetrics (train.py:30)", True, None)
+    assert found.ms_per_step == pytest.approx(25.0)
+
+
 def test_few_samples_name_nothing() -> None:
     assert loop_code(samples({"a": [1, 2, 3]}), NOTHING, STEPS) == []
 

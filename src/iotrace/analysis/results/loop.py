@@ -247,6 +247,7 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     count: Annotated[int | None, figure("in how many steps, where nearly all of it lies in few", null="it lies in many steps")] = None
     every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="`count` is null, or 1")] = None
     hot: Annotated[HotLine | None, figure("the line that most of it is in", null="no line is")] = None
+    within: Annotated[bool, figure("whether it lies in forward, backward or optimizer, where the program calls a library that does not train")] = False
 
     @property
     def recurs(self) -> bool:

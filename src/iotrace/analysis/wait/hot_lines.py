@@ -29,9 +29,30 @@ _FEWEST = 8  # samples
 _MOST = 0.5  # of the samples
 _LATE = 0.3  # of those at a line: fewer had no CPU, perhaps
 _ALSO = 0.1  # of them: what another line that calls the same needs to be named
+# What they compute in a step is the training, or a loss.
+THAT_TRAIN = (
+    *("torch", "torchvision", "torch_geometric", "transformers", "diffusers", "timm", "peft", "accelerate"),
+    *(
+        "lightning",
+        "pytorch_lightning",
+        "lightning_fabric",
+        "deepspeed",
+        "jax",
+        "flax",
+        "tensorflow",
+        "keras",
+    ),
+)
 _COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _PACKAGES, _STDLIB = "-packages/", "/lib/python"
-_NAMELESS = ("_call_impl", "_wrapped_call_impl", "decorate_context", "inner", "wrapper")  # as torch's modules
+_NAMELESS = (
+    "_call_impl",
+    "_wrapped_call_impl",
+    "decorate_context",
+    "inner",
+    "wrapper",
+    "wrapped_func",
+)  # as torch's modules
 
 
 class Frame(NamedTuple):
@@ -66,6 +87,18 @@ class Stack(NamedTuple):
         """
         lines = (frame for frame in self.called if frame.line)
         return next((frame for frame in lines if not frame.function.endswith(_COMPREHENSIONS)), None)
+
+    def library_at(self, paths: Paths) -> str:
+        """Name what the program's innermost function calls of a library, with the line; none that trains."""
+        frames = [*(() if self.left is None else (self.left,)), *self.called]
+        at = max((i for i, frame in enumerate(frames) if frame.line), default=len(frames))
+        if at + 1 >= len(frames):
+            return ""
+        library, called = _folder_of(frames[at + 1]), frames[at + 1].function.rpartition("<locals>.")[2]
+        if not library or library in THAT_TRAIN:
+            return ""
+        named = library if _library_of(frames[at + 1]) is None else f"{library}'s {called}"
+        return f"{named} ({frames[at].at(paths)})"
 
 
 class StackSamples(msgspec.Struct, frozen=True):
@@ -208,8 +241,11 @@ def _joined(frames: Counter[Frame], whole: int) -> dict[Frame, Frame]:
 
 def _library_of(frame: Frame) -> str | None:
     """Return the library that a function is of: empty of the program's; None where its name tells nothing."""
-    if frame.function.rpartition(".")[2] in _NAMELESS:
-        return None
+    return None if frame.function.rpartition(".")[2] in _NAMELESS else _folder_of(frame)
+
+
+def _folder_of(frame: Frame) -> str:
+    """Return the library that a function's file is of; empty of the program's."""
     inside = ""
     if _PACKAGES in frame.file:
         inside = frame.file.rpartition(_PACKAGES)[2]

@@ -57,6 +57,16 @@ class CodeSamples(msgspec.Struct, frozen=True):
         """The others."""
         return self._chosen(holding(starts, ends, self.times) < 0)
 
+    def by_library(self, paths: Paths) -> CodeSamples:
+        """Those in which the program calls a library that does not train, named by that and the line."""
+        if self.stacks is None or not self.stacks.asked:
+            return self._chosen(self.numbers < -1)
+        names: dict[str, int] = {}
+        texts = [each.library_at(paths) for each in self.stacks.stacks]
+        known = np.array([names.setdefault(name, len(names)) if name else -1 for name in texts], np.int64)
+        numbers = known[self.stacks.numbers]
+        return CodeSamples(self.times, [*names], numbers, self.stacks)._chosen(numbers >= 0)
+
     def of(self, number: int) -> CodeSamples:
         """Those of one name."""
         return self._chosen(self.numbers == number)
@@ -121,15 +131,18 @@ def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[
     thread, made = analysis.loop.thread, iterations_of(analysis).spans
     asked = Deliveries.joined([] if thread is None else [thread.asked, thread.handed])
     every = [
-        (spans["start_ns"], spans["start_ns"] + spans["duration_ns"]),
         (asked["wait_start_ns"], asked["delivered_ns"]),
         (made[:, 0], made[:, 1]),
         _awaiting(analysis),
         analysis.collectives,
         *events,
     ]
-    busy = union(*(np.concatenate(each) for each in zip(*every, strict=True)))
-    return loop_code(samples, busy, np.append(steps["start_ns"], steps["end_ns"][-1]), analysis.session.paths)
+    phases = union(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
+    waits = union(*(np.concatenate(each) for each in zip(*every, strict=True)))
+    busy = union(*(np.concatenate(each) for each in zip(waits, phases, strict=True)))
+    within = samples.outside(*waits).within(*phases).by_library(analysis.session.paths)
+    bounds = np.append(steps["start_ns"], steps["end_ns"][-1])
+    return loop_code(samples, busy, bounds, analysis.session.paths, within)
 
 
 def _awaiting(analysis: RankAnalysis) -> Intervals:
@@ -143,21 +156,46 @@ def _awaiting(analysis: RankAnalysis) -> Intervals:
 
 
 def loop_code(
-    samples: CodeSamples, busy: Intervals, steps_ns: Times, paths: Paths | None = None
+    samples: CodeSamples,
+    busy: Intervals,
+    steps_ns: Times,
+    paths: Paths | None = None,
+    within: CodeSamples | None = None,
 ) -> list[LoopCode]:
     """Divide what of the loop nothing else covers by what was sampled then; `steps_ns` bound its steps.
 
-    `busy` is what has another name. Each sample stands for as much time as any other. What was done now and
-    then counts behind the last step, too, where the thread goes on with it.
+    `busy` is what has another name; `within` are samples of it that have one of their own, with their line.
+    Each sample stands for as much time as any other. What was done now and then counts behind the last step,
+    too, where the thread goes on with it.
     """
     first_ns, last_ns, steps = int(steps_ns[0]), int(steps_ns[-1]), len(steps_ns) - 1
     free = samples.outside(*busy)
     of_step = np.searchsorted(steps_ns, free.times, side="right") - 1
     inside = (of_step >= 0) & (of_step < steps)
-    if inside.sum() < FEWEST_SAMPLES:
-        return []
-    loop = np.array([first_ns], np.int64), np.array([last_ns], np.int64)
-    each_ns = (last_ns - first_ns - int(Coverage(*busy).within(*loop)[0])) / int(inside.sum())
+    found: list[LoopCode] = []
+    if inside.sum() >= FEWEST_SAMPLES:
+        loop = np.array([first_ns], np.int64), np.array([last_ns], np.int64)
+        each_ns = (last_ns - first_ns - int(Coverage(*busy).within(*loop)[0])) / int(inside.sum())
+        found = _divided(free, of_step, steps, each_ns, last_ns - first_ns, paths)
+    if within is not None and len(within.times):
+        of_step = np.searchsorted(steps_ns, within.times, side="right") - 1
+        every = int(((samples.times >= first_ns) & (samples.times < last_ns)).sum())
+        each_ns = (last_ns - first_ns) / max(1, every)
+        found += _divided(within, of_step, steps, each_ns, last_ns - first_ns, within=True)
+    return sorted(found, key=lambda each: -each.seconds)[:MOST_CODE]
+
+
+def _divided(
+    free: CodeSamples,
+    of_step: Times,
+    steps: int,
+    each_ns: float,
+    whole_ns: int,
+    paths: Paths | None = None,
+    within: bool = False,
+) -> list[LoopCode]:
+    """Sum up samples by name, each of `each_ns`; `of_step` is the step that each is in."""
+    inside = (of_step >= 0) & (of_step < steps)
     known = distinct(free.numbers[inside & (free.numbers >= 0)]).tolist()
     few = {number: _few_steps(of_step[inside & (free.numbers == number)], steps) for number in known}
     goes_on = np.isin(free.numbers[of_step >= steps], [number for number in known if len(few[number])])
@@ -178,13 +216,14 @@ def loop_code(
                 seconds=len(own) * each_ns / 1e9,
                 samples=len(own),
                 ms_per_step=len(own) * each_ns / 1e6 / steps,
-                loop_fraction=min(1.0, len(own) * each_ns / (last_ns - first_ns)),
+                loop_fraction=min(1.0, len(own) * each_ns / whole_ns),
                 count=len(in_few) or None,
                 every_steps=float(np.median(between)) if len(between) else None,
-                hot=None if paths is None else free.of(number).hot(paths),
+                hot=None if within or paths is None else free.of(number).hot(paths),
+                within=within,
             )
         )
-    return sorted(found, key=lambda each: -each.seconds)[:MOST_CODE]
+    return found
 
 
 def _few_steps(own: Times, steps: int) -> Times:
