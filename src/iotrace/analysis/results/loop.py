@@ -101,6 +101,7 @@ class SlowLoopSteps(ReportPart, frozen=True, kw_only=True):
 
     count: Annotated[int, figure("how many are slow")]
     measured: Annotated[int, figure("of so many")]
+    apart: Annotated[int, figure("so many others are as long by what the loop does now and then: `loop_events`, `loop_code`")] = 0
     usual_ms: Annotated[float, figure("their median")]
     beyond_ms: Annotated[float, figure("from which on a step is slow")]
     over_ms: Annotated[float, figure("what the slow ones took beyond the median, all together")]

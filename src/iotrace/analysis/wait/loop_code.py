@@ -6,6 +6,7 @@ Definitions: docs/definitions.md, "loop_code".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -117,14 +118,21 @@ def _name(stack: Stack, paths: Paths) -> str:
     return shown if left.function == "<module>" else f"{left.function} ({shown})"
 
 
-def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Intervals]) -> list[LoopCode]:
+class DividedLoop(NamedTuple):
+    """The code of the loop, and when the steps begin that hold what it calls now and then."""
+
+    code: list[LoopCode]
+    recurring: Times
+
+
+def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Intervals]) -> DividedLoop:
     """Name what the training thread is in outside of waits, phases, `events` and the making of iterators.
 
     In a collective it waits for other ranks: that is no code of the program, however it came there.
     """
     steps = analysis.loop.steps
     if not len(steps) or not len(samples.times):
-        return []
+        return DividedLoop([], np.empty(0, np.int64))
     texts, spans = analysis.rank.main.texts, analysis.phase_spans
     numbers = [number for number, text in texts.items() if text in (FORWARD, BACKWARD, OPTIMIZER)]
     spans = spans[np.isin(spans["name"], numbers)]
@@ -161,7 +169,7 @@ def loop_code(
     steps_ns: Times,
     paths: Paths | None = None,
     within: CodeSamples | None = None,
-) -> list[LoopCode]:
+) -> DividedLoop:
     """Divide what of the loop nothing else covers by what was sampled then; `steps_ns` bound its steps.
 
     `busy` is what has another name; `within` are samples of it that have one of their own, with their line.
@@ -172,7 +180,7 @@ def loop_code(
     free = samples.outside(*busy)
     of_step = np.searchsorted(steps_ns, free.times, side="right") - 1
     inside = (of_step >= 0) & (of_step < steps)
-    found: list[LoopCode] = []
+    found: list[tuple[LoopCode, Times]] = []
     if inside.sum() >= FEWEST_SAMPLES:
         loop = np.array([first_ns], np.int64), np.array([last_ns], np.int64)
         each_ns = (last_ns - first_ns - int(Coverage(*busy).within(*loop)[0])) / int(inside.sum())
@@ -182,7 +190,10 @@ def loop_code(
         every = int(((samples.times >= first_ns) & (samples.times < last_ns)).sum())
         each_ns = (last_ns - first_ns) / max(1, every)
         found += _divided(within, of_step, steps, each_ns, last_ns - first_ns, within=True)
-    return sorted(found, key=lambda each: -each.seconds)[:MOST_CODE]
+    recurring = [in_few for code, in_few in found if code.recurs]
+    code = sorted((code for code, _ in found), key=lambda each: -each.seconds)[:MOST_CODE]
+    at = distinct(np.concatenate(recurring)) if recurring else np.empty(0, np.int64)
+    return DividedLoop(code, steps_ns[:-1][at[at < steps]])
 
 
 def _divided(
@@ -193,8 +204,11 @@ def _divided(
     whole_ns: int,
     paths: Paths | None = None,
     within: bool = False,
-) -> list[LoopCode]:
-    """Sum up samples by name, each of `each_ns`; `of_step` is the step that each is in."""
+) -> list[tuple[LoopCode, Times]]:
+    """Sum up samples by name, each of `each_ns`; `of_step` is the step that each is in.
+
+    Beside each are the few steps that hold nearly all of it, if there are.
+    """
     inside = (of_step >= 0) & (of_step < steps)
     known = distinct(free.numbers[inside & (free.numbers >= 0)]).tolist()
     few = {number: _few_steps(of_step[inside & (free.numbers == number)], steps) for number in known}
@@ -210,19 +224,18 @@ def _divided(
         if len(in_few) and own[-1] == steps:
             in_few = np.append(in_few, steps)
         between = np.diff(in_few)
-        found.append(
-            LoopCode(
-                function=free.names[number],
-                seconds=len(own) * each_ns / 1e9,
-                samples=len(own),
-                ms_per_step=len(own) * each_ns / 1e6 / steps,
-                loop_fraction=min(1.0, len(own) * each_ns / whole_ns),
-                count=len(in_few) or None,
-                every_steps=float(np.median(between)) if len(between) else None,
-                hot=None if within or paths is None else free.of(number).hot(paths),
-                within=within,
-            )
+        code = LoopCode(
+            function=free.names[number],
+            seconds=len(own) * each_ns / 1e9,
+            samples=len(own),
+            ms_per_step=len(own) * each_ns / 1e6 / steps,
+            loop_fraction=min(1.0, len(own) * each_ns / whole_ns),
+            count=len(in_few) or None,
+            every_steps=float(np.median(between)) if len(between) else None,
+            hot=None if within or paths is None else free.of(number).hot(paths),
+            within=within,
         )
+        found.append((code, in_few))
     return found
 
 
