@@ -155,6 +155,9 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         ),
     ] = None
     collector: Annotated[Collector | None, figure("of collecting garbage, the collector", null="another kind, or not known")] = None
+    hot: Annotated[
+        HotLine | None, figure("of an evaluation, the line that most of it is in, outside of its waits and its models", null="another kind, or no line is")
+    ] = None
 
     @property
     def recurs(self) -> bool:
@@ -181,6 +184,8 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         of_it = f"; {waits:.1f} s of it waits for its own data" if waits >= max(0.05, _WORTH_SAYING * self.seconds) else ""
         if self.kind == "collection" and self.collector is not None and self.collector.is_called:
             of_it += f"; the program calls gc.collect(){'' if self.function is None else f' in {self.function}'}"
+        elif self.hot is not None:
+            of_it += f"; most of {'the rest' if of_it else 'it'} at {self.hot.said}"
         elif self.function:
             of_it += f"; most of it in {self.function}"
         first = self.first_start_seconds or 0.0
@@ -248,6 +253,7 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     count: Annotated[int | None, figure("in how many steps, where nearly all of it lies in few", null="it lies in many steps")] = None
     every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="`count` is null, or 1")] = None
     hot: Annotated[HotLine | None, figure("the line that most of it is in", null="no line is")] = None
+    least: Annotated[bool, figure("whether its time is the least that it may be, as some samples have no place: `--io off`")] = False
     within: Annotated[bool, figure("whether it lies in forward, backward or optimizer, where the program calls a library that does not train")] = False
 
     @property
@@ -278,7 +284,7 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
         """Say what it took of the loop, and how often."""
         loop_seconds = self.seconds / self.loop_fraction if self.loop_fraction else 0.0
         every = f", every {self.every_steps:.3g} steps" if self.every_steps is not None else ""
-        return f"{self.function} took {self.seconds:.1f} of the loop's {loop_seconds:.1f} s: {self.count} times{every}"
+        return f"{self.function} took {'at least ' if self.least else ''}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s: {self.count} times{every}"
 
 
 class Feeding(ReportPart, frozen=True, kw_only=True):
@@ -291,6 +297,7 @@ class Feeding(ReportPart, frozen=True, kw_only=True):
     ] = None
     function_ms: Annotated[float | None, figure("its share of the samples, of that time", "ms per step", null="`function` is")] = None
     hot: Annotated[HotLine | None, figure("the line of it that most of that is in", null="no line is")] = None
+    least: Annotated[bool, figure("whether `function_ms` is the least that it may be, as some samples have no place: `--io off`")] = False
     asleep: Annotated[str | None, figure("where the loop sleeps, and nothing was seen to be handed over", null="it is not known to")] = None
 
 

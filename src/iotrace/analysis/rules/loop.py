@@ -101,6 +101,7 @@ def writing_in_the_loop(facts: RankFacts, *, least_of_steps: float = 0.5) -> Ite
     saves_wait=False,
     fires=[
         {"feeding": _FEEDING},
+        {"feeding": {**_FEEDING, "least": True}},
         {"feeding": {**_FEEDING, "hot": {**ADD_IMAGES, "calls": "load", "library": None}}},
         {"feeding": {**_FEEDING, "hot": {**ADD_IMAGES, "calls": "Random.sample", "library": "random"}}},
         {"feeding": {**_FEEDING, "hot": {**ADD_IMAGES, "calls": "Queue.get", "library": "queue"}}},
@@ -137,13 +138,13 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
         remedy = f"if its data comes at {hot.line}: iotrace.batches(YOUR_ITERABLE) around that names the wait"
     yield Finding(
         text=f"no known loader feeds the loop: before its forward pass it is in {found.function} "
-        f"for {found.function_ms:.1f} of {step_ms:.1f} ms of each step"
+        f"for {'at least ' if found.least else ''}{found.function_ms:.1f} of {step_ms:.1f} ms of each step"
         + ("" if hot is None else hot.beside(found.function))
         + (", which waits for a thread or process" if waits else ""),
         remedy=remedy,
         evidence={"before_ms": found.before_ms, "function_ms": found.function_ms},
         level="high" if found.function_ms > HIGH * step_ms else "medium",
-        gain_ms=None if waits else found.function_ms,
+        gain_ms=None if waits or found.least else found.function_ms,
     )
 
 

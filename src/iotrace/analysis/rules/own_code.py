@@ -138,7 +138,7 @@ def code_of_the_loop(
         waits = most.hot is not None and most.hot.library in WAITING  # for others, whatever these do
         if not waits:
             remedy = f"{most.advice('every so many steps')}, or make it faster"
-            gain_ms = min(most.ms_per_step, other_ms)
+            gain_ms = None if most.least else min(most.ms_per_step, other_ms)
     least_ms = _LEAST_WAIT * step_ms
     waits_ms = facts.collectives_ms if facts.collectives_ms >= least_ms else 0.0
     beside = f"; waits in collectives are {waits_ms:.1f} ms of it" if waits_ms else ""
@@ -160,17 +160,18 @@ def _one_function(report: RankReport, step_ms: float, least_of_step: float) -> I
     most = max(steady, key=attrgetter("ms_per_step"), default=None)
     if most is None or most.ms_per_step < least_of_step * step_ms:
         return
-    hot = most.hot
+    hot, least = most.hot, "at least " if most.least else ""
     if hot is not None and hot.library in WAITING:
         return
     yield Finding(
-        text=f"the loop is in {most.function} for {most.ms_per_step:.1f} of {step_ms:.1f} ms of each step"
+        text=f"the loop is in {most.function} for {least}{most.ms_per_step:.1f} of {step_ms:.1f} ms of each "
+        + "step"
         + ("" if hot is None else hot.beside(most.function)),
         remedy=f"make {most.function if hot is None else hot.line} faster, or call it every so many steps "
         "unless the training needs it",
         evidence={"code_ms": most.ms_per_step, "step_ms": step_ms},
         is_main_cause=most.ms_per_step >= (report.data_wait.raw_ms or 0.0),
-        gain_ms=most.ms_per_step,
+        gain_ms=None if most.least else most.ms_per_step,
     )
 
 

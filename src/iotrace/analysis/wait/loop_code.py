@@ -76,6 +76,11 @@ class CodeSamples(msgspec.Struct, frozen=True):
         stacks = None if self.stacks is None else self.stacks.chosen(which)
         return CodeSamples(self.times[which], self.names, self.numbers[which], stacks)
 
+    @property
+    def is_least(self) -> bool:
+        """Whether some samples have no place, as they came late and had not asked for the lock."""
+        return self.stacks is not None and not self.stacks.asked
+
     def most(self) -> tuple[str, float] | None:
         """The name with most samples, and its share of them; None of too few."""
         number = self.most_common()
@@ -233,6 +238,7 @@ def _divided(
             count=len(in_few) or None,
             every_steps=float(np.median(between)) if len(between) else None,
             hot=None if within or paths is None else free.of(number).hot(paths),
+            least=free.is_least,
             within=within,
         )
         found.append((code, in_few))
@@ -300,6 +306,7 @@ def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
         before_fraction=before_ns / int((ends - starts).sum()),
         function=None if most is None else most[0],
         function_ms=None if most is None else most[1] * before_ns / steps / 1e6,
+        least=before.is_least,
         hot=None if number is None else before.of(number).hot(analysis.session.paths),
         asleep=analysis.inputs.asleep or None,
     )
