@@ -16,8 +16,8 @@ from typing import Any
 from iotrace.agent.recording.unchecked import earliest_line
 from iotrace.agent.unpatched import get_ident, get_native_id
 
-_SHORTEST_S = 0.05
-_RESOLUTION = 600  # samples at most until a time has doubled
+_SHORTEST_S = 0.02
+_RESOLUTION = 1500  # samples at most until a time has doubled
 _MOST_FRAMES = 64  # the innermost
 _MOST_SAMPLES = 256  # of a record
 _OURS = os.path.join(__file__.rpartition(f"{os.sep}agent{os.sep}")[0], "")
