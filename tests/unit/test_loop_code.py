@@ -347,6 +347,6 @@ def test_a_sample_never_hashes_code() -> None:
     recorder: Any = SimpleNamespace(before_flush=[], records=[])
     stacks = LoopStacks(recorder)
     stacks.sample()
-    assert all(type(number) is int for stack, _ in stacks._stacks for number, _ in stack)
+    assert all(type(number) is int for stack, _, _ in stacks._stacks for number, _ in stack)
     stacks.drain(recorder, 1)
     assert any(name.startswith("test_a_sample") for _, name, _ in recorder.records[0]["functions"])

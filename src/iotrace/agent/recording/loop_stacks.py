@@ -48,9 +48,8 @@ class LoopStacks:
         recorder.before_flush.append(lambda: self.drain(recorder, most_samples))
 
     def _forget(self) -> None:
-        self._stacks: dict[
-            tuple[_Stack, int], int
-        ] = {}  # with the earliest line of the innermost that has one
+        # With the earliest line of the innermost that has one, and whether the interpreter's lock was free.
+        self._stacks: dict[tuple[_Stack, int, bool], int] = {}
         self._asked = True
         self._times: list[int] = []  # ns of CLOCK_MONOTONIC
         self._numbers: list[int] = []
@@ -64,11 +63,11 @@ class LoopStacks:
         """Whether the thread was in a function of this code where it trained first."""
         return id(code) in {number for number, _ in self._path}
 
-    def sample(self, times: int = 1, *, late: bool = False, asked: bool = True) -> None:
+    def sample(self, times: int = 1, *, late: bool = False, held: bool = True, asked: bool = True) -> None:
         """Note what the thread is in, so many `times`.
 
         `late`: it could not be sampled when it was due. Where it was not `asked` to make that possible, what
-        it was in then is not known.
+        it was in then is not known. `held`: a thread had the interpreter's lock, so no call that releases it.
         """
         frame = sys._current_frames().get(self._thread)
         if frame is None:
@@ -76,7 +75,7 @@ class LoopStacks:
         self._asked = self._asked and asked
         stack = self._stack_of(frame) if asked or not late else ()
         since = self._since(frame) if stack and late else 0
-        number = self._stacks.setdefault((stack, since), len(self._stacks))
+        number = self._stacks.setdefault((stack, since, held), len(self._stacks))
         self._numbers += [number] * times
         self._times += [monotonic_ns()] * times
 
@@ -124,7 +123,7 @@ class LoopStacks:
         functions: dict[int, int] = {}
         stacks = [
             [[functions.setdefault(code, len(functions)), line] for code, line in stack]
-            for stack in (self._path, *(stack for stack, _ in self._stacks))
+            for stack in (self._path, *(stack for stack, _, _ in self._stacks))
         ]
         record = {
             "type": "loop_stacks",
@@ -133,7 +132,8 @@ class LoopStacks:
             "numbers": self._numbers,
             "path": stacks[0],
             "stacks": stacks[1:],
-            "since": [line for _, line in self._stacks],
+            "since": [line for _, line, _ in self._stacks],
+            "held": [held for _, _, held in self._stacks],
             "asked": self._asked,
             "functions": [
                 [code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno]

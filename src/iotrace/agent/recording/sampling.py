@@ -47,10 +47,10 @@ class Sampler:
                     return True
                 late_ns = monotonic_ns() - due_ns
                 if asks is not None and waits is not None:
-                    late_ns = waits[0] - waited_ns  # not for a CPU
+                    late_ns = waits[0] - waited_ns  # not for a CPU; 0: the lock was free
                 # As often as it would have been taken meanwhile, on average: the thread was in one place.
                 times = 1 + int(late_ns / 1e9 / interval + self._fraction())
-                sampled.sample(times, late=late_ns > LATE_NS, asked=asks is not None)
+                sampled.sample(times, late=late_ns > LATE_NS, held=late_ns > 0, asked=asks is not None)
             except ours(Exception) as error:  # such as an audit hook that forbids it
                 recorder.startup = recorder.loop_stacks = None
                 recorder.absorb(error, "sampling what the program computes")

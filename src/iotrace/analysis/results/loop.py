@@ -254,6 +254,12 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="`count` is null, or 1")] = None
     hot: Annotated[HotLine | None, figure("the line that most of it is in", null="no line is")] = None
     least: Annotated[bool, figure("whether its time is the least that it may be, as some samples have no place: `--io off`")] = False
+    held_fraction: Annotated[
+        float | None,
+        figure(
+            "the share of its samples in which the interpreter's lock was not free: else it is in calls that release that, as torch's do", null="not recorded"
+        ),
+    ] = None
     within: Annotated[bool, figure("whether it lies in forward, backward or optimizer, where the program calls a library that does not train")] = False
 
     @property

@@ -82,6 +82,7 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
         {"phases_ms": _COMPUTING},
         {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "ms_per_step": 10.0}]},
         {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "count": 1}]},
+        {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "held_fraction": 0.2}]},
         {
             "phases_ms": _COMPUTING,
             "loop_code": [{**_METRIC, "function": "main (train.py:20)", "hot": ADD_IMAGES}],
@@ -176,5 +177,11 @@ def _one_function(report: RankReport, step_ms: float, least_of_step: float) -> I
 
 
 def _trains(code: LoopCode) -> bool:
-    """Whether it may be what the training itself computes: a line of the loop that calls no other library."""
-    return code.is_line and (code.hot is None or code.hot.library in (None, "", *THAT_TRAIN))
+    """Whether it may be what the training itself computes, such as a loss.
+
+    That is a line of the loop that calls no other library, or code that is mostly in calls that release the
+    interpreter's lock, as torch's do.
+    """
+    if code.within or (code.hot is not None and code.hot.library not in (None, "", *THAT_TRAIN)):
+        return False
+    return code.is_line or (code.held_fraction is not None and code.held_fraction < MOSTLY)

@@ -78,6 +78,7 @@ class Stack(NamedTuple):
 
     left: Frame | None
     called: tuple[Frame, ...]
+    held: bool = True  # a thread had the interpreter's lock then: it was in no call that releases that
 
     @property
     def own(self) -> Frame | None:
@@ -134,9 +135,10 @@ def stack_samples(process: Process, tid: int) -> StackSamples:
         asked = asked and record.asked
         path = _frames(record.path, record)
         since = [*record.since, *[0] * len(record.stacks)]
+        held = [*record.held, *[True] * len(record.stacks)]
         own = [
-            _leaving(_frames(each, record, first), path)
-            for each, first in zip(record.stacks, since, strict=False)
+            _leaving(_frames(each, record, first), path, is_held)
+            for each, first, is_held in zip(record.stacks, since, held, strict=False)
         ]
         known = [stacks.setdefault(each, len(stacks)) for each in own]
         valid = [*zip(record.times_ns, record.numbers, strict=True)]
@@ -158,11 +160,11 @@ def _frames(stack: Sequence[tuple[int, int]], record: LoopStacks, since: int = 0
     return found[::-1]
 
 
-def _leaving(stack: list[Frame], path: list[Frame]) -> Stack:
+def _leaving(stack: list[Frame], path: list[Frame], held: bool) -> Stack:
     alike = zip(stack, path, strict=False)
     common = sum(1 for _ in takewhile(lambda pair: pair[0][:3] == pair[1][:3], alike))
     left = next((frame for frame in reversed(stack[:common]) if frame.line), None)
-    return Stack(left, tuple(stack[common:]))
+    return Stack(left, tuple(stack[common:]), held)
 
 
 def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLine | None:

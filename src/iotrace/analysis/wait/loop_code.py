@@ -81,6 +81,13 @@ class CodeSamples(msgspec.Struct, frozen=True):
         """Whether some samples have no place, as they came late and had not asked for the lock."""
         return self.stacks is not None and not self.stacks.asked
 
+    @property
+    def held_fraction(self) -> float | None:
+        """The share in which a thread had the interpreter's lock; None where that was not recorded."""
+        if self.stacks is None or self.is_least or not len(self.times):
+            return None
+        return float(np.mean([stack.held for stack in self.stacks.each]))
+
     def most(self) -> tuple[str, float] | None:
         """The name with most samples, and its share of them; None of too few."""
         number = self.most_common()
@@ -239,6 +246,7 @@ def _divided(
             every_steps=float(np.median(between)) if len(between) else None,
             hot=None if within or paths is None else free.of(number).hot(paths),
             least=free.is_least,
+            held_fraction=free.of(number).held_fraction,
             within=within,
         )
         found.append((code, in_few))
