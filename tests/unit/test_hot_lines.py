@@ -172,6 +172,9 @@ def test_a_comprehension_is_no_function_that_the_loop_calls() -> None:
     edit = Frame("/p/wer.py", "edit", 22, 27)
     assert Stack(LOOP, (comprehension, edit)).own == edit
     assert Stack(LOOP, (comprehension,)).own is None
+    hot = found((9, (comprehension, edit)))
+    assert hot is not None
+    assert hot.line == "wer.py:27"
 
 
 def test_what_a_line_calls_of_a_library_that_does_not_train() -> None:

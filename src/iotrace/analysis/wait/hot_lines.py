@@ -174,8 +174,10 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
     """
     kept: list[list[Frame]] = []
     for stack in stacks:
-        left = () if of_called or stack.left is None else (stack.left,)
-        kept.append([*left, *stack.called])
+        if of_called:
+            kept.append([*stack.called[stack.called.index(stack.own) :]] if stack.own else [])
+        else:
+            kept.append([*(() if stack.left is None else (stack.left,)), *stack.called])
     whole, found, depth = len(kept), None, 0
     calls: Counter[Frame] = Counter()
     lines_of: Counter[tuple[Frame, Frame]] = Counter()  # a line, and what it calls
