@@ -11,6 +11,8 @@ import sys
 from types import CodeType
 from typing import Any
 
+from iotrace.session.guard import ours
+
 _MOST_PLACES = 4096
 _MOST_INSTRUCTIONS = 200
 _CHECKS = (
@@ -39,7 +41,11 @@ def earliest_line(code: CodeType, last: int) -> int:
     if known is None:
         if len(_found) >= _MOST_PLACES:
             return 0
-        known = _found[id(code), last] = code, _earliest(code, last)
+        try:
+            line = _earliest(code, last)
+        except ours(Exception):  # a Python whose instructions are others: the sample's own line is told
+            line = 0
+        known = _found[id(code), last] = code, line
     return known[1]
 
 
