@@ -716,6 +716,31 @@ print(find().contents.value - before)
     assert alone < beside
 
 
+def test_a_thread_may_ask_for_the_interpreters_lock_at_once(session: Path) -> None:
+    program = """
+import ctypes, sys, threading
+asks = ctypes.PyDLL(None).iotrace_interpreter_asks
+assert asks(0)
+begun, over = threading.Event(), threading.Event()
+def compute():
+    begun.set()
+    while not over.is_set():
+        sum(range(1000))
+sys.setswitchinterval(100)  # as long as this program may take: nobody gets the lock but by asking at once
+lock = threading.Lock()
+lock.acquire()
+asks(1)
+threading.Thread(target=compute, daemon=True).start()
+for _ in range(100):
+    asks(1)
+    lock.acquire(True, 0.001)
+asks(0)
+over.set()
+print("got it")
+"""
+    assert _run([sys.executable, "-c", program], session).stdout == b"got it\n"
+
+
 CONDITION = r"""
 #include <pthread.h>
 #include <stdio.h>

@@ -106,7 +106,9 @@ def test_other_lines_of_the_function_that_are_in_the_same_call_are_named() -> No
     assert (alone.also, alone.lines, alone.calls_fraction) == ([], "data.py:22", 0.8)
 
 
-def worker(pid: int, stack: list[tuple[int, int]], spans_ms: list[tuple[int, int]]) -> Process:
+def worker(
+    pid: int, stack: list[tuple[int, int]], spans_ms: list[tuple[int, int]], asked: bool = True
+) -> Process:
     """A process whose thread was sampled each ms for 40 ms in one stack, and made items at these times."""
     record = LoopStacks(
         tid=pid,
@@ -119,6 +121,7 @@ def worker(pid: int, stack: list[tuple[int, int]], spans_ms: list[tuple[int, int
             ("/p/train.py", "main", 1),
             ("/p/data.py", "Rows.__getitem__", 8),
         ],
+        asked=asked,
     )
     spans = np.full(len(spans_ms), -1, SPAN_DTYPE)
     for row, (begin, end) in zip(spans, spans_ms, strict=True):
@@ -158,3 +161,58 @@ def test_samples_of_workers_count_while_they_make_items_of_that_loader() -> None
     assert loader.item_hot == HotLine(line="data.py:10", fraction=1.0, samples=30)
     assert loader.collate_hot is None
     assert len(stack_samples(own, 6).times) == 0  # of another thread
+    # Samples that could not be taken at any time show no line.
+    unasked = worker(5, [(2, 10), (0, 0), (1, 20)], [(0, 15), (20, 35)], asked=False)
+    analysis.rank.processes = [unasked]
+    assert with_hot_lines(cast(RankAnalysis, analysis), run, fill(LoaderResult, {})).item_hot is None
+
+
+def test_a_comprehension_is_no_function_that_the_loop_calls() -> None:
+    comprehension = Frame("/p/train.py", "main.<locals>.<genexpr>", 20, 20)
+    edit = Frame("/p/wer.py", "edit", 22, 27)
+    assert Stack(LOOP, (comprehension, edit)).own == edit
+    assert Stack(LOOP, (comprehension,)).own is None
+    hot = found((9, (comprehension, edit)))
+    assert hot is not None
+    assert hot.line == "wer.py:27"
+
+
+def test_what_a_line_calls_of_a_library_that_does_not_train() -> None:
+    step = Frame("/p/train.py", "Lit.training_step", 20, 30)
+    metric = Frame("/v/lib/python3.11/site-packages/torchmetrics/metric.py", "M.<locals>.wrapped_func", 9, 0)
+    matching = Frame("/v/lib/python3.11/site-packages/scipy/optimize/_lsap.py", "linear_sum_assignment", 9, 0)
+    named = [Stack(None, (step, called)).library_at(PATHS) for called in (metric, matching, MODULE)]
+    assert named == ["torchmetrics (train.py:30)", "scipy's linear_sum_assignment (train.py:30)", ""]
+    assert Stack(None, (metric, step)).library_at(PATHS) == ""  # the program computes
+    assert Stack(LOOP, (matching,)).library_at(PATHS) == "scipy's linear_sum_assignment (train.py:20)"
+
+
+def test_lines_that_samples_cannot_tell_apart_are_named_together() -> None:
+    def late(since: int, line: int) -> tuple[Frame, ...]:
+        return FETCH, Frame("/p/data.py", "Rows.__getitem__", 8, line, since)
+
+    def lines(*stacks: tuple[int, tuple[Frame, ...]]) -> tuple[str, float] | None:
+        hot = found(*stacks)
+        return None if hot is None else (hot.line, hot.fraction)
+
+    assert lines((6, late(10, 11)), (3, item(11, PANDAS)), (1, item(13))) == ("data.py:10-11", 0.9)
+    assert lines((4, late(10, 11)), (4, late(11, 13)), (2, item(15))) == ("data.py:10-13", 0.8)
+    # One such sample among many on time tells nothing of the others.
+    assert lines((1, late(10, 11)), (19, item(11))) == ("data.py:11", 1.0)
+
+
+def test_what_a_late_sample_had_just_called_took_no_time() -> None:
+    record = LoopStacks(
+        tid=5,
+        times_ns=[MS],
+        numbers=[0],
+        path=[],
+        stacks=[[(1, 0), (0, 11)]],
+        functions=[("/p/data.py", "get", 8), (RANDOM.file, "Random.sample", 9)],
+        since=[10],
+        asked=True,
+    )
+    process: Any = SimpleNamespace(
+        of_type=lambda kind: [record], clock=SimpleNamespace(times_to_session_ns=np.asarray)
+    )
+    assert stack_samples(process, 5).stacks[0].called == (Frame("/p/data.py", "get", 8, 11, 10),)

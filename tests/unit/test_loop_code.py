@@ -40,8 +40,12 @@ def samples(names: dict[str, list[int]]) -> CodeSamples:
     return CodeSamples(times * MS, [*names], numbers)
 
 
+def divided(*args: Any, **more: Any) -> list[LoopCode]:
+    return loop_code(*args, **more).code
+
+
 def test_code_of_each_step_has_its_share_of_the_samples() -> None:
-    found = loop_code(samples({"a": [*range(10, 5000, 50)], "b": [*range(20, 5000, 200)]}), NOTHING, STEPS)
+    found = divided(samples({"a": [*range(10, 5000, 50)], "b": [*range(20, 5000, 200)]}), NOTHING, STEPS)
     assert [each.function for each in found] == ["a", "b"]
     assert found[0].seconds == pytest.approx(4.0)
     assert found[0].ms_per_step == pytest.approx(80.0)
@@ -50,7 +54,7 @@ def test_code_of_each_step_has_its_share_of_the_samples() -> None:
 
 def test_time_that_has_another_name_is_not_divided() -> None:
     busy = union(np.array([0]), np.array([2500 * MS]))
-    (found,) = loop_code(samples({"a": [*range(10, 5000, 50)]}), busy, STEPS)
+    (found,) = divided(samples({"a": [*range(10, 5000, 50)]}), busy, STEPS)
     assert found.seconds == pytest.approx(2.5)
     assert found.samples == 50
 
@@ -58,27 +62,38 @@ def test_time_that_has_another_name_is_not_divided() -> None:
 def test_what_is_called_now_and_then_recurs_and_goes_on_behind_the_last_step() -> None:
     now_and_then = [at for start in (1000, 3000, 5001) for at in range(start, start + 90, 10)]
     own = samples({"a": [*range(5, 5000, 50)], "log": now_and_then})
-    log = next(each for each in loop_code(own, NOTHING, STEPS) if each.function == "log")
+    log = next(each for each in divided(own, NOTHING, STEPS) if each.function == "log")
     assert (log.count, log.every_steps, log.recurs, log.samples) == (3, 20.0, True, 27)
     assert "3 times, every 20 steps" in log.said
+    assert loop_code(own, NOTHING, STEPS).recurring.tolist() == [1000 * MS, 3000 * MS]
 
 
 def test_a_first_call_that_takes_nearly_all_does_not_recur() -> None:
     compiled = [*range(101, 199), *range(301, 304), 650, 4050]
     own = samples({"a": [*range(5, 5000, 50)], "train_step": compiled})
-    step = next(each for each in loop_code(own, NOTHING, STEPS) if each.function == "train_step")
+    step = next(each for each in divided(own, NOTHING, STEPS) if each.function == "train_step")
     assert (step.count, step.every_steps, step.recurs) == (1, None, False)
     own = samples({"a": [*range(5, 5000, 50)], "save": [*range(101, 150), *range(3101, 3130)]})
-    assert next(each for each in loop_code(own, NOTHING, STEPS) if each.function == "save").recurs
+    assert next(each for each in divided(own, NOTHING, STEPS) if each.function == "save").recurs
 
 
 def test_single_samples_of_many_steps_are_chance() -> None:
     own = samples({"a": [*range(5, 5000, 50)], "b": [*range(20, 1600, 100)]})
-    assert not any(each.recurs for each in loop_code(own, NOTHING, STEPS))
+    assert not any(each.recurs for each in divided(own, NOTHING, STEPS))
+
+
+def test_a_library_that_is_called_within_a_pass_is_told_beside_the_rest() -> None:
+    """It has the share of all samples; the rest of the pass has none of its own."""
+    every = samples({"a": [*range(10, 5000, 50)]})
+    busy = union(np.array([0]), np.array([5000 * MS]))
+    within = samples({"torchmetrics (train.py:30)": [*range(10, 5000, 200)]})
+    (found,) = divided(every, busy, STEPS, within=within)
+    assert (found.function, found.within, found.hot) == ("torchmetrics (train.py:30)", True, None)
+    assert found.ms_per_step == pytest.approx(25.0)
 
 
 def test_few_samples_name_nothing() -> None:
-    assert loop_code(samples({"a": [1, 2, 3]}), NOTHING, STEPS) == []
+    assert divided(samples({"a": [1, 2, 3]}), NOTHING, STEPS) == []
 
 
 FUNCTIONS = [("/p/train.py", "<module>", 1), ("/p/train.py", "main", 20), ("/l/torch.py", "backward", 5)]
@@ -94,6 +109,7 @@ def analysed(stacks: list[list[tuple[int, int]]], **more: Any) -> RankAnalysis:
         path=[(2, 0), (1, 30), (0, 80)],
         stacks=stacks,
         functions=FUNCTIONS,
+        asked=True,
     )
     main = SimpleNamespace(
         of_type=lambda kind: [record] if kind is Recorded else [],
@@ -140,7 +156,7 @@ def test_waits_in_collectives_are_no_code_of_the_loop(monkeypatch: pytest.Monkey
             phase_spans=np.zeros(0, SPAN_DTYPE),
             collectives=(starts, ends),
         )
-        return [each.function for each in code_of_loop(analysis, code_samples(analysis), [])]
+        return [each.function for each in code_of_loop(analysis, code_samples(analysis), []).code]
 
     assert code() == code((0, 400)) == ["main (train.py:31)"]
     assert code((0, 400), (404, 1000)) == []
@@ -302,7 +318,7 @@ def test_the_thread_that_trains_is_sampled_with_its_lines() -> None:
     assert (file, name.rpartition(".")[2]) == (__file__, "trains")
     assert line > begin
     assert first.functions[first.path[0][0]][1].endswith("trains")
-    assert made[0].interval_s >= 0.05
+    assert made[0].interval_s >= 0.02
 
 
 class Info:
@@ -331,6 +347,6 @@ def test_a_sample_never_hashes_code() -> None:
     recorder: Any = SimpleNamespace(before_flush=[], records=[])
     stacks = LoopStacks(recorder)
     stacks.sample()
-    assert all(type(number) is int for stack in stacks._stacks for number, _ in stack)
+    assert all(type(number) is int for stack, _, _ in stacks._stacks for number, _ in stack)
     stacks.drain(recorder, 1)
     assert any(name.startswith("test_a_sample") for _, name, _ in recorder.records[0]["functions"])

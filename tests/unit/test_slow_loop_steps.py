@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -60,6 +61,7 @@ def explained(
     restarts: tuple[tuple[float, float], ...] = (),
     file: str = "ck.pt",
     events: tuple[Events, ...] = (),
+    recurring: tuple[int, ...] = (),
     collective: tuple[float, float] = (0.0, 0.0),
     monkeypatch: pytest.MonkeyPatch | None = None,
 ) -> SlowLoopSteps:
@@ -128,7 +130,8 @@ def explained(
         rank=SimpleNamespace(main=main),
         session=session,
     )
-    found = loop_slow_steps(cast(RankAnalysis, analysis), events=events)
+    begun = np.array([begin_ms(number) * MS for number in recurring], np.int64)
+    found = loop_slow_steps(cast(RankAnalysis, analysis), events=events, recurring=begun)
     assert found is not None
     return found
 
@@ -309,6 +312,16 @@ def test_the_timeline_names_each_by_its_largest_cause(monkeypatch: pytest.Monkey
     assert (found.name, found.start_ns, found.end_ns) == ("slow step 30 · checkpoint", 300 * MS, 410 * MS)
     assert found.args is not None
     assert (found.args["file"], found.args["write_bytes"]) == ("ck.pt", 10 << 20)
+
+
+def test_what_the_loop_calls_now_and_then_is_told_by_itself() -> None:
+    found = explained(recurring=(SLOW,))
+    assert (found.count, found.apart, found.over_ms) == (0, 1, 0.0)
+    other = explained(recurring=(SLOW - 20, SLOW + 5))
+    assert (other.count, other.apart) == (1, 0)
+    assert "apart from 3 with what the loop does now and then" in slow_text(
+        msgspec.structs.replace(other, apart=3)
+    )
 
 
 def test_the_words_begin_with_the_largest_part() -> None:

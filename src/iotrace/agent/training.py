@@ -9,6 +9,7 @@ from time import monotonic_ns
 from typing import Any
 
 from iotrace.agent import handovers, stacks
+from iotrace.agent.debug_switches import debug_switches
 from iotrace.agent.patching import observe, on_undo
 from iotrace.agent.phases import reductions, roots, step_phases
 from iotrace.agent.recording.loop_stacks import LoopStacks
@@ -178,6 +179,9 @@ def _record_round(recorder: Recorder, what: int, number: int) -> None:
     threads.add(get_ident())
     if recorder.startup is not None or not recorder.begun:
         _end_startup(recorder)
+        switches = debug_switches()
+        if switches is not None:
+            recorder.records.append(switches)
         recorder.start()  # a program without a loader is written while it runs, too
         watch_collections(recorder)
     handovers.trained()

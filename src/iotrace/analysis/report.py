@@ -242,6 +242,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         loop_events(analysis),
         code_samples(analysis),
     )
+    divided = code_of_loop(analysis, code, [(each.starts, each.ends) for each in events])
     return RankReport(
         rank=rank.number,
         pid=None if rank.numbered else rank.main.pid,
@@ -256,10 +257,10 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         blocks=step_blocks(analysis, phases.by_step_ns),
         data_wait=wait,
         loop_reads=loop_reads(analysis),
-        loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns, events),
+        loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns, events, divided.recurring),
         loop_events=summed(analysis, events, account, code),
         feeding=feeding_of(analysis, code),
-        loop_code=code_of_loop(analysis, code, [(each.starts, each.ends) for each in events]),
+        loop_code=divided.code,
         stages=stages_of(analysis),
         pipeline=_pipeline(analysis),
         phases_ms=phases.means_ms,

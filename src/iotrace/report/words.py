@@ -186,10 +186,9 @@ def slow_text(found: SlowLoopSteps) -> str:
     ]
     if found.unnamed_ms >= 0.01 * found.over_ms:
         named.append(f"not explained {percent(found.unnamed_ms / found.over_ms)}")
-    return (
-        f"{found.count} of {found.measured} steps took {milliseconds(found.over_ms)} more than usual in all: "
-        + ", ".join(named)
-    )
+    apart = f", apart from {found.apart} with what the loop does now and then" if found.apart else ""
+    took = f"took {milliseconds(found.over_ms)} more than usual in all{apart}"
+    return f"{found.count} of {found.measured} steps {took}: " + ", ".join(named)
 
 
 def loop_facts(rank: RankReport, why: str | None) -> list[str]:

@@ -21,7 +21,7 @@ from iotrace.session.guard import ours
 from iotrace.session.names import OUTCOMES, PRODUCED_ROW, TENSORS_ROW
 
 _BATCH, _STOP, _ERROR = map(OUTCOMES.index, ("batch", "stop", "error"))
-_SAMPLED_S, _MOST_SAMPLES = 0.1, 32  # of its stack, and of a record: a worker may be ended at any moment
+_SAMPLED_S, _MOST_SAMPLES = 0.05, 64  # of its stack, and of a record: a worker may be ended at any moment
 _MANY_TENSORS = 16  # in a batch: of fewer nothing is written
 
 

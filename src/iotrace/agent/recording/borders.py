@@ -4,7 +4,8 @@ The preloaded recorder (capture/) joins calls that follow each other quickly. It
 process, `border`, with the one when the burst began: writing any other number there ends the bursts of all
 threads.
 
-It also counts how long each thread has waited for the lock of Python's interpreter.
+It also counts how long each thread has waited for the lock of Python's interpreter, and lets one ask for
+it at once.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from iotrace.session.names import POSIX_VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     Border = list[int] | memoryview[int]
 
 _border: Border | None = None
 _find_waits: Any = None  # the recorder's function
+_asks: Any = None  # likewise
 
 
 def find_border() -> Border:
@@ -62,3 +65,20 @@ def find_lock_waits() -> Border | None:
         return memoryview(_find_waits().contents).cast("B").cast("Q")
     except ours(Exception):  # likewise; or it does not know this interpreter
         return [0]
+
+
+def find_lock_asks() -> Callable[[int], int] | None:
+    """Return what makes this thread ask for the interpreter's lock at once (1), or wait for it as ever (0).
+
+    None without a recorder, where it does not know the interpreter, as long as nobody has imported ctypes.
+    """
+    global _asks
+    if _asks is None and os.environ.get(POSIX_VARIABLE):
+        ctypes: Any = sys.modules.get("ctypes")
+        try:
+            if hasattr(ctypes, "c_uint64"):  # whole
+                asks = ctypes.PyDLL(None).iotrace_interpreter_asks
+                _asks = asks if asks(0) else False
+        except ours(Exception):
+            _asks = False
+    return _asks or None

@@ -1,7 +1,8 @@
 """Sample what the training thread is in while it trains: code of the loop that has no other name.
 
 The recorder's writer takes a sample now and then: it reads the frames of the thread. It changes none of them,
-and runs no line of the program. Of the program's own functions a sample has the line, too.
+and runs no line of the program. Of the program's own functions a sample has the line, too. Of one that came
+late it has the first of the lines that the thread may have been in: `earliest_line`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from time import monotonic_ns
 from types import CodeType, FrameType
 from typing import Any
 
+from iotrace.agent.recording.unchecked import earliest_line
 from iotrace.agent.unpatched import get_ident, get_native_id
 
-_SHORTEST_S = 0.05
-_RESOLUTION = 600  # samples at most until a time has doubled
+_SHORTEST_S = 0.02
+_RESOLUTION = 1500  # samples at most until a time has doubled
 _MOST_FRAMES = 64  # the innermost
 _MOST_SAMPLES = 256  # of a record
 _OURS = os.path.join(__file__.rpartition(f"{os.sep}agent{os.sep}")[0], "")
@@ -50,7 +52,9 @@ class LoopStacks:
         recorder.before_flush.append(lambda: self.drain(recorder, most_samples))
 
     def _forget(self) -> None:
-        self._stacks: dict[_Stack, int] = {}
+        # With the earliest line of the innermost that has one, and whether the interpreter's lock was free.
+        self._stacks: dict[tuple[_Stack, int, bool], int] = {}
+        self._asked = True
         self._times: list[int] = []  # ns of CLOCK_MONOTONIC
         self._numbers: list[int] = []
 
@@ -63,14 +67,34 @@ class LoopStacks:
         """Whether the thread was in a function of this code where it trained first."""
         return id(code) in {number for number, _ in self._path}
 
-    def sample(self) -> None:
-        """Note what the thread is in."""
+    def sample(self, times: int = 1, *, late: bool = False, held: bool = True, asked: bool = True) -> None:
+        """Note what the thread is in, so many `times`.
+
+        `late`: it could not be sampled when it was due. Where it was not `asked` to make that possible, what
+        it was in then is not known. `held`: a thread had the interpreter's lock, so no call that releases it.
+        """
         frame = sys._current_frames().get(self._thread)
         if frame is None:
             return
-        stack = self._stack_of(frame)
-        self._numbers.append(self._stacks.setdefault(stack, len(self._stacks)))
-        self._times.append(monotonic_ns())
+        self._asked = self._asked and asked
+        stack = self._stack_of(frame) if asked or not late else ()
+        since = self._since(frame) if stack and late else 0
+        number = self._stacks.setdefault((stack, since, held), len(self._stacks))
+        self._numbers += [number] * times
+        self._times += [monotonic_ns()] * times
+
+    def _since(self, frame: FrameType | None) -> int:
+        """Return the first of the lines that the program's innermost function may have been in; 0: its own.
+
+        Also where a function that it has called has just begun: what took the time may have been before.
+        """
+        while frame is not None:
+            line = earliest_line(frame.f_code, frame.f_lasti)
+            if line:
+                own = self._known.get(id(frame.f_code), (None, False))[1]
+                return line if own and line != frame.f_lineno else 0
+            frame = frame.f_back
+        return 0
 
     def _stack_of(self, frame: FrameType | None) -> _Stack:
         """Return functions and lines, the innermost first: a library's have no lines.
@@ -103,7 +127,7 @@ class LoopStacks:
         functions: dict[int, int] = {}
         stacks = [
             [[functions.setdefault(code, len(functions)), line] for code, line in stack]
-            for stack in (self._path, *self._stacks)
+            for stack in (self._path, *(stack for stack, _, _ in self._stacks))
         ]
         record = {
             "type": "loop_stacks",
@@ -112,6 +136,9 @@ class LoopStacks:
             "numbers": self._numbers,
             "path": stacks[0],
             "stacks": stacks[1:],
+            "since": [line for _, line, _ in self._stacks],
+            "held": [held for _, _, held in self._stacks],
+            "asked": self._asked,
             "functions": [
                 [code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno]
                 for code in (self._known[number][0] for number in functions)

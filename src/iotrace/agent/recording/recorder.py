@@ -15,6 +15,7 @@ from time import monotonic_ns, process_time_ns, time
 
 from iotrace.agent import unpatched
 from iotrace.agent.recording.encode import encode, lines_of
+from iotrace.agent.recording.sampling import Sampler
 from iotrace.session import names
 from iotrace.session.append_file import Stream, append_line
 from iotrace.session.guard import ours
@@ -175,8 +176,8 @@ class Recorder:
     def _run(self, stop: Any, stopped: Any) -> None:
         self._writer_id = unpatched.get_native_id()
         try:
-            beats = 0
-            while not self._stopped_within(stop, FLUSH_SECONDS):
+            beats, sampler = 0, Sampler(self)
+            while not sampler.stopped_within(stop, FLUSH_SECONDS):
                 self._writing = True
                 beats += 1
                 if self.session_over():
@@ -195,24 +196,6 @@ class Recorder:
         finally:
             self._writing = False
             stopped.release()
-
-    def _stopped_within(self, stop: Any, seconds: float) -> bool:
-        """Wait for the writer's end; sample meanwhile what the start computes, and then the loop."""
-        left = seconds
-        while left > 0:
-            sampled = self.startup or self.loop_stacks
-            if sampled is None or sampled.over:
-                break
-            turn = min(left, sampled.interval_s)
-            if stop.acquire(True, turn):
-                return True
-            try:
-                sampled.sample()
-            except ours(Exception) as error:  # such as an audit hook that forbids it
-                self.startup = self.loop_stacks = None
-                self.absorb(error, "sampling what the program computes")
-            left -= turn
-        return bool(left > 0 and stop.acquire(True, left))
 
     def pause(self) -> bool:
         """Stop the background writer, so that a fork copies no thread of ours; return whether one ran."""

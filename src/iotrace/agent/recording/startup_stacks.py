@@ -42,7 +42,7 @@ class StartupStacks:
         """Whether it has taken too long for a start."""
         return monotonic_ns() - self._began_ns > _LONGEST_NS
 
-    def sample(self) -> None:
+    def sample(self, *_: int, **__: bool) -> None:
         """Note what the thread is in: a stack stands for the time since the sample before."""
         frame = sys._current_frames().get(self._thread)
         codes: list[CodeType] = []

@@ -132,6 +132,7 @@ class Code(msgspec.Struct, frozen=True):
     function: str
     samples: int
     ms_per_step: float
+    within: bool = False
 
 
 class StartupPart(msgspec.Struct, frozen=True):

@@ -37,7 +37,9 @@ def code_changes(ranks: tuple[Rank, Rank]) -> list[PartChange]:
 
 
 def _changes(ranks: tuple[Rank, Rank]) -> Iterator[PartChange]:
-    one, other = ({_name(code): code for code in reversed(rank.loop_code)} for rank in ranks)
+    one, other = (
+        {_name(code): code for code in reversed(rank.loop_code) if not code.within} for rank in ranks
+    )
     for name in {**one, **other}:
         before, after = one.get(name), other.get(name)
         # A line of the loop is another one when the file was edited.

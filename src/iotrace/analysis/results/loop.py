@@ -102,6 +102,7 @@ class SlowLoopSteps(ReportPart, frozen=True, kw_only=True):
 
     count: Annotated[int, figure("how many are slow")]
     measured: Annotated[int, figure("of so many")]
+    apart: Annotated[int, figure("so many others are as long by what the loop does now and then: `loop_events`, `loop_code`")] = 0
     usual_ms: Annotated[float, figure("their median")]
     beyond_ms: Annotated[float, figure("from which on a step is slow")]
     over_ms: Annotated[float, figure("what the slow ones took beyond the median, all together")]
@@ -157,6 +158,9 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         ),
     ] = None
     collector: Annotated[Collector | None, figure("of collecting garbage, the collector", null="another kind, or not known")] = None
+    hot: Annotated[
+        HotLine | None, figure("of an evaluation, the line that most of it is in, outside of its waits and its models", null="another kind, or no line is")
+    ] = None
 
     @property
     def recurs(self) -> bool:
@@ -183,6 +187,8 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         of_it = f"; {waits:.1f} s of it waits for its own data" if waits >= max(0.05, _WORTH_SAYING * self.seconds) else ""
         if self.kind == "collection" and self.collector is not None and self.collector.is_called:
             of_it += f"; the program calls gc.collect(){'' if self.function is None else f' in {self.function}'}"
+        elif self.hot is not None:
+            of_it += f"; most of {'the rest' if of_it else 'it'} at {self.hot.said}"
         elif self.function:
             of_it += f"; most of it in {self.function}"
         if self.is_made:
@@ -262,6 +268,14 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     count: Annotated[int | None, figure("in how many steps, where nearly all of it lies in few", null="it lies in many steps")] = None
     every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="`count` is null, or 1")] = None
     hot: Annotated[HotLine | None, figure("the line that most of it is in", null="no line is")] = None
+    least: Annotated[bool, figure("whether its time is the least that it may be, as some samples have no place: `--io off`")] = False
+    held_fraction: Annotated[
+        float | None,
+        figure(
+            "the share of its samples in which the interpreter's lock was not free: else it is in calls that release that, as torch's do", null="not recorded"
+        ),
+    ] = None
+    within: Annotated[bool, figure("whether it lies in forward, backward or optimizer, where the program calls a library that does not train")] = False
 
     @property
     def recurs(self) -> bool:
@@ -275,16 +289,23 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
 
     def advice(self, how: str) -> str:
         """Say to do it `how`: a line of the loop itself is not called."""
-        if self.hot is not None and self.function in (self.hot.line, f"{self.function.partition(' (')[0]} ({self.hot.line})"):
+        if self.hot is not None and self.is_line:
             return f"do {how} what the loop does at {self.hot.line}"
         return f"call {self.function} {how}"
+
+    @property
+    def is_line(self) -> bool:
+        """Whether it is known to be a line of the loop itself, not a function that the loop calls."""
+        if self.hot is None:
+            return False
+        return self.function in (self.hot.line, f"{self.function.partition(' (')[0]} ({self.hot.line})")
 
     @property
     def said(self) -> str:
         """Say what it took of the loop, and how often."""
         loop_seconds = self.seconds / self.loop_fraction if self.loop_fraction else 0.0
         every = f", every {self.every_steps:.3g} steps" if self.every_steps is not None else ""
-        return f"{self.function} took {self.seconds:.1f} of the loop's {loop_seconds:.1f} s: {self.count} times{every}"
+        return f"{self.function} took {'at least ' if self.least else ''}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s: {self.count} times{every}"
 
 
 class Feeding(ReportPart, frozen=True, kw_only=True):
@@ -297,6 +318,7 @@ class Feeding(ReportPart, frozen=True, kw_only=True):
     ] = None
     function_ms: Annotated[float | None, figure("its share of the samples, of that time", "ms per step", null="`function` is")] = None
     hot: Annotated[HotLine | None, figure("the line of it that most of that is in", null="no line is")] = None
+    least: Annotated[bool, figure("whether `function_ms` is the least that it may be, as some samples have no place: `--io off`")] = False
     asleep: Annotated[str | None, figure("where the loop sleeps, and nothing was seen to be handed over", null="it is not known to")] = None
 
 

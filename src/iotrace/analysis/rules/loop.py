@@ -1,37 +1,33 @@
-"""What the training thread itself does in its steps, beside its computing: writes, own code, logging."""
+"""What the training thread itself does in its steps, beside its computing: writes, logs, makes batches."""
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from operator import attrgetter
 
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
-from iotrace.analysis.rules.recurring import CHECKPOINT, COLLECTION, HIGH, LEAST_SECONDS, MOSTLY
+from iotrace.analysis.rules.recurring import HIGH, MOSTLY
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT
 from iotrace.units import percent
 
-_WAITING = ("asyncio", "concurrent", "multiprocessing", "queue", "threading")  # their calls wait for others
-_LEAST_WAIT = 0.05  # of a step: what is worth telling
-_PHASES = {"forward": 2.0, "backward": 4.0, "optimizer": 1.0, "other": 90.0}
-CODE_OF_THE_LOOP, PREPARED_IN_THE_LOOP = "IO506", "IO508"
-_CODE = {
+WAITING = ("asyncio", "concurrent", "multiprocessing", "queue", "threading")  # their calls wait for others
+PREPARED_IN_THE_LOOP = "IO508"
+CODE = {
     "function": "log (train.py:9)",
     "seconds": 7.0,
     "samples": 90,
     "ms_per_step": 70.0,
     "loop_fraction": 0.7,
 }
-_NOW_AND_THEN = {**_CODE, "count": 4, "every_steps": 25.0}
-_ADD_IMAGES = {
+ADD_IMAGES = {
     "line": "train.py:20",
     "calls": "SummaryWriter.add_images",
     "library": "torch",
     "fraction": 0.9,
     "samples": 90,
 }
-_LOGGING = {**_CODE, "hot": _ADD_IMAGES}
+_LOGGING = {**CODE, "hot": ADD_IMAGES}
 # Functions of libraries that log: how their names begin. TensorBoard's writer is torch's.
 _LOGGERS: dict[str | None, tuple[str, ...]] = {
     "torch": ("SummaryWriter.",),
@@ -51,15 +47,15 @@ _FEEDING = {
     "function": "batch_of (train.py:9)",
     "function_ms": 41.0,
 }
-_WRITES = {"writing_ms": 12.0, "synced_ms": 10.0, "of_steps": 1.0, "file": "run/log.csv"}
+WRITES = {"writing_ms": 12.0, "synced_ms": 10.0, "of_steps": 1.0, "file": "run/log.csv"}
 
 
 @rule("IO502", "writing-in-the-loop", "loop", turn=THE_LOOP, saves_wait=False)
-@fires({"writes": _WRITES}, {"writes": {**_WRITES, "synced_ms": 0.0, "file": ""}})
+@fires({"writes": WRITES}, {"writes": {**WRITES, "synced_ms": 0.0, "file": ""}})
 @silent(
-    {"writes": {**_WRITES, "of_steps": 0.1}},
-    {"writes": {**_WRITES, "writing_ms": 4.0}},
-    {"writes": _WRITES, "accelerator": {"span_us": 1000.0, "idle_us": 10.0}},
+    {"writes": {**WRITES, "of_steps": 0.1}},
+    {"writes": {**WRITES, "writing_ms": 4.0}},
+    {"writes": WRITES, "accelerator": {"span_us": 1000.0, "idle_us": 10.0}},
 )
 def writing_in_the_loop(facts: RankFacts, *, least_of_steps: float = 0.5) -> Iterator[Finding]:
     """The training thread itself writes in most steps.
@@ -94,9 +90,10 @@ def writing_in_the_loop(facts: RankFacts, *, least_of_steps: float = 0.5) -> Ite
 @rule(PREPARED_IN_THE_LOOP, "prepared-in-the-loop", "loop", turn=THE_LOOP, saves_wait=False)
 @fires(
     {"feeding": _FEEDING},
-    {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "load", "library": None}}},
-    {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "Random.sample", "library": "random"}}},
-    {"feeding": {**_FEEDING, "hot": {**_ADD_IMAGES, "calls": "Queue.get", "library": "queue"}}},
+    {"feeding": {**_FEEDING, "least": True}},
+    {"feeding": {**_FEEDING, "hot": {**ADD_IMAGES, "calls": "load", "library": None}}},
+    {"feeding": {**_FEEDING, "hot": {**ADD_IMAGES, "calls": "Random.sample", "library": "random"}}},
+    {"feeding": {**_FEEDING, "hot": {**ADD_IMAGES, "calls": "Queue.get", "library": "queue"}}},
 )
 @silent(
     {"feeding": {**_FEEDING, "before_ms": 5.0, "before_fraction": 0.05, "function_ms": 4.0}},
@@ -120,7 +117,7 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
         return
     if 100 * found.function_ms < least_percent * step_ms:
         return
-    hot, waits = found.hot, found.hot is not None and found.hot.library in _WAITING
+    hot, waits = found.hot, found.hot is not None and found.hot.library in WAITING
     faster = f"make {found.function if hot is None else hot.line} faster"
     if hot is not None and (hot.library, hot.calls) in _QUICKER:
         faster = f"{_QUICKER[hot.library, hot.calls]} (at {hot.line})"
@@ -129,13 +126,13 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
         remedy = f"if its data comes at {hot.line}: iotrace.batches(YOUR_ITERABLE) around that names the wait"
     yield Finding(
         text=f"no known loader feeds the loop: before its forward pass it is in {found.function} "
-        f"for {found.function_ms:.1f} of {step_ms:.1f} ms of each step"
+        f"for {'at least ' if found.least else ''}{found.function_ms:.1f} of {step_ms:.1f} ms of each step"
         + ("" if hot is None else hot.beside(found.function))
         + (", which waits for a thread or process" if waits else ""),
         remedy=remedy,
         evidence={"before_ms": found.before_ms, "function_ms": found.function_ms},
         level="high" if found.function_ms > HIGH * step_ms else "medium",
-        gain_ms=None if waits else found.function_ms,
+        gain_ms=None if waits or found.least else found.function_ms,
     )
 
 
@@ -143,12 +140,12 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
 @fires(
     {"loop_code": [_LOGGING]},
     {"loop_code": [{**_LOGGING, "count": 5, "every_steps": 20.0}]},
-    {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "also": ["train.py:21"], "calls_fraction": 0.95}}]},
+    {"loop_code": [{**CODE, "hot": {**ADD_IMAGES, "also": ["train.py:21"], "calls_fraction": 0.95}}]},
 )
 @silent(
-    {"loop_code": [_CODE]},
-    {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "library": None}}]},
-    {"loop_code": [{**_CODE, "hot": {**_ADD_IMAGES, "library": "torch", "calls": "stack"}}]},
+    {"loop_code": [CODE]},
+    {"loop_code": [{**CODE, "hot": {**ADD_IMAGES, "library": None}}]},
+    {"loop_code": [{**CODE, "hot": {**ADD_IMAGES, "library": "torch", "calls": "stack"}}]},
     {"loop_code": [{**_LOGGING, "loop_fraction": 0.04}]},
 )
 def logging_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
@@ -177,96 +174,3 @@ def logging_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Ite
             gain_ms=code.ms_per_step * share,
             silences=("IO509",),
         )
-
-
-@rule("IO509", "recurring-code", "loop", turn=THE_LOOP, saves_wait=False)
-@fires({"loop_code": [_NOW_AND_THEN]})
-@silent(
-    {"loop_code": [_CODE]},
-    {"loop_code": [{**_CODE, "count": 1}]},
-    {"loop_code": [{**_NOW_AND_THEN, "seconds": 0.4, "loop_fraction": 0.04}]},
-)
-def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
-    """The loop calls a function of the program now and then, and that takes much of its time.
-
-    It is no evaluation, checkpoint or writing that is seen as such, and no wait for other ranks in a
-    collective; samples of the thread's stack name it.
-    Nearly all of them lie in few steps, several in each.
-
-    Remedy: call it less often, make it faster, or do it in another process.
-    """
-    for code in facts.report.loop_code:
-        if code.hot is not None and code.hot.library in _WAITING:
-            continue  # it waits there for a thread or process, whatever that does
-        if code.recurs and code.loop_fraction >= least_of_loop and code.seconds >= LEAST_SECONDS:
-            yield Finding(
-                text=code.said,
-                remedy=f"{code.advice('less often')}, or make it faster",
-                evidence={"count": float(code.count or 0), "seconds": code.seconds},
-                level="high" if code.loop_fraction >= HIGH else "medium",
-            )
-
-
-@rule(CODE_OF_THE_LOOP, "code-of-the-loop", "loop", turn=THE_LOOP, saves_wait=False)
-@fires({"phases_ms": _PHASES}, {"phases_ms": _PHASES, "loop_code": [_CODE]})
-@silent(
-    {"phases_ms": {**_PHASES, "other": 40.0}},
-    {"phases_ms": {**_PHASES, "other": None}},
-    {"phases_ms": _PHASES, "accelerator": {"span_us": 1000.0, "idle_us": 10.0}},
-    {"phases_ms": _PHASES, "writes": {**_WRITES, "writing_ms": 60.0}},
-    {"phases_ms": _PHASES, "loop_reads": {"read_ms": 60.0, "decode_ms": 0.0}},
-    {"phases_ms": _PHASES, "loop_events": [{**CHECKPOINT, "seconds": 6.0}]},
-    {"phases_ms": _PHASES, "loop_events": [{**COLLECTION, "seconds": 6.0}]},
-    {"phases_ms": _PHASES, "loop_code": [_NOW_AND_THEN]},
-    {"phases_ms": _PHASES, "collectives_ms": 60.0},
-)
-def code_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.5) -> Iterator[Finding]:
-    """Most of a step is code of the loop outside of forward, backward, optimizer and data wait.
-
-    Logging, metrics and losses that are no modules are such code. Not told beside an accelerator, as the loop
-    may wait for that there, and where the loop's own reads, writes or checkpoints are most of it, or its
-    waits in collectives for other ranks.
-
-    Samples of the thread's stack name the function, or the line, that most of it is in.
-
-    Remedy: make that function, or that line, faster, or call it every so many steps. None where no function
-    stands out: `iotrace.region` around parts of the loop names them.
-    """
-    report = facts.report
-    other_ms, step_ms = report.phases_ms.other, report.steps.mean_ms
-    device, reads, writes = report.accelerator, report.loop_reads, facts.writes
-    if other_ms is None or not step_ms or other_ms < least_of_step * step_ms:
-        return
-    if device is not None and device.span_us:
-        return
-    named = ("checkpoint", "collection")
-    events_ms = sum(1e3 * each.seconds for each in report.loop_events if each.kind in named)
-    events_ms += sum(1e3 * each.seconds for each in report.loop_code if each.recurs)
-    known_ms = events_ms / max(1, report.steps.count)
-    known_ms += 0.0 if reads is None else reads.read_ms + reads.decode_ms
-    known_ms += 0.0 if writes is None else writes.writing_ms
-    known_ms += facts.collectives_ms
-    if known_ms >= MOSTLY * other_ms:
-        return
-    most = max(report.loop_code, key=attrgetter("ms_per_step"), default=None)
-    naming, remedy, gain_ms = "; iotrace.region names it", "", None
-    if most is not None and most.ms_per_step >= MOSTLY * other_ms:
-        at = "" if most.hot is None else most.hot.beside(most.function)
-        naming = f": most of it {most.function}{at}"
-        waits = most.hot is not None and most.hot.library in _WAITING  # for others, whatever these do
-        if not waits:
-            remedy = f"{most.advice('every so many steps')}, or make it faster"
-            gain_ms = min(most.ms_per_step, other_ms)
-    least_ms = _LEAST_WAIT * step_ms
-    waits_ms = facts.collectives_ms if facts.collectives_ms >= least_ms else 0.0
-    beside = f"; waits in collectives are {waits_ms:.1f} ms of it" if waits_ms else ""
-    yield Finding(
-        text=(
-            f"{other_ms:.1f} of {step_ms:.1f} ms of a step is code of the loop outside of forward, backward "
-            f"and optimizer{naming}{beside}"
-        ),
-        remedy=remedy,
-        evidence={"other_ms": other_ms, "step_ms": step_ms},
-        is_main_cause=bool(remedy),
-        gain_ms=gain_ms,
-    )

@@ -38,7 +38,7 @@ SUBJECTS = {
         "pipeline",
     ),
     "rank": ("cpus", "memory", "waste", "startup", "numa", "repeated", "regions"),
-    "loop": ("iterators", "memory", "recurring", "loop", "padding"),
+    "loop": ("iterators", "memory", "recurring", "switches", "loop", "own_code", "padding"),
     "device": ("device", "device_idle"),
     "job": ("job",),
     "trust": ("trust", "disturbances"),

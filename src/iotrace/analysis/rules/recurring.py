@@ -40,6 +40,7 @@ _COLLECTOR = {
     "per_step": 8.6,
     "full_per_step": 0.7,
 }
+_METRIC = {"line": "metrics.py:12", "fraction": 0.9, "samples": 60}
 _CALLED = {**_COLLECTOR, "per_step": 1.0, "full_per_step": 1.0, "is_called": True}
 COLLECTION = {**_EVENTS, "kind": "collection", "seen_seconds": 10.4}
 _ONCE = {"count": 1, "every_steps": None}
@@ -83,6 +84,7 @@ def _level(events: LoopEvents) -> str:
     {"loop_events": [{**_EVALUATION, "wait_seconds": 9.0, "workers": 8}]},
     {"loop_events": [{**_EVALUATION, "start_seconds": 5.0, "persistent_workers": False}]},
     {"loop_events": [{**_EVALUATION, "workers": None, "function": "Images.__getitem__ (train.py:9)"}]},
+    {"loop_events": [{**_EVALUATION, "hot": _METRIC}]},
 )
 @silent(
     {"loop_events": [{**_EVALUATION, **_ONCE}]},
@@ -93,10 +95,11 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
     """The loop evaluates again and again, and that takes much of its time.
 
     Evaluation passes are no part of a step: no wait and no step above holds them. What of them is waiting for
-    data, and starting workers, has another remedy than computing. Where no loader feeds them, samples of the
-    thread's stack say what they are in.
+    data, and starting workers, has another remedy than computing. Samples of the thread's stack say which
+    line most of the rest is in, such as a metric's, where that is none of a model; without a loader also in
+    which function.
 
-    Remedy: validate less often; keep the workers of its loader, or give it more of them.
+    Remedy: validate less often; make that line faster; keep the workers of its loader, or give it more.
     """
     for events, evidence in _recurring(facts, "evaluation", least_of_loop):
         remedy, waits = "validate less often", events.wait_seconds or 0.0
@@ -107,6 +110,9 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
             remedy = "persistent_workers=True for the loader of validation, or validate less often"
         elif waits >= MOSTLY * events.seconds and _has_room(facts, events.workers or 0):
             remedy = "more workers for the loader of validation, or validate less often"
+        elif events.hot is not None:
+            remedy = f"make {events.hot.line} faster, or validate less often"
+            remedy += "" if events.function is None else ", or by a DataLoader with workers"
         elif events.function is not None:
             remedy = f"validate by a DataLoader with workers, or less often: it is in {events.function}"
         yield Finding(

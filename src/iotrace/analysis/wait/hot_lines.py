@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times, holding, intersect, union
+from iotrace.analysis.intervals import Intervals, Times, holding, intersect, subtract, union
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import HotLine, LoaderResult
-from iotrace.analysis.wait.production import outermost_of
+from iotrace.analysis.wait.production import READING, outermost_of
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
@@ -27,22 +27,50 @@ from iotrace.sources.records import LoopStacks
 
 _FEWEST = 8  # samples
 _MOST = 0.5  # of the samples
+_LATE = 0.3  # of those at a line: fewer had no CPU, perhaps
 _ALSO = 0.1  # of them: what another line that calls the same needs to be named
+# What they compute in a step is the training, or a loss.
+THAT_TRAIN = (
+    *("torch", "torchvision", "torch_geometric", "transformers", "diffusers", "timm", "peft", "accelerate"),
+    *(
+        "lightning",
+        "pytorch_lightning",
+        "lightning_fabric",
+        "deepspeed",
+        "jax",
+        "flax",
+        "tensorflow",
+        "keras",
+    ),
+)
+_COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _PACKAGES, _STDLIB = "-packages/", "/lib/python"
-_NAMELESS = ("_call_impl", "_wrapped_call_impl", "decorate_context", "inner", "wrapper")  # as torch's modules
+_NAMELESS = (
+    "_call_impl",
+    "_wrapped_call_impl",
+    "decorate_context",
+    "inner",
+    "wrapper",
+    "wrapped_func",
+)  # as torch's modules
 
 
 class Frame(NamedTuple):
-    """A function on a stack, its first line, and the line that it is in: 0 of a library."""
+    """A function on a stack, its first line, and the line that it is in: 0 of a library.
+
+    `since`: where it may have been in a line before that one, the first of these; else 0.
+    """
 
     file: str
     function: str
     first_line: int
     line: int
+    since: int = 0
 
     def at(self, paths: Paths) -> str:
-        """Its file and line."""
-        return f"{paths.shown(self.file)}:{self.line}"
+        """Its file and line, or lines."""
+        first = f"{self.since}-" if self.since else ""
+        return f"{paths.shown(self.file)}:{first}{self.line}"
 
 
 class Stack(NamedTuple):
@@ -50,23 +78,44 @@ class Stack(NamedTuple):
 
     left: Frame | None
     called: tuple[Frame, ...]
+    held: bool = True  # a thread had the interpreter's lock then: it was in no call that releases that
 
     @property
     def own(self) -> Frame | None:
-        """The program's function that is called there; None where the program's frame calls a library."""
-        return next((frame for frame in self.called if frame.line), None)
+        """The program's function that is called there; None where the program's frame calls a library.
+
+        A comprehension is no function that it calls.
+        """
+        lines = (frame for frame in self.called if frame.line)
+        return next((frame for frame in lines if not frame.function.endswith(_COMPREHENSIONS)), None)
+
+    def library_at(self, paths: Paths) -> str:
+        """Name what the program's innermost function calls of a library, with the line; none that trains."""
+        frames = [*(() if self.left is None else (self.left,)), *self.called]
+        at = max((i for i, frame in enumerate(frames) if frame.line), default=len(frames))
+        if at + 1 >= len(frames):
+            return ""
+        library, called = _folder_of(frames[at + 1]), frames[at + 1].function.rpartition("<locals>.")[2]
+        if not library or library in THAT_TRAIN:
+            return ""
+        named = library if _library_of(frames[at + 1]) is None else f"{library}'s {called}"
+        return f"{named} ({frames[at].at(paths)})"
 
 
 class StackSamples(msgspec.Struct, frozen=True):
-    """Samples of a thread, in order: when, and which of `stacks` it was in."""
+    """Samples of a thread, in order: when, and which of `stacks` it was in.
+
+    `asked`: it was sampled at any time; else a line that keeps the interpreter's lock has too few samples.
+    """
 
     times: Times
     stacks: list[Stack]
     numbers: Times
+    asked: bool = True
 
     def chosen(self, which: npt.NDArray[np.bool_]) -> StackSamples:
         """Take some of the samples."""
-        return StackSamples(self.times[which], self.stacks, self.numbers[which])
+        return StackSamples(self.times[which], self.stacks, self.numbers[which], self.asked)
 
     @property
     def each(self) -> list[Stack]:
@@ -79,31 +128,43 @@ def stack_samples(process: Process, tid: int) -> StackSamples:
     times: list[int] = []
     numbers: list[int] = []
     stacks: dict[Stack, int] = {}
+    asked = True
     for record in process.of_type(LoopStacks):
         if record.tid != tid or len(record.times_ns) != len(record.numbers):
             continue
+        asked = asked and record.asked
         path = _frames(record.path, record)
-        own = [_leaving(_frames(each, record), path) for each in record.stacks]
+        since = [*record.since, *[0] * len(record.stacks)]
+        held = [*record.held, *[True] * len(record.stacks)]
+        own = [
+            _leaving(_frames(each, record, first), path, is_held)
+            for each, first, is_held in zip(record.stacks, since, held, strict=False)
+        ]
         known = [stacks.setdefault(each, len(stacks)) for each in own]
         valid = [*zip(record.times_ns, record.numbers, strict=True)]
         times += [at for at, number in valid if 0 <= number < len(known)]
         numbers += [known[number] for _, number in valid if 0 <= number < len(known)]
     at = np.array(process.clock.times_to_session_ns(times), np.int64)
     order = np.argsort(at, kind="stable")
-    return StackSamples(at[order], [*stacks], np.array(numbers, np.int64)[order])
+    return StackSamples(at[order], [*stacks], np.array(numbers, np.int64)[order], asked)
 
 
-def _frames(stack: Sequence[tuple[int, int]], record: LoopStacks) -> list[Frame]:
-    """Return the frames of a stack, the outermost first."""
+def _frames(stack: Sequence[tuple[int, int]], record: LoopStacks, since: int = 0) -> list[Frame]:
+    """Return the frames of a stack, the outermost first; `since` is of the innermost that has a line."""
     functions = record.functions
-    return [Frame(*functions[number], line) for number, line in stack[::-1] if 0 <= number < len(functions)]
+    found = [Frame(*functions[number], line) for number, line in stack if 0 <= number < len(functions)]
+    at = next((i for i, frame in enumerate(found) if frame.line), None)
+    if at is not None and since:
+        found[at : at + 1] = [found[at]._replace(since=since)]
+        del found[:at]  # what it has called had just begun
+    return found[::-1]
 
 
-def _leaving(stack: list[Frame], path: list[Frame]) -> Stack:
+def _leaving(stack: list[Frame], path: list[Frame], held: bool) -> Stack:
     alike = zip(stack, path, strict=False)
     common = sum(1 for _ in takewhile(lambda pair: pair[0][:3] == pair[1][:3], alike))
     left = next((frame for frame in reversed(stack[:common]) if frame.line), None)
-    return Stack(left, tuple(stack[common:]))
+    return Stack(left, tuple(stack[common:]), held)
 
 
 def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLine | None:
@@ -113,8 +174,10 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
     """
     kept: list[list[Frame]] = []
     for stack in stacks:
-        left = () if of_called or stack.left is None else (stack.left,)
-        kept.append([*left, *stack.called])
+        if of_called:
+            kept.append([*stack.called[stack.called.index(stack.own) :]] if stack.own else [])
+        else:
+            kept.append([*(() if stack.left is None else (stack.left,)), *stack.called])
     whole, found, depth = len(kept), None, 0
     calls: Counter[Frame] = Counter()
     lines_of: Counter[tuple[Frame, Frame]] = Counter()  # a line, and what it calls
@@ -122,6 +185,9 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
         return None
     while True:
         at = [next((i for i, each in enumerate(frames[depth:], depth) if each.line), -1) for frames in kept]
+        joined = _joined(Counter(frames[i] for frames, i in zip(kept, at, strict=True) if i >= 0), whole)
+        for frames, i in zip(kept, at, strict=True):
+            frames[i : i + 1] = [joined.get(frame, frame) for frame in frames[i : i + 1]]
         lines = Counter(frames[i] for frames, i in zip(kept, at, strict=True) if i >= 0)
         most, count = lines.most_common(1)[0] if lines else (None, 0)
         if most is None or count < _MOST * whole:
@@ -156,10 +222,34 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
     )
 
 
+def _joined(frames: Counter[Frame], whole: int) -> dict[Frame, Frame]:
+    """Join lines of a function that many samples cannot tell apart; return what each frame becomes."""
+    at_line = Counter[tuple[str, str, int, int]]()
+    for frame, count in frames.items():
+        at_line[frame[:4]] += count
+    late = [
+        frame
+        for frame, count in frames.items()
+        if frame.since and count >= max(_ALSO * whole, _LATE * at_line[frame[:4]])
+    ]
+    found = {frame: frame._replace(since=0) for frame in frames if frame.since and frame not in late}
+    for each in sorted(late, key=lambda frame: frame.line):
+        first, last = each.since, each.line
+        for other in late:  # those before it have become one already
+            if other[:3] == each[:3] and other.since <= last and first <= other.line:
+                first, last = min(first, other.since), max(last, other.line)
+        of_it = [frame for frame in frames if frame[:3] == each[:3] and first <= frame.line <= last]
+        found |= dict.fromkeys(of_it, each._replace(line=last, since=first))
+    return found
+
+
 def _library_of(frame: Frame) -> str | None:
     """Return the library that a function is of: empty of the program's; None where its name tells nothing."""
-    if frame.function.rpartition(".")[2] in _NAMELESS:
-        return None
+    return None if frame.function.rpartition(".")[2] in _NAMELESS else _folder_of(frame)
+
+
+def _folder_of(frame: Frame) -> str:
+    """Return the library that a function's file is of; empty of the program's."""
     inside = ""
     if _PACKAGES in frame.file:
         inside = frame.file.rpartition(_PACKAGES)[2]
@@ -171,23 +261,32 @@ def _library_of(frame: Frame) -> str | None:
 def with_hot_lines(analysis: RankAnalysis, loader: LoaderRun, found: LoaderResult) -> LoaderResult:
     """Add the lines that a loader's items, and its collate function, are mostly in."""
     source = analysis.source if loader is analysis.primary and analysis.source is not None else loader
-    item, collate = _line_of(analysis, KIND_ITEM, source), _line_of(analysis, KIND_COLLATE, source)
+    item, collate = (_line_of(analysis, kind, source) for kind in (KIND_ITEM, KIND_COLLATE))
     return msgspec.structs.replace(found, item_hot=item, collate_hot=collate)
 
 
 def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | None:
-    """Find it in all processes that made batches of a loader, while they made them."""
+    """Find it in all processes that made batches of a loader, while they made them, outside of read paths.
+
+    What reads and decodes is named by its file.
+    """
     found: list[Stack] = []
+    asked = True
     makers = run.deliveries.maker(analysis.rank.main.pid)
     for process in analysis.rank.processes:
         mine = run.deliveries[run.deliveries.made & (makers == process.pid)]
         tids = {record.tid for record in process.of_type(LoopStacks)} if len(mine) else set()
         made = union(mine["taken_ns"], mine["prepared_ns"])
         for tid in tids:
-            spans = outermost_of(process, kind)
-            starts = spans["start_ns"][spans["tid"] == tid]
-            ends = starts + spans["duration_ns"][spans["tid"] == tid]
+            own = intersect(_spans_of(process, tid, kind), made)
             samples = stack_samples(process, tid)
-            inside = holding(*intersect(union(starts, ends), made), samples.times) >= 0
+            asked = asked and samples.asked
+            inside = holding(*subtract(own, _spans_of(process, tid, *READING)), samples.times) >= 0
             found += samples.chosen(inside).each
-    return hot_line(found, analysis.session.paths, of_called=True)
+    return hot_line(found, analysis.session.paths, of_called=True) if asked else None
+
+
+def _spans_of(process: Process, tid: int, *kinds: int) -> Intervals:
+    spans = outermost_of(process, *kinds)
+    starts = spans["start_ns"][spans["tid"] == tid]
+    return union(starts, starts + spans["duration_ns"][spans["tid"] == tid])

@@ -6,6 +6,7 @@ Definitions: docs/definitions.md, "loop_code".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -57,6 +58,16 @@ class CodeSamples(msgspec.Struct, frozen=True):
         """The others."""
         return self._chosen(holding(starts, ends, self.times) < 0)
 
+    def by_library(self, paths: Paths) -> CodeSamples:
+        """Those in which the program calls a library that does not train, named by that and the line."""
+        if self.stacks is None or not self.stacks.asked:
+            return self._chosen(self.numbers < -1)
+        names: dict[str, int] = {}
+        texts = [each.library_at(paths) for each in self.stacks.stacks]
+        known = np.array([names.setdefault(name, len(names)) if name else -1 for name in texts], np.int64)
+        numbers = known[self.stacks.numbers]
+        return CodeSamples(self.times, [*names], numbers, self.stacks)._chosen(numbers >= 0)
+
     def of(self, number: int) -> CodeSamples:
         """Those of one name."""
         return self._chosen(self.numbers == number)
@@ -64,6 +75,18 @@ class CodeSamples(msgspec.Struct, frozen=True):
     def _chosen(self, which: npt.NDArray[np.bool_]) -> CodeSamples:
         stacks = None if self.stacks is None else self.stacks.chosen(which)
         return CodeSamples(self.times[which], self.names, self.numbers[which], stacks)
+
+    @property
+    def is_least(self) -> bool:
+        """Whether some samples have no place, as they came late and had not asked for the lock."""
+        return self.stacks is not None and not self.stacks.asked
+
+    @property
+    def held_fraction(self) -> float | None:
+        """The share in which a thread had the interpreter's lock; None where that was not recorded."""
+        if self.stacks is None or self.is_least or not len(self.times):
+            return None
+        return float(np.mean([stack.held for stack in self.stacks.each]))
 
     def most(self) -> tuple[str, float] | None:
         """The name with most samples, and its share of them; None of too few."""
@@ -80,7 +103,7 @@ class CodeSamples(msgspec.Struct, frozen=True):
 
         Of a function that the loop has called: no line of the loop.
         """
-        each = [] if self.stacks is None else self.stacks.each
+        each = [] if self.stacks is None or not self.stacks.asked else self.stacks.each
         return hot_line(each, paths, of_called=bool(each) and each[0].own is not None)
 
 
@@ -107,29 +130,39 @@ def _name(stack: Stack, paths: Paths) -> str:
     return shown if left.function == "<module>" else f"{left.function} ({shown})"
 
 
-def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Intervals]) -> list[LoopCode]:
+class DividedLoop(NamedTuple):
+    """The code of the loop, and when the steps begin that hold what it calls now and then."""
+
+    code: list[LoopCode]
+    recurring: Times
+
+
+def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Intervals]) -> DividedLoop:
     """Name what the training thread is in outside of waits, phases, `events` and the making of iterators.
 
     In a collective it waits for other ranks: that is no code of the program, however it came there.
     """
     steps = analysis.loop.steps
     if not len(steps) or not len(samples.times):
-        return []
+        return DividedLoop([], np.empty(0, np.int64))
     texts, spans = analysis.rank.main.texts, analysis.phase_spans
     numbers = [number for number, text in texts.items() if text in (FORWARD, BACKWARD, OPTIMIZER)]
     spans = spans[np.isin(spans["name"], numbers)]
     thread, made = analysis.loop.thread, iterations_of(analysis).spans
     asked = Deliveries.joined([] if thread is None else [thread.asked, thread.handed])
     every = [
-        (spans["start_ns"], spans["start_ns"] + spans["duration_ns"]),
         (asked["wait_start_ns"], asked["delivered_ns"]),
         (made[:, 0], made[:, 1]),
         _awaiting(analysis),
         analysis.collectives,
         *events,
     ]
-    busy = union(*(np.concatenate(each) for each in zip(*every, strict=True)))
-    return loop_code(samples, busy, np.append(steps["start_ns"], steps["end_ns"][-1]), analysis.session.paths)
+    phases = union(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
+    waits = union(*(np.concatenate(each) for each in zip(*every, strict=True)))
+    busy = union(*(np.concatenate(each) for each in zip(waits, phases, strict=True)))
+    within = samples.outside(*waits).within(*phases).by_library(analysis.session.paths)
+    bounds = np.append(steps["start_ns"], steps["end_ns"][-1])
+    return loop_code(samples, busy, bounds, analysis.session.paths, within)
 
 
 def _awaiting(analysis: RankAnalysis) -> Intervals:
@@ -143,21 +176,52 @@ def _awaiting(analysis: RankAnalysis) -> Intervals:
 
 
 def loop_code(
-    samples: CodeSamples, busy: Intervals, steps_ns: Times, paths: Paths | None = None
-) -> list[LoopCode]:
+    samples: CodeSamples,
+    busy: Intervals,
+    steps_ns: Times,
+    paths: Paths | None = None,
+    within: CodeSamples | None = None,
+) -> DividedLoop:
     """Divide what of the loop nothing else covers by what was sampled then; `steps_ns` bound its steps.
 
-    `busy` is what has another name. Each sample stands for as much time as any other. What was done now and
-    then counts behind the last step, too, where the thread goes on with it.
+    `busy` is what has another name; `within` are samples of it that have one of their own, with their line.
+    Each sample stands for as much time as any other. What was done now and then counts behind the last step,
+    too, where the thread goes on with it.
     """
     first_ns, last_ns, steps = int(steps_ns[0]), int(steps_ns[-1]), len(steps_ns) - 1
     free = samples.outside(*busy)
     of_step = np.searchsorted(steps_ns, free.times, side="right") - 1
     inside = (of_step >= 0) & (of_step < steps)
-    if inside.sum() < FEWEST_SAMPLES:
-        return []
-    loop = np.array([first_ns], np.int64), np.array([last_ns], np.int64)
-    each_ns = (last_ns - first_ns - int(Coverage(*busy).within(*loop)[0])) / int(inside.sum())
+    found: list[tuple[LoopCode, Times]] = []
+    if inside.sum() >= FEWEST_SAMPLES:
+        loop = np.array([first_ns], np.int64), np.array([last_ns], np.int64)
+        each_ns = (last_ns - first_ns - int(Coverage(*busy).within(*loop)[0])) / int(inside.sum())
+        found = _divided(free, of_step, steps, each_ns, last_ns - first_ns, paths)
+    if within is not None and len(within.times):
+        of_step = np.searchsorted(steps_ns, within.times, side="right") - 1
+        every = int(((samples.times >= first_ns) & (samples.times < last_ns)).sum())
+        each_ns = (last_ns - first_ns) / max(1, every)
+        found += _divided(within, of_step, steps, each_ns, last_ns - first_ns, within=True)
+    recurring = [in_few for code, in_few in found if code.recurs]
+    code = sorted((code for code, _ in found), key=lambda each: -each.seconds)[:MOST_CODE]
+    at = distinct(np.concatenate(recurring)) if recurring else np.empty(0, np.int64)
+    return DividedLoop(code, steps_ns[:-1][at[at < steps]])
+
+
+def _divided(
+    free: CodeSamples,
+    of_step: Times,
+    steps: int,
+    each_ns: float,
+    whole_ns: int,
+    paths: Paths | None = None,
+    within: bool = False,
+) -> list[tuple[LoopCode, Times]]:
+    """Sum up samples by name, each of `each_ns`; `of_step` is the step that each is in.
+
+    Beside each are the few steps that hold nearly all of it, if there are.
+    """
+    inside = (of_step >= 0) & (of_step < steps)
     known = distinct(free.numbers[inside & (free.numbers >= 0)]).tolist()
     few = {number: _few_steps(of_step[inside & (free.numbers == number)], steps) for number in known}
     goes_on = np.isin(free.numbers[of_step >= steps], [number for number in known if len(few[number])])
@@ -172,19 +236,21 @@ def loop_code(
         if len(in_few) and own[-1] == steps:
             in_few = np.append(in_few, steps)
         between = np.diff(in_few)
-        found.append(
-            LoopCode(
-                function=free.names[number],
-                seconds=len(own) * each_ns / 1e9,
-                samples=len(own),
-                ms_per_step=len(own) * each_ns / 1e6 / steps,
-                loop_fraction=min(1.0, len(own) * each_ns / (last_ns - first_ns)),
-                count=len(in_few) or None,
-                every_steps=float(np.median(between)) if len(between) else None,
-                hot=None if paths is None else free.of(number).hot(paths),
-            )
+        code = LoopCode(
+            function=free.names[number],
+            seconds=len(own) * each_ns / 1e9,
+            samples=len(own),
+            ms_per_step=len(own) * each_ns / 1e6 / steps,
+            loop_fraction=min(1.0, len(own) * each_ns / whole_ns),
+            count=len(in_few) or None,
+            every_steps=float(np.median(between)) if len(between) else None,
+            hot=None if within or paths is None else free.of(number).hot(paths),
+            least=free.is_least,
+            held_fraction=free.of(number).held_fraction,
+            within=within,
         )
-    return sorted(found, key=lambda each: -each.seconds)[:MOST_CODE]
+        found.append((code, in_few))
+    return found
 
 
 def _few_steps(own: Times, steps: int) -> Times:
@@ -248,6 +314,7 @@ def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
         before_fraction=before_ns / int((ends - starts).sum()),
         function=None if most is None else most[0],
         function_ms=None if most is None else most[1] * before_ns / steps / 1e6,
+        least=before.is_least,
         hot=None if number is None else before.of(number).hot(analysis.session.paths),
         asleep=analysis.inputs.asleep or None,
     )

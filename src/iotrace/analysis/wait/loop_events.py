@@ -27,7 +27,7 @@ from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.iterations import evaluations_of, iterations_of
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FIRST_START, LEAST_COLLECTION, Account, LoopEvents
+from iotrace.analysis.results import FIRST_START, LEAST_COLLECTION, Account, HotLine, LoopEvents
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.checkpoints import SYNCS, held_open_in_steps, saves_of
 from iotrace.analysis.wait.collector import collector_of
@@ -211,8 +211,10 @@ def _with_waits(
     Of those without a loader, what code of the program they are in for most of their time.
     """
     loaders = _evaluating(analysis)
+    during = events.starts, events.ends
     if not loaders:
-        return msgspec.structs.replace(row, function=_mostly_in(events, samples))
+        hot = _code_of(analysis, samples, during)
+        return msgspec.structs.replace(row, function=_mostly_in(events, samples), hot=hot)
     own = Deliveries.joined([loader.deliveries for loader in loaders])
     own = own[holding(events.starts, events.ends + 1, own["delivered_ns"]) >= 0]
     passes = [each for loader in loaders for each in loader.passes.values()]
@@ -223,7 +225,6 @@ def _with_waits(
     waits = union(own["wait_start_ns"], own["delivered_ns"])
     firsts = own[own["index"] == 0]
     first_waits = union(firsts["wait_start_ns"], firsts["delivered_ns"])
-    during = (events.starts, events.ends)
     busiest = max(loaders, key=lambda loader: len(loader.deliveries)).description
     return msgspec.structs.replace(
         row,
@@ -231,6 +232,7 @@ def _with_waits(
         start_seconds=(making_ns + length(intersect(first_waits, during))) / 1e9,
         workers=busiest.workers,
         persistent_workers=busiest.persistent_workers,
+        hot=_code_of(analysis, samples, subtract(during, waits)),
     )
 
 
@@ -238,6 +240,21 @@ def _mostly_in(events: Events, samples: CodeSamples | None) -> str | None:
     """Name the code of the program that they are in for most of their time."""
     most = None if samples is None else samples.within(events.starts, events.ends).most()
     return most[0] if most is not None and most[1] >= _MOSTLY else None
+
+
+def _code_of(analysis: RankAnalysis, samples: CodeSamples | None, during: Intervals) -> HotLine | None:
+    """The line that most of this time is in outside of models; None where none is, or models are most."""
+    if samples is None:
+        return None
+    names_of = [number for number, text in analysis.rank.main.texts.items() if text == names.FORWARD_NO_GRAD]
+    spans = analysis.phase_spans
+    spans = spans[np.isin(spans["name"], names_of)]
+    whole = samples.within(*during)
+    own = whole.outside(*union(spans["start_ns"], spans["start_ns"] + spans["duration_ns"]))
+    found = own.hot(analysis.session.paths)
+    if found is None or found.fraction * found.samples < _MOSTLY * len(whole.times):
+        return None
+    return found
 
 
 def _writing(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> Events:

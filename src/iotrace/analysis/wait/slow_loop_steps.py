@@ -20,7 +20,7 @@ from iotrace.analysis.wait.checkpoints import Writing, writing_of
 from iotrace.analysis.wait.loop_events import CHECKPOINT, COLLECTION, EVALUATION, WRITING, Events, pauses_of
 from iotrace.analysis.wait.waits import CAUSES, Waits
 from iotrace.session import names
-from iotrace.sources.records import Threads
+from iotrace.sources.records import Collector
 
 FEWEST_STEPS = 20  # of fewer the 95th percentile is one of the longest
 _DEVIATIONS = 3.0
@@ -28,25 +28,32 @@ _MOST_ROWS = 20
 _WORTH_NAMING = 0.1  # of what a step took beyond the usual
 _EXPLAINS_NOTHING = "unknown"  # the cause of a wait
 
+_NONE: Times = np.empty(0, np.int64)
+
 Floats = npt.NDArray[np.float64]
 
 
 def loop_slow_steps(
-    analysis: RankAnalysis, phases_ns: Mapping[str, Times] | None = None, events: Sequence[Events] = ()
+    analysis: RankAnalysis,
+    phases_ns: Mapping[str, Times] | None = None,
+    events: Sequence[Events] = (),
+    recurring: Times = _NONE,
 ) -> SlowLoopSteps | None:
     """Find the slow ones of the measured steps and their causes; None of fewer than `FEWEST_STEPS`.
 
     `phases_ns` has the time of each measured step in each phase. Those of `events` that recur are no part of
-    a step here.
+    a step here. Steps that begin at `recurring` hold what the loop calls now and then, and are left out.
     """
     kept = analysis.kept
     if len(kept) < FEWEST_STEPS:
         return None
     lengths: Times = kept["end_ns"] - kept["start_ns"]
+    whole = lengths.copy()
     lengths -= sum((each.in_steps_ns(kept) for each in events if each.recurs), np.zeros(len(kept), np.int64))
     usual = float(np.median(lengths))
     beyond = float(np.percentile(lengths, 95)) + _DEVIATIONS * float(np.median(np.abs(lengths - usual)))
-    slow = np.flatnonzero(lengths > beyond)
+    apart = np.isin(kept["start_ns"], recurring)
+    slow = np.flatnonzero((lengths > beyond) & ~apart)
     found: dict[str, Floats] = {}
     unknown: dict[str, str] = {}
     writing = None
@@ -76,6 +83,7 @@ def loop_slow_steps(
     return SlowLoopSteps(
         count=len(slow),
         measured=len(kept),
+        apart=int((whole > beyond).sum()) - len(slow),
         usual_ms=usual / 1e6,
         beyond_ms=beyond / 1e6,
         over_ms=total / 1e6,
@@ -239,7 +247,7 @@ def _unknown(analysis: RankAnalysis) -> dict[str, str]:
     found = {}
     if analysis.loop.unknown_why:
         found["data_wait"] = analysis.loop.unknown_why
-    if not any(record.collections for record in analysis.rank.main.of_type(Threads)):
+    if not analysis.rank.main.of_type(Collector):
         found["garbage_collection"] = "not recorded: a Python without interpreter lock, or an older iotrace"
     if not analysis.session.posix_on:
         found["checkpoint"] = "POSIX calls were not traced"

@@ -1,7 +1,8 @@
 """Which line the loop's own thread is at while it waits for what it makes itself, by samples of its stack.
 
-A sample waits for the interpreter's lock, and so may come late: in the first call of a wait that lets others
-run, which is mostly ours. Those at the loop's own line are left out where a stand-in of ours makes the ask.
+A sample waits for the interpreter's lock, and so may come late where it could not ask for it: in the first
+call of a wait that lets others run, which is mostly ours. Those at the loop's own line are left out where a
+stand-in of ours makes the ask.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ def code_of_waits(analysis: RankAnalysis, run: LoaderRun) -> WaitCode:
     for record in analysis.rank.main.of_type(LoopStacks):
         if record.tid != thread.tid or len(record.times_ns) != len(record.numbers):
             continue
-        lines = [_line(analysis, stack, record, in_loop) for stack in record.stacks]
+        late = [*record.since, *[0] * len(record.stacks)]
+        lines = [
+            _line(analysis, stack, record, in_loop, since)
+            for stack, since in zip(record.stacks, late, strict=False)
+        ]
         times = np.array(analysis.rank.main.clock.times_to_session_ns(record.times_ns), np.int64)
         for number in np.array(record.numbers, np.int64)[holding(*waits, times) >= 0].tolist():
             line = lines[number] if 0 <= number < len(lines) else ""
@@ -52,12 +57,12 @@ def code_of_waits(analysis: RankAnalysis, run: LoaderRun) -> WaitCode:
     return WaitCode(most, max(0.0, share - 2 * (share * (1 - share) / samples) ** 0.5))
 
 
-def _line(analysis: RankAnalysis, stack: list[_Frame], record: LoopStacks, in_loop: bool) -> str:
+def _line(analysis: RankAnalysis, stack: list[_Frame], record: LoopStacks, in_loop: bool, since: int) -> str:
     """Name the program's innermost line; without `in_loop` none of the loop's own function."""
     known = [(number, line) for number, line in stack if 0 <= number < len(record.functions)]
     at = next(((number, line) for number, line in known if line), None)
     if at is None or (not in_loop and at[0] in {number for number, _ in record.path}):
         return ""
     file, name, _ = record.functions[at[0]]
-    shown = f"{analysis.session.paths.shown(file)}:{at[1]}"
+    shown = f"{analysis.session.paths.shown(file)}:{f'{since}-' if since else ''}{at[1]}"
     return shown if name == "<module>" else f"{name} ({shown})"

@@ -99,6 +99,10 @@ class LoopStacks(Record, tag="loop_stacks"):
 
     A stack has the numbers of its `functions` and lines in them (0: of a library), the innermost first.
     `path` is that of the first backward pass or optimizer's step. A function is its file, name, first line.
+    `since`, by stack: where the sample came late, the first of the lines that the innermost function with a
+    line may have been in; 0: in that line. `asked`: the thread was sampled at any time, not only where it
+    releases the interpreter's lock by itself; else samples that came late are empty stacks. `held`, by stack:
+    that lock was not free; where it was, the thread was in a call that releases it, such as torch's.
     """
 
     tid: Int
@@ -107,6 +111,9 @@ class LoopStacks(Record, tag="loop_stacks"):
     path: list[tuple[Int, Int]]
     stacks: list[list[tuple[Int, Int]]]
     functions: list[tuple[str, str, Int]]
+    since: list[Int] = []
+    held: list[bool] = []
+    asked: bool = False
 
 
 class Rows(Record, tag="rows"):

@@ -20,6 +20,15 @@ class Framework(Record, tag="framework"):
     name: str
 
 
+class DebugSwitches(Record, tag="debug_switches"):
+    """Switches for debugging that were on as the program first trained: where its code names each, if known.
+
+    ``anomaly``, ``deterministic``, ``launch_blocking``, ``distributed_detail``.
+    """
+
+    places: dict[str, str] = {}
+
+
 class TrainerRun(Record, tag="trainer"):
     """Lightning's trainer ran."""
 

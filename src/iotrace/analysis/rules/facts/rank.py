@@ -14,7 +14,7 @@ from iotrace.analysis.storage.read_by_each import ReadByEach, read_by_each
 from iotrace.analysis.wait.cpus import asleep_for_pool, decoding_without_cpu, queueing_ms
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
 from iotrace.analysis.wait.loop_io import LoopWrites, loop_writes
-from iotrace.sources.records import Threads
+from iotrace.sources.records import DebugSwitches, Threads
 
 TOLD, MAIN = 0.25, 0.5  # of the data wait: what is worth telling, and what is a main cause
 _BUSY = 0.9  # of the time of the CPUs beside the bound ones
@@ -32,6 +32,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     `writes` is what the training thread wrote in its steps, `collectives_ms` how long it waits in collectives
     in each, outside of its phases and data waits. `copied_bytes` is what each forked worker copied of the
     training process's memory, at least. `read_by_each` are files that each worker reads.
+    `switches` are those for debugging that were on, each with the line that names it, if that is known.
     """
 
     report: RankReport
@@ -48,6 +49,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     collectives_ms: float = 0.0
     copied_bytes: list[int] = []
     read_by_each: ReadByEach | None = None
+    switches: dict[str, str] = {}
 
     def is_significant(self, cost_ms: float) -> bool:
         """Whether that is a quarter of the data wait or more, and 5 % of a step."""
@@ -86,6 +88,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         collectives_ms=collectives_ms(analysis),
         copied_bytes=copied_bytes(analysis),
         read_by_each=read_by_each(analysis, report.io),
+        switches=_switches(analysis),
     )
     if not facts.lacks_cpus:
         return facts
@@ -95,6 +98,16 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         cpus_beside_busy=_beside_busy(analysis, report.system),
         cpu_gain_ms=_cpu_gain_ms(analysis, report),
     )
+
+
+def _switches(analysis: RankAnalysis) -> dict[str, str]:
+    paths = analysis.session.paths
+    found: dict[str, str] = {}
+    for record in analysis.rank.main.of_type(DebugSwitches):
+        for name, place in record.places.items():
+            file, _, line = place.rpartition(":")
+            found[name] = f"{paths.shown(file)}:{line}" if place else ""
+    return found
 
 
 def _beside_busy(analysis: RankAnalysis, system: System) -> bool:

@@ -1,0 +1,175 @@
+"""Code of the program that the training thread is in, beside waiting and training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+
+from iotrace.analysis.results import LoopCode, RankReport
+from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.loop import ADD_IMAGES, CODE, WAITING, WRITES
+from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
+from iotrace.analysis.rules.recurring import CHECKPOINT, COLLECTION, HIGH, LEAST_SECONDS, MOSTLY
+from iotrace.analysis.wait.hot_lines import THAT_TRAIN
+
+_LEAST_WAIT = 0.05  # of a step: what is worth telling
+_PHASES = {"forward": 2.0, "backward": 4.0, "optimizer": 1.0, "other": 90.0}
+_COMPUTING = {"forward": 20.0, "backward": 40.0, "optimizer": 2.0, "other": 35.0}
+_METRIC = {**CODE, "function": "edit (wer.py:22)", "ms_per_step": 30.0, "loop_fraction": 0.3}
+_NOW_AND_THEN = {**CODE, "count": 4, "every_steps": 25.0}
+
+
+@rule("IO509", "recurring-code", "loop", turn=THE_LOOP, saves_wait=False)
+@fires({"loop_code": [_NOW_AND_THEN]})
+@silent(
+    {"loop_code": [CODE]},
+    {"loop_code": [{**CODE, "count": 1}]},
+    {"loop_code": [{**_NOW_AND_THEN, "seconds": 0.4, "loop_fraction": 0.04}]},
+)
+def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
+    """The loop calls a function of the program now and then, and that takes much of its time.
+
+    It is no evaluation, checkpoint or writing that is seen as such, and no wait for other ranks in a
+    collective; samples of the thread's stack name it.
+    Nearly all of them lie in few steps, several in each.
+
+    Remedy: call it less often, make it faster, or do it in another process.
+    """
+    for code in facts.report.loop_code:
+        if code.hot is not None and code.hot.library in WAITING:
+            continue  # it waits there for a thread or process, whatever that does
+        if code.recurs and code.loop_fraction >= least_of_loop and code.seconds >= LEAST_SECONDS:
+            yield Finding(
+                text=code.said,
+                remedy=f"{code.advice('less often')}, or make it faster",
+                evidence={"count": float(code.count or 0), "seconds": code.seconds},
+                level="high" if code.loop_fraction >= HIGH else "medium",
+            )
+
+
+@rule("IO506", "code-of-the-loop", "loop", turn=THE_LOOP, saves_wait=False)
+@fires(
+    {"phases_ms": _PHASES},
+    {"phases_ms": _PHASES, "loop_code": [CODE]},
+    {"phases_ms": _COMPUTING, "loop_code": [_METRIC]},
+    {
+        "phases_ms": _COMPUTING,
+        "loop_code": [{**_METRIC, "function": "scipy (wer.py:22)", "within": True}],
+    },
+    {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "hot": {**ADD_IMAGES, "library": ""}}]},
+)
+@silent(
+    {"phases_ms": {**_PHASES, "other": 40.0}},
+    {"phases_ms": {**_PHASES, "other": None}},
+    {"phases_ms": _PHASES, "accelerator": {"span_us": 1000.0, "idle_us": 10.0}},
+    {"phases_ms": _PHASES, "writes": {**WRITES, "writing_ms": 60.0}},
+    {"phases_ms": _PHASES, "loop_reads": {"read_ms": 60.0, "decode_ms": 0.0}},
+    {"phases_ms": _PHASES, "loop_events": [{**CHECKPOINT, "seconds": 6.0}]},
+    {"phases_ms": _PHASES, "loop_events": [{**COLLECTION, "seconds": 6.0}]},
+    {"phases_ms": _PHASES, "loop_code": [_NOW_AND_THEN]},
+    {"phases_ms": _PHASES, "collectives_ms": 60.0},
+    {"phases_ms": _COMPUTING},
+    {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "ms_per_step": 10.0}]},
+    {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "count": 1}]},
+    {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "held_fraction": 0.2}]},
+    {
+        "phases_ms": _COMPUTING,
+        "loop_code": [{**_METRIC, "function": "main (train.py:20)", "hot": ADD_IMAGES}],
+    },
+)
+def code_of_the_loop(
+    facts: RankFacts, *, least_of_step: float = 0.5, least_of_one: float = 0.15
+) -> Iterator[Finding]:
+    """Much of a step is code of the loop outside of forward, backward, optimizer and data wait.
+
+    That is half of it, or one function of the program that takes a share worth telling in all steps.
+
+    Logging, metrics and losses that are no modules are such code. Not told beside an accelerator, as the loop
+    may wait for that there, and where the loop's own reads, writes or checkpoints are most of it, or its
+    waits in collectives for other ranks.
+
+    Samples of the thread's stack name the function, or the line, that most of it is in.
+
+    Remedy: make that function, or that line, faster, or call it every so many steps, unless it computes what
+    the training needs. None where no function
+    stands out: `iotrace.region` around parts of the loop names them.
+    """
+    report = facts.report
+    other_ms, step_ms = report.phases_ms.other, report.steps.mean_ms
+    device, reads, writes = report.accelerator, report.loop_reads, facts.writes
+    if other_ms is None or not step_ms:
+        return
+    if device is not None and device.span_us:
+        return
+    named = ("checkpoint", "collection")
+    events_ms = sum(1e3 * each.seconds for each in report.loop_events if each.kind in named)
+    outside = [each for each in report.loop_code if not each.within]
+    events_ms += sum(1e3 * each.seconds for each in outside if each.recurs)
+    known_ms = events_ms / max(1, report.steps.count)
+    known_ms += 0.0 if reads is None else reads.read_ms + reads.decode_ms
+    known_ms += 0.0 if writes is None else writes.writing_ms
+    known_ms += facts.collectives_ms
+    if other_ms < least_of_step * step_ms:
+        yield from _one_function(report, step_ms, least_of_one)
+        return
+    if known_ms >= MOSTLY * other_ms:
+        return
+    most = max(outside, key=attrgetter("ms_per_step"), default=None)
+    naming, remedy, gain_ms = "; iotrace.region names it", "", None
+    if most is None or most.ms_per_step < MOSTLY * other_ms:
+        found = [*_one_function(report, step_ms, least_of_one)]
+        yield from found
+        if found:
+            return
+    if most is not None and most.ms_per_step >= MOSTLY * other_ms:
+        at = "" if most.hot is None else most.hot.beside(most.function)
+        naming = f": most of it {most.function}{at}"
+        waits = most.hot is not None and most.hot.library in WAITING  # for others, whatever these do
+        if not waits:
+            remedy = f"{most.advice('every so many steps')}, or make it faster"
+            gain_ms = None if most.least else min(most.ms_per_step, other_ms)
+    least_ms = _LEAST_WAIT * step_ms
+    waits_ms = facts.collectives_ms if facts.collectives_ms >= least_ms else 0.0
+    beside = f"; waits in collectives are {waits_ms:.1f} ms of it" if waits_ms else ""
+    yield Finding(
+        text=(
+            f"{other_ms:.1f} of {step_ms:.1f} ms of a step is code of the loop outside of forward, backward "
+            f"and optimizer{naming}{beside}"
+        ),
+        remedy=remedy,
+        evidence={"other_ms": other_ms, "step_ms": step_ms},
+        is_main_cause=bool(remedy),
+        gain_ms=gain_ms,
+    )
+
+
+def _one_function(report: RankReport, step_ms: float, least_of_step: float) -> Iterator[Finding]:
+    """The function of the program that most of a step's own code is in, in all steps; no line of the loop."""
+    steady = [code for code in report.loop_code if code.count is None and not _trains(code)]
+    most = max(steady, key=attrgetter("ms_per_step"), default=None)
+    if most is None or most.ms_per_step < least_of_step * step_ms:
+        return
+    hot, least = most.hot, "at least " if most.least else ""
+    if hot is not None and hot.library in WAITING:
+        return
+    yield Finding(
+        text=f"the loop is in {most.function} for {least}{most.ms_per_step:.1f} of {step_ms:.1f} ms of each "
+        + "step"
+        + ("" if hot is None else hot.beside(most.function)),
+        remedy=f"make {most.function if hot is None else hot.line} faster, or call it every so many steps "
+        "unless the training needs it",
+        evidence={"code_ms": most.ms_per_step, "step_ms": step_ms},
+        is_main_cause=most.ms_per_step >= (report.data_wait.raw_ms or 0.0),
+        gain_ms=None if most.least else most.ms_per_step,
+    )
+
+
+def _trains(code: LoopCode) -> bool:
+    """Whether it may be what the training itself computes, such as a loss.
+
+    That is a line of the loop that calls no other library, or code that is mostly in calls that release the
+    interpreter's lock, as torch's do.
+    """
+    if code.within or (code.hot is not None and code.hot.library not in (None, "", *THAT_TRAIN)):
+        return False
+    return code.is_line or (code.held_fraction is not None and code.held_fraction < MOSTLY)
