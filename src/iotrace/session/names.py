@@ -108,7 +108,8 @@ SPAN_FORMAT = "<" + "".join(SPAN_FIELDS.values())
     TENSORS_ROW,
     PADDED_ROW,
     LONG_ROW,
-) = range(15)
+    SENT_ROW,
+) = range(16)
 ROW_FIELDS = (
     (
         *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "grad"),
@@ -134,6 +135,8 @@ ROW_FIELDS = (
     # Of a batch of `samples` that have lengths, each filled up to `width`: sums of lengths, and of squares.
     ("mono_ns", "samples", "width", "length", "squares"),
     ("tid", "start_ns", "sample"),  # of a sample that took much longer than those before: its index
+    # Of a large item that a process sends to another: pickled, and written to a pipe, by these times.
+    ("pool", "item", "pickled_ns", "sent_ns", "bytes"),
 )
 # What the numbers in these fields stand for.
 OUTCOMES = ("batch", "stop", "error")

@@ -21,7 +21,8 @@ from iotrace.agent.torch_profiler import window
 from iotrace.session.guard import ours
 from iotrace.session.names import BATCH_ROW, KIND_ITEM
 
-Task = tuple[int, int, int]  # of a pool: its number, the task's, when it was submitted
+# Of a pool: its number, the task's, when it was submitted, when its result had come from another process.
+Task = tuple[int, int, int, int]
 Caller = tuple[str, int, str]  # a file, a line of it, the source's name
 
 # Rows that come faster are recorded no longer.
@@ -115,7 +116,7 @@ class Pass:
                 *(self.number, self._epoch, task[0] if task else 0, task[1] if task else self._delivered),
                 *(current.thread.tid, wait_start_ns, delivered_ns),
                 *(grad, training.backward_count, -1 if phase is None else self.recorder.text(phase), ahead),
-                *(-1, -1, task[2] if task else -1, -1, -1, wait_start_ns, delivered_ns, -1),
+                *(-1, -1, *(task[2:] if task else (-1, -1)), -1, wait_start_ns, delivered_ns, -1),
             )
         )
         self._delivered += 1

@@ -69,6 +69,6 @@ def _has_waited(
     if not channel.counted % LOOK_EVERY:
         channel.look(asked_ns, recorder)
     asked_ns = channel.asked.pop(thread.tid, asked_ns)
-    of_channel = channel.number, channel.counted, -1
+    of_channel = channel.number, channel.counted, -1, -1
     tasks.deliver(channel, "", asked_ns, monotonic_ns(), of_channel, recorder)
     tasks.note_doubt(channel, tasks.UNSEEN, recorder)

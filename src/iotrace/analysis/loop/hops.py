@@ -24,6 +24,7 @@ class Made(msgspec.Struct, frozen=True):
     """Items as columns, by whom they were made and when; `taken_ns` is `NONE` where the beginning is unknown.
 
     Queues of threads are numbered in each process anew: `scope` is its pid, 0 for what all processes know.
+    `piped_bytes`: a large one is pickled and sent by a pipe; else `NONE`.
     """
 
     scope: Times
@@ -34,6 +35,7 @@ class Made(msgspec.Struct, frozen=True):
     taken_ns: Times
     prepared_ns: Times
     fed: Times
+    piped_bytes: Times
 
     def thread(self, rank: Rank) -> Times:
         """Return the thread that made each; `NONE` for all of a process whose main thread alone makes items.
@@ -125,8 +127,18 @@ def made_of(rank: Rank) -> Made:
         scope = scope_of(rows["pool"], process)
         pid = np.full(len(rows), process.pid)
         fields = (rows["pool"], rows["task"], pid, rows["tid"], begun, real(rows["prepared_ns"]), rows["fed"])
-        parts.append((scope, *fields))
+        parts.append((scope, *fields, _piped(process, rows)))
     return Made(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _piped(process: Process, made: Columns) -> Times:
+    """Find the bytes of each item that the process sent to another; `NONE`: few, or none."""
+    sent = process.rows(names.SENT_ROW)
+    if not len(sent):
+        return np.full(len(made), NONE)
+    own = _counted(key_of(made["pool"], made["task"]), made["prepared_ns"])
+    at = match(own, _counted(key_of(sent["pool"], sent["item"]), sent["sent_ns"]))
+    return np.where(at >= 0, sent["bytes"][at], NONE)
 
 
 def scope_of(pool: Times, process: Process) -> Times:

@@ -174,3 +174,56 @@ def many_tensors(
         is_main_cause=handing_ms >= MOSTLY * facts.wait_ms,
         silences=("IO201", "IO204", "IO206"),
     )
+
+
+_PIPED = {"cause": "transport", "wrapped": True, "workers": 2, "piped_bytes": 25e6, "piped_ms": 80.0}
+
+
+@rule(
+    "IO237",
+    "piped-items",
+    "loader",
+    turn=THE_CAUSE,
+    fires=[_PIPED, {**_PIPED, "core_free": False, "others_may_make_it": True, "ready": 0.2}],
+    silent=[
+        {**_PIPED, "piped_ms": None},
+        {**_PIPED, "cause": "transform"},
+        {**_PIPED, "wait_ms": 4.0, "causes_ms": {"transport": 4.0}},
+    ],
+)
+def piped_items(facts: LoaderFacts) -> Iterator[Finding]:
+    """Processes send large results or items, and the loop waits for their way.
+
+    A ``Pool``, a ``ProcessPoolExecutor`` or a queue of ``multiprocessing`` pickles each, writes it to a pipe,
+    reads it again, and unpickles it: one item after the other, by one thread of the process that trains.
+    iotrace counts from the end of the making until an item of 1 MiB or more has come, and its bytes.
+
+    Remedy: send fewer bytes: a narrower dtype, which the loop widens, or a part; or put arrays into shared
+    memory, and send where they lie. Threads instead of processes send nothing, where the work lets go of the
+    interpreter's lock.
+    """
+    handing_ms = facts.causes_ms.get("transport", 0.0)
+    if facts.piped_ms is None or facts.piped_bytes is None or not held_up_by(facts, "transport"):
+        return
+    maker, each = facts.about.dataset or "their maker", size(facts.piped_bytes)
+    gain_ms = min(facts.bound_ms, handing_ms)
+    yield finding(
+        facts,
+        text=f"each item of {maker}, {each}, is pickled and sent through a pipe: {facts.piped_ms:.1f} ms "
+        f"until it has come, {handing_ms:.1f} ms of wait a step",
+        how=f"send fewer bytes from {maker} (uint8 or float32, not float64); or put arrays into shared "
+        "memory (multiprocessing.shared_memory; tensors by torch.multiprocessing), and send where they lie",
+        remedy="send fewer bytes (uint8 or float32, not float64), or through multiprocessing.shared_memory",
+        level=level(handing_ms, facts),
+        evidence={
+            "piped_bytes": facts.piped_bytes,
+            "piped_ms": facts.piped_ms,
+            "transport_ms": handing_ms,
+            **which(facts),
+        },
+        gain_ms=gain_ms,
+        gain_interval_ms=[0.0, gain_ms],
+        cost_ms=handing_ms,
+        is_main_cause=handing_ms >= MOSTLY * facts.wait_ms,
+        silences=("IO201", "IO204", "IO206"),
+    )
