@@ -39,6 +39,7 @@ def test_an_item_is_found_by_its_number_within_its_process() -> None:
         prepared_ns=numbers(5, 5, 5),
         fed=numbers(0, 0, 0),
         piped_bytes=numbers(0, 0, 0),
+        given_bytes=numbers(0, 0, 0),
     )
     found = made.rows_of(numbers(2, 0, 3), numbers(4, 7, 4), numbers(0, 0, 0), numbers(9, 9, 9))
     assert found.tolist() == [1, 2, -1]
@@ -56,6 +57,7 @@ def test_items_of_one_number_come_in_order() -> None:
         prepared_ns=numbers(30, 10, 20),
         fed=0 * same,
         piped_bytes=0 * same,
+        given_bytes=0 * same,
     )
     found = made.rows_of(0 * same, same, same, numbers(50, 15, 25))
     assert made.tid[found].tolist() == [1, 2, 3]

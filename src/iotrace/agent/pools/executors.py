@@ -198,6 +198,7 @@ def hook_processes(module: Any, recorder: Recorder) -> None:
 
     def starting(args: list[Any], _: dict[str, Any]) -> None:
         workers.append(_Process(tasks.number_of(args[1]._writer), recorder))
+        workers[-1].gets_by(args[0])
         args[0] = tasks.Calls(args[0], workers[-1])
         workers[-1].sends_by(args[1]._writer)
 

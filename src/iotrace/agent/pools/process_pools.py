@@ -209,6 +209,7 @@ def _starting(recorder: Recorder, args: list[Any], _: dict[str, Any]) -> Any:
     if hasattr(args[0], "_reader"):
         worker = _Process(tasks.number_of(args[1]._writer), recorder)
         worker.sends_by(args[1]._writer)
+        worker.gets_by(args[0])
     else:
         worker = _Thread(recorder)
     args[0] = tasks.Calls(args[0], worker)

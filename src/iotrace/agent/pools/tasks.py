@@ -23,7 +23,15 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import RUSAGE_THREAD, after_switch, current
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
-from iotrace.session.names import HANDED_ROW, KIND_CALLBACK, KIND_ITEM, LOCKED_ROW, MADE_ROW, SENT_ROW
+from iotrace.session.names import (
+    GIVEN_ROW,
+    HANDED_ROW,
+    KIND_CALLBACK,
+    KIND_ITEM,
+    LOCKED_ROW,
+    MADE_ROW,
+    SENT_ROW,
+)
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -301,6 +309,7 @@ class Worker(Pace):
         self.task, self.name, self.fed, self.parts = -1, "", False, 1
         self.feeds = False  # a library makes batches so
         self.made = -1  # the task whose result is sent next
+        self.came = (-1, 0)  # a large task, which is unpickled next: when its bytes had come, how many
         self.begun: Begun | None = None
         process: Any = sys.modules.get("multiprocessing.process")
         number = (*getattr(process.current_process(), "_identity", ()), 1)[0] - 1
@@ -322,7 +331,25 @@ class Worker(Pace):
         self.count()
         self.task, self.name, self.fed = task, name_of(call), is_much((*args, call))
         self.parts = _parts_of(call)
+        (came_ns, size), self.came = self.came, (-1, 0)
+        if came_ns >= 0:
+            self.recorder.records.append((GIVEN_ROW, self.pool, task, came_ns, size))
         self.begun = begin_task()
+
+    def gets_by(self, calls: Any) -> None:
+        """Note how large tasks come from the queue `calls`, which are read and unpickled as a whole."""
+        pipe = calls._reader
+        receive = pipe.recv_bytes
+
+        def recv_bytes(*args: Any) -> Any:
+            buf = receive(*args)
+            if len(buf) >= LARGE_BYTES:
+                self.came = monotonic_ns(), len(buf)
+            return buf
+
+        pipe.recv_bytes = recv_bytes
+        if hasattr(calls, "_recv_bytes"):  # of a `Queue`, the pipe's own
+            calls._recv_bytes = recv_bytes
 
     def end(self, task: int, whole: bool) -> None:
         """Record the task, which has returned unless not `whole`."""

@@ -12,6 +12,7 @@ from time import monotonic_ns
 from types import CodeType, FrameType
 from typing import Any
 
+from iotrace.agent.recording.lock_waits import LockWaits
 from iotrace.agent.unpatched import get_ident, get_native_id
 
 _SHORTEST_S = 0.05
@@ -43,6 +44,7 @@ class LoopStacks:
         self._known: dict[int, tuple[CodeType, bool]] = {}
         self._path = self._stack_of(sys._getframe(1))  # where it trains
         self._forget()
+        self._locks = LockWaits(recorder)
         recorder.before_flush.append(lambda: self.drain(recorder, most_samples))
 
     def _forget(self) -> None:
@@ -60,8 +62,10 @@ class LoopStacks:
         return id(code) in {number for number, _ in self._path}
 
     def sample(self) -> None:
-        """Note what the thread is in."""
-        frame = sys._current_frames().get(self._thread)
+        """Note what the thread is in, and which other threads wait for locks."""
+        frames = sys._current_frames()
+        self._locks.look(frames, self._thread)
+        frame = frames.get(self._thread)
         if frame is None:
             return
         stack = self._stack_of(frame)

@@ -15,7 +15,7 @@ from iotrace.analysis.table import NONE, key_of, match
 from iotrace.session import names
 from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
-from iotrace.sources.records import IteratorEnd, IteratorStart, WorkerUp
+from iotrace.sources.records import IteratorEnd, IteratorStart, PoolWorker, WorkerUp
 from iotrace.sources.session import Rank
 
 
@@ -173,7 +173,7 @@ def _deliveries(rank: Rank, rows: Columns, asked_ns: Times, later_count: Times) 
     found["samples"] = rows["samples"].copy()
     for field in ("up_ns", "taken_ns", "prepared_ns", "size_bytes", "tensors"):
         found[field] = np.full(len(rows), NONE)
-    for field in ("exposed_ns", "maker_tid", "piped_bytes", "arrived_ns"):
+    for field in ("exposed_ns", "maker_tid", "piped_bytes", "arrived_ns", "given_bytes"):
         found[field] = np.broadcast_to(NONE, len(rows))
     real = main.clock.times_to_session_ns
     found["wait_start_ns"], found["delivered_ns"] = real(asked_ns), real(rows["delivered_ns"])
@@ -252,7 +252,7 @@ def _join_tasks(found: dict[str, Times], rows: Columns, of_pools: npt.NDArray[np
     summed = np.flatnonzero(
         of_pools & (rows["index"] >= _CHECKSUMS)
     )  # of pipes: no reader knows an item by it
-    for field in ("index", "pid", "worker", "maker_tid", "piped_bytes"):
+    for field in ("index", "pid", "worker", "maker_tid", "piped_bytes", "given_bytes", "up_ns"):
         found[field] = found[field].copy()
     came_ns = np.where(of_pools, rows["received_ns"], -1)
     found["arrived_ns"] = np.where(came_ns < 0, NONE, main.clock.times_to_session_ns(came_ns))
@@ -261,7 +261,12 @@ def _join_tasks(found: dict[str, Times], rows: Columns, of_pools: npt.NDArray[np
     elsewhere = made.pid[row] != main.pid
     worker_of = {each.pid: NONE if each.worker is None else each.worker for each in rank.workers}
     found["maker_tid"][joined] = made.thread(rank)[row]
-    found["piped_bytes"][joined] = made.piped_bytes[row]
+    found["piped_bytes"][joined], found["given_bytes"][joined] = made.piped_bytes[row], made.given_bytes[row]
+    found["up_ns"][joined] = 0  # threads are there at once
+    for process in rank.workers:
+        began = [each.mono_ns for each in process.of_type(PoolWorker)]
+        if began:
+            found["up_ns"][joined[made.pid[row] == process.pid]] = process.clock.to_session_ns(min(began))
     found["pid"][joined[elsewhere]] = made.pid[row][elsewhere]
     found["worker"][joined[elsewhere]] = [worker_of[pid] for pid in made.pid[row][elsewhere].tolist()]
 

@@ -83,7 +83,8 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         tries=remedy.tries,
         spares_work=remedy.spares_work,
         is_main_cause=cause == "startup" and facts.first_samples_ms >= MOSTLY * facts.wait_ms,
-        **(predicted if remedy.gains else {}),
+        **(predicted if remedy.gains and not remedy.tries else {}),
+        **({"gain_interval_ms": [0.0, gain_ms]} if remedy.gains and remedy.tries else {}),
     )
 
 

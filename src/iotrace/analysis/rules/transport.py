@@ -227,3 +227,50 @@ def piped_items(facts: LoaderFacts) -> Iterator[Finding]:
         is_main_cause=handing_ms >= MOSTLY * facts.wait_ms,
         silences=("IO201", "IO204", "IO206"),
     )
+
+
+_GIVEN = {"cause": "queued", "wrapped": True, "workers": 2, "given_bytes": 24e6, "dataset": "Feeder.prepare"}
+
+
+@rule(
+    "IO239",
+    "large-tasks",
+    "loader",
+    turn=THE_CAUSE,
+    fires=[_GIVEN],
+    silent=[
+        {**_GIVEN, "given_bytes": None},
+        {**_GIVEN, "cause": "transform"},
+        {**_GIVEN, "wait_ms": 4.0, "causes_ms": {"queued": 4.0}},
+    ],
+)
+def large_tasks(facts: LoaderFacts) -> Iterator[Finding]:
+    """Each task of a pool of processes is sent with much data, and the loop waits until it is begun.
+
+    What ``submit``, ``map`` or ``apply_async`` is given is pickled in the process that trains, written to a
+    pipe, and unpickled by a worker, for each task anew: arrays among the arguments, and also all that the
+    object of a bound method or a ``partial`` holds. iotrace counts the bytes that a worker gets with a task.
+
+    Remedy: give each worker the data once, by the pool's ``initializer`` or a file that it maps, and each
+    task an index.
+    """
+    before_ms, given = facts.causes_ms.get("queued", 0.0), facts.given_bytes
+    if given is None or not held_up_by(facts, "queued"):
+        return
+    task = facts.about.dataset or "the pool"
+    gain_ms = min(facts.bound_ms, before_ms)
+    yield finding(
+        facts,
+        text=f"each task of {task} is sent to its process with {size(given)}, pickled anew: {before_ms:.1f} "
+        "ms of wait a step before it begins",
+        how="what the object of a bound method, a partial or an argument holds goes along: give it to each "
+        "worker once (the pool's initializer=, or a file that it maps), and each task an index",
+        remedy=f"send {task} an index, not {size(given)}: data to each worker once (initializer=)",
+        level=level(before_ms, facts),
+        evidence={"given_bytes": given, "queued_ms": before_ms, **which(facts)},
+        gain_ms=gain_ms,
+        gain_interval_ms=[0.0, gain_ms],
+        cost_ms=before_ms,
+        is_main_cause=before_ms >= MOSTLY * facts.wait_ms,
+        silences=("IO204", "IO206"),
+    )

@@ -71,8 +71,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     what ending and starting workers takes in later epochs; `single` iterators were left after one batch;
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
     pickled through a pipe: what the process that trains read beyond calls on files, or `piped_ms`, where it
-    was seen to take that long from its maker to the loop; `tensors` are in one, if many. `ready`: so many
-    batches lay ready when the loop came for one. `making`: how they are made.
+    was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`.
+    `tensors` are in one, if many. `ready`: so many batches lay ready when the loop came for one. `making`:
+    how they are made.
     `waits_at`: where the loop's own thread is that makes them. `pipeline`: the stages that make them, of a
     loop that takes them from queues and pools.
     """
@@ -103,6 +104,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     tensors: float | None = None
     piped_bytes: float | None = None
     piped_ms: float | None = None
+    given_bytes: float | None = None
     samples: float | None = None
     collate: str = ""
     collate_line: str = ""
