@@ -6,6 +6,7 @@ import os
 import queue
 import socket
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from iotrace.agent.recording import lock_waits
@@ -94,13 +96,14 @@ def recorded(recorder: Recorder) -> list[str]:
 
 
 def until_seen(recorder: Recorder, prefix: str) -> str:
+    """Look at the threads until one waits so."""
     looks = lock_waits.LockWaits(recorder)
     for _ in range(2000):
         looks.look(sys._current_frames(), threading.get_ident())
         found = [text for text in recorded(recorder) if text.startswith(prefix)]
         if found:
             return found[0]
-        time.sleep(0.005)
+        time.sleep(0.05)
     return ""
 
 
@@ -116,6 +119,19 @@ def test_a_thread_that_reads_a_pipe_waits_for_its_writer(tmp_path: Path) -> None
     os.write(writer, b"a")
     thread.thread.join()
     assert found.startswith(f"{names.PEER_AT}pipe:{__file__}:")
+
+
+def test_a_thread_that_runs_a_program_waits_for_it(tmp_path: Path) -> None:
+    def runs() -> None:
+        subprocess.run(["sleep", "60"], stdout=subprocess.PIPE, check=False)
+
+    before = {*psutil.Process().children()}
+    thread = Started(runs)
+    found = until_seen(Recorder(str(tmp_path)), names.PEER_AT)
+    for child in {*psutil.Process().children()} - before:
+        child.kill()
+    thread.thread.join()
+    assert found.startswith(f"{names.PEER_AT}child process:{__file__}:")
 
 
 def test_a_thread_that_reads_a_socket_with_a_timeout_does_so_too(tmp_path: Path) -> None:
@@ -162,7 +178,7 @@ def test_idle_takers_of_one_queue_wait_for_no_lock(tmp_path: Path) -> None:
     looks = lock_waits.LockWaits(recorder)
     for _ in range(20):
         looks.look(sys._current_frames(), threading.get_ident())
-        time.sleep(0.005)
+        time.sleep(0.05)
     for _ in threads:
         items.put(1)
     assert not [text for text in recorded(recorder) if __file__ in text]

@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 
 _TAKES = ("acquire", "__enter__")
 _AWAITS = ("get", "put", "wait", "join", "result", "recv", "select", "poll")  # methods that wait for others
-# Numbers of system calls: `futex`; `read`, `readv`, `recvfrom` and `recvmsg`; `poll` and `ppoll`.
+# Numbers of system calls: `futex`; `read`, `readv`, `recvfrom` and `recvmsg`; `poll`
+# and `ppoll`; `wait4` and `waitid`.
 _CALLED = {
-    "x86_64": ("202", ("0", "19", "45", "47"), ("7", "271")),
-    "aarch64": ("98", ("63", "65", "207", "212"), ("73",)),
+    "x86_64": ("202", ("0", "19", "45", "47"), ("7", "271"), ("61", "247")),
+    "aarch64": ("98", ("63", "65", "207", "212"), ("73",), ("260", "95")),
 }
-_FUTEX, _READS, _POLLS = _CALLED.get(os.uname().machine, ("", (), ()))
+_FUTEX, _READS, _POLLS, _CHILDREN = _CALLED.get(os.uname().machine, ("", (), (), ()))
 _CYTHON = (".pyx", ".pxd", ".pxi")
+_CHILDS = (f"{os.sep}subprocess.py", f"{os.sep}selectors.py")
+_DEEPEST = 6  # frames of `subprocess` and what it calls
 _SOCKETS = (f"{os.sep}socket.py", f"{os.sep}ssl.py")
 _MOST_SEEN = 4096
 _BEGINS_WITH = {opmap[name] for name in ("BEFORE_WITH", "SETUP_WITH") if name in opmap}
@@ -42,10 +45,12 @@ _CALLS = {opmap[name] for name in ("CALL", "CALL_KW", "CALL_METHOD", "CALL_FUNCT
 _METHODS = {opmap[name] for name in ("LOAD_METHOD", "LOAD_ATTR") if name in opmap}
 _SPECIAL, _EXTENDED = opmap.get("LOAD_SPECIAL", -1), opmap["EXTENDED_ARG"]
 _SHIFTED = sys.version_info >= (3, 12)  # the lowest bit of a name's number
-_MOST_NS = 1_000_000_000  # between two looks: what is longer, a look does not stand for
+# Between two looks; what is longer, a look does not stand for.
+_LEAST_NS, _MOST_NS = 40_000_000, 1_000_000_000
 _MOST_CODE = 4096
 _THREADING = threading.__file__
 _STANDARD = os.path.dirname(os.__file__) + os.sep
+_SUBPROCESS = os.path.join(_STANDARD, "subprocess.py")
 # What waits at locks of these waits for an item, or for its turn to log.
 _OTHERS = tuple(
     os.path.join(_STANDARD, name)
@@ -69,7 +74,10 @@ class LockWaits:
         Locks that the thread `but` waits for are left out: it is the loop's.
         """
         now_ns = monotonic_ns()
-        since_ns, self._last_ns = now_ns - self._last_ns, now_ns
+        since_ns = now_ns - self._last_ns
+        if since_ns < _LEAST_NS:
+            return
+        self._last_ns = now_ns
         if since_ns > _MOST_NS:
             return
         for ident, frame in frames.items():
@@ -88,6 +96,10 @@ class LockWaits:
         if code.co_filename == _THREADING or code.co_filename.startswith(_OTHERS):
             return ""
         futex, peer = _sleeps_at(tid, code.co_filename)
+        if peer and _awaits_child(innermost):  # it reads what that writes, or waits for its end
+            peer = "child process"
+        if peer == "poll":  # of an event loop, which may sleep by a timer
+            return ""
         if peer:
             frame = _program_of(innermost)
             return "" if frame is None else f"{PEER_AT}{peer}:{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -104,11 +116,13 @@ class LockWaits:
 
 
 def _sleeps_at(tid: int, file: str) -> tuple[str, str]:
-    """Return the futex that a thread sleeps at without an end; or ``pipe`` or ``socket``: it reads one."""
+    """Return the futex that a thread sleeps at without an end; or what it reads, or waits for."""
     try:
         call = read_proc(f"/proc/self/task/{tid}/syscall", 256).decode().split()
         if len(call) > 1 and call[0] in _POLLS and file.endswith(_SOCKETS):  # of one with a timeout
             return "", "socket"
+        if len(call) > 1 and call[0] in (*_POLLS, *_CHILDREN) and file.endswith(_CHILDS):
+            return "", "poll"
         if len(call) < 5 or call[0] not in (_FUTEX, *_READS):
             return "", ""
         if call[0] == _FUTEX:
@@ -117,6 +131,15 @@ def _sleeps_at(tid: int, file: str) -> tuple[str, str]:
     except ours(OSError):  # it has ended, or the kernel does not say
         return "", ""
     return "", kind if kind in ("pipe", "socket") else ""
+
+
+def _awaits_child(frame: FrameType | None) -> bool:
+    """Whether a thread is in a call of ``subprocess``."""
+    for _ in range(_DEEPEST):
+        if frame is None or frame.f_code.co_filename == _SUBPROCESS:
+            break
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == _SUBPROCESS
 
 
 def _program_of(frame: FrameType | None) -> FrameType | None:

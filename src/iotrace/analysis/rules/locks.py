@@ -170,6 +170,7 @@ def program_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[F
     "loader",
     turn=MORE_WORKERS,
     fires=[
+        {"making": _locked("peer", 30.0, 22.0, 2, file="child process at train.py:9")},
         {"cause": "unknown", "making": _locked("peer", 30.0, 22.0, 1, file="pipe at train.py:9")},
         {
             "cause": "read",
@@ -189,6 +190,7 @@ def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
     iotrace looks 20 times a second, or less often in a long run, what each thread sleeps in. One in a read of
     a pipe (``pipe:curl`` of webdataset, ``ffmpeg``, ``xz -dc``) or a socket (an object store) waits for its
     writer. How long in all is an estimate, by these looks. To store decoded data does not make that faster.
+    One in ``subprocess.run`` waits for a program, which is started anew for each item.
 
     Remedy: several connections or programs at once, as each worker of a DataLoader has its own; or a copy of
     the data nearby. A server or a disk may be no faster for several: then that gains nothing.
@@ -197,13 +199,25 @@ def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
     if lock is None or lock.ms < most * facts.wait_ms:
         return
     kind, _, site = lock.file.partition(" at ")
+    text, how, remedy = (
+        f"what makes the batches waits for data from a {kind}, at {site}: about ",
+        "read from several at once (workers, threads), where who writes there can serve them; or copy the "
+        "data nearby",
+        f"read from several {kind}s at once (workers), or copy the data nearby",
+    )
+    if kind == "child process":
+        text, how, remedy = (
+            f"what makes the batches waits for a {kind}, at {site}: about ",
+            "start one that stays, and send it each item, or call a library; threads that wait for processes "
+            "do no work, and more processes need more CPUs",
+            f"no process for each item at {site}: one that stays, or a library in its place",
+        )
     yield from _waited(
         facts,
         lock,
-        text=f"what makes the batches waits for data from a {kind}, at {site}: about ",
-        how="read from several at once (workers, threads), where who writes there can serve them; or copy "
-        "the data nearby",
-        remedy=f"read from several {kind}s at once (workers), or copy the data nearby",
+        text=text,
+        how=how,
+        remedy=remedy,
         tries=True,
         gains=False,  # that depends on who writes there
         silences=("IO101", "IO102", "IO103", "IO106", "IO230", "IO236"),
