@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from iotrace.agent.recording import lock_waits
@@ -122,14 +121,15 @@ def test_a_thread_that_reads_a_pipe_waits_for_its_writer(tmp_path: Path) -> None
 
 
 def test_a_thread_that_runs_a_program_waits_for_it(tmp_path: Path) -> None:
-    def runs() -> None:
-        subprocess.run(["sleep", "60"], stdout=subprocess.PIPE, check=False)
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, False)
 
-    before = {*psutil.Process().children()}
+    def runs() -> None:
+        subprocess.run(["cat"], stdin=reader, stdout=subprocess.PIPE, check=False)
+
     thread = Started(runs)
     found = until_seen(Recorder(str(tmp_path)), names.PEER_AT)
-    for child in {*psutil.Process().children()} - before:
-        child.kill()
+    os.close(writer)
     thread.thread.join()
     assert found.startswith(f"{names.PEER_AT}child process:{__file__}:")
 
