@@ -9,7 +9,6 @@ from iotrace.analysis.rules.causes import finding, is_worth, level, which
 from iotrace.analysis.rules.facts.loader import LoaderFacts, TakenFrom
 from iotrace.analysis.rules.facts.making import LockWait, Making
 from iotrace.analysis.rules.model import MORE_WORKERS, Finding, rule
-from iotrace.units import counted
 
 _LEADING = 0.25  # of the wait: what a verdict names before its cause
 _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
@@ -140,11 +139,12 @@ def file_lock(facts: LoaderFacts) -> Iterator[Finding]:
     ],
 )
 def program_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[Finding]:
-    """Threads that make the batches wait for a lock of ``threading``, which one of them has.
+    """Threads or processes that make the batches wait for a lock, which one of them has.
 
     They share a connection, a file or a cache behind a ``Lock``, an ``RLock`` or a ``Semaphore``, so more
     threads wait the longer. iotrace looks 20 times a second, or less often in a long run, where each thread
-    is: one that is in the taking of a lock waits for it. What that takes is an estimate, by these looks.
+    is: one that is in the taking of a lock waits for it. What that takes is an estimate, by these looks. Of
+    locks of ``multiprocessing`` each ``with`` is timed.
 
     Remedy: a handle or connection for each thread; or hold the lock for less: not while reading or decoding.
     What lies behind the lock may serve one at a time all the same: then nothing is gained.
@@ -152,15 +152,17 @@ def program_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[F
     lock = facts.making.locks.get("program")
     if lock is None or lock.ms < leading * facts.wait_ms:
         return
-    waiting = counted(lock.sharing, "thread waits", "threads wait")
+    waiting = f"{lock.sharing} threads wait" if lock.sharing > 1 else "what makes the batches waits"
+    one = "thread" if lock.sharing > 1 else "worker"
     yield from _waited(
         facts,
         lock,
         text=f"{waiting} for the lock taken at {lock.file}: about ",
-        how="give each thread a connection or a file of its own, or hold the lock for less, not while it "
-        "reads or decodes; more threads wait the longer",
-        remedy=f"one handle per thread in place of the lock at {lock.file}, or hold it for less",
+        how=f"give each {one} a connection or a file of its own, or hold the lock for less, not while it "
+        "reads or decodes; more wait the longer",
+        remedy=f"one handle per {one} in place of the lock at {lock.file}, or hold it for less",
         tries=True,
+        silences=("IO101", "IO102", "IO103", "IO106", "IO230"),
     )
 
 
@@ -203,7 +205,7 @@ def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
         f"what makes the batches waits for data from a {kind}, at {site}: about ",
         "read from several at once (workers, threads), where who writes there can serve them; or copy the "
         "data nearby",
-        f"read from several {kind}s at once (workers), or copy the data nearby",
+        f"read from more {kind}s at once (threads, workers), or copy the data nearby",
     )
     if kind == "child process":
         text, how, remedy = (
