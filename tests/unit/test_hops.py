@@ -9,6 +9,7 @@ import numpy as np
 
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
 from iotrace.analysis.loop.hops import Hops, Made, maker_key
+from iotrace.analysis.loop.join import _making_ns
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.chains import Chains, makers_of
 from iotrace.sources.columns import Columns
@@ -124,3 +125,21 @@ def test_a_lock_counts_in_what_a_stage_did_and_where_it_took_late_what_lay_ready
     chains.hops = msgspec.structs.replace(chains.hops, deliveries=late)
     waited[45] = 5
     assert chains.within_locks(of_loop, locked) == 50 + 5  # 40 of its own, 15 late: the lock had 50 of them
+
+
+def test_what_a_call_returns_at_once_took_its_making_without_the_sending() -> None:
+    # One process makes three items of a call, and sends each before it begins with the next.
+    made = Made(
+        scope=numbers(0, 0, 0),
+        pool=numbers(7, 7, 7),
+        item=numbers(0, 1, 2),
+        pid=numbers(9, 9, 9),
+        tid=numbers(9, 9, 9),
+        taken_ns=numbers(0, 100, 200),
+        prepared_ns=numbers(10, 120, 230),
+        fed=numbers(0, 0, 0),
+        piped_bytes=numbers(1 << 20, 1 << 20, 1 << 20),
+        given_bytes=numbers(NONE, NONE, NONE),
+    )
+    assert _making_ns(made, numbers(2), numbers(0)).tolist() == [10 + 20 + 30]
+    assert _making_ns(made, numbers(2), numbers(200)).tolist() == [30]

@@ -258,6 +258,8 @@ def _join_tasks(found: dict[str, Times], rows: Columns, of_pools: npt.NDArray[np
     found["arrived_ns"] = np.where(came_ns < 0, NONE, main.clock.times_to_session_ns(came_ns))
     found["index"][summed] = np.arange(len(summed))
     found["taken_ns"][joined], found["prepared_ns"][joined] = begun_ns, made.prepared_ns[row]
+    sent = at_once & (made.piped_bytes[row] != NONE)
+    found["prepared_ns"][joined[sent]] = begun_ns[sent] + _making_ns(made, row[sent], begun_ns[sent])
     elsewhere = made.pid[row] != main.pid
     worker_of = {each.pid: NONE if each.worker is None else each.worker for each in rank.workers}
     found["maker_tid"][joined] = made.thread(rank)[row]
@@ -281,14 +283,38 @@ def _begun_with(made: Made, row: Times, asked_ns: Times) -> Times:
     along[row] = False
     if not along.any():
         return begun_ns
-    of = np.stack((made.scope, made.pool, made.pid, made.tid), 1)
-    makers = np.unique(of, axis=0, return_inverse=True)[1].reshape(-1)
+    makers = _makers_of(made)
     for maker in np.unique(makers[row]).tolist():
         mine = np.flatnonzero(makers[row] == maker)
         starts = np.sort(made.taken_ns[along & (makers == maker)])
         first = np.append(starts, NONE)[np.searchsorted(starts, asked_ns[mine])]
         begun_ns[mine] = np.where(first == NONE, begun_ns[mine], np.minimum(first, begun_ns[mine]))
     return begun_ns
+
+
+def _makers_of(made: Made) -> Times:
+    """Number who made each item, and for which pool."""
+    of = np.stack((made.scope, made.pool, made.pid, made.tid), 1)
+    return np.asarray(np.unique(of, axis=0, return_inverse=True)[1].reshape(-1))
+
+
+def _making_ns(made: Made, row: Times, begun_ns: Times) -> Times:
+    """Sum up how long the maker of each item worked on it, and on those that come along, since `begun_ns`.
+
+    In between it sent large results.
+    """
+    found = np.zeros(len(row), np.int64)
+    makers = _makers_of(made) if len(row) else row
+    for maker in np.unique(makers[row]).tolist() if len(row) else ():
+        mine, own = np.flatnonzero(makers[row] == maker), np.flatnonzero(makers == maker)
+        own = own[np.argsort(made.taken_ns[own], kind="stable")]
+        lengths = np.where(made.taken_ns[own] == NONE, 0, made.prepared_ns[own] - made.taken_ns[own])
+        until = np.append(0, np.cumsum(lengths))
+        first, behind = (
+            np.searchsorted(made.taken_ns[own], at) for at in (begun_ns[mine], made.prepared_ns[row[mine]])
+        )
+        found[mine] = until[behind] - until[first]
+    return found
 
 
 def _passes_of(rows: Columns) -> dict[PassKey, Times]:

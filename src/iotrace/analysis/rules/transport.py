@@ -205,13 +205,15 @@ def piped_items(facts: LoaderFacts) -> Iterator[Finding]:
     handing_ms = facts.causes_ms.get("transport", 0.0)
     if facts.piped_ms is None or facts.piped_bytes is None or not held_up_by(facts, "transport"):
         return
-    maker, each = facts.about.dataset or "their maker", size(facts.piped_bytes)
+    each = size(facts.piped_bytes)
+    what = "item" if facts.about.pool.startswith(("multiprocessing.", "queue.")) else "result"
+    maker = f" of {facts.about.dataset}" if facts.about.dataset else ""
     gain_ms = min(facts.bound_ms, handing_ms)
     yield finding(
         facts,
-        text=f"each item of {maker}, {each}, is pickled and sent through a pipe: {facts.piped_ms:.1f} ms "
+        text=f"each {what}{maker}, {each}, is pickled and sent through a pipe: {facts.piped_ms:.1f} ms "
         f"until it has come, {handing_ms:.1f} ms of wait a step",
-        how=f"send fewer bytes from {maker} (uint8 or float32, not float64); or put arrays into shared "
+        how="send fewer bytes (uint8 or float32, not float64); or put arrays into shared "
         "memory (multiprocessing.shared_memory; tensors by torch.multiprocessing), and send where they lie",
         remedy="send fewer bytes (uint8 or float32, not float64), or through multiprocessing.shared_memory",
         level=level(handing_ms, facts),
