@@ -196,7 +196,7 @@ def piped_items(facts: LoaderFacts) -> Iterator[Finding]:
 
     A ``Pool``, a ``ProcessPoolExecutor`` or a queue of ``multiprocessing`` pickles each, writes it to a pipe,
     reads it again, and unpickles it: one item after the other, by one thread of the process that trains.
-    iotrace counts from the end of the making until an item of 1 MiB or more has come, and its bytes.
+    iotrace counts the wait from the end of the making until an item of 1 MiB or more has come, and its bytes.
 
     Remedy: send fewer bytes: a narrower dtype, which the loop widens, or a part; or put arrays into shared
     memory, and send where they lie. Threads instead of processes send nothing, where the work lets go of the
@@ -208,11 +208,11 @@ def piped_items(facts: LoaderFacts) -> Iterator[Finding]:
     each = size(facts.piped_bytes)
     what = "item" if facts.about.pool.startswith(("multiprocessing.", "queue.")) else "result"
     maker = f" of {facts.about.dataset}" if facts.about.dataset else ""
-    gain_ms = min(facts.bound_ms, handing_ms)
+    gain_ms, mostly = min(facts.bound_ms, handing_ms), handing_ms >= MOSTLY * facts.wait_ms
     yield finding(
         facts,
-        text=f"each {what}{maker}, {each}, is pickled and sent through a pipe: {facts.piped_ms:.1f} ms "
-        f"until it has come, {handing_ms:.1f} ms of wait a step",
+        text=f"each {what}{maker}, {each}, is pickled and sent through a pipe: {handing_ms:.1f} ms of "
+        "wait a step",
         how="send fewer bytes (uint8 or float32, not float64); or put arrays into shared "
         "memory (multiprocessing.shared_memory; tensors by torch.multiprocessing), and send where they lie",
         remedy="send fewer bytes (uint8 or float32, not float64), or through multiprocessing.shared_memory",
@@ -226,8 +226,9 @@ def piped_items(facts: LoaderFacts) -> Iterator[Finding]:
         gain_ms=gain_ms,
         gain_interval_ms=[0.0, gain_ms],
         cost_ms=handing_ms,
-        is_main_cause=handing_ms >= MOSTLY * facts.wait_ms,
-        silences=("IO201", "IO204", "IO206"),
+        is_main_cause=mostly,
+        # Makers that wait for the pipe seem to wait for room in the queue behind them.
+        silences=("IO201", "IO204", "IO206", *(("IO234",) if mostly else ())),
     )
 
 
