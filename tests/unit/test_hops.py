@@ -9,6 +9,7 @@ import numpy as np
 
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
 from iotrace.analysis.loop.hops import Hops, Made, maker_key
+from iotrace.analysis.loop.join import _making_ns
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.chains import Chains, makers_of
 from iotrace.sources.columns import Columns
@@ -38,6 +39,8 @@ def test_an_item_is_found_by_its_number_within_its_process() -> None:
         taken_ns=numbers(0, 0, 0),
         prepared_ns=numbers(5, 5, 5),
         fed=numbers(0, 0, 0),
+        piped_bytes=numbers(0, 0, 0),
+        given_bytes=numbers(0, 0, 0),
     )
     found = made.rows_of(numbers(2, 0, 3), numbers(4, 7, 4), numbers(0, 0, 0), numbers(9, 9, 9))
     assert found.tolist() == [1, 2, -1]
@@ -54,6 +57,8 @@ def test_items_of_one_number_come_in_order() -> None:
         taken_ns=0 * same,
         prepared_ns=numbers(30, 10, 20),
         fed=0 * same,
+        piped_bytes=0 * same,
+        given_bytes=0 * same,
     )
     found = made.rows_of(0 * same, same, same, numbers(50, 15, 25))
     assert made.tid[found].tolist() == [1, 2, 3]
@@ -120,3 +125,21 @@ def test_a_lock_counts_in_what_a_stage_did_and_where_it_took_late_what_lay_ready
     chains.hops = msgspec.structs.replace(chains.hops, deliveries=late)
     waited[45] = 5
     assert chains.within_locks(of_loop, locked) == 50 + 5  # 40 of its own, 15 late: the lock had 50 of them
+
+
+def test_what_a_call_returns_at_once_took_its_making_without_the_sending() -> None:
+    # One process makes three items of a call, and sends each before it begins with the next.
+    made = Made(
+        scope=numbers(0, 0, 0),
+        pool=numbers(7, 7, 7),
+        item=numbers(0, 1, 2),
+        pid=numbers(9, 9, 9),
+        tid=numbers(9, 9, 9),
+        taken_ns=numbers(0, 100, 200),
+        prepared_ns=numbers(10, 120, 230),
+        fed=numbers(0, 0, 0),
+        piped_bytes=numbers(1 << 20, 1 << 20, 1 << 20),
+        given_bytes=numbers(NONE, NONE, NONE),
+    )
+    assert _making_ns(made, numbers(2), numbers(0)).tolist() == [10 + 20 + 30]
+    assert _making_ns(made, numbers(2), numbers(200)).tolist() == [30]

@@ -204,3 +204,21 @@ def test_tasks_that_come_too_fast_are_followed_no_longer(
     assert 3 <= len(rows(recorder, names.BATCH_ROW)) <= 5
     assert doubts(recorder) == ["fast"]
     assert not tasks.running
+
+
+def test_a_large_result_of_a_process_is_known_by_its_bytes(recorder: Recorder) -> None:
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    sender = tasks.Worker(7, recorder)
+    tasks._works_for_pool = False
+    sender.sends_by(writer)
+    for number, length in ((3, 2 << 20), (4, 10)):
+        sender.begin(number, bytes, (length,))
+        sender.end(number, whole=True)
+        reading = threading.Thread(target=reader.recv_bytes)
+        reading.start()
+        writer.send_bytes(bytes(length))
+        reading.join()
+    (sent,) = rows(recorder, names.SENT_ROW)
+    assert (sent["pool"], sent["item"], sent["bytes"]) == (7, 3, 2 << 20)
+    made = rows(recorder, names.MADE_ROW)[0]
+    assert made["prepared_ns"] <= sent["pickled_ns"] <= sent["sent_ns"]

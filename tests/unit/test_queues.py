@@ -270,6 +270,19 @@ def test_an_item_of_a_pipe_is_known_on_both_sides(recorder: Recorder) -> None:
     assert made[0]["pool"] % 2 == 1
 
 
+def test_a_large_item_of_a_pipe_has_come_once_its_bytes_have(recorder: Recorder) -> None:
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    sending = threading.Thread(target=lambda: writer.send(bytes(2 << 20)))
+    sending.start()
+    reader.recv()
+    sending.join()
+    (sent,), (made,) = rows(recorder, names.SENT_ROW), rows(recorder, names.MADE_ROW)
+    assert (sent["pool"], sent["item"]) == (made["pool"], made["task"])
+    assert sent["bytes"] > 2 << 20
+    (batch,) = rows(recorder, names.BATCH_ROW)
+    assert batch["wait_start_ns"] <= batch["received_ns"] <= batch["delivered_ns"]
+
+
 def _send(ahead: Any) -> None:
     for number in range(5):
         ahead.put([number])

@@ -167,3 +167,11 @@ def test_waits_behind_a_ready_batch_are_told_apart() -> None:
         waits.append(Explained(one, causes))
     # Batch 1 was ready when batch 0 was asked for; batch 3 was not yet when batch 2 was.
     assert behind_ready_ns(deliveries_of(deliveries), waits_of(waits)) == 90
+
+
+def test_what_another_process_made_lies_ready_once_it_has_come() -> None:
+    under_way = [
+        delivery(i, 100 * i + 60, 100 * i + 90, prepared_ns=10 * i + 10, arrived_ns=100 * i + 80)
+        for i in range(3)
+    ]
+    assert queue_depth(deliveries_of(under_way)) == 0

@@ -52,7 +52,7 @@ def gain_text(fix: Fix) -> str:
     What a fix leaves of its cause nobody knows.
     """
     gain_ms, most_ms = fix.gain_ms_per_step, fix.bound_ms
-    if gain_ms is None:
+    if gain_ms is None or (fix.may_gain_none and fix.told[1] is None):
         return ""
     if fix.gain_interval_ms is not None and fix.is_predicted:
         return _predicted_text(fix, gain_ms, fix.gain_interval_ms)

@@ -108,7 +108,9 @@ SPAN_FORMAT = "<" + "".join(SPAN_FIELDS.values())
     TENSORS_ROW,
     PADDED_ROW,
     LONG_ROW,
-) = range(15)
+    SENT_ROW,
+    GIVEN_ROW,
+) = range(17)
 ROW_FIELDS = (
     (
         *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "grad"),
@@ -127,14 +129,21 @@ ROW_FIELDS = (
     ("pause", "tid", "start_ns", "end_ns"),  # `pause`: one of `PAUSES`
     ("pool", "task", "tid", "taken_ns", "prepared_ns", "fed"),  # `fed`: it was given data
     ("queue", "item", "tid", "asked_ns", "taken_ns", "length", "kind"),  # `kind`: the `text` of its class
-    # For the lock of a file, or in the making of an item for the interpreter's (-1).
+    # For the lock of a file, for one of the program's (`LOCK_AT`), or in the making of an item for the
+    # interpreter's (-1).
     ("tid", "start_ns", "end_ns", "waited_ns", "file"),
     ("site", "tid", "start_ns", "end_ns"),  # of a call that trains; `site`: of a `step_call` record
     ("generation", "index", "tensors"),  # of a batch that a worker hands over
     # Of a batch of `samples` that have lengths, each filled up to `width`: sums of lengths, and of squares.
     ("mono_ns", "samples", "width", "length", "squares"),
     ("tid", "start_ns", "sample"),  # of a sample that took much longer than those before: its index
+    # Of a large item that a process sends to another: pickled, and written to a pipe, by these times.
+    ("pool", "item", "pickled_ns", "sent_ns", "bytes"),
+    ("pool", "item", "came_ns", "bytes"),  # of a task that much is pickled with: a process has got its bytes
 )
+LOCK_AT = "lock:"  # before the library that takes a lock of threads, and FILE:LINE of who calls it
+OF_LIBRARY = "*"  # in its place: the lock is a library's own, in C
+PEER_AT = "peer:"  # likewise before `pipe` or `socket`, which a thread waits for data from
 # What the numbers in these fields stand for.
 OUTCOMES = ("batch", "stop", "error")
 ROUNDS = ("backward", "optimizer")

@@ -42,6 +42,8 @@ TIME_FIELDS = (
     None,
     "mono_ns",
     "start_ns",
+    "sent_ns",
+    "came_ns",
 )
 _MOST = 2**62  # as of all numbers in records: what a damaged line holds shall not overflow
 _WORDS = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}

@@ -24,7 +24,8 @@ from iotrace.session.names import BATCH_ROW, KIND_ITEM
 _GENERATOR = 0x20  # a flag of a code: CO_GENERATOR of `inspect`
 _SAMPLED_S = 0.005  # between two samples of a loop that takes from a pool
 
-Task = tuple[int, int, int]  # of a pool: its number, the task's, when it was submitted
+# Of a pool: its number, the task's, when it was submitted, when its result had come from another process.
+Task = tuple[int, int, int, int]
 Caller = tuple[str, int, str]  # a file, a line of it, the source's name
 
 # Rows that come faster are recorded no longer.
@@ -124,7 +125,7 @@ class Pass:
                 *(self.number, self._epoch, task[0] if task else 0, task[1] if task else self._delivered),
                 *(current.thread.tid, wait_start_ns, delivered_ns),
                 *(grad, training.backward_count, -1 if phase is None else self.recorder.text(phase), ahead),
-                *(-1, -1, task[2] if task else -1, -1, -1, wait_start_ns, delivered_ns, -1),
+                *(-1, -1, *(task[2:] if task else (-1, -1)), -1, wait_start_ns, delivered_ns, -1),
             )
         )
         self._delivered += 1

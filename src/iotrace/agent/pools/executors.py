@@ -192,13 +192,15 @@ def hook_processes(module: Any, recorder: Recorder) -> None:
             if task is None and _fast:
                 return
             task = task or _task_of(item.future)
-            task.number = args[1].work_id
+            task.number, task.arrived_ns = args[1].work_id, monotonic_ns()
             if task.pool is not None:
                 _count(task.pool)
 
     def starting(args: list[Any], _: dict[str, Any]) -> None:
         workers.append(_Process(tasks.number_of(args[1]._writer), recorder))
+        workers[-1].gets_by(args[0])
         args[0] = tasks.Calls(args[0], workers[-1])
+        workers[-1].sends_by(args[1]._writer)
 
     def sending(args: list[Any], kwargs: dict[str, Any]) -> None:
         if workers:

@@ -287,7 +287,7 @@ def _has_taken(
     recorder.append_row((HANDED_ROW, meeting.number, item, thread.tid, asked_ns, taken_ns, lying, -1))
     if thread.depth:
         return
-    tasks.deliver(meeting, meeting.name, asked_ns, taken_ns, (meeting.number, item, -1), recorder)
+    tasks.deliver(meeting, meeting.name, asked_ns, taken_ns, (meeting.number, item, -1, -1), recorder)
     if meeting.looks == _LOOKS and not meeting.hands_over:
         tasks.note_doubt(meeting, tasks.UNSEEN, recorder)
 

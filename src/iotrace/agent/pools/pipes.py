@@ -37,8 +37,9 @@ _PARTS, _PART_BYTES = 8, 256
 _numbers = WeakTable()  # of pipes, by a connection
 _outgoing = Beside()  # of items that are to be sent
 _sending: dict[int, Outgoing] = {}  # by a thread's id: what it has pickled, and sends next
-_receiving: dict[int, tuple[int, int] | None] = {}  # by a thread's id: the pipe and the item that it got
-_NOT = (0, 0)  # receiving
+# By a thread's id: the pipe, the item that it got, and if that is large, when its bytes had come.
+_receiving: dict[int, tuple[int, int, int] | None] = {}
+_NOT = (0, 0, 0)  # receiving
 _is_stage = False  # this process makes items for another one
 _follows = False  # pipes and queues are patched
 
@@ -216,11 +217,17 @@ def _send_bytes(recorder: Recorder, original: Any) -> Any:
                 _made(*own, self, buf, recorder)
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
+        began_ns = monotonic_ns()
         try:
             original(self, buf)
         except BaseException as error:
             hide_frame(error)
             raise
+        if own is not None and own[1][1] is not None:
+            try:
+                tasks.note_sent(recorder, _number(self), _key(buf), began_ns, buf)
+            except ours(Exception) as error:
+                recorder.absorb(error, _WHAT)
 
     return send_bytes
 
@@ -276,7 +283,9 @@ def _recv_bytes(recorder: Recorder, original: Any) -> Any:
         # The first is the item's: to unpickle it, others may be asked for a file's descriptor.
         if _receiving and _receiving.get(tid := current.thread.tid, _NOT) is None:
             try:
-                _receiving[tid] = _number(self), _key(buf.getbuffer())
+                data = buf.getbuffer()
+                came_ns = monotonic_ns() if len(data) >= tasks.LARGE_BYTES else -1
+                _receiving[tid] = _number(self), _key(data), came_ns
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         return buf
@@ -321,7 +330,8 @@ def _get(recorder: Recorder, original: Any) -> Any:
                         if not channel.counted % queues.LOOK_EVERY:
                             channel.look(asked_ns, recorder)
                         known = got[1], None, None
-                        queues.took(channel, item, known, asked_ns, length, sys._getframe(1), recorder)
+                        frame = sys._getframe(1)
+                        queues.took(channel, item, known, asked_ns, length, frame, recorder, got[2])
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
         return item

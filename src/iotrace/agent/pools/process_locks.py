@@ -12,16 +12,18 @@ from time import monotonic_ns
 
 from iotrace.agent.patching import observe, observing, pass_for, patch
 from iotrace.agent.pools import queues, tasks
-from iotrace.agent.pools.callers import PROGRAMS, making, whose_file
+from iotrace.agent.pools.callers import HERE, PROGRAMS, making, whose_file
 from iotrace.agent.pools.queues import LOOK_EVERY, Channel
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
+from iotrace.session.names import LOCK_AT, LOCKED_ROW
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
     from typing import Any
 
 _WHAT = "recording a wait for another process"
+_LEAST_NS = 100_000
 
 
 def hook_locks(module: Any, recorder: Recorder) -> None:
@@ -31,6 +33,20 @@ def hook_locks(module: Any, recorder: Recorder) -> None:
     observe(module.Semaphore, "__init__", recorder, _WHAT, after=made)
     for name in ("Condition", "Event"):
         patch(getattr(module, name), "wait", partial(_timed, known[name], recorder))
+    observe(module.SemLock, "__enter__", recorder, _WHAT, before=_asks, ended=partial(_has_lock, recorder))
+
+
+def _has_lock(recorder: Recorder, asked_ns: int | None, *_: Any) -> None:
+    """Record how long a process waited for a lock that the program takes by ``with``."""
+    now_ns = monotonic_ns()
+    if not asked_ns or now_ns - asked_ns < _LEAST_NS or recorder.over:
+        return
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(HERE):
+        frame = frame.f_back
+    if frame is not None and whose_file(frame.f_code.co_filename) == PROGRAMS:
+        site = recorder.text(f"{LOCK_AT}:{frame.f_code.co_filename}:{frame.f_lineno}")
+        recorder.records.append((LOCKED_ROW, current.thread.tid, asked_ns, now_ns, now_ns - asked_ns, site))
 
 
 def _made(channel: Channel, recorder: Recorder, *seen: Any) -> None:
@@ -69,6 +85,6 @@ def _has_waited(
     if not channel.counted % LOOK_EVERY:
         channel.look(asked_ns, recorder)
     asked_ns = channel.asked.pop(thread.tid, asked_ns)
-    of_channel = channel.number, channel.counted, -1
+    of_channel = channel.number, channel.counted, -1, -1
     tasks.deliver(channel, "", asked_ns, monotonic_ns(), of_channel, recorder)
     tasks.note_doubt(channel, tasks.UNSEEN, recorder)

@@ -37,6 +37,7 @@ class _Call:
         self.given = 0  # results, so far
         self.order: deque[int] = deque()  # of results that come in no order: their indices
         self.made: dict[int, tasks.Made] = {}  # of threads, by index
+        self.arrived: dict[int, int] = {}  # of processes likewise: when its result was unpickled
 
 
 def _number(job: int, index: int | None) -> int:
@@ -111,6 +112,8 @@ def _setting(args: list[Any], _: dict[str, Any]) -> None:
         call.pool.count()
         if made is not None:
             call.made[index or 0] = made
+        else:
+            call.arrived[index or 0] = monotonic_ns()
 
 
 def _setting_next(args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -180,7 +183,7 @@ def task_of(call: _Call) -> tasks.Task:
     index, task = call.order.popleft() if call.order else call.given, tasks.Task()
     task.pool, task.name, task.submitted_ns = call.pool, call.name, call.submitted_ns
     task.chunked, task.polled, task.number = call.chunked, call.polled, _number(call.job, index)
-    task.made = call.made.pop(index, None)
+    task.made, task.arrived_ns = call.made.pop(index, None), call.arrived.pop(index, -1)
     call.given += 1
     return task
 
@@ -205,6 +208,8 @@ def _starting(recorder: Recorder, args: list[Any], _: dict[str, Any]) -> Any:
     worker: Any
     if hasattr(args[0], "_reader"):
         worker = _Process(tasks.number_of(args[1]._writer), recorder)
+        worker.sends_by(args[1]._writer)
+        worker.gets_by(args[0])
     else:
         worker = _Thread(recorder)
     args[0] = tasks.Calls(args[0], worker)

@@ -315,8 +315,12 @@ def took(
     length: int,
     frame: FrameType,
     recorder: Recorder,
+    arrived_ns: int = -1,
 ) -> None:
-    """Record that this thread has taken an item: a turn of the loop, or a part of the making of another."""
+    """Record that this thread has taken an item: a turn of the loop, or a part of the making of another.
+
+    `arrived_ns`: its bytes had come from another process, large as it is.
+    """
     taken_ns, thread = monotonic_ns(), current.thread
     whose = known_files.get(frame.f_code.co_filename, BETWEEN)
     if whose == BETWEEN:
@@ -341,7 +345,7 @@ def took(
     hop = HANDED_ROW, channel.number, number, tid, asked_ns, taken_ns, length, kind
     if loops and not depth:
         append(hop)
-        of_queue = channel.number, number, -1
+        of_queue = channel.number, number, -1, arrived_ns
         if channel.taking is None:
             tasks.deliver(channel, channel.name, asked_ns, taken_ns, of_queue, recorder)
         else:  # one call less for each item

@@ -23,7 +23,15 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import RUSAGE_THREAD, after_switch, current
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
-from iotrace.session.names import HANDED_ROW, KIND_CALLBACK, KIND_ITEM, LOCKED_ROW, MADE_ROW
+from iotrace.session.names import (
+    GIVEN_ROW,
+    HANDED_ROW,
+    KIND_CALLBACK,
+    KIND_ITEM,
+    LOCKED_ROW,
+    MADE_ROW,
+    SENT_ROW,
+)
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -48,6 +56,7 @@ _SOCKETS = 1
 OF_FUTURE = "_iotrace_task"  # the attribute of a future
 POLLED, CHUNKED, TIMED, FAST, UNSEEN = "polled", "chunked", "timed", "fast", "unseen"
 _OF_JOBLIB = "BatchedCalls"  # a task of joblib, which holds functions and what they are given
+LARGE_BYTES = 1 << 20  # a message: to pickle, write, read and unpickle it takes milliseconds
 _PART, MOST_PARTS = 1 << 52, 1024  # between the numbers of items that one task makes
 
 running: set[int] = set()  # threads of pools, by `get_ident`, that work on a task
@@ -92,8 +101,8 @@ class Task:
     """What is known of a task of a pool, beside what hands its result over; -1 and 0: not yet."""
 
     __slots__ = (
-        *("asked_ns", "chunked", "feeds", "made", "name", "number", "polled", "pool", "submitted_ns"),
-        "taken",
+        *("arrived_ns", "asked_ns", "chunked", "feeds", "made", "name", "number", "polled", "pool"),
+        *("submitted_ns", "taken"),
     )
 
     def __init__(self) -> None:
@@ -102,6 +111,7 @@ class Task:
         self.name = ""
         self.chunked = self.feeds = self.polled = self.taken = False  # `feeds`: a library makes batches so
         self.submitted_ns = self.asked_ns = 0
+        self.arrived_ns = -1  # from another process, unpickled
         self.made: Made | None = None  # by a thread of this process
 
 
@@ -187,7 +197,7 @@ def made_rows(pool: int, number: int, row: tuple[int, int, int, int], parts: int
 def take_along(task: Task, part: int, asked_ns: int, recorder: Recorder) -> None:
     """Record that this thread has another item of a task that makes several, after the first."""
     if task.pool is not None and task.pool.taking is not None and task.taken and part < MOST_PARTS:
-        of_pool = task.pool.number, task.number + part * _PART, task.submitted_ns or -1
+        of_pool = task.pool.number, task.number + part * _PART, task.submitted_ns or -1, -1
         deliver(task.pool, task.name, asked_ns, monotonic_ns(), of_pool, recorder)
 
 
@@ -220,7 +230,7 @@ def take(
         taken = current.thread.tid, asked_ns, taken_ns, -1, -1
         recorder.records.append((HANDED_ROW, pool.number, task.number, *taken))
         return
-    of_pool = pool.number, task.number, task.submitted_ns or -1
+    of_pool = pool.number, task.number, task.submitted_ns or -1, task.arrived_ns
     deliver(pool, task.name, asked_ns, taken_ns, of_pool, recorder)
     for doubt, holds in ((POLLED, polled), (CHUNKED, task.chunked)):
         if holds:
@@ -242,7 +252,7 @@ def describe(pool: Pool, name: str, recorder: Recorder) -> None:
 
 
 def deliver(
-    pool: Pool, name: str, asked_ns: int, taken_ns: int, task: tuple[int, int, int], recorder: Recorder
+    pool: Pool, name: str, asked_ns: int, taken_ns: int, task: tuple[int, int, int, int], recorder: Recorder
 ) -> None:
     """Record that this thread took the result of `task`, as from a loader of the pool's."""
     if pool.taking is None:
@@ -298,6 +308,8 @@ class Worker(Pace):
         self.pool, self.recorder = pool, recorder
         self.task, self.name, self.fed, self.parts = -1, "", False, 1
         self.feeds = False  # a library makes batches so
+        self.made = -1  # the task whose result is sent next
+        self.came = (-1, 0)  # a large task, which is unpickled next: when its bytes had come, how many
         self.begun: Begun | None = None
         process: Any = sys.modules.get("multiprocessing.process")
         number = (*getattr(process.current_process(), "_identity", ()), 1)[0] - 1
@@ -319,7 +331,25 @@ class Worker(Pace):
         self.count()
         self.task, self.name, self.fed = task, name_of(call), is_much((*args, call))
         self.parts = _parts_of(call)
+        (came_ns, size), self.came = self.came, (-1, 0)
+        if came_ns >= 0:
+            self.recorder.records.append((GIVEN_ROW, self.pool, task, came_ns, size))
         self.begun = begin_task()
+
+    def gets_by(self, calls: Any) -> None:
+        """Note how large tasks come from the queue `calls`, which are read and unpickled as a whole."""
+        pipe = calls._reader
+        receive = pipe.recv_bytes
+
+        def recv_bytes(*args: Any) -> Any:
+            buf = receive(*args)
+            if len(buf) >= LARGE_BYTES:
+                self.came = monotonic_ns(), len(buf)
+            return buf
+
+        pipe.recv_bytes = recv_bytes
+        if hasattr(calls, "_recv_bytes"):  # of a `Queue`, the pipe's own
+            calls._recv_bytes = recv_bytes
 
     def end(self, task: int, whole: bool) -> None:
         """Record the task, which has returned unless not `whole`."""
@@ -330,6 +360,25 @@ class Worker(Pace):
         self.recorder.spans.append(span)
         if whole:
             self.recorder.records.extend(made_rows(self.pool, task, row, self.parts))
+            self.made = task
+
+    def sends_by(self, pipe: Any) -> None:
+        """Record how large results are sent, which are pickled and written to `pipe` as a whole."""
+        send = pipe.send_bytes
+
+        def send_bytes(buf: Any, *args: Any) -> None:
+            task, pickled_ns, self.made = self.made, monotonic_ns(), -1
+            send(buf, *args)
+            if task >= 0:
+                note_sent(self.recorder, self.pool, task, pickled_ns, buf)
+
+        pipe.send_bytes = send_bytes
+
+
+def note_sent(recorder: Recorder, pool: int, item: int, pickled_ns: int, buf: Any) -> None:
+    """Record that an item's bytes were written to a pipe, which holds little: mostly they were read, too."""
+    if (size := memoryview(buf).nbytes) >= LARGE_BYTES and not recorder.over:
+        recorder.records.append((SENT_ROW, pool, item, pickled_ns, monotonic_ns(), size))
 
 
 class Calls(StandIn):

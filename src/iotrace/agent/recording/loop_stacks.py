@@ -13,6 +13,7 @@ from time import monotonic_ns
 from types import CodeType, FrameType
 from typing import Any
 
+from iotrace.agent.recording.lock_waits import LockWaits
 from iotrace.agent.recording.unchecked import earliest_line
 from iotrace.agent.unpatched import get_ident, get_native_id
 
@@ -49,6 +50,7 @@ class LoopStacks:
         self._known: dict[int, tuple[CodeType, bool]] = {}
         self._path = self._stack_of(loop or sys._getframe(1))  # where it trains
         self._forget()
+        self._locks = LockWaits(recorder)
         recorder.before_flush.append(lambda: self.drain(recorder, most_samples))
 
     def _forget(self) -> None:
@@ -68,12 +70,14 @@ class LoopStacks:
         return id(code) in {number for number, _ in self._path}
 
     def sample(self, times: int = 1, *, late: bool = False, held: bool = True, asked: bool = True) -> None:
-        """Note what the thread is in, so many `times`.
+        """Note what the thread is in, so many `times`, and which other threads wait for locks.
 
         `late`: it could not be sampled when it was due. Where it was not `asked` to make that possible, what
         it was in then is not known. `held`: a thread had the interpreter's lock, so no call that releases it.
         """
-        frame = sys._current_frames().get(self._thread)
+        frames = sys._current_frames()
+        self._locks.look(frames, self._thread)
+        frame = frames.get(self._thread)
         if frame is None:
             return
         self._asked = self._asked and asked

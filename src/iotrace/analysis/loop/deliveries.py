@@ -45,6 +45,8 @@ class Delivery(msgspec.Struct, frozen=True):
     `sampled_ns`: so long the consumer chose the samples of a batch during the wait: of a later one, which it
     sent to a worker, or of this one where there are none.
     `handed_over`: another thread took the batch; the wait is the training thread's, for that thread.
+    `piped_bytes`: it is large, and came from another process by a pipe, pickled; `arrived_ns`: its bytes had.
+    `given_bytes`: so large was its task, which was sent likewise.
     """
 
     loader: int
@@ -72,6 +74,9 @@ class Delivery(msgspec.Struct, frozen=True):
     handed_over: bool = False
     maker_tid: int | None = None
     sampled_ns: int | None = None
+    piped_bytes: int | None = None
+    arrived_ns: int | None = None
+    given_bytes: int | None = None
 
     @property
     def wait_ns(self) -> int:

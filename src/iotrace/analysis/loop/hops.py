@@ -17,6 +17,7 @@ from iotrace.session import names
 from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Queue
+from iotrace.sources.rows import TIME_FIELDS
 from iotrace.sources.session import Rank
 
 
@@ -24,6 +25,7 @@ class Made(msgspec.Struct, frozen=True):
     """Items as columns, by whom they were made and when; `taken_ns` is `NONE` where the beginning is unknown.
 
     Queues of threads are numbered in each process anew: `scope` is its pid, 0 for what all processes know.
+    `piped_bytes`: a large one is pickled and sent by a pipe; else `NONE`. `given_bytes`: likewise its task.
     """
 
     scope: Times
@@ -34,6 +36,8 @@ class Made(msgspec.Struct, frozen=True):
     taken_ns: Times
     prepared_ns: Times
     fed: Times
+    piped_bytes: Times
+    given_bytes: Times
 
     def thread(self, rank: Rank) -> Times:
         """Return the thread that made each; `NONE` for all of a process whose main thread alone makes items.
@@ -125,8 +129,19 @@ def made_of(rank: Rank) -> Made:
         scope = scope_of(rows["pool"], process)
         pid = np.full(len(rows), process.pid)
         fields = (rows["pool"], rows["task"], pid, rows["tid"], begun, real(rows["prepared_ns"]), rows["fed"])
-        parts.append((scope, *fields))
+        large = (_piped(process, rows, kind) for kind in (names.SENT_ROW, names.GIVEN_ROW))
+        parts.append((scope, *fields, *large))
     return Made(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _piped(process: Process, made: Columns, kind: int) -> Times:
+    """Find the bytes of each item that the process sent, or that its task came with; `NONE`: few."""
+    sent = process.rows(kind)
+    if not len(sent):
+        return np.full(len(made), NONE)
+    own = _counted(key_of(made["pool"], made["task"]), made["prepared_ns"])
+    at = match(own, _counted(key_of(sent["pool"], sent["item"]), sent[TIME_FIELDS[kind] or ""]))
+    return np.where(at >= 0, sent["bytes"][at], NONE)
 
 
 def scope_of(pool: Times, process: Process) -> Times:

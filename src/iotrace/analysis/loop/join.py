@@ -15,7 +15,7 @@ from iotrace.analysis.table import NONE, key_of, match
 from iotrace.session import names
 from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
-from iotrace.sources.records import IteratorEnd, IteratorStart, WorkerUp
+from iotrace.sources.records import IteratorEnd, IteratorStart, PoolWorker, WorkerUp
 from iotrace.sources.session import Rank
 
 
@@ -173,7 +173,7 @@ def _deliveries(rank: Rank, rows: Columns, asked_ns: Times, later_count: Times) 
     found["samples"] = rows["samples"].copy()
     for field in ("up_ns", "taken_ns", "prepared_ns", "size_bytes", "tensors"):
         found[field] = np.full(len(rows), NONE)
-    for field in ("exposed_ns", "maker_tid"):
+    for field in ("exposed_ns", "maker_tid", "piped_bytes", "arrived_ns", "given_bytes"):
         found[field] = np.broadcast_to(NONE, len(rows))
     real = main.clock.times_to_session_ns
     found["wait_start_ns"], found["delivered_ns"] = real(asked_ns), real(rows["delivered_ns"])
@@ -252,13 +252,23 @@ def _join_tasks(found: dict[str, Times], rows: Columns, of_pools: npt.NDArray[np
     summed = np.flatnonzero(
         of_pools & (rows["index"] >= _CHECKSUMS)
     )  # of pipes: no reader knows an item by it
-    for field in ("index", "pid", "worker", "maker_tid"):
+    for field in ("index", "pid", "worker", "maker_tid", "piped_bytes", "given_bytes", "up_ns"):
         found[field] = found[field].copy()
+    came_ns = np.where(of_pools, rows["received_ns"], -1)
+    found["arrived_ns"] = np.where(came_ns < 0, NONE, main.clock.times_to_session_ns(came_ns))
     found["index"][summed] = np.arange(len(summed))
     found["taken_ns"][joined], found["prepared_ns"][joined] = begun_ns, made.prepared_ns[row]
+    sent = at_once & (made.piped_bytes[row] != NONE)
+    found["prepared_ns"][joined[sent]] = begun_ns[sent] + _making_ns(made, row[sent], begun_ns[sent])
     elsewhere = made.pid[row] != main.pid
     worker_of = {each.pid: NONE if each.worker is None else each.worker for each in rank.workers}
     found["maker_tid"][joined] = made.thread(rank)[row]
+    found["piped_bytes"][joined], found["given_bytes"][joined] = made.piped_bytes[row], made.given_bytes[row]
+    found["up_ns"][joined] = 0  # threads are there at once
+    for process in rank.workers:
+        began = [each.mono_ns for each in process.of_type(PoolWorker)]
+        if began:
+            found["up_ns"][joined[made.pid[row] == process.pid]] = process.clock.to_session_ns(min(began))
     found["pid"][joined[elsewhere]] = made.pid[row][elsewhere]
     found["worker"][joined[elsewhere]] = [worker_of[pid] for pid in made.pid[row][elsewhere].tolist()]
 
@@ -273,14 +283,38 @@ def _begun_with(made: Made, row: Times, asked_ns: Times) -> Times:
     along[row] = False
     if not along.any():
         return begun_ns
-    of = np.stack((made.scope, made.pool, made.pid, made.tid), 1)
-    makers = np.unique(of, axis=0, return_inverse=True)[1].reshape(-1)
+    makers = _makers_of(made)
     for maker in np.unique(makers[row]).tolist():
         mine = np.flatnonzero(makers[row] == maker)
         starts = np.sort(made.taken_ns[along & (makers == maker)])
         first = np.append(starts, NONE)[np.searchsorted(starts, asked_ns[mine])]
         begun_ns[mine] = np.where(first == NONE, begun_ns[mine], np.minimum(first, begun_ns[mine]))
     return begun_ns
+
+
+def _makers_of(made: Made) -> Times:
+    """Number who made each item, and for which pool."""
+    of = np.stack((made.scope, made.pool, made.pid, made.tid), 1)
+    return np.asarray(np.unique(of, axis=0, return_inverse=True)[1].reshape(-1))
+
+
+def _making_ns(made: Made, row: Times, begun_ns: Times) -> Times:
+    """Sum up how long the maker of each item worked on it, and on those that come along, since `begun_ns`.
+
+    In between it sent large results.
+    """
+    found = np.zeros(len(row), np.int64)
+    makers = _makers_of(made) if len(row) else row
+    for maker in np.unique(makers[row]).tolist() if len(row) else ():
+        mine, own = np.flatnonzero(makers[row] == maker), np.flatnonzero(makers == maker)
+        own = own[np.argsort(made.taken_ns[own], kind="stable")]
+        lengths = np.where(made.taken_ns[own] == NONE, 0, made.prepared_ns[own] - made.taken_ns[own])
+        until = np.append(0, np.cumsum(lengths))
+        first, behind = (
+            np.searchsorted(made.taken_ns[own], at) for at in (begun_ns[mine], made.prepared_ns[row[mine]])
+        )
+        found[mine] = until[behind] - until[first]
+    return found
 
 
 def _passes_of(rows: Columns) -> dict[PassKey, Times]:

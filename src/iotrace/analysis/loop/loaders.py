@@ -94,8 +94,12 @@ def ready_batches(loader: LoaderRun) -> float | None:
 
 
 def queue_depth(deliveries: Deliveries) -> float | None:
-    """Count the batches that lay ready when the consumer asked, on average."""
-    ready = np.sort(deliveries["prepared_ns"][deliveries.known("prepared_ns")])
+    """Count the batches that lay ready when the consumer asked, on average.
+
+    One that another process made is on its way until its bytes have arrived, where that was seen.
+    """
+    own = deliveries[deliveries.known("prepared_ns")]
+    ready = np.sort(np.where(own.known("arrived_ns"), own["arrived_ns"], own["prepared_ns"]))
     asked = deliveries["wait_start_ns"]
     if not len(asked) or len(ready) < len(asked):
         return None

@@ -112,7 +112,8 @@ class PipelineStage(ReportPart, frozen=True, kw_only=True):
     ] = None
     after_limit: Annotated[int | None, figure("how many items may lie behind it", null="any number, or not known")] = None
     locks_ms: Annotated[
-        dict[str, float], figure("of an item's making, the waits for a lock: `interpreter` (Python's), `h5py`, `file`; without waits it is left out", "ms")
+        dict[str, float],
+        figure("of an item's making, the waits for a lock: `interpreter` (Python's), `h5py`, `file`, `program` (by samples); left out without waits", "ms"),
     ] = msgspec.field(default_factory=dict)
     lock_file: Annotated[str | None, figure("the file whose lock its makers wait for longest", null="they wait for none")] = None
     puts: Annotated[str, figure("the class of the queue or pool that hands its items on", said="by")]

@@ -88,15 +88,19 @@ class Fix(ReportPart, frozen=True, kw_only=True):
         return step_ms / max(step_ms - most_ms, _LEAST * step_ms)
 
     @property
+    def may_gain_none(self) -> bool:
+        """Whether nothing says how much of what it costs the change ends."""
+        return self.gain_interval_ms is not None and self.gain_interval_ms[0] <= 0
+
+    @property
     def told(self) -> tuple[float | None, float | None]:
         """Of a gain that the change may not reach: how many times as fast about, and at most, is told.
 
         A bound that is near stands alone, as does one of a gain that may be none; one that nobody meets is none.
         """
         about, most = self.speedup, self.most_speedup
-        perhaps_none = self.gain_interval_ms is not None and self.gain_interval_ms[0] <= 0
-        if most is not None and perhaps_none:
-            return None, most
+        if self.may_gain_none:
+            return None, most if most is None or most <= MOST_FACTOR else None
         if about is None or (most is not None and (most < _NEAR * about or about > MOST_FACTOR)):
             return None, most
         return about, None if most is None or most > MOST_FACTOR else most

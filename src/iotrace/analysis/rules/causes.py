@@ -83,7 +83,8 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         tries=remedy.tries,
         spares_work=remedy.spares_work,
         is_main_cause=cause == "startup" and facts.first_samples_ms >= MOSTLY * facts.wait_ms,
-        **(predicted if remedy.gains else {}),
+        **(predicted if remedy.gains and not remedy.tries else {}),
+        **({"gain_interval_ms": [0.0, gain_ms]} if remedy.gains and remedy.tries else {}),
     )
 
 
@@ -153,7 +154,10 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     making_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)
     if replayed_ms is None and cause in PARTS and facts.made_ms is not None and making_ms:
         replayed_ms = facts.made_ms * min(1.0, _charged_ms(facts, cause, remedy) / making_ms)
-    return min(facts.bound_ms, facts.wait_ms if replayed_ms is None else replayed_ms)
+    bound_ms = facts.bound_ms
+    if cause in PARTS and facts.piped_ms is not None:  # what is made sooner comes through the pipe as slowly
+        bound_ms -= min(bound_ms, facts.causes_ms.get("transport", 0.0))
+    return min(bound_ms, facts.wait_ms if replayed_ms is None else replayed_ms)
 
 
 def _most_ms(facts: LoaderFacts, cause: str, remedy: Remedy, gain_ms: float) -> float | None:

@@ -101,6 +101,103 @@ def file_lock(facts: LoaderFacts) -> Iterator[Finding]:
         )
 
 
+@rule("IO238", "program-lock", "loader", turn=MORE_WORKERS)
+@fires(
+    {"cause": "transform", "making": _locked("program", 30.0, 22.0, file="store.py:22")},
+    {
+        "cause": "read",
+        "workers": 8,
+        "making": _locked("program", 30.0, 28.0, 8, file="data.py:9 (zipfile)"),
+    },
+)
+@silent(
+    {"cause": "transform", "making": _locked("program", 2.0, 1.0, file="store.py:22")},
+    {"cause": "transform", "making": _locked("program", 8.0, 5.0, file="store.py:22")},
+    {"cause": "transform", "making": Making()},
+)
+def program_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[Finding]:
+    """Threads or processes that make the batches wait for a lock, which one of them has.
+
+    They share a connection, a file or a cache behind a ``Lock``, an ``RLock`` or a ``Semaphore``, so more
+    threads wait the longer. iotrace looks 20 times a second, or less often in a long run, where each thread
+    is: one that is in the taking of a lock waits for it. What that takes is an estimate, by these looks. Of
+    locks of ``multiprocessing`` each ``with`` is timed.
+
+    Remedy: a handle or connection for each thread; or hold the lock for less: not while reading or decoding.
+    What lies behind the lock may serve one at a time all the same: then nothing is gained.
+    """
+    lock = facts.making.locks.get("program")
+    if lock is None or lock.ms < leading * facts.wait_ms:
+        return
+    waiting = f"{lock.sharing} threads wait" if lock.sharing > 1 else "what makes the batches waits"
+    one = "thread" if lock.sharing > 1 else "worker"
+    yield from _waited(
+        facts,
+        lock,
+        text=f"{waiting} for the lock taken at {lock.file}: about ",
+        how=f"give each {one} a connection or a file of its own, or hold the lock for less, not while it "
+        "reads or decodes; more wait the longer",
+        remedy=f"one handle per {one} in place of the lock at {lock.file}, or hold it for less",
+        tries=True,
+        silences=("IO101", "IO102", "IO103", "IO106", "IO230"),
+    )
+
+
+@rule("IO250", "peer-slow", "loader", turn=MORE_WORKERS)
+@fires(
+    {"making": _locked("peer", 30.0, 22.0, 2, file="child process at train.py:9")},
+    {"cause": "unknown", "making": _locked("peer", 30.0, 22.0, 1, file="pipe at train.py:9")},
+    {
+        "cause": "read",
+        "workers": 4,
+        "making": _locked("peer", 30.0, 22.0, 4, file="socket at train.py:9"),
+    },
+)
+@silent(
+    {"cause": "unknown", "making": _locked("peer", 2.0, 1.0, file="pipe at train.py:9")},
+    {"cause": "decode", "making": _locked("peer", 10.0, 8.0, file="pipe at train.py:9")},
+    {"cause": "unknown", "making": Making()},
+)
+def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
+    """What makes the batches waits for data from a pipe or a socket: for a server, or another program.
+
+    iotrace looks 20 times a second, or less often in a long run, what each thread sleeps in. One in a read of
+    a pipe (``pipe:curl`` of webdataset, ``ffmpeg``, ``xz -dc``) or a socket (an object store) waits for its
+    writer. How long in all is an estimate, by these looks. To store decoded data does not make that faster.
+    One in ``subprocess.run`` waits for a program, which is started anew for each item.
+
+    Remedy: several connections or programs at once, as each worker of a DataLoader has its own; or a copy of
+    the data nearby. A server or a disk may be no faster for several: then that gains nothing.
+    """
+    lock = facts.making.locks.get("peer")
+    if lock is None or lock.ms < most * facts.wait_ms:
+        return
+    kind, _, site = lock.file.partition(" at ")
+    text, how, remedy = (
+        f"what makes the batches waits for data from a {kind}, at {site}: about ",
+        "read from several at once (workers, threads), where who writes there can serve them; or copy the "
+        "data nearby",
+        f"read from more {kind}s at once (threads, workers), or copy the data nearby",
+    )
+    if kind == "child process":
+        text, how, remedy = (
+            f"what makes the batches waits for a {kind}, at {site}: about ",
+            "start one that stays, and send it each item, or call a library; threads that wait for processes "
+            "do no work, and more processes need more CPUs",
+            f"no process for each item at {site}: one that stays, or a library in its place",
+        )
+    yield from _waited(
+        facts,
+        lock,
+        text=text,
+        how=how,
+        remedy=remedy,
+        tries=True,
+        gains=False,  # that depends on who writes there
+        silences=("IO101", "IO102", "IO103", "IO106", "IO230", "IO236"),
+    )
+
+
 def in_processes(facts: LoaderFacts) -> str:
     """Say in short that processes shall do what threads do: one remedy, whichever lock they wait for."""
     stage = next((each for each in facts.pipeline if each.slowest and each.of == "threads"), None)
@@ -112,9 +209,23 @@ def in_processes(facts: LoaderFacts) -> str:
     return "processes in place of threads: Python runs one thread at a time"
 
 
-def _waited(facts: LoaderFacts, lock: LockWait, *, text: str, how: str, remedy: str) -> Iterator[Finding]:
-    gain_ms = min(facts.bound_ms, lock.ms)
-    if not facts.is_waited_for or not is_worth(gain_ms, facts):
+def _waited(
+    facts: LoaderFacts,
+    lock: LockWait,
+    *,
+    text: str,
+    how: str,
+    remedy: str,
+    tries: bool = False,
+    gains: bool = True,
+    silences: tuple[str, ...] = ("IO101", "IO102", "IO103", "IO230"),
+) -> Iterator[Finding]:
+    # At most each maker goes on without the lock, all at once; those of a stage are as many as share it.
+    makers = max(facts.about.workers, lock.sharing, 1)
+    each_ms = (lock.item_ms - lock.each_ms) / makers * facts.batches_per_step
+    at_once_ms = facts.step_ms - max(facts.step_ms - facts.bound_ms, each_ms) if lock.item_ms else 0.0
+    gain_ms = min(facts.bound_ms, max(lock.ms, at_once_ms))
+    if not facts.is_waited_for or not is_worth(min(gain_ms, lock.ms), facts):
         return
     of = f" ({lock.each_ms:.1f} of {lock.item_ms:.1f} ms an item)" if lock.item_ms else ""
     yield finding(
@@ -124,8 +235,10 @@ def _waited(facts: LoaderFacts, lock: LockWait, *, text: str, how: str, remedy: 
         remedy=remedy,
         level=level(lock.ms, facts),
         evidence={"locked_ms": lock.ms, "threads": float(lock.sharing), **which(facts)},
-        gain_ms=gain_ms,
-        cost_ms=lock.ms,
+        gain_ms=gain_ms if gains else None,
+        gain_interval_ms=[0.0, gain_ms] if tries and gains else None,
+        tries=tries,
+        cost_ms=lock.ms if gain_ms <= lock.ms else None,
         is_main_cause=lock.ms >= _LEADING * facts.wait_ms,
-        silences=("IO101", "IO102", "IO103", "IO230"),
+        silences=silences,
     )

@@ -82,6 +82,7 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
                 f"more workers in the {pool}: {item or 'its task'} sleeps; if for a lock, hold it for less",
                 f"it sleeps in {percent(min(1.0, asleep / share))} of that: if for storage or a server, more "
                 "workers of the pool wait at the same time; if for a lock that one has, hold it for less",
+                tries=True,
             )
         at, where = facts.waits_at, ""
         if at.line and asleep / share + at.share >= 1 + MOSTLY:  # so much of its sleep is there at the least

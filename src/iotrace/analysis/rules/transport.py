@@ -163,3 +163,96 @@ def many_tensors(
         is_main_cause=handing_ms >= MOSTLY * facts.wait_ms,
         silences=("IO201", "IO204", "IO206"),
     )
+
+
+_PIPED = {"cause": "transport", "wrapped": True, "workers": 2, "piped_bytes": 25e6, "piped_ms": 80.0}
+
+
+@rule("IO237", "piped-items", "loader", turn=THE_CAUSE)
+@fires(_PIPED, {**_PIPED, "core_free": False, "others_may_make_it": True, "ready": 0.2})
+@silent(
+    {**_PIPED, "piped_ms": None},
+    {**_PIPED, "cause": "transform"},
+    {**_PIPED, "wait_ms": 4.0, "causes_ms": {"transport": 4.0}},
+)
+def piped_items(facts: LoaderFacts) -> Iterator[Finding]:
+    """Processes send large results or items, and the loop waits for their way.
+
+    A ``Pool``, a ``ProcessPoolExecutor`` or a queue of ``multiprocessing`` pickles each, writes it to a pipe,
+    reads it again, and unpickles it: one item after the other, by one thread of the process that trains.
+    iotrace counts the wait from the end of the making until an item of 1 MiB or more has come, and its bytes.
+
+    Remedy: send fewer bytes: a narrower dtype, which the loop widens, or a part; or put arrays into shared
+    memory, and send where they lie. Threads instead of processes send nothing, where the work lets go of the
+    interpreter's lock.
+    """
+    handing_ms = facts.causes_ms.get("transport", 0.0)
+    if facts.piped_ms is None or facts.piped_bytes is None or not held_up_by(facts, "transport"):
+        return
+    each = size(facts.piped_bytes)
+    what = "item" if facts.about.pool.startswith(("multiprocessing.", "queue.")) else "result"
+    maker = f" of {facts.about.dataset}" if facts.about.dataset else ""
+    gain_ms, mostly = min(facts.bound_ms, handing_ms), handing_ms >= MOSTLY * facts.wait_ms
+    yield finding(
+        facts,
+        text=f"each {what}{maker}, {each}, is pickled and sent through a pipe: {handing_ms:.1f} ms of "
+        "wait a step",
+        how="send fewer bytes (uint8 or float32, not float64); or put arrays into shared "
+        "memory (multiprocessing.shared_memory; tensors by torch.multiprocessing), and send where they lie",
+        remedy="send fewer bytes (uint8 or float32, not float64), or through multiprocessing.shared_memory",
+        level=level(handing_ms, facts),
+        evidence={
+            "piped_bytes": facts.piped_bytes,
+            "piped_ms": facts.piped_ms,
+            "transport_ms": handing_ms,
+            **which(facts),
+        },
+        gain_ms=gain_ms,
+        gain_interval_ms=[0.0, gain_ms],
+        cost_ms=handing_ms,
+        is_main_cause=mostly,
+        # Makers that wait for the pipe seem to wait for room in the queue behind them.
+        silences=("IO201", "IO204", "IO206", *(("IO234",) if mostly else ())),
+    )
+
+
+_GIVEN = {"cause": "queued", "wrapped": True, "workers": 2, "given_bytes": 24e6, "dataset": "Feeder.prepare"}
+
+
+@rule("IO239", "large-tasks", "loader", turn=THE_CAUSE)
+@fires(_GIVEN)
+@silent(
+    {**_GIVEN, "given_bytes": None},
+    {**_GIVEN, "cause": "transform"},
+    {**_GIVEN, "wait_ms": 4.0, "causes_ms": {"queued": 4.0}},
+)
+def large_tasks(facts: LoaderFacts) -> Iterator[Finding]:
+    """Each task of a pool of processes is sent with much data, and the loop waits until it is begun.
+
+    What ``submit``, ``map`` or ``apply_async`` is given is pickled in the process that trains, written to a
+    pipe, and unpickled by a worker, for each task anew: arrays among the arguments, and also all that the
+    object of a bound method or a ``partial`` holds. iotrace counts the bytes that a worker gets with a task.
+
+    Remedy: give each worker the data once, by the pool's ``initializer`` or a file that it maps, and each
+    task an index.
+    """
+    before_ms, given = facts.causes_ms.get("queued", 0.0), facts.given_bytes
+    if given is None or not held_up_by(facts, "queued"):
+        return
+    task = facts.about.dataset or "the pool"
+    gain_ms = min(facts.bound_ms, before_ms)
+    yield finding(
+        facts,
+        text=f"each task of {task} is sent to its process with {size(given)}, pickled anew: {before_ms:.1f} "
+        "ms of wait a step before it begins",
+        how="what the object of a bound method, a partial or an argument holds goes along: give it to each "
+        "worker once (the pool's initializer=, or a file that it maps), and each task an index",
+        remedy=f"send {task} an index, not {size(given)}: data to each worker once (initializer=)",
+        level=level(before_ms, facts),
+        evidence={"given_bytes": given, "queued_ms": before_ms, **which(facts)},
+        gain_ms=gain_ms,
+        gain_interval_ms=[0.0, gain_ms],
+        cost_ms=before_ms,
+        is_main_cause=before_ms >= MOSTLY * facts.wait_ms,
+        silences=("IO204", "IO206"),
+    )

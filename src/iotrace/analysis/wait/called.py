@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Coverage, Times, distinct
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import PipelineStage
+from iotrace.analysis.wait.locks import Locked, locks_of
 from iotrace.analysis.wait.page_faults import bounds, holder
 from iotrace.analysis.wait.production import outermost
 from iotrace.session.names import KIND_CALLBACK
@@ -15,6 +18,7 @@ from iotrace.sources.columns import Columns
 from iotrace.sources.records import Stage
 
 _MOST_STAGES = 16
+_TID = (1 << 32) - 1  # of a maker
 _FULL = 0.8  # of all threads: none is free for one more
 
 
@@ -24,7 +28,8 @@ def called_by(library: str, analysis: RankAnalysis, start_ns: int, end_ns: int) 
     What a library does itself in a task that calls functions is a stage of its name. Coroutines share one
     thread: what they compute is not known.
     """
-    awaited, steps = analysis.kept.awaited, len(analysis.kept)
+    awaited, steps, locks = analysis.kept.awaited, len(analysis.kept), locks_of(analysis)
+    waited: dict[tuple[str, bool], Counter[str]] = defaultdict(Counter)
     found: dict[tuple[str, bool], tuple[list[Columns], list[Times], list[Columns]]] = {}
     for process in analysis.rank.processes:
         spans = process.spans[process.spans["kind"] == KIND_CALLBACK]
@@ -38,6 +43,9 @@ def called_by(library: str, analysis: RankAnalysis, start_ns: int, end_ns: int) 
             known[0].append(spans[chosen])
             known[1].append(own_ns[chosen])
             known[2].append(spans[np.isin(inside, np.flatnonzero(chosen))])
+            for lock, locked in locks.items():
+                own_wait_ns = _waited_ns(locked, process.pid, known[0][-1], known[2][-1])
+                waited[name, process is analysis.rank.main][lock] += own_wait_ns
     stages: list[tuple[int, PipelineStage]] = []
     for (name, in_main), (of_all, own, within) in found.items():
         spans, own_ns = Columns.joined(of_all), np.concatenate(own)
@@ -63,11 +71,22 @@ def called_by(library: str, analysis: RankAnalysis, start_ns: int, end_ns: int) 
             on_cpu_fraction=min(1.0, int(spans["cpu_ns"].sum()) / int((ends - starts).sum()))
             if timed
             else None,
+            locks_ms={lock: ns / len(spans) / 1e6 for lock, ns in waited[name, in_main].items() if ns},
             puts=library,
             wait_ms=max(0, waited_ns) / steps / 1e6,
         )
         stages.append((int(ends.min()), stage))
     return [stage for _, stage in sorted(stages, key=lambda each: -each[0])][:_MOST_STAGES]
+
+
+def _waited_ns(locked: Locked, pid: int, calls: Columns, within: Columns) -> int:
+    """Sum up the waits for a lock in the calls of a function, but for those in others `within` them."""
+    mine = locked.maker >> 32 == pid
+    starts, tids = locked.start_ns[mine], locked.maker[mine] & _TID
+    inside = holder(calls, starts, tids) >= 0
+    if len(within):
+        inside &= holder(within, starts, tids) < 0
+    return int(locked.waited_ns[mine][inside].sum())
 
 
 def _own_time(spans: Columns) -> tuple[Times, Times]:

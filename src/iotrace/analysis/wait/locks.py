@@ -1,9 +1,10 @@
-"""How long the threads that make items wait for a lock: the interpreter's, h5py's, that of a file."""
+"""How long who makes items waits for a lock: the interpreter's, h5py's, that of a file, the program's own."""
 
 from __future__ import annotations
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from iotrace.analysis.intervals import Coverage, Times, distinct, holding
 from iotrace.analysis.loop.deliveries import Deliveries
@@ -17,15 +18,17 @@ from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 
-INTERPRETER, H5PY, FILE = LOCKS = ("interpreter", "h5py", "file")
+INTERPRETER, H5PY, FILE, PROGRAM, PEER = LOCKS = ("interpreter", "h5py", "file", "program", "peer")
 _NO_END = np.iinfo(np.int64).max
 _H5PY = "h5py."  # how the names of its read paths begin
+_NOTHING = np.zeros(0, np.int64)
 
 
 class Locked(msgspec.Struct, frozen=True):
     """Waits of makers for one lock, in order of their maker and time: when each began, how long it was.
 
-    `sharing` is the most threads of one process that wait for it, `files` counts the ns by file.
+    `sharing` is the most threads of one process that wait for it, `files` counts the ns by file, or by
+    where the program takes its lock.
     """
 
     maker: Times
@@ -61,21 +64,52 @@ class Locked(msgspec.Struct, frozen=True):
 def locks_of(analysis: RankAnalysis) -> dict[str, Locked]:
     """Find the waits of a rank's threads for each lock, by its name in `LOCKS`."""
     rows: dict[str, list[tuple[int, Times, Times, Times]]] = {lock: [] for lock in LOCKS}
-    files: dict[str, int] = {}
+    files: dict[str, dict[str, int]] = {lock: {} for lock in LOCKS}
     for process in analysis.rank.processes:
         noted, real = process.rows(names.LOCKED_ROW), process.clock.times_to_session_ns
-        of_file = noted["file"] >= 0
-        for lock, own in ((INTERPRETER, noted[~of_file]), (FILE, noted[of_file])):
+        of_program, of_file = _at(process, noted, names.LOCK_AT), noted["file"] >= 0
+        of_peer = _at(process, noted, names.PEER_AT)
+        reading = _reading_h5py(process)
+        # A lock in C that two threads or more wait for, which read HDF5.
+        of_h5py = _at(process, noted, names.LOCK_AT + names.OF_LIBRARY) & np.isin(
+            noted["tid"], reading["tid"]
+        )
+        by_lock = {
+            INTERPRETER: ~of_file,
+            FILE: of_file & ~of_program & ~of_peer,
+            PEER: of_peer,
+            PROGRAM: of_program & ~of_h5py,
+            H5PY: of_h5py,
+        }
+        for lock, mine in by_lock.items():
+            own = noted[mine]
             # What was waited in the making of an item stands at its end, which is the item's.
-            start_ns = real(own["start_ns"]) if lock is FILE else real(own["end_ns"]) - 1
+            start_ns = real(own["end_ns"]) - 1 if lock is INTERPRETER else real(own["start_ns"])
+            if lock is H5PY and not len(own):
+                waits_ns = _waits(analysis, process, reading) if len(reading) else _NOTHING
+                rows[H5PY].append(
+                    (process.pid, reading["tid"].astype(np.int64), reading["start_ns"], waits_ns)
+                )
+                continue
             rows[lock].append((process.pid, own["tid"], start_ns, own["waited_ns"]))
-        for number, waited_ns in zip(
-            noted[of_file]["file"].tolist(), noted[of_file]["waited_ns"].tolist(), strict=True
-        ):
-            path = analysis.session.paths.shown(process.texts.get(number, ""))
-            files[path] = files.get(path, 0) + waited_ns
-        rows[H5PY].append((process.pid, *_in_h5py(analysis, process)))
-    return {lock: _joined(rows[lock], files if lock is FILE else {}) for lock in LOCKS}
+            for number in distinct(own["file"][own["file"] >= 0]).tolist():
+                path = _shown(analysis, process.texts.get(number, ""))
+                waited_ns = int(own["waited_ns"][own["file"] == number].sum())
+                files[lock][path] = files[lock].get(path, 0) + waited_ns
+    return {lock: _joined(rows[lock], files[lock]) for lock in LOCKS}
+
+
+def _shown(analysis: RankAnalysis, text: str) -> str:
+    """Shorten a path as elsewhere; say where a lock of threads is taken, and by which library."""
+    if text.startswith(names.PEER_AT):
+        kind, _, site = text.removeprefix(names.PEER_AT).partition(":")
+        return f"{kind} at {site.rpartition('/')[2]}"
+    if not text.startswith(names.LOCK_AT):
+        return analysis.session.paths.shown(text)
+    library, _, site = text.removeprefix(names.LOCK_AT).partition(":")
+    line = site.rpartition("/")[2]
+    whose = "a library's lock" if library == names.OF_LIBRARY else library
+    return f"{line} ({whose})" if library else line
 
 
 def _joined(rows: list[tuple[int, Times, Times, Times]], files: dict[str, int]) -> Locked:
@@ -86,21 +120,23 @@ def _joined(rows: list[tuple[int, Times, Times, Times]], files: dict[str, int]) 
     return Locked(maker[order], start_ns[order], waited_ns[order], sharing, files)
 
 
-def _in_h5py(analysis: RankAnalysis, process: Process) -> tuple[Times, Times, Times]:
-    """Find which thread waited for h5py's lock, when, for how long.
+def _at(process: Process, noted: Columns, prefix: str) -> npt.NDArray[np.bool_]:
+    """Mark waits for what is called so."""
+    numbers = [number for number, text in process.texts.items() if text.startswith(prefix)]
+    return np.isin(noted["file"], np.array(numbers, np.int64))
 
-    A thread that sleeps in a call of h5py outside POSIX calls, while another thread of its process is in
-    one, waits for that one: h5py holds one lock for all files.
+
+def _reading_h5py(process: Process) -> Columns:
+    """Return the calls of h5py of a process that makes some in several threads; else none.
+
+    h5py holds one lock for all files. Where no look at the threads tells, one that sleeps in such a call
+    outside POSIX calls, while another thread is in one, waits for that one.
     """
     spans = process.spans
     numbers = [number for number, text in process.texts.items() if text.startswith(_H5PY)]
     chosen = (spans["kind"] == KIND_READ_PATH) & np.isin(spans["name"], numbers)
     reading = spans[outermost(spans, chosen)]
-    if len(distinct(reading["tid"])) < 2:
-        none = np.zeros(0, np.int64)
-        return none, none, none
-    waits_ns = _waits(analysis, process, reading)
-    return reading["tid"].astype(np.int64), reading["start_ns"], waits_ns
+    return reading if len(distinct(reading["tid"])) > 1 else reading[:0]
 
 
 def _waits(analysis: RankAnalysis, process: Process, reading: Columns) -> Times:

@@ -94,6 +94,9 @@ def visits_of(
     made = made[made["loader"] == (-1 if analysis.source is None else analysis.source.number)]
     made = made[np.lexsort((made["prepared_ns"], made["taken_ns"]))]
     items = items[holding(made["taken_ns"], made["prepared_ns"], items["start_ns"]) >= 0]
+    threads = distinct(made["maker_tid"][made.known("maker_tid")])
+    if len(threads):  # the loop's own thread takes meanwhile what these make
+        items = items[np.isin(items["tid"], threads)]
     own, spans, shown = (
         analysis.session.calls_of(process),
         outermost_of(process, *READING),

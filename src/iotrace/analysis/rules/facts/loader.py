@@ -70,8 +70,10 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     replay on the model of the loader gives instead, where it may speak, by the row's id; `restart_ms` is
     what ending and starting workers takes in later epochs; `single` iterators were left after one batch;
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
-    pickled through a pipe: what the process that trains read beyond calls on files; `tensors` are in one, if
-    many. `ready`: so many batches lay ready when the loop came for one. `making`: how they are made.
+    pickled through a pipe: what the process that trains read beyond calls on files, or `piped_ms`, where it
+    was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`.
+    `tensors` are in one, if many. `ready`: so many batches lay ready when the loop came for one. `making`:
+    how they are made.
     `waits_at`: where the loop's own thread is that makes them. `pipeline`: the stages that make them, of a
     loop that takes them from queues and pools.
     """
@@ -101,6 +103,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes: float | None = None
     tensors: float | None = None
     piped_bytes: float | None = None
+    piped_ms: float | None = None
+    given_bytes: float | None = None
     samples: float | None = None
     collate: str = ""
     collate_line: str = ""

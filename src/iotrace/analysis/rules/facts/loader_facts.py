@@ -118,7 +118,8 @@ def _facts(
         behind_ready_ms=wait.behind_ready_ms if primary else None,
         batch_bytes=int(sizes.sum()) / len(sizes) if len(sizes) else None,
         tensors=tensors_of(source.deliveries),
-        piped_bytes=_piped_bytes(report, len(waits)) if loaders == 1 else None,
+        given_bytes=_given_bytes(source),
+        **(_sent(source) or {"piped_bytes": _piped_bytes(report, len(waits)) if loaders == 1 else None}),
         samples=int(samples.sum()) / len(samples) if len(samples) else None,
         collate=_collate(analysis, source),
         collate_line=collate_of(about, analysis.session.paths) or "",
@@ -239,6 +240,24 @@ def _storage_bytes(report: RankReport, steps: int) -> float | None:
     processes = report.system.processes
     read_bytes = total(process.storage_read_bytes for process in processes) if processes else None
     return None if read_bytes is None else read_bytes / steps
+
+
+def _sent(run: LoaderRun) -> dict[str, float | None]:
+    """Return the bytes of a batch that another process sent by a pipe, and how long that took it, in ms."""
+    own = run.deliveries[run.deliveries.known("piped_bytes", "arrived_ns", "prepared_ns")]
+    if 2 * len(own) < len(run.deliveries) or not len(own):
+        return {}
+    under_way_ns = int((own["arrived_ns"] - own["prepared_ns"]).sum())
+    return {
+        "piped_bytes": int(own["piped_bytes"].sum()) / len(own),
+        "piped_ms": under_way_ns / len(own) / 1e6,
+    }
+
+
+def _given_bytes(run: LoaderRun) -> float | None:
+    """Return the bytes that a task is sent to another process with, where most are large."""
+    given = run.deliveries["given_bytes"][run.deliveries.known("given_bytes")]
+    return float(given.mean()) if len(given) and 2 * len(given) >= len(run.deliveries) else None
 
 
 def _piped_bytes(report: RankReport, batches: int) -> float | None:

@@ -37,7 +37,7 @@ _OF_PARTS = [CAUSES.index(part) for part in PARTS]
 class LockWait(msgspec.Struct, frozen=True, kw_only=True):
     """A lock that makers, or the loop, waited for: `ms` of wait a step, `each_ms` of an item's `item_ms`.
 
-    `sharing`: so many threads of a process waited for it. `file` is whose lock it is.
+    `sharing`: so many threads of a process waited for it. `file` is whose lock it is, or where it is taken.
     """
 
     ms: float
@@ -118,7 +118,9 @@ def _locks_of(analysis: RankAnalysis, waits: Waits, report: RankReport) -> dict[
     found, own, steps = {}, waits.deliveries, len(analysis.kept)
     made_ns, main = np.where(own.made, own["prepared_ns"] - own["taken_ns"], 0), analysis.rank.main.pid
     for lock, locked in locks_of(analysis).items():
-        asked_ns, making_ns = locked.of_asks(own, main), locked.of(own, main)
+        # Of an item that the loop itself makes, the ask is the making.
+        asked_ns = np.where(own.known("inline_tid"), 0, locked.of_asks(own, main))
+        making_ns = locked.of(own, main)
         stages = [stage for stage in report.pipeline if stage.locks_ms.get(lock)]
         if not stages and not asked_ns.any() and not making_ns.any():
             continue
