@@ -55,7 +55,11 @@ BANNERS = {
     "communication-bound": "COMMUNICATION-BOUND",
     "device-busy": "DEVICE BUSY",
 }
-_OF_STEPS = ("code-of-the-loop", "padded-batches")  # culprits of steps that hardly wait
+_OF_STEPS = (
+    "training-without-cpu",
+    "code-of-the-loop",
+    "padded-batches",
+)  # culprits of steps that hardly wait
 _KINDS = {
     "highly input-bound": "input-bound",
     "moderately input-bound": "moderately-input-bound",
