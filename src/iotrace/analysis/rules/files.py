@@ -50,6 +50,7 @@ _MANY_SAMPLES = 16
 _EACH = 0.9  # of the samples: a worker that left took some along
 # To open one is to read its layout: the cause that this is.
 _OPENED = {"transform": (CHUNKED - {".zarr"}) | {".zip"}, "decode": frozenset({".tar"})}
+_METADATA = frozenset({"zarr.json", ".zarray", ".zgroup", ".zmetadata"})  # of stores of zarr
 _PARQUET = frozenset({".parquet", ".pq"})
 _IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Formats, what to call such files, how to store them instead, and that as a sentence.
@@ -310,6 +311,23 @@ def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
     return Remedy(
         f"keep {name} open: each sample opens it", text, gone, RESIZED, change=keeps, evidence=evidence
     )
+
+
+def stores_opened_again(facts: LoaderFacts) -> Remedy | None:
+    """Of stores of zarr whose metadata each sample reads: it opens them, and zarr's own thread does that."""
+    made = (facts.samples or 0.0) * facts.batches
+    told = [each for each in facts.files if PurePath(each.path).name in _METADATA]
+    again = [each for each in told if each.opens >= max(_EACH * made, _MANY_SAMPLES)]
+    if not made or not again:
+        return None
+    store = min((PurePath(each.path).parent for each in again), key=lambda each: len(each.parts))
+    name, opens = name_of(f"{store}"), sum(each.opens for each in again)
+    text = (
+        f"open {name} and its arrays once in each worker, and keep them: their metadata is opened {opens}"
+        f" times for {made:.0f} samples"
+    )
+    short = f"open {name} once in each worker, with its arrays, and keep it"
+    return Remedy(short, text, spares_work=True, evidence={"opens": float(opens)})
 
 
 def read_across(facts: LoaderFacts, cause: str) -> Remedy | None:

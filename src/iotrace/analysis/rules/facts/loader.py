@@ -72,8 +72,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
     pickled through a pipe: what the process that trains read beyond calls on files; `tensors` are in one, if
     many. `ready`: so many batches lay ready when the loop came for one. `making`: how they are made.
-    `waits_at`: where the loop's own thread is that makes them. `pipeline`: the stages that make them, of a
-    loop that takes them from queues and pools.
+    `waits_at`: where the loop's own thread is that makes them. `hot_in`: the library that making
+    them is mostly in. `pipeline`: the stages that make them, of a loop that takes them from queues and pools.
     """
 
     number: int = 0
@@ -121,6 +121,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     ready: float | None = None
     making: Making = Making()
     waits_at: WaitCode = WaitCode()
+    hot_in: str = ""
     pipeline: list[PipelineStage] = []
     taken_from: TakenFrom | None = None
 
