@@ -24,6 +24,7 @@ from iotrace.analysis.results import (
     HANGING,
     ITERATORS,
     PARTS,
+    PROFILER,
     START_UP,
     TRAINING,
     VALIDATION,
@@ -39,7 +40,7 @@ from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.checkpoints import held_open_in_steps, saves_of
 from iotrace.session.hangs import Hang
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Pickled, Spawned
+from iotrace.sources.records import Pickled, Spawned, TorchWindow
 
 _WORTH_NAMING = 0.05  # of what a spawned worker imports
 _SYNCS = frozenset({"fsync", "fdatasync"})
@@ -66,6 +67,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
         FIRST_BATCHES: iterations.when(FIRST_BATCHES),
         WAITS: union(asked["wait_start_ns"], asked["delivered_ns"]),
         WRITING: writing,
+        PROFILER: _profiler(analysis),
     }
     found: dict[str, int] = {}
     left, firsts_ns = loop, 0
@@ -162,6 +164,15 @@ def _writing(analysis: RankAnalysis) -> Intervals:
     opened, closed, _ = held_open_in_steps(analysis, calls.where(calls.file >= 0))
     calls = calls.where(calls.named(WRITES | _SYNCS))
     return union(np.append(calls.start_ns, opened), np.append(calls.end_ns, closed))
+
+
+def _profiler(analysis: RankAnalysis) -> Intervals:
+    """When iotrace's window of torch.profiler began, ended and was written: in calls for the next batch."""
+    main = analysis.rank.main
+    windows = main.of_type(TorchWindow)
+    begun_ns = np.array([each.mono_ns for each in windows], np.int64)
+    lasted_ns = np.array([each.duration_ns for each in windows], np.int64)
+    return union(*map(main.clock.times_to_session_ns, (begun_ns, begun_ns + lasted_ns)))
 
 
 def _spawned(analysis: RankAnalysis) -> SpawnedWorkers | None:
