@@ -24,6 +24,7 @@ from iotrace.units import counted, percent, size
 _NAMED = 2  # files that a sentence names; of more their directory
 _FIRST = "IO300"  # before who takes CPUs: what is not done needs none
 _VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".mpg", ".mpeg", ".m4v", ".wmv", ".ts")
+_LISTED_ARCHIVE = ".zip"  # which names its members at its end; read when it is opened
 _PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4", ".7z")
 _LISTED = {
     "kind": LISTING,
@@ -49,6 +50,7 @@ _MANY = [f"d/{number}.h5" for number in range(20)]
         {"repeated": [_LISTED]},
         {"repeated": [{**_FILE, "kind": READING_AGAIN}]},
         {"repeated": [{**_FILE, "kind": READING_AGAIN, "read_fraction": 0.5}]},
+        {"repeated": [{**_FILE, "kind": READING_AGAIN, "paths": ["d/a.zip"], "read_fraction": 0.05}]},
         {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.mp4"], "read_fraction": 0.5}]},
         {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.sqlite"]}]},
         {
@@ -185,6 +187,9 @@ def _list_once(work: RepeatedWork) -> tuple[str, str]:
 
 def _read_once(work: RepeatedWork) -> tuple[str, str]:
     what, it = _what(work, "the files"), "it" if len(work.paths) == 1 else "them"
+    if work.paths[0].endswith(_LISTED_ARCHIVE):
+        keep = f"keep {what} open: each sample opens {it} and reads the list of members"
+        return keep, f"{keep}; open {it} once in each worker, at the first sample"
     return (
         f"read {what} once, in __init__, and keep what is made of {it}",
         f"read {what} once, in the dataset's __init__, and keep what was made of {it}",
