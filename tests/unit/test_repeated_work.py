@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from iotrace.agent.readpaths.finders import rows_size
 from iotrace.analysis.storage.read_pattern import FileCalls
@@ -98,3 +99,11 @@ def test_of_a_batch_each_sample_that_opens_the_file_again_begins_anew() -> None:
     again = _opened_again(opens, reading, item, target)
     # The second call only looks whether it is there; that of the next item begins its visit anyhow.
     assert np.flatnonzero(again).tolist() == [4]
+
+
+def test_a_map_that_each_sample_makes_anew_is_opened_again_and_not_decoded() -> None:
+    """LMDB reads the head of its file, and takes the rest from a map."""
+    target = _Target("l.lmdb/data.mdb", False, 100, 100.0, 1, 100 * 4096, 0, True, 100, 1)
+    file = FileCalls(opens=100, distinct_bytes=8192, read_bytes=100 * 4096)
+    assert _kind_of(target, file, 0) == "decoding"
+    assert _kind_of(target, replace(file, maps=100), 0) == "opening"

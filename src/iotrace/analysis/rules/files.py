@@ -49,7 +49,7 @@ _LONGEST_NAME, _MOST_NAMED = 24, 5
 _MANY_SAMPLES = 16
 _EACH = 0.9  # of the samples: a worker that left took some along
 # To open one is to read its layout: the cause that this is.
-_OPENED = {"transform": (CHUNKED - {".zarr"}) | {".zip"}, "decode": frozenset({".tar"})}
+_OPENED = {"transform": (CHUNKED - {".zarr"}) | {".zip", ".mdb"}, "decode": frozenset({".tar"})}
 _METADATA = frozenset({"zarr.json", ".zarray", ".zgroup", ".zmetadata"})  # of stores of zarr
 _PARQUET = frozenset({".parquet", ".pq"})
 _IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})

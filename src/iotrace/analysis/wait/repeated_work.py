@@ -326,7 +326,9 @@ def _kind_of(target: _Target, file: FileCalls | None, listings: int) -> str:
         return _of_scans(target) if is_scanned else ""
     if not target.by_library:
         return READING_AGAIN if read >= _SOUGHT else ""
-    if read < _MUCH or target.opening_ns >= _MOSTLY * target.spent_ns or target.path.endswith(_MEMBERS):
+    # Of a map, as LMDB's, calls read no more than its head.
+    is_kept = read < _MUCH or file.maps > 0 or target.path.endswith(_MEMBERS)
+    if is_kept or target.opening_ns >= _MOSTLY * target.spent_ns:
         return OPENING
     return DECODING if read * times >= _AGAIN * target.processes else ""
 
