@@ -36,7 +36,7 @@ from iotrace.analysis.wait import account as account_module
 from iotrace.analysis.wait.account import account_of
 from iotrace.analysis.wait.checkpoints import Saves
 from iotrace.report.words import account_facts
-from iotrace.sources.records import End, IteratorMade, IteratorStart, WorkersEnded
+from iotrace.sources.records import End, IteratorMade, IteratorStart, TorchWindow, WorkersEnded
 from iotrace.units import shared_out
 from tests.support.results import unknown
 from tests.support.tables import deliveries_of, steps_of
@@ -97,7 +97,9 @@ def run_of(*, workers: int = 2, persistent: bool = False, epochs: int = 2, posix
         began_ns=0,
         arrays={},
         identity=SimpleNamespace(clock=(0, 0, 0)),
-        clock=SimpleNamespace(to_session_ns=lambda ns: ns),
+        clock=SimpleNamespace(
+            to_session_ns=lambda ns: ns, times_to_session_ns=lambda times: np.array(times, np.int64)
+        ),
         of_type=lambda kind: [record for record in records if isinstance(record, kind)],
     )
     thread = SimpleNamespace(
@@ -180,6 +182,21 @@ def test_a_checkpoint_of_several_files_is_one_a_step(monkeypatch: pytest.MonkeyP
     found = account(monkeypatch, saved=((1056, 1060), (1062, 1063), (1080, 1082)))
     (part,) = (each for each in found.parts if each.name == "checkpoints")
     assert (part.ns, part.times) == (7 * MS, 2)
+
+
+def test_the_profilers_start_and_end_in_the_call_for_a_batch_are_no_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def profiled(make: Any = run_of) -> Any:
+        run = make()
+        of_type = run.rank.main.of_type
+        window = TorchWindow(window=0, event="active", mono_ns=1051 * MS, duration_ns=6 * MS)
+        run.rank.main.of_type = lambda kind: [window] if kind is TorchWindow else of_type(kind)
+        return run
+
+    monkeypatch.setattr(sys.modules[__name__], "run_of", profiled)
+    parts = ms_of(account(monkeypatch))
+    assert (parts["profiler"], parts["training"]) == (6, 210 - 6)
 
 
 def test_what_is_not_traced_is_unknown_and_in_the_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from iotrace.analysis.compare.results import Changed, Check, Comparison
 from iotrace.analysis.compare.same_work import both_names, other_steps
 from iotrace.analysis.compare.spread import noise_of
 from iotrace.analysis.compare.stage_changes import stage_changes
-from iotrace.analysis.compare.step_verdict import _carries
+from iotrace.analysis.compare.step_verdict import _carries, times
 from iotrace.analysis.host.disturbance import TRACING_COST
 from iotrace.analysis.results import StageCost
 from iotrace.errors import UsageError
@@ -779,12 +779,13 @@ def test_many_files_of_the_same_directory_are_the_same_data() -> None:
 def test_settings_and_surroundings_that_differ_are_told() -> None:
     other = report(2)
     other["ranks"][0]["loaders"][0]["workers"] = 4
+    one = report(1)
+    one["processes"] = [{"python": "3.11.7", "versions": {}}]
     other["processes"] = [{"python": "3.12.1", "versions": {"torch": "2.13.0"}}]
-    found = compared(report(1), other)
+    found = compared(one, other)  # which torch A had is not known: no difference
     assert [(item.what, item.values) for item in found.settings] == [("num_workers", ["2", "4"])]
     assert [(item.what, item.values) for item in found.environment] == [
-        ("Python", ["unknown", "3.12.1"]),
-        ("torch", ["unknown", "2.13.0"]),
+        ("Python", ["3.11.7", "3.12.1"]),
     ]
 
 
@@ -1051,3 +1052,11 @@ def test_as_many_items_in_other_numbers_of_steps_are_other_steps(
         for taken, counted in zip(items, steps, strict=True)
     )
     assert (other_steps(ranks) is not None) is other
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"), [(0.47, "2.1x"), (2.8, "2.8x"), (0.9, "1.11x"), (1.08, "1.08x"), (0.97, "3 %")]
+)
+def test_a_change_is_said_as_a_factor_that_is_not_taken_for_another(ratio: float, said: str) -> None:
+    """``FASTER 53 %`` may be read as 1.53 times as fast, where it is 2.1 times."""
+    assert times(ratio) == said

@@ -161,7 +161,8 @@ def test_temporary_files_and_those_of_libraries_stay_out(path: str) -> None:
 def test_what_batches_are_made_of_stays_wherever_it_lies(path: str) -> None:
     rows = [row(path, writes=3)]
     assert list(grouped([cost(path, 1.0)], rows)[0]) == [path]
-    assert list(grouped([cost("a.bin", 1.0)], rows, in_batches=["a.bin"])[0]) == ["a.bin"]
+    others = list(grouped([cost("a.bin", 1.0)], rows, in_batches=["a.bin"])[0])
+    assert others == ["a.bin", *([path] if path.startswith("/tmp/data/") else [])]
     # A dataset in /tmp that is only read stays, though no batch of a loader is made of it.
     assert list(grouped([], [row("/tmp/data/train.npy")])[0]) == ["/tmp/data/train.npy"]
 
@@ -174,3 +175,13 @@ def test_what_is_only_written_is_summed_up_apart() -> None:
     groups, _ = grouped([], mixed)
     assert groups["out/"].members == 3
     assert len(groups) == 5
+
+
+def test_what_the_program_wrote_and_then_reads_is_its_data_below_tmp_too() -> None:
+    rows = [
+        row("/tmp/job/corpus.jsonl", writes=3, write_bytes=9),
+        row("/tmp/tmpab_cd12e/a.c", writes=1, write_bytes=9),
+        row("/tmp/job/log.txt", 0, writes=1, write_bytes=9),
+    ]
+    groups, _ = grouped([], rows)
+    assert list(groups) == ["/tmp/job/corpus.jsonl"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from iotrace.agent.readpaths.finders import rows_size
 from iotrace.analysis.storage.read_pattern import FileCalls
-from iotrace.analysis.wait.repeated_work import _kind_of, _read_fraction, _Target
+from iotrace.analysis.wait.repeated_work import _kind_of, _opened_again, _read_fraction, _Target
 from iotrace.sources.paths import Paths
 
 MIB = 1 << 20
@@ -88,3 +90,20 @@ def test_a_share_is_of_the_file_not_of_what_all_samples_read_of_it() -> None:
     file = FileCalls(opens=2, distinct_bytes=MIB, extent_bytes=5 * MIB, read_bytes=100 * MIB // 2)
     assert _kind_of(target, file, 0) == "decoding"
     assert _read_fraction([target], {"t.sqlite": file}) == pytest.approx(0.1)
+
+
+def test_of_a_batch_each_sample_that_opens_the_file_again_begins_anew() -> None:
+    opens, reading = (np.array([each == "1" for each in row]) for row in ("110010000100", "001001000010"))
+    item = np.array([0] * 9 + [1] * 3)
+    target = np.array([2] * 7 + [4] * 2 + [2] * 3)
+    again = _opened_again(opens, reading, item, target)
+    # The second call only looks whether it is there; that of the next item begins its visit anyhow.
+    assert np.flatnonzero(again).tolist() == [4]
+
+
+def test_a_map_that_each_sample_makes_anew_is_opened_again_and_not_decoded() -> None:
+    """LMDB reads the head of its file, and takes the rest from a map."""
+    target = _Target("l.lmdb/data.mdb", False, 100, 100.0, 1, 100 * 4096, 0, True, 100, 1)
+    file = FileCalls(opens=100, distinct_bytes=8192, read_bytes=100 * 4096)
+    assert _kind_of(target, file, 0) == "decoding"
+    assert _kind_of(target, replace(file, maps=100), 0) == "opening"

@@ -171,7 +171,12 @@ def test_chunks_are_blamed_where_their_file_has_the_wait(
 ) -> None:
     predicted = 10 if suggested else None
     array = unknown(
-        ChunkedArray, path="a.h5", decoded_at_least_bytes=640, used_bytes=10, predicted_bytes=predicted
+        ChunkedArray,
+        path="a.h5",
+        decoded_at_least_bytes=640,
+        decoded_at_most_bytes=640,
+        used_bytes=10,
+        predicted_bytes=predicted,
     )
     group = unknown(
         FileGroup, path="a.h5", amplification=unknown(Amplification, arrays=[array], row_groups=[])

@@ -52,6 +52,7 @@ from iotrace.analysis.storage.by_mount import samples_of, with_storage
 from iotrace.analysis.storage.few_files import with_few_files
 from iotrace.analysis.storage.file_groups import file_groups, used_files
 from iotrace.analysis.storage.io import io_of
+from iotrace.analysis.storage.passes import passes_by_process, passes_lived, passes_of
 from iotrace.analysis.storage.whole_reads import with_whole_reads
 from iotrace.analysis.verdict.trust import trust_of
 from iotrace.analysis.verdict.verdict import verdict_of
@@ -232,7 +233,8 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         samples, paths = samples_of(analysis.loaders), analysis.session.paths
         groups, io = with_storage(groups, io, traced[1], analysis.session, rank, samples)
         groups = _with_chunks(groups, io, analysis)
-        groups = with_amplification(groups, io, traced[1], rank, paths, _row_groups(analysis))
+        passes = passes_by_process(analysis.loaders, rank)
+        groups = with_amplification(groups, io, traced[1], rank, paths, _row_groups(analysis), passes)
     groups = with_whole_reads(groups, traced[1] if traced else {}, analysis, system)
     groups = with_few_files(groups, analysis)
     phases = step_phases(analysis, wait.raw_ms)
@@ -324,7 +326,7 @@ def _with_chunks(groups: list[FileGroup], io: Io, analysis: RankAnalysis) -> lis
 def _row_groups(analysis: RankAnalysis) -> dict[str, RowGroups]:
     if not any(process.of_type(RowGroupsRead) for process in analysis.rank.processes):
         return {}
-    from iotrace.analysis.storage.chunks import passes_lived, passes_of, row_groups
+    from iotrace.analysis.storage.chunks import row_groups
 
     passes = passes_of(analysis.loaders)
     by_worker = passes_lived(analysis.loaders, passes)

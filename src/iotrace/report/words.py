@@ -220,7 +220,8 @@ def file_facts(rank: RankReport) -> list[str]:
     parts = []
     for group in shown:
         few = f", {len(group.few.paths)} of them {percent(group.few.fraction)}" if group.few else ""
-        files = f" ({group.members_read or group.members} files{few})" if group.members is not None else ""
+        members = counted(group.members_read or group.members or 0, "file")
+        files = "" if group.members is None else f" ({members}{few})"
         own = {"decode": group.decode_ms, "transform": group.transform_ms, "read": group.read_ms}
         of = ", ".join(f"{name} {ms:.1f}" for name, ms in own.items() if ms is not None and ms >= _LEAST_MS)
         parts.append(f"{group.path}{files} {milliseconds(group.cost_ms)} a step{f' ({of})' if of else ''}")

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from iotrace.agent.recording.recorder import Recorder
 
-_MOST_ARRAYS = 64  # of a process; of more, nothing is known
+_MOST_ARRAYS = 128  # of a process; of more, nothing is known
+_LEAST_BYTES = 64 << 10  # of an array in one piece: to read all of a smaller one costs nothing
 _MOST_EXTENTS = 8  # of an array: shapes of what was asked for
 _MORE = 1.1  # sums are written anew where so many times as many accesses are known
 
@@ -23,15 +24,22 @@ _MORE = 1.1  # sums are written anew where so many times as many accesses are kn
 class _Array:
     """An array, and the sums of the accesses to it."""
 
-    __slots__ = ("about", "chunk", "count", "extents", "odd", "row", "shape", "told", "touched")
+    __slots__ = (
+        *("about", "asked", "chunk", "complete", "count", "elements", "extents", "field", "item_bytes"),
+        *("odd", "row", "shape", "told", "touched"),
+    )
 
     def __init__(self, shape: tuple[int, ...], chunk: tuple[int, ...], about: dict[str, Any]) -> None:
         self.shape, self.chunk, self.about = shape, chunk, about
         self.count = self.touched = self.odd = self.told = 0
+        self.elements = self.asked = self.complete = 0
+        self.item_bytes: int = about["item_bytes"]
+        self.field = ""
         self.extents: dict[tuple[int, ...], int] = {}
         self.row = touch(0, shape, chunk)  # as most ask for it: one of the first axis
 
-    def add(self, selection: Any) -> None:
+    def add(self, selection: Any, given: Any) -> None:
+        """Add an access; `given` is the type of its elements, where that is another one: some fields."""
         self.count += 1
         found = self.row if type(selection) is int else touch(selection, self.shape, self.chunk)
         if found is None:
@@ -39,6 +47,16 @@ class _Array:
             return
         touched, extent = found
         self.touched += touched
+        elements = 1
+        for length in extent:
+            elements *= length
+        item_bytes = self.item_bytes if given is None else min(self.item_bytes, given.itemsize)
+        self.elements += elements
+        self.asked += elements * item_bytes
+        if extent == self.shape:
+            self.complete += 1
+            if not self.field and given is not None and given.names:
+                self.field = given.names[0]
         extents = self.extents
         if extent in extents or len(extents) < _MOST_EXTENTS:
             extents[extent] = extents.get(extent, 0) + 1
@@ -51,8 +69,15 @@ class ChunkAccesses(Sums):
         super().__init__(recorder, "telling accesses to chunks", _MORE)
         self._library = library
 
-    def note(self, path: str, args: tuple[Any, ...]) -> None:
-        """Add the access ``args[0][args[1]]`` to an array of the file or store `path`."""
+    def note(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Add the access ``args[0][args[1]]`` to an array of the file or store `path`.
+
+        One of h5py that names fields makes another one of itself, which has their type.
+        """
+        selection = args[1] if len(args) > 1 else ()
+        for each in selection if type(selection) is tuple else (selection,):
+            if isinstance(each, str):
+                return
         if self._directory is not self._recorder.directory:
             self._begin()
         array = args[0]
@@ -65,21 +90,27 @@ class ChunkAccesses(Sums):
                 return
             known = self._known[key] = _describe(array, path, name)
         if known is not None and len(args) > 1:
-            known.add(args[1])
+            known.add(selection, kwargs.get("new_dtype"))
 
     def record(self, _: Any, known: _Array) -> dict[str, Any]:
         """Tell the sums of an array."""
         extents = [[list(extent), count] for extent, count in list(known.extents.items())]
         sums = {"accesses": known.count, "touched": known.touched, "odd": known.odd}
-        return {**known.about, **sums, "extents": extents}
+        sums |= {"elements": known.elements, "asked_bytes": known.asked, "complete": known.complete}
+        return {**known.about, **sums, "field": known.field, "extents": extents}
 
 
 def _describe(array: Any, path: str, name: Any) -> _Array | None:
-    """Describe an array once; None of one that is not stored in chunks."""
+    """Describe an array once; one that is not stored in chunks is one, of which parts are read."""
     shape, chunk = array.shape, array.chunks
-    if not chunk or len(chunk) != len(shape):
+    in_chunks = bool(chunk)
+    if not shape or (not in_chunks and array.nbytes < _LEAST_BYTES):
         return None
-    cache = array.id.get_access_plist().get_chunk_cache()[1] if name else 0
+    chunk = chunk or shape
+    if len(chunk) != len(shape):
+        return None
+    cache = array.id.get_access_plist().get_chunk_cache()[1] if name and in_chunks else 0
+    filtered = not name or array.id.get_create_plist().get_nfilters() > 0
     chunk_bytes = int(array.dtype.itemsize)
     for each in chunk:
         chunk_bytes *= each
@@ -92,7 +123,8 @@ def _describe(array: Any, path: str, name: Any) -> _Array | None:
         "chunk": list(chunk),
         "item_bytes": int(array.dtype.itemsize),
         "cache_bytes": int(cache),
-        "whole": not name or array.id.get_create_plist().get_nfilters() > 0 or chunk_bytes <= cache,
+        "whole": filtered or chunk_bytes <= cache,
+        "filtered": filtered,
     }
     return _Array(tuple(shape), tuple(chunk), about)
 

@@ -128,7 +128,7 @@ def _describe(row: Row, recorder: Recorder, called: str) -> Describe:
                 recorder.absorb(error, "describing an array")
         if note is not None and path:
             try:
-                note(path, args)
+                note(path, args, kwargs)
             except ours(Exception) as error:
                 recorder.absorb(error, "counting chunks")
         if note_groups is not None:

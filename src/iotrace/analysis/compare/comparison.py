@@ -190,11 +190,11 @@ def _environment(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator
         *((name, [each.get(name, "") for each in versions]) for name in {**versions[0], **versions[1]}),
         ("iotrace", [side.session.iotrace_version or "" for side in sides]),
         ("host", [_all(rank.host or "" for rank in side.ranks) for side in sides]),
-        ("CPUs", [_value(rank.system.cpus) for rank in ranks]),
-        ("accelerators", [_all(gpu.name for gpu in rank.system.gpus) for rank in ranks]),
+        ("CPUs", [str(rank.system.cpus or "") for rank in ranks]),
+        ("accelerators", [_all(gpu.name for gpu in rank.system.gpus) or "none seen" for rank in ranks]),
     ):
-        if values[0] != values[1]:
-            yield Differing(what=what, values=[value or "unknown" for value in values])
+        if values[0] != values[1] and all(values):  # what one side alone tells is no difference
+            yield Differing(what=what, values=values)
 
 
 def _all(values: Iterator[str]) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from iotrace.analysis.compare.basis import Loader, Rank
 from iotrace.analysis.compare.results import EpochChange
 from iotrace.analysis.compare.spread import differ, spread_of
-from iotrace.analysis.compare.step_verdict import A_FACTOR, BANNERS, RUN_TO_RUN_PCT
+from iotrace.analysis.compare.step_verdict import BANNERS, RUN_TO_RUN_PCT, times
 from iotrace.analysis.host.disturbance import is_disturbed
 from iotrace.analysis.results import FIRST_START, Trust
-from iotrace.units import digits, percent
+from iotrace.units import digits
 
 _OTHER_COUNT = 1.1  # times as many batches
 _ALIKE = 0.15  # by which counts may differ: each worker ends with a batch that is not full
@@ -78,9 +78,7 @@ def epoch_text(epoch: EpochChange, steps_ms: Sequence[float]) -> str:
         if epoch.verdict == "unknown":
             return f"NOT CLEAR: {rest}; other programs ran beside"
         return f"NO DIFFERENCE seen: {rest}"
-    ratio = 1 + epoch.change_pct / 100
-    factor = max(ratio, 1 / ratio)
-    by = f"{digits(factor, 2)}x" if factor >= A_FACTOR else percent(factor - 1)
+    by = times(1 + epoch.change_pct / 100)
     return f"{'LIKELY ' if epoch.likely else ''}{BANNERS[epoch.verdict]} {by}: {rest}"
 
 

@@ -21,7 +21,7 @@ _LEAST_KEPT = 0.01  # of a step: nobody knows that nothing of it is its own
 _CARRIES = 0.1  # of what a sample costs, and of the step: what a stage has to change to speak for it
 _MOST_OF_STEP_PCT = 50.0  # of one CPU
 _LEAST_GROWN = 0.5  # of the CPU time of a process: what two runs of one program may differ by
-A_FACTOR = 1.05
+_A_FACTOR, _TWO_DIGITS = 1.05, 1.2
 _LONGER = "run both for more steps"
 REMEDY = "run both again with fewer programs beside them, or several times each, for iotrace check"
 
@@ -66,8 +66,8 @@ def judge_step(
         text = _text(verdict, steps, change_pct, alone_pct)
         return StepVerdict(verdict=verdict, text=text, alone_pct=alone_pct)
     if verdict in BANNERS and min(map(abs, alone_pct)) >= RUN_TO_RUN_PCT:
-        bound = f"at least {_factor(low, high)} without the programs beside it"
-        text = f"{BANNERS[verdict]} {_factor(1 + change_pct / 100, 1 + change_pct / 100)}: {steps}; {bound}"
+        bound = f"at least {times(high if high < 1 else low)} without the programs beside it"
+        text = f"{BANNERS[verdict]} {times(1 + change_pct / 100)}: {steps}; {bound}"
         return StepVerdict(verdict=verdict, text=text, alone_pct=alone_pct)
     measured = _of_interval(ci95_pct, change_pct)
     stage = _speaking(ranks, stages, measured)
@@ -172,17 +172,20 @@ def _because(ranks: tuple[Rank, Rank], kept: Sequence[float]) -> str:
     return f"in {'AB'[side]} {why}: {found.said}"
 
 
-def _factor(low: float, high: float) -> str:
-    """Say by how much at least, of a ratio of steps that lies on one side of 1."""
-    factor = 1 / high if high < 1 else low
-    return f"{digits(factor, 2)}x" if factor >= A_FACTOR else percent(factor - 1)
+def times(ratio: float) -> str:
+    """Say by what factor a time changed, of the ratio of both: ``2.1x``; what is less than 5 % in percent."""
+    factor = max(ratio, 1 / ratio)
+    return (
+        f"{digits(factor, 2 if factor >= _TWO_DIGITS else 3)}x"
+        if factor >= _A_FACTOR
+        else percent(factor - 1)
+    )
 
 
 def _text(verdict: str, steps: str, change_pct: float, interval_pct: Sequence[float]) -> str:
     if verdict == "no-difference":
         low, high = interval_pct
         return f"NO DIFFERENCE seen: {steps} ({change_pct:+.1f} %, 95 %: {low:+.1f} to {high:+.1f})"
-    low, high = sorted(abs(bound) for bound in interval_pct)
-    digits = 0 if abs(change_pct) >= 10 else 1
-    interval = f"(95 %: {low:.{digits}f} to {high:.{digits}f})"
-    return f"{BANNERS[verdict]} {abs(change_pct):.{digits}f} % {interval}: {steps}"
+    low, high = sorted((1 + bound / 100 for bound in interval_pct), key=lambda each: max(each, 1 / each))
+    interval = f"(95 %: {times(low)} to {times(high)})"
+    return f"{BANNERS[verdict]} {times(1 + change_pct / 100)} {interval}: {steps}"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.compare.results import PartChange, WholeRun
 from iotrace.analysis.compare.spread import differ, spread_of
-from iotrace.analysis.compare.step_verdict import BANNERS
+from iotrace.analysis.compare.step_verdict import BANNERS, times
 from iotrace.analysis.host.disturbance import grown_beside_others, grown_between, is_disturbed
 from iotrace.analysis.results import (
     ACCOUNT_NAMES,
@@ -259,12 +259,10 @@ def whole_text(verdict: str, whole: WholeRun, steps_ms: list[float], unit: str) 
         f"{one:.1f} -> {other:.1f}" for one, other in (whole.step_ms, whole.starting_ms, steps_ms)
     )
     part = main_part(whole)
-    if part is not None:
-        did = f"{part.what} {part.shown}"
-        likely = "LIKELY " if whole.likely else ""
-        change = f"{abs(whole.change_pct):.0f} %: {in_all} ms {unit} in all, of which {did}"
-        return f"{likely}{BANNERS[verdict]} {change}; a measured step took {measured} ms"
+    did = f"starting workers and first batches {starting}" if part is None else f"{part.what} {part.shown}"
+    likely = "LIKELY " if part is not None and whole.likely else ""
+    by = times(1 + whole.change_pct / 100)
     return (
-        f"{BANNERS[verdict]} {abs(whole.change_pct):.0f} %: {in_all} ms {unit} in all, of which starting "
-        f"workers and first batches {starting}; a measured step took {measured} ms"
+        f"{likely}{BANNERS[verdict]} {by}: {in_all} ms {unit} in all, of which {did}; "
+        f"a measured step took {measured} ms"
     )

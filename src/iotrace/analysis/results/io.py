@@ -120,6 +120,11 @@ class ChunkedArray(ReportPart, frozen=True, kw_only=True):
     suggested_chunk: Annotated[list[int] | None, figure("`access` as a chunk", "elements", null="it would not help; sharded arrays")] = None
     predicted_bytes: Annotated[int | None, figure("what the same accesses would decode with it at most", null="as above")] = None
     command: Annotated[str, figure("writes a copy with these chunks beside", null="empty where none is suggested")] = ""
+    complete: Annotated[int, figure("accesses that asked for the whole array; of older sessions 0")] = 0
+    complete_once: Annotated[int, figure("as many as would do: one an epoch in each process that did; 0: no loader was seen")] = 0
+    field: Annotated[str, figure("a field that these asked for, of an array of records", null="empty where they asked for all")] = ""
+    array_bytes: Annotated[int, figure("of the array, decoded", "elements, bytes")] = 0
+    filtered: Annotated[bool, figure("whether its chunks are compressed, or may be")] = True
 
 
 class RowGroups(ReportPart, frozen=True, kw_only=True):

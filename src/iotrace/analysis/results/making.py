@@ -78,6 +78,9 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
     paths: Annotated[list[str], figure("the files or directories that make up 90 % of the time, costliest first", said="which", place=1)]
     files: Annotated[int, figure("how many there are", said="files")]
     read_fraction: Annotated[float | None, figure("of `reading` and `decoding`, what a sample reads of a file, on average", null="another kind")] = None
+    kept_bytes: Annotated[int | None, figure("what to keep these files takes in each process at least, of `reading` and `decoding`", null="another kind")] = (
+        None
+    )
     entries: Annotated[
         int | None, figure("entries of a directory, the mean", null="not of `listing`, or the results were not counted", said="entries", absent="-")
     ] = None

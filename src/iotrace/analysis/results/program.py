@@ -233,8 +233,8 @@ class Startup(ReportPart, frozen=True, kw_only=True):
 START_UP, FIRST_START, TRAINING, WAITS, FIRST_BATCHES, ITERATORS = _OF_TRAINING = (
     *("start-up", "first start", "training", "waits", "first batches", "iterators"),
 )
-VALIDATION, VALIDATION_ITERATORS, CHECKPOINTS, WRITING, HANGING, END = _BESIDE = (
-    *("validation", "validation iterators", "checkpoints", "writing", "hung", "end"),
+VALIDATION, VALIDATION_ITERATORS, CHECKPOINTS, WRITING, PROFILER, HANGING, END = _BESIDE = (
+    *("validation", "validation iterators", "checkpoints", "writing", "profiler", "hung", "end"),
 )
 PARTS = (*_OF_TRAINING, *_BESIDE)
 _NEEDLESS, _MOST_NAMED = 0.25, 3  # of what a worker imports; packages in a sentence
@@ -246,6 +246,7 @@ ACCOUNT_NAMES = {  # as sentences call the parts; others by their own names
     ITERATORS: "making iterators",
     VALIDATION_ITERATORS: "making iterators of its validation",
     WRITING: "writing files",
+    PROFILER: "starting and ending torch.profiler (iotrace)",
 }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from math import prod
 from operator import attrgetter
 from pathlib import PurePath
 
@@ -20,6 +21,11 @@ _MANY_CHUNKS = 16  # of an access
 _LOOKED_UP = 4096  # bytes a read: of what says where data lies, not of the data
 _ONE_A_SAMPLE = 1.1  # accesses: a worker that left took some samples along
 _LONGEST_NAME = 24
+CHUNKED = frozenset(
+    {".h5", ".hdf5", ".he5", ".nc", ".nc4", ".cdf", ".zarr"}
+)  # such files hold arrays in chunks
+_AGAIN, _ALIKE = 4, 0.5  # times what would do; of the accesses: such as ask for the whole array
+_IN_PIECES = 2  # chunks of an array, of which a part can be read without the others
 
 # What rules share: a sample that reads 512 chunks of 1 KiB, as accesses ask for no other ones.
 SMALL_CHUNKS = {
@@ -34,6 +40,24 @@ SMALL_CHUNKS = {
     "used_bytes": 3200 << 19,
     "decoded_at_least_bytes": 3200 << 19,
     "decoded_at_most_bytes": 3200 << 19,
+}
+
+# Samples that read all of it, 1.6 MB for each, in 2 workers.
+WHOLE_AGAIN = {
+    "path": "d/a.h5",
+    "dataset": "/x",
+    "shape": [800, 1024],
+    "chunk": [100, 1024],
+    "chunk_bytes": 204800,
+    "access": [800, 1024],
+    "accesses": 160,
+    "chunks_touched": 1280,
+    "used_bytes": 160 * 1638400,
+    "decoded_at_least_bytes": 160 * 1638400,
+    "decoded_at_most_bytes": 160 * 1638400,
+    "complete": 160,
+    "complete_once": 2,
+    "array_bytes": 1638400,
 }
 
 
@@ -101,8 +125,63 @@ def larger_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) -> 
     return Remedy(short, text, gone, spares_work=True, evidence=evidence)
 
 
-def fitting_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) -> Remedy:
+def read_whole_again(arrays: Iterable[ChunkedArray]) -> list[ChunkedArray]:
+    """The arrays that accesses read whole again and again, the one that takes most first.
+
+    A dataset of HDF5 counts with those of the same name in other files.
+    """
+    named: dict[str, list[ChunkedArray]] = {}
+    for each in arrays:
+        once = each.complete_once
+        if once and each.complete >= max(_AGAIN * once, _ALIKE * each.accesses):
+            named.setdefault(each.dataset or each.path, []).append(each)
+    return max(named.values(), key=lambda own: sum(map(_read_bytes, own)), default=[])
+
+
+def _read_bytes(array: ChunkedArray) -> int:
+    return array.complete * array.array_bytes
+
+
+def a_part_of(arrays: Sequence[ChunkedArray]) -> tuple[str, str]:
+    """How to read of arrays what a sample uses, in short and as a sentence; or to keep them.
+
+    What a sample uses of an array in memory leaves no trace.
+    """
+    first = max(arrays, key=attrgetter("array_bytes"))
+    name = first.dataset.rpartition("/")[2] or name_of(first.path)
+    whole = size(first.array_bytes)
+    held = sum(each.array_bytes for each in arrays)
+    keep = f"keep what is read: {size(held)} at most in each process"
+    if first.filtered and prod(first.chunk) * _IN_PIECES > prod(first.shape):
+        return f"read {name} once and keep it: each access decodes all {whole}", keep
+    if first.field:
+        part = (
+            f"read only the rows of {name} that a sample uses, then their field: {name}[i:j][{first.field!r}]"
+        )
+        why = f"{name}[{first.field!r}] reads all {whole}"
+    else:
+        part = f"read only the part of {name} that a sample uses, as by {name}[i:j]"
+        why = f"each access reads all {whole}"
+    return f"{part}: {why}", f"{part}: {why}; or {keep}"
+
+
+def read_in_part(file: FileFacts, gone: str) -> Remedy | None:
+    """To read a part of an array or to keep it, where accesses read all of it again and again."""
+    arrays = read_whole_again(file.arrays)
+    if not arrays:
+        return None
+    short, text = a_part_of(arrays)
+    evidence: Evidence = {
+        "whole_reads": float(sum(each.complete for each in arrays)),
+        "predicted_reads": float(sum(each.complete_once for each in arrays)),
+    }
+    return Remedy(short, text, gone, spares_work=True, evidence=evidence)
+
+
+def fitting_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) -> Remedy | None:
     """What ends decoding of chunks: others, in place of those that do not fit; else lighter compression."""
+    if (part := read_in_part(file, gone)) is not None:
+        return part
     array = max(file.arrays, key=_spared, default=None)
     if array is not None and array.suggested_chunk and array.predicted_bytes:
         least, most = array.decoded_at_least_bytes, array.predicted_bytes
@@ -126,6 +205,8 @@ def fitting_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) ->
         return Remedy(short, text, gone, gains=False, spares_work=True, evidence={"chunks": each})
     if (larger := larger_chunks(facts, file, name, gone)) is not None:
         return larger
+    if file.arrays and not any(each.filtered for each in file.arrays):
+        return None  # neither compressed nor decoded for more than is used
     taken, made = file.read_bytes or 0, file.delivered_bytes or 0
     short, spares_reading = f"store {name} with lighter compression", False
     if taken and made > _INFLATED * taken:

@@ -1,4 +1,4 @@
-"""CPUs that the makers of batches were ready for and did not get: bindings, quotas, threads, neighbours."""
+"""CPUs that the makers of batches were ready for and did not get: bindings, quotas, neighbours."""
 
 from __future__ import annotations
 
@@ -6,72 +6,20 @@ from collections.abc import Iterator
 
 from iotrace.analysis.host.disturbance import TAKEN, THROTTLED, is_crowded
 from iotrace.analysis.results import Change, Evidence, ProcessUse
-from iotrace.analysis.rules.chunks import SMALL_CHUNKS, decodes_small_chunks
 from iotrace.analysis.rules.facts.rank import MAIN, RankFacts
 from iotrace.analysis.rules.model import Finding, fires, rule, silent
-from iotrace.analysis.wait.cpus import Pool, pool_of
 from iotrace.analysis.wait.data_wait import bound_together
 from iotrace.units import counted, percent
 
-_SPIN = ("openblas", "torch")  # their threads spin while they wait; others sleep, and few gain little
 # Where all other CPUs are taken, too, to unbind gains little: who took them comes before the binding.
 _BEFORE_BINDING, _BEHIND_OTHERS = "IO302", "IO306"
 # What binds threads to CPUs from outside of the program's own code.
 _BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
-_ONE_THREAD = {
-    "torch": "torch.set_num_threads(1)",
-    "cv2": "cv2.setNumThreads(0)",
-    "blosc": "numcodecs.blosc.set_nthreads(1)",
-    "blosc2": "blosc2.set_nthreads(1)",
-    "openblas": "threadpoolctl.threadpool_limits(1)",
-    "numexpr": "numexpr.set_num_threads(1)",
-    "pyarrow": "pyarrow.set_cpu_count(1)",
-    "zarr": 'zarr.config.set({"async.concurrency": 1})',
-}
 _DOING = {"read": "reading", "decode": "decoding", "transform": "in transforms", "collate": "collating"}
 # What rules on threads and CPUs share: four workers that wait 40 of 60 ms for a CPU.
 _BOUND = [{"role": f"worker {number}", "cpus": [0]} for number in range(4)]
-_FREE = [{"role": f"worker {number}", "cpus": [*range(8)]} for number in range(4)]
-_POOLED = [{**each, "library_threads": {"openblas": 8}, "threads_peak": 11} for each in _FREE]
-_OF_ZARR = [{**each, "library_threads": {"zarr": 8}, "threads_peak": 11} for each in _FREE]
-_IN_SMALL_CHUNKS = {"path": "d/a.zarr", "decode_ms": 54.0, "amplification": {"arrays": [SMALL_CHUNKS]}}
+FREE = [{"role": f"worker {number}", "cpus": [*range(8)]} for number in range(4)]
 _CROWDED = {"others_cpu_fraction": 0.6, "cpu_busy_fraction": 0.99, "cpu_saturated_fraction": 0.9}
-
-
-@rule("IO301", "waiting-for-threads", "rank", id="threads")
-@fires(
-    {"processes": _POOLED, "causes_ms": {"transform": 50.0}, "without_cpu_ms": 0.0, "asleep_for_pool": 0.8}
-)
-@silent(
-    {"processes": _POOLED, "causes_ms": {"transform": 50.0}, "without_cpu_ms": 0.0},
-    {"processes": _FREE, "causes_ms": {"transform": 50.0}, "asleep_for_pool": 0.8, "without_cpu_ms": 0.0},
-    {"processes": _OF_ZARR, "undecoded": 0.5, "file_groups": [_IN_SMALL_CHUNKS]},
-)
-def waiting_for_threads(facts: RankFacts) -> Iterator[Finding]:
-    """Samples sleep while threads of a library compute for them, and these threads lack CPUs.
-
-    Each worker starts as many threads as the library finds CPUs, so workers together have more threads than
-    there are CPUs. The sample's own thread sleeps: that looks like slow storage, and is none.
-
-    Remedy: one thread of the library in each worker. More workers would start more of these threads.
-    """
-    found = _lost_to_pool(facts)
-    pool = pool_of(facts.report.system)
-    if found is not None and pool is not None and not _is_of_chunks(facts, pool):
-        lost_ms, stage = found
-        yield _of_threads(facts, pool, lost_ms, stage, silences=("IO204",))
-
-
-def _lost_to_pool(facts: RankFacts) -> tuple[float, str] | None:
-    """What of a step is lost to a pool of threads without CPUs, and of which stage; None: too little."""
-    cause, how, share = "decode", "queueing for a busy CPU", facts.undecoded
-    if share is None and not (facts.lacks_cpus and pool_of(facts.report.system) is not None):
-        cause, how, share = "transform", "asleep for these", facts.asleep_for_pool
-    cause_ms = facts.report.data_wait.causes_ms.get(cause, 0.0)
-    lost_ms = (share or 0.0) * cause_ms
-    if not facts.is_significant(lost_ms):
-        return None
-    return lost_ms, f"{cause} {cause_ms:.1f} ms, {lost_ms:.1f} of it {how}"
 
 
 @rule("IO302", "cpu-binding", "rank")
@@ -81,7 +29,7 @@ def _lost_to_pool(facts: RankFacts) -> tuple[float, str] | None:
 @silent(
     {"processes": [{"role": f"worker {number}", "cpus": [number]} for number in range(2)]},
     {"processes": _BOUND, "without_cpu_ms": 14.9},
-    {"processes": _FREE},
+    {"processes": FREE},
 )
 def cpu_binding(facts: RankFacts) -> Iterator[Finding]:
     """More processes than CPUs are bound to a set of CPUs that is not all of the host's.
@@ -137,10 +85,10 @@ def _is_no_binding(facts: RankFacts) -> bool:
 
 
 @rule("IO303", "cpu-quota", "rank")
-@fires({"processes": _FREE, "host": {"cpu_throttled_fraction": 0.4, "cpu_busy_fraction": 0.1}})
+@fires({"processes": FREE, "host": {"cpu_throttled_fraction": 0.4, "cpu_busy_fraction": 0.1}})
 @silent(
-    {"processes": _FREE, "host": {"cpu_throttled_fraction": 0.09, "cpu_busy_fraction": 0.1}},
-    {"processes": _FREE, "host": {"cpu_throttled_fraction": 0.4}, "without_cpu_ms": 5.0},
+    {"processes": FREE, "host": {"cpu_throttled_fraction": 0.09, "cpu_busy_fraction": 0.1}},
+    {"processes": FREE, "host": {"cpu_throttled_fraction": 0.4}, "without_cpu_ms": 5.0},
 )
 def cpu_quota(facts: RankFacts, *, least_of_periods: float = THROTTLED) -> Iterator[Finding]:
     """A CPU quota stops the job.
@@ -159,62 +107,9 @@ def cpu_quota(facts: RankFacts, *, least_of_periods: float = THROTTLED) -> Itera
         yield _without_cpus(facts, text, evidence, remedy=remedy, gain_ms=facts.cpu_gain_ms)
 
 
-@rule("IO304", "threads", "rank")
-@fires({"processes": _POOLED})
-@silent(
-    {"processes": [{**each, "threads_peak": 2} for each in _POOLED]},
-    {"processes": [{**each, "pool_busy_pct_mean": 2.0} for each in _POOLED]},
-    {"processes": _POOLED, "without_cpu_ms": 5.0},
-)
-def threads(facts: RankFacts) -> Iterator[Finding]:
-    """Libraries in workers have more threads together than there are CPUs.
-
-    A library that is imported alone has no threads yet: workers' other threads were busy. How much fewer
-    threads gain is not known: threads that spin compute less, others may gain nothing.
-
-    Remedy: one thread of the library in each worker.
-    """
-    pool = pool_of(facts.report.system)
-    if pool is None or _is_of_chunks(facts, pool):
-        return
-    if facts.lacks_cpus and _lost_to_pool(facts) is None:
-        yield _of_threads(facts, pool, facts.without_cpu_ms, _stage(facts))
-
-
-def _is_of_chunks(facts: RankFacts, pool: Pool) -> bool:
-    """Whether zarr's threads are busy with many small chunks: with one thread they take longer still."""
-    return pool.library == "zarr" and decodes_small_chunks(facts.report.file_groups)
-
-
-def _of_threads(
-    facts: RankFacts, pool: Pool, lost_ms: float, stage: str, silences: tuple[str, ...] = ()
-) -> Finding:
-    workers = counted(pool.workers, "worker")
-    setting = _ONE_THREAD.get(pool.library, f"one thread of {pool.library} in each worker")
-    tries = pool.library not in _SPIN
-    return Finding(
-        text=f"{workers} started {pool.threads} threads of {pool.library} for {pool.cpus} CPUs: {stage}",
-        evidence={"library": pool.library, "threads": float(pool.threads)},
-        remedy=f"{'try ' if tries else ''}{setting} (worker_init_fn)",
-        change=Change(threads={pool.library: "1"}) if pool.library in _ONE_THREAD else None,
-        cost_ms=lost_ms,
-        gain_ms=None if tries else _gained_ms(facts),
-        is_main_cause=facts.is_main_cause(lost_ms),
-        tries=tries,
-        silences=silences,
-    )
-
-
-def _gained_ms(facts: RankFacts) -> float | None:
-    """What a step loses without the waits for a CPU, less the share that other programs took of the CPUs."""
-    host = facts.report.system.host
-    others = 0.0 if host is None else max(0.0, host.others_cpu_fraction or 0.0)
-    return None if facts.cpu_gain_ms is None else facts.cpu_gain_ms * (1 - min(1.0, others))
-
-
 @rule("IO305", "stolen-cpus", "rank", id="stolen")
-@fires({"processes": _FREE, "host": {"cpu_stolen_fraction": 0.2}})
-@silent({"processes": _FREE, "host": {"cpu_stolen_fraction": 0.01}})
+@fires({"processes": FREE, "host": {"cpu_stolen_fraction": 0.2}})
+@silent({"processes": FREE, "host": {"cpu_stolen_fraction": 0.01}})
 def stolen_cpus(facts: RankFacts) -> Iterator[Finding]:
     """Other virtual machines took CPU time of this one.
 
@@ -229,10 +124,10 @@ def stolen_cpus(facts: RankFacts) -> Iterator[Finding]:
 
 
 @rule("IO306", "neighbours", "rank")
-@fires({"processes": _FREE, "host": _CROWDED})
+@fires({"processes": FREE, "host": _CROWDED})
 @silent(
-    {"processes": _FREE, "host": {**_CROWDED, "cpu_busy_fraction": 0.7, "cpu_saturated_fraction": 0.0}},
-    {"processes": _FREE, "host": _CROWDED, "without_cpu_ms": 5.0},
+    {"processes": FREE, "host": {**_CROWDED, "cpu_busy_fraction": 0.7, "cpu_saturated_fraction": 0.0}},
+    {"processes": FREE, "host": _CROWDED, "without_cpu_ms": 5.0},
 )
 def neighbours(facts: RankFacts) -> Iterator[Finding]:
     """Other programs on the host took the CPUs.
@@ -298,7 +193,7 @@ def _without_cpus(
     # What hands batches over had no CPU either, and nobody counts that: it speaks for no other cause.
     makers_ms = (wait.raw_ms or 0.0) - wait.causes_ms.get("transport", 0.0)
     return Finding(
-        text=f"{text}: {_stage(facts)}",
+        text=f"{text}: {stage_of(facts)}",
         evidence=evidence,
         remedy=remedy,
         change=change,
@@ -309,7 +204,7 @@ def _without_cpus(
     )
 
 
-def _stage(facts: RankFacts) -> str:
+def stage_of(facts: RankFacts) -> str:
     """Name the cause that waited most for CPUs."""
     wait = facts.report.data_wait
     spent = wait.without_cpu_ms or {}

@@ -26,11 +26,14 @@ from iotrace.analysis.rules.causes import (
     held_up_by,
 )
 from iotrace.analysis.rules.chunks import (
+    CHUNKED,
     SMALL_CHUNKS,
+    WHOLE_AGAIN,
     chunks_now,
     fitting_chunks,
     larger_chunks,
     name_of,
+    read_in_part,
     suffix_of,
 )
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
@@ -45,9 +48,9 @@ _INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
 _LONGEST_NAME, _MOST_NAMED = 24, 5
 _MANY_SAMPLES = 16
 _EACH = 0.9  # of the samples: a worker that left took some along
-_CHUNKED = frozenset({".h5", ".hdf5", ".he5", ".nc", ".nc4", ".cdf", ".zarr"})
 # To open one is to read its layout: the cause that this is.
-_OPENED = {"transform": (_CHUNKED - {".zarr"}) | {".zip"}, "decode": frozenset({".tar"})}
+_OPENED = {"transform": (CHUNKED - {".zarr"}) | {".zip", ".mdb"}, "decode": frozenset({".tar"})}
+_METADATA = frozenset({"zarr.json", ".zarray", ".zgroup", ".zmetadata"})  # of stores of zarr
 _PARQUET = frozenset({".parquet", ".pq"})
 _IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Formats, what to call such files, how to store them instead, and that as a sentence.
@@ -112,11 +115,25 @@ def _formats(facts: LoaderFacts, cause: str) -> set[str]:
         "files": [{"path": "d/a.jpg", "read_ms": 45.0, "read_bytes": 4 << 20}],
         "storage_bytes": 1e9,
     },
-    {"cause": "read", "files": [{"path": "d/a.zarr", "read_ms": 45.0, "reads": 6000, "read_bytes": 6 << 20}]},
+    {
+        "cause": "read",
+        "files": [{"path": "d/a.zarr", "read_ms": 45.0, "reads": 6000, "read_bytes": 6 << 20}],
+    },
+    {"cause": "read", "files": [{"path": "d/a.h5", "read_ms": 45.0, "arrays": [WHOLE_AGAIN]}]},
 )
 @silent(
-    {"cause": "read", "files": [{"path": "d/a.zarr", "read_ms": 45.0, "reads": 6, "read_bytes": 6 << 20}]},
-    {"cause": "read", "files": [{"path": "d/a.jpg", "read_ms": 45.0, "reads": 1000, "read_bytes": 4 << 20}]},
+    {
+        "cause": "read",
+        "files": [{"path": "d/a.h5", "read_ms": 45.0, "arrays": [{**WHOLE_AGAIN, "complete": 4}]}],
+    },
+    {
+        "cause": "read",
+        "files": [{"path": "d/a.zarr", "read_ms": 45.0, "reads": 6, "read_bytes": 6 << 20}],
+    },
+    {
+        "cause": "read",
+        "files": [{"path": "d/a.jpg", "read_ms": 45.0, "reads": 1000, "read_bytes": 4 << 20}],
+    },
     {"cause": "read", "files": [{"path": "d/a.npy", "read_ms": 45.0, "reads": 4, "read_bytes": 4 << 20}]},
     {"cause": "read", "wait_ms": 4.0, "causes_ms": {"read": 4.0}},
 )
@@ -144,6 +161,8 @@ def _faster_reads(facts: LoaderFacts) -> Remedy | None:
         return across
     if target is not None and mapped is not None and mapped.predicted_bytes:
         return _single_pages(name, mapped)
+    if most is not None and (part := read_in_part(most, gone)) is not None:
+        return part if facts.causes_ms["read"] >= facts.causes_ms.get("decode", 0.0) else None
     if (kept := _kept(facts, target, formats)) is not None:
         return kept if facts.causes_ms["read"] >= facts.causes_ms.get("decode", 0.0) else None
     if target is not None and target.reads and target.read_bytes:
@@ -186,6 +205,7 @@ def _single_pages(name: str, mapped: MappedReads) -> Remedy:
         "files": [{"path": "d/a.nc", "decode_ms": 50.0, "read_bytes": 4 << 20, "delivered_bytes": 1 << 20}],
     },
     {"cause": "decode", "files": [{"path": "d/a.zarr", "decode_ms": 50.0, "arrays": [SMALL_CHUNKS]}]},
+    {"cause": "decode", "files": [{"path": "d/a.h5", "decode_ms": 50.0, "arrays": [WHOLE_AGAIN]}]},
 )
 @silent(
     {"cause": "decode", "files": [{"path": "d/a.npy", "decode_ms": 50.0}]},
@@ -208,7 +228,7 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     """By format: chunks and compression where there are any, else decoding once."""
     formats, target, file = _formats(facts, "decode"), _target(facts, "decode"), costly(facts, "decode")
     name, gone = _named(target, "the files")
-    if formats and formats <= _CHUNKED and file is not None:
+    if formats and formats <= CHUNKED and file is not None:
         return fitting_chunks(facts, file, name, gone)
     if formats and formats <= _PARQUET and file is not None:
         regrouped = _regrouped(_row_groups(facts, file.path), name, gone)
@@ -274,6 +294,23 @@ def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
     return Remedy(
         f"keep {name} open: each sample opens it", text, gone, RESIZED, change=keeps, evidence=evidence
     )
+
+
+def stores_opened_again(facts: LoaderFacts) -> Remedy | None:
+    """Of stores of zarr whose metadata each sample reads: it opens them, and zarr's own thread does that."""
+    made = (facts.samples or 0.0) * facts.batches
+    told = [each for each in facts.files if PurePath(each.path).name in _METADATA]
+    again = [each for each in told if each.opens >= max(_EACH * made, _MANY_SAMPLES)]
+    if not made or not again:
+        return None
+    store = min((PurePath(each.path).parent for each in again), key=lambda each: len(each.parts))
+    name, opens = name_of(f"{store}"), sum(each.opens for each in again)
+    text = (
+        f"open {name} and its arrays once in each worker, and keep them: their metadata is opened {opens}"
+        f" times for {made:.0f} samples"
+    )
+    short = f"open {name} once in each worker, with its arrays, and keep it"
+    return Remedy(short, text, spares_work=True, evidence={"opens": float(opens)})
 
 
 def read_across(facts: LoaderFacts, cause: str) -> Remedy | None:

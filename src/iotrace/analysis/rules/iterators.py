@@ -118,7 +118,8 @@ def _import_less(spawned: SpawnedWorkers, *, is_again: bool) -> tuple[str, str]:
             f"or fork workers, where {forbids} forbids it",
         )
     return (
-        f'import {spawned.beyond} below if __name__ == "__main__" (no dataset needs it?); or fork workers',
+        f'import below if __name__ == "__main__" what the dataset does not use of {spawned.beyond}; '
+        "or fork workers",
         f"import what the dataset does not need ({spawned.beyond} in {name}) below "
         f'`if __name__ == "__main__":`, or in functions; or fork workers, where {forbids} forbids it',
     )

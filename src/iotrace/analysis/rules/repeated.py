@@ -12,16 +12,19 @@ from iotrace.analysis.results import (
     LISTING,
     OPENING,
     READING_AGAIN,
+    ChunkedArray,
     Evidence,
     RepeatedWork,
 )
+from iotrace.analysis.rules.chunks import CHUNKED, WHOLE_AGAIN, a_part_of, read_whole_again, suffix_of
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, fires, rule, silent
-from iotrace.units import counted, percent
+from iotrace.units import counted, percent, size
 
 _NAMED = 2  # files that a sentence names; of more their directory
 _FIRST = "IO300"  # before who takes CPUs: what is not done needs none
 _VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".mpg", ".mpeg", ".m4v", ".wmv", ".ts")
+_LISTED_ARCHIVE = ".zip"  # which names its members at its end; read when it is opened
 _PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4", ".7z")
 _LISTED = {
     "kind": LISTING,
@@ -44,14 +47,29 @@ _MANY = [f"d/{number}.h5" for number in range(20)]
     {"repeated": [_LISTED]},
     {"repeated": [{**_FILE, "kind": READING_AGAIN}]},
     {"repeated": [{**_FILE, "kind": READING_AGAIN, "read_fraction": 0.5}]},
+    {"repeated": [{**_FILE, "kind": READING_AGAIN, "paths": ["d/a.zip"], "read_fraction": 0.05}]},
     {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.mp4"], "read_fraction": 0.5}]},
     {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.sqlite"]}]},
+    {
+        "repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.h5"]}],
+        "file_groups": [{"path": "d/a.h5", "amplification": {"arrays": [WHOLE_AGAIN]}}],
+    },
+    {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.nc"]}]},
     {"repeated": [{**_FILE, "kind": OPENING, "paths": _MANY, "files": 20}]},
     {"repeated": [{**_FILE, "kind": ASKING, "paths": ["d"]}]},
 )
 @silent(
     {"repeated": [{**_LISTED, "wait_ms": 4.0}]},
     {"repeated": [{**_LISTED, "samples_fraction": 0.1}]},
+    {
+        "repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.h5"]}],
+        "file_groups": [
+            {
+                "path": "d/a.h5",
+                "amplification": {"arrays": [{**WHOLE_AGAIN, "suggested_chunk": [1, 1024]}]},
+            }
+        ],
+    },
     {"repeated": [{**_FILE, "kind": DECODING}], "causes_ms": {"transform": 58.0, "decode": 1.0}},
 )
 def repeated_work(
@@ -75,8 +93,12 @@ def repeated_work(
         # A map of a file lies in memory while the sample computes: that is no decoding.
         if work.kind == DECODING and decoding_ms < _PLAUSIBLE * work.wait_ms:
             continue
+        arrays = _arrays(work, facts)
+        if any(each.suggested_chunk for each in arrays):
+            continue  # other chunks spare it, of which IO102 tells
         if work.samples_fraction >= least_samples and facts.is_significant(work.wait_ms):
-            remedy, how = _REMEDIES[work.kind](work)
+            whole = read_whole_again(arrays)
+            remedy, how = a_part_of(whole) if whole else _REMEDIES[work.kind](work)
             is_main_cause = work.ms_per_sample >= most_of_sample * work.of_ms_per_sample
             yield Finding(
                 text=_text(work, facts),
@@ -91,6 +113,14 @@ def repeated_work(
                 silences=("IO101", "IO102", "IO103") if work.kind == DECODING else ("IO101", "IO103"),
                 place=_FIRST if is_main_cause else "",
             )
+
+
+def _arrays(work: RepeatedWork, facts: RankFacts) -> list[ChunkedArray]:
+    """The arrays of files that samples decode again, as far as accesses to them were seen."""
+    if work.kind != DECODING:
+        return []
+    known = (group.amplification for group in facts.report.file_groups)
+    return [each for own in known if own for each in own.arrays if each.path in work.paths]
 
 
 def _text(work: RepeatedWork, facts: RankFacts) -> str:
@@ -153,6 +183,9 @@ def _list_once(work: RepeatedWork) -> tuple[str, str]:
 
 def _read_once(work: RepeatedWork) -> tuple[str, str]:
     what, it = _what(work, "the files"), "it" if len(work.paths) == 1 else "them"
+    if work.paths[0].endswith(_LISTED_ARCHIVE):
+        keep = f"keep {what} open: each sample opens {it} and reads the list of members"
+        return keep, f"{keep}; open {it} once in each worker, at the first sample"
     return (
         f"read {what} once, in __init__, and keep what is made of {it}",
         f"read {what} once, in the dataset's __init__, and keep what was made of {it}",
@@ -175,9 +208,13 @@ def _decode_once(work: RepeatedWork) -> tuple[str, str]:
     if work.paths[0].endswith(_PACKED):
         return f"unpack {what} once, ahead of training", f"unpack {what} once, ahead of training"
     it = "it" if len(work.paths) == 1 else "them"
+    room = "" if work.kept_bytes is None else f": {size(work.kept_bytes)} or more in each process"
+    if suffix_of(work.paths[0]) in CHUNKED:
+        part = f"open {what} once in each worker, and read only the part that a sample uses"
+        return part, f"{part}, or decode {it} once and keep {it}{room}"
     return (
-        f"decode {what} once and keep {it}",
-        f"decode {what} once, ahead of training, and keep what is used of {it}",
+        f"decode {what} once and keep {it}{room}",
+        f"decode {what} once, ahead of training, and keep what is used of {it}{room}",
     )
 
 

@@ -19,7 +19,7 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
-from iotrace.analysis.rules.files import opened_again, read_across
+from iotrace.analysis.rules.files import opened_again, read_across, stores_opened_again
 from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.wait.gain_bound import RESIZED
 from iotrace.units import percent
@@ -27,6 +27,7 @@ from iotrace.units import percent
 _BUILTINS = ("list", "tuple", "dict", "range", "str")
 _MAPPED = {"accesses": 900, "apart_fraction": 1.0, "piece_bytes": 4, "gap_bytes": 16384, "major_faults": 0}
 _IN_COLUMNS = {"path": "d/a.npy", "transform_ms": 45.0, "amplification": {"mapped": _MAPPED}}
+_IN_STORES = [{"path": "d/a.zarr/x/zarr.json", "opens": 3200}]
 _ASLEEP = {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0}
 
 
@@ -34,6 +35,7 @@ _ASLEEP = {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0}
 @fires(
     {"cause": "transform"},
     _ASLEEP,
+    {**_ASLEEP, "hot_in": "zarr", "files": _IN_STORES},
     {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True},
     {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
     {"cause": "transform", "on_cpu": 0.2, "made_ms": 600.0},
@@ -72,6 +74,8 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         return None
     asleep, on_cpu, delayed, share = did
     item = facts.item.partition(" ")[0] or facts.about.dataset
+    if facts.hot_in == "zarr" and (opened := stores_opened_again(facts)) is not None:
+        return opened  # the thread itself sleeps meanwhile
     if _sleeps(did):
         own = facts.about.dataset in _BUILTINS or (facts.about.library and facts.about.wrapped)
         if not facts.item and own:

@@ -13,6 +13,7 @@ from iotrace.analysis.results import (
     RowGroups,
     WholeReads,
 )
+from iotrace.analysis.rules.chunks import read_whole_again
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.analysis.storage.read_by_each import ReadByEach
@@ -206,9 +207,16 @@ def _of_whole_reads(found: WholeReads | None) -> Seen | None:
 
 
 def _of_array(array: ChunkedArray) -> Seen | None:
+    if read_whole_again([array]):
+        text = (
+            f"accesses read all of {array.dataset.lstrip('/') or 'it'} ({size(array.array_bytes)}) each time"
+        )
+        return _seen(text, whole_reads=array.complete, predicted_reads=array.complete_once)
     if array.predicted_bytes is None:
         return None
     ratio = digits(array.decoded_at_least_bytes / array.used_bytes, 2)
+    if array.decoded_at_most_bytes != array.decoded_at_least_bytes:
+        ratio = f"at least {ratio}"
     return _seen(
         f"its chunks do not fit what a sample reads: {ratio} bytes are decoded for each byte used",
         decoded_bytes=array.decoded_at_least_bytes,

@@ -1,7 +1,4 @@
-"""Read amplification: bytes fetched, bytes decoded of them, bytes used; which chunks would fit the accesses.
-
-HDF5 and zarr decode a chunk whole. How many chunks the accesses touched is recorded; HDF5 keeps some of them
-decoded, so what was decoded lies between two bounds, which are one where a chunk does not fit its cache.
+"""Read amplification: bytes fetched, bytes decoded of them, bytes used.
 
 What memory maps had read from storage for what was used of them, as far as the kernel tells.
 
@@ -11,13 +8,10 @@ its read calls may have had is taken off, so that what is left is a lower bound 
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
-from math import prod
 
 import msgspec
 import numpy as np
@@ -33,13 +27,14 @@ from iotrace.analysis.results import (
     RowGroups,
     total,
 )
+from iotrace.analysis.storage.arrays import arrays_of
 from iotrace.analysis.storage.kernel_account import accounts_of_loop
 from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.session.names import KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.columns import Columns
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
-from iotrace.sources.records import ArrayInfo, Chunked, Mapped
+from iotrace.sources.records import Mapped
 from iotrace.sources.session import Rank
 
 _SMALLEST_PAGE, _ELEMENT = 4096, 16
@@ -144,9 +139,6 @@ def _fetched(makers: list[Process], rank: Rank, faults: int) -> tuple[int | None
 
 
 _PARQUET = (".parquet", ".pq")
-_MOSTLY = 0.8  # of the accesses, that have one shape
-_WORTH = 1.5  # decoded at least / predicted at most
-_LEAST_BYTES, _MOST_BYTES = 4 << 10, 64 << 20  # of a chunk: smaller ones cost more in calls than they save
 _ROWS = "which rows of a row group the program then takes leaves no trace"
 _LESS = "; calls with a filter, head and take give less than they decode, others do not say of which file"
 _MAPPED = "page faults of a memory map fetch what no call tells"
@@ -162,9 +154,13 @@ def with_amplification(
     rank: Rank,
     paths: Paths,
     row_groups: Mapping[str, RowGroups],
+    passes: Mapping[int, int],
 ) -> list[FileGroup]:
-    """Add to each group how much was fetched and decoded for what was used, where its format tells."""
-    arrays, odd = _arrays(rank, paths, calls)
+    """Add to each group how much was fetched and decoded for what was used, where its format tells.
+
+    `passes` says of each process how often it went over the data.
+    """
+    arrays, odd = arrays_of(rank, paths, calls, passes)
     given = given_bytes(rank, paths)
     members: dict[str, list[str]] = defaultdict(list)
     for file in io.files:
@@ -290,107 +286,3 @@ def _innermost(spans: Columns) -> npt.NDArray[np.intp]:
     holds = (tids[1:] == tids[:-1]) & (starts_ns[1:] < ends_ns[order][:-1])
     innermost: npt.NDArray[np.intp] = order[~np.append(holds, False)[: len(order)]]
     return innermost
-
-
-def _arrays(
-    rank: Rank, paths: Paths, calls: Mapping[str, FileCalls]
-) -> tuple[dict[str, list[ChunkedArray]], set[str]]:
-    """Sum up the accesses of all processes to each array, by file; and the files with odd accesses."""
-    told: dict[tuple[str, str], list[Chunked]] = defaultdict(list)
-    sharded: set[str] = set()
-    for process in rank.processes:
-        last = {(record.path, record.dataset): record for record in process.of_type(Chunked)}
-        for (path, dataset), record in last.items():
-            told[paths.shown(path), dataset].append(record)
-        sharded |= {paths.shown(info.path) for info in process.of_type(ArrayInfo) if info.sharded}
-    found: dict[str, list[ChunkedArray]] = defaultdict(list)
-    alone = Counter(path for path, _ in told)
-    for (path, dataset), records in told.items():
-        # Of a file with several arrays, nobody knows which of them a call fetched.
-        loads = calls.get(path) if dataset and alone[path] == 1 else None
-        array = _array(path, dataset, records, loads)
-        found[path].append(array if path in sharded else _with_suggestion(array, records[-1].version))
-    for path, arrays in found.items():
-        found[path] = _with_one_command(arrays)
-    return found, {path for (path, _), records in told.items() if any(record.odd for record in records)}
-
-
-def _array(path: str, dataset: str, records: Sequence[Chunked], calls: FileCalls | None) -> ChunkedArray:
-    about = records[-1]
-    chunk_bytes = prod(about.chunk) * about.item_bytes
-    touched = sum(record.touched for record in records)
-    extents: Counter[tuple[int, ...]] = Counter()
-    for record in records:
-        for extent, count in record.extents:
-            extents[tuple(extent)] += count
-    counted = sum(record.accesses - record.odd for record in records)
-    ((access, most),) = extents.most_common(1) or [((), 0)]
-    least, largest = (touched, touched) if chunk_bytes > about.cache_bytes else (0, touched)
-    if least != largest and calls is not None:
-        largest = min(touched, calls.reads)  # a chunk is fetched by one call
-        least = min(largest, calls.filled - calls.small)  # no metadata is read in pieces of 64 KiB
-    used_bytes = sum(prod(extent) * count for extent, count in extents.items()) * about.item_bytes
-    return ChunkedArray(
-        path=path,
-        dataset=dataset,
-        shape=about.shape,
-        chunk=about.chunk,
-        chunk_bytes=chunk_bytes,
-        access=[*access] if counted and most >= _MOSTLY * counted else None,
-        accesses=sum(record.accesses for record in records),
-        chunks_touched=touched,
-        used_bytes=used_bytes,
-        decoded_at_least_bytes=least * chunk_bytes if about.whole else used_bytes,
-        decoded_at_most_bytes=largest * chunk_bytes if about.whole else used_bytes,
-    )
-
-
-def _with_suggestion(array: ChunkedArray, zarr: str) -> ChunkedArray:
-    """Add the chunks that fit the accesses, where they would decode much less for certain."""
-    if array.access is None or not prod(array.chunk):
-        return array
-    chunk = [min(each, size) for each, size in zip(array.access, array.shape, strict=True)]
-    chunk_bytes = prod(chunk) * array.chunk_bytes // prod(array.chunk)
-    # Where an access begins is not known: between the ends it may lie across two chunks.
-    each = prod(1 if length in (1, size) else 2 for length, size in zip(chunk, array.shape, strict=True))
-    predicted = array.accesses * each * chunk_bytes
-    if not _LEAST_BYTES <= chunk_bytes <= _MOST_BYTES or array.decoded_at_least_bytes < _WORTH * predicted:
-        return array
-    command = (
-        _h5repack({array.dataset: chunk}, array.path)
-        if array.dataset
-        else _from_array(array, chunk)
-        if _from_array_is_there(zarr)
-        else ""
-    )
-    return replace(array, suggested_chunk=chunk, predicted_bytes=predicted, command=command)
-
-
-def _with_one_command(arrays: list[ChunkedArray]) -> list[ChunkedArray]:
-    """Let the command of each array of an HDF5 file re-chunk all of them: it writes the file anew."""
-    suggested = [array for array in arrays if array.dataset and array.suggested_chunk]
-    if len(suggested) < 2:
-        return arrays
-    command = _h5repack({array.dataset: array.suggested_chunk or [] for array in suggested}, arrays[0].path)
-    return [replace(array, command=command) if array in suggested else array for array in arrays]
-
-
-def _h5repack(chunks: Mapping[str, Sequence[int]], path: str) -> str:
-    layouts = [f"{name.lstrip('/')}:CHUNK={'x'.join(map(str, chunk))}" for name, chunk in chunks.items()]
-    root, extension = os.path.splitext(path)
-    options = [word for layout in layouts for word in ("-l", layout)]
-    return shlex.join(["h5repack", *options, path, f"{root}.rechunked{extension}"])
-
-
-def _from_array(array: ChunkedArray, chunk: Sequence[int]) -> str:
-    head, found, rest = array.path.partition(".zarr")
-    target = f"{head}.rechunked{found}{rest}" if found else f"{array.path}.rechunked"
-    opened = f'zarr.open_array({json.dumps(array.path)}, mode="r")'
-    code = f"import zarr; zarr.from_array({json.dumps(target)}, data={opened}, chunks={tuple(chunk)})"
-    return shlex.join(["python", "-c", code])
-
-
-def _from_array_is_there(version: str) -> bool:
-    """Whether this zarr has `zarr.from_array`, which 3.0 began without."""
-    parts = version.split(".")[:2]
-    return all(part.isdigit() for part in parts) and [*map(int, parts)] >= [3, 1]

@@ -21,7 +21,6 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.results import Chunks, FileGroup, FileIo, Io, RowGroups, total
 from iotrace.analysis.storage.amplification import given_bytes
 from iotrace.analysis.storage.directories import parents
@@ -135,18 +134,6 @@ class _Reader(msgspec.Struct, frozen=True):
 
     passes: int
     once_bytes: int
-
-
-def passes_of(loaders: Sequence[LoaderRun]) -> int | None:
-    """How often the rank's loaders went over their data, all of them together; None without any."""
-    own = [loader for loader in loaders if not loader.description.wrapped] or loaders
-    return sum(loader.epochs for loader in own) or None
-
-
-def passes_lived(loaders: Sequence[LoaderRun], passes: int | None) -> int | None:
-    """How many of the passes a worker sees at most: one where each is made by workers of its own."""
-    kept = any(loader.description.persistent_workers is not False for loader in loaders)
-    return passes if kept else min(1, passes or 0) or None
 
 
 def row_groups(

@@ -33,6 +33,7 @@ _ARCHIVES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip
 _TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")
 # As `tempfile` names files and directories, and torch and multiprocessing their shared memory.
 _TEMPORARY_NAME = re.compile(r"(tmp)?[a-z0-9_]{8}$")
+_TEMPORARY_DIRECTORY = re.compile(r"tmp[a-z0-9_]{8}$")
 _SHARED_MEMORY = re.compile(r"(/dev/shm/(torch|psm|sem|mp|pym)[-_.]|/pymp-|/torchinductor_)")
 _RESOURCES = re.compile(r"/etc/|/usr/|(.*/)?\.(cache/(matplotlib|fontconfig|pip|torch)|config|triton)/")
 
@@ -128,8 +129,11 @@ def _left_out(path: str, row: FileIo | None, used: Used) -> bool:
         return not read or path not in used.in_batches
     if path in used.in_batches:
         return False
-    if path == absolute and path.startswith(_TEMPORARY) and (written or not read):
-        return path not in used.by_libraries
+    if path == absolute and path.startswith(_TEMPORARY):
+        # What a program wrote and then reads is its data, unless it lies where `tempfile` makes directories.
+        passing = written and any(map(_TEMPORARY_DIRECTORY.match, absolute.split("/")[:-1]))
+        if not read or passing:
+            return path not in used.by_libraries
     return is_code(absolute, used.prefixes) or bool(_RESOURCES.match(absolute))
 
 

@@ -136,8 +136,8 @@ def _add_points(
 
 WRITES = stdio.WRITES | {"write", "pwrite", "pwrite64", "writev", "pwritev", "pwritev64", "pwritev2"}
 WRITES |= {"copy_file_range (to)"}
-_OPENS = frozenset({"open", "open64", "openat", "openat64", "creat", "creat64"})
-_OPENS |= {"fopen", "fopen64", "freopen", "freopen64"}
+OPENS = frozenset({"open", "open64", "openat", "openat64", "creat", "creat64"})
+OPENS |= {"fopen", "fopen64", "freopen", "freopen64"}
 _SEEKS = stdio.SEEKS | {"lseek", "lseek64", "ftell", "ftello", "ftello64"}
 MAPS = frozenset({"mmap", "mmap64"})
 Mask = npt.NDArray[np.bool_]
@@ -221,7 +221,7 @@ def _by_file(calls: PosixCalls, shown: list[str]) -> dict[str, FileCalls]:
     add("metadata", rest)
     add("touched", rest)
     add("metadata_ns", rest, taken_ns)
-    add("opens", rest & calls.named(_OPENS))
+    add("opens", rest & calls.named(OPENS))
     add("maps", rest & calls.named(MAPS))
     pids, _, of = grouped(calls.pid)
     counts = np.bincount(place[made] * len(pids) + of[made])
@@ -243,7 +243,7 @@ def _places(calls: PosixCalls, sized: Mask) -> tuple[Times, Mask, Mask]:
     whose end is known; and which of these began there.
     """
     seeks, lost = calls.named(_SEEKS), calls.result < 0
-    opens = calls.named(_OPENS)
+    opens = calls.named(OPENS)
     told = opens | (seeks & ~lost) | (sized & (calls.offset >= 0))
     unknown = ~told & lost & calls.named(stdio.READS | stdio.SEEKS)
     order = np.lexsort((calls.file, calls.pid))  # stable: the order of time stays

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from iotrace.analysis.intervals import grouped
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FileGroup, System, WholeReads, total
-from iotrace.analysis.storage.chunks import passes_lived, passes_of
 from iotrace.analysis.storage.directories import group_of
+from iotrace.analysis.storage.passes import passes_by_process, passes_of
 from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.columns import Columns
@@ -82,8 +82,7 @@ def with_whole_reads(
         return list(groups)
     for path, file in files.items():
         file.sum_up(calls.get(path))
-    by_worker = passes_lived(analysis.loaders, passes) or 0
-    needed = {process.pid: passes if process.worker is None else by_worker for process in processes}
+    needed = passes_by_process(analysis.loaders, analysis.rank)
     batches = sum(len(loader.deliveries) for loader in analysis.loaders if not loader.description.wrapped)
     room_bytes = None if system.host is None else system.host.memory_available_bytes_min
     found, by_group = [], _by_group(files, groups)

@@ -34,7 +34,8 @@ from iotrace.units import bounds, duration, percent
 if TYPE_CHECKING:
     from iotrace.analysis.verdict.loop_costs import LoopCosts
 
-_OF_STEPS = ("code-of-the-loop", "padded-batches")  # culprits of steps that hardly wait
+# Culprits of steps that hardly wait.
+_OF_STEPS = ("training-without-cpu", "code-of-the-loop", "padded-batches")
 _KINDS = {
     "highly input-bound": "input-bound",
     "moderately input-bound": "moderately-input-bound",

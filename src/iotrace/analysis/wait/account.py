@@ -24,6 +24,7 @@ from iotrace.analysis.results import (
     HANGING,
     ITERATORS,
     PARTS,
+    PROFILER,
     START_UP,
     TRAINING,
     VALIDATION,
@@ -38,7 +39,7 @@ from iotrace.analysis.startup.imports import imported_ns, imports_by_package
 from iotrace.analysis.wait.checkpoints import saves_of, writes_of
 from iotrace.session.hangs import Hang
 from iotrace.sources.processes import Process
-from iotrace.sources.records import Pickled, Spawned
+from iotrace.sources.records import Pickled, Spawned, TorchWindow
 
 _WORTH_NAMING = 0.05  # of what a spawned worker imports
 
@@ -64,6 +65,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
         FIRST_BATCHES: iterations.when(FIRST_BATCHES),
         WAITS: union(asked["wait_start_ns"], asked["delivered_ns"]),
         WRITING: writing,
+        PROFILER: _profiler(analysis),
     }
     found: dict[str, int] = {}
     left, firsts_ns = loop, 0
@@ -156,6 +158,15 @@ def _bounds(analysis: RankAnalysis, evaluations: Intervals) -> tuple[int, int, i
     over_ns = max([over_ns, *stops, *rounds_ns, *evaluations[1][-1:].tolist(), *until_ns])
     begun_ns = main.began_ns if analysis.startup is None else analysis.startup[0]
     return min(begun_ns, loop_ns), loop_ns, over_ns, max(over_ns, ended_ns(main))
+
+
+def _profiler(analysis: RankAnalysis) -> Intervals:
+    """When iotrace's window of torch.profiler began, ended and was written: in calls for the next batch."""
+    main = analysis.rank.main
+    windows = main.of_type(TorchWindow)
+    begun_ns = np.array([each.mono_ns for each in windows], np.int64)
+    lasted_ns = np.array([each.duration_ns for each in windows], np.int64)
+    return union(*map(main.clock.times_to_session_ns, (begun_ns, begun_ns + lasted_ns)))
 
 
 def _spawned(analysis: RankAnalysis) -> SpawnedWorkers | None:

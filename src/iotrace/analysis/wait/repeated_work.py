@@ -20,8 +20,8 @@ from iotrace.analysis.results import (
     FileGroup,
     RepeatedWork,
 )
-from iotrace.analysis.storage.chunks import passes_of
 from iotrace.analysis.storage.directories import group_of
+from iotrace.analysis.storage.passes import passes_of
 from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.analysis.wait.cpus import replayed
 from iotrace.analysis.wait.file_costs import FileNames
@@ -161,7 +161,9 @@ def _kind_of(target: _Target, file: FileCalls | None, listings: int) -> str:
         return _of_scans(target) if is_scanned else ""
     if not target.by_library:
         return READING_AGAIN if read >= _SOUGHT else ""
-    if read < _MUCH or target.opening_ns >= _MOSTLY * target.spent_ns or target.path.endswith(_MEMBERS):
+    # Of a map, as LMDB's, calls read no more than its head.
+    is_kept = read < _MUCH or file.maps > 0 or target.path.endswith(_MEMBERS)
+    if is_kept or target.opening_ns >= _MOSTLY * target.spent_ns:
         return OPENING
     return DECODING if read * times >= _AGAIN * target.processes else ""
 
@@ -223,6 +225,7 @@ def _work(
         paths=_costly(paths, spent_ns[ordered]),
         files=len(paths),
         read_fraction=_read_fraction(targets.values(), calls) if kind in (READING_AGAIN, DECODING) else None,
+        kept_bytes=_kept_bytes(targets.values(), calls) if kind in (READING_AGAIN, DECODING) else None,
         entries=_entries(results) if kind == LISTING else None,
         samples_fraction=samples / items,
         ms_per_sample=float(spent_ns.sum()) / made_samples / 1e6,
@@ -261,6 +264,13 @@ def _read_fraction(targets: Iterable[_Target], calls: Mapping[str, FileCalls]) -
         known.append((max(file.distinct_bytes, file.extent_bytes) * times, read_bytes))
     whole_bytes, read_bytes = (sum(column) for column in zip(*known, strict=True))
     return float(min(1.0, read_bytes / whole_bytes))
+
+
+def _kept_bytes(targets: Iterable[_Target], calls: Mapping[str, FileCalls]) -> int:
+    """The bytes of the files, or what a library gave of each at a time, where that is more."""
+    return sum(
+        max(calls[each.path].distinct_bytes, round(each.given_bytes / each.visits)) for each in targets
+    )
 
 
 def _entries(listings: Sequence[tuple[int, int]]) -> int | None:

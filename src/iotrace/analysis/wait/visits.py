@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, distinct, holding
 from iotrace.analysis.rank import RankAnalysis
+from iotrace.analysis.storage.io import OPENS
 from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.analysis.wait.file_costs import FileNames, read_calls
 from iotrace.analysis.wait.page_faults import bounds, holder
@@ -26,6 +27,7 @@ from iotrace.sources.processes import Process
 
 _LISTS, _RESULTS = (METADATA_CALLS.index(name) for name in ("opendir", "readdir"))
 _PAUSE_NS = 1_000_000  # between two calls that ask: what is longer is no making of the next path
+_OPENED_IN = {"metadata"}  # a burst of several kinds: whoever opens a file asks for its size, too
 _BESIDE = ("journal", "wal", "shm")
 NEVER = np.iinfo(np.int64).max
 Costs = npt.NDArray[np.float64]
@@ -124,7 +126,12 @@ def visits_of(
     sizes = np.append(sizes, np.zeros(len(spans), np.int64))[order]
     new_item = np.append(True, item[1:] != item[:-1])[: len(item)]
     paused = (target & 1 == 1) & (target >= 0) & (starts - np.append(0, ends[:-1])[: len(ends)] > _PAUSE_NS)
-    first = np.flatnonzero(new_item | paused | np.append(True, target[1:] != target[:-1])[: len(item)])
+    samples = samples_of(made, items)
+    opens = np.append(own.named(OPENS | _OPENED_IN), np.zeros(len(spans), np.bool_))[order]
+    again = _opened_again(opens & (samples[item] > 1), ~is_call[order], item, target)
+    first = np.flatnonzero(
+        new_item | paused | again | np.append(True, target[1:] != target[:-1])[: len(item)]
+    )
     last_of_item = np.append(new_item[first][1:], True)[: len(first)]
     asked = (target[first] & 1).astype(np.bool_) & (target[first] >= 0)
     in_calls = np.maximum.reduceat(ends, first) if len(first) else ends
@@ -134,7 +141,7 @@ def visits_of(
         process=process,
         items=len(items),
         items_ns=int(items["duration_ns"].sum()),
-        samples=samples_of(made, items),
+        samples=samples,
         starts_ns=starts[first],
         ends_ns=until,
         reading_ns=reading,
@@ -143,6 +150,19 @@ def visits_of(
         item=item[first],
         target=target[first],
     )
+
+
+def _opened_again(
+    opens: npt.NDArray[np.bool_], reading: npt.NDArray[np.bool_], item: Times, target: Times
+) -> npt.NDArray[np.bool_]:
+    """Mark where an item opens the file anew that it opened and read before: of a batch another sample."""
+    found = np.zeros(len(opens), np.bool_)
+    rows = np.flatnonzero(opens)
+    if len(rows) > 1:
+        read = np.cumsum(reading)[rows]
+        alike = (item[rows][1:] == item[rows][:-1]) & (target[rows][1:] == target[rows][:-1])
+        found[rows[1:][alike & (read[1:] > read[:-1])]] = True
+    return found
 
 
 def _target(path: str, calls: Mapping[str, FileCalls], names: FileNames, listings: Listings) -> int:

@@ -21,6 +21,9 @@ class Chunked(Record, tag="chunked"):
     `accesses` touched `touched` chunks, each time counted, but for `odd` ones, whose selection is no integers
     and slices. `extents`: the shapes that they asked for, and how many did. `cache_bytes`: HDF5's cache;
     `whole`: a chunk is read whole (HDF5 reads parts of one without filters that does not fit its cache).
+    `elements` were asked for, of which `asked_bytes` were given; `complete` accesses asked for all elements,
+    one of them for `field` of each. `filtered`: chunks are, or may be, compressed. These are unknown of older
+    sessions.
     """
 
     path: str
@@ -35,6 +38,11 @@ class Chunked(Record, tag="chunked"):
     extents: list[tuple[list[Int], Int]]
     whole: bool = True
     version: str = ""  # of zarr
+    elements: Int | None = None
+    asked_bytes: Int | None = None
+    complete: Int = 0
+    field: str = ""
+    filtered: bool = True
 
 
 class RowGroupsRead(Record, tag="row_groups"):

@@ -87,7 +87,7 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
     wait["without_cpu_ms"][max(causes_ms, key=lambda name: causes_ms[name])] = lost_ms
     report = {
         "rank": 0,
-        "steps": {"count": 100, "mean_ms": 100.0},
+        "steps": {"count": 100, "mean_ms": 100.0, **changes.pop("steps", {})},
         "data_wait": wait,
         "system": system,
         **{name: changes.pop(name, []) for name in ("file_groups", "regions", "repeated")},

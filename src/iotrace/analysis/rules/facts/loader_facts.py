@@ -137,6 +137,7 @@ def _facts(
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or (slowest if primary else ""),
+        hot_in=_hot_in(report, source),
         ready=ready_batches(source),
         pipeline=report.pipeline if primary else [],
         waits_at=code_of_waits(analysis, source),
@@ -279,6 +280,13 @@ def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
         for number in distinct(process.spans["name"][process.spans["kind"] == KIND_COLLATE]).tolist()
     }
     return next(iter(names)) if len(names) == 1 else ""
+
+
+def _hot_in(report: RankReport, run: LoaderRun) -> str:
+    """The library that the making of its samples is mostly in; empty: none, or not known."""
+    loader = next((each for each in report.loaders if each.id == run.number), None)
+    hot = None if loader is None else loader.item_hot
+    return "" if hot is None or hot.library is None else hot.library
 
 
 def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[FileFacts]:

@@ -1,0 +1,164 @@
+"""Arrays that HDF5 and zarr store in chunks: what accesses ask of them, and which chunks would fit these.
+
+A chunk is decoded whole. How many chunks the accesses touched is recorded; HDF5 keeps some of them
+decoded, so what was decoded lies between two bounds, which are one where a chunk does not fit its cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+
+from msgspec.structs import replace
+
+from iotrace.analysis.results import ChunkedArray, total
+from iotrace.analysis.storage.read_pattern import FileCalls
+from iotrace.sources.paths import Paths
+from iotrace.sources.records import ArrayInfo, Chunked
+from iotrace.sources.session import Rank
+
+_MOSTLY = 0.8  # of the accesses, that have one shape
+_WORTH = 1.5  # decoded at least / predicted at most
+_NO_CHUNK_BYTES = 4 << 10  # of a read of what says where chunks lie, at most
+_LEAST_BYTES, _MOST_BYTES = 4 << 10, 64 << 20  # of a chunk: smaller ones cost more in calls than they save
+
+
+def arrays_of(
+    rank: Rank, paths: Paths, calls: Mapping[str, FileCalls], passes: Mapping[int, int]
+) -> tuple[dict[str, list[ChunkedArray]], set[str]]:
+    """Sum up the accesses of all processes to each array, by file; and the files with odd accesses."""
+    told: dict[tuple[str, str], list[Chunked]] = defaultdict(list)
+    once: Counter[tuple[str, str]] = Counter()
+    sharded: set[str] = set()
+    for process in rank.processes:
+        last = {(record.path, record.dataset): record for record in process.of_type(Chunked)}
+        for (path, dataset), record in last.items():
+            key = paths.shown(path), dataset
+            told[key].append(record)
+            once[key] += passes.get(process.pid, 0) if record.complete else 0
+        sharded |= {paths.shown(info.path) for info in process.of_type(ArrayInfo) if info.sharded}
+    found: dict[str, list[ChunkedArray]] = defaultdict(list)
+    alone = Counter(path for path, _ in told)
+    for (path, dataset), records in told.items():
+        # Of a file with several arrays, nobody knows which of them a call fetched.
+        loads = calls.get(path) if dataset and alone[path] == 1 else None
+        array = _array(path, dataset, records, loads, once[path, dataset])
+        found[path].append(array if path in sharded else _with_suggestion(array, records[-1].version))
+    for path, arrays in found.items():
+        found[path] = _with_one_command(arrays)
+    return found, {path for (path, _), records in told.items() if any(record.odd for record in records)}
+
+
+def _array(
+    path: str, dataset: str, records: Sequence[Chunked], calls: FileCalls | None, once: int
+) -> ChunkedArray:
+    about = records[-1]
+    chunk_bytes = prod(about.chunk) * about.item_bytes
+    touched = sum(record.touched for record in records)
+    extents: Counter[tuple[int, ...]] = Counter()
+    for record in records:
+        for extent, count in record.extents:
+            extents[tuple(extent)] += count
+    counted = sum(record.accesses - record.odd for record in records)
+    ((access, most),) = extents.most_common(1) or [((), 0)]
+    least, largest = (touched, touched) if chunk_bytes > about.cache_bytes else (0, touched)
+    least_bytes = least * chunk_bytes
+    if least != largest and calls is not None:
+        largest = min(touched, calls.reads)  # a chunk is fetched by one call
+        least = min(largest, calls.filled - calls.small)  # no metadata is read in pieces of 64 KiB
+        # Filters make chunks smaller; what is no chunk is read in small pieces.
+        fetched_bytes = calls.read_bytes - _NO_CHUNK_BYTES * calls.reads
+        least_bytes = min(largest * chunk_bytes, max(least * chunk_bytes, fetched_bytes))
+    asked = sum(prod(extent) * count for extent, count in extents.items()) * about.item_bytes
+    used_bytes = _sum((record.asked_bytes for record in records), asked)
+    taken_bytes = _sum((record.elements for record in records), asked // about.item_bytes) * about.item_bytes
+    return ChunkedArray(
+        path=path,
+        dataset=dataset,
+        shape=about.shape,
+        chunk=about.chunk,
+        chunk_bytes=chunk_bytes,
+        access=[*access] if counted and most >= _MOSTLY * counted else None,
+        accesses=sum(record.accesses for record in records),
+        chunks_touched=touched,
+        used_bytes=used_bytes,
+        decoded_at_least_bytes=least_bytes if about.whole else taken_bytes,
+        decoded_at_most_bytes=largest * chunk_bytes if about.whole else taken_bytes,
+        complete=sum(record.complete for record in records),
+        complete_once=once,
+        field=next((record.field for record in records if record.field), ""),
+        array_bytes=prod(about.shape) * about.item_bytes,
+        filtered=about.filtered,
+    )
+
+
+def _sum(counts: Iterable[int | None], unknown: int) -> int:
+    found = total(counts)
+    return unknown if found is None else found
+
+
+def _with_suggestion(array: ChunkedArray, zarr: str) -> ChunkedArray:
+    """Add the chunks that fit the accesses, where they would decode much less for certain."""
+    if array.access is None or not prod(array.chunk):
+        return array
+    access, item_bytes = array.access, array.chunk_bytes // prod(array.chunk)
+    chunk = _at_least(access, array.shape, _LEAST_BYTES // max(item_bytes, 1))
+    chunk_bytes = prod(chunk) * item_bytes
+    # Where an access begins is not known: between the ends it may lie across two chunks.
+    each = prod(
+        1 if length == 1 or chunk[axis] == array.shape[axis] else 2 for axis, length in enumerate(access)
+    )
+    predicted = array.accesses * each * chunk_bytes
+    if not _LEAST_BYTES <= chunk_bytes <= _MOST_BYTES or array.decoded_at_least_bytes < _WORTH * predicted:
+        return array
+    command = (
+        _h5repack({array.dataset: chunk}, array.path)
+        if array.dataset
+        else _from_array(array, chunk)
+        if _from_array_is_there(zarr)
+        else ""
+    )
+    return replace(array, suggested_chunk=chunk, predicted_bytes=predicted, command=command)
+
+
+def _at_least(access: Sequence[int], shape: Sequence[int], elements: int) -> list[int]:
+    """The shape of an access as a chunk, with more of the first axes where it holds too few elements."""
+    chunk = [min(each, size) for each, size in zip(access, shape, strict=True)]
+    for axis, size in enumerate(shape):
+        more = -(-elements // max(prod(chunk), 1))
+        chunk[axis] = min(size, chunk[axis] * more) if more > 1 else chunk[axis]
+    return chunk
+
+
+def _with_one_command(arrays: list[ChunkedArray]) -> list[ChunkedArray]:
+    """Let the command of each array of an HDF5 file re-chunk all of them: it writes the file anew."""
+    suggested = [array for array in arrays if array.dataset and array.suggested_chunk]
+    if len(suggested) < 2:
+        return arrays
+    command = _h5repack({array.dataset: array.suggested_chunk or [] for array in suggested}, arrays[0].path)
+    return [replace(array, command=command) if array in suggested else array for array in arrays]
+
+
+def _h5repack(chunks: Mapping[str, Sequence[int]], path: str) -> str:
+    layouts = [f"{name.lstrip('/')}:CHUNK={'x'.join(map(str, chunk))}" for name, chunk in chunks.items()]
+    root, extension = os.path.splitext(path)
+    options = [word for layout in layouts for word in ("-l", layout)]
+    return shlex.join(["h5repack", *options, path, f"{root}.rechunked{extension}"])
+
+
+def _from_array(array: ChunkedArray, chunk: Sequence[int]) -> str:
+    head, found, rest = array.path.partition(".zarr")
+    target = f"{head}.rechunked{found}{rest}" if found else f"{array.path}.rechunked"
+    opened = f'zarr.open_array({json.dumps(array.path)}, mode="r")'
+    code = f"import zarr; zarr.from_array({json.dumps(target)}, data={opened}, chunks={tuple(chunk)})"
+    return shlex.join(["python", "-c", code])
+
+
+def _from_array_is_there(version: str) -> bool:
+    """Whether this zarr has `zarr.from_array`, which 3.0 began without."""
+    parts = version.split(".")[:2]
+    return all(part.isdigit() for part in parts) and [*map(int, parts)] >= [3, 1]

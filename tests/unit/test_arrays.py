@@ -1,0 +1,109 @@
+"""Arrays that HDF5 and zarr store in chunks: what is recorded of accesses, and what is made of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from iotrace.agent.readpaths.chunk_accesses import ChunkAccesses
+from iotrace.analysis.results import ChunkedArray
+from iotrace.analysis.rules.chunks import a_part_of, read_whole_again
+from iotrace.analysis.storage.arrays import arrays_of
+from iotrace.analysis.storage.read_pattern import FileCalls
+from iotrace.sources.records import Chunked
+
+RECORD = np.dtype([("dbz", "f4"), ("vel", "f4"), ("t", "i8")])
+
+
+def _recorded(path: Any, *selections: Any) -> list[dict[str, Any]]:
+    """The records of accesses to each dataset of a file."""
+    recorder: Any = SimpleNamespace(directory="d", before_flush=[], records=[], closed=True)
+    recorder.absorb = lambda error, what: pytest.fail(f"{what}: {error}")
+    accesses = ChunkAccesses(recorder, "h5py")
+    with h5py.File(path, "r") as file:
+        for name in file:
+            for selection, *new in selections:
+                kwargs = {"new_dtype": new[0]} if new else {}
+                accesses.note(str(path), (file[name], selection), kwargs)
+    recorder.before_flush[0]()
+    return list(recorder.records)
+
+
+def test_a_dataset_in_one_piece_is_a_chunk_of_which_parts_are_read(tmp_path: Any) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.zeros((100, 1024), "i2")
+        file["few"] = np.zeros(10)
+        file["one"] = 1.0
+    (found,) = _recorded(tmp_path / "a.h5", (slice(2),), (slice(None),))
+    assert (found["dataset"], found["chunk"]) == ("/x", [100, 1024])
+    assert (found["whole"], found["filtered"], found["complete"], found["field"]) == (False, False, 1, "")
+    assert (found["elements"], found["asked_bytes"]) == (102 * 1024, 2 * 102 * 1024)
+
+
+def test_an_access_to_fields_gives_these_and_reads_all(tmp_path: Any) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["rays"] = np.zeros(8192, RECORD)
+    field = np.dtype([("dbz", "f4")])
+    # h5py itself answers a name by an access of the field's type.
+    (found,) = _recorded(tmp_path / "a.h5", ("dbz",), ((), field), (slice(8),))
+    assert (found["accesses"], found["complete"], found["field"]) == (2, 1, "dbz")
+    assert (found["elements"], found["asked_bytes"]) == (8200, 8192 * 4 + 8 * 16)
+
+
+def _chunked(**known: Any) -> Chunked:
+    about: dict[str, Any] = {
+        "path": "a.h5",
+        "dataset": "/x",
+        "shape": [3000, 1024],
+        "chunk": [3000, 16],
+        "item_bytes": 2,
+        "cache_bytes": 1 << 20,
+        "accesses": 160,
+        "touched": 160 * 64,
+        "odd": 0,
+        "extents": [([1, 1024], 160)],
+        "elements": 160 * 1024,
+        "asked_bytes": 160 * 2048,
+    }
+    return Chunked(**{**about, **known})
+
+
+def _array(record: Chunked, calls: FileCalls | None = None) -> ChunkedArray:
+    process = SimpleNamespace(pid=7, of_type=lambda kind: [record] if isinstance(record, kind) else [])
+    rank: Any = SimpleNamespace(processes=[process])
+    paths: Any = SimpleNamespace(shown=lambda path: path)
+    arrays, _ = arrays_of(rank, paths, {"a.h5": calls} if calls else {}, {7: 2})
+    return arrays["a.h5"][0]
+
+
+def test_bytes_from_the_file_bound_what_is_decoded_where_chunks_are_small() -> None:
+    read = FileCalls(reads=10_240, filled=10_240, small=10_240, read_bytes=10_240 * 63_000)
+    found = _array(_chunked(), read)
+    assert found.decoded_at_least_bytes == 10_240 * (63_000 - 4096)
+    assert found.suggested_chunk == [2, 1024]  # of 4 KiB
+    # The same calls, had the cache kept the chunks: those of metadata.
+    kept = FileCalls(reads=200, filled=200, small=200, read_bytes=200 * 2048)
+    assert _array(_chunked(), kept).suggested_chunk is None
+
+
+@pytest.mark.parametrize(("complete", "is_again"), [(160, True), (8, True), (7, False)])
+def test_an_array_is_read_whole_again_from_four_times_a_pass_on(complete: int, is_again: bool) -> None:
+    extents = [([3000, 1024], complete)]
+    found = _array(_chunked(complete=complete, accesses=complete + 1, extents=extents))
+    assert found.complete_once == 2
+    assert bool(read_whole_again([found])) == is_again
+
+
+def test_the_part_is_named_as_a_program_would_write_it() -> None:
+    found = _array(_chunked(complete=160, extents=[([3000, 1024], 160)]))
+    assert a_part_of([found])[0] == (
+        "read only the part of x that a sample uses, as by x[i:j]: each access reads all 5.9 MiB"
+    )
+    fields = _array(_chunked(complete=160, field="dbz", filtered=False))
+    assert a_part_of([fields])[0].endswith("x[i:j]['dbz']: x['dbz'] reads all 5.9 MiB")
+    one = _array(_chunked(complete=160, chunk=[3000, 1024]))
+    assert a_part_of([one])[0] == "read x once and keep it: each access decodes all 5.9 MiB"
