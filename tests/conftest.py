@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.runs import UNET, Run, run_traced
+from tests.support.workloads import WORKLOADS, make_data
 
 # The same examples on every machine, whatever its load: a new one is looked for with --slow.
 settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -80,8 +81,7 @@ def unet_run(tmp_path_factory: pytest.TempPathFactory, unet_directory: Path) -> 
 
 
 def _make_volumes(directory: Path) -> str:
-    made = run_traced(directory, [UNET, "--workers", "0", "--steps", "1"], ["-q", "--torch-steps", "off"])
-    assert made.code == 0, made.stderr
+    make_data(directory, [WORKLOADS["unet3d_hdf5"]])
     return str(directory)
 
 

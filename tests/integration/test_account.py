@@ -35,7 +35,7 @@ SPAWNS = (
 time.sleep(1)  # what a script does where each spawned worker runs it again
 if __name__ == "__main__":
     loader = DataLoader(Rows(100_000), batch_size=4, num_workers=1, multiprocessing_context="spawn")
-    for epoch in range(3):
+    for epoch in range(2):
         for batch in loader:
             train(batch)
 """
@@ -114,12 +114,12 @@ def test_spawned_workers_that_are_started_each_epoch_are_the_loops_largest_part(
     account = report["ranks"][0]["account"]
     assert largest_of_loop(report) == "iterators"
     assert parts["first start"] > 0
-    assert (account["iterators"], account["restarted"], account["workers_started"]) == (2, 2, 2)
+    assert (account["iterators"], account["restarted"], account["workers_started"]) == (1, 1, 1)
     spawned = account["spawned"]
-    assert spawned["count"] == 3
+    assert spawned["count"] == 2
     assert spawned["script"].endswith(".py")
     assert spawned["import_ns"] > spawned["needed_ns"] + 900_000_000  # the sleep
-    assert spawned["pickled_bytes"] > 3 * 100_000 * 10
+    assert spawned["pickled_bytes"] > 2 * 100_000 * 10
     assert spawned["unpickle_ns"] > 0
     assert report["verdict"]["class"] == "input-bound"
     assert "starting workers each epoch" in report["verdict"]["text"]
