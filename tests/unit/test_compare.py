@@ -455,7 +455,7 @@ def test_steps_of_other_sizes_are_compared_for_as_many_samples(
         assert (found.verdict, found.unit) == ("no-difference", "a step")
         return
     assert found.verdict == "faster"
-    assert found.text.startswith("FASTER 49 %")
+    assert found.text.startswith("FASTER 1.9x")
     assert found.text.endswith(" ms for 4 samples, in steps of 4 -> 8")
     assert found.step_ms[1] == pytest.approx(
         sum(v[1] for v in found.causes_ms.values()) + found.rest_ms["the rest of the step"][1]

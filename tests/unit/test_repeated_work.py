@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from iotrace.agent.readpaths.finders import rows_size
 from iotrace.analysis.storage.read_pattern import FileCalls
-from iotrace.analysis.wait.repeated_work import _kind_of, _opened_again, _read_fraction, _Target
+from iotrace.analysis.wait.repeated_work import _kind_of, _read_fraction, _Target
+from iotrace.analysis.wait.visits import _opened_again
 from iotrace.sources.paths import Paths
 
 MIB = 1 << 20
