@@ -152,8 +152,10 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     """
     if cause == "startup":  # which no replay tells: the loop itself does it
         return cost_ms(facts, cause)
-    if cause == "sampling":  # while it chooses, no index is sent: workers then get ahead, and no wait is left
-        return facts.bound_ms
+    if (
+        cause == "sampling"
+    ):  # while it chooses, no index is sent; workers then get ahead, and hand over as slowly
+        return max(0.0, facts.bound_ms - facts.causes_ms.get("transport", 0.0))
     replayed_ms = facts.gains_ms.get(remedy.gone or cause)
     making_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)
     if replayed_ms is None and cause in PARTS and facts.made_ms is not None and making_ms:
