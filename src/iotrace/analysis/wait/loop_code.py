@@ -26,7 +26,7 @@ from iotrace.analysis.intervals import (
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Feeding, HotLine, LoopCode
+from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Account, Feeding, HotLine, LoopCode
 from iotrace.analysis.wait.hot_lines import Stack, StackSamples, hot_line, stack_samples
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER, TURN_ROW
 from iotrace.sources.paths import Paths
@@ -137,10 +137,13 @@ class DividedLoop(NamedTuple):
     recurring: Times
 
 
-def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Intervals]) -> DividedLoop:
+def code_of_loop(
+    analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Intervals], account: Account | None = None
+) -> DividedLoop:
     """Name what the training thread is in outside of waits, phases, `events` and the making of iterators.
 
-    In a collective it waits for other ranks: that is no code of the program, however it came there.
+    In a collective it waits for other ranks: that is no code of the program, however it came there. The loop is
+    as long as in the account of the run.
     """
     steps = analysis.loop.steps
     if not len(steps) or not len(samples.times):
@@ -162,7 +165,8 @@ def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[
     busy = union(*(np.concatenate(each) for each in zip(waits, phases, strict=True)))
     within = samples.outside(*waits).within(*phases).by_library(analysis.session.paths)
     bounds = np.append(steps["start_ns"], steps["end_ns"][-1])
-    return loop_code(samples, busy, bounds, analysis.session.paths, within)
+    loop_ns = None if account is None or account.loop_ns <= 0 else account.loop_ns
+    return loop_code(samples, busy, bounds, analysis.session.paths, within, loop_ns)
 
 
 def _awaiting(analysis: RankAnalysis) -> Intervals:
@@ -181,14 +185,17 @@ def loop_code(
     steps_ns: Times,
     paths: Paths | None = None,
     within: CodeSamples | None = None,
+    loop_ns: int | None = None,
 ) -> DividedLoop:
     """Divide what of the loop nothing else covers by what was sampled then; `steps_ns` bound its steps.
 
     `busy` is what has another name; `within` are samples of it that have one of their own, with their line.
+    `loop_ns` is the loop's length, with what comes behind its known steps; None: theirs.
     Each sample stands for as much time as any other. What was done now and then counts behind the last step,
     too, where the thread goes on with it.
     """
     first_ns, last_ns, steps = int(steps_ns[0]), int(steps_ns[-1]), len(steps_ns) - 1
+    loop_ns = loop_ns or last_ns - first_ns
     free = samples.outside(*busy)
     of_step = np.searchsorted(steps_ns, free.times, side="right") - 1
     inside = (of_step >= 0) & (of_step < steps)
@@ -196,12 +203,12 @@ def loop_code(
     if inside.sum() >= FEWEST_SAMPLES:
         loop = np.array([first_ns], np.int64), np.array([last_ns], np.int64)
         each_ns = (last_ns - first_ns - int(Coverage(*busy).within(*loop)[0])) / int(inside.sum())
-        found = _divided(free, of_step, steps, each_ns, last_ns - first_ns, paths)
+        found = _divided(free, of_step, steps, each_ns, loop_ns, paths)
     if within is not None and len(within.times):
         of_step = np.searchsorted(steps_ns, within.times, side="right") - 1
         every = int(((samples.times >= first_ns) & (samples.times < last_ns)).sum())
         each_ns = (last_ns - first_ns) / max(1, every)
-        found += _divided(within, of_step, steps, each_ns, last_ns - first_ns, within=True)
+        found += _divided(within, of_step, steps, each_ns, loop_ns, within=True)
     recurring = [in_few for code, in_few in found if code.recurs]
     code = sorted((code for code, _ in found), key=lambda each: -each.seconds)[:MOST_CODE]
     at = distinct(np.concatenate(recurring)) if recurring else np.empty(0, np.int64)
