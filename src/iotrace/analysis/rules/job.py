@@ -142,8 +142,8 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
 
     Whether it computes longer, or waits itself, collectives tell: it comes last to them. Where it writes to a
     file every few steps, and that takes most of it, the file is named; else the function of the program that
-    it alone is in for most of it, by samples of its stack. Where it is ready to run without a CPU, and another
-    thread of its process is busy as none of the others' processes is, that is said.
+    it alone is in for most of it, by samples of its stack. Where it is ready to run without a CPU, it is
+    said if another thread of its process is busy, and none of the other ranks'.
 
     Remedy: the same share of work on every rank; a look at a machine that stays the late one; logging less
     often, or in a thread.
@@ -162,8 +162,9 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
         text = f"{text}: it is ready to run without a CPU {late.cpu_delay_ms:.1f} ms a step longer"
         busy = _busy_beside(facts, late)
         if busy is not None:
-            text += ", and another thread of its process is busy {:.0f} % of the time ({:.0f} % on ".format(*busy)
-            text += "the other rank)" if late.others == 1 else "the others at most)"
+            others = "the other rank" if late.others == 1 else "the others at most"
+            text += f", and another thread of its process is busy {busy[0]:.0f} % of the time"
+            text += f" ({busy[1]:.0f} % on {others})"
             remedy = f"do less in another thread of rank {late.rank}, or give it one more CPU"
     if late.kind in ("other", "writing"):
         remedy = f"do less often what rank {late.rank} alone does in its loop, or in another thread"

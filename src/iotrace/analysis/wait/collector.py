@@ -14,9 +14,9 @@ _FEWEST = 3  # full collections
 
 
 def collector_of(analysis: RankAnalysis) -> Collector | None:
-    """What the collector was like when its objects were counted last in the loop; how often it collected in it.
+    """What the collector was like when its objects were counted last in the loop, and how often it collected.
 
-    Collections are counted until the last look: where objects were not counted, until the last one in the loop.
+    Collections are counted until the last look; one that counted no objects has to be in the loop.
     """
     main, steps = analysis.rank.main, analysis.loop.steps
     looks = main.of_type(CollectorLook)

@@ -142,8 +142,8 @@ def code_of_loop(
 ) -> DividedLoop:
     """Name what the training thread is in outside of waits, phases, `events` and the making of iterators.
 
-    In a collective it waits for other ranks: that is no code of the program, however it came there. The loop is
-    as long as in the account of the run.
+    In a collective it waits for other ranks: that is no code of the program, however it came there. The loop
+    is as long as in the account of the run.
     """
     steps = analysis.loop.steps
     if not len(steps) or not len(samples.times):
