@@ -305,7 +305,8 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
         """Say what it took of the loop, and how often."""
         loop_seconds = self.seconds / self.loop_fraction if self.loop_fraction else 0.0
         every = f", every {self.every_steps:.3g} steps" if self.every_steps is not None else ""
-        return f"{self.function} took {'at least ' if self.least else ''}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s: {self.count} times{every}"
+        least = "at least " if self.least else ""
+        return f"{self.function} took {least}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s: {least}{self.count} times{every}"
 
 
 class Feeding(ReportPart, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ from iotrace.sources.records import StepCall
 _RUN = 3  # samples in one step: so many are no chance
 _CONFINED = 0.8  # of a function's samples lie in few steps
 _MOST = 0.5  # of the steps are few
+_UNSAMPLED, _UNSAMPLED_NS = 0.1, 2_000_000_000  # of the loop behind the last sample: sampling has ended early
 _FIRST = 0.8  # of a function's samples lie in its first call: it got ready there, as a compiler does
 
 
@@ -49,6 +50,7 @@ class CodeSamples(msgspec.Struct, frozen=True):
     names: list[str]
     numbers: Times
     stacks: StackSamples | None = None
+    ended_early: bool = False
 
     def within(self, starts: Times, ends: Times) -> CodeSamples:
         """Those of some disjoint intervals."""
@@ -74,12 +76,12 @@ class CodeSamples(msgspec.Struct, frozen=True):
 
     def _chosen(self, which: npt.NDArray[np.bool_]) -> CodeSamples:
         stacks = None if self.stacks is None else self.stacks.chosen(which)
-        return CodeSamples(self.times[which], self.names, self.numbers[which], stacks)
+        return CodeSamples(self.times[which], self.names, self.numbers[which], stacks, self.ended_early)
 
     @property
     def is_least(self) -> bool:
-        """Whether some samples have no place, as they came late and had not asked for the lock."""
-        return self.stacks is not None and not self.stacks.asked
+        """Whether samples are missing, or have no place, as they came late and had not asked for the lock."""
+        return self.ended_early or (self.stacks is not None and not self.stacks.asked)
 
     @property
     def held_fraction(self) -> float | None:
@@ -194,8 +196,12 @@ def loop_code(
     Each sample stands for as much time as any other. What was done now and then counts behind the last step,
     too, where the thread goes on with it.
     """
+    loop_ns = loop_ns or int(steps_ns[-1] - steps_ns[0])
+    samples, sampled_ns = _sampled(samples, steps_ns)
+    if within is not None and sampled_ns is not steps_ns:
+        within = _least(within)
+    steps_ns = sampled_ns
     first_ns, last_ns, steps = int(steps_ns[0]), int(steps_ns[-1]), len(steps_ns) - 1
-    loop_ns = loop_ns or last_ns - first_ns
     free = samples.outside(*busy)
     of_step = np.searchsorted(steps_ns, free.times, side="right") - 1
     inside = (of_step >= 0) & (of_step < steps)
@@ -213,6 +219,22 @@ def loop_code(
     code = sorted((code for code, _ in found), key=lambda each: -each.seconds)[:MOST_CODE]
     at = distinct(np.concatenate(recurring)) if recurring else np.empty(0, np.int64)
     return DividedLoop(code, steps_ns[:-1][at[at < steps]])
+
+
+def _sampled(samples: CodeSamples, steps_ns: Times) -> tuple[CodeSamples, Times]:
+    """Leave out the steps behind the last sample, where sampling ended early: it says nothing of them.
+
+    What is found is then the least that it may be.
+    """
+    last_ns, whole_ns = int(samples.times[-1]) if len(samples.times) else 0, int(steps_ns[-1] - steps_ns[0])
+    if int(steps_ns[-1]) - last_ns <= max(_UNSAMPLED_NS, _UNSAMPLED * whole_ns):
+        return samples, steps_ns
+    until = max(2, int(np.searchsorted(steps_ns, last_ns, side="right")))
+    return _least(samples), steps_ns[:until]
+
+
+def _least(samples: CodeSamples) -> CodeSamples:
+    return msgspec.structs.replace(samples, ended_early=True)
 
 
 def _divided(
