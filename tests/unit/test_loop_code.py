@@ -68,6 +68,23 @@ def test_what_is_called_now_and_then_recurs_and_goes_on_behind_the_last_step() -
     assert loop_code(own, NOTHING, STEPS).recurring.tolist() == [1000 * MS, 3000 * MS]
 
 
+def test_samples_that_end_early_stand_for_no_later_steps() -> None:
+    """As where sampling failed: what is found is the least that there may be."""
+    own = samples(
+        {
+            "a": [*range(5, 2000, 50)],
+            "mine": [at for start in (100, 1100) for at in range(start, start + 90, 10)],
+        }
+    )
+    mine = next(each for each in divided(own, NOTHING, STEPS) if each.function == "mine")
+    assert (mine.count, mine.every_steps, mine.least) == (2, 10.0, True)
+    assert mine.seconds < 2.0 * 18 / 40
+    assert "took at least" in mine.said
+    assert "at least 2 times" in mine.said
+    whole = samples({"a": [*range(5, 5000, 50)], "mine": [*range(100, 190, 10), *range(1100, 1190, 10)]})
+    assert not any(each.least for each in divided(whole, NOTHING, STEPS))
+
+
 def test_a_first_call_that_takes_nearly_all_does_not_recur() -> None:
     compiled = [*range(101, 199), *range(301, 304), 650, 4050]
     own = samples({"a": [*range(5, 5000, 50)], "train_step": compiled})
