@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from iotrace.agent.dataloader.worker import _watch_number
+from iotrace.agent.pools import callers
 from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.analysis.intervals import Times, union
 from iotrace.analysis.loop.cuts import Cuts, Rounds, explains
@@ -350,3 +352,26 @@ def test_a_sample_never_hashes_code() -> None:
     assert all(type(number) is int for stack, _, _ in stacks._stacks for number, _ in stack)
     stacks.drain(recorder, 1)
     assert any(name.startswith("test_a_sample") for _, name, _ in recorder.records[0]["functions"])
+
+
+@pytest.mark.parametrize("known", [{}, {"__name__": "__main__"}])
+def test_code_that_a_library_made_as_text_has_no_line(known: dict[str, Any]) -> None:
+    """A manager's proxies are made so; the main module of ``python -c`` is the program, and has no file."""
+    stacks = LoopStacks(cast(Any, Records()))
+    exec("def get(call):\n    call()", known)
+    known["get"](stacks.sample)
+    functions = {number: code.co_filename for number, (code, _) in stacks._known.items()}
+    ((stack, _, _),) = stacks._stacks
+    lines = [(functions[number], line) for number, line in stack if line]
+    assert (("<string>", 2) in lines) == ("__name__" in known)
+    assert any(file == __file__ for file, _ in lines)
+
+
+@pytest.mark.parametrize("program", ["train.py", None])
+def test_code_made_as_text_is_the_programs_where_its_main_module_has_no_file(
+    monkeypatch: pytest.MonkeyPatch, program: str | None
+) -> None:
+    main: Any = SimpleNamespace() if program is None else SimpleNamespace(__file__=program)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert callers._whose("<string>") == (callers.PROGRAMS if program is None else callers.BETWEEN)
+    assert callers._whose("<frozen os>") == callers.OTHERS

@@ -112,14 +112,13 @@ class LoopStacks:
             number = id(code)
             known = self._known.get(number)
             if known is None:
-                name = code.co_filename
-                known = self._known[number] = code, not any(part in name for part in _LIBRARIES)
+                known = self._known[number] = code, _is_own(frame)
             if known[1]:
                 found.append((number, frame.f_lineno or 0))
                 within = False
             elif not within:
                 found.append((number, 0))
-            elif _OURS not in code.co_filename:
+            elif not (_OURS in code.co_filename or _is_generated(frame)):
                 found[:] = [(number, 0)]
             frame = frame.f_back
         return tuple(found)
@@ -150,3 +149,18 @@ class LoopStacks:
         }
         self._forget()
         recorder.records.append(record)
+
+
+def _is_generated(frame: FrameType) -> bool:
+    """Whether a library has made a function's code as text, which is in no file: proxies of a manager's.
+
+    What the program gives as text (``python -c``, a notebook) is the code of its main module, without a file.
+    """
+    if not frame.f_code.co_filename.startswith("<") or frame.f_code.co_filename.startswith("<frozen "):
+        return False
+    variables = frame.f_globals
+    return variables.get("__name__") != "__main__" or "__file__" in variables
+
+
+def _is_own(frame: FrameType) -> bool:
+    return not any(part in frame.f_code.co_filename for part in _LIBRARIES) and not _is_generated(frame)

@@ -7,6 +7,9 @@ stand-in of ours makes the ask.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import msgspec
 import numpy as np
 
@@ -16,6 +19,8 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.sources.records import LoopStacks, StepCall
 
 _FEWEST = 20  # samples in waits
+_EVENT_LOOPS = ("/asyncio/runners.py", "/asyncio/base_events.py")
+_RUNS = ("run", "run_forever", "run_until_complete")
 _Frame = tuple[int, int]
 
 
@@ -28,24 +33,17 @@ class WaitCode(msgspec.Struct, frozen=True):
 
 def code_of_waits(analysis: RankAnalysis, run: LoaderRun) -> WaitCode:
     """Look where the thread is in the measured waits for a loader that it iterates without workers."""
-    thread, about, kept = analysis.loop.thread, run.description, analysis.kept
-    if thread is None or about.workers or about.pool or not len(kept):
+    if run.description.workers or run.description.pool:
         return WaitCode()
-    awaited = run.deliveries[run.deliveries["tid"] == thread.tid]
-    inside = holding(kept["start_ns"], kept["end_ns"], awaited["wait_start_ns"]) >= 0
-    waits = union(awaited["wait_start_ns"][inside], awaited["delivered_ns"][inside])
     in_loop = bool(analysis.rank.main.of_type(StepCall))
     counts: dict[str, int] = {}
-    for record in analysis.rank.main.of_type(LoopStacks):
-        if record.tid != thread.tid or len(record.times_ns) != len(record.numbers):
-            continue
+    for record, numbers in _in_waits(analysis, run):
         late = [*record.since, *[0] * len(record.stacks)]
         lines = [
             _line(analysis, stack, record, in_loop, since)
             for stack, since in zip(record.stacks, late, strict=False)
         ]
-        times = np.array(analysis.rank.main.clock.times_to_session_ns(record.times_ns), np.int64)
-        for number in np.array(record.numbers, np.int64)[holding(*waits, times) >= 0].tolist():
+        for number in numbers:
             line = lines[number] if 0 <= number < len(lines) else ""
             counts[line] = counts.get(line, 0) + 1
     counts.pop("", None)
@@ -53,8 +51,51 @@ def code_of_waits(analysis: RankAnalysis, run: LoaderRun) -> WaitCode:
     if samples < _FEWEST:
         return WaitCode()
     most = max(counts, key=lambda line: counts[line])
-    share = counts[most] / samples
-    return WaitCode(most, max(0.0, share - 2 * (share * (1 - share) / samples) ** 0.5))
+    return WaitCode(most, _at_least(counts[most], samples))
+
+
+def asleep_in_event_loop(analysis: RankAnalysis, run: LoaderRun) -> float:
+    """Return the least share of the measured waits for a queue of asyncio's that its event loop slept in.
+
+    No coroutine is on the thread's stack then, and nobody has the interpreter's lock: the event loop itself
+    computes for an instant only.
+    """
+    asleep = samples = 0
+    for record, numbers in _in_waits(analysis, run) if run.description.pool.startswith("asyncio.") else ():
+        held = [*record.held, *[True] * len(record.stacks)]
+        sleeping = [_in_event_loop(stack, record) and not held[at] for at, stack in enumerate(record.stacks)]
+        samples += len(numbers)
+        asleep += sum(sleeping[number] for number in numbers if 0 <= number < len(sleeping))
+    return _at_least(asleep, samples) if samples >= _FEWEST else 0.0
+
+
+def _in_waits(analysis: RankAnalysis, run: LoaderRun) -> Iterator[tuple[LoopStacks, list[int]]]:
+    """Yield what was sampled of the loop's thread: the numbers of the stacks in measured waits for `run`."""
+    thread, kept = analysis.loop.thread, analysis.kept
+    if thread is None or not len(kept):
+        return
+    awaited = run.deliveries[run.deliveries["tid"] == thread.tid]
+    inside = holding(kept["start_ns"], kept["end_ns"], awaited["wait_start_ns"]) >= 0
+    waits = union(awaited["wait_start_ns"][inside], awaited["delivered_ns"][inside])
+    for record in analysis.rank.main.of_type(LoopStacks):
+        if record.tid == thread.tid and len(record.times_ns) == len(record.numbers):
+            times = np.array(analysis.rank.main.clock.times_to_session_ns(record.times_ns), np.int64)
+            yield record, np.array(record.numbers, np.int64)[holding(*waits, times) >= 0].tolist()
+
+
+def _at_least(count: int, samples: int) -> float:
+    """Return the share that so many of the samples tell at the least."""
+    share = count / samples
+    return max(0.0, share - 2 * math.sqrt(share * (1 - share) / samples))
+
+
+def _in_event_loop(stack: list[_Frame], record: LoopStacks) -> bool:
+    """Tell whether what the program called last is an event loop of asyncio's, which runs no coroutine."""
+    number, line = stack[0] if stack else (-1, 0)
+    if line or not 0 <= number < len(record.functions):
+        return False
+    file, name, _ = record.functions[number]
+    return file.endswith(_EVENT_LOOPS) and name.rpartition(".")[2] in _RUNS
 
 
 def _line(analysis: RankAnalysis, stack: list[_Frame], record: LoopStacks, in_loop: bool, since: int) -> str:
