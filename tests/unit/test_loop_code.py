@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -343,6 +345,36 @@ def test_the_first_look_at_a_workers_number_is_recorded(kind: type[Any]) -> None
     assert recorder.records == []
     assert (info.id, info.id) == (3, 3)
     assert [each["type"] for each in recorder.records] == ["asked_number"]
+
+
+def test_a_sample_leaves_no_frame_behind() -> None:
+    """Else what the program's functions hold lives on, and ends wherever garbage is collected."""
+    recorder: Any = SimpleNamespace(before_flush=[], records=[], text=lambda _: 0)
+    begun, stop, held = threading.Event(), threading.Event(), {1}
+
+    class Item(set[int]):
+        pass
+
+    def works(item: Item) -> None:
+        begun.set()
+        stop.wait()
+
+    item = Item(held)
+    seen = weakref.ref(item)
+    stacks = LoopStacks(recorder)
+    gc.disable()
+    try:
+        thread = threading.Thread(target=works, args=(item,))
+        del item
+        thread.start()
+        begun.wait()
+        for _ in range(3):
+            stacks.sample()
+        stop.set()
+        thread.join()
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_a_sample_never_hashes_code() -> None:

@@ -354,11 +354,8 @@ def loader_text(loader: LoaderResult) -> str:
     how = f" by {loader.start_method}" if loader.start_method else ""
     workers = f"{counted(loader.workers, 'worker')}{how}"
     if loader.pool:
-        by = (
-            f"made by {counted(loader.workers, 'worker')}"
-            if loader.made_fraction != 0
-            else "unknown who made them"
-        )
+        made = f"made by {counted(loader.workers, 'worker')}"
+        by = "unknown who made them" if loader.made_fraction == 0 else made
         made = f"{by}, taken from {with_article(loader.pool)}"
     elif loader.library:
         made = f"{loader.library}'s loader{f', {workers}' if loader.workers else ''}"

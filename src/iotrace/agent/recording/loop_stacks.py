@@ -76,6 +76,8 @@ class LoopStacks:
         it was in then is not known. `held`: a thread had the interpreter's lock, so no call that releases it.
         """
         frames = sys._current_frames()
+        # Our own frame holds `frames`: a cycle that keeps what the program's frames hold until a collection.
+        frames.pop(get_ident(), None)
         self._locks.look(frames, self._thread)
         frame = frames.get(self._thread)
         if frame is None:
