@@ -77,7 +77,8 @@ class LoopStacks:
         """
         frames = sys._current_frames()
         # Our own frame holds `frames`: a cycle that keeps what the program's frames hold until a collection.
-        frames.pop(get_ident(), None)
+        if (own := get_ident()) != self._thread:
+            frames.pop(own, None)
         self._locks.look(frames, self._thread)
         frame = frames.get(self._thread)
         if frame is None:
