@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import queue
 import sys
 import threading
 import time
@@ -349,25 +350,23 @@ def test_the_first_look_at_a_workers_number_is_recorded(kind: type[Any]) -> None
 
 def test_a_sample_leaves_no_frame_behind() -> None:
     """Else what the program's functions hold lives on, and ends wherever garbage is collected."""
-    recorder: Any = SimpleNamespace(before_flush=[], records=[], text=lambda _: 0)
-    begun, stop, held = threading.Event(), threading.Event(), {1}
+    stop, made = threading.Event(), queue.SimpleQueue[Any]()
 
     class Item(set[int]):
         pass
 
-    def works(item: Item) -> None:
-        begun.set()
+    def trains(item: Item) -> None:
+        made.put(LoopStacks(cast(Any, Records())))
         stop.wait()
 
-    item = Item(held)
+    item = Item({1})
     seen = weakref.ref(item)
-    stacks = LoopStacks(recorder)
     gc.disable()
     try:
-        thread = threading.Thread(target=works, args=(item,))
+        thread = threading.Thread(target=trains, args=(item,))
         del item
         thread.start()
-        begun.wait()
+        stacks = made.get()
         for _ in range(3):
             stacks.sample()
         stop.set()
