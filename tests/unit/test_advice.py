@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.results import ChunkedArray, FileGroup, GainRow, WholeReads
+from iotrace.analysis.rules.advice import unsilenced
 from iotrace.analysis.rules.facts.examples import facts_of
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
-from iotrace.analysis.rules.model import rule_of
+from iotrace.analysis.rules.model import Finding, rule_of
 from tests.support.results import unknown
 from tests.support.rules import recommend
 
@@ -655,3 +656,16 @@ def test_nothing_is_advised_where_batches_lie_ready_and_the_wait_is_short() -> N
     assert not recommend([facts("transform", **short_wait, ready=3.9)])
     assert recommend([facts("transform", **short_wait, ready=0.4)])
     assert recommend([facts("transform", wait_ms=12.0, causes_ms={"transform": 12.0}, ready=3.9)])
+
+
+def test_of_two_findings_that_explain_each_other_the_first_main_cause_is_kept() -> None:
+    def found(rule: str, other: str, leads: bool) -> Finding:
+        return Finding(text="", rule=rule, silences=(other,), is_main_cause=leads)
+
+    def left(*leads: bool) -> list[str]:
+        both = [found("IO507", "IO214", leads[0]), found("IO214", "IO507", leads[1])]
+        return [each.rule for each in unsilenced(both)]
+
+    assert left(True, True) == left(True, False) == ["IO507"]
+    assert left(False, True) == ["IO214"]
+    assert left(False, False) == ["IO507", "IO214"]
