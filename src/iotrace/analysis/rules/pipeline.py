@@ -253,13 +253,13 @@ def makers_idle(facts: LoaderFacts, *, busy: float = 0.5) -> Iterator[Finding]:
     if unseen_ms < MOSTLY * facts.wait_ms or (first.room_fraction or 0.0) >= busy:
         return
     how = (
-        "have more of that input under way at once (requests, coroutines), where a server or storage answers "
+        "have more of that input under way at once (requests, coroutines), where a server or storage "
+        "answers several"
     )
-    how += "several"
     remedy = f"have more of the input of {first.name} under way at once (requests, coroutines)"
     if first.setting:
-        how = f"{first.puts} iterates the source of its stages in turn: move what that does for each item into a "
-        how += f"stage of its own; or {how}"
+        in_turn = f"{first.puts} iterates the source of its stages in turn: move what that does for each item"
+        how = f"{in_turn} into a stage of its own; or {how}"
         remedy = f"move what the source does for each item into a stage before {first.name}"
     yield finding(
         facts,
