@@ -13,6 +13,7 @@ from iotrace.analysis.rules.facts.examples import facts_of
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import Finding, rule_of
+from iotrace.analysis.wait.wait_code import WaitCode
 from tests.support.results import unknown
 from tests.support.rules import recommend
 
@@ -669,3 +670,11 @@ def test_of_two_findings_that_explain_each_other_the_first_main_cause_is_kept() 
     assert left(True, True) == left(True, False) == ["IO507"]
     assert left(False, True) == ["IO214"]
     assert left(False, False) == ["IO507", "IO214"]
+
+
+def test_a_function_that_a_librarys_pipeline_runs_is_named() -> None:
+    about = {"dataset": "WebDataset", "library": "webdataset", "wrapped": True, "workers": 0}
+    for share, named in ((0.8, "what WebDataset runs, such as clean (train.py:8)"), (0.3, "WebDataset")):
+        at = WaitCode(function="clean (train.py:8)", function_share=share)
+        found = {item.code: item for item in recommend([facts("transform", **about, waits_at=at)])}
+        assert found["IO103"].remedy == f"precompute or vectorise {named}"

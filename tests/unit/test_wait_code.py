@@ -67,10 +67,13 @@ def test_most_samples_of_the_waits_tell_the_line(stacks: list[int], line: str) -
     code = found(stacks)
     assert code.line == line
     assert code.share == (1.0 if line and 0 not in stacks else code.share)
+    assert code.function == (line and "ask (train.py:5)")
 
 
 def test_a_share_is_no_more_than_its_samples_tell() -> None:
-    assert found([1, 1, 2]).share == pytest.approx(2 / 3 - 2 * (2 / 9 / 30) ** 0.5)
+    code = found([1, 1, 2])
+    assert code.share == pytest.approx(2 / 3 - 2 * (2 / 9 / 30) ** 0.5)
+    assert code.function_share == 1.0  # both lines are of one function
 
 
 def test_what_workers_make_is_not_seen() -> None:

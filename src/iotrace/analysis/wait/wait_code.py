@@ -8,7 +8,9 @@ stand-in of ours makes the ask.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -21,14 +23,20 @@ from iotrace.sources.records import LoopStacks, StepCall
 _FEWEST = 20  # samples in waits
 _EVENT_LOOPS = ("/asyncio/runners.py", "/asyncio/base_events.py")
 _RUNS = ("run", "run_forever", "run_until_complete")
+_NOWHERE = ("", "")
 _Frame = tuple[int, int]
 
 
 class WaitCode(msgspec.Struct, frozen=True):
-    """The line that most samples of waits are at, with its function, and its share of them at the least."""
+    """The line that most samples of waits are at, with its function, and its share of them at the least.
+
+    Likewise the function that most are in.
+    """
 
     line: str = ""
     share: float = 0.0
+    function: str = ""
+    function_share: float = 0.0
 
 
 def code_of_waits(analysis: RankAnalysis, run: LoaderRun) -> WaitCode:
@@ -36,7 +44,7 @@ def code_of_waits(analysis: RankAnalysis, run: LoaderRun) -> WaitCode:
     if run.description.workers or run.description.pool:
         return WaitCode()
     in_loop = bool(analysis.rank.main.of_type(StepCall))
-    counts: dict[str, int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for record, numbers in _in_waits(analysis, run):
         late = [*record.since, *[0] * len(record.stacks)]
         lines = [
@@ -44,14 +52,19 @@ def code_of_waits(analysis: RankAnalysis, run: LoaderRun) -> WaitCode:
             for stack, since in zip(record.stacks, late, strict=False)
         ]
         for number in numbers:
-            line = lines[number] if 0 <= number < len(lines) else ""
+            line = lines[number] if 0 <= number < len(lines) else _NOWHERE
             counts[line] = counts.get(line, 0) + 1
-    counts.pop("", None)
+    counts.pop(_NOWHERE, None)
     samples = sum(counts.values())
     if samples < _FEWEST:
         return WaitCode()
-    most = max(counts, key=lambda line: counts[line])
-    return WaitCode(most, _at_least(counts[most], samples))
+    most, count = max(counts.items(), key=itemgetter(1))
+    functions = Counter[str]()
+    for (_, name), times in counts.items():
+        functions[name] += times
+    function, calls = functions.most_common(1)[0]
+    of_function = _at_least(calls, samples) if function else 0.0
+    return WaitCode(most[0], _at_least(count, samples), function, of_function)
 
 
 def asleep_in_event_loop(analysis: RankAnalysis, run: LoaderRun) -> float:
@@ -98,12 +111,16 @@ def _in_event_loop(stack: list[_Frame], record: LoopStacks) -> bool:
     return file.endswith(_EVENT_LOOPS) and name.rpartition(".")[2] in _RUNS
 
 
-def _line(analysis: RankAnalysis, stack: list[_Frame], record: LoopStacks, in_loop: bool, since: int) -> str:
-    """Name the program's innermost line; without `in_loop` none of the loop's own function."""
+def _line(
+    analysis: RankAnalysis, stack: list[_Frame], record: LoopStacks, in_loop: bool, since: int
+) -> tuple[str, str]:
+    """Name the program's innermost line, and its function; without `in_loop` none of the loop's own."""
     known = [(number, line) for number, line in stack if 0 <= number < len(record.functions)]
     at = next(((number, line) for number, line in known if line), None)
     if at is None or (not in_loop and at[0] in {number for number, _ in record.path}):
-        return ""
-    file, name, _ = record.functions[at[0]]
-    shown = f"{analysis.session.paths.shown(file)}:{f'{since}-' if since else ''}{at[1]}"
-    return shown if name == "<module>" else f"{name} ({shown})"
+        return _NOWHERE
+    file, name, first = record.functions[at[0]]
+    path = analysis.session.paths.shown(file)
+    shown = f"{path}:{f'{since}-' if since else ''}{at[1]}"
+    function = name.rpartition("<locals>.")[2]
+    return (shown, "") if name == "<module>" else (f"{name} ({shown})", f"{function} ({path}:{first})")
