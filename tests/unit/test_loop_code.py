@@ -82,6 +82,19 @@ def test_a_first_call_that_takes_nearly_all_does_not_recur() -> None:
     assert next(each for each in divided(own, NOTHING, STEPS) if each.function == "save").recurs
 
 
+def test_what_comes_again_in_the_next_step_does_not_recur() -> None:
+    """A line of each step, which single samples miss where a step is short."""
+    long = [
+        at
+        for step in (10, 11, 12, 30, 31, 32, 33, 60, 61, 62)
+        for at in range(step * 100, step * 100 + 90, 10)
+    ]
+    own = samples({"a": [*range(5, 10000, 50)], "main": long})
+    steps = np.arange(101) * 100 * MS
+    main = next(each for each in divided(own, NOTHING, steps) if each.function == "main")
+    assert (main.count, main.every_steps, main.recurs) == (None, None, False)
+
+
 def test_single_samples_of_many_steps_are_chance() -> None:
     own = samples({"a": [*range(5, 5000, 50)], "b": [*range(20, 1600, 100)]})
     assert not any(each.recurs for each in divided(own, NOTHING, STEPS))
