@@ -11,7 +11,7 @@ from iotrace.analysis.results import ChunkedArray, FileGroup, GainRow, WholeRead
 from iotrace.analysis.rules.advice import unsilenced
 from iotrace.analysis.rules.facts.examples import facts_of
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
-from iotrace.analysis.rules.facts.making import Making
+from iotrace.analysis.rules.facts.making import LockWait, Making
 from iotrace.analysis.rules.model import Finding, rule_of
 from iotrace.analysis.wait.wait_code import WaitCode
 from tests.support.results import unknown
@@ -678,3 +678,11 @@ def test_a_function_that_a_librarys_pipeline_runs_is_named() -> None:
         at = WaitCode(function="clean (train.py:8)", function_share=share)
         found = {item.code: item for item in recommend([facts("transform", **about, waits_at=at)])}
         assert found["IO103"].remedy == f"precompute or vectorise {named}"
+
+
+@pytest.mark.parametrize(("kind", "near"), [("socket", "copy the data nearby"), ("pipe", "store once what")])
+def test_what_a_program_writes_to_a_pipe_is_not_far(kind: str, near: str) -> None:
+    waits = LockWait(ms=30.0, each_ms=22.0, item_ms=31.0, sharing=1, file=f"{kind} at train.py:9")
+    found = recommend([facts("unknown", making=Making(locks={"peer": waits}))])
+    (item,) = (each for each in found if each.code == "IO250")
+    assert near in item.remedy
