@@ -141,3 +141,8 @@ def many(count: int) -> str:
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: ``1 slice``, ``2 slices``; `plural` where it is irregular."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def with_article(name: str) -> str:
+    """Put ``a`` or ``an`` before the name of a class, by its first letter."""
+    return f"{'an' if name[:1].lower() in tuple('aeiou') else 'a'} {name}"

@@ -8,10 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.results import ChunkedArray, FileGroup, GainRow, WholeReads
+from iotrace.analysis.rules.advice import unsilenced
 from iotrace.analysis.rules.facts.examples import facts_of
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
-from iotrace.analysis.rules.facts.making import Making
-from iotrace.analysis.rules.model import rule_of
+from iotrace.analysis.rules.facts.making import LockWait, Making
+from iotrace.analysis.rules.model import Finding, rule_of
+from iotrace.analysis.wait.wait_code import WaitCode
 from tests.support.results import unknown
 from tests.support.rules import recommend
 
@@ -655,3 +657,32 @@ def test_nothing_is_advised_where_batches_lie_ready_and_the_wait_is_short() -> N
     assert not recommend([facts("transform", **short_wait, ready=3.9)])
     assert recommend([facts("transform", **short_wait, ready=0.4)])
     assert recommend([facts("transform", wait_ms=12.0, causes_ms={"transform": 12.0}, ready=3.9)])
+
+
+def test_of_two_findings_that_explain_each_other_the_first_main_cause_is_kept() -> None:
+    def found(rule: str, other: str, leads: bool) -> Finding:
+        return Finding(text="", rule=rule, silences=(other,), is_main_cause=leads)
+
+    def left(*leads: bool) -> list[str]:
+        both = [found("IO507", "IO214", leads[0]), found("IO214", "IO507", leads[1])]
+        return [each.rule for each in unsilenced(both)]
+
+    assert left(True, True) == left(True, False) == ["IO507"]
+    assert left(False, True) == ["IO214"]
+    assert left(False, False) == ["IO507", "IO214"]
+
+
+def test_a_function_that_a_librarys_pipeline_runs_is_named() -> None:
+    about = {"dataset": "WebDataset", "library": "webdataset", "wrapped": True, "workers": 0}
+    for share, named in ((0.8, "what WebDataset runs, such as clean (train.py:8)"), (0.3, "WebDataset")):
+        at = WaitCode(function="clean (train.py:8)", function_share=share)
+        found = {item.code: item for item in recommend([facts("transform", **about, waits_at=at)])}
+        assert found["IO103"].remedy == f"precompute or vectorise {named}"
+
+
+@pytest.mark.parametrize(("kind", "near"), [("socket", "copy the data nearby"), ("pipe", "store once what")])
+def test_what_a_program_writes_to_a_pipe_is_not_far(kind: str, near: str) -> None:
+    waits = LockWait(ms=30.0, each_ms=22.0, item_ms=31.0, sharing=1, file=f"{kind} at train.py:9")
+    found = recommend([facts("unknown", making=Making(locks={"peer": waits}))])
+    (item,) = (each for each in found if each.code == "IO250")
+    assert near in item.remedy

@@ -418,6 +418,7 @@ def test_a_run_that_failed_fails_the_check() -> None:
         ({"world_size": 8}, "world size: 1 / 8"),
         ({"batch_size": 8}, "batch size: 4 / 8"),
         ({"dataset": "Images"}, "dataset: Volumes / Images"),
+        ({"dataset": ""}, None),  # of items that nobody was seen to make
         ({"files": ["data/c.h5"]}, "data: no file was read in both (data/a.h5 / data/c.h5)"),
     ],
 )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import queue
+import sys
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +16,7 @@ import numpy as np
 import pytest
 
 from iotrace.agent.dataloader.worker import _watch_number
+from iotrace.agent.pools import callers
 from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.analysis.intervals import Times, union
 from iotrace.analysis.loop.cuts import Cuts, Rounds, explains
@@ -92,6 +97,19 @@ def test_a_first_call_that_takes_nearly_all_does_not_recur() -> None:
     assert (step.count, step.every_steps, step.recurs) == (1, None, False)
     own = samples({"a": [*range(5, 5000, 50)], "save": [*range(101, 150), *range(3101, 3130)]})
     assert next(each for each in divided(own, NOTHING, STEPS) if each.function == "save").recurs
+
+
+def test_what_comes_again_in_the_next_step_does_not_recur() -> None:
+    """A line of each step, which single samples miss where a step is short."""
+    long = [
+        at
+        for step in (10, 11, 12, 30, 31, 32, 33, 60, 61, 62)
+        for at in range(step * 100, step * 100 + 90, 10)
+    ]
+    own = samples({"a": [*range(5, 10000, 50)], "main": long})
+    steps = np.arange(101) * 100 * MS
+    main = next(each for each in divided(own, NOTHING, steps) if each.function == "main")
+    assert (main.count, main.every_steps, main.recurs) == (None, None, False)
 
 
 def test_single_samples_of_many_steps_are_chance() -> None:
@@ -360,6 +378,34 @@ def test_the_first_look_at_a_workers_number_is_recorded(kind: type[Any]) -> None
     assert [each["type"] for each in recorder.records] == ["asked_number"]
 
 
+def test_a_sample_leaves_no_frame_behind() -> None:
+    """Else what the program's functions hold lives on, and ends wherever garbage is collected."""
+    stop, made = threading.Event(), queue.SimpleQueue[Any]()
+
+    class Item(set[int]):
+        pass
+
+    def trains(item: Item) -> None:
+        made.put(LoopStacks(cast(Any, Records())))
+        stop.wait()
+
+    item = Item({1})
+    seen = weakref.ref(item)
+    gc.disable()
+    try:
+        thread = threading.Thread(target=trains, args=(item,))
+        del item
+        thread.start()
+        stacks = made.get()
+        for _ in range(3):
+            stacks.sample()
+        stop.set()
+        thread.join()
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
 def test_a_sample_never_hashes_code() -> None:
     recorder: Any = SimpleNamespace(before_flush=[], records=[])
     stacks = LoopStacks(recorder)
@@ -367,3 +413,30 @@ def test_a_sample_never_hashes_code() -> None:
     assert all(type(number) is int for stack, _, _ in stacks._stacks for number, _ in stack)
     stacks.drain(recorder, 1)
     assert any(name.startswith("test_a_sample") for _, name, _ in recorder.records[0]["functions"])
+
+
+@pytest.mark.parametrize("program", ["train.py", None])
+def test_code_that_a_library_made_as_text_has_no_line(
+    monkeypatch: pytest.MonkeyPatch, program: str | None
+) -> None:
+    """A manager's proxies are made so; the main module of ``python -c`` is the program, and has no file."""
+    main: Any = SimpleNamespace() if program is None else SimpleNamespace(__file__=program)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    stacks, made = LoopStacks(cast(Any, Records())), dict[str, Any]()
+    exec("def get(call):\n    call()", made)
+    made["get"](stacks.sample)
+    functions = {number: code.co_filename for number, (code, _) in stacks._known.items()}
+    ((stack, _, _),) = stacks._stacks
+    lines = [(functions[number], line) for number, line in stack if line]
+    assert (("<string>", 2) in lines) == (program is None)
+    assert any(file == __file__ for file, _ in lines)
+
+
+@pytest.mark.parametrize("program", ["train.py", None])
+def test_code_made_as_text_is_the_programs_where_its_main_module_has_no_file(
+    monkeypatch: pytest.MonkeyPatch, program: str | None
+) -> None:
+    main: Any = SimpleNamespace() if program is None else SimpleNamespace(__file__=program)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert callers._whose("<string>") == (callers.PROGRAMS if program is None else callers.BETWEEN)
+    assert callers._whose("<frozen os>") == callers.OTHERS

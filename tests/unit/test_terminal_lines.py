@@ -7,10 +7,10 @@ import io
 from hypothesis import given, strategies as st
 from rich.console import Console
 
-from iotrace.analysis.results import DataWait, FileCost, Gpu, HostUse, ProcessUse, System
+from iotrace.analysis.results import DataWait, FileCost, Gpu, HostUse, LoaderResult, ProcessUse, System
 from iotrace.report.layout import LABEL_WIDTH, print_blocks
 from iotrace.report.printing import command
-from iotrace.report.terminal import after_reading
+from iotrace.report.terminal import after_reading, loader_text
 from iotrace.report.terminal_system import system_lines
 from tests.support.results import unknown
 from tests.support.texts import any_text
@@ -152,3 +152,15 @@ def test_memory_in_swap_is_told_with_whose_it_was() -> None:
     )
     assert line(None, (400 * MIB, None)).startswith("swap how much came back is unknown · ")
     assert line(0, (None, 0), (MIB, 0)) == ""
+
+
+def test_a_loader_without_a_dataset_goes_by_its_queue() -> None:
+    known = {"id": 0, "kind": "training", "primary": True, "batches": 9, "phases": {}, "failures": []}
+    queue = unknown(LoaderResult, **known, dataset="", pool="asyncio.Queue", workers=1, made_fraction=0.0)
+    assert loader_text(queue) == (
+        "asyncio.Queue, training (primary) · unknown who made them, taken from an asyncio.Queue, 9 batches"
+    )
+    pool = unknown(LoaderResult, **known, dataset="load", pool="Pool", workers=2, made_fraction=1.0)
+    assert loader_text(pool).startswith(
+        "load, training (primary) · made by 2 workers, taken from a Pool, 9 batches"
+    )

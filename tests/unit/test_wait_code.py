@@ -10,29 +10,45 @@ import pytest
 
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.wait.wait_code import WaitCode, code_of_waits
+from iotrace.analysis.wait.wait_code import WaitCode, asleep_in_event_loop, code_of_waits
 from iotrace.sources.columns import Columns
 from iotrace.sources.records import Identity, LoopStacks, StepCall
 from tests.support.rows import process_of
 
 MS = 1_000_000
-FUNCTIONS = [("train.py", "<module>", 1), ("train.py", "ask", 5), ("http.py", "send", 90)]
+FUNCTIONS = [
+    ("train.py", "<module>", 1),
+    ("train.py", "ask", 5),
+    ("http.py", "send", 90),
+    ("lib/asyncio/runners.py", "run", 160),
+]
 PATH = [(0, 30)]
 IN_LOOP, IN_ASK, IN_SEND = [(0, 31)], [(1, 8), (0, 30)], [(2, 0), (1, 9), (0, 30)]
 
 
 def found(stacks: list[int], workers: int = 0, in_loop: bool = False) -> WaitCode:
+    """Look at what `waiting` makes."""
+    return code_of_waits(*waiting(stacks, [IN_LOOP, IN_ASK, IN_SEND], workers, in_loop))
+
+
+def waiting(
+    stacks: list[int],
+    every: list[list[tuple[int, int]]],
+    workers: int = 0,
+    in_loop: bool = False,
+    pool: str = "",
+    held: bool = True,
+) -> tuple[RankAnalysis, LoaderRun]:
     """Of 30 steps of 10 ms, each of which waits for 6 ms at first; a sample 3 ms after the begin of each."""
     begun = np.arange(30) * 10 * MS
     times = [int(time) + 3 * MS for time in begun] + [9 * MS]
-    every = [IN_LOOP, IN_ASK, IN_SEND]
     numbers = [stacks[each % len(stacks)] for each in range(30)]
-    told: list[Any] = [LoopStacks(1, times, [*numbers, 0], PATH, every, FUNCTIONS)]
+    told: list[Any] = [LoopStacks(1, times, [*numbers, 0], PATH, every, FUNCTIONS, held=[held] * len(every))]
     if in_loop:
         told.append(StepCall(0, "train", "train.py", 32, 1, [31], "load()", 0))
     main = process_of(Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1)), told)
     waits = Columns(30, {"tid": 1, "wait_start_ns": begun, "delivered_ns": begun + 6 * MS})
-    about = SimpleNamespace(workers=workers, pool="")
+    about = SimpleNamespace(workers=workers, pool=pool)
     analysis = SimpleNamespace(
         loop=SimpleNamespace(thread=SimpleNamespace(tid=1)),
         kept=Columns(30, {"start_ns": begun, "end_ns": begun + 10 * MS}),
@@ -40,7 +56,7 @@ def found(stacks: list[int], workers: int = 0, in_loop: bool = False) -> WaitCod
         session=SimpleNamespace(paths=SimpleNamespace(shown=str)),
     )
     run = SimpleNamespace(description=about, deliveries=waits)
-    return code_of_waits(cast(RankAnalysis, analysis), cast(LoaderRun, run))
+    return cast(RankAnalysis, analysis), cast(LoaderRun, run)
 
 
 @pytest.mark.parametrize(
@@ -51,10 +67,13 @@ def test_most_samples_of_the_waits_tell_the_line(stacks: list[int], line: str) -
     code = found(stacks)
     assert code.line == line
     assert code.share == (1.0 if line and 0 not in stacks else code.share)
+    assert code.function == (line and "ask (train.py:5)")
 
 
 def test_a_share_is_no_more_than_its_samples_tell() -> None:
-    assert found([1, 1, 2]).share == pytest.approx(2 / 3 - 2 * (2 / 9 / 30) ** 0.5)
+    code = found([1, 1, 2])
+    assert code.share == pytest.approx(2 / 3 - 2 * (2 / 9 / 30) ** 0.5)
+    assert code.function_share == 1.0  # both lines are of one function
 
 
 def test_what_workers_make_is_not_seen() -> None:
@@ -63,3 +82,18 @@ def test_what_workers_make_is_not_seen() -> None:
 
 def test_a_loop_that_feeds_itself_waits_in_its_own_lines() -> None:
     assert found([0], in_loop=True) == WaitCode("train.py:31", 1.0)
+
+
+IN_EVENT_LOOP = [(3, 0), (0, 31)]
+
+
+@pytest.mark.parametrize(
+    ("pool", "held", "asleep"),
+    [("asyncio.Queue", False, 1.0), ("asyncio.Queue", True, 0.0), ("queue.Queue", False, 0.0)],
+)
+def test_an_event_loop_sleeps_where_no_coroutine_runs_and_nobody_has_the_lock(
+    pool: str, held: bool, asleep: float
+) -> None:
+    every = [IN_LOOP, IN_EVENT_LOOP, [(1, 8), *IN_EVENT_LOOP]]
+    assert asleep_in_event_loop(*waiting([1], every, 1, pool=pool, held=held)) == asleep
+    assert asleep_in_event_loop(*waiting([2], every, 1, pool=pool, held=held)) == 0.0

@@ -330,7 +330,7 @@ def _since_last_step(window: Window) -> str | None:
     if not len(steps):
         return None
     parts = [
-        f"{counted(count, 'batch', 'batches')} of {loader.description.dataset} ({loader.kind})"
+        f"{counted(count, 'batch', 'batches')} of {loader.description.named} ({loader.kind})"
         for loader in window.loaders
         if (count := int((loader.deliveries["delivered_ns"] > steps[-1].end_ns).sum()))
     ]
@@ -354,7 +354,7 @@ def _awaited(session: Session, ranks: Sequence[Window]) -> str:
     starts = [start for process in session.processes for start in process.of_type(IteratorStart)]
     if starts:
         workers = f", {counted(starts[-1].workers, 'worker')}" if starts[-1].workers else ""
-        return f"the first batch of {starts[-1].dataset}{workers}"
+        return f"the first batch of {starts[-1].named}{workers}"
     seen = counted(len(session.processes), "Python process", "Python processes")
     return f"the first batch or training step ({seen} started; imports may still run)"
 

@@ -270,7 +270,7 @@ def _cause_rows(rank: RankReport) -> list[Facts]:
         parts.append(f"device idle in {milliseconds(wait.exposed_ms)} of it")
     rows = [Facts("Wait", parts)]
     if len(wait.by_loader) > 1:
-        names = {loader.id: loader.dataset for loader in rank.loaders}
+        names = {loader.id: loader.named for loader in rank.loaders}
         by_loader = [f"{names.get(item.loader, '?')} {item.raw_ms:.1f}" for item in wait.by_loader]
         rows.append(Facts("", ["by loader: " + " · ".join(by_loader)]))
     return rows

@@ -31,7 +31,7 @@ from iotrace.report.views import filled
 from iotrace.report.views.device import CLASSES
 from iotrace.report.words import hang_rows, pace_texts, slow_text, spawned_texts, who_failed
 from iotrace.sources.clocks.session_clock import step_text
-from iotrace.units import bounds, counted, if_known, milliseconds, percent
+from iotrace.units import bounds, counted, if_known, milliseconds, percent, with_article
 
 _WORTH_SHOWING = 0.005  # of the step
 _MOST_MODULES = 3
@@ -197,7 +197,7 @@ def _wait(rank: RankReport, step_ms: float) -> Iterator[Block]:
     text = f"{milliseconds(wait.raw_ms)} a step, {share}{exposed}"
     yield Line("data wait", text, strong=share, tone="bad" if wait.raw_wait_fraction > 0.2 else "")
     if len(wait.by_loader) > 1:
-        names = {loader.id: f"{loader.dataset} (loader {loader.id})" for loader in rank.loaders}
+        names = {loader.id: f"{loader.named} (loader {loader.id})" for loader in rank.loaders}
         shares = (f"{names[item.loader]} {milliseconds(item.raw_ms)}" for item in wait.by_loader)
         yield Line("by loader", " · ".join(shares))
     causes = sorted(wait.causes_ms.items(), key=lambda pair: -pair[1])
@@ -350,11 +350,13 @@ def loader_text(loader: LoaderResult) -> str:
     role = f"{loader.kind}{' (primary)' if loader.primary else ''}"
     if loader.after_training:
         role += ", after the trainer's last run: no training reads"
-    parts = [f"{loader.dataset}, {role if loader.within is None else f'within loader {loader.within}'}"]
+    parts = [f"{loader.named}, {role if loader.within is None else f'within loader {loader.within}'}"]
     how = f" by {loader.start_method}" if loader.start_method else ""
     workers = f"{counted(loader.workers, 'worker')}{how}"
     if loader.pool:
-        made = f"made by {counted(loader.workers, 'worker')}, taken from a {loader.pool}"
+        made = f"made by {counted(loader.workers, 'worker')}"
+        by = "unknown who made them" if loader.made_fraction == 0 else made
+        made = f"{by}, taken from {with_article(loader.pool)}"
     elif loader.library:
         made = f"{loader.library}'s loader{f', {workers}' if loader.workers else ''}"
     else:

@@ -251,10 +251,10 @@ def _workers(rank: RankReport, made_by: LoaderResult) -> str:
     awaited = {each.loader for each in rank.data_wait.by_loader}
     beside = [loader for loader in rank.loaders if loader.id in awaited and not loader.wrapped]
     if len(beside) > 1 and made_by in beside:
-        of = ", ".join(f"{loader.dataset} {loader.workers}" for loader in beside)
+        of = ", ".join(f"{loader.named} {loader.workers}" for loader in beside)
         return f"{counted(sum(loader.workers for loader in beside), 'worker')} ({of})"
-    several = len({loader.dataset for loader in rank.loaders if not loader.wrapped}) > 1
-    return f"{counted(made_by.workers, 'worker')}{f' of {made_by.dataset}' if several else ''}"
+    several = len({loader.named for loader in rank.loaders if not loader.wrapped}) > 1
+    return f"{counted(made_by.workers, 'worker')}{f' of {made_by.named}' if several else ''}"
 
 
 def run_facts(rank: RankReport) -> list[str]:

@@ -94,9 +94,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "torch_geometric.loader.zip_loader": (Row("torch_geometric", "ZipLoader._get_iterator", ()),),
     "torchdata.nodes.loader": (Row("torchdata", "Loader.__iter__", ("root",)),),
     "ultralytics.data.build": (Row("ultralytics", "InfiniteDataLoader.__iter__", sweep="self"),),
-    "webdataset.pipeline": (
-        Row("webdataset", "DataPipeline.__iter__", ("pipeline.0.dataset", "pipeline.0")),
-    ),
+    "webdataset.pipeline": (Row("webdataset", "DataPipeline.__iter__", ("pipeline.0.dataset",)),),
 }
 
 

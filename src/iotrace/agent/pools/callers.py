@@ -93,4 +93,7 @@ def _whose(file: str) -> int:
     _, installed, within = file.rpartition("-packages/")
     if installed:
         return FEEDS if within.partition("/")[0] in _FEEDING else OTHERS
+    if file.startswith("<") and hasattr(sys.modules.get("__main__"), "__file__"):
+        # Of text that a library made, as proxies of a manager's are.
+        return OTHERS if file.startswith("<frozen") else BETWEEN
     return OTHERS if file.startswith((os.path.dirname(os.__file__), "<frozen")) else PROGRAMS

@@ -46,10 +46,10 @@ def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[
     batches = [batch_size_of(rank) for rank in ranks]
     if None not in batches and batches[0] != batches[1]:
         yield f"batch size: {batches[0]} / {batches[1]}"
-    datasets = [(rank.primary.dataset if rank.primary else "") or "none" for rank in ranks]
+    datasets = [rank.primary.dataset if rank.primary else "none" for rank in ranks]
     # Of a pool or a queue it is the function that makes the items, which a fix may rename.
     of_pools = all(rank.primary is not None and rank.primary.pool for rank in ranks)
-    if datasets[0] != datasets[1] and not of_pools:
+    if datasets[0] != datasets[1] and all(datasets) and not of_pools:  # unknown where it has no name
         yield f"dataset: {datasets[0]} / {datasets[1]}"
     if replaced(ranks) is None:
         yield from _data(*(_files(rank) for rank in ranks))

@@ -19,7 +19,7 @@ from iotrace.session import names
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
 from iotrace.sources.records import IteratorStart, PoolDoubt
 from iotrace.sources.session import Rank, Session
-from iotrace.units import counted, percent
+from iotrace.units import counted, percent, with_article
 
 _AT_ONCE_NS = 100_000  # a turn that uses its item takes longer
 _MOSTLY = 0.9
@@ -150,7 +150,7 @@ def _chosen(
     """Choose the pools that feed the loop of a rank; say why, if none does."""
     most = max(len(pool.deliveries) for pool in pools)
     pools = [pool for pool in pools if len(pool.deliveries) >= min(_FEWEST, most)]
-    name, doubts = f"a {pools[0].description.pool}", _doubts(rank, pools)
+    name, doubts = with_article(pools[0].description.pool), _doubts(rank, pools)
     if "chunked" in doubts:
         return [], f"each task of {name} makes several items, and nothing tells where a step begins"
     if "fast" in doubts:

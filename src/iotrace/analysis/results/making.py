@@ -54,6 +54,11 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     first_batch_ms: Annotated[float | None, figure("raw wait for the first batch of the run", null="no batch")] = None
     failures: Annotated[list[str], figure("class names of exceptions that `__next__` raised, StopIteration not")]
 
+    @property
+    def named(self) -> str:
+        """What a reader knows it by: a queue has no dataset whose items nobody was seen to make."""
+        return self.dataset or self.pool or self.library or f"loader {self.id}"
+
 
 # Kinds of repeated work.
 LISTING, READING_AGAIN, OPENING, DECODING, ASKING = "listing", "reading", "opening", "decoding", "asking"

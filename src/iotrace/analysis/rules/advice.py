@@ -44,9 +44,12 @@ def resolve(found: Sequence[Finding]) -> list[Finding]:
 
 
 def unsilenced(found: Sequence[Finding]) -> list[Finding]:
-    """Leave out what a main cause among these explains."""
-    silenced = {rule for each in found if each.is_main_cause for rule in each.silences}
-    return [each for each in found if each.rule not in silenced]
+    """Leave out what a main cause among these explains; of two that explain each other the later one."""
+    silenced: set[tuple[str, str]] = set()  # a rule, and the one that explains it
+    for each in found:
+        if each.is_main_cause:
+            silenced |= {(rule, each.rule) for rule in each.silences if (each.rule, rule) not in silenced}
+    return [each for each in found if all(each.rule != rule for rule, _ in silenced)]
 
 
 def _worth(each: Finding, turn: int) -> float:

@@ -128,6 +128,9 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
         remedy = f"gc.disable() {where} and a rare gc.collect(), or fewer new objects a sample"
         how = "gc.freeze() was called: what is left comes of objects made since; make fewer, or gc.disable() "
         how += "with gc.collect() every so many batches"
+    leads = leading(making.collecting_ms, facts)
+    if leads["is_main_cause"] and not facts.about.workers:  # IO507: the same collector, outside of the waits
+        leads["silences"] = (*leads["silences"], "IO507")
     yield finding(
         facts,
         text=(
@@ -140,7 +143,7 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
         evidence={"collecting_ms": making.collecting_ms, "collections": making.collections, **which(facts)},
         gain_ms=gain_ms,
         cost_ms=making.collecting_ms,
-        **leading(making.collecting_ms, facts),
+        **leads,
     )
 
 

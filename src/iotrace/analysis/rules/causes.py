@@ -122,7 +122,7 @@ def level(spent_ms: float, facts: LoaderFacts) -> str:
 
 def of_loader(facts: LoaderFacts) -> str:
     """Name the loader where the loop waits for several."""
-    return f" of the loader of {facts.about.dataset} (loader {facts.number})" if facts.of_several else ""
+    return f" of the loader of {facts.about.named} (loader {facts.number})" if facts.of_several else ""
 
 
 def which(facts: LoaderFacts) -> Evidence:

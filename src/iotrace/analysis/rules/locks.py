@@ -163,21 +163,22 @@ def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
 
     iotrace looks 20 times a second, or less often in a long run, what each thread sleeps in. One in a read of
     a pipe (``pipe:curl`` of webdataset, ``ffmpeg``, ``xz -dc``) or a socket (an object store) waits for its
-    writer. How long in all is an estimate, by these looks. To store decoded data does not make that faster.
+    writer. How long in all is an estimate, by these looks. What decodes the data then has no part in it.
     One in ``subprocess.run`` waits for a program, which is started anew for each item.
 
     Remedy: several connections or programs at once, as each worker of a DataLoader has its own; or a copy of
-    the data nearby. A server or a disk may be no faster for several: then that gains nothing.
+    the data nearby, of a pipe one of what comes through it. A server or a disk may be no faster for several:
+    then that gains nothing.
     """
     lock = facts.making.locks.get("peer")
     if lock is None or lock.ms < most * facts.wait_ms:
         return
     kind, _, site = lock.file.partition(" at ")
+    near = "copy the data nearby" if kind == "socket" else "store once what comes through it"
     text, how, remedy = (
         f"what makes the batches waits for data from a {kind}, at {site}: about ",
-        "read from several at once (workers, threads), where who writes there can serve them; or copy the "
-        "data nearby",
-        f"read from more {kind}s at once (threads, workers), or copy the data nearby",
+        f"read from several at once (workers, threads), where who writes there can serve them; or {near}",
+        f"read from more {kind}s at once (threads, workers), or {near}",
     )
     if kind == "child process":
         text, how, remedy = (

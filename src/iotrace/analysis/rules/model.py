@@ -36,6 +36,7 @@ SUBJECTS = {
         "samplers",
         "locks",
         "pipeline",
+        "event_loops",
     ),
     "rank": ("cpus", "threads", "memory", "waste", "startup", "numa", "repeated", "regions"),
     "loop": ("iterators", "memory", "recurring", "switches", "loop", "own_code", "padding", "threads"),

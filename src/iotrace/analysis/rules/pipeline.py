@@ -222,7 +222,11 @@ _IDLE = {"cause": "unknown", "pipeline": [_stage("decode", 2, 0.1)]}
 
 
 @rule("IO236", "makers-idle", "loader", turn=MORE_WORKERS)
-@fires(_IDLE, {**_IDLE, "pipeline": [_stage("decode", 1, 0.3, of="processes")]})
+@fires(
+    _IDLE,
+    {**_IDLE, "pipeline": [_stage("decode", 1, 0.3, of="processes")]},
+    {**_IDLE, "pipeline": [_set("fetch", 2, 0.1, "concurrency", "train.py:9")]},
+)
 @silent(
     {"cause": "unknown"},
     {**_IDLE, "cause": "transform"},
@@ -238,7 +242,8 @@ def makers_idle(facts: LoaderFacts, *, busy: float = 0.5) -> Iterator[Finding]:
     Their input comes from coroutines, a server or a library that iotrace does not follow. They are busy for
     little of their time, and do not wait for room in the queue behind them.
 
-    Remedy: have more of the input under way at once, such as more requests or coroutines at a time.
+    Remedy: have more of the input under way at once, such as more requests or coroutines at a time. A library
+    iterates the source of its stages in turn: move what that does for each item into a stage of its own.
     """
     idle = [each for each in facts.pipeline if each.busy < busy * each.makers]
     unseen_ms = facts.causes_ms.get("unknown", 0.0)
@@ -247,13 +252,21 @@ def makers_idle(facts: LoaderFacts, *, busy: float = 0.5) -> Iterator[Finding]:
     first = facts.pipeline[0]
     if unseen_ms < MOSTLY * facts.wait_ms or (first.room_fraction or 0.0) >= busy:
         return
+    how = (
+        "have more of that input under way at once (requests, coroutines), where a server or storage "
+        "answers several"
+    )
+    remedy = f"have more of the input of {first.name} under way at once (requests, coroutines)"
+    if first.setting:
+        in_turn = f"{first.puts} iterates the source of its stages in turn: move what that does for each item"
+        how = f"{in_turn} into a stage of its own; or {how}"
+        remedy = f"move what the source does for each item into a stage before {first.name}"
     yield finding(
         facts,
         text=f"the {first.of} of stage {first.name} work {percent(first.busy / first.makers)} of the time, "
         f"and wait for input that iotrace does not follow: {unseen_ms:.1f} ms of wait a step",
-        how="have more of that input under way at once (requests, coroutines), where a server or storage "
-        "answers several",
-        remedy=f"have more of the input of {first.name} under way at once (requests, coroutines)",
+        how=how,
+        remedy=remedy,
         level=level(unseen_ms, facts),
         evidence={"busy": first.busy, "makers": float(first.makers), **which(facts)},
         gain_ms=min(facts.bound_ms, unseen_ms),

@@ -22,6 +22,7 @@ from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.files import opened_again, read_across, stores_opened_again
 from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.wait.gain_bound import RESIZED
+from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.units import percent
 
 _BUILTINS = ("list", "tuple", "dict", "range", "str")
@@ -29,6 +30,13 @@ _MAPPED = {"accesses": 900, "apart_fraction": 1.0, "piece_bytes": 4, "gap_bytes"
 _IN_COLUMNS = {"path": "d/a.npy", "transform_ms": 45.0, "amplification": {"mapped": _MAPPED}}
 _IN_STORES = [{"path": "d/a.zarr/x/zarr.json", "opens": 3200}]
 _ASLEEP = {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0}
+_PIPELINE = {
+    "cause": "transform",
+    "dataset": "WebDataset",
+    "library": "webdataset",
+    "wrapped": True,
+    "workers": 0,
+}
 
 
 @rule("IO103", "slow-transform", "loader", id="transform-bound", turn=THE_CAUSE)
@@ -40,6 +48,7 @@ _ASLEEP = {"cause": "transform", "asleep": 1.0, "on_cpu": 0.0}
     {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
     {"cause": "transform", "on_cpu": 0.2, "made_ms": 600.0},
     {"cause": "transform", "groups": [_IN_COLUMNS]},
+    {**_PIPELINE, "waits_at": WaitCode(function="clean (train.py:8)", function_share=0.8)},
 )
 @silent(
     {"cause": "transform", "asleep": None},
@@ -119,6 +128,9 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
             most=RESIZED,
         )
     on_device = ", or run it on the accelerator" if facts.accelerated else ""
+    if facts.about.library and not facts.item and facts.waits_at.function_share >= MOSTLY:
+        # What a library's pipeline calls; its own code is a part of the transform, too.
+        item = f"what {item or facts.about.library} runs, such as {facts.waits_at.function}"
     return Remedy(
         f"precompute or vectorise {item or 'the transform'}",
         f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}",

@@ -55,14 +55,14 @@ def fed_by_the_program(facts: LoaderFacts) -> Iterator[Finding]:
     yield finding(
         facts,
         text=(
-            f"{facts.about.dataset}{of_loader(facts)} sleeps until {feeder} gives it samples: "
+            f"{facts.about.named}{of_loader(facts)} sleeps until {feeder} gives it samples: "
             f"{cost_ms:.1f} ms of wait a step"
         ),
         how=(
             "make what fills it faster; num_workers is not advised: workers get a copy of the dataset, not "
             "the thread that feeds it, and may wait for ever"
         ),
-        remedy=f"feed {facts.about.dataset} faster ({feeder}); num_workers may hang",
+        remedy=f"feed {facts.about.named} faster ({feeder}); num_workers may hang",
         level=level(cost_ms, facts),
         evidence={"transform_ms": cost_ms, **which(facts)},
         cost_ms=cost_ms,
@@ -95,7 +95,7 @@ def source_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
         return
     yield finding(
         facts,
-        text=f"{facts.about.dataset}{of_loader(facts)} sleeps in {at.line}: at least {cost_ms:.1f} ms a step",
+        text=f"{facts.about.named}{of_loader(facts)} sleeps in {at.line}: at least {cost_ms:.1f} ms a step",
         how=(
             f"find what {at.line} waits for: a server, a rate limit, a lock, a sleep; ask for it ahead in a "
             "thread, for several at once where it serves several"

@@ -294,7 +294,8 @@ def _few_steps(own: Times, steps: int) -> Times:
         many[1:] = False
     confined = counts[many].sum() >= _CONFINED * len(own) and many.sum() <= _MOST * steps
     few: Times = numbers[many] if confined else numbers[:0]
-    return few
+    # What most often comes again in the very next step lies in each: some are long, and have its samples.
+    return few if len(few) <= 2 or np.median(np.diff(few)) > 1 else few[:0]
 
 
 def _before_forward(analysis: RankAnalysis) -> Intervals:

@@ -80,9 +80,9 @@ def _loaders(analysis: RankAnalysis) -> dict[int, str]:
         return {}
     numbers = distinct(analysis.kept.awaited["loader"]).tolist()
     runs = [source if number == primary.number else analysis.by_number[number] for number in numbers]
-    found = {run.number: run.description.dataset for run in runs}
+    found = {run.number: run.description.named for run in runs}
     is_clear = source.number in found and len({*found.values()}) == len(found)
-    return found if is_clear else {source.number: source.description.dataset}
+    return found if is_clear else {source.number: source.description.named}
 
 
 def _of_loader(analysis: RankAnalysis, number: int, quiet: Coverage | None) -> list[StageCost]:

@@ -7,6 +7,11 @@ stand-in of ours makes the ask.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Iterator
+from operator import itemgetter
+
 import msgspec
 import numpy as np
 
@@ -16,53 +21,106 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.sources.records import LoopStacks, StepCall
 
 _FEWEST = 20  # samples in waits
+_EVENT_LOOPS = ("/asyncio/runners.py", "/asyncio/base_events.py")
+_RUNS = ("run", "run_forever", "run_until_complete")
+_NOWHERE = ("", "")
 _Frame = tuple[int, int]
 
 
 class WaitCode(msgspec.Struct, frozen=True):
-    """The line that most samples of waits are at, with its function, and its share of them at the least."""
+    """The line that most samples of waits are at, with its function, and its share of them at the least.
+
+    Likewise the function that most are in.
+    """
 
     line: str = ""
     share: float = 0.0
+    function: str = ""
+    function_share: float = 0.0
 
 
 def code_of_waits(analysis: RankAnalysis, run: LoaderRun) -> WaitCode:
     """Look where the thread is in the measured waits for a loader that it iterates without workers."""
-    thread, about, kept = analysis.loop.thread, run.description, analysis.kept
-    if thread is None or about.workers or about.pool or not len(kept):
+    if run.description.workers or run.description.pool:
         return WaitCode()
-    awaited = run.deliveries[run.deliveries["tid"] == thread.tid]
-    inside = holding(kept["start_ns"], kept["end_ns"], awaited["wait_start_ns"]) >= 0
-    waits = union(awaited["wait_start_ns"][inside], awaited["delivered_ns"][inside])
     in_loop = bool(analysis.rank.main.of_type(StepCall))
-    counts: dict[str, int] = {}
-    for record in analysis.rank.main.of_type(LoopStacks):
-        if record.tid != thread.tid or len(record.times_ns) != len(record.numbers):
-            continue
+    counts: dict[tuple[str, str], int] = {}
+    for record, numbers in _in_waits(analysis, run):
         late = [*record.since, *[0] * len(record.stacks)]
         lines = [
             _line(analysis, stack, record, in_loop, since)
             for stack, since in zip(record.stacks, late, strict=False)
         ]
-        times = np.array(analysis.rank.main.clock.times_to_session_ns(record.times_ns), np.int64)
-        for number in np.array(record.numbers, np.int64)[holding(*waits, times) >= 0].tolist():
-            line = lines[number] if 0 <= number < len(lines) else ""
+        for number in numbers:
+            line = lines[number] if 0 <= number < len(lines) else _NOWHERE
             counts[line] = counts.get(line, 0) + 1
-    counts.pop("", None)
+    counts.pop(_NOWHERE, None)
     samples = sum(counts.values())
     if samples < _FEWEST:
         return WaitCode()
-    most = max(counts, key=lambda line: counts[line])
-    share = counts[most] / samples
-    return WaitCode(most, max(0.0, share - 2 * (share * (1 - share) / samples) ** 0.5))
+    most, count = max(counts.items(), key=itemgetter(1))
+    functions = Counter[str]()
+    for (_, name), times in counts.items():
+        functions[name] += times
+    function, calls = functions.most_common(1)[0]
+    of_function = _at_least(calls, samples) if function else 0.0
+    return WaitCode(most[0], _at_least(count, samples), function, of_function)
 
 
-def _line(analysis: RankAnalysis, stack: list[_Frame], record: LoopStacks, in_loop: bool, since: int) -> str:
-    """Name the program's innermost line; without `in_loop` none of the loop's own function."""
+def asleep_in_event_loop(analysis: RankAnalysis, run: LoaderRun) -> float:
+    """Return the least share of the measured waits for a queue of asyncio's that its event loop slept in.
+
+    No coroutine is on the thread's stack then, and nobody has the interpreter's lock: the event loop itself
+    computes for an instant only.
+    """
+    asleep = samples = 0
+    for record, numbers in _in_waits(analysis, run) if run.description.pool.startswith("asyncio.") else ():
+        held = [*record.held, *[True] * len(record.stacks)]
+        sleeping = [_in_event_loop(stack, record) and not held[at] for at, stack in enumerate(record.stacks)]
+        samples += len(numbers)
+        asleep += sum(sleeping[number] for number in numbers if 0 <= number < len(sleeping))
+    return _at_least(asleep, samples) if samples >= _FEWEST else 0.0
+
+
+def _in_waits(analysis: RankAnalysis, run: LoaderRun) -> Iterator[tuple[LoopStacks, list[int]]]:
+    """Yield what was sampled of the loop's thread: the numbers of the stacks in measured waits for `run`."""
+    thread, kept = analysis.loop.thread, analysis.kept
+    if thread is None or not len(kept):
+        return
+    awaited = run.deliveries[run.deliveries["tid"] == thread.tid]
+    inside = holding(kept["start_ns"], kept["end_ns"], awaited["wait_start_ns"]) >= 0
+    waits = union(awaited["wait_start_ns"][inside], awaited["delivered_ns"][inside])
+    for record in analysis.rank.main.of_type(LoopStacks):
+        if record.tid == thread.tid and len(record.times_ns) == len(record.numbers):
+            times = np.array(analysis.rank.main.clock.times_to_session_ns(record.times_ns), np.int64)
+            yield record, np.array(record.numbers, np.int64)[holding(*waits, times) >= 0].tolist()
+
+
+def _at_least(count: int, samples: int) -> float:
+    """Return the share that so many of the samples tell at the least."""
+    share = count / samples
+    return max(0.0, share - 2 * math.sqrt(share * (1 - share) / samples))
+
+
+def _in_event_loop(stack: list[_Frame], record: LoopStacks) -> bool:
+    """Tell whether what the program called last is an event loop of asyncio's, which runs no coroutine."""
+    number, line = stack[0] if stack else (-1, 0)
+    if line or not 0 <= number < len(record.functions):
+        return False
+    file, name, _ = record.functions[number]
+    return file.endswith(_EVENT_LOOPS) and name.rpartition(".")[2] in _RUNS
+
+
+def _line(
+    analysis: RankAnalysis, stack: list[_Frame], record: LoopStacks, in_loop: bool, since: int
+) -> tuple[str, str]:
+    """Name the program's innermost line, and its function; without `in_loop` none of the loop's own."""
     known = [(number, line) for number, line in stack if 0 <= number < len(record.functions)]
     at = next(((number, line) for number, line in known if line), None)
     if at is None or (not in_loop and at[0] in {number for number, _ in record.path}):
-        return ""
-    file, name, _ = record.functions[at[0]]
-    shown = f"{analysis.session.paths.shown(file)}:{f'{since}-' if since else ''}{at[1]}"
-    return shown if name == "<module>" else f"{name} ({shown})"
+        return _NOWHERE
+    file, name, first = record.functions[at[0]]
+    path = analysis.session.paths.shown(file)
+    shown = f"{path}:{f'{since}-' if since else ''}{at[1]}"
+    function = name.rpartition("<locals>.")[2]
+    return (shown, "") if name == "<module>" else (f"{name} ({shown})", f"{function} ({path}:{first})")

@@ -23,7 +23,7 @@ from iotrace.analysis.startup.waterfall import NOT_NAMED
 from iotrace.report.blocks import Table, columns, known, of_ranks
 from iotrace.report.screen import shown_path
 from iotrace.report.words import part_name, slow_text
-from iotrace.units import counted, milliseconds, percent, size
+from iotrace.units import counted, milliseconds, percent, size, with_article
 
 _NOT_SEEN = "the loop's first request was not seen"
 _RECORD = "iotrace run -- CMD, with a program that asks for batches"
@@ -205,10 +205,11 @@ _SEEN = 0.5  # of a queue's items: with fewer nobody is known to make them
 
 def _no_stages(rank: RankReport) -> str:
     pool = next((each for each in rank.loaders if each.pool), None)
+    of = with_article(pool.pool or "") if pool is not None else ""
     if pool is not None and (pool.made_fraction or 0.0) < _SEEN:
-        return f"iotrace does not see who makes what the loop takes from a {pool.pool}"
+        return f"iotrace does not see who makes what the loop takes from {of}"
     if pool is not None:
-        return f"the loop takes what one stage makes, from a {pool.pool}: -v has its figures, under loader"
+        return f"the loop takes what one stage makes, from {of}: -v has its figures, under loader"
     return "the loop takes no items from queues or pools that iotrace follows"
 
 

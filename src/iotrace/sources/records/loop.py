@@ -96,6 +96,11 @@ class IteratorStart(Record, tag="iterator"):
     taker_line: Int = 0
     taken_by: str = ""
 
+    @property
+    def named(self) -> str:
+        """What a reader knows it by: a queue has no dataset whose items nobody was seen to make."""
+        return self.dataset or self.pool or self.library or "the source"
+
 
 class PoolWorker(Record, tag="pool_worker"):
     """The process works for a pool of its parent's."""

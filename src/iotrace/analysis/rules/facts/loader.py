@@ -74,7 +74,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`.
     `tensors` are in one, if many. `ready`: so many batches lay ready when the loop came for one. `making`:
     how they are made.
-    `waits_at`: where the loop's own thread is that makes them. `hot_in`: the library that making them is
+    `waits_at`: where the loop's own thread is that makes them. `event_loop`: the least share of the wait that
+    asyncio's event loop slept in. `hot_in`: the library that making them is
     mostly in. `pipeline`: the stages that make them, of a loop that takes them from queues and pools.
     """
 
@@ -125,6 +126,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     ready: float | None = None
     making: Making = Making()
     waits_at: WaitCode = WaitCode()
+    event_loop: float = 0.0
     hot_in: str = ""
     pipeline: list[PipelineStage] = []
     taken_from: TakenFrom | None = None
