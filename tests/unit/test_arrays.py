@@ -197,6 +197,8 @@ def test_the_gain_of_other_chunks_is_of_what_they_are_told_for() -> None:
         (1.0, [64, 1024], "re-chunk sea.zarr to what a sample reads", 21.2),
         (8.0, [64, 1024], "hold sea.zarr in memory (512.0 KiB)", 42.0),
         (8.0, [640_000, 1024], "try to read several samples of sea.zarr at once", 42.0),
+        # To read all of it once takes as many chunks as the samples do.
+        (8.0, [64 * 400, 1024], "try to read several samples of sea.zarr at once", 42.0),
     ],
 )
 def test_what_zarr_does_for_each_access_no_chunks_spare(
@@ -206,3 +208,13 @@ def test_what_zarr_does_for_each_access_no_chunks_spare(
     found = _decoding(arrays, 42.0, made_ms=made_ms, batches=320)
     assert found.remedy.startswith(short)
     assert found.gain_ms == pytest.approx(gain_ms, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "known"), [("s3://sea.zarr", {}), ("sea.zarr", {"threaded": 0.9, "threaded_cpu": 0.1})]
+)
+def test_what_waits_for_a_server_is_not_zarrs_own_work(path: str, known: dict[str, Any]) -> None:
+    arrays = [replace(each, array_bytes=1 << 20) for each in _store(path)]
+    found = _decoding(arrays, 42.0, made_ms=8.0, batches=320, **known)
+    assert found.remedy.startswith("re-chunk")
+    assert found.gain_ms == 42.0

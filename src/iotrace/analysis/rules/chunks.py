@@ -247,9 +247,10 @@ def fewer_accesses(facts: LoaderFacts, file: FileFacts, name: str, gone: str) ->
     each = f"{size(sum(map(_an_access, arrays)) / max(1, len(arrays)))} decoded in each access"
     why = f"zarr's own work takes most of its time ({each})"
     evidence: Evidence = {"decoded_share": share, "held_bytes": float(held)}
-    if held <= _HELD_BYTES:
+    chunks = sum(each.array_bytes / max(1, each.chunk_bytes) for each in arrays)
+    if held <= _HELD_BYTES and _IN_PIECES * chunks <= sum(each.chunks_touched for each in arrays):
         short = f"hold {name} in memory ({size(held)}): zarr's own work for each access takes most"
-        text = f"read it once and keep it, {size(held)} in each process that reads: {why}"
+        text = f"read it once, in the dataset's __init__, and keep it ({size(held)}): {why}"
         return Remedy(short, text, gone, spares_work=True, evidence=evidence)
     short = f"try to read several samples of {name} at once: zarr's own work for each access takes most"
     text = f"try to read several samples in one access, as in __getitems__: {why}"
@@ -263,7 +264,10 @@ def _an_access(array: ChunkedArray) -> float:
 def _decoded_share(facts: LoaderFacts, decoded_bytes: float) -> float | None:
     """How much of the decoding in the making of batches so many bytes take, about; None: unknown."""
     taken_ms = making_ms(facts, "decode")
-    if not taken_ms or not facts.batches or not decoded_bytes:
+    # In a store that is no directory, or where they sleep, zarr's calls may wait for a server.
+    afar = any("://" in each.path for each in facts.files)
+    sleeps = facts.core_free and facts.threaded and facts.threaded_cpu < _MOSTLY * facts.threaded
+    if not taken_ms or not facts.batches or not decoded_bytes or afar or sleeps:
         return None
     return min(1.0, decoded_bytes / _DECODED_BY_MS / facts.batches * facts.batches_per_step / taken_ms)
 
