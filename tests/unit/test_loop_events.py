@@ -206,7 +206,7 @@ def test_what_another_thread_saves_costs_the_loop_nothing() -> None:
 def test_a_file_that_is_opened_anew_counts_from_its_opening_to_its_closing() -> None:
     events, row = only(program(calls=SAVED, longer_ms=50), WRITING)
     assert (events.total_ns, row.reopened, row.file) == (7 * 40 * MS, True, "ck.tmp")
-    assert row.said.startswith("ck.tmp is opened and written anew 7 times, every 5 steps: that took 0.3 of")
+    assert row.said.startswith("ck.tmp is opened and written anew in 7 steps, one in 5: that took 0.3 of")
 
 
 def test_files_of_one_kind_are_written_and_none_is_written_anew() -> None:

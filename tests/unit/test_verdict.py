@@ -338,6 +338,20 @@ def test_ranks_that_are_late_by_turns_are_late_together(by: str, why: str) -> No
     assert found.text == "RANK LATE 2 ranks are late by turns; ranks wait 12 % of each step for one"
     assert (found.why or "").startswith(f"{why}rank 0 in 3 of 5 late steps")
     assert judged(rank(0, 60.0), rank(1, 60.0), imbalance=replace(moves, pattern=None)).kind == "input-bound"
+    often = Culprit(
+        id="reduces-in-each-step",
+        text="in each step",
+        evidence={},
+        wait_ms=60.0,
+        leads=True,
+        remedy="no_sync",
+        code="IO514",
+    )
+    found = judged(replace(rank(0, 60.0), culprits=[often]), rank(1, 60.0), imbalance=moves)
+    assert [each.text for each in found.fixes] == ([] if by == "data" else ["no_sync"])
+    if by != "data":
+        assert found.why == "in each step"
+        assert found.beside == judged(rank(0, 60.0), rank(1, 60.0), imbalance=moves).why
 
 
 def failure(**known: Any) -> Failure:

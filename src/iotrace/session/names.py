@@ -183,6 +183,7 @@ KIND_TRAINER = 8  # a range of Lightning's trainer: a hook, a callback, a strate
 KIND_CHECKPOINT = 9  # a call that saves a checkpoint: torch.save, safetensors, a trainer's
 KIND_CALLBACK = 10  # a function of the program that a library calls, on threads of its own, to make batches
 KIND_REDUCTION = 11  # a collective that a thread waits for; DDP's from its last gradient on
+OF_GRADIENTS = "all-reduce"  # the name of DDP's
 
 FORWARD = "forward"
 FORWARD_NO_GRAD = "forward, no grad"

@@ -15,7 +15,7 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.regions import compiling
 from iotrace.agent.recording.thread_clocks import thread_id
 from iotrace.session.guard import ours
-from iotrace.session.names import KIND_REDUCTION
+from iotrace.session.names import KIND_REDUCTION, OF_GRADIENTS
 
 _EVERY, _USUAL = 1, 100  # iterations that DDP times one of
 _MOST_COST = 200  # an iteration takes as often as long as the question, at least
@@ -133,7 +133,7 @@ class _Asked:
             last[0] = reduced
             start_ns = now_ns - (time_ns() - ready)
             if self._began_ns < start_ns < now_ns:  # else somebody has set the clock of the day
-                _record(self._recorder, "all-reduce", start_ns, reduced - ready)
+                _record(self._recorder, OF_GRADIENTS, start_ns, reduced - ready)
         if self._count == _FEWEST_ASKED and self._cost_ns * _MOST_COST > monotonic_ns() - self._began_ns:
             leave()
 

@@ -174,8 +174,8 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         seldom = (self.every_steps or 0.0) >= _SELDOM and self.kind != "collection"
         every = f"every {self.every_steps:.3g} steps" if seldom else ""
         if self.is_one_file:
-            anew = f"{self.file} is opened and written anew {self.count} times"
-            return f"{', '.join(filter(None, (anew, every)))}: that took {took}"
+            which = f", one in {self.every_steps:.3g}" if seldom else ""
+            return f"{self.file} is opened and written anew in {self.count} steps{which}: that took {took}"
         if self.kind == "writing" and self.seen_seconds < self.seconds / 2:
             longer = f"take {self.over_ms_each:.0f} ms longer than others: {took}"
             counted = ", ".join(filter(None, (f"{self.count} in all", every)))

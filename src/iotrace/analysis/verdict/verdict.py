@@ -140,6 +140,7 @@ def _so_far(found: Finding) -> Finding:
 def _late(job: JobFacts) -> Finding | None:
     """Say which rank the others wait for, where that costs them much; or that ranks are late by turns."""
     from iotrace.analysis.rules.job import LATE_BY_DATA, ONE_LATE_WORKER  # few reports are of several ranks
+    from iotrace.analysis.rules.switches import REDUCES_OFTEN
 
     late, found = job.late, find_all("job", job)
     rank = None if late is None else job.rank(late.rank)
@@ -157,6 +158,10 @@ def _late(job: JobFacts) -> Finding | None:
         text = f"{late.by_turns} ranks are late by turns; ranks wait {late.pct:.0f} % of each step for one"
     fix = Fix(id=rule_of(why.rule).id, text=why.remedy, code=why.rule) if why.remedy else None
     told = Finding(kind="rank-late", text=text, why=why.text, rank=rank, fix=fix)
+    often = next((each for each in rank.culprits if each.code == REDUCES_OFTEN and each.leads), None)
+    if late.by_turns and late.kind != "data" and often is not None:  # each step waits for its latest rank
+        fix = Fix(id=often.id, text=often.remedy or "", code=often.code)
+        return replace(told, why=often.text, beside=why.text, fix=fix)
     if late.kind != "data":
         return told
     reason = reason_of(rank)

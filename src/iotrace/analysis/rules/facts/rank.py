@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from iotrace.analysis.host.measured import MeasuredTime
+from iotrace.analysis.intervals import Coverage, union
 from iotrace.analysis.loop.step_phases import collectives_ms
 from iotrace.analysis.program.copied_memory import copied_bytes
 from iotrace.analysis.program.full_memory import memory_limit_bytes, read_again_bytes, slept_for_swap
@@ -14,6 +17,7 @@ from iotrace.analysis.storage.read_by_each import ReadByEach, read_by_each
 from iotrace.analysis.wait.cpus import asleep_for_pool, decoding_without_cpu, queueing_ms
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
 from iotrace.analysis.wait.loop_io import LoopWrites, loop_writes
+from iotrace.session.names import KIND_REDUCTION, OF_GRADIENTS, OPTIMIZER
 from iotrace.sources.records import DebugSwitches, Threads
 
 TOLD, MAIN = 0.25, 0.5  # of the data wait: what is worth telling, and what is a main cause
@@ -32,6 +36,8 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     `writes` is what the training thread wrote in its steps, `collectives_ms` how long it waits in collectives
     in each, outside of its phases and data waits. `copied_bytes` is what each forked worker copied of the
     training process's memory, at least. `read_by_each` are files that each worker reads.
+    `reduced` is the share of the loop's steps in which DDP reduces gradients, `updated` that in which an
+    optimizer steps; `unused_ms` a step is reduced in those without one.
     `switches` are those for debugging that were on, each with the line that names it, if that is known.
     """
 
@@ -49,6 +55,9 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     collectives_ms: float = 0.0
     copied_bytes: list[int] = []
     read_by_each: ReadByEach | None = None
+    reduced: float = 0.0
+    updated: float = 0.0
+    unused_ms: float = 0.0
     switches: dict[str, str] = {}
 
     def is_significant(self, cost_ms: float) -> bool:
@@ -89,6 +98,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         copied_bytes=copied_bytes(analysis),
         read_by_each=read_by_each(analysis, report.io),
         switches=_switches(analysis),
+        **_reductions(analysis),
     )
     if not facts.lacks_cpus:
         return facts
@@ -98,6 +108,27 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         cpus_beside_busy=_beside_busy(analysis, report.system),
         cpu_gain_ms=_cpu_gain_ms(analysis, report),
     )
+
+
+def _reductions(analysis: RankAnalysis) -> dict[str, Any]:
+    """In which share of the measured steps DDP reduces gradients, and an optimizer steps."""
+    kept, main = analysis.kept, analysis.rank.main
+    named = {text: number for number, text in main.texts.items()}
+    spans, phases = main.spans, analysis.phase_spans
+    own = spans[(spans["kind"] == KIND_REDUCTION) & (spans["name"] == named.get(OF_GRADIENTS, -1))]
+    updates = phases[phases["name"] == named.get(OPTIMIZER, -1)]
+    if not len(kept) or not len(own) or not len(updates):
+        return {}
+    starts, ends = kept["start_ns"], kept["end_ns"]
+    held = [
+        Coverage(*union(each["start_ns"], each["start_ns"] + each["duration_ns"])).within(starts, ends)
+        for each in (own, updates)
+    ]
+    return {
+        "reduced": float((held[0] > 0).mean()),
+        "updated": float((held[1] > 0).mean()),
+        "unused_ms": float(held[0][held[1] == 0].sum()) / len(kept) / 1e6,
+    }
 
 
 def _switches(analysis: RankAnalysis) -> dict[str, str]:
