@@ -7,7 +7,6 @@ import queue
 import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from iotrace.agent.recording import lock_waits
+from iotrace.agent.recording.frames import places_of
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 
@@ -50,15 +50,15 @@ class Started:
         self.thread = threading.Thread(target=call, args=args, daemon=True)
         self.thread.start()
 
-    def frame(self) -> Any:
-        return sys._current_frames()[self.thread.ident or 0]
+    def places(self) -> Any:
+        return places_of(self.thread.ident or 0)
 
     def sleeps_in(self, names: tuple[str, ...]) -> str:
         """Wait until it is in a function of one of these names, and return what is told of it."""
         found = ""
         for _ in range(1000):
-            found = lock_waits._lock_of(self.frame())
-            if found or self.frame().f_code.co_name in names:
+            found = lock_waits._lock_of(self.places())
+            if found or self.places()[0][0].co_name in names:
                 return found
             time.sleep(0.01)
         return found
@@ -98,7 +98,7 @@ def until_seen(recorder: Recorder, prefix: str) -> str:
     """Look at the threads until one waits so."""
     looks = lock_waits.LockWaits(recorder)
     for _ in range(2000):
-        looks.look(sys._current_frames(), threading.get_ident())
+        looks.look(threading.get_ident(), places_of(threading.get_ident()))
         found = [text for text in recorded(recorder) if text.startswith(prefix)]
         if found:
             return found[0]
@@ -177,7 +177,7 @@ def test_idle_takers_of_one_queue_wait_for_no_lock(tmp_path: Path) -> None:
     recorder = Recorder(str(tmp_path))
     looks = lock_waits.LockWaits(recorder)
     for _ in range(20):
-        looks.look(sys._current_frames(), threading.get_ident())
+        looks.look(threading.get_ident(), places_of(threading.get_ident()))
         time.sleep(0.05)
     for _ in threads:
         items.put(1)

@@ -398,19 +398,6 @@ def test_a_sample_never_hashes_code() -> None:
     assert any(name.startswith("test_a_sample") for _, name, _ in recorder.records[0]["functions"])
 
 
-@pytest.mark.parametrize("known", [{}, {"__name__": "__main__"}])
-def test_code_that_a_library_made_as_text_has_no_line(known: dict[str, Any]) -> None:
-    """A manager's proxies are made so; the main module of ``python -c`` is the program, and has no file."""
-    stacks = LoopStacks(cast(Any, Records()))
-    exec("def get(call):\n    call()", known)
-    known["get"](stacks.sample)
-    functions = {number: code.co_filename for number, (code, _) in stacks._known.items()}
-    ((stack, _, _),) = stacks._stacks
-    lines = [(functions[number], line) for number, line in stack if line]
-    assert (("<string>", 2) in lines) == ("__name__" in known)
-    assert any(file == __file__ for file, _ in lines)
-
-
 @pytest.mark.parametrize("program", ["train.py", None])
 def test_code_made_as_text_is_the_programs_where_its_main_module_has_no_file(
     monkeypatch: pytest.MonkeyPatch, program: str | None
@@ -419,3 +406,11 @@ def test_code_made_as_text_is_the_programs_where_its_main_module_has_no_file(
     monkeypatch.setitem(sys.modules, "__main__", main)
     assert callers._whose("<string>") == (callers.PROGRAMS if program is None else callers.BETWEEN)
     assert callers._whose("<frozen os>") == callers.OTHERS
+    stacks, known = LoopStacks(cast(Any, Records())), dict[str, Any]()
+    exec("def get(call):\n    call()", known)
+    known["get"](stacks.sample)
+    files = {number: code.co_filename for number, (code, _) in stacks._known.items()}
+    ((stack, _, _),) = stacks._stacks
+    lines = [(files[number], line) for number, line in stack if line]
+    assert (("<string>", 2) in lines) == (program is None)
+    assert any(file == __file__ for file, _ in lines)

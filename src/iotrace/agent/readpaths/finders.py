@@ -90,11 +90,6 @@ def size_of(result: Any) -> int:
     return -1 if blocks is None else sum(int(block.values.nbytes) for block in blocks)
 
 
-def no_bytes(_: Any, __: Arguments, ___: Keywords) -> int:
-    """Return that a call reads no data: it opens what others then read."""
-    return 0
-
-
 def rows_size(result: Any, _: Arguments, __: Keywords) -> int:
     """Return about the bytes of a list of rows, each as the first; -1 where that is unknown."""
     if type(result) is not list or not result or type(result[0]) is not tuple:

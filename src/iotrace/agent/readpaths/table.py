@@ -112,7 +112,6 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "h5py": (
         Row("h5py", "Dataset.__getitem__", finders.h5py_file, chunks=True),
         Row("h5py", "Dataset.read_direct", finders.h5py_file, "1:dest"),
-        Row("h5py", "Group.__getitem__", finders.h5py_file, finders.no_bytes),  # a file is one, too
     ),
     "zarr.core": (_ZARR,),  # zarr 2
     "zarr.core.array": (_ZARR,),

@@ -17,14 +17,18 @@ import threading
 from opcode import opmap
 from time import monotonic_ns
 
+from iotrace.agent.recording.frames import places_of
 from iotrace.session.guard import ours
 from iotrace.session.identity import read_proc
 from iotrace.session.names import LOCK_AT, LOCKED_ROW, OF_LIBRARY, PEER_AT
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
-    from types import CodeType, FrameType
+    from collections.abc import Iterable
+    from types import CodeType
     from typing import Any
+
+    from iotrace.agent.recording.frames import Place
 
 _TAKES = ("acquire", "__enter__")
 _AWAITS = ("get", "put", "wait", "join", "result", "recv", "select", "poll")  # methods that wait for others
@@ -68,10 +72,10 @@ class LockWaits:
         self._recorder, self._last_ns = recorder, 0
         self._sleepers: dict[str, int] = {}  # by a futex: a thread that slept there, -1: several
 
-    def look(self, frames: dict[int, FrameType], but: int) -> None:
-        """Record which threads wait for a lock now, or for a peer; `frames` are their innermost ones.
+    def look(self, loop: int, its_places: list[Place]) -> None:
+        """Record which threads wait for a lock now, or for a peer.
 
-        Locks that the thread `but` waits for are left out: it is the loop's.
+        The thread `loop`, which is at `its_places`, waits for no lock here: those of the loop are known.
         """
         now_ns = monotonic_ns()
         since_ns = now_ns - self._last_ns
@@ -80,39 +84,39 @@ class LockWaits:
         self._last_ns = now_ns
         if since_ns > _MOST_NS:
             return
-        for ident, frame in frames.items():
-            thread: Any = threading._active.get(ident)  # type: ignore[attr-defined]
+        for ident, thread in [*threading._active.items()]:  # type: ignore[attr-defined]
             tid = getattr(thread, "native_id", None)
-            if tid is None:
+            places = its_places if ident == loop else places_of(ident)
+            if tid is None or not places:
                 continue
-            site = _lock_of(frame) if ident != but else ""
-            if site := site or self._asleep(frame, tid, ident == but):
+            site = _lock_of(places) if ident != loop else ""
+            if site := site or self._asleep(places, tid, ident == loop):
                 row = (LOCKED_ROW, tid, now_ns, now_ns, since_ns, self._recorder.text(site))
                 self._recorder.records.append(row)
 
-    def _asleep(self, innermost: FrameType, tid: int, is_loop: bool) -> str:
+    def _asleep(self, places: list[Place], tid: int, is_loop: bool) -> str:
         """Say in which line of the program a thread waits for a library's lock, or a peer; or nothing."""
-        code = innermost.f_code
+        code, _, at = places[0]
         if code.co_filename == _THREADING or code.co_filename.startswith(_OTHERS):
             return ""
         futex, peer = _sleeps_at(tid, code.co_filename)
-        if peer and _awaits_child(innermost):  # it reads what that writes, or waits for its end
+        if peer and _awaits_child(places):  # it reads what that writes, or waits for its end
             peer = "child process"
         if peer == "poll":  # of an event loop, which may sleep by a timer
             return ""
         if peer:
-            frame = _program_of(innermost)
-            return "" if frame is None else f"{PEER_AT}{peer}:{frame.f_code.co_filename}:{frame.f_lineno}"
-        if not futex or is_loop or _called(code, innermost.f_lasti) in _AWAITS:
+            asks = _program_of(places)
+            return "" if asks is None else f"{PEER_AT}{peer}:{asks}"
+        if not futex or is_loop or _called(code, at) in _AWAITS:
             return ""
         if len(self._sleepers) >= _MOST_SEEN:
             self._sleepers.clear()
         if self._sleepers.setdefault(futex, tid) != tid:
             self._sleepers[futex] = -1
-        frame = _program_of(innermost)
-        if frame is None or self._sleepers[futex] != -1:
+        asks = _program_of(places)
+        if asks is None or self._sleepers[futex] != -1:
             return ""
-        return f"{LOCK_AT}{OF_LIBRARY}:{frame.f_code.co_filename}:{frame.f_lineno}"
+        return f"{LOCK_AT}{OF_LIBRARY}:{asks}"
 
 
 def _sleeps_at(tid: int, file: str) -> tuple[str, str]:
@@ -133,44 +137,41 @@ def _sleeps_at(tid: int, file: str) -> tuple[str, str]:
     return "", kind if kind in ("pipe", "socket") else ""
 
 
-def _awaits_child(frame: FrameType | None) -> bool:
+def _awaits_child(places: list[Place]) -> bool:
     """Whether a thread is in a call of ``subprocess``."""
-    for _ in range(_DEEPEST):
-        if frame is None or frame.f_code.co_filename == _SUBPROCESS:
-            break
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename == _SUBPROCESS
+    return any(code.co_filename == _SUBPROCESS for code, _, _ in places[: _DEEPEST + 1])
 
 
-def _program_of(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame of the program."""
-    while frame is not None:
-        file = frame.f_code.co_filename
+def _program_of(places: Iterable[Place]) -> str | None:
+    """Return file and line of the program's innermost function."""
+    for code, line, _ in places:
+        file = code.co_filename
         is_library = file.startswith((_STANDARD, _OURS, "<")) or "-packages" + os.sep in file
         if not is_library and not file.endswith(_CYTHON):
-            return frame
-        frame = frame.f_back
+            return f"{file}:{line}"
     return None
 
 
-def _lock_of(innermost: FrameType) -> str:
-    """Say where a lock is taken that the thread of this frame waits for; empty where it waits for none."""
-    frame: FrameType | None = innermost
-    takes = False
-    while frame is not None and frame.f_code.co_filename == _THREADING:
-        takes = takes or frame.f_code.co_name in _TAKES  # of a semaphore, or a condition's own
-        frame = frame.f_back
-    if frame is None or not (takes or (frame is innermost and _takes_lock(frame.f_code, frame.f_lasti))):
+def _lock_of(places: list[Place]) -> str:
+    """Say where a lock is taken that a thread waits for, by where it is; empty where it waits for none."""
+    within = 0  # functions of `threading`
+    while within < len(places) and places[within][0].co_filename == _THREADING:
+        within += 1
+    if within == len(places):
         return ""
-    taken_in = frame.f_code.co_filename
+    # Of a semaphore, or a condition's own.
+    takes = any(code.co_name in _TAKES for code, _, _ in places[:within])
+    code, _, at = places[within]
+    if not (takes or (within == 0 and _takes_lock(code, at))):
+        return ""
+    taken_in = code.co_filename
     if taken_in.startswith((*_OTHERS, _OURS, "<frozen")):
         return ""
-    frame = _program_of(frame)
-    if frame is None:
+    asks = _program_of(places[within:])
+    if asks is None:
         return ""
-    whose = "" if frame.f_code.co_filename == taken_in else _library(taken_in)
-    code = frame.f_code
-    return f"{LOCK_AT}{whose}:{code.co_filename}:{frame.f_lineno}"
+    whose = "" if asks.rpartition(":")[0] == taken_in else _library(taken_in)
+    return f"{LOCK_AT}{whose}:{asks}"
 
 
 def _library(file: str) -> str:

@@ -1,7 +1,7 @@
 """Sample what the training thread is in while it trains: code of the loop that has no other name.
 
-The recorder's writer takes a sample now and then: it reads the frames of the thread. It changes none of them,
-and runs no line of the program. Of the program's own functions a sample has the line, too. Of one that came
+The recorder's writer takes a sample now and then: it reads where the thread is. It changes nothing there, and
+runs no line of the program. Of the program's own functions a sample has the line, too. Of one that came
 late it has the first of the lines that the thread may have been in: `earliest_line`.
 """
 
@@ -13,9 +13,18 @@ from time import monotonic_ns
 from types import CodeType, FrameType
 from typing import Any
 
+from iotrace.agent.recording.frames import places_from, places_of
 from iotrace.agent.recording.lock_waits import LockWaits
+from iotrace.agent.recording.sampling import Sampler
 from iotrace.agent.recording.unchecked import earliest_line
 from iotrace.agent.unpatched import get_ident, get_native_id
+
+TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from iotrace.agent.recording.frames import Place
 
 _SHORTEST_S = 0.02
 _RESOLUTION = 1500  # samples at most until a time has doubled
@@ -34,6 +43,7 @@ class LoopStacks:
     """
 
     over = False  # it goes on as long as the loop
+    sampler = Sampler()
 
     def __init__(
         self,
@@ -48,7 +58,7 @@ class LoopStacks:
         # By a code's id, as Python computes the hash of a code anew each time, from all that it holds: the
         # code, which keeps its id so, and whether it is the program's.
         self._known: dict[int, tuple[CodeType, bool]] = {}
-        self._path = self._stack_of(loop or sys._getframe(1))  # where it trains
+        self._path = self._stack_of(places_from(loop or sys._getframe(1)))  # where it trains
         self._forget()
         self._locks = LockWaits(recorder)
         recorder.before_flush.append(lambda: self.drain(recorder, most_samples))
@@ -75,55 +85,50 @@ class LoopStacks:
         `late`: it could not be sampled when it was due. Where it was not `asked` to make that possible, what
         it was in then is not known. `held`: a thread had the interpreter's lock, so no call that releases it.
         """
-        frames = sys._current_frames()
-        # Our own frame holds `frames`: a cycle that keeps what the program's frames hold until a collection.
-        if (own := get_ident()) != self._thread:
-            frames.pop(own, None)
-        self._locks.look(frames, self._thread)
-        frame = frames.get(self._thread)
-        if frame is None:
+        places = places_of(self._thread)
+        self._locks.look(self._thread, places)
+        if not places:
             return
         self._asked = self._asked and asked
-        stack = self._stack_of(frame) if asked or not late else ()
-        since = self._since(frame) if stack and late else 0
+        stack = self._stack_of(places) if asked or not late else ()
+        since = self._since(places) if stack and late else 0
         number = self._stacks.setdefault((stack, since, held), len(self._stacks))
         self._numbers += [number] * times
         self._times += [monotonic_ns()] * times
 
-    def _since(self, frame: FrameType | None) -> int:
+    def _since(self, places: Iterable[Place]) -> int:
         """Return the first of the lines that the program's innermost function may have been in; 0: its own.
 
         Also where a function that it has called has just begun: what took the time may have been before.
         """
-        while frame is not None:
-            line = earliest_line(frame.f_code, frame.f_lasti)
+        for code, now, at in places:
+            line = earliest_line(code, at)
             if line:
-                own = self._known.get(id(frame.f_code), (None, False))[1]
-                return line if own and line != frame.f_lineno else 0
-            frame = frame.f_back
+                own = self._known.get(id(code), (None, False))[1]
+                return line if own and line != now else 0
         return 0
 
-    def _stack_of(self, frame: FrameType | None) -> _Stack:
+    def _stack_of(self, places: Iterable[Place]) -> _Stack:
         """Return functions and lines, the innermost first: a library's have no lines.
 
         Of what the program's innermost function has called it has the first alone.
         """
         found: list[tuple[int, int]] = []
         within = True  # what the program's innermost function has called
-        while frame is not None and len(found) < _MOST_FRAMES:
-            code = frame.f_code
+        for code, line, _ in places:
             number = id(code)
             known = self._known.get(number)
             if known is None:
-                known = self._known[number] = code, _is_own(frame)
+                known = self._known[number] = code, _is_own(code.co_filename)
             if known[1]:
-                found.append((number, frame.f_lineno or 0))
+                found.append((number, line or 0))
                 within = False
             elif not within:
                 found.append((number, 0))
-            elif not (_OURS in code.co_filename or _is_generated(frame)):
+            elif not (_OURS in code.co_filename or _is_generated(code.co_filename)):
                 found[:] = [(number, 0)]
-            frame = frame.f_back
+            if len(found) >= _MOST_FRAMES:
+                break
         return tuple(found)
 
     def drain(self, recorder: Any, least: int) -> None:
@@ -154,16 +159,14 @@ class LoopStacks:
         recorder.records.append(record)
 
 
-def _is_generated(frame: FrameType) -> bool:
+def _is_generated(file: str) -> bool:
     """Whether a library has made a function's code as text, which is in no file: proxies of a manager's.
 
     What the program gives as text (``python -c``, a notebook) is the code of its main module, without a file.
     """
-    if not frame.f_code.co_filename.startswith("<") or frame.f_code.co_filename.startswith("<frozen "):
-        return False
-    variables = frame.f_globals
-    return variables.get("__name__") != "__main__" or "__file__" in variables
+    is_text = file.startswith("<") and not file.startswith("<frozen ")
+    return is_text and hasattr(sys.modules.get("__main__"), "__file__")
 
 
-def _is_own(frame: FrameType) -> bool:
-    return not any(part in frame.f_code.co_filename for part in _LIBRARIES) and not _is_generated(frame)
+def _is_own(file: str) -> bool:
+    return not any(part in file for part in _LIBRARIES) and not _is_generated(file)

@@ -15,7 +15,6 @@ from time import monotonic_ns, process_time_ns, time
 
 from iotrace.agent import unpatched
 from iotrace.agent.recording.encode import encode, lines_of
-from iotrace.agent.recording.sampling import Sampler
 from iotrace.session import names
 from iotrace.session.append_file import Stream, append_line
 from iotrace.session.guard import ours
@@ -176,8 +175,8 @@ class Recorder:
     def _run(self, stop: Any, stopped: Any) -> None:
         self._writer_id = unpatched.get_native_id()
         try:
-            beats, sampler = 0, Sampler(self)
-            while not sampler.stopped_within(stop, FLUSH_SECONDS):
+            beats = 0
+            while not self._stopped_within(stop, FLUSH_SECONDS):
                 self._writing = True
                 beats += 1
                 if self.session_over():
@@ -196,6 +195,12 @@ class Recorder:
         finally:
             self._writing = False
             stopped.release()
+
+    def _stopped_within(self, stop: Any, seconds: float) -> bool:
+        sampled = self.startup or self.loop_stacks
+        if sampled is None:
+            return bool(stop.acquire(True, seconds))
+        return sampled.sampler.stopped_within(self, stop, seconds)
 
     def pause(self) -> bool:
         """Stop the background writer, so that a fork copies no thread of ours; return whether one ran."""

@@ -23,13 +23,11 @@ LATE_NS = 1_000_000  # the lock was not to be had: another thread was in one cal
 class Sampler:
     """Takes the samples of a recorder's writer, while that waits for its next turn."""
 
-    def __init__(self, recorder: Any) -> None:
-        self._recorder = recorder
-        self._random = 1
+    _random = 1
 
-    def stopped_within(self, stop: Any, seconds: float) -> bool:
+    def stopped_within(self, recorder: Any, stop: Any, seconds: float) -> bool:
         """Wait for the writer's end; sample meanwhile what the start computes, and then the loop."""
-        recorder, left = self._recorder, seconds
+        left = seconds
         asks, waits = find_lock_asks(), find_lock_waits()
         while left > 0:
             sampled = recorder.startup or recorder.loop_stacks

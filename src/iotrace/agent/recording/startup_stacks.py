@@ -1,16 +1,17 @@
 """Sample what the main thread computes until the first step: what has no other name is named by it.
 
-The recorder's writer takes a sample now and then: it reads the frames of the thread that imported torch. It
-changes none of them, and runs no line of the program.
+The recorder's writer takes a sample now and then: it reads where the thread is that imported torch. It
+changes nothing there, and runs no line of the program.
 """
 
 from __future__ import annotations
 
-import sys
 from time import monotonic_ns
 from types import CodeType
 from typing import Any
 
+from iotrace.agent.recording.frames import places_of
+from iotrace.agent.recording.sampling import Sampler
 from iotrace.agent.unpatched import get_ident, get_native_id
 
 _SHORTEST_S = 0.05
@@ -24,6 +25,8 @@ _NONE = -1  # in an import, which is recorded by itself, or one stack too many
 
 class StartupStacks:
     """The samples of one thread: `sample` takes one, `record` hands them over."""
+
+    sampler = Sampler()
 
     def __init__(self) -> None:
         self._thread, self._tid = get_ident(), get_native_id()
@@ -44,14 +47,14 @@ class StartupStacks:
 
     def sample(self, *_: int, **__: bool) -> None:
         """Note what the thread is in: a stack stands for the time since the sample before."""
-        frame = sys._current_frames().get(self._thread)
         codes: list[CodeType] = []
         importing = False
-        while frame is not None and len(codes) < _MOST_FRAMES and not importing:
-            code = frame.f_code
+        for place in places_of(self._thread)[:_MOST_FRAMES]:
+            code = place[0]
             importing = code.co_filename.startswith(_IMPORTING)
             codes.append(code)
-            frame = frame.f_back
+            if importing:
+                break
         number = _NONE
         if not importing and codes:
             stack = tuple(codes)
