@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from iotrace.agent.readpaths.chunk_accesses import ChunkAccesses
 from iotrace.analysis.results import ChunkedArray
 from iotrace.analysis.rules.chunks import a_part_of, read_whole_again
+from iotrace.analysis.rules.facts.examples import facts_of
+from iotrace.analysis.rules.model import rule_of
 from iotrace.analysis.storage.arrays import arrays_of
 from iotrace.analysis.storage.read_pattern import FileCalls
+from iotrace.analysis.wait.gain_bound import FILES
 from iotrace.sources.records import Chunked
 
 RECORD = np.dtype([("dbz", "f4"), ("vel", "f4"), ("t", "i8")])
@@ -107,3 +114,95 @@ def test_the_part_is_named_as_a_program_would_write_it() -> None:
     assert a_part_of([fields])[0].endswith("x[i:j]['dbz']: x['dbz'] reads all 5.9 MiB")
     one = _array(_chunked(complete=160, chunk=[3000, 1024]))
     assert a_part_of([one])[0] == "read x once and keep it: each access decodes all 5.9 MiB"
+
+
+def _store(path: Any) -> list[ChunkedArray]:
+    """Two arrays of a store, read a row at a time, in chunks of many."""
+    records = [
+        _chunked(
+            path=f"{path}/{name}",
+            dataset="",
+            shape=[64, 1024],
+            chunk=[64, 1024],
+            item_bytes=4,
+            cache_bytes=0,
+            touched=160,
+            elements=160 * rows * 1024,
+            asked_bytes=160 * rows * 4096,
+            extents=[([rows, 1024], 160)],
+            version="3.1.6",
+        )
+        for name, rows in (("sst", 1), ("ice", 2))
+    ]
+    process = SimpleNamespace(pid=7, of_type=lambda kind: records if kind is Chunked else [])
+    rank: Any = SimpleNamespace(processes=[process])
+    paths: Any = SimpleNamespace(shown=lambda path: path)
+    arrays, _ = arrays_of(rank, paths, {}, {7: 2})
+    return [array for each in arrays.values() for array in each]
+
+
+def test_the_command_of_a_store_copies_all_of_it_with_attributes(tmp_path: Any) -> None:
+    zarr = pytest.importorskip("zarr", "3.1")
+    group = zarr.open_group(tmp_path / "sea.zarr", mode="w")
+    for name in ("sst", "ice", "beside"):
+        array = group.create_array(name, shape=(64, 1024), chunks=(64, 1024), dtype="f4")
+        array[:], array.attrs["mean"] = np.random.default_rng(0).normal(size=(64, 1024)), 4.0
+    first, other = _store(tmp_path / "sea.zarr")
+    assert first.command == other.command
+    subprocess.run([sys.executable, *shlex.split(first.command)[1:]], check=True)
+    copy = zarr.open_group(tmp_path / "sea.rechunked.zarr", mode="r")
+    assert {name: copy[name].chunks for name in copy} == {
+        "sst": (1, 1024),
+        "ice": (2, 1024),
+        "beside": (64, 1024),
+    }
+    assert {copy[name].attrs["mean"] for name in copy} == {4.0}
+    assert (copy["ice"][:] == group["ice"][:]).all()
+
+
+def test_what_lies_in_an_object_store_is_not_copied_as_a_directory() -> None:
+    first, other = _store("s3://sea/a.zarr")
+    assert "shutil" not in first.command
+    assert first.command != other.command
+
+
+def _decoding(arrays: list[ChunkedArray], of_all_ms: float, **known: Any) -> Any:
+    """What of a store is slow to decode: 20 ms of each of these arrays, of so much in all."""
+    files = [{"path": each.path, "decode_ms": 20.0, "arrays": [each]} for each in arrays]
+    files.append({"path": f"{arrays[0].path}.beside", "decode_ms": of_all_ms - 40.0})
+    group = {"path": "sea.zarr", "decode_ms": of_all_ms, "members": 3}
+    facts: dict[str, Any] = {"causes_ms": {"decode": of_all_ms}, "wait_ms": of_all_ms, "files": files}
+    facts |= {"groups": [group], **known}
+    facts["gains_ms"] = {FILES: of_all_ms, f"{FILES}:{arrays[0].path}": 20.0}
+    rule = rule_of("IO102")
+    (found,) = rule.find(facts_of(rule, facts))
+    return found
+
+
+def test_the_gain_of_other_chunks_is_of_what_they_are_told_for() -> None:
+    arrays = _store("sea.zarr")
+    found = _decoding(arrays, 42.0)
+    assert found.change.paths == ["sea.zarr/sst", "sea.zarr/ice"]
+    assert (found.gain_ms, found.cost_ms) == (42.0, 42.0)
+    found = _decoding(arrays, 60.0)
+    assert (found.change.paths, found.gain_ms, found.cost_ms) == (["sea.zarr/sst"], 20.0, 20.0)
+    assert found.remedy == "re-chunk sea.zarr/sst to what a sample reads"
+
+
+@pytest.mark.parametrize(
+    ("made_ms", "shape", "short", "gain_ms"),
+    [
+        # The 256 KiB of an access take 0.5 ms: all of 0.3 ms, half of 1 ms, little of 8 ms.
+        (0.3, [64, 1024], "re-chunk sea.zarr to what a sample reads", 42.0),
+        (1.0, [64, 1024], "re-chunk sea.zarr to what a sample reads", 21.2),
+        (8.0, [64, 1024], "hold sea.zarr in memory (512.0 KiB)", 42.0),
+        (8.0, [640_000, 1024], "try to read several samples of sea.zarr at once", 42.0),
+    ],
+)
+def test_what_zarr_does_for_each_access_no_chunks_spare(
+    made_ms: float, shape: list[int], short: str, gain_ms: float
+) -> None:
+    arrays = [replace(each, shape=shape, array_bytes=4 * shape[0] * shape[1]) for each in _store("sea.zarr")]
+    found = _decoding(arrays, 42.0, made_ms=made_ms, batches=320)
+    assert found.remedy.startswith(short)
+    assert found.gain_ms == pytest.approx(gain_ms, abs=1.0)

@@ -11,7 +11,6 @@ from iotrace.agent.dataloader.contents import contents_of, padding_of
 
 _TEXTS = [np.zeros(length) for length in (3, 5, 10)]
 _SIGNALS = [np.zeros((4, length)) for length in (3, 5, 10)]
-_FOUND = (3, 10, 18, 9 + 25 + 100)
 
 
 @pytest.mark.parametrize(
@@ -22,10 +21,13 @@ _FOUND = (3, 10, 18, 9 + 25 + 100)
         ([(text, 1) for text in _TEXTS], (np.zeros((3, 10)), np.zeros(3))),
         (_SIGNALS, np.zeros((3, 4, 10))),
         ([{"ids": [1] * length, "label": 0} for length in (3, 5, 10)], {"ids": np.zeros((3, 10))}),
+        # How alike each two of them are is no padding, however large it is.
+        ([*_TEXTS, *_TEXTS, *_TEXTS, *_TEXTS], (np.zeros((12, 10)), np.zeros((12, 12)))),
     ],
 )
 def test_padding_is_known_by_the_samples(samples: Any, batch: Any) -> None:
-    assert padding_of(samples, batch) == _FOUND
+    times = len(samples) // 3
+    assert padding_of(samples, batch) == (3 * times, 10, 18 * times, times * (9 + 25 + 100))
 
 
 def test_an_attention_mask_tells_padding() -> None:
@@ -45,6 +47,7 @@ def test_an_attention_mask_tells_padding() -> None:
         ),
         # Texts of unequal lengths, each as one vector.
         ([[1] * length for length in (3, 5, 10)], np.zeros((3, 768))),
+        ([np.zeros(length) for length in (3, 5, 6, 7)] * 2, np.zeros((8, 8))),  # how alike each two are
         (_TEXTS, np.zeros(18)),  # one behind the other
         ([1, 2], np.zeros(2)),
         (None, None),

@@ -168,3 +168,12 @@ def test_a_gain_that_may_be_none_is_told_by_its_bound_alone() -> None:
     assert told(perhaps) == "at most 2.5x faster"
     assert told(replace(perhaps, interval_ms=[10.0, 60.0])) == "about 1.7x, at most 2.5x faster"
     assert told(gain_of(advice(40.0, "IO512", gain_interval_ms=[0.0, 60.0]), rank())) == "at most 2.5x faster"
+
+
+def test_nothing_bounds_what_a_thread_queues_less_behind_other_programs() -> None:
+    item = unknown(Recommendation, id="loop-code", code="IO506", gain_ms_per_step=40.0, remedy="call it less")
+    for taken, most_ms in ((0.7, None), (0.0, 40.0)):
+        known = rank()
+        host = unknown(HostUse, cpu_busy_fraction=0.99, cpu_saturated_fraction=0.9, others_cpu_fraction=taken)
+        found = gain_of(item, replace(known, system=replace(known.system, host=host)))
+        assert (found.gain_ms, found.most_ms) == (40.0, most_ms)

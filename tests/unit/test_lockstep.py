@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from iotrace.analysis.loop.lockstep import lockstep_of
 from iotrace.analysis.loop.rank_loop import ALONE, SHARED, RankLoop
-from iotrace.analysis.results import Collectives, Imbalance, Straggler
+from iotrace.analysis.results import (
+    Collectives,
+    Imbalance,
+    Lockstep,
+    RankBalance,
+    RankReport,
+    Steps,
+    Straggler,
+)
 from iotrace.analysis.rules.facts.job import job_facts
 from iotrace.analysis.rules.model import find_all
 from tests.support.results import unknown
@@ -94,6 +104,34 @@ def test_a_rank_late_by_its_data() -> None:
     on_devices = lockstep_of(devices, None)
     assert on_devices is not None
     assert on_devices.late_rank is None
+
+
+def test_few_profiled_steps_make_no_rank_late_that_works_as_long_as_others_over_all() -> None:
+    straggler = unknown(
+        Straggler, rank=1, impact_pct=17.0, kind="compute", late_by_ms={"compute": 80.0}, late_steps=5
+    )
+    own = [unknown(RankBalance, rank=rank, steps=5) for rank in range(2)]
+    profiled = unknown(
+        Imbalance, ranks_seen=2, ranks=own, collectives=None, stragglers=[straggler], late_steps=5
+    )
+    together = unknown(Lockstep, wait_pct=2.4, wait_ms=2.6, late_by_ms={}, ranks=[])
+
+    def late(cpu_ms: float | None, accelerator: Any = None) -> bool:
+        ranks = [
+            unknown(
+                RankReport,
+                rank=rank,
+                accelerator=accelerator,
+                steps=unknown(Steps, thread_cpu_ms=each, thread_run_delay_ms=24.0),
+            )
+            for rank, each in enumerate((25.0, cpu_ms))
+        ]
+        return job_facts(ranks, profiled, together).late is not None
+
+    assert not late(25.1)
+    assert late(41.0)
+    assert late(None)  # not known
+    assert late(25.1, accelerator=object())  # a device works, not the thread
 
 
 def test_whether_a_longer_pass_is_work_or_a_wait_the_collectives_tell() -> None:

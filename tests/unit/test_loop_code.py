@@ -73,6 +73,23 @@ def test_what_is_called_now_and_then_recurs_and_goes_on_behind_the_last_step() -
     assert loop_code(own, NOTHING, STEPS).recurring.tolist() == [1000 * MS, 3000 * MS]
 
 
+def test_samples_that_end_early_stand_for_no_later_steps() -> None:
+    """As where sampling failed: what is found is the least that there may be."""
+    own = samples(
+        {
+            "a": [*range(5, 2000, 50)],
+            "mine": [at for start in (100, 1100) for at in range(start, start + 90, 10)],
+        }
+    )
+    mine = next(each for each in divided(own, NOTHING, STEPS) if each.function == "mine")
+    assert (mine.count, mine.every_steps, mine.least) == (2, 10.0, True)
+    assert mine.seconds < 2.0 * 18 / 40
+    assert "took at least" in mine.said
+    assert "at least 2 times" in mine.said
+    whole = samples({"a": [*range(5, 5000, 50)], "mine": [*range(100, 190, 10), *range(1100, 1190, 10)]})
+    assert not any(each.least for each in divided(whole, NOTHING, STEPS))
+
+
 def test_a_first_call_that_takes_nearly_all_does_not_recur() -> None:
     compiled = [*range(101, 199), *range(301, 304), 650, 4050]
     own = samples({"a": [*range(5, 5000, 50)], "train_step": compiled})
@@ -399,6 +416,23 @@ def test_a_sample_never_hashes_code() -> None:
 
 
 @pytest.mark.parametrize("program", ["train.py", None])
+def test_code_that_a_library_made_as_text_has_no_line(
+    monkeypatch: pytest.MonkeyPatch, program: str | None
+) -> None:
+    """A manager's proxies are made so; the main module of ``python -c`` is the program, and has no file."""
+    main: Any = SimpleNamespace() if program is None else SimpleNamespace(__file__=program)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    stacks, made = LoopStacks(cast(Any, Records())), dict[str, Any]()
+    exec("def get(call):\n    call()", made)
+    made["get"](stacks.sample)
+    functions = {number: code.co_filename for number, (code, _) in stacks._known.items()}
+    ((stack, _, _),) = stacks._stacks
+    lines = [(functions[number], line) for number, line in stack if line]
+    assert (("<string>", 2) in lines) == (program is None)
+    assert any(file == __file__ for file, _ in lines)
+
+
+@pytest.mark.parametrize("program", ["train.py", None])
 def test_code_made_as_text_is_the_programs_where_its_main_module_has_no_file(
     monkeypatch: pytest.MonkeyPatch, program: str | None
 ) -> None:
@@ -406,11 +440,3 @@ def test_code_made_as_text_is_the_programs_where_its_main_module_has_no_file(
     monkeypatch.setitem(sys.modules, "__main__", main)
     assert callers._whose("<string>") == (callers.PROGRAMS if program is None else callers.BETWEEN)
     assert callers._whose("<frozen os>") == callers.OTHERS
-    stacks, known = LoopStacks(cast(Any, Records())), dict[str, Any]()
-    exec("def get(call):\n    call()", known)
-    known["get"](stacks.sample)
-    files = {number: code.co_filename for number, (code, _) in stacks._known.items()}
-    ((stack, _, _),) = stacks._stacks
-    lines = [(files[number], line) for number, line in stack if line]
-    assert (("<string>", 2) in lines) == (program is None)
-    assert any(file == __file__ for file, _ in lines)

@@ -279,14 +279,16 @@ def test_what_the_collector_is_like_and_how_often_it_collects() -> None:
     counted = look(205, [200, 20, 3], objects=49_000, frozen=1_300_000)
     for looks, per_step, full in (
         ([first, counted], 112 / 19, 2 / 19),
-        ([first, counted, look(9_000, [300, 30, 5])], None, None),  # the last did not count objects
+        ([first, counted, look(9_000, [300, 30, 5])], 112 / 19, 2 / 19),  # behind the loop
+        ([first, counted, look(305, [290, 30, 6])], 215 / 28, 5 / 28),  # collections are counted until then
+        ([first, look(305, [290, 30, 6])], None, None),  # objects never were
         ([counted], None, None),
         ([first], None, None),
         ([], None, None),
     ):
         analysis.rank.main.of_type = lambda _, looks=looks: looks  # type: ignore[method-assign, misc]
         _, row = only(analysis, COLLECTION)
-        if counted in looks[-1:]:
+        if counted in looks:
             assert row.collector is not None
             assert (row.collector.objects, row.collector.frozen) == (49_000, 1_300_000)
             assert (row.collector.threshold, row.collector.enabled) == (700, True)

@@ -156,3 +156,8 @@ def test_objects_are_counted_once_collecting_took_long(recorder: Recorder) -> No
     assert counted[0]["objects"] > 0
     assert counted[0]["frozen"] == gc.get_freeze_count()
     assert counted[0]["collections"][2] > first["collections"][2]
+    stamps.looked_ns = 1  # so much more was collected since
+    recorder.before_flush[0]()
+    (look,) = [each for each in recorder.records if isinstance(each, dict)][2:]
+    assert look["type"] == "collector"
+    assert "objects" not in look

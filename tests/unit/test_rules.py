@@ -165,3 +165,16 @@ def test_who_took_the_other_cpus_comes_before_a_binding_that_gains_little() -> N
         for more in ({"cpus_beside_busy": False}, {"cpus_beside_busy": True})
     ]
     assert orders == [["IO302", "IO303", "IO305", "IO306"], ["IO305", "IO306", "IO303", "IO302"]]
+
+
+def test_a_wait_that_is_longer_comes_before_padding() -> None:
+    rule = RULES["IO512"]
+    (of_short,) = found(rule, {**rule.fires[0], "phases_ms": {"forward": 60.0, "backward": 40.0}})
+    (of_long,) = found(rule, {**rule.fires[0], "phases_ms": {"forward": 50.0, "backward": 30.0}})
+    assert (of_short.is_main_cause, of_long.is_main_cause) == (True, False)  # of a wait of 60 ms
+
+
+def test_workers_that_get_ahead_hand_batches_over_as_slowly() -> None:
+    rule = RULES["IO217"]
+    (told,) = found(rule, {**rule.fires[0], "causes_ms": {"sampling": 40.0, "transport": 10.0}})
+    assert (told.gain_ms, told.most_ms) == (40.0, 50.0)

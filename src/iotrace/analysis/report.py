@@ -244,7 +244,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         loop_events(analysis),
         code_samples(analysis),
     )
-    divided = code_of_loop(analysis, code, [(each.starts, each.ends) for each in events])
+    divided = code_of_loop(analysis, code, [(each.starts, each.ends) for each in events], account)
     return RankReport(
         rank=rank.number,
         pid=None if rank.numbered else rank.main.pid,

@@ -77,6 +77,9 @@ def padding_of(samples: Any, batch: Any) -> tuple[int, int, int, int] | None:
     if mask is not None and tuple(mask.shape[:1]) == (len(samples),) and len(mask.shape) == 2:
         lengths = [int(each) for each in (mask != 0).sum(1).tolist()]
         return len(lengths), int(mask.shape[1]), sum(lengths), sum(each * each for each in lengths)
+    # A part that has a value for each two samples, such as how alike they are, is filled up to nothing.
+    pairs = (len(samples), len(samples))
+    parts = [part for part in parts if tuple(part.shape[:2]) != pairs] or parts
     if not parts:
         return None
     most = max(parts, key=_elements)
@@ -89,7 +92,8 @@ def padding_of(samples: Any, batch: Any) -> tuple[int, int, int, int] | None:
             continue
         # Samples come first, or behind the length.
         for one, other in ((0, 1 + axis % axes), *(((1, 0),) if not axis else ())):
-            if shape[one] == count and longest <= shape[other] <= 2 * longest:
+            filled_up = longest == shape[other] or shape[one] != shape[other]
+            if shape[one] == count and longest <= shape[other] <= 2 * longest and filled_up:
                 return count, shape[other], sum(lengths), sum(each * each for each in lengths)
     return None
 

@@ -119,13 +119,13 @@ class LoopStacks:
             number = id(code)
             known = self._known.get(number)
             if known is None:
-                known = self._known[number] = code, _is_own(code.co_filename)
+                known = self._known[number] = code, _is_own(code)
             if known[1]:
                 found.append((number, line or 0))
                 within = False
             elif not within:
                 found.append((number, 0))
-            elif not (_OURS in code.co_filename or _is_generated(code.co_filename)):
+            elif not (_OURS in code.co_filename or _is_generated(code)):
                 found[:] = [(number, 0)]
             if len(found) >= _MOST_FRAMES:
                 break
@@ -159,14 +159,18 @@ class LoopStacks:
         recorder.records.append(record)
 
 
-def _is_generated(file: str) -> bool:
+def _is_generated(code: CodeType) -> bool:
     """Whether a library has made a function's code as text, which is in no file: proxies of a manager's.
 
-    What the program gives as text (``python -c``, a notebook) is the code of its main module, without a file.
+    What the program gives as text (``python -c``, a notebook) is the code of a main module without a file.
     """
-    is_text = file.startswith("<") and not file.startswith("<frozen ")
-    return is_text and hasattr(sys.modules.get("__main__"), "__file__")
+    name = code.co_filename
+    return (
+        name.startswith("<")
+        and not name.startswith("<frozen ")
+        and hasattr(sys.modules["__main__"], "__file__")
+    )
 
 
-def _is_own(file: str) -> bool:
-    return not any(part in file for part in _LIBRARIES) and not _is_generated(file)
+def _is_own(code: CodeType) -> bool:
+    return not any(part in code.co_filename for part in _LIBRARIES) and not _is_generated(code)

@@ -21,6 +21,7 @@ from iotrace.session.names import PAUSE_ROW, PAUSES
 
 _LEAST_NS = 100_000  # shorter collections are as frequent as allocations, and explain no slow step
 _TOLD_NS, _TIMES = 200_000_000, 4  # of collecting until objects are counted; then at so many times that
+_MORE = 1.25  # times as much collecting since, and only the collections are looked at again
 _MOST_STAMPS = 4096  # between two writes: a program that collects more often loses the oldest
 _COLLECTION, _COMPILATION = map(PAUSES.index, ("collection", "compilation"))
 
@@ -35,7 +36,7 @@ class _Stamps:
             start = property(partial(next, map(self.started.append, iter(monotonic_ns, None))))
             stop = property(partial(next, map(self.stopped.append, iter(monotonic_ns, None))))
 
-        self.collected_ns, self.told_ns = 0, _TOLD_NS
+        self.collected_ns, self.told_ns, self.looked_ns = 0, _TOLD_NS, 0
         # Called with the phase, which is ``start`` or ``stop``, and a dict: getattr(clock, phase, dict).
         self.callback = partial(getattr, Clock())
 
@@ -54,9 +55,12 @@ class _Stamps:
                 started.popleft()
                 stopped.popleft()
         if self.collected_ns >= self.told_ns:
-            self.told_ns = _TIMES * self.collected_ns
+            self.told_ns, self.looked_ns = _TIMES * self.collected_ns, self.collected_ns
             count = next(map(len, iter(gc.get_objects, None)))
             recorder.records.append({**_collector(), "objects": count, "frozen": gc.get_freeze_count()})
+        elif self.looked_ns and self.collected_ns >= _MORE * self.looked_ns:
+            self.looked_ns = self.collected_ns
+            recorder.records.append(_collector())
 
 
 def _collector() -> dict[str, Any]:
@@ -92,7 +96,7 @@ def watch_collections(recorder: Recorder) -> None:
         on_undo(_leave)
     _stamps.started.clear()
     _stamps.stopped.clear()
-    _stamps.collected_ns, _stamps.told_ns = 0, _TOLD_NS
+    _stamps.collected_ns, _stamps.told_ns, _stamps.looked_ns = 0, _TOLD_NS, 0
     recorder.records.append(_collector())
     recorder.before_flush.append(partial(_stamps.drain, recorder))
 

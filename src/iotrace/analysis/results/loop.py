@@ -264,7 +264,7 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     seconds: Annotated[float, figure("its share of the samples, of that time")]
     samples: Annotated[int, figure("in so many samples")]
     ms_per_step: Annotated[float, figure("`seconds` over all steps", "ms per step")]
-    loop_fraction: Annotated[float, figure("the share of the loop's time")]
+    loop_fraction: Annotated[float, figure("the share of the loop's time, as in the account")]
     count: Annotated[int | None, figure("in how many steps, where nearly all of it lies in few", null="it lies in many steps")] = None
     every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="`count` is null, or 1")] = None
     hot: Annotated[HotLine | None, figure("the line that most of it is in", null="no line is")] = None
@@ -305,7 +305,8 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
         """Say what it took of the loop, and how often."""
         loop_seconds = self.seconds / self.loop_fraction if self.loop_fraction else 0.0
         every = f", every {self.every_steps:.3g} steps" if self.every_steps is not None else ""
-        return f"{self.function} took {'at least ' if self.least else ''}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s: {self.count} times{every}"
+        least = "at least " if self.least else ""
+        return f"{self.function} took {least}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s: {least}{self.count} times{every}"
 
 
 class Feeding(ReportPart, frozen=True, kw_only=True):

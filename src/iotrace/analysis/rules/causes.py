@@ -27,7 +27,8 @@ class Remedy(msgspec.Struct, frozen=True):
 
     `gone` is what it spares, as `LoaderFacts.gains_ms` names it; empty: its cause. `most` is that with what
     it may spare, too; empty: no more. Without `gains` it only shows more; `tries`: it may gain nothing.
-    `command` makes it; `change` is what `iotrace try` does. `spares_work`: less is read or decoded.
+    `share` of that is spared, about, where that is not all. `command` makes it; `change` is what `iotrace
+    try` does. `spares_work`: less is read or decoded.
     """
 
     short: str
@@ -37,6 +38,7 @@ class Remedy(msgspec.Struct, frozen=True):
     gains: bool = True
     tries: bool = False
     spares_work: bool = False
+    share: float = 1.0
     command: str = ""
     change: Change | None = None
     evidence: Evidence = {}
@@ -52,6 +54,8 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         gain_ms = cause_ms
         low_ms, high_ms = predicted["gain_interval_ms"]
         predicted["gain_interval_ms"] = [low_ms, max(high_ms, cause_ms)]
+    if remedy.share < 1:  # no replay is of so much
+        gain_ms, predicted = gain_ms * remedy.share, {}
     if not is_worth(gain_ms, facts):
         return
     most = costliest(facts, cause)
@@ -148,8 +152,10 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     """
     if cause == "startup":  # which no replay tells: the loop itself does it
         return cost_ms(facts, cause)
-    if cause == "sampling":  # while it chooses, no index is sent: workers then get ahead, and no wait is left
-        return facts.bound_ms
+    if (
+        cause == "sampling"
+    ):  # while it chooses, no index is sent; workers then get ahead, and hand over as slowly
+        return max(0.0, facts.bound_ms - facts.causes_ms.get("transport", 0.0))
     replayed_ms = facts.gains_ms.get(remedy.gone or cause)
     making_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)
     if replayed_ms is None and cause in PARTS and facts.made_ms is not None and making_ms:
@@ -179,6 +185,14 @@ def _spared_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float | None:
 def _spared(facts: LoaderFacts, cause: str, remedy: Remedy) -> Evidence:
     """The wait that is charged to what a change of the files spares, where that is no single cause."""
     return {"spared_ms": _charged_ms(facts, cause, remedy)} if remedy.gone in (FILES, RESIZED) else {}
+
+
+def making_ms(facts: LoaderFacts, cause: str) -> float | None:
+    """What a cause takes of the making of a step's batches, about; None: unknown."""
+    charged_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)
+    if facts.made_ms is None or not charged_ms:
+        return None
+    return facts.made_ms * facts.causes_ms.get(cause, 0.0) / charged_ms
 
 
 def _charged_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:

@@ -8,8 +8,9 @@ from operator import attrgetter
 from pathlib import PurePath
 
 from iotrace.analysis.results import CHUNKS, LIGHTER, Change, ChunkedArray, Evidence, FileGroup
-from iotrace.analysis.rules.causes import Remedy
+from iotrace.analysis.rules.causes import Remedy, making_ms
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
+from iotrace.analysis.wait.gain_bound import FILES
 from iotrace.units import digits, size
 
 _ACROSS = 1.5  # chunks for each access of one chunk's size
@@ -25,6 +26,10 @@ CHUNKED = frozenset(
     {".h5", ".hdf5", ".he5", ".nc", ".nc4", ".cdf", ".zarr"}
 )  # such files hold arrays in chunks
 _AGAIN, _ALIKE = 4, 0.5  # times what would do; of the accesses: such as ask for the whole array
+_DECODED_BY_MS = 500e3  # bytes, about: zarr's calls that take longer do its own work for each access
+_MOSTLY = 0.5  # of the time
+_HELD_BYTES = 256 << 20  # in each worker
+_NEARLY_ALL = 0.9  # of the decoding: what a change has to be of, to spare all of it
 _IN_PIECES = 2  # chunks of an array, of which a part can be read without the others
 
 # What rules share: a sample that reads 512 chunks of 1 KiB, as accesses ask for no other ones.
@@ -182,19 +187,11 @@ def fitting_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) ->
     """What ends decoding of chunks: others, in place of those that do not fit; else lighter compression."""
     if (part := read_in_part(file, gone)) is not None:
         return part
+    if (fewer := fewer_accesses(facts, file, name, gone)) is not None:
+        return fewer
     array = max(file.arrays, key=_spared, default=None)
-    if array is not None and array.suggested_chunk and array.predicted_bytes:
-        least, most = array.decoded_at_least_bytes, array.predicted_bytes
-        chunk = "x".join(map(str, array.suggested_chunk))
-        text = (
-            f"store {array.dataset or 'it'} in chunks of {chunk}, as accesses ask for"
-            f" ({size(least)} decoded for {size(array.used_bytes)} used; then {size(most)} at most)"
-        )
-        evidence: Evidence = {"decoded_bytes": float(least), "predicted_bytes": float(most)}
-        short, change = f"re-chunk {name} to what a sample reads", Change(stored=CHUNKS, paths=[file.path])
-        return Remedy(
-            short, text, gone, spares_work=True, command=array.command, change=change, evidence=evidence
-        )
+    if array is not None and _fits_better(array):
+        return _rechunked(facts, file, array, name, gone)
     if (crossing := next(filter(None, map(_crossed, file.arrays)), None)) is not None:
         each, chunk = crossing
         text = (
@@ -233,6 +230,81 @@ def fitting_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) ->
         short, spares_reading = f"re-chunk or recompress {name}", True
     lighter = None if spares_reading else Change(stored=LIGHTER, paths=[file.path])
     return Remedy(short, text, gone if spares_reading else "", change=lighter)
+
+
+def fewer_accesses(facts: LoaderFacts, file: FileFacts, name: str, gone: str) -> Remedy | None:
+    """Of stores of zarr whose chunks are few and small: its own work for each access takes most of the time.
+
+    What they hold is kept in memory where that is little; else samples are read several at once.
+    """
+    arrays = [each for one in facts.files if suffix_of(one.path) == ".zarr" for each in one.arrays]
+    if suffix_of(file.path) != ".zarr" or most_small_chunks(arrays) is not None:
+        return None
+    share = _decoded_share(facts, sum(each.decoded_at_most_bytes for each in arrays))
+    held = sum(each.array_bytes for each in arrays)
+    if share is None or share >= _MOSTLY or not all(each.array_bytes for each in arrays):
+        return None
+    each = f"{size(sum(map(_an_access, arrays)) / max(1, len(arrays)))} decoded in each access"
+    why = f"zarr's own work takes most of its time ({each})"
+    evidence: Evidence = {"decoded_share": share, "held_bytes": float(held)}
+    if held <= _HELD_BYTES:
+        short = f"hold {name} in memory ({size(held)}): zarr's own work for each access takes most"
+        text = f"read it once and keep it, {size(held)} in each process that reads: {why}"
+        return Remedy(short, text, gone, spares_work=True, evidence=evidence)
+    short = f"try to read several samples of {name} at once: zarr's own work for each access takes most"
+    text = f"try to read several samples in one access, as in __getitems__: {why}"
+    return Remedy(short, text, gone, tries=True, spares_work=True, evidence=evidence)
+
+
+def _an_access(array: ChunkedArray) -> float:
+    return array.decoded_at_most_bytes / max(1, array.accesses)
+
+
+def _decoded_share(facts: LoaderFacts, decoded_bytes: float) -> float | None:
+    """How much of the decoding in the making of batches so many bytes take, about; None: unknown."""
+    taken_ms = making_ms(facts, "decode")
+    if not taken_ms or not facts.batches or not decoded_bytes:
+        return None
+    return min(1.0, decoded_bytes / _DECODED_BY_MS / facts.batches * facts.batches_per_step / taken_ms)
+
+
+def _rechunked(facts: LoaderFacts, file: FileFacts, array: ChunkedArray, name: str, gone: str) -> Remedy:
+    """Other chunks: of all arrays that are slow to decode, or of the file alone that costs most."""
+    chosen, arrays = [file], [array]
+    if gone == FILES:
+        chosen = [each for each in facts.files if any(map(_fits_better, each.arrays))]
+        arrays = [each for one in chosen for each in one.arrays if _fits_better(each)]
+        if sum(each.decode_ms for each in chosen) < _NEARLY_ALL * facts.causes_ms["decode"]:
+            chosen, arrays, name, gone = [file], [array], name_of(file.path), f"{FILES}:{file.path}"
+    least, most, used = (
+        sum(getattr(each, field) or 0 for each in arrays)
+        for field in ("decoded_at_least_bytes", "predicted_bytes", "used_bytes")
+    )
+    shapes = {"x".join(map(str, each.suggested_chunk or ())) for each in arrays}
+    chunk = f"chunks of {next(iter(shapes))}" if len(shapes) == 1 else "other chunks"
+    what = f"its {len(arrays)} arrays" if len(arrays) > 1 else array.dataset or "it"
+    text = (
+        f"store {what} in {chunk}, as accesses ask for"
+        f" ({size(least)} decoded for {size(used)} used; then {size(most)} at most)"
+    )
+    share = _decoded_share(facts, least - most) if suffix_of(file.path) == ".zarr" else None
+    if share is not None and share < 1:
+        text += "; zarr's own work for each access stays"
+    commands = {each.command for each in arrays}
+    return Remedy(
+        f"re-chunk {name} to what a sample reads",
+        text,
+        gone,
+        spares_work=True,
+        share=1.0 if share is None else share,
+        command=commands.pop() if len(commands) == 1 else "",  # one for each file says nothing of the others
+        change=Change(stored=CHUNKS, paths=[each.path for each in chosen]),
+        evidence={"decoded_bytes": float(least), "predicted_bytes": float(most)},
+    )
+
+
+def _fits_better(array: ChunkedArray) -> bool:
+    return bool(array.suggested_chunk and array.predicted_bytes)
 
 
 def _crossed(array: ChunkedArray) -> tuple[float, str] | None:

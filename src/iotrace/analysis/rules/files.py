@@ -258,7 +258,8 @@ def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set
         return None
     name, gone = _named(target, "")
     one, each = (name, "it is") if found.files == 1 else (f"each file of {name}", "each file is")
-    times = f"{each} read whole {found.times_per_pass:.0f} times an epoch"
+    per = "an epoch" if facts.epochs > 1 else "in the run"  # which may have ended within its first epoch
+    times = f"{each} read whole {found.times_per_pass:.0f} times {per}"
     evidence: Evidence = {
         "whole_reads": float(found.times),
         "predicted_reads": float(found.files * found.readers),

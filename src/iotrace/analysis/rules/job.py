@@ -40,6 +40,11 @@ _IS_FED = {"rank": 1, "steps": {"count": 100}, "loaders": []}
 _BY_WORKER = LateRank(rank=0, pct=30.0, kind="data", longer_ms={"data": 30.0}, worker=2)
 
 
+def _with_threads(*busy_pct: float) -> list[dict[str, Any]]:
+    own = [{"role": "main", "pool_busy_pct_mean": pct} for pct in busy_pct]
+    return [{"rank": rank, "system": {"processes": [each]}} for rank, each in enumerate(own)]
+
+
 def _long(*means_ms: float) -> list[dict[str, Any]]:
     return [{"rank": rank, "steps": {"mean_ms": ms, "count": 100}} for rank, ms in enumerate(means_ms)]
 
@@ -55,6 +60,7 @@ _OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's 
 _LEAST_MS = 0.05
 _PASSES = {"forward": "backward", "backward": "forward"}
 _FIFTH = 0.2
+_BUSY_PERCENT, _TIMES = 30.0, 2.0  # of the time another thread is busy, and so many times the others' one
 _ALONE = ("data", "evaluation", "checkpoint")
 _WORDS = {"communication": "other collectives", "launch": "late launches", "host": "its host"}
 
@@ -123,6 +129,8 @@ def _alone(late: LateRank, text: str, remedy: str) -> Finding:
 @fires(
     {"late": _COMPUTES},
     {"late": _SHARES_CPU},
+    {"late": _SHARES_CPU, "ranks": _with_threads(12.0, 67.0)},
+    {"late": _SHARES_CPU, "ranks": _with_threads(60.0, 67.0)},
     {"late": _LOGS, "ranks": [_WRITES]},
     {"late": _WRITING, "ranks": [_WRITES]},
     {"late": _WRITING},
@@ -134,7 +142,8 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
 
     Whether it computes longer, or waits itself, collectives tell: it comes last to them. Where it writes to a
     file every few steps, and that takes most of it, the file is named; else the function of the program that
-    it alone is in for most of it, by samples of its stack.
+    it alone is in for most of it, by samples of its stack. Where it is ready to run without a CPU, it is
+    said if another thread of its process is busy, and none of the other ranks'.
 
     Remedy: the same share of work on every rank; a look at a machine that stays the late one; logging less
     often, or in a thread.
@@ -151,6 +160,12 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     remedy = _same_work(late, len({each.host for each in facts.ranks}))
     if late.kind in _PASSES and late.mostly == "cpu":
         text = f"{text}: it is ready to run without a CPU {late.cpu_delay_ms:.1f} ms a step longer"
+        busy = _busy_beside(facts, late)
+        if busy is not None:
+            others = "the other rank" if late.others == 1 else "the others at most"
+            text += f", and another thread of its process is busy {busy[0]:.0f} % of the time"
+            text += f" ({busy[1]:.0f} % on {others})"
+            remedy = f"do less in another thread of rank {late.rank}, or give it one more CPU"
     if late.kind in ("other", "writing"):
         remedy = f"do less often what rank {late.rank} alone does in its loop, or in another thread"
         known = _written(facts, late) or _called(facts, late, text)
@@ -170,6 +185,23 @@ def _same_work(late: LateRank, hosts: int) -> str:
     if late.kind in _PASSES and late.mostly == "work":
         return f"find out why rank {late.rank} takes {late.cpu_ms:.1f} ms more CPU a step; {more}"
     return f"{more}, or it gets less of the CPUs"
+
+
+def _busy_beside(facts: JobFacts, late: LateRank) -> tuple[float, float] | None:
+    """For how much of the time another thread of the late rank is busy, and of the others, in %.
+
+    The busiest one in each second. None where that is no more than on the others, or not known of all.
+    """
+    known = {
+        each.rank: process.pool_busy_pct_mean
+        for each in facts.ranks
+        for process in each.system.processes
+        if process.role == "main" and process.pool_busy_pct_mean is not None
+    }
+    own = known.pop(late.rank, 0.0)
+    most = max(known.values(), default=0.0)
+    is_known = len(known) == late.others and len(facts.ranks) == late.others + 1
+    return (own, most) if is_known and own >= max(_BUSY_PERCENT, _TIMES * most) else None
 
 
 def _longer(late: LateRank) -> str:

@@ -56,7 +56,8 @@ def padded_batches(
         "DataLoader(batch_sampler=...) by length",
         evidence={"padded_fraction": padded, "compute_ms": compute_ms},
         level="high" if padded * compute_ms >= _HIGH * step_ms else "medium",
-        is_main_cause=True,
+        # A wait that is longer comes first: it is certain.
+        is_main_cause=padded * compute_ms >= (facts.report.data_wait.raw_ms or 0.0),
         gain_ms=padded * compute_ms,
         gain_interval_ms=[0.0, squares * compute_ms],
     )

@@ -18,11 +18,19 @@ from iotrace.analysis.rules.causes import (
     which,
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
-from iotrace.analysis.rules.facts.making import Making
+from iotrace.analysis.rules.facts.making import EveryFile, Making
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 
 _WITHOUT_REPLACEMENT = "WeightedRandomSampler(replacement=False)"
 _DRAWN_ONCE = Making(draw_ms=1300.0)
+_EVERY_FILE = EveryFile(also_read=1.0, opens_per_pass=1.0, opens_per_sample=1.0)
+_ALL_FILES = Making(every_file=_EVERY_FILE, ranks=2)
+_BY_INDEX: dict[str, object] = {"iterable": False}
+_SEQUENTIAL: dict[str, object] = {**_BY_INDEX, "torch_sampler": "SequentialSampler()"}
+
+
+def _files(**changed: float) -> Making:
+    return Making(every_file=replace(_EVERY_FILE, **changed), ranks=2)
 
 
 @rule("IO217", "slow-sampling", "loader", id="sampling-bound", turn=THE_CAUSE)
@@ -95,6 +103,53 @@ def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
         evidence={"restart_ms": facts.restart_ms, **which(facts)},
         cost_ms=facts.restart_ms,
         tries=True,
+    )
+
+
+@rule("IO221", "each-rank-draws-all", "loader", turn=THE_CAUSE, saves_wait=False)
+@fires(
+    {"about": {**_BY_INDEX, "torch_sampler": "RandomSampler(replacement=False)"}, "making": _ALL_FILES},
+    {"about": {**_BY_INDEX, "torch_sampler": "SequentialSampler()"}, "making": _ALL_FILES},
+)
+@silent(
+    {"about": {**_BY_INDEX, "torch_sampler": "DistributedSampler()"}, "making": _ALL_FILES},
+    {"about": {**_BY_INDEX, "torch_sampler": "RandomSampler(replacement=True)"}, "making": _ALL_FILES},
+    {"about": {**_SEQUENTIAL, "sampler": "BatchSamplerShard"}, "making": _ALL_FILES},
+    {"about": {**_SEQUENTIAL, "iterable": True}, "making": _ALL_FILES},
+    {"about": _SEQUENTIAL, "making": replace(_ALL_FILES, ranks=1)},
+    {"about": _SEQUENTIAL, "making": _files(also_read=0.0)},  # files of its own
+    {"about": _SEQUENTIAL, "making": _files(opens_per_pass=0.5)},  # its share
+    {"about": _SEQUENTIAL, "making": _files(opens_per_pass=9.0)},  # parts of files
+    {"about": _SEQUENTIAL, "making": _files(opens_per_sample=0.1)},
+    {"about": _SEQUENTIAL, "making": Making(ranks=2)},
+)
+def each_rank_draws_all(facts: LoaderFacts, *, alike: float = 0.05) -> Iterator[Finding]:
+    """Each rank reads the same files in each pass, all of them, one for each sample; none takes its share.
+
+    Its sampler is one of torch's that knows nothing of ranks. That costs no wait: a pass takes as many times
+    as many steps as there are ranks, if a sample is meant for one rank in each pass.
+
+    Remedy: `DistributedSampler`; none where each rank is to see all samples.
+    """
+    about, making = facts.about, facts.making
+    if making.ranks < 2 or about.iterable is not False or about.sampler is not None:
+        return
+    if about.torch_sampler not in ("RandomSampler(replacement=False)", "SequentialSampler()"):
+        return
+    files = making.every_file
+    if files is None or files.also_read < 1 - alike:
+        return
+    if abs(files.opens_per_pass - 1) > alike or abs(files.opens_per_sample - 1) > alike:
+        return
+    name = about.torch_sampler.partition("(")[0]
+    yield finding(
+        facts,
+        text=f"each of {making.ranks} ranks reads the same files in each pass, all of them, one a sample: "
+        f"{name}{of_loader(facts)} gives no rank a share of its own",
+        how="DistributedSampler gives each rank its share, if a sample is meant for one rank in each pass",
+        remedy="DistributedSampler, unless each rank is to draw all samples, as it does",
+        level="low",
+        evidence={"ranks": making.ranks, **which(facts)},
     )
 
 

@@ -76,14 +76,15 @@ def _lost_to_pool(facts: RankFacts) -> tuple[float, str] | None:
 @silent(
     {"processes": [{**each, "threads_peak": 2} for each in _POOLED]},
     {"processes": [{**each, "pool_busy_pct_mean": 2.0} for each in _POOLED]},
+    {"processes": [{**each, "pool_busy_pct_mean": 24.3, "pool_delay_pct_mean": 23.5} for each in _POOLED]},
     {"processes": _POOLED, "without_cpu_ms": 5.0},
 )
 def threads(facts: RankFacts) -> Iterator[Finding]:
     """Libraries in workers have more threads together than there are CPUs.
 
-    A library that is imported alone has no threads yet: workers' other threads were busy. What fewer
-    threads gain is not known: with threads that spin, steps took 1.4 to 13 times as long as without; other
-    threads may gain nothing.
+    A library that is imported alone has no threads yet: workers' other threads were busy, and did not only
+    queue behind other programs. What fewer threads gain is not known: with threads that spin, steps took 1.4
+    to 13 times as long as without; other threads may gain nothing.
 
     Remedy: one thread of the library in each worker.
     """

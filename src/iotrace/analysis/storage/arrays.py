@@ -48,9 +48,9 @@ def arrays_of(
         loads = calls.get(path) if dataset and alone[path] == 1 else None
         array = _array(path, dataset, records, loads, once[path, dataset])
         found[path].append(array if path in sharded else _with_suggestion(array, records[-1].version))
-    for path, arrays in found.items():
-        found[path] = _with_one_command(arrays)
-    return found, {path for (path, _), records in told.items() if any(record.odd for record in records)}
+    return _with_common_commands(found), {
+        path for (path, _), records in told.items() if any(record.odd for record in records)
+    }
 
 
 def _array(
@@ -134,13 +134,52 @@ def _at_least(access: Sequence[int], shape: Sequence[int], elements: int) -> lis
     return chunk
 
 
-def _with_one_command(arrays: list[ChunkedArray]) -> list[ChunkedArray]:
-    """Let the command of each array of an HDF5 file re-chunk all of them: it writes the file anew."""
-    suggested = [array for array in arrays if array.dataset and array.suggested_chunk]
-    if len(suggested) < 2:
-        return arrays
-    command = _h5repack({array.dataset: array.suggested_chunk or [] for array in suggested}, arrays[0].path)
-    return [replace(array, command=command) if array in suggested else array for array in arrays]
+def _with_common_commands(found: Mapping[str, list[ChunkedArray]]) -> dict[str, list[ChunkedArray]]:
+    """Let the command of each array of an HDF5 file, or of a store, re-chunk all that it suggests of it."""
+    stores: dict[str, list[ChunkedArray]] = defaultdict(list)
+    for array in (array for arrays in found.values() for array in arrays if array.command):
+        stores[array.path if array.dataset else _store_of(array.path)].append(array)
+    commands = {
+        store: _h5repack({array.dataset: array.suggested_chunk or [] for array in arrays}, store)
+        if arrays[0].dataset
+        else _copied_store(store, arrays)
+        for store, arrays in stores.items()
+        if arrays[0].dataset or (arrays[0].path != store and "://" not in store)
+    }
+    return {
+        path: [
+            replace(each, command=commands.get(path if each.dataset else _store_of(path), each.command))
+            if each.command
+            else each
+            for each in arrays
+        ]
+        for path, arrays in found.items()
+    }
+
+
+def _store_of(path: str) -> str:
+    """The store that holds an array of zarr; the array itself where its path names none."""
+    head, found, rest = path.partition(".zarr/")
+    return f"{head}.zarr" if found and rest else path
+
+
+def _copied_store(store: str, arrays: Sequence[ChunkedArray]) -> str:
+    """Copy a store with its attributes and all that it holds beside; these arrays with other chunks."""
+    target = f"{store.removesuffix('.zarr')}.rechunked.zarr"
+    chunks = {array.path[len(store) + 1 :]: tuple(array.suggested_chunk or ()) for array in arrays}
+    alike = len({*chunks.values()}) == 1
+    named = ", ".join(f"{json.dumps(name)}: {chunk}" for name, chunk in chunks.items())
+    each = f"n in {json.dumps([*chunks])}" if alike else f"n, c in {{{named}}}.items()"
+    code = (
+        f"import shutil, zarr; old, new = {json.dumps(store)}, {json.dumps(target)}; "
+        "shutil.copytree(old, new); "
+        '[zarr.from_array(f"{new}/{n}", data=(a := zarr.open_array(f"{old}/{n}", mode="r")), '
+        f"chunks={next(iter(chunks.values())) if alike else 'c'}, attributes=dict(a.attrs), "
+        'dimension_names=getattr(a.metadata, "dimension_names", None), overwrite=True) '
+        f'for {each}]; zarr.open_group(old, mode="r").metadata.consolidated_metadata and '
+        "zarr.consolidate_metadata(new)"
+    )
+    return shlex.join(["python", "-c", code])
 
 
 def _h5repack(chunks: Mapping[str, Sequence[int]], path: str) -> str:

@@ -14,6 +14,7 @@ from iotrace.analysis.rules.advice import frees_cpus, saves_wait
 from iotrace.analysis.rules.model import rule_of
 from iotrace.analysis.wait.data_wait import device_waits, quicker_by
 
+_TAKEN = 0.2  # of the CPUs, by other programs: what a thread's queueing depends on
 _SEVERAL_THREADS = 1.5  # CPUs that the training keeps busy: its thread waits for others, which may lack one
 
 
@@ -55,6 +56,8 @@ def gain_of(item: Recommendation, rank: RankReport) -> FixGain:
         most_ms = None if of_rest_ms is None else max(most_ms or 0.0, most_wait_ms + of_rest_ms)
         if interval_ms is None and most_ms is not None:
             most_ms = _in_longer_steps(rank, most_ms)
+    if not saves_wait(item) and interval_ms is None and _lacks_free_cpus(rank):
+        most_ms = None  # a thread that computes less queues for less behind other programs, too
     if interval_ms is not None:
         interval_ms = [interval_ms[0], max(gain_ms, interval_ms[1] if most_ms is None else most_ms)]
     return FixGain(
@@ -64,6 +67,11 @@ def gain_of(item: Recommendation, rank: RankReport) -> FixGain:
         interval_ms=interval_ms,
         most_ms=most_ms,
     )
+
+
+def _lacks_free_cpus(rank: RankReport) -> bool:
+    host = rank.system.host
+    return host is not None and not host.has_free_cpus and (host.others_cpu_fraction or 0.0) >= _TAKEN
 
 
 def rest_gets_quicker_by_ms(rank: RankReport, gone_ms: float) -> float | None:

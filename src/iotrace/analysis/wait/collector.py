@@ -14,18 +14,25 @@ _FEWEST = 3  # full collections
 
 
 def collector_of(analysis: RankAnalysis) -> Collector | None:
-    """What the collector was like when it was looked at last in the loop; how often it collected in it."""
+    """What the collector was like when its objects were counted last in the loop, and how often it collected.
+
+    Collections are counted until the last look; one that counted no objects has to be in the loop.
+    """
     main, steps = analysis.rank.main, analysis.loop.steps
     looks = main.of_type(CollectorLook)
     at = main.clock.times_to_session_ns([look.mono_ns for look in looks])
     begun = np.searchsorted(steps["start_ns"], at).tolist()  # so many steps had
-    last, until = next(
-        ((look, step) for look, step in reversed([*zip(looks, begun, strict=True)]) if step),
-        (None, 0),
-    )
-    if last is None or last.objects is None or last.frozen is None:
+    over = np.asarray(at, np.int64) > steps["end_ns"][-1]
+    known = [
+        (look, step)
+        for look, step, is_over in zip(looks, begun, over.tolist(), strict=True)
+        if step and (look.objects is not None or not is_over)
+    ]
+    counted = next((look for look, _ in reversed(known) if look.objects is not None), None)
+    if counted is None or counted.objects is None or counted.frozen is None:
         return None
     first, since = looks[0], begun[0]
+    last, until = known[-1]
     per_step = full_per_step = None
     if until > since and first.collections and len(first.collections) == len(last.collections):
         per_step = (sum(last.collections) - sum(first.collections)) / (until - since)
@@ -33,8 +40,8 @@ def collector_of(analysis: RankAnalysis) -> Collector | None:
     return Collector(
         enabled=last.enabled,
         threshold=(last.threshold or [0])[0],
-        objects=last.objects,
-        frozen=last.frozen,
+        objects=counted.objects,
+        frozen=counted.frozen,
         per_step=per_step,
         full_per_step=full_per_step,
         is_called=is_called(last.threshold, per_step, full_per_step, until - since),

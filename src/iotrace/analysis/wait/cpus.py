@@ -188,6 +188,7 @@ def queueing_ms(analysis: RankAnalysis, transport: bool = True) -> float | None:
 LIBRARY_THREADS = 2.0  # for each CPU that the workers may use
 _MOSTLY = 0.5
 _WORKED = 0.2  # of the time: threads of the agent and of torch are busy in less of it
+_RAN = 0.015  # of the time: those run for less, however long they queue on a busy host
 _BUSY_OF_MANY = 0.2  # of the time in zarr's calls: the busiest of its threads has a part of the chunks
 _BUSY = 0.4  # of the time asleep: of a pool that takes turns no thread is busy in all of it
 
@@ -215,8 +216,12 @@ def pool_of(system: System) -> Pool | None:
             if 1 < count <= (each.threads_peak or 0):
                 counts[library] += count
     library, count = max(counts.items(), key=lambda pair: (pair[1], pair[0] == "pyarrow"), default=("", 0))
-    busy = _mean([each.pool_busy_pct_mean for each in workers])
-    if not usable or count < LIBRARY_THREADS * usable or (busy is not None and busy < _WORKED):
+    busy, delayed = (
+        _mean([getattr(each, name) for each in workers])
+        for name in ("pool_busy_pct_mean", "pool_delay_pct_mean")
+    )
+    worked = busy is None or (busy >= _WORKED and (delayed is None or busy - delayed >= _RAN))
+    if not usable or count < LIBRARY_THREADS * usable or not worked:
         return None
     return Pool(library, count, len(workers), usable)
 

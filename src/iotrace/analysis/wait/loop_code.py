@@ -26,7 +26,7 @@ from iotrace.analysis.intervals import (
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Feeding, HotLine, LoopCode
+from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Account, Feeding, HotLine, LoopCode
 from iotrace.analysis.wait.hot_lines import Stack, StackSamples, hot_line, stack_samples
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER, TURN_ROW
 from iotrace.sources.paths import Paths
@@ -35,6 +35,7 @@ from iotrace.sources.records import StepCall
 _RUN = 3  # samples in one step: so many are no chance
 _CONFINED = 0.8  # of a function's samples lie in few steps
 _MOST = 0.5  # of the steps are few
+_UNSAMPLED, _UNSAMPLED_NS = 0.1, 2_000_000_000  # of the loop behind the last sample: sampling has ended early
 _FIRST = 0.8  # of a function's samples lie in its first call: it got ready there, as a compiler does
 
 
@@ -49,6 +50,7 @@ class CodeSamples(msgspec.Struct, frozen=True):
     names: list[str]
     numbers: Times
     stacks: StackSamples | None = None
+    ended_early: bool = False
 
     def within(self, starts: Times, ends: Times) -> CodeSamples:
         """Those of some disjoint intervals."""
@@ -74,12 +76,12 @@ class CodeSamples(msgspec.Struct, frozen=True):
 
     def _chosen(self, which: npt.NDArray[np.bool_]) -> CodeSamples:
         stacks = None if self.stacks is None else self.stacks.chosen(which)
-        return CodeSamples(self.times[which], self.names, self.numbers[which], stacks)
+        return CodeSamples(self.times[which], self.names, self.numbers[which], stacks, self.ended_early)
 
     @property
     def is_least(self) -> bool:
-        """Whether some samples have no place, as they came late and had not asked for the lock."""
-        return self.stacks is not None and not self.stacks.asked
+        """Whether samples are missing, or have no place, as they came late and had not asked for the lock."""
+        return self.ended_early or (self.stacks is not None and not self.stacks.asked)
 
     @property
     def held_fraction(self) -> float | None:
@@ -137,10 +139,13 @@ class DividedLoop(NamedTuple):
     recurring: Times
 
 
-def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Intervals]) -> DividedLoop:
+def code_of_loop(
+    analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Intervals], account: Account | None = None
+) -> DividedLoop:
     """Name what the training thread is in outside of waits, phases, `events` and the making of iterators.
 
-    In a collective it waits for other ranks: that is no code of the program, however it came there.
+    In a collective it waits for other ranks: that is no code of the program, however it came there. The loop
+    is as long as in the account of the run.
     """
     steps = analysis.loop.steps
     if not len(steps) or not len(samples.times):
@@ -162,7 +167,8 @@ def code_of_loop(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[
     busy = union(*(np.concatenate(each) for each in zip(waits, phases, strict=True)))
     within = samples.outside(*waits).within(*phases).by_library(analysis.session.paths)
     bounds = np.append(steps["start_ns"], steps["end_ns"][-1])
-    return loop_code(samples, busy, bounds, analysis.session.paths, within)
+    loop_ns = None if account is None or account.loop_ns <= 0 else account.loop_ns
+    return loop_code(samples, busy, bounds, analysis.session.paths, within, loop_ns)
 
 
 def _awaiting(analysis: RankAnalysis) -> Intervals:
@@ -181,13 +187,20 @@ def loop_code(
     steps_ns: Times,
     paths: Paths | None = None,
     within: CodeSamples | None = None,
+    loop_ns: int | None = None,
 ) -> DividedLoop:
     """Divide what of the loop nothing else covers by what was sampled then; `steps_ns` bound its steps.
 
     `busy` is what has another name; `within` are samples of it that have one of their own, with their line.
+    `loop_ns` is the loop's length, with what comes behind its known steps; None: theirs.
     Each sample stands for as much time as any other. What was done now and then counts behind the last step,
     too, where the thread goes on with it.
     """
+    loop_ns = loop_ns or int(steps_ns[-1] - steps_ns[0])
+    samples, sampled_ns = _sampled(samples, steps_ns)
+    if within is not None and sampled_ns is not steps_ns:
+        within = _least(within)
+    steps_ns = sampled_ns
     first_ns, last_ns, steps = int(steps_ns[0]), int(steps_ns[-1]), len(steps_ns) - 1
     free = samples.outside(*busy)
     of_step = np.searchsorted(steps_ns, free.times, side="right") - 1
@@ -196,16 +209,32 @@ def loop_code(
     if inside.sum() >= FEWEST_SAMPLES:
         loop = np.array([first_ns], np.int64), np.array([last_ns], np.int64)
         each_ns = (last_ns - first_ns - int(Coverage(*busy).within(*loop)[0])) / int(inside.sum())
-        found = _divided(free, of_step, steps, each_ns, last_ns - first_ns, paths)
+        found = _divided(free, of_step, steps, each_ns, loop_ns, paths)
     if within is not None and len(within.times):
         of_step = np.searchsorted(steps_ns, within.times, side="right") - 1
         every = int(((samples.times >= first_ns) & (samples.times < last_ns)).sum())
         each_ns = (last_ns - first_ns) / max(1, every)
-        found += _divided(within, of_step, steps, each_ns, last_ns - first_ns, within=True)
+        found += _divided(within, of_step, steps, each_ns, loop_ns, within=True)
     recurring = [in_few for code, in_few in found if code.recurs]
     code = sorted((code for code, _ in found), key=lambda each: -each.seconds)[:MOST_CODE]
     at = distinct(np.concatenate(recurring)) if recurring else np.empty(0, np.int64)
     return DividedLoop(code, steps_ns[:-1][at[at < steps]])
+
+
+def _sampled(samples: CodeSamples, steps_ns: Times) -> tuple[CodeSamples, Times]:
+    """Leave out the steps behind the last sample, where sampling ended early: it says nothing of them.
+
+    What is found is then the least that it may be.
+    """
+    last_ns, whole_ns = int(samples.times[-1]) if len(samples.times) else 0, int(steps_ns[-1] - steps_ns[0])
+    if int(steps_ns[-1]) - last_ns <= max(_UNSAMPLED_NS, _UNSAMPLED * whole_ns):
+        return samples, steps_ns
+    until = max(2, int(np.searchsorted(steps_ns, last_ns, side="right")))
+    return _least(samples), steps_ns[:until]
+
+
+def _least(samples: CodeSamples) -> CodeSamples:
+    return msgspec.structs.replace(samples, ended_early=True)
 
 
 def _divided(

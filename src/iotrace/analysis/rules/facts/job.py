@@ -17,6 +17,7 @@ _MUCH = 0.3
 _CHANCE = 0.05
 _CLEAR_PERCENT = 50.0  # of each step: chance makes no rank late by so much
 PASSES = ("forward", "backward")
+_OF_THREAD = ("compute", "host")  # kinds of work that a thread does where there is no device
 
 
 class LateRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +81,13 @@ def job_facts(
     # Where all steps were timed, few profiled ones tell no more.
     is_timed = lockstep is not None and lockstep.timed_steps is not None
     parts = {} if lockstep is None else {each.rank: each.parts_ms for each in lockstep.ranks}
+    if late is None and imbalance is not None and not is_timed:
+        late = _by_collectives(imbalance)
+        if lockstep is not None and late is not None and _are_alike(late, ranks):
+            late = None
     return JobFacts(
         ranks=ranks,
-        late=late or (None if imbalance is None or is_timed else _by_collectives(imbalance)),
+        late=late,
         evaluation_ms={rank: own.get("evaluation", 0.0) for rank, own in parts.items()},
         behind_ms={
             each.rank: each.behind_ms
@@ -160,6 +165,26 @@ def _by_collectives(found: Imbalance) -> LateRank | None:
         late_steps=(late.late_steps or 0, found.late_steps or 0) if turns or found.pattern else None,
         by_turns=sum(bool(each.late_steps) for each in found.stragglers) if turns else 0,
         worker=late.worker,
+    )
+
+
+def _are_alike(late: LateRank, ranks: Sequence[RankReport]) -> bool:
+    """Whether a rank that works longer in few profiled steps does not do so over all steps.
+
+    Its thread then has computed, and been ready to run, no longer than the others', by half of that. Of a
+    device the thread tells nothing.
+    """
+    if late.kind not in _OF_THREAD or late.by_turns or any(each.accelerator is not None for each in ranks):
+        return False
+    spent = {each.rank: (each.steps.thread_cpu_ms, each.steps.thread_run_delay_ms) for each in ranks}
+    known = {
+        rank: cpu + delay for rank, (cpu, delay) in spent.items() if cpu is not None and delay is not None
+    }
+    own = known.pop(late.rank, None)
+    if own is None or len(known) != late.others:
+        return False
+    return own - sum(known.values()) / len(known) < _MOSTLY * sum(
+        late.longer_ms.get(part, 0.0) for part in _OF_THREAD
     )
 
 

@@ -47,6 +47,15 @@ class LockWait(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
 
 
+class EveryFile(msgspec.Struct, frozen=True, kw_only=True):
+    """All files that a rank reads for its samples: the share that another rank reads, too; how often it opens
+    one in a pass, and how many for a sample."""
+
+    also_read: float
+    opens_per_pass: float
+    opens_per_sample: float
+
+
 class Making(msgspec.Struct, frozen=True, kw_only=True):
     """Figures in ms are of wait, means per measured step; None is unknown.
 
@@ -79,6 +88,7 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     opens_per_sample: float | None = None
     opens_per_pass: float | None = None
     array: str = ""
+    every_file: EveryFile | None = None
     ranks: int = 1
     turns: bool | None = None
     locks: dict[str, LockWait] = msgspec.field(default_factory=dict)
@@ -170,11 +180,20 @@ def _read_by_others(analysis: RankAnalysis, run: LoaderRun, report: RankReport) 
     if not opens:
         return {}
     opened = sum(opens.values())
+    own = {paths.shown(file) for each in analysis.rank.processes for file in each.files_of(KIND_READ_PATH)}
+    every = sum(file.opens for file in report.io.files if file.path in own) if report.io else 0
     return {
         **found,
         "also_read": len(theirs & opens.keys()) / len(opens),
         "opens_per_sample": opened / made,
         "opens_per_pass": opened / len(opens) / run.epochs,
+        "every_file": EveryFile(
+            also_read=len(theirs & own) / len(own),
+            opens_per_pass=every / len(own) / run.epochs,
+            opens_per_sample=every / made,
+        )
+        if own
+        else None,
     }
 
 
