@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from iotrace.agent.patching import undo_all
-from iotrace.agent.pools import executors, process_pools, tasks
+from iotrace.agent.pools import executors, process_pools, tasks, workers
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 
@@ -208,8 +208,8 @@ def test_tasks_that_come_too_fast_are_followed_no_longer(
 
 def test_a_large_result_of_a_process_is_known_by_its_bytes(recorder: Recorder) -> None:
     reader, writer = multiprocessing.Pipe(duplex=False)
-    sender = tasks.Worker(7, recorder)
-    tasks._works_for_pool = False
+    sender = workers.Worker(7, recorder)
+    tasks.works_for_pool = False
     sender.sends_by(writer)
     for number, length in ((3, 2 << 20), (4, 10)):
         sender.begin(number, bytes, (length,))

@@ -11,6 +11,7 @@ from iotrace.agent import imports
 from iotrace.agent.patching import WeakTable, hide_frame, observe, pass_for, patch
 from iotrace.agent.pools import callers, results, tasks
 from iotrace.agent.pools.tasks import Task
+from iotrace.agent.pools.workers import Calls, Worker
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
@@ -199,7 +200,7 @@ def hook_processes(module: Any, recorder: Recorder) -> None:
     def starting(args: list[Any], _: dict[str, Any]) -> None:
         workers.append(_Process(tasks.number_of(args[1]._writer), recorder))
         workers[-1].gets_by(args[0])
-        args[0] = tasks.Calls(args[0], workers[-1])
+        args[0] = Calls(args[0], workers[-1])
         workers[-1].sends_by(args[1]._writer)
 
     def sending(args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -216,7 +217,7 @@ def hook_processes(module: Any, recorder: Recorder) -> None:
         _hook_submit(module.ProcessPoolExecutor, recorder)
 
 
-class _Process(tasks.Worker):
+class _Process(Worker):
     """This process."""
 
     def took(self, call: Any) -> None:

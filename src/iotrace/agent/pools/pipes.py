@@ -12,7 +12,7 @@ from binascii import crc32
 from time import monotonic_ns
 
 from iotrace.agent.patching import MARKER, WeakTable, hide_frame, observe, on_undo, patch
-from iotrace.agent.pools import queues, tasks
+from iotrace.agent.pools import queues, tasks, workers
 from iotrace.agent.pools.beside import Beside
 from iotrace.agent.pools.callers import OTHERS, known_files, who_calls
 from iotrace.agent.pools.queues import Channel, channels, has_put, stamp
@@ -225,7 +225,7 @@ def _send_bytes(recorder: Recorder, original: Any) -> Any:
             raise
         if own is not None and own[1][1] is not None:
             try:
-                tasks.note_sent(recorder, _number(self), _key(buf), began_ns, buf)
+                workers.note_sent(recorder, _number(self), _key(buf), began_ns, buf)
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
 
@@ -284,7 +284,7 @@ def _recv_bytes(recorder: Recorder, original: Any) -> Any:
         if _receiving and _receiving.get(tid := current.thread.tid, _NOT) is None:
             try:
                 data = buf.getbuffer()
-                came_ns = monotonic_ns() if len(data) >= tasks.LARGE_BYTES else -1
+                came_ns = monotonic_ns() if len(data) >= workers.LARGE_BYTES else -1
                 _receiving[tid] = _number(self), _key(data), came_ns
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)

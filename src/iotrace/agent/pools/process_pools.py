@@ -7,7 +7,7 @@ from collections import deque
 from time import monotonic_ns
 
 from iotrace.agent.patching import StandIn, WeakTable, hide_frame, observe, pass_for, patch
-from iotrace.agent.pools import tasks
+from iotrace.agent.pools import tasks, workers
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.unpatched import get_ident
 from iotrace.session.guard import ours
@@ -212,7 +212,7 @@ def _starting(recorder: Recorder, args: list[Any], _: dict[str, Any]) -> Any:
         worker.gets_by(args[0])
     else:
         worker = _Thread(recorder)
-    args[0] = tasks.Calls(args[0], worker)
+    args[0] = workers.Calls(args[0], worker)
     args[1] = _Results(args[1], worker)
     return worker
 
@@ -229,7 +229,7 @@ def _mapped_by(function: Any, given: Any) -> tuple[Any, Any]:
     return function, given
 
 
-class _Process(tasks.Worker):
+class _Process(workers.Worker):
     """This process."""
 
     def took(self, call: Any) -> None:

@@ -16,21 +16,17 @@ from resource import getrusage
 from time import monotonic_ns, thread_time_ns
 
 from iotrace.agent import imports
-from iotrace.agent.patching import StandIn
 from iotrace.agent.pools import callers
 from iotrace.agent.recording.borders import find_lock_waits
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import RUSAGE_THREAD, after_switch, current
 from iotrace.agent.unpatched import get_ident
-from iotrace.session.guard import ours
 from iotrace.session.names import (
-    GIVEN_ROW,
     HANDED_ROW,
     KIND_CALLBACK,
     KIND_ITEM,
     LOCKED_ROW,
     MADE_ROW,
-    SENT_ROW,
 )
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -56,7 +52,6 @@ _SOCKETS = 1
 OF_FUTURE = "_iotrace_task"  # the attribute of a future
 POLLED, CHUNKED, TIMED, FAST, UNSEEN = "polled", "chunked", "timed", "fast", "unseen"
 _OF_JOBLIB = "BatchedCalls"  # a task of joblib, which holds functions and what they are given
-LARGE_BYTES = 1 << 20  # a message: to pickle, write, read and unpickle it takes milliseconds
 _PART, MOST_PARTS = 1 << 52, 1024  # between the numbers of items that one task makes
 
 running: set[int] = set()  # threads of pools, by `get_ident`, that work on a task
@@ -65,7 +60,7 @@ awaited: dict[
 ] = {}  # by `get_ident`: a call that waited for tasks, and returned no result
 _own_files: dict[str, bool] = {}  # by a code's file: whether it is the program's
 next_pool = count(2, 2).__next__  # pools of processes have odd numbers
-_works_for_pool = False  # this process does
+works_for_pool = False  # this process does
 _wrapped_source: Any = None
 
 
@@ -211,7 +206,7 @@ def take(
     """
     taken_ns, ident, pool = monotonic_ns(), get_ident(), task.pool
     waited = awaited.pop(ident, None)
-    if pool is None or task.number < 0 or current.thread.depth or _works_for_pool:
+    if pool is None or task.number < 0 or current.thread.depth or works_for_pool:
         return
     source = _source()
     if source.training.in_worker() or not (of_program or _is_programs()):
@@ -299,108 +294,6 @@ def _is_programs() -> bool:
     return own
 
 
-class Worker(Pace):
-    """The state of this process, which works for a pool of its parent's."""
-
-    def __init__(self, pool: int, recorder: Recorder) -> None:
-        global _works_for_pool
-        _works_for_pool = True
-        self.pool, self.recorder = pool, recorder
-        self.task, self.name, self.fed, self.parts = -1, "", False, 1
-        self.feeds = False  # a library makes batches so
-        self.made = -1  # the task whose result is sent next
-        self.came = (-1, 0)  # a large task, which is unpickled next: when its bytes had come, how many
-        self.begun: Begun | None = None
-        process: Any = sys.modules.get("multiprocessing.process")
-        number = (*getattr(process.current_process(), "_identity", ()), 1)[0] - 1
-        about = {"worker": number, "pool": pool, "mono_ns": monotonic_ns()}
-        recorder.records.append({"type": "pool_worker", **about})
-        recorder.start()
-
-    def idle(self, empty: bool) -> None:
-        """Write what there is before there is nothing to do: the process may be ended by a signal."""
-        if empty:
-            self.recorder.flush()
-        else:
-            self.recorder.flush_soon()
-
-    def begin(self, task: int, call: Any, args: Any) -> None:
-        """Begin with a task that was just taken."""
-        if self.recorder.over:
-            return
-        self.count()
-        self.task, self.name, self.fed = task, name_of(call), is_much((*args, call))
-        self.parts = _parts_of(call)
-        (came_ns, size), self.came = self.came, (-1, 0)
-        if came_ns >= 0:
-            self.recorder.records.append((GIVEN_ROW, self.pool, task, came_ns, size))
-        self.begun = begin_task()
-
-    def gets_by(self, calls: Any) -> None:
-        """Note how large tasks come from the queue `calls`, which are read and unpickled as a whole."""
-        pipe = calls._reader
-        receive = pipe.recv_bytes
-
-        def recv_bytes(*args: Any) -> Any:
-            buf = receive(*args)
-            if len(buf) >= LARGE_BYTES:
-                self.came = monotonic_ns(), len(buf)
-            return buf
-
-        pipe.recv_bytes = recv_bytes
-        if hasattr(calls, "_recv_bytes"):  # of a `Queue`, the pipe's own
-            calls._recv_bytes = recv_bytes
-
-    def end(self, task: int, whole: bool) -> None:
-        """Record the task, which has returned unless not `whole`."""
-        begun, self.begun = self.begun, None
-        if begun is None or self.recorder.over or task != self.task:
-            return
-        row, span = end_task(self.recorder, begun, self.name, self.fed, self.feeds)
-        self.recorder.spans.append(span)
-        if whole:
-            self.recorder.records.extend(made_rows(self.pool, task, row, self.parts))
-            self.made = task
-
-    def sends_by(self, pipe: Any) -> None:
-        """Record how large results are sent, which are pickled and written to `pipe` as a whole."""
-        send = pipe.send_bytes
-
-        def send_bytes(buf: Any, *args: Any) -> None:
-            task, pickled_ns, self.made = self.made, monotonic_ns(), -1
-            send(buf, *args)
-            if task >= 0:
-                note_sent(self.recorder, self.pool, task, pickled_ns, buf)
-
-        pipe.send_bytes = send_bytes
-
-
-def note_sent(recorder: Recorder, pool: int, item: int, pickled_ns: int, buf: Any) -> None:
-    """Record that an item's bytes were written to a pipe, which holds little: mostly they were read, too."""
-    if (size := memoryview(buf).nbytes) >= LARGE_BYTES and not recorder.over:
-        recorder.records.append((SENT_ROW, pool, item, pickled_ns, monotonic_ns(), size))
-
-
-class Calls(StandIn):
-    """Stands for the queue that a worker, its context, takes its tasks from."""
-
-    def get(self, *args: Any, **kwargs: Any) -> Any:
-        worker = self._context
-        if worker.is_fast:
-            return self._of.get(*args, **kwargs)
-        try:
-            worker.idle(self._of.empty())
-        except ours(Exception) as error:
-            worker.recorder.absorb(error, "recording a task")
-        call = self._of.get(*args, **kwargs)
-        if call is not None:
-            try:
-                worker.took(call)
-            except ours(Exception) as error:
-                worker.recorder.absorb(error, "recording a task")
-        return call
-
-
 def name_of(call: Any) -> str:
     """Name what a task calls."""
     while hasattr(call, "func"):
@@ -433,7 +326,7 @@ def of_program(called: Any) -> Any:
     return None
 
 
-def _parts_of(call: Any) -> int:
+def parts_of(call: Any) -> int:
     """Count the items that a task makes, which joblib hands over one by one."""
     while hasattr(call, "func"):
         call = call.func
