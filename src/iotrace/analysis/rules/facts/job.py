@@ -15,7 +15,7 @@ _MOSTLY_PERCENT = 50.0  # of what makes a rank late
 _MOSTLY = 0.5
 _MUCH = 0.3
 _CHANCE = 0.05
-_CLEAR_PERCENT = 50.0  # of each step: chance makes no rank late by so much
+_CLEAR_PERCENT = 50.0  # of a step: chance makes no rank late by so much in each
 PASSES = ("forward", "backward")
 _OF_THREAD = ("compute", "host")  # kinds of work that a thread does where there is no device
 
@@ -149,7 +149,7 @@ def _by_collectives(found: Imbalance) -> LateRank | None:
         return None
     turns = turns_pct >= LATE_PERCENT
     late_steps, of = late.late_steps, found.late_steps or 0
-    is_clear = (late.impact_pct or 0.0) >= _CLEAR_PERCENT
+    is_clear = late_steps == of and (late.impact_pct or 0.0) >= _CLEAR_PERCENT
     known = not turns and not is_clear and of and late_steps is not None
     if known and _by_chance(late_steps or 0, of, found.ranks_seen):
         return None
