@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries, LoaderRun
-from iotrace.analysis.loop.takers import _one_an_item, of_takers
+from iotrace.analysis.loop.takers import _from_the_first_take, _one_an_item, of_takers
 from iotrace.analysis.loop.turns import own_source
 from iotrace.analysis.table import NONE
 from iotrace.session.names import KIND_PHASE
@@ -122,3 +122,18 @@ def test_a_call_that_trains_on_several_items_is_one_step() -> None:
     begun = taken["delivered_ns"][1::2] + MS
     calls = own_source(rank, pool(10).description, begun - MS, begun, np.zeros(len(begun), np.int64), 1)
     assert len(_one_an_item(calls, taken).deliveries) == TURNS // 2
+
+
+def test_a_turns_wait_holds_the_wait_for_its_first_item() -> None:
+    """Else both are added up: where samples of the call's own line shorten the wait before it."""
+    taken = pool(10).deliveries  # each from 0 to 1 ms of its 20
+    identity = Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1))
+    rank = Rank(0, None, 0, process_of(identity, [], np.zeros(0, SPAN_DTYPE)), [])
+    begun = taken["delivered_ns"] + 4 * MS
+    late = own_source(rank, pool(10).description, begun - MS, begun, np.zeros(TURNS, np.int64), 1)
+    found = _from_the_first_take(late, taken).deliveries
+    assert found["wait_start_ns"].tolist() == taken["wait_start_ns"].tolist()
+    early = own_source(rank, pool(10).description, begun - 8 * MS, begun, np.zeros(TURNS, np.int64), 1)
+    assert (
+        _from_the_first_take(early, taken).deliveries["wait_start_ns"].tolist() == (begun - 8 * MS).tolist()
+    )

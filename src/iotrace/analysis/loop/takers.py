@@ -32,7 +32,7 @@ def of_takers(rank: Rank, pools: list[LoaderRun]) -> list[LoaderRun]:
     if not len(rank.main.rows(names.ROUND_ROW)):
         turns, why = turns_of(rank, number)
         if turns:
-            turns[0] = _one_an_item(turns[0], taken)
+            turns[0] = _from_the_first_take(_one_an_item(turns[0], taken), taken)
         if not turns:
             return _of_generator(rank, pools, number, taken)
         if why or not _takes_long(turns[0].deliveries, taken):
@@ -72,6 +72,18 @@ def _one_an_item(source: LoaderRun, taken: Deliveries) -> LoaderRun:
     kept = own[first].changed(number=numbers, index=numbers)
     passes = {key: replace(each, batches=len(first)) for key, each in source.passes.items()}
     return replace(source, deliveries=kept, passes=passes)
+
+
+def _from_the_first_take(source: LoaderRun, taken: Deliveries) -> LoaderRun:
+    """Let each turn's wait begin at the latest where the loop asks for the first item that it takes in it."""
+    own = source.deliveries
+    begun = min(own["wait_start_ns"][0], taken["wait_start_ns"][0])
+    before = np.append(begun, own["delivered_ns"][:-1])
+    first = np.searchsorted(taken["delivered_ns"], before, side="right").clip(max=len(taken) - 1)
+    asked = taken["wait_start_ns"][first]
+    within = (asked >= before) & (taken["delivered_ns"][first] <= own["delivered_ns"])
+    begins = np.where(within, np.minimum(asked, own["wait_start_ns"]), own["wait_start_ns"])
+    return replace(source, deliveries=own.changed(wait_start_ns=begins, taken_ns=begins))
 
 
 def _takes_long(turns: Deliveries, taken: Deliveries) -> bool:
