@@ -75,22 +75,28 @@ def _by_start(spans: Columns) -> Columns:
 def _delays(
     process: Process, windows: Deliveries, made: Floats, items: Columns, collates: Columns, in_reads: Columns
 ) -> Floats:
-    """Sum up the run delay of the spans that begin in each window; no part waits longer than it lasts.
+    """Sum up the run delay of the spans that begin in each window; no part waits while it computes.
 
     The windows are sorted by their starts.
     """
     found = np.zeros(made.shape, order="F")
-    of_items, of_collates = (_SpansOf(windows, own).summed(own["run_delay_ns"]) for own in (items, collates))
+    of_items, of_collates = (_SpansOf(windows, own) for own in (items, collates))
+    waited, collated = (
+        spans.summed(own["run_delay_ns"]) for spans, own in ((of_items, items), (of_collates, collates))
+    )
     of_reads = _SpansOf(windows, in_reads)
     within = of_reads.summed(in_reads["run_delay_ns"], unknown_is=0.0)
     reads = of_reads.summed(run_delays(process, in_reads), unknown_is=0.0)
-    # What a thread computed in its read paths it did not wait for a CPU.
+    # What a thread computed it did not wait for a CPU.
     computed = of_reads.summed(in_reads["cpu_ns"], unknown_is=0.0)
+    own_code = of_items.summed(items["cpu_ns"], unknown_is=0.0) - computed
+    of_collate = of_collates.summed(collates["cpu_ns"], unknown_is=0.0)
     found[:, _DECODE] = np.minimum(reads, np.maximum(made[:, _DECODE] - computed, 0))
     found[:, _READ] = np.minimum(reads - found[:, _DECODE], made[:, _READ])
-    found[:, _TRANSFORM] = np.clip(of_items - within, 0, made[:, _TRANSFORM])
-    found[:, _COLLATE] = np.minimum(np.nan_to_num(of_collates), made[:, _COLLATE])
-    found[np.isnan(of_items)] = np.nan
+    left = np.maximum(made[:, _TRANSFORM] - np.maximum(own_code, 0), 0)
+    found[:, _TRANSFORM] = np.clip(waited - within, 0, left)
+    found[:, _COLLATE] = np.minimum(np.nan_to_num(collated), np.maximum(made[:, _COLLATE] - of_collate, 0))
+    found[np.isnan(waited)] = np.nan
     return found
 
 
