@@ -137,7 +137,7 @@ def test_lists_of_cpus() -> None:
 def test_waits_for_a_cpu_are_charged_to_the_causes_as_the_wait_is(delay_ns: int) -> None:
     """Half of 100 ns is waited for: 80 in a read path (50 of them without a CPU), 20 behind it (10)."""
     table = spans(
-        {"start_ns": 0, "duration_ns": 100, "kind": KIND_ITEM, "run_delay_ns": delay_ns + 10},
+        {"start_ns": 0, "duration_ns": 100, "cpu_ns": 40, "kind": KIND_ITEM, "run_delay_ns": delay_ns + 10},
         {
             "start_ns": 0,
             "duration_ns": 80,
@@ -158,7 +158,7 @@ def test_waits_for_a_cpu_are_charged_to_the_causes_as_the_wait_is(delay_ns: int)
         [Explained(delivery, {**causes, "transform": 900}, {}, ([0.0, 80.0, 20.0, 0.0, 0.0], {}))]
     )
     assert (cpu_causes_ns(longer, cpu_waits(rank, longer)) or {})["transform"] <= 10.0
-    # Its own code computes for 16 of its 20 ns: it can have waited for the other 4 alone, of which half count.
+    # Its own code computes for 16 of its 20 ns: it can have waited for the other 4, of which half count.
     table["cpu_ns"][0] = 30 + 16
     assert (cpu_causes_ns(waits, cpu_waits(rank, waits)) or {})["transform"] == 2.0
     table["run_delay_ns"] = -1
@@ -167,7 +167,7 @@ def test_waits_for_a_cpu_are_charged_to_the_causes_as_the_wait_is(delay_ns: int)
 
 def test_a_call_in_memory_on_threads_waits_for_nothing_but_a_cpu() -> None:
     table = spans(
-        {"start_ns": 0, "duration_ns": 100, "kind": KIND_ITEM, "run_delay_ns": 10},
+        {"start_ns": 0, "duration_ns": 100, "cpu_ns": 40, "kind": KIND_ITEM, "run_delay_ns": 10},
         {
             "start_ns": 0,
             "duration_ns": 80,
