@@ -102,7 +102,9 @@ def rank_part(one: RankAnalysis) -> RankPart:
     named = unsilenced([*outside, *(finding for finding in loaders if finding.is_main_cause)])
     # No advice tells of the first; the second is why nobody knows the wait, the third what most time goes to.
     named += [
-        each for each in in_loop if not each.remedy or each.rule == PREPARED_IN_THE_LOOP or each.is_main_cause
+        each
+        for each in unsilenced(in_loop)
+        if not each.remedy or each.rule == PREPARED_IN_THE_LOOP or each.is_main_cause
     ]
     report = replace(figures, culprits=culprits_of(named))
     beside = Beside(one.waits, clock_bound_ns(one.session, one.rank))

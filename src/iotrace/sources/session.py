@@ -26,7 +26,7 @@ from iotrace.sources.samples import read_sidecars
 from iotrace.sources.stolen_time import add_stolen_time
 from iotrace.sources.telemetry import Telemetry, read_telemetry
 
-_OF_PROGRAM = ("forked", "spawned")  # roles of processes that the program itself starts
+_OF_PROGRAM = ("forked", "spawned", "main")  # roles of processes that the program itself starts
 
 
 class Rank(msgspec.Struct, frozen=True):
@@ -226,7 +226,7 @@ class Session(msgspec.Struct, frozen=True, dict=True):
                 or (each.spans["kind"] == names.KIND_CALLBACK).any()  # the loader's library asks it
             ]
         workers = [process for process in found if process is not trainer and process.worker is not None]
-        if workers or trainer.takes_steps or len(trainer.rows(names.HANDED_ROW)):
+        if workers or trainer.of_type(IteratorStart) or len(trainer.rows(names.HANDED_ROW)):
             return workers
         # Nothing tells what feeds the loop: the program's other processes may, by memory that they share.
         own = [process for process in found if process.identity.role in _OF_PROGRAM]

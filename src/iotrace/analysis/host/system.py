@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
+from collections.abc import Sequence
+
 import numpy as np
 
 from iotrace.analysis.host.measured import LONG_NS, MeasuredTime, cpu_percent, lifelong
@@ -27,6 +30,7 @@ _THROTTLES = sum(THROTTLE_REASONS)
 _ABOUT = 0.95  # of the most that they held
 _SATURATED = 0.95  # of each second, of all CPUs
 _LEAST_CALIBRATIONS = 8
+_LONGEST_NAME = 48  # of a program, in characters
 
 
 def system_of(session: Session, rank: Rank, kept: StepTable) -> System:
@@ -92,12 +96,16 @@ def _proportional(telemetry: Telemetry, processes: list[SampledProcess], residen
 def _process(
     process: Process, sampled: SampledProcess | None, rank: Rank, time: MeasuredTime, telemetry: Telemetry
 ) -> ProcessUse:
-    role = "main" if process is rank.main else process.role
+    role, program = process.role, None
+    if process is rank.main:
+        role = "main"
+    elif process.identity.role == "main":
+        role, program = "child", _program(process.identity.argv)
     settings = process.of_type(Threads)
     threads = settings[-1].threads if settings else {}
     cpus = settings[-1].affinity or None if settings else None  # what it said itself
     if sampled is None:
-        return ProcessUse(pid=process.pid, role=role, library_threads=threads, cpus=cpus)
+        return ProcessUse(pid=process.pid, role=role, program=program, library_threads=threads, cpus=cpus)
 
     def growth(counter: Series | None) -> float | None:
         """Of a process made, or ended, within the measured time: its counters stood still outside."""
@@ -121,6 +129,7 @@ def _process(
     return ProcessUse(
         pid=process.pid,
         role=role,
+        program=program,
         cpu_pct_mean=percent(sampled.series("cpu_ns")),
         rss_peak_bytes=peak_bytes,
         rss_growth_bytes=_whole(grown_bytes),
@@ -137,6 +146,12 @@ def _process(
         involuntary_switches_per_s=per_second(sampled.switches[1] if sampled.switches else None),
         swap_bytes_peak=None if sampled.swap_bytes is None else int(sampled.swap_bytes.value.max()),
     )
+
+
+def _program(argv: Sequence[str]) -> str | None:
+    """Name a program by its script and arguments, in short: of paths their last part."""
+    name = " ".join(posixpath.basename(word) or word for word in argv[1:])
+    return name[:_LONGEST_NAME] + "…" * (len(name) > _LONGEST_NAME) or None
 
 
 def _ready_ns(process: Process, sampled: SampledProcess) -> int:

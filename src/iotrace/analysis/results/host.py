@@ -56,7 +56,8 @@ class ProcessUse(ReportPart, frozen=True, kw_only=True):
     """What a process of the rank used; `rss_peak_bytes` over its life, the rest over the measured time."""
 
     pid: Annotated[int, figure("as the rank's node has it")]
-    role: Annotated[str, figure("`main` or `worker <number>`")]
+    role: Annotated[str, figure("`main`, `worker <number>`, or `child`: a program that the training process started")]
+    program: Annotated[str | None, figure("the script of a child, and its arguments", null="no child, or not known")] = None
     cpu_pct_mean: Annotated[float | None, figure("over the measured time, to within ticks of 10 ms", "% of one core", said="CPU")] = None
     rss_peak_bytes: Annotated[int | None, figure("largest sample of its life", said="memory")] = None
     rss_growth_bytes: Annotated[

@@ -25,8 +25,13 @@ _ONE_THREAD = {
     "pyarrow": "pyarrow.set_cpu_count(1)",
     "zarr": 'zarr.config.set({"async.concurrency": 1})',
 }
-_POOLED = [{**each, "library_threads": {"openblas": 8}, "threads_peak": 11} for each in FREE]
-_OF_ZARR = [{**each, "library_threads": {"zarr": 8}, "threads_peak": 11} for each in FREE]
+_AT_WORK = {"threads_peak": 11, "pool_busy_pct_mean": 60.0, "pool_delay_pct_mean": 20.0}
+_POOLED = [{**each, **_AT_WORK, "library_threads": {"openblas": 8}} for each in FREE]
+_OF_ZARR = [{**each, **_AT_WORK, "library_threads": {"zarr": 8}} for each in FREE]
+_ONE_SHORT_LIVED = [
+    {**_POOLED[0], "pool_busy_pct_mean": None},
+    *({**each, "pool_busy_pct_mean": 2.0} for each in _POOLED[1:]),
+]
 _IN_SMALL_CHUNKS = {"path": "d/a.zarr", "decode_ms": 54.0, "amplification": {"arrays": [SMALL_CHUNKS]}}
 
 
@@ -76,6 +81,8 @@ def _lost_to_pool(facts: RankFacts) -> tuple[float, str] | None:
 @silent(
     {"processes": [{**each, "threads_peak": 2} for each in _POOLED]},
     {"processes": [{**each, "pool_busy_pct_mean": 2.0} for each in _POOLED]},
+    {"processes": _ONE_SHORT_LIVED},
+    {"processes": [{**each, "pool_busy_pct_mean": None} for each in _POOLED]},
     {"processes": [{**each, "pool_busy_pct_mean": 24.3, "pool_delay_pct_mean": 23.5} for each in _POOLED]},
     {"processes": _POOLED, "without_cpu_ms": 5.0},
 )

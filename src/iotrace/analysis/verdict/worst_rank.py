@@ -130,6 +130,9 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     return _of_unseen(unseen, f"{unseen.called}: " if len(ranks) > 1 else "")
 
 
+_FEEDS_ITSELF = ("child-at-work", "prepared-in-the-loop")  # ids of rules
+
+
 def _of_unseen(rank: RankReport, whose: str) -> Finding:
     """Judge a rank whose wait is not known: without a loader by what lies before its forward pass."""
     what, feeding = rank.steps.unknown_why or "no step was measured", rank.feeding
@@ -143,7 +146,7 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
         why = "no known loader feeds the loop, and it hardly does anything before the forward pass of a step"
         text = f"{whose}{most} waits for data {of}{_beside_steps(rank)}"
         return Finding(kind="not-input-bound", text=text, why=why, rank=rank)
-    own = next((each for each in rank.culprits if each.id == "prepared-in-the-loop"), None)
+    own = next((each for each in rank.culprits if each.id in _FEEDS_ITSELF), None)
     text = f"{whose}{most} {of}: what the loop does before its forward pass"
     if feeding.asleep:
         return Finding(kind="wait-unknown", text=text, why=feeding.asleep, rank=rank)

@@ -195,6 +195,7 @@ LIBRARY_THREADS = 2.0  # for each CPU that the workers may use
 _MOSTLY = 0.5
 _WORKED = 0.2  # of the time: threads of the agent and of torch are busy in less of it
 _RAN = 0.015  # of the time: those run for less, however long they queue on a busy host
+_AS_BUSY = 0.5  # of the worker's other threads
 _BUSY_OF_MANY = 0.2  # of the time in zarr's calls: the busiest of its threads has a part of the chunks
 _BUSY = 0.4  # of the time asleep: of a pool that takes turns no thread is busy in all of it
 
@@ -226,7 +227,11 @@ def pool_of(system: System) -> Pool | None:
         _mean([getattr(each, name) for each in workers])
         for name in ("pool_busy_pct_mean", "pool_delay_pct_mean")
     )
-    worked = busy is None or (busy >= _WORKED and (delayed is None or busy - delayed >= _RAN))
+    worked = busy is not None and busy >= _WORKED and (delayed is None or busy - delayed >= _RAN)
+    used = _mean([each.cpu_pct_mean for each in workers])
+    if worked and busy is not None and delayed is not None and used is not None:
+        # Threads that only fetch files, or serve Python's queues, do little beside the worker's own.
+        worked = busy - delayed >= _AS_BUSY * (used - (busy - delayed))
     if not usable or count < LIBRARY_THREADS * usable or not worked:
         return None
     return Pool(library, count, len(workers), usable)
@@ -326,5 +331,5 @@ def _making(analysis: RankAnalysis) -> float:
 
 
 def _mean(percents: list[float | None]) -> float | None:
-    known = [each / 100 for each in percents if each is not None]
-    return sum(known) / len(known) if known and len(known) == len(percents) else None
+    known = [each / 100 for each in percents if each is not None]  # of one that hardly lived it is not
+    return sum(known) / len(known) if known else None

@@ -74,7 +74,7 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
     processes = changes.pop("processes", [])
     if not any(each["role"] == "main" for each in processes):
         processes = [{"role": "main", "pid": 0, "cpus": [*range(usable)]}, *processes]
-    imports = changes.pop("startup", None)
+    imports, files = changes.pop("startup", None), changes.pop("files", [])
     system = {
         "processes": processes,
         "cpus_usable": [*range(usable)],
@@ -96,6 +96,7 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
         "loaders": changes.pop("loaders", []),
         **{name: changes.pop(name, []) for name in ("loop_events", "loop_code")},
         "feeding": changes.pop("feeding", None),
+        "io": files and {"files": files},
         "loop_reads": changes.pop("loop_reads", None),
         "phases_ms": changes.pop("phases_ms", {}),
         "startup": imports
