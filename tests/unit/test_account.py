@@ -114,6 +114,7 @@ def run_of(*, workers: int = 2, persistent: bool = False, epochs: int = 2, posix
         startup=None,
         rank=SimpleNamespace(main=main, workers=[]),
         loop=SimpleNamespace(steps=steps_of(steps), thread=thread, unknown_why=""),
+        phase_spans={"start_ns": np.empty(0, np.int64)},
         session=SimpleNamespace(posix_on=posix),
     )
 
@@ -204,6 +205,32 @@ def test_what_is_not_traced_is_unknown_and_in_the_training(monkeypatch: pytest.M
     assert parts["checkpoints"] is None
     assert parts["writing"] is None
     assert parts["training"] == 210
+
+
+@pytest.mark.parametrize(("forward_ms", "skipped"), [([], (114, 12)), ([1050], (0, 0)), ([1132], (114, 12))])
+def test_batches_that_are_taken_and_not_trained_on_are_skipped(
+    monkeypatch: pytest.MonkeyPatch, forward_ms: list[int], skipped: tuple[int, int]
+) -> None:
+    """One is asked for each 10 ms; the first step has 13 of them, and the model is called on the last one."""
+
+    def skipping(make: Any = run_of) -> Any:
+        run = make(epochs=1, workers=0)
+        batches = [
+            Delivery(0, index, 0, 0, index, (1000 + 10 * index) * MS, (1004 + 10 * index) * MS, TID)
+            for index in range(20)
+        ]
+        first = Step(batches[0], batches[0].delivered_ns, batches[13].delivered_ns, tuple(batches[1:14]))
+        rest = [
+            Step(one, one.delivered_ns, other.delivered_ns, (other,)) for one, other in pairwise(batches[13:])
+        ]
+        run.loop.steps = steps_of([first, *rest])
+        run.loop.thread.asked = deliveries_of(batches)
+        run.phase_spans = {"start_ns": np.array(forward_ms, np.int64) * MS}
+        return run
+
+    monkeypatch.setattr(sys.modules[__name__], "run_of", skipping)
+    (part,) = (each for each in account(monkeypatch).parts if each.name == "skipped batches")
+    assert ((part.ns or 0) / MS, part.times) == skipped
 
 
 def test_without_workers_an_iterator_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from iotrace.analysis.results import (
     FIRST_START,
     ITERATORS,
     LEAST_COLLECTION,
+    SKIPPED,
     VALIDATION,
     VALIDATION_ITERATORS,
     WRITING,
@@ -27,7 +28,7 @@ from iotrace.analysis.results import (
 
 _STARTING = (FIRST_START, ITERATORS, FIRST_BATCHES, VALIDATION_ITERATORS)
 _OF_VALIDATION = (VALIDATION, VALIDATION_ITERATORS)
-_BESIDE_STEPS = (*_STARTING, VALIDATION, CHECKPOINTS)
+_BESIDE_STEPS = (*_STARTING, SKIPPED, VALIDATION, CHECKPOINTS)
 _ANEW = {ITERATORS: "starting workers anew", FIRST_BATCHES: "first batches of workers started anew"}
 _WITH_FIRST_BATCHES = "starting workers of its validation and their first batches"
 _PICKLING = "pickling for spawned workers"  # which starting them holds

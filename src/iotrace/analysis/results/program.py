@@ -230,8 +230,8 @@ class Startup(ReportPart, frozen=True, kw_only=True):
 
 # All of the time, as the user's clock sees it: start-up, loop, end.
 
-START_UP, FIRST_START, TRAINING, WAITS, FIRST_BATCHES, ITERATORS = _OF_TRAINING = (
-    *("start-up", "first start", "training", "waits", "first batches", "iterators"),
+START_UP, FIRST_START, TRAINING, WAITS, SKIPPED, FIRST_BATCHES, ITERATORS = _OF_TRAINING = (
+    *("start-up", "first start", "training", "waits", "skipped batches", "first batches", "iterators"),
 )
 VALIDATION, VALIDATION_ITERATORS, CHECKPOINTS, WRITING, PROFILER, HANGING, END = _BESIDE = (
     *("validation", "validation iterators", "checkpoints", "writing", "profiler", "hung", "end"),
@@ -243,6 +243,7 @@ BEFORE_AND_AFTER = (START_UP, FIRST_START, HANGING, END)
 ACCOUNT_NAMES = {  # as sentences call the parts; others by their own names
     FIRST_START: "workers' first start",
     WAITS: "waits for batches",
+    SKIPPED: "batches not trained on",
     ITERATORS: "making iterators",
     VALIDATION_ITERATORS: "making iterators of its validation",
     WRITING: "writing files",
@@ -257,7 +258,7 @@ class AccountPart(ReportPart, frozen=True, kw_only=True):
     in_loop: Annotated[bool, figure("whether it lies between the first batch and the last step")]
     ns: Annotated[int | None, figure("its length; those that are known sum to `whole_ns`", null="not known: its time is in `training`")] = None
     share_pct: Annotated[float | None, figure("of `whole_ns`", null="not known")] = None
-    times: Annotated[int | None, figure("how often: waits, iterators, evaluations, checkpoints", null="it is one piece, or unknown")] = None
+    times: Annotated[int | None, figure("how often: skipped batches, iterators, evaluations, checkpoints", null="it is one piece, or unknown")] = None
 
 
 def _named(packages: list[str]) -> str:
@@ -369,6 +370,11 @@ class Account(ReportPart, frozen=True, kw_only=True):
         needless_ns = self.spawned.import_ns - self.spawned.needed_ns + self.spawned.unpickle_ns
         return 100 * min(self.part_ns(FIRST_START), needless_ns) / self.judged_ns
 
+    def part(self, name: str) -> AccountPart | None:
+        """Return a part; None where there is none of it."""
+        return next((part for part in self.parts if part.name == name), None)
+
     def part_ns(self, name: str) -> int:
         """Return the length of a part; 0 where it is not known."""
-        return next((part.ns or 0 for part in self.parts if part.name == name), 0)
+        part = self.part(name)
+        return 0 if part is None else part.ns or 0

@@ -118,8 +118,9 @@ def _at_work(process: ProcessUse) -> float | None:
 
 def _read_again(io: Io | None, pids: set[int], least_opens: int = 10, least: float = 0.5) -> FileIo | None:
     """Find the file that these processes open again and again, if it is half of what they read, or more."""
-    read = [each for each in (io.files if io else []) if {*map(int, each.by_worker)} & pids]
-    most = max(read, key=lambda each: each.read_bytes, default=None)
+    files = [each for each in (io.files if io else []) if {*map(int, each.by_worker)} & pids]
+    read_bytes = {each.path: each.read_bytes or 0 for each in files}
+    most = max(files, key=lambda each: read_bytes[each.path], default=None)
     if most is None or most.opens < least_opens or (most.reread_fraction or 0.0) < least:
         return None
-    return most if most.read_bytes >= least * sum(each.read_bytes for each in read) else None
+    return most if read_bytes[most.path] >= least * sum(read_bytes.values()) else None

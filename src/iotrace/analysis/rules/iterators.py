@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iotrace.analysis.results import FIRST_START, ITERATORS, VALIDATION_ITERATORS, Account, SpawnedWorkers
+from iotrace.analysis.results import (
+    FIRST_START,
+    ITERATORS,
+    SKIPPED,
+    VALIDATION_ITERATORS,
+    Account,
+    SpawnedWorkers,
+)
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
+from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.units import counted, duration, size
 
+BATCHES_SKIPPED = "IO223"
 _HIGH_PERCENT = 20.0
 _S = 10**9
 _PARTS = [
@@ -241,4 +250,42 @@ def _finding(
         cost_ms=cost_ms,
         gain_ms=cost_ms,
         level="high" if share_pct > _HIGH_PERCENT else "medium",
+    )
+
+
+_TRAINS = {"name": "training", "ns": 6 * _S, "in_loop": True}
+_SKIPS = {
+    "loop_ns": 10 * _S,
+    "steps": 80,
+    "parts": [_TRAINS, {"name": "skipped batches", "ns": 4 * _S, "in_loop": True, "times": 150}],
+}
+
+
+@rule(BATCHES_SKIPPED, "batches-skipped", "loop", turn=THE_CAUSE, saves_wait=False, of_run=True)
+@fires({"account": _SKIPS}, {"account": {**_SKIPS, "loop_ns": 60 * _S}})
+@silent(
+    {"account": {**_SKIPS, "loop_ns": 1000 * _S}},
+    {"account": {**_SKIPS, "parts": [_TRAINS]}},
+    {"account": _EVALUATES},
+)
+def batches_skipped(facts: RankFacts, *, least_percent: float = MODERATELY_PERCENT) -> Iterator[Finding]:
+    """The loop takes many batches before one step, and calls no model on them.
+
+    A program that resumes often takes the batches that it has trained on before, to go on behind them: its
+    workers read, decode and transform all of them for nothing. Or it looks at data, as for its mean.
+
+    Remedy: skip them where the indices come from, in the sampler or batch sampler; keep what was computed of
+    them in a file.
+    """
+    account = facts.report.account
+    part = None if account is None else account.part(SKIPPED)
+    if account is None or part is None or not part.ns or 100 * part.ns < least_percent * account.loop_ns:
+        return
+    yield Finding(
+        text=f"the loop takes {counted(part.times or 0, 'batch', 'batches')} that it does not train on, in "
+        f"{duration(part.ns)} of its {duration(account.loop_ns)}: the loader makes them all the same",
+        remedy="skip them in the sampler, before samples are read, or keep what is computed of them",
+        evidence={"batches": part.times or 0, "seconds": part.ns / 1e9},
+        level="high" if 100 * part.ns > _HIGH_PERCENT * account.loop_ns else "medium",
+        is_main_cause=True,
     )

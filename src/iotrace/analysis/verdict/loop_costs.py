@@ -7,6 +7,7 @@ import msgspec
 from iotrace.analysis.results import (
     FIRST_START,
     ITERATORS,
+    SKIPPED,
     VALIDATION_ITERATORS,
     WAITS,
     Account,
@@ -45,6 +46,7 @@ def loop_costs(rank: RankReport) -> LoopCosts | None:
         _restarts_name(account): account.part_ns(ITERATORS),
         "starting the workers of its validation": account.part_ns(VALIDATION_ITERATORS) - firsts_ns,
         "first batches": account.first_batches_ns,
+        "batches not trained on": account.part_ns(SKIPPED),
         "waiting for batches": account.part_ns(WAITS),
     }
     fraction = sum(parts.values()) / whole_ns

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.results import (
+    SKIPPED,
     START_UP,
     TRACING_PERCENT,
     Fix,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from iotrace.analysis.verdict.loop_costs import LoopCosts
 
 # Culprits of steps that hardly wait.
-_OF_STEPS = ("training-without-cpu", "code-of-the-loop", "padded-batches")
+_OF_STEPS = ("batches-skipped", "training-without-cpu", "code-of-the-loop", "padded-batches")
 _KINDS = {
     "highly input-bound": "input-bound",
     "moderately input-bound": "moderately-input-bound",
@@ -161,6 +162,9 @@ def _beside_steps(rank: RankReport) -> str:
         return found
     if rank.account is None:  # of bare traces
         return ""
+    skipped_pct = 100 * rank.account.part_ns(SKIPPED) / max(1, rank.account.loop_ns)
+    if skipped_pct >= HIGHLY_PERCENT:
+        return f"; taking batches that it does not train on takes {skipped_pct:.0f} % of the loop"
     from iotrace.analysis.rules.startup import OWN_START
 
     if not any(each.id == OWN_START for each in rank.culprits):

@@ -25,6 +25,7 @@ from iotrace.analysis.results import (
     ITERATORS,
     PARTS,
     PROFILER,
+    SKIPPED,
     START_UP,
     TRAINING,
     VALIDATION,
@@ -41,6 +42,7 @@ from iotrace.session.hangs import Hang
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Pickled, Spawned, TorchWindow
 
+_LEAST_SKIPPED = 10  # batches
 _WORTH_NAMING = 0.05  # of what a spawned worker imports
 
 
@@ -55,6 +57,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
     iterations = iterations_of(analysis)
     asked = Deliveries.joined([thread.asked, thread.handed])
     saves = saves_of(analysis)
+    skipped, batches_skipped = _skipped(analysis)
     checkpoints, writing = (saves.starts, saves.ends), writes_of(analysis)
     claims = {
         FIRST_START: iterations.when(FIRST_START),
@@ -63,6 +66,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
         VALIDATION: evaluations,
         ITERATORS: iterations.when(ITERATORS),
         FIRST_BATCHES: iterations.when(FIRST_BATCHES),
+        SKIPPED: skipped,
         WAITS: union(asked["wait_start_ns"], asked["delivered_ns"]),
         WRITING: writing,
         PROFILER: _profiler(analysis),
@@ -84,7 +88,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
     found[END] = ended_ns - over_ns - found[HANGING]
     unknown = set() if analysis.session.posix_on else {CHECKPOINTS, WRITING}
     if analysis.loop.unknown_why:
-        unknown.add(WAITS)
+        unknown |= {WAITS, SKIPPED}
     later = [
         (each, bool(evaluates))
         for each, evaluates in zip(iterations.passes, iterations.evaluate, strict=True)
@@ -95,6 +99,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
         ITERATORS: sum(each.is_later and not evaluates for each, evaluates in later),
         VALIDATION_ITERATORS: sum(evaluates and each.is_anew for each, evaluates in later),
         VALIDATION: len(intersect(evaluations, loop)[0]),
+        SKIPPED: batches_skipped,
         # Saved to memory, compressed and written, a checkpoint is one.
         CHECKPOINTS: len(
             distinct(
@@ -107,7 +112,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
     steps_ns = over_ns - loop_ns - later_ns
     is_known = WAITS not in unknown and steps_ns > 0
     restarts_ns = found[ITERATORS] + found[VALIDATION_ITERATORS]
-    loader_ns = restarts_ns + found[FIRST_BATCHES] + found[WAITS]
+    loader_ns = restarts_ns + found[FIRST_BATCHES] + found[WAITS] + found[SKIPPED]
     return Account(
         whole_ns=ended_ns - begun_ns,
         loop_ns=steps_ns,
@@ -122,6 +127,22 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
         workers_started=sum(anew),
         spawned=_spawned(analysis),
     )
+
+
+def _skipped(analysis: RankAnalysis) -> tuple[Intervals, int]:
+    """When the loop took many batches in one step, where others take few, and trained on the last alone.
+
+    A program that resumes takes what it has trained on before. It also says how many these were.
+    """
+    steps, phases = analysis.loop.steps, analysis.phase_spans
+    taken = steps["behind"] - steps["first"]
+    usual = int(np.median(taken))
+    rows = np.flatnonzero(taken >= usual + max(_LEAST_SKIPPED, 9 * usual))
+    asked_ns, delivered_ns = (steps.in_order[name] for name in ("wait_start_ns", "delivered_ns"))
+    starts_ns, ends_ns = asked_ns[steps["first"][rows]], delivered_ns[steps["behind"][rows] - usual - 1]
+    begun_ns = np.sort(phases["start_ns"])
+    unused = np.searchsorted(begun_ns, starts_ns) == np.searchsorted(begun_ns, ends_ns)
+    return union(starts_ns[unused], ends_ns[unused]), int((taken[rows] - usual)[unused].sum())
 
 
 def _parts(
