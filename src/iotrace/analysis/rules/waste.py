@@ -93,6 +93,7 @@ def few_files(facts: RankFacts) -> Iterator[Finding]:
 
 _BY_EACH = {"files": 200, "workers": 2, "share": 1.0}
 _TWICE = {"files": 8, "workers": 2, "share": 1.0, "asked": False}
+_DROPPED = {**_TWICE, "asked": True, "dropped": "json.loads", "times": 4.0}
 _ONE_FILE = {"files": 1, "workers": 2, "share": 1.0, "stream": "d/all.tsv.gz", "stream_bytes": 26 << 20}
 
 
@@ -101,6 +102,7 @@ _ONE_FILE = {"files": 1, "workers": 2, "share": 1.0, "stream": "d/all.tsv.gz", "
     {"read_by_each": _BY_EACH},
     {"read_by_each": _ONE_FILE},
     {"read_by_each": _TWICE, "causes_ms": {"transform": 60.0}},
+    {"read_by_each": _DROPPED, "causes_ms": {"transform": 60.0}},
 )
 @silent(
     {"read_by_each": {**_BY_EACH, "share": 0.5}},
@@ -125,6 +127,9 @@ def read_by_each_worker(
     all samples, and an epoch has each one as often as there are workers. A `worker_init_fn` gets the number,
     too, and may share them out. Sharing makes epochs shorter, not steps.
 
+    Where workers look at their number, and a function of the sample runs as often for each sample that is
+    given as the job has workers, they make all samples, and drop what is not their own.
+
     Remedy: choose a worker's files before they are read, by `torch.utils.data.get_worker_info()`; in a job of
     several ranks by the rank, too. A single file has to be split first.
     """
@@ -133,6 +138,9 @@ def read_by_each_worker(
         return
     if found.asked is False:
         yield _given_by_each(found)
+        return
+    if found.dropped:
+        yield _dropped_by_each(found)
         return
     if found.files < least_files and not found.stream:
         return
@@ -175,6 +183,20 @@ def _given_by_each(found: ReadByEach) -> Finding:
             "share": found.share,
             **({} if found.init else {"times": float(found.workers)}),
         },
+        is_main_cause=True,
+        spares_work=True,
+        place=_FIRST,
+    )
+
+
+def _dropped_by_each(found: ReadByEach) -> Finding:
+    """Say that each worker makes all samples, and drops what is the others'."""
+    runs = f"{found.dropped} runs {found.times:.1f} times for each sample"
+    return Finding(
+        text=f"{runs} that a worker gives, once for each worker of the job, and each reads all of the data: "
+        "it makes all samples, and drops the others'",
+        remedy=f"skip what is not a worker's own before the work on it ({runs}): by its number, and the rank",
+        evidence={"workers": float(found.workers), "times": found.times},
         is_main_cause=True,
         spares_work=True,
         place=_FIRST,

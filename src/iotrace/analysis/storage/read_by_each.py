@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 import msgspec
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from iotrace.analysis.intervals import distinct, grouped
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FileIo, Io
+from iotrace.analysis.results import FileIo, Io, SampleCall
 from iotrace.analysis.table import key_of
 from iotrace.sources.records import AskedNumber, Worker
 
@@ -23,7 +23,9 @@ class ReadByEach(msgspec.Struct, frozen=True):
 
     `stream` is one file that each worker reads from its start on, batch after batch; `stream_bytes` are the
     bytes that each read, the same ones. `asked`: whether a worker looked at its number, by which it may pass
-    on a part of what it reads; None where nobody saw. `init`: they have a worker_init_fn.
+    on a part of what it reads; None where nobody saw. `init`: they have a worker_init_fn. `dropped` is a
+    function that runs `times` for each sample that is given, once for each of the workers of all ranks: the
+    others' samples are made, too, and dropped.
     """
 
     files: int
@@ -33,17 +35,36 @@ class ReadByEach(msgspec.Struct, frozen=True):
     stream_bytes: int = 0
     asked: bool | None = None
     init: bool = False
+    dropped: str = ""
+    times: float = 0.0
 
 
-def read_by_each(analysis: RankAnalysis, io: Io | None) -> ReadByEach | None:
+def read_by_each(
+    analysis: RankAnalysis, io: Io | None, calls: Sequence[SampleCall] = ()
+) -> ReadByEach | None:
     """Find the files that each worker of the loop's loader reads in an epoch; None of a single worker."""
     source = analysis.source
     if source is None or source.description.workers < 2 or not source.description.iterable:
         return None  # of a dataset with indices, each worker makes samples of its own
     asked, init = _asked(analysis, source)
     whole = _read_whole(analysis, source, io) if asked is False else None
+    if asked and (call := _for_each_worker(analysis, source, calls)) is not None:
+        whole = _read_whole(analysis, source, io)
+        if whole is not None:
+            whole = msgspec.structs.replace(whole, dropped=call.name, times=call.per_sample or 0.0)
     found = _by_cost(analysis, source, io) if whole is None else whole
     return None if found is None else msgspec.structs.replace(found, asked=asked, init=init)
+
+
+def _for_each_worker(
+    analysis: RankAnalysis, source: LoaderRun, calls: Sequence[SampleCall]
+) -> SampleCall | None:
+    """Find the dearest call within a sample, of those made as often as the job has workers."""
+    workers = source.description.workers * (analysis.rank.world_size or 1)
+    alike = [
+        each for each in calls if each.depth and _ALIKE <= (each.per_sample or 0.0) / workers <= 1 / _ALIKE
+    ]
+    return max(alike, key=lambda each: each.count * each.ms_each, default=None)
 
 
 def _asked(analysis: RankAnalysis, source: LoaderRun) -> tuple[bool | None, bool]:

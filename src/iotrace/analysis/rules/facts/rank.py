@@ -96,7 +96,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         writes=loop_writes(analysis),
         collectives_ms=collectives_ms(analysis),
         copied_bytes=copied_bytes(analysis),
-        read_by_each=read_by_each(analysis, report.io),
+        read_by_each=read_by_each(analysis, report.io, report.sample_calls),
         switches=_switches(analysis),
         **_reductions(analysis),
     )
