@@ -4,6 +4,8 @@ The script that an installer makes imports this module, whose name is nobody els
 `python -m iotrace`.
 """
 
+import atexit
+import gc
 import os
 import sys
 
@@ -15,6 +17,8 @@ def main() -> None:
     (some sites install each package into a directory of its own). The current directory is left out.
     """
     _isolate()
+    # Python would look for garbage before it ends, for 40 ms.
+    atexit.register(gc.freeze)
     try:
         from iotrace.cli import main as run
 

@@ -10,8 +10,12 @@ import pytest
 
 from tests.support.control_groups import limited
 from tests.support.runs import run_script
+from tests.support.waiting import TURNS
 
-PROGRAM = """
+# It goes on until its workers have been sampled.
+PROGRAM = (
+    TURNS
+    + """
 import os, sys, time, zlib
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -21,7 +25,7 @@ PACKED = zlib.compress(bytes(range(256)) * 16384)
 
 class Samples(Dataset):
     def __len__(self):
-        return 160
+        return 4000
     def __getitem__(self, index):
         if SLEEP_S:
             time.sleep(SLEEP_S)
@@ -35,9 +39,14 @@ def bind(number):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 weight = torch.nn.Parameter(torch.zeros(4))
-for batch in DataLoader(Samples(), batch_size=4, num_workers=4, worker_init_fn=bind):
+for number, batch in enumerate(DataLoader(Samples(), batch_size=4, num_workers=4, worker_init_fn=bind)):
     (weight * batch).sum().backward()
+    if number == 0:
+        seen = turns()
+    if number >= 39 and turns() >= seen + 4:
+        break
 """
+)
 
 
 @pytest.mark.parametrize(

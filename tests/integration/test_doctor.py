@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.nvml import build_standin, needs_compiler
+from tests.support.runs import environment
 from tests.support.waiting import PATIENCE_S
 
 # With time for every look: on a busy machine one may not end within the few seconds that users are given.
@@ -33,7 +34,7 @@ def doctor(
         capture_output=True,
         text=True,
         cwd=cwd,
-        env={**os.environ, **variables},
+        env=environment(**variables),
         timeout=PATIENCE_S,
     )
     assert done.stdout, done.stderr

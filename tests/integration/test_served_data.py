@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from iotrace.trying.copied import given, write_table
 from iotrace.trying.results import Data
-from iotrace.trying.serving import given, write_table
 from tests.integration.test_recorder_harmless import ODD_CALLS
 from tests.support.recorder_build import RECORDER_GAP, compile_program, recorded, recorder
 

@@ -252,16 +252,18 @@ import numpy as np, pandas as pd, pyarrow as pa, pyarrow.dataset as ds, pyarrow.
 from torch.utils.data import DataLoader, Dataset
 
 ROWS, GROUP, SAMPLES = 256, 32, 24
-FILES = ("table", "frame", "file", "all", "left", "scan", "one", "kept", "filter", "take")
+FILES = ("table", "frame", "file", "all", "left", "scan", "one", "kept", "filter", "chosen", "take")
 
 def make():
     table = pa.table({"id": np.arange(ROWS), "x": np.random.default_rng(0).random(ROWS)})
     for name in FILES:  # files of one directory are one group
         os.mkdir(name)
-        pq.write_table(table, f"{name}/t.parquet", row_group_size=GROUP)
+        pq.write_table(table, f"{name}/t.parquet", row_group_size=ROWS if name == "chosen" else GROUP)
 
 class Samples(Dataset):
     kept = None
+    def __init__(self):
+        pq.read_table("filter/t.parquet", columns=["id"])
     def __len__(self):
         return SAMPLES
     def __getitem__(self, index):
@@ -278,7 +280,8 @@ class Samples(Dataset):
             pass
         if self.kept is None:  # only alike: read once by each copy of the dataset
             self.kept = pq.read_table("kept/t.parquet")
-        pq.read_table("filter/t.parquet", filters=[("id", "=", index)])
+        for name in ("filter", "chosen"):  # the first: of one row group, as the footer says
+            pq.read_table(f"{name}/t.parquet", filters=[("id", "=", index)])
         ds.dataset("take/t.parquet").take([index])
         return float(found)
 
@@ -315,10 +318,13 @@ def test_files_that_are_decoded_whole_for_each_sample(tmp_path: Path, workers: i
     assert (one["groups_read"], one["reads"], one["whole_reads"], one["keep"]) == (2, 48, 0, False)
     kept = found["kept/t.parquet"]
     assert (kept["whole_reads"], kept["keep"]) == (4 if workers else 2, False)  # by each dataset's copy
-    for name in ("filter", "take"):  # they give fewer rows than they decode
+    for name in ("filter", "chosen", "take"):  # they give fewer rows than they decode
         assert groups[f"{name}/t.parquet"]["decoded_bytes"] is None
         assert "less than they decode" in groups[f"{name}/t.parquet"]["why"]
-        assert f"{name}/t.parquet" not in found
+        assert f"{name}/t.parquet" not in found  # though one column of it was read whole
+    read_whole = {group["path"]: group["whole_reads"] for group in report["ranks"][0]["file_groups"]}
+    assert read_whole["chosen/t.parquet"]["times_per_pass"] == 24  # the only row group
+    assert read_whole["filter/t.parquet"] is None
     advice = [each["remedy"] for each in report["recommendations"]]
     assert any(
         each.startswith("read ") and each.endswith(" once and keep them") for each in advice

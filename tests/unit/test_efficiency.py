@@ -12,9 +12,8 @@ import pytest
 from iotrace.analysis.device.accelerator import accelerator_of
 from iotrace.analysis.device.activity import Activity
 from iotrace.analysis.device.kernels import uses_tensor_cores
-from iotrace.analysis.efficiency.flops import Work, work_of
+from iotrace.analysis.efficiency.flops import Work, traffic_of, work_of
 from iotrace.analysis.efficiency.peaks import peaks_of
-from iotrace.analysis.efficiency.traffic import traffic_of
 from iotrace.analysis.program.memory import memory_of
 from iotrace.analysis.results import Accelerator
 from iotrace.sources.kineto.reader import read_kineto

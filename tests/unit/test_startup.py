@@ -20,7 +20,7 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.agent import patching
-from iotrace.agent.dataloader import pickling
+from iotrace.agent.dataloader import spawning
 from iotrace.agent.recording import import_times
 from iotrace.agent.recording.encode import encode
 from iotrace.analysis.results import ImportMount, LoadedFile, RankReport, Startup, StartupPart
@@ -347,8 +347,8 @@ def test_what_is_pickled_for_a_spawned_process_is_measured() -> None:
     module = SimpleNamespace(reduction=SimpleNamespace(dump=dump))
     recorder: Any = SimpleNamespace(records=written, over=False)
     before = list(patching._undo)
-    pickling.hook_dump(module, recorder)
-    pickling.hook_dump(module, recorder)  # the modules of two start methods share the function
+    spawning.hook_dump(module, recorder)
+    spawning.hook_dump(module, recorder)  # the modules of two start methods share the function
     file = io.BytesIO()
     module.reduction.dump(b"12345", file)
     module.reduction.dump(b"678", file)

@@ -226,6 +226,13 @@ def test_row_groups_are_counted_over_processes_and_passes() -> None:
     assert 'compression="zstd"' in found.command
 
 
+def test_of_a_file_whose_rows_a_filter_chose_no_part_is_told_for_the_whole() -> None:
+    index = _read({0: 1}, call="read", columns=["id"])
+    assert _found(1, [index]).reads == 1
+    with pytest.raises(KeyError):
+        _found(1, [index], [_read({}, call="to_table(filter)")])
+
+
 @pytest.mark.parametrize(
     ("passes", "counts", "columns"),
     [

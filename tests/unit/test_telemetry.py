@@ -82,6 +82,12 @@ def test_a_gap_without_samples_is_not_averaged_over() -> None:
     assert measured.mean(gauge, 100 * SECOND) == pytest.approx((40 * 10 + 60 * 90) / 100)
 
 
+def test_what_is_asked_for_seldom_stands_until_it_is_asked_for_again() -> None:
+    measured = MeasuredTime(steps((0, 40 * SECOND)))
+    assert measured.mean(series(*((n * SECOND, 8.0) for n in range(4, 41, 4)))) == 8
+    assert measured.mean(series(*((n * SECOND, 8.0) for n in range(10, 41, 10)))) is None
+
+
 def test_half_of_the_measured_time_is_no_figure_of_it() -> None:
     measured = MeasuredTime(steps((0, 10 * SECOND)))
     gauge = series(*((n * SECOND, 8.0) for n in range(1, 6)))  # its sampler was killed

@@ -26,6 +26,7 @@ from iotrace.patching.patch import Patch
 from iotrace.sweeps.ending import end
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.results import SweepRun
+from iotrace.trying.copied import given, write_table
 from iotrace.trying.copies import Job, place_for, with_targets, write_copies
 from iotrace.trying.fixes import Choice, choose, find_fix, told_of
 from iotrace.trying.in_place import put_in_place
@@ -47,9 +48,8 @@ from iotrace.trying.results import (
     Told,
     Trial,
 )
-from iotrace.trying.serving import given, write_table
+from iotrace.trying.summary import text_of, told_text
 from iotrace.trying.trial import Trying, in_place
-from iotrace.trying.words import text_of, told_text
 from tests.support.results import unknown
 
 _WORKERS = Fix(

@@ -17,8 +17,8 @@ from iotrace.analysis.results import FileGroup
 from iotrace.analysis.results.top import TopProcess, TopVerdict
 from iotrace.report.blocks import Field, Table
 from iotrace.session.hangs import BlockedProcess, Hang, Status
+from iotrace.ui.app import WORDS
 from iotrace.ui.choosing import Query, chosen
-from iotrace.ui.glossary import WORDS
 from iotrace.ui.index import Index
 from iotrace.ui.live import Feeds, Look, _stacks, holds_up
 from iotrace.ui.running import Running, _pulse_shown, _strip

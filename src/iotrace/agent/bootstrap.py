@@ -94,16 +94,9 @@ _PROGRAM_DFTRACER = "dftracer_compat.program_dftracer"
 
 # Modules that know threads: a fork has one alone.
 _OF_THREADS = (
-    *("handovers", "pools.tasks", "pools.executors", "pools.process_pools", "pools.queues"),
-    *(
-        "pools.pipes",
-        "pools.joblib_calls",
-        "pools.meetings",
-        "pools.event_loops",
-        "pools.results",
-        "recording.thread_clocks",
-        "torch_profiler.window",
-    ),
+    *("handovers", "pools.tasks", "pools.executors", "pools.process_pools", "pools.queues", "pools.pipes"),
+    *("pools.joblib_calls", "pools.meetings", "pools.event_loops", "pools.results"),
+    *("recording.thread_clocks", "torch_profiler.window"),
 )
 
 # The process that has been started; a fork makes it differ. (A venv runs .pth files twice.)
@@ -190,7 +183,7 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
     """Return what to do when a module has been imported, by the module's name."""
     hooks = {
         "multiprocessing.util": lambda module: _close_with_processes(module, recorder),
-        **dict.fromkeys(SPAWNING_MODULES, _hook("dataloader.pickling", "hook_dump", recorder)),
+        **dict.fromkeys(SPAWNING_MODULES, _hook("dataloader.spawning", "hook_dump", recorder)),
         "multiprocessing.spawn": _hook("dataloader.spawning", "hook_preparing", recorder),
         "torch.utils.data.dataloader": lambda module: _hook_loaders(module, recorder, settings),
         "torch.autograd": _hook("training", "hook_autograd", recorder),
@@ -260,11 +253,8 @@ def _hooks(recorder: Recorder, session: str, settings: dict[str, str]) -> dict[s
     _add(hooks, f"{_TENSORFLOW}.data.ops.dataset_ops", _hook("loaders.stages", "hook_tf_map", recorder))
     _add(hooks, f"{_TENSORFLOW}.ops.script_ops", _hook("loaders.stages", "hook_tf_functions", recorder))
     if settings.get(names.TORCH_STEPS, names.OFF) != names.OFF:
-        _add(
-            hooks,
-            "torch.nn.modules.module",
-            _hook("torch_profiler.module_ranges", "hook_modules", recorder),
-        )
+        ranges = _hook("torch_profiler.module_ranges", "hook_modules", recorder)
+        _add(hooks, "torch.nn.modules.module", ranges)
     hooks["_posixsubprocess"] = lambda module: forks.hook_starts(module, recorder)
     log_directory = f"{session}/{names.POSIX}"
     if _traced_into(log_directory):

@@ -1,5 +1,5 @@
 /* Data that a trial replaces: who looks at a file or a store finds its copy instead. Nothing is replaced unless the
- * variable names a table, which iotrace writes (trying/serving.py).
+ * variable names a table, which iotrace writes (trying/copied.py).
  *
  * A file is known by device, inode, size and time of change, whatever its path is called: one that is not what was copied
  * is left alone. A store is known by its directory, found by its name in the path: a copy has entries that it lacks. Who

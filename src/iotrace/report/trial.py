@@ -11,7 +11,7 @@ from iotrace.report.blocks import Commands, Document, Head, Line, lines_of
 from iotrace.report.layout import print_document
 from iotrace.report.screen import shown_path
 from iotrace.trying.results import FAILED, LOOP, PROVEN, RUN, SLOWER, Data, Setting, Trial
-from iotrace.trying.words import BANNERS, said_of
+from iotrace.trying.summary import BANNERS, said_of
 from iotrace.units import counted, duration, size
 
 _TONES = {PROVEN: "good", SLOWER: "bad", FAILED: "bad"}

@@ -1,4 +1,8 @@
-"""A trial under way: copies, then runs without and with the change in turns, until they prove something."""
+"""A trial under way: copies, then runs without and with the change in turns, until they prove something.
+
+Before each run data is brought into memory, or out of it: a copy has just been written, so its original has
+to be as near.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from iotrace.patching.patch import Patch, patch_of_fix
 from iotrace.session.manifest import write_document
 from iotrace.session.masks import masked
 from iotrace.sources.session import open_session
+from iotrace.sweeps import cache
 from iotrace.sweeps.ending import terminated_by_signals, undisturbed
 from iotrace.sweeps.execute import Executor, execute
 from iotrace.sweeps.plan import SweepPlan
@@ -38,9 +43,33 @@ from iotrace.trying.program import Program, offline, program_of
 from iotrace.trying.proof import FEWEST_PAIRS, Found, judge, judge_unqueued, looks, times_of
 from iotrace.trying.results import FAILED, PROVEN, RESULT, RUN, STEP, UNCLEAR, Trial
 from iotrace.trying.same_work import check_pair, check_run
-from iotrace.trying.states import Pages
 from iotrace.trying.summary import summed_up
 from iotrace.units import counted, time_span
+
+_MOST_BYTES = 8 << 30  # of data: larger ones are left as they are
+_FROM_STORAGE = 0.5  # of the bytes read, from which on data counts as not in memory
+
+
+class Pages:
+    """Brings data into memory before each run, or out of it where the recorded run read it from storage."""
+
+    def __init__(self, report: Report) -> None:
+        stored = [each.storage_read_bytes or 0 for rank in report.ranks for each in rank.system.processes]
+        read = [file.read_bytes or 0 for rank in report.ranks for file in (rank.io.files if rank.io else ())]
+        self.wanted = cache.COLD if sum(read) and sum(stored) >= _FROM_STORAGE * sum(read) else cache.WARM
+
+    def prepare(self, paths: Sequence[str]) -> None:
+        """Prepare the files, and those of stores."""
+        files = [file for path in paths for file in _files(path)]
+        if files and sum(map(os.path.getsize, files)) <= _MOST_BYTES:
+            cache.prepare(self.wanted, files)
+
+
+def _files(path: str) -> list[str]:
+    if not os.path.isdir(path):
+        return [path]
+    return [os.path.join(root, name) for root, _, names in os.walk(path) for name in names]
+
 
 _LONGEST_S = 7200.0  # of a trial that was given no budget
 _SHORTEST_S = 1.0  # that a run is given

@@ -1,4 +1,7 @@
-"""The application: which address shows what. Requests name keys of the list, and never a path."""
+"""The application: which address shows what, and the words that pages use.
+
+Requests name keys of the list, and never a path.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from iotrace.report.page.render import WORDS as OF_A_REPORT
+from iotrace.report.tables import CAUSES
 from iotrace.ui import pages
 from iotrace.ui.access import Guard
 from iotrace.ui.answers import RefusedError, html, refused
-from iotrace.ui.glossary import WORDS
 from iotrace.ui.history import History
 from iotrace.ui.index import Index
 from iotrace.ui.jobs import Jobs
@@ -27,6 +31,36 @@ from iotrace.ui.live import Feeds
 from iotrace.ui.running import Running
 from iotrace.ui.runs import Runs
 from iotrace.ui.timelines import Timelines
+
+_OF_A_LIST = {
+    "running": "The run goes on.",
+    "hung": "No batch has come for long, and no process computes, reads or writes.",
+    "computing": "No batch has come for long, and a process computes in one place of the program.",
+    "ended, failed": "The command ended with exit code 0, with another one.",
+    "killed": "Nothing of the run lives, and no end was written.",
+    "unknown": "The run was started on another host, which alone knows whether it goes on; or a sweep is not "
+    "complete.",
+    "damaged": "Nothing can be shown: the list says why.",
+    "baseline": "A report that later runs of the program are compared with.",
+    "waits": "The share of each step in which the loop waits for data.",
+    "history": "Solid: steps per second. Dashed: waits. Each point is a run of the same command; the circle "
+    "is this run.",
+}
+_OF_A_HISTORY = {
+    "worse": "A stage, a file or the step takes at least 5 % longer than in up to five runs before it, "
+    "by more than runs of one program differ.",
+    "not clear": "The machine hides whether it got worse: other programs took CPUs, or runs differ as much "
+    "by chance.",
+    "slower, but perhaps not by the program": "The steps of this run take longer for certain; the machine "
+    "may be the reason.",
+    "faster": "The step takes less time, beyond chance. Later runs are compared with this one.",
+}
+WORDS = [
+    ("In the list", _OF_A_LIST),
+    ("Of a run", OF_A_REPORT),
+    ("Causes of a wait", CAUSES),
+    ("In a history", _OF_A_HISTORY),
+]
 
 
 def application(roots: Sequence[Path], token: str, host: str, read_only: bool, directory: Path) -> Starlette:

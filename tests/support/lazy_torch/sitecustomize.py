@@ -4,10 +4,14 @@ An optimizer imports torch._dynamo at its first call, for a decorator that chang
 compiled: it costs more processor time than the rest of torch. torch itself imports the registrations of what
 its operators make of tensors without data, and torch.export: a third of its import. As soon as another part
 of one is asked for, it is loaded.
+
+What importing torch makes stays to the end, and garbage is neither looked for in it meanwhile nor afterwards:
+that takes a quarter of the processor time of a short program, most of it where Python ends.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib.abc
 import importlib.machinery
 import sys
@@ -66,9 +70,17 @@ def whole(name: str) -> types.ModuleType:
 
 
 class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Puts off the registrations, but for one thing that torch.Generator needs and they do by the way."""
+    """Puts off the registrations, but for one thing that torch.Generator needs and they do by the way.
+
+    They are imported last, or nearly so: garbage is looked for again from then on.
+    """
+
+    paused = False
 
     def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        if name == "torch" and gc.isenabled():
+            self.paused = True
+            gc.disable()
         return importlib.machinery.ModuleSpec(name, self) if name == WITHOUT_DATA else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
@@ -79,6 +91,9 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         torch: Any = sys.modules["torch"]
         if hasattr(torch._C, "_set_generator_metaclass"):
             torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
+        if self.paused:
+            gc.freeze()
+            gc.enable()
 
 
 sys.modules[DYNAMO], sys.modules[EXPORT] = Dynamo(DYNAMO), PutOff(EXPORT)

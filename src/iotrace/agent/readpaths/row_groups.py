@@ -75,13 +75,30 @@ class RowGroupReads(Sums):
         columns = args[first] if len(args) > first else kwargs.get("columns")
         if self._call in _OF_DATASET:
             chosen = args[first + 1] if len(args) > first + 1 else kwargs.get("filter")
+            of_one = len(getattr(args[0], "files", ())) == 1
             if chosen is not None or isinstance(columns, dict):
+                if path and of_one:
+                    self._note_filter(path, None if columns is None else tuple(columns), args[0])
                 return -1  # more was decoded than it gives
-            if kwargs.get("cache_metadata") is False or len(getattr(args[0], "files", ())) != 1:
+            if kwargs.get("cache_metadata") is False or not of_one:
                 return size_bytes
         if path and size_bytes >= 0:
             self._note(result, path, columns, args, kwargs, size_bytes)
         return size_bytes
+
+    def _note_filter(self, path: str, columns: tuple[Any, ...] | None, file: Any) -> None:
+        """Note that a call chose rows of a file: which row groups it decoded, nobody knows."""
+        if self._directory is not self._recorder.directory:
+            self._begin()
+        key = path, columns, None
+        if key not in self._known:
+            if len(self._known) >= _MOST_GROUPS:
+                return
+            self._known[key] = self._describe(file, path, columns)
+            if self._known[key] is not None:
+                self._known[key].about["call"] = f"{self._call}(filter)"
+        if self._known[key] is not None:
+            self._known[key].count += 1
 
     def _note(
         self, result: Any, path: str, columns: Any, args: Arguments, kwargs: Keywords, size_bytes: int

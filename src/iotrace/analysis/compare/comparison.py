@@ -1,14 +1,18 @@
-"""What changed between two sessions, and why: what ``iotrace compare`` prints."""
+"""What changed between two sessions, and why: what ``iotrace compare`` prints.
+
+Of what the program does before its loop, too, where that takes longer than before, or less.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from iotrace.analysis.compare.basis import Basis, Rank, rank_pair
+from iotrace.analysis.compare.basis import Basis, Rank, Startup, rank_pair
 from iotrace.analysis.compare.code_changes import code_changes
 from iotrace.analysis.compare.epoch import epoch_change, epoch_text
 from iotrace.analysis.compare.results import (
@@ -20,6 +24,8 @@ from iotrace.analysis.compare.results import (
     Differing,
     Side,
     StageChange,
+    StartupChange,
+    StartupPartChange,
     unit_of,
 )
 from iotrace.analysis.compare.same_samples import for_as_many, of_samples, samples_of_step
@@ -34,14 +40,65 @@ from iotrace.analysis.compare.same_work import (
     under_old_names,
     unlike,
 )
-from iotrace.analysis.compare.spread import cpu_slower_pct
+from iotrace.analysis.compare.spread import cpu_slower_pct, differ, spread_of
 from iotrace.analysis.compare.stage_changes import stage_changes
-from iotrace.analysis.compare.startup_change import startup_change
 from iotrace.analysis.compare.step_parts import changed_parts, rest_parts, step_change
 from iotrace.analysis.compare.step_verdict import REMEDY, judge_step
 from iotrace.analysis.compare.whole_run import tells, whole_run, whole_text
-from iotrace.analysis.host.disturbance import TRACING_COST
-from iotrace.analysis.results import BAD
+from iotrace.analysis.host.disturbance import TRACING_COST, grown_beside_others
+from iotrace.analysis.results import BAD, START_UP, Trust
+from iotrace.analysis.startup.waterfall import PICKLING, WORKERS
+
+_WORTH = 0.1  # of the longer run
+_OF_PARTS = 0.1  # of the parts that changed, to be named
+# The loop has these, and the first start of its workers, which is no part of the start-up.
+_LATER = re.compile(rf"first (batch|step)|{WORKERS}|{PICKLING}")
+_INSIDE = re.compile(r"\.<locals>[^(]*(?=$| )")  # a function of its own inside another
+_UNNAMED = "not named"
+
+
+def startup_change(ranks: tuple[Rank, Rank], trusts: tuple[Trust, Trust]) -> StartupChange | None:
+    """Compare the start-ups; None unless parts that changed beyond chance make a tenth of a run.
+
+    Beside others a part changed where it did so by more than times may have grown beside them.
+    """
+    one, other = (rank.account for rank in ranks)
+    startups = [rank.startup for rank in ranks]
+    if one is None or other is None or startups[0] is None or startups[1] is None:
+        return None
+    seconds = [account.part_ns(START_UP) / 1e9 for account in (one, other)]
+    parts = [_parts(startup) for startup in startups if startup is not None]
+    if not all(seconds) or not all(parts):
+        return None
+    grown = grown_beside_others([rank.system.host for rank in ranks], "wall")
+    spreads = [spread_of(trust) for trust in trusts]
+    pairs = {name: [own.get(name, 0.0) for own in parts] for name in {**parts[0], **parts[1]}}
+    least = _WORTH * max(one.whole_ns, other.whole_ns) / 1e9
+    changed = [
+        StartupPartChange(what=name, seconds=pair)
+        for name, pair in pairs.items()
+        if name != _UNNAMED
+        and (pair[1] < pair[0]) == (seconds[1] < seconds[0])
+        and differ(pair, spreads)
+        and max(pair) > (1 + grown) * min(pair)
+    ]
+    by = sum(abs(part.seconds[1] - part.seconds[0]) for part in changed)
+    if by < least or abs(seconds[1] - seconds[0]) < least:
+        return None
+    named = [part for part in changed if abs(part.seconds[1] - part.seconds[0]) >= _OF_PARTS * by]
+    named.sort(key=lambda part: -abs(part.seconds[1] - part.seconds[0]))
+    return StartupChange(seconds=seconds, parts=named)
+
+
+def _parts(startup: Startup) -> dict[str, float]:
+    """Sum up the seconds before the loop by name."""
+    found: dict[str, float] = {}
+    for part in startup.parts:
+        if not _LATER.match(part.name):
+            name = _INSIDE.sub("", part.name)
+            found[name] = found.get(name, 0.0) + part.seconds
+    return found
+
 
 _COMMIT = 12  # characters of a commit's hash
 SCHEMA_VERSION = 1

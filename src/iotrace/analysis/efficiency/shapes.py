@@ -9,8 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from iotrace.analysis.device.kernels import Window, uses_tensor_cores
-from iotrace.analysis.efficiency.flops import Work, work_of
-from iotrace.analysis.efficiency.traffic import Moved, traffic_of
+from iotrace.analysis.efficiency.flops import Moved, Work, traffic_of, work_of
 from iotrace.analysis.results import DevicePeaks, KernelCategory, OperatorShapes
 from iotrace.sources.kineto.trace import Column, Inputs
 

@@ -16,8 +16,10 @@ from iotrace.sources.session import Rank
 from iotrace.sources.telemetry import Floats, Series
 
 # A sample stands for the time since the one before, but for no longer than that: NVML averages its
-# utilisation over 1/6 to 1 s, and what lies before a gap is not known.
+# utilisation over 1/6 to 1 s, and what lies before a gap is not known. What is asked for seldom, each 4 s
+# where devices are many, stands for as long as its samples usually lie apart, and a quarter more.
 _LONGEST_HOLD_NS = 2_500_000_000
+_LONGEST_SELDOM_NS = 5_000_000_000
 # How much of the measured time samples have to cover, for a sum over it to be known.
 _COVERED = 0.99
 # The same for a mean, an extreme and a change of a gauge: of half a run they are no figures of the run.
@@ -40,7 +42,8 @@ class MeasuredTime:
             return np.zeros(len(time_ns))
         held = np.diff(time_ns, prepend=time_ns[0] - _LONGEST_HOLD_NS)
         if len(time_ns) > 1:  # the first stands for as long as the others do
-            held[0] = np.median(held[1:])
+            held[0] = usual_ns = np.median(held[1:])
+            longest_ns = max(longest_ns, int(min(1.25 * usual_ns, _LONGEST_SELDOM_NS)))
         held = np.clip(held, 0, longest_ns)
         return self._time.within(time_ns - held, time_ns).astype(np.float64)
 

@@ -10,8 +10,8 @@ None is unknown, never 0.
 from __future__ import annotations
 
 from iotrace.analysis.results.base import *
+from iotrace.analysis.results.code import *
 from iotrace.analysis.results.device import *
-from iotrace.analysis.results.hangs import *
 from iotrace.analysis.results.host import *
 from iotrace.analysis.results.io import *
 from iotrace.analysis.results.loop import *

@@ -42,10 +42,10 @@ class Gpu(ReportPart, frozen=True, kw_only=True):
     memory_clock_mhz_mean: Annotated[float | None, figure("polled every 0.5 s", counter="memory clock", fold="gauge")] = None
     temperature_c_max: Annotated[float | None, figure("polled every 0.5 s", said="temperature", counter="temperature", fold="gauge")] = None
     pcie_sent_bytes_per_s_mean: Annotated[
-        float | None, figure("from the device; 20 ms every 2 s", said="sent over PCIe", place=1, counter="PCIe sent", fold="gauge")
+        float | None, figure("from the device; 20 ms every 2 s, of over 4 devices 4 s", said="sent over PCIe", place=1, counter="PCIe sent", fold="gauge")
     ] = None
     pcie_received_bytes_per_s_mean: Annotated[
-        float | None, figure("to the device; 20 ms every 2 s", said="received over PCIe", counter="PCIe received", fold="gauge")
+        float | None, figure("to the device; 20 ms every 2 s, of over 4 devices 4 s", said="received over PCIe", counter="PCIe received", fold="gauge")
     ] = None
     throttled_fraction: Annotated[float | None, figure("polls at which one of the reasons below held its clocks back")] = None
     throttle_reasons: Annotated[dict[str, float], figure("the same by reason; `{}` where there was none", "0 to 1")] = msgspec.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The training loop: steps, their data wait, phases, regions, what recurs."""
+"""The training loop: steps, their data wait, phases, regions, what recurs, where it did not go on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart, figure
+from iotrace.analysis.results.code import HotLine
 from iotrace.units import size
 
 LEAST_COLLECTION = 0.05  # of the loop: less garbage makes single steps slow, and no more
-FEWEST_SAMPLES, MOST_CODE = 8, 8  # of the loop's code: of a function that is named; functions
 _SELDOM = 2.0  # steps from one to the next
 _IN_CALLS = 0.1  # of writing
 _WORTH_SAYING = 0.05  # of what the loop does now and then
@@ -219,110 +219,6 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         return 1e3 * max(0.0, self.seconds - self.seen_seconds) / self.count
 
 
-class HotLine(ReportPart, frozen=True, kw_only=True):
-    """The innermost line of the program that most of some time is in, or in what it calls: by samples of the stack."""
-
-    line: Annotated[str, figure("its file and number")]
-    calls: Annotated[str | None, figure("the function that it is mostly in there", null="none, or one that tells nothing")] = None
-    library: Annotated[str | None, figure("the library that `calls` is of", null="it is the program's, or null")] = None
-    fraction: Annotated[float, figure("its share of the samples")]
-    samples: Annotated[int, figure("so many there are")]
-    also: Annotated[list[str], figure("other lines of that function that are in `calls`, for a tenth of the samples or more")] = msgspec.field(
-        default_factory=list
-    )
-    calls_fraction: Annotated[float | None, figure("the share of the samples that are in `calls`, at `line` and `also`", null="`calls` is")] = None
-
-    @property
-    def lines(self) -> str:
-        """Name the lines that are in `calls`."""
-        *others, last = [self.line, *(line.rpartition(":")[2] for line in self.also)]
-        return f"{', '.join(others)} and {last}" if others else last
-
-    @property
-    def said(self) -> str:
-        """Name the line, and what it calls."""
-        return self.line + self._in
-
-    def beside(self, function: str) -> str:
-        """Name the line behind a function of the program, which may name it by itself."""
-        return self._in if function == self.line or function.endswith(f"({self.line})") else f", most of it at {self.said}"
-
-    @property
-    def _in(self) -> str:
-        whose = "" if self.library is None else f"{self.library}'s "
-        return "" if self.calls is None else f", in {whose}{self.calls}"
-
-
-class LoopCode(ReportPart, frozen=True, kw_only=True):
-    """A function that the loop calls, or a line of its own: its time outside of all that has another name.
-
-    By samples of the training thread's stack, over the whole loop; without waits, collectives,
-    forward, backward, optimizer, evaluations, checkpoints, writing and the making of iterators.
-    """
-
-    function: Annotated[str, figure("what the loop calls where it does not train, with its file and first line; or the loop's own line")]
-    seconds: Annotated[float, figure("its share of the samples, of that time")]
-    samples: Annotated[int, figure("in so many samples")]
-    ms_per_step: Annotated[float, figure("`seconds` over all steps", "ms per step")]
-    loop_fraction: Annotated[float, figure("the share of the loop's time, as in the account")]
-    count: Annotated[int | None, figure("in how many steps, where nearly all of it lies in few", null="it lies in many steps")] = None
-    every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="`count` is null, or 1")] = None
-    hot: Annotated[HotLine | None, figure("the line that most of it is in", null="no line is")] = None
-    least: Annotated[bool, figure("whether its time is the least that it may be, as some samples have no place: `--io off`")] = False
-    held_fraction: Annotated[
-        float | None,
-        figure(
-            "the share of its samples in which the interpreter's lock was not free: else it is in calls that release that, as torch's do", null="not recorded"
-        ),
-    ] = None
-    within: Annotated[bool, figure("whether it lies in forward, backward or optimizer, where the program calls a library that does not train")] = False
-
-    @property
-    def recurs(self) -> bool:
-        """Whether the loop does it now and then, and not in each step."""
-        return (self.count or 0) > 1
-
-    @property
-    def what(self) -> str:
-        """Name it."""
-        return self.function
-
-    def advice(self, how: str) -> str:
-        """Say to do it `how`: a line of the loop itself is not called."""
-        if self.hot is not None and self.is_line:
-            return f"do {how} what the loop does at {self.hot.line}"
-        return f"call {self.function} {how}"
-
-    @property
-    def is_line(self) -> bool:
-        """Whether it is known to be a line of the loop itself, not a function that the loop calls."""
-        if self.hot is None:
-            return False
-        return self.function in (self.hot.line, f"{self.function.partition(' (')[0]} ({self.hot.line})")
-
-    @property
-    def said(self) -> str:
-        """Say what it took of the loop, and how often."""
-        loop_seconds = self.seconds / self.loop_fraction if self.loop_fraction else 0.0
-        every = f", every {self.every_steps:.3g} steps" if self.every_steps is not None else ""
-        least = "at least " if self.least else ""
-        return f"{self.function} took {least}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s: {least}{self.count} times{every}"
-
-
-class Feeding(ReportPart, frozen=True, kw_only=True):
-    """What a loop that no loader feeds does before the forward pass of its steps: a wait for data lies there."""
-
-    before_ms: Annotated[float, figure("the time before forward passes", "ms per step")]
-    before_fraction: Annotated[float, figure("the same / the steps' lengths")]
-    function: Annotated[
-        str | None, figure("what the thread is in for most of it, by samples: a function with its first line, or a line", null="too few samples")
-    ] = None
-    function_ms: Annotated[float | None, figure("its share of the samples, of that time", "ms per step", null="`function` is")] = None
-    hot: Annotated[HotLine | None, figure("the line of it that most of that is in", null="no line is")] = None
-    least: Annotated[bool, figure("whether `function_ms` is the least that it may be, as some samples have no place: `--io off`")] = False
-    asleep: Annotated[str | None, figure("where the loop sleeps, and nothing was seen to be handed over", null="it is not known to")] = None
-
-
 class LoopReads(ReportPart, frozen=True, kw_only=True):
     """What the training thread read itself, beside its asks, in ms per measured step."""
 
@@ -414,3 +310,33 @@ class StepBlocks(ReportPart, frozen=True, kw_only=True):
     causes_ms: Annotated[dict[str, list[float]], figure("of it, by cause")]
     files_ms: Annotated[dict[str, list[float]], figure("of it, the eight costliest files: reading and decoding")]
     phases_ms: Annotated[dict[str, list[float]], figure("of a step, by phase, those that are known")] = msgspec.field(default_factory=dict)
+
+
+class HungProcess(ReportPart, frozen=True, kw_only=True):
+    """A process of a loop that hung, and what it was in."""
+
+    pid: Annotated[int, figure("who", null="host: of older sessions")]
+    role: Annotated[str, figure("`training`, `rank N` or `worker N`", null="host: of older sessions")]
+    rank: Annotated[int | None, figure("its number", null="no rank of a job with several")] = None
+    host: Annotated[str | None, figure("its host", null="of older sessions")] = None
+    text: Annotated[str, figure("what it was in, in words", null="the kernel did not say; the call has no file")]
+    state: Annotated[str | None, figure("the kernel's letter for its state", null="the kernel did not say; the call has no file")] = None
+    call: Annotated[str | None, figure("the system call", null="the kernel did not say; the call has no file")] = None
+    file: Annotated[str | None, figure("the file of that call", null="the kernel did not say; the call has no file")] = None
+    collective: Annotated[str | None, figure("what a rank was in with the others", null="nothing of that kind, or no stack")] = None
+    of: Annotated[int | None, figure("the pid of the loop's training process", null="of older sessions")] = None
+    stack: Annotated[list[str] | None, figure("its main thread's Python frames, the innermost first", null="it was not asked, or did not answer")] = None
+    stacks: Annotated[str | None, figure("the file that has those of all threads", null="it was not asked, or did not answer")] = None
+
+
+class HangInfo(ReportPart, frozen=True, kw_only=True):
+    """A loop that did not go on."""
+
+    kind: Annotated[str, figure("`hung`, `computing` or `waiting`")]
+    waited_seconds: Annotated[float, figure("since the last batch, when it was told")]
+    lasted_seconds: Annotated[
+        float | None, figure("from the last batch until batches came again, or the run ended, or until now", null="nobody knows when the run ended")
+    ] = None
+    resumed: Annotated[bool, figure("a batch came after that")]
+    text: Annotated[list[str], figure("the sentences: who waits for whom, and which rank differs")]
+    processes: list[HungProcess]

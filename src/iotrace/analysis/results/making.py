@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart, figure
-from iotrace.analysis.results.loop import HotLine
+from iotrace.analysis.results.code import HotLine
 
 
 class LoaderResult(ReportPart, frozen=True, kw_only=True):

@@ -9,11 +9,11 @@ from typing import Annotated
 import msgspec
 
 from iotrace.analysis.results.base import ReportPart, figure
+from iotrace.analysis.results.code import Feeding, LoopCode
 from iotrace.analysis.results.device import Accelerator, Operator, SlowStep
-from iotrace.analysis.results.hangs import HangInfo
 from iotrace.analysis.results.host import Forecast, Overhead, System
 from iotrace.analysis.results.io import FileGroup, Io
-from iotrace.analysis.results.loop import DataWait, Feeding, LoopCode, LoopEvents, LoopReads, PhasesMs, RegionResult, SlowLoopSteps, StepBlocks, Steps
+from iotrace.analysis.results.loop import DataWait, HangInfo, LoopEvents, LoopReads, PhasesMs, RegionResult, SlowLoopSteps, StepBlocks, Steps
 from iotrace.analysis.results.making import LoaderResult, PipelineStage, RepeatedWork, SampleCall, StageCost
 from iotrace.analysis.results.program import Account, Memory, Model, Snapshot, Speed, Startup, TrainerTimes
 from iotrace.analysis.results.ranks import Imbalance, Lockstep

@@ -104,11 +104,7 @@ def file_lock(facts: LoaderFacts) -> Iterator[Finding]:
 @rule("IO238", "program-lock", "loader", turn=MORE_WORKERS)
 @fires(
     {"cause": "transform", "making": _locked("program", 30.0, 22.0, file="store.py:22")},
-    {
-        "cause": "read",
-        "workers": 8,
-        "making": _locked("program", 30.0, 28.0, 8, file="data.py:9 (zipfile)"),
-    },
+    {"cause": "read", "workers": 8, "making": _locked("program", 30.0, 28.0, 8, file="data.py:9 (zipfile)")},
 )
 @silent(
     {"cause": "transform", "making": _locked("program", 2.0, 1.0, file="store.py:22")},
@@ -147,11 +143,7 @@ def program_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[F
 @fires(
     {"making": _locked("peer", 30.0, 22.0, 2, file="child process at train.py:9")},
     {"cause": "unknown", "making": _locked("peer", 30.0, 22.0, 1, file="pipe at train.py:9")},
-    {
-        "cause": "read",
-        "workers": 4,
-        "making": _locked("peer", 30.0, 22.0, 4, file="socket at train.py:9"),
-    },
+    {"cause": "read", "workers": 4, "making": _locked("peer", 30.0, 22.0, 4, file="socket at train.py:9")},
 )
 @silent(
     {"cause": "unknown", "making": _locked("peer", 2.0, 1.0, file="pipe at train.py:9")},

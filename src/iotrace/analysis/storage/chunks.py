@@ -139,7 +139,10 @@ class _Reader(msgspec.Struct, frozen=True):
 def row_groups(
     rank: Rank, paths: Paths, passes: int | None, by_worker: int | None = None
 ) -> dict[str, RowGroups]:
-    """Sum up what all processes read of each Parquet file, by its path; a worker sees `by_worker` passes."""
+    """Sum up what all processes read of each Parquet file, by its path; a worker sees `by_worker` passes.
+
+    Files whose rows a call chose by a filter are left out: what is known is a part of what was decoded.
+    """
     told: dict[str, list[RowGroupsRead]] = defaultdict(list)
     readers: dict[str, list[_Reader]] = defaultdict(list)
     for process in rank.processes:
@@ -155,7 +158,8 @@ def row_groups(
             once[paths.shown(record.path)] += sum(size_bytes for *_, size_bytes in record.read)
         for path, size_bytes in once.items():
             readers[path].append(_Reader(seen, size_bytes))
-    found = {path: _summed(path, records, passes, len(readers[path])) for path, records in told.items()}
+    whole = {path: records for path, records in told.items() if not any(each.is_filtered for each in records)}
+    found = {path: _summed(path, records, passes, len(readers[path])) for path, records in whole.items()}
     return {path: _with_suggestion(each, told[path], readers[path]) for path, each in found.items()}
 
 

@@ -24,6 +24,7 @@ from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.columns import Columns
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
+from iotrace.sources.records import RowGroupsRead
 
 _NUMPY = "numpy.load"  # of a map it tells no bytes
 _ALWAYS = frozenset(
@@ -44,6 +45,8 @@ _MOSTLY = frozenset(
         *("pyarrow.feather.read_feather", "pyarrow.feather.read_table"),
     }
 )
+# A filter that chooses rows of a file of one row group decodes it whole.
+_CHOOSING = frozenset(f"pyarrow.dataset.Dataset.{name}" for name in ("to_table", "to_batches"))
 _WORTH = 1.5  # calls / those that are needed
 _AGAIN = 4  # times a pass: fewer may be one sample's, of a file that holds no other
 _EACH_BATCH = 0.9  # of the batches have a call: a worker that left took some along
@@ -125,7 +128,9 @@ def _files(processes: Sequence[Process], paths: Paths) -> dict[str, _File]:
     """The files that such calls read, by path; of calls within calls the most frequent count."""
     found: dict[str, _File] = {}
     for process in processes:
-        kinds = {number: text for number, text in process.texts.items() if text in _ALWAYS | _MOSTLY}
+        known = _ALWAYS | _MOSTLY | _CHOOSING
+        kinds = {number: text for number, text in process.texts.items() if text in known}
+        chosen = {record.path for record in process.of_type(RowGroupsRead) if _decodes_all(record)}
         spans = process.spans[process.spans["kind"] == KIND_READ_PATH]
         of_map = (spans["bytes"] < 0) & np.isin(
             spans["name"], [each for each in kinds if kinds[each] == _NUMPY]
@@ -133,12 +138,18 @@ def _files(processes: Sequence[Process], paths: Paths) -> dict[str, _File]:
         calls = spans[np.isin(spans["name"], [*kinds]) & ~of_map]
         largest = _largest(spans)
         for (number, kind), count in zip(*_counted(calls), strict=True):
+            if kinds[kind] in _CHOOSING and process.texts.get(number) not in chosen:
+                continue  # told by its row groups
             if number in process.texts:
                 file = found.setdefault(paths.shown(process.texts[number]), _File())
                 file.calls[process.pid] = max(count, file.calls.get(process.pid, 0))
                 file.always += count if kinds[kind] in _ALWAYS else 0
                 file.given_bytes = max(file.given_bytes, largest[number])
     return found
+
+
+def _decodes_all(record: RowGroupsRead) -> bool:
+    return record.is_filtered and record.groups == 1 and record.columns is None
 
 
 def _counted(calls: Columns) -> tuple[list[tuple[int, int]], list[int]]:

@@ -252,7 +252,7 @@ def samples(report: Report) -> list[Table]:
             ),
             notes=[_METADATA] if any(call.name == "metadata" for call in rank.sample_calls) else [],
             unknown="no calls were recorded within what makes samples",
-            remedy="@iotrace.region marks a function, --posix traces reads",
+            remedy="@iotrace.region marks a function; without --io off, reads are traced",
         )
 
     return of_ranks(report.ranks, calls)

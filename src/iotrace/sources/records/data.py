@@ -49,7 +49,8 @@ class RowGroupsRead(Record, tag="row_groups"):
     """Row groups of a Parquet file that one `call` of pyarrow read or iterated in a process, so far.
 
     `read`: by number, how often each was, its rows, and the bytes that it gave. `columns`: those that were
-    asked for; None is all of them. The file has `rows` in `groups`.
+    asked for; None is all of them. The file has `rows` in `groups`. Of a call that chose rows by a filter
+    nothing was `read` that is known.
     """
 
     path: str
@@ -60,6 +61,11 @@ class RowGroupsRead(Record, tag="row_groups"):
     groups: Int
     read: list[tuple[Int, Int, Int, Int]]
     compression: str = ""
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether a filter chose rows: which row groups were decoded for them, nobody knows."""
+        return self.call.endswith("(filter)")
 
 
 class Mapped(Record, tag="mapped"):
