@@ -7,6 +7,7 @@ Libraries have locks of their own (h5py, SQLite). A thread that waits for such a
 without an end, where a wait for the interpreter's has one. What other threads wait for, too, is a lock.
 
 A thread that sleeps in a read of a pipe or a socket waits for who writes there: a server, another program.
+One in ``time.sleep`` waits for nobody.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import threading
 from opcode import opmap
 from time import monotonic_ns
 
-from iotrace.agent.recording.frames import places_of
+from iotrace.agent.recording.frames import places_of, threads
+from iotrace.agent.recording.thread_clocks import tids
 from iotrace.session.guard import ours
 from iotrace.session.identity import read_proc
-from iotrace.session.names import LOCK_AT, LOCKED_ROW, OF_LIBRARY, PEER_AT
+from iotrace.session.names import LOCK_AT, LOCKED_ROW, OF_LIBRARY, PEER_AT, SLEEP_AT
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -33,12 +35,12 @@ if TYPE_CHECKING:
 _TAKES = ("acquire", "__enter__")
 _AWAITS = ("get", "put", "wait", "join", "result", "recv", "select", "poll")  # methods that wait for others
 # Numbers of system calls: `futex`; `read`, `readv`, `recvfrom` and `recvmsg`; `poll`
-# and `ppoll`; `wait4` and `waitid`.
+# and `ppoll`; `wait4` and `waitid`; `clock_nanosleep`, which is `time.sleep` from Python 3.11 on.
 _CALLED = {
-    "x86_64": ("202", ("0", "19", "45", "47"), ("7", "271"), ("61", "247")),
-    "aarch64": ("98", ("63", "65", "207", "212"), ("73",), ("260", "95")),
+    "x86_64": ("202", ("0", "19", "45", "47"), ("7", "271"), ("61", "247"), "230"),
+    "aarch64": ("98", ("63", "65", "207", "212"), ("73",), ("260", "95"), "115"),
 }
-_FUTEX, _READS, _POLLS, _CHILDREN = _CALLED.get(os.uname().machine, ("", (), (), ()))
+_FUTEX, _READS, _POLLS, _CHILDREN, _NAP = _CALLED.get(os.uname().machine, ("", (), (), (), ""))
 _CYTHON = (".pyx", ".pxd", ".pxi")
 _CHILDS = (f"{os.sep}subprocess.py", f"{os.sep}selectors.py")
 _DEEPEST = 6  # frames of `subprocess` and what it calls
@@ -84,8 +86,10 @@ class LockWaits:
         self._last_ns = now_ns
         if since_ns > _MOST_NS:
             return
-        for ident, thread in [*threading._active.items()]:  # type: ignore[attr-defined]
-            tid = getattr(thread, "native_id", None)
+        active = threading._active  # type: ignore[attr-defined]
+        for ident in threads():
+            # A library's own thread, in which Python runs now and then, is known where we recorded that.
+            tid = getattr(active.get(ident), "native_id", None) or tids.get(ident)
             places = its_places if ident == loop else places_of(ident)
             if tid is None or not places:
                 continue
@@ -104,6 +108,9 @@ class LockWaits:
             peer = "child process"
         if peer == "poll":  # of an event loop, which may sleep by a timer
             return ""
+        if peer == "sleep":
+            whose = _library(code.co_filename) if _is_library(code.co_filename) else ""
+            return f"{SLEEP_AT}{whose}:{code.co_filename}:{places[0][1]}"
         if peer:
             asks = _program_of(places)
             return "" if asks is None else f"{PEER_AT}{peer}:{asks}"
@@ -120,13 +127,15 @@ class LockWaits:
 
 
 def _sleeps_at(tid: int, file: str) -> tuple[str, str]:
-    """Return the futex that a thread sleeps at without an end; or what it reads, or waits for."""
+    """Return the futex that a thread sleeps at without an end; or what it reads, waits for, or `sleep`."""
     try:
         call = read_proc(f"/proc/self/task/{tid}/syscall", 256).decode().split()
         if len(call) > 1 and call[0] in _POLLS and file.endswith(_SOCKETS):  # of one with a timeout
             return "", "socket"
         if len(call) > 1 and call[0] in (*_POLLS, *_CHILDREN) and file.endswith(_CHILDS):
             return "", "poll"
+        if len(call) > 1 and call[0] == _NAP:
+            return "", "sleep"
         if len(call) < 5 or call[0] not in (_FUTEX, *_READS):
             return "", ""
         if call[0] == _FUTEX:
@@ -145,11 +154,13 @@ def _awaits_child(places: list[Place]) -> bool:
 def _program_of(places: Iterable[Place]) -> str | None:
     """Return file and line of the program's innermost function."""
     for code, line, _ in places:
-        file = code.co_filename
-        is_library = file.startswith((_STANDARD, _OURS, "<")) or "-packages" + os.sep in file
-        if not is_library and not file.endswith(_CYTHON):
-            return f"{file}:{line}"
+        if not _is_library(code.co_filename) and not code.co_filename.endswith(_CYTHON):
+            return f"{code.co_filename}:{line}"
     return None
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith((_STANDARD, _OURS, "<")) or "-packages" + os.sep in file
 
 
 def _lock_of(places: list[Place]) -> str:

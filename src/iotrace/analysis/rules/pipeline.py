@@ -70,8 +70,9 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     queues. A stage that neither waits for input nor for room in the queue behind it is the slowest one. So is
     one before which the queue is full, where it lacks a CPU, or unpickles its input, for much of its time.
 
-    Remedy: more threads for a stage that sleeps or calls libraries; processes for one that computes in
-    Python or reads HDF5, as threads take turns there; or make its work less.
+    Remedy: more threads for a stage that sleeps, or calls libraries that release the interpreter's lock;
+    processes for one that computes in Python or reads HDF5, as threads take turns there; or make its work
+    less. Samples of the loop's thread show how often another thread has that lock while the loop waits.
     """
     stage = next((each for each in facts.pipeline if each.slowest), None)
     if stage is None or not facts.is_waited_for:
@@ -88,6 +89,8 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     if not is_worth(gain_ms, facts):
         return
     computes = stage.of == "threads" and (stage.on_cpu_fraction or 0.0) >= _COMPUTES
+    if facts.lock_held is not None and facts.lock_held < _COMPUTES:
+        computes = False  # in libraries that release the interpreter's lock
     if computes:
         how = (
             f"its threads compute in {percent(stage.on_cpu_fraction or 0.0)} of that: processes do so at "

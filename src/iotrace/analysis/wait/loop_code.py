@@ -28,13 +28,14 @@ from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Account, Feeding, HotLine, LoopCode
 from iotrace.analysis.wait.hot_lines import Stack, StackSamples, hot_line, stack_samples
+from iotrace.analysis.wait.locks import waits_within
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER, TURN_ROW
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import StepCall
 
 _RUN = 3  # samples in one step: so many are no chance
 _CONFINED = 0.8  # of a function's samples lie in few steps
-_MOST = 0.5  # of the steps are few
+_MOST = 0.5  # of the steps are few; of a function's time is a wait
 _UNSAMPLED, _UNSAMPLED_NS = 0.1, 2_000_000_000  # of the loop behind the last sample: sampling has ended early
 _FIRST = 0.8  # of a function's samples lie in its first call: it got ready there, as a compiler does
 
@@ -339,6 +340,7 @@ def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
     before_ns, steps = length(own), len(kept)
     before = samples.within(*own)
     number, most = before.most_common(), before.most()
+    waits, waits_ns = waits_within(analysis, thread.tid, own)
     return Feeding(
         before_ms=before_ns / steps / 1e6,
         before_fraction=before_ns / int((ends - starts).sum()),
@@ -347,4 +349,5 @@ def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
         least=before.is_least,
         hot=None if number is None else before.of(number).hot(analysis.session.paths),
         asleep=analysis.inputs.asleep or None,
+        waits=waits if most is not None and waits_ns >= _MOST * most[1] * before_ns else None,
     )

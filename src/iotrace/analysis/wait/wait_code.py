@@ -82,6 +82,19 @@ def asleep_in_event_loop(analysis: RankAnalysis, run: LoaderRun) -> float:
     return _at_least(asleep, samples) if samples >= _FEWEST else 0.0
 
 
+def lock_held(analysis: RankAnalysis, run: LoaderRun) -> float | None:
+    """Return the share of the measured waits for a loader in which a thread had the interpreter's lock.
+
+    Whoever makes batches in Python has it; calls that release it do not. None: too few samples, or not known.
+    """
+    held = samples = 0
+    for record, numbers in _in_waits(analysis, run):
+        known = [number for number in numbers if 0 <= number < len(record.held)]
+        samples += len(known)
+        held += sum(record.held[number] for number in known)
+    return held / samples if samples >= _FEWEST else None
+
+
 def _in_waits(analysis: RankAnalysis, run: LoaderRun) -> Iterator[tuple[LoopStacks, list[int]]]:
     """Yield what was sampled of the loop's thread: the numbers of the stacks in measured waits for `run`."""
     thread, kept = analysis.loop.thread, analysis.kept

@@ -74,7 +74,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`.
     `tensors` are in one, if many. `ready`: so many batches lay ready when the loop came for one. `making`:
     how they are made.
-    `waits_at`: where the loop's own thread is that makes them. `event_loop`: the least share of the wait that
+    `waits_at`: where the loop's own thread is that makes them. `lock_held`: the share of the wait in which a
+    thread had the interpreter's lock. `event_loop`: the least share of the wait that
     asyncio's event loop slept in. `hot_in`: the library that making them is
     mostly in. `pipeline`: the stages that make them, of a loop that takes them from queues and pools.
     """
@@ -126,6 +127,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     ready: float | None = None
     making: Making = Making()
     waits_at: WaitCode = WaitCode()
+    lock_held: float | None = None
     event_loop: float = 0.0
     hot_in: str = ""
     pipeline: list[PipelineStage] = []

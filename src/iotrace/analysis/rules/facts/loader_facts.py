@@ -36,7 +36,7 @@ from iotrace.analysis.wait.data_wait import (
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
 from iotrace.analysis.wait.production import PARTS, outermost
 from iotrace.analysis.wait.sending import sends_behind_next
-from iotrace.analysis.wait.wait_code import asleep_in_event_loop, code_of_waits
+from iotrace.analysis.wait.wait_code import asleep_in_event_loop, code_of_waits, lock_held
 from iotrace.analysis.wait.waits import CAUSES, Waits, split_waits
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH, LOCKED_ROW
 from iotrace.sources.records import IteratorStart
@@ -141,6 +141,7 @@ def _facts(
         ready=ready_batches(source),
         pipeline=report.pipeline if primary else [],
         waits_at=code_of_waits(analysis, source),
+        lock_held=lock_held(analysis, source),
         event_loop=asleep_in_event_loop(analysis, source),
         making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
         taken_from=_taken_from(analysis) if primary else None,

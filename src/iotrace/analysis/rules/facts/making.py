@@ -151,7 +151,9 @@ def _locks_of(analysis: RankAnalysis, waits: Waits, report: RankReport) -> dict[
         asked_ms = int(asked_ns.sum()) / steps / 1e6  # in which the loop did not wait for a maker
         ms = asked_ms + ms * (1 - asked_ms / wait_ms if wait_ms else 0.0)
         file = max(locked.files, key=lambda path: locked.files[path], default="")
-        found[lock] = LockWait(ms=min(ms, wait_ms), sharing=locked.sharing, file=file, **of)
+        # A library's own threads may be more than work at once.
+        sharing = min(locked.sharing, sum(each.makers for each in stages) or locked.sharing)
+        found[lock] = LockWait(ms=min(ms, wait_ms), sharing=sharing, file=file, **of)
     return found
 
 
