@@ -7,7 +7,7 @@ Libraries have locks of their own (h5py, SQLite). A thread that waits for such a
 without an end, where a wait for the interpreter's has one. What other threads wait for, too, is a lock.
 
 A thread that sleeps in a read of a pipe or a socket waits for who writes there: a server, another program.
-One in ``time.sleep`` waits for nobody.
+One in ``time.sleep`` waits for nobody. An event loop of asyncio's that waits runs no coroutine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iotrace.agent.recording.frames import places_of, threads
 from iotrace.agent.recording.thread_clocks import tids
 from iotrace.session.guard import ours
 from iotrace.session.identity import read_proc
-from iotrace.session.names import LOCK_AT, LOCKED_ROW, OF_LIBRARY, PEER_AT, SLEEP_AT
+from iotrace.session.names import IDLE_AT, LOCK_AT, LOCKED_ROW, OF_LIBRARY, PEER_AT, SLEEP_AT
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ _CALLED = {
 _FUTEX, _READS, _POLLS, _CHILDREN, _NAP = _CALLED.get(os.uname().machine, ("", (), (), (), ""))
 _CYTHON = (".pyx", ".pxd", ".pxi")
 _CHILDS = (f"{os.sep}subprocess.py", f"{os.sep}selectors.py")
+_SELECTORS = f"{os.sep}selectors.py"
 _DEEPEST = 6  # frames of `subprocess` and what it calls
 _SOCKETS = (f"{os.sep}socket.py", f"{os.sep}ssl.py")
 _MOST_SEEN = 4096
@@ -56,6 +57,7 @@ _LEAST_NS, _MOST_NS = 40_000_000, 1_000_000_000
 _MOST_CODE = 4096
 _THREADING = threading.__file__
 _STANDARD = os.path.dirname(os.__file__) + os.sep
+_ASYNCIO = os.path.join(_STANDARD, "asyncio", "")
 _SUBPROCESS = os.path.join(_STANDARD, "subprocess.py")
 # What waits at locks of these waits for an item, or for its turn to log.
 _OTHERS = tuple(
@@ -93,10 +95,15 @@ class LockWaits:
             places = its_places if ident == loop else places_of(ident)
             if tid is None or not places:
                 continue
-            site = _lock_of(places) if ident != loop else ""
-            if site := site or self._asleep(places, tid, ident == loop):
+            if site := self._waits(places, tid, ident == loop):
                 row = (LOCKED_ROW, tid, now_ns, now_ns, since_ns, self._recorder.text(site))
                 self._recorder.records.append(row)
+
+    def _waits(self, places: list[Place], tid: int, is_loop: bool) -> str:
+        """Say what a thread waits for, and where; or nothing."""
+        if _runs_event_loop(places):
+            return "" if is_loop else _idle(places, tid)
+        return (_lock_of(places) if not is_loop else "") or self._asleep(places, tid, is_loop)
 
     def _asleep(self, places: list[Place], tid: int, is_loop: bool) -> str:
         """Say in which line of the program a thread waits for a library's lock, or a peer; or nothing."""
@@ -124,6 +131,22 @@ class LockWaits:
         if asks is None or self._sleepers[futex] != -1:
             return ""
         return f"{LOCK_AT}{OF_LIBRARY}:{asks}"
+
+
+def _runs_event_loop(places: list[Place]) -> bool:
+    """Whether a thread is where an event loop of asyncio's waits, in no coroutine."""
+    below = places[1][0].co_filename if len(places) > 1 else ""
+    return places[0][0].co_filename.endswith(_SELECTORS) and below.startswith(_ASYNCIO)
+
+
+def _idle(places: list[Place], tid: int) -> str:
+    """Say who runs an event loop that waits now; nothing of one that only looks."""
+    try:
+        call = read_proc(f"/proc/self/task/{tid}/syscall", 256).split()
+    except ours(OSError):
+        return ""
+    asks = _program_of(places)
+    return "" if asks is None or len(call) < 2 else f"{IDLE_AT}{asks}"
 
 
 def _sleeps_at(tid: int, file: str) -> tuple[str, str]:

@@ -182,7 +182,7 @@ def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
         remedy=remedy,
         tries=True,
         gains=False,  # that depends on who writes there
-        silences=("IO101", "IO102", "IO103", "IO106", "IO230", "IO236"),
+        silences=("IO101", "IO102", "IO103", "IO106", "IO218", "IO230", "IO236"),
     )
 
 

@@ -40,7 +40,7 @@ _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
 @rule("IO230", "slowest-stage", "loader", turn=MORE_WORKERS)
 @fires(
     {"pipeline": [_stage("read", 2, 0.3), _stage("decode", 4, 3.9, True), _stage("collate", 1, 0.1)]},
-    {"pipeline": [_stage("fetch", 2, 2.0, True, "processes")]},
+    {"pipeline": [_stage("fetch", 2, 2.0, True, "processes")], "hot_line": "train.py:9, in numpy's roll"},
     {"pipeline": [_stage("read", 1, 0.2), _stage("augment", 1, 0.5, True, "processes")]},
     {"pipeline": [_set("download", 1, 0.9, "concurrency", "train.py:9", True), _stage("decode", 2, 0.3)]},
     # Two functions on the same threads, which are all busy.
@@ -108,9 +108,12 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     else:
         how = f"give it more {stage.of}, or make its work less"
         remedy = f"more {stage.of} for {stage.name}"
+    # Processes do nothing else; of the threads of a stage only the loop's own is sampled.
+    is_sampled = stage.of == "processes" and stage is facts.pipeline[-1] and facts.hot_line
+    where = f", most of its own code at {facts.hot_line}" if is_sampled else ""
     yield finding(
         facts,
-        text=f"the loop waits for {described(stage)}",
+        text=f"the loop waits for {described(stage)}{where}",
         how=how,
         remedy=remedy,
         level=level(stage.wait_ms, facts),

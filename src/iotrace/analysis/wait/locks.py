@@ -75,7 +75,9 @@ def locks_of(analysis: RankAnalysis) -> dict[str, Locked]:
     for process in analysis.rank.processes:
         noted, real = process.rows(names.LOCKED_ROW), process.clock.times_to_session_ns
         of_program, of_file = _at(process, noted, names.LOCK_AT), noted["file"] >= 0
-        of_peer, sleeps = (_at(process, noted, prefix) for prefix in (names.PEER_AT, names.SLEEP_AT))
+        of_peer, sleeps, idles = (
+            _at(process, noted, prefix) for prefix in (names.PEER_AT, names.SLEEP_AT, names.IDLE_AT)
+        )
         reading = _reading_h5py(process)
         # A lock in C that two threads or more wait for, which read HDF5.
         of_h5py = _at(process, noted, names.LOCK_AT + names.OF_LIBRARY) & np.isin(
@@ -83,7 +85,7 @@ def locks_of(analysis: RankAnalysis) -> dict[str, Locked]:
         )
         by_lock = {
             INTERPRETER: ~of_file,
-            FILE: of_file & ~of_program & ~of_peer & ~sleeps,
+            FILE: of_file & ~of_program & ~of_peer & ~sleeps & ~idles,
             PEER: of_peer,
             SLEEP: sleeps,
             PROGRAM: of_program & ~of_h5py,
@@ -107,10 +109,10 @@ def locks_of(analysis: RankAnalysis) -> dict[str, Locked]:
     return {lock: _joined(rows[lock], files[lock]) for lock in LOCKS}
 
 
-def waits_within(analysis: RankAnalysis, tid: int, within: Intervals) -> tuple[str, int]:
-    """Say what a thread of the main process waited for most in these intervals, as `PEER` does; how long, ns.
+def waits_within(analysis: RankAnalysis, tid: int, within: Intervals, least_ns: float) -> str | None:
+    """Say what a thread of the main process waited for most in these intervals: `pipe at FILE:LINE`.
 
-    An estimate, by looks. Empty where it was not seen to wait.
+    None where it was not seen to wait for `least_ns`. That is an estimate, by looks.
     """
     main = analysis.rank.main
     noted = main.rows(names.LOCKED_ROW)
@@ -122,7 +124,8 @@ def waits_within(analysis: RankAnalysis, tid: int, within: Intervals) -> tuple[s
         if text.startswith((names.PEER_AT, names.SLEEP_AT)):
             kind = "" if text.startswith(names.PEER_AT) else f"{SLEEP} at "
             waited[kind + _shown(analysis, text)] += int(noted["waited_ns"][noted["file"] == number].sum())
-    return waited.most_common(1)[0] if waited else ("", 0)
+    what, waited_ns = waited.most_common(1)[0] if waited else (None, 0)
+    return what if waited_ns >= least_ns else None
 
 
 def _shown(analysis: RankAnalysis, text: str) -> str:

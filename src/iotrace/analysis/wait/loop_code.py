@@ -155,7 +155,7 @@ def code_of_loop(
     numbers = [number for number, text in texts.items() if text in (FORWARD, BACKWARD, OPTIMIZER)]
     spans = spans[np.isin(spans["name"], numbers)]
     thread, made = analysis.loop.thread, iterations_of(analysis).spans
-    asked = Deliveries.joined([] if thread is None else [thread.asked, thread.handed])
+    asked = Deliveries.joined([thread.asked, thread.handed] if thread else [])
     every = [
         (asked["wait_start_ns"], asked["delivered_ns"]),
         (made[:, 0], made[:, 1]),
@@ -329,18 +329,15 @@ def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
         return None
     if len(thread.asked) or len(thread.handed) or thread.handing or thread.unhanded:
         return None
-    starts, ends = kept["start_ns"], kept["end_ns"]
-    begun, until = _before_forward(analysis)
+    starts, ends, (begun, until) = kept["start_ns"], kept["end_ns"], _before_forward(analysis)
     at = holding(starts, ends, until)
     begun, until, at = (each[at >= 0] for each in (begun, until, at))
     begun = np.minimum(np.maximum(begun, starts[at]), until)
     if len(distinct(at)) < _CONFINED * len(kept):
         return None
     own = subtract(union(begun, until), _without_gradients(analysis))
-    before_ns, steps = length(own), len(kept)
-    before = samples.within(*own)
+    before, before_ns, steps = samples.within(*own), length(own), len(kept)
     number, most = before.most_common(), before.most()
-    waits, waits_ns = waits_within(analysis, thread.tid, own)
     return Feeding(
         before_ms=before_ns / steps / 1e6,
         before_fraction=before_ns / int((ends - starts).sum()),
@@ -349,5 +346,5 @@ def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
         least=before.is_least,
         hot=None if number is None else before.of(number).hot(analysis.session.paths),
         asleep=analysis.inputs.asleep or None,
-        waits=waits if most is not None and waits_ns >= _MOST * most[1] * before_ns else None,
+        waits=waits_within(analysis, thread.tid, own, _MOST * most[1] * before_ns) if most else None,
     )

@@ -138,8 +138,8 @@ def _locks_of(analysis: RankAnalysis, waits: Waits, report: RankReport) -> dict[
         wait_ms = int(own.wait_ns.sum()) / steps / 1e6
         of: dict[str, Any] = {"each_ms": 0.0, "item_ms": 0.0}
         if stages:
-            most = max(stages, key=lambda stage: stage.wait_ms * stage.locks_ms[lock])
-            shares = (min(1.0, stage.locks_ms[lock] / stage.item_ms) * stage.wait_ms for stage in stages)
+            shares = [min(1.0, stage.locks_ms[lock] / stage.item_ms) * stage.wait_ms for stage in stages]
+            most = stages[shares.index(max(shares))]
             ms = max(ms, sum(shares))
             if analysis.chains is not None:
                 own_ns = analysis.chains.within_locks(own, partial(locked.of, main_pid=main))
