@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
 import os
 import queue
 import socket
@@ -216,3 +217,22 @@ def test_threads_that_python_did_not_start_are_looked_at(tmp_path: Path) -> None
     lock.release()
     assert len(thread_clocks.tids) > len(tids)
     assert found.startswith(f"{names.LOCK_AT}:{__file__}:")
+
+
+@pytest.mark.skipif(not os.path.exists(f"/proc/self/task/{os.getpid()}/syscall"), reason="not told")
+def test_an_event_loop_that_waits_says_who_runs_it(tmp_path: Path) -> None:
+    over = asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def waits() -> None:
+        loops.append(asyncio.get_running_loop())
+        await over.wait()
+
+    def runs() -> None:
+        asyncio.run(waits())
+
+    thread = Started(runs)
+    found = until_seen(Recorder(str(tmp_path)), f"{names.IDLE_AT}{__file__}")
+    loops[0].call_soon_threadsafe(over.set)
+    thread.thread.join()
+    assert found == f"{names.IDLE_AT}{__file__}:{runs.__code__.co_firstlineno + 1}"

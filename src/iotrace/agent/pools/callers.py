@@ -48,7 +48,8 @@ def drawn_by(frame: FrameType) -> CodeType | None:
 
     The last one that runs in that thread: a node with threads of its own is another stage.
     """
-    node, within = None, frame
+    node: Any = None
+    within: FrameType | None = frame
     for _ in range(_CALLERS):
         if node is None and within is not None and within.f_code.co_filename == frame.f_code.co_filename:
             node, within = variables_of(within).get("source"), within.f_back

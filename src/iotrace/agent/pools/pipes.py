@@ -161,7 +161,7 @@ def _first_put(recorder: Recorder, frame: FrameType | None) -> None:
     """Sample what this thread does, if another process has started this one."""
     global _has_put
     _has_put = True
-    if getattr(sys.modules["multiprocessing.process"].current_process(), "_identity", ()):  # type: ignore[attr-defined]
+    if getattr(sys.modules["multiprocessing.process"].current_process(), "_identity", ()):
         workers.sample(recorder, frame)
 
 
