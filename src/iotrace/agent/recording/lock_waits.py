@@ -135,8 +135,8 @@ class LockWaits:
 
 def _runs_event_loop(places: list[Place]) -> bool:
     """Whether a thread is where an event loop of asyncio's waits, in no coroutine."""
-    below = places[1][0].co_filename if len(places) > 1 else ""
-    return places[0][0].co_filename.endswith(_SELECTORS) and below.startswith(_ASYNCIO)
+    files = [code.co_filename for code, _, _ in places[:3] if not code.co_filename.startswith(_OURS)]
+    return len(files) > 1 and files[0].endswith(_SELECTORS) and files[1].startswith(_ASYNCIO)
 
 
 def _idle(places: list[Place], tid: int) -> str:

@@ -43,6 +43,7 @@ _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
     {"pipeline": [_stage("fetch", 2, 2.0, True, "processes")], "hot_line": "train.py:9, in numpy's roll"},
     {"pipeline": [_stage("read", 1, 0.2), _stage("augment", 1, 0.5, True, "processes")]},
     {"pipeline": [_set("download", 1, 0.9, "concurrency", "train.py:9", True), _stage("decode", 2, 0.3)]},
+    {"pipeline": [_set("load", 2, 1.9, "concurrency", "train.py:9", True)], "queueing_ms": 30.0},
     # Two functions on the same threads, which are all busy.
     {
         "pipeline": [
@@ -72,7 +73,8 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
 
     Remedy: more threads for a stage that sleeps, or calls libraries that release the interpreter's lock;
     processes for one that computes in Python or reads HDF5, as threads take turns there; or make its work
-    less. Samples of the loop's thread show how often another thread has that lock while the loop waits.
+    less. No more of them where they queue for busy CPUs. Samples of the loop's thread show how often another
+    thread has that lock while the loop waits.
     """
     stage = next((each for each in facts.pipeline if each.slowest), None)
     if stage is None or not facts.is_waited_for:
@@ -91,7 +93,11 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     computes = stage.of == "threads" and (stage.on_cpu_fraction or 0.0) >= _COMPUTES
     if facts.lock_held is not None and facts.lock_held < _COMPUTES:
         computes = False  # in libraries that release the interpreter's lock
-    if computes:
+    queues = facts.queueing_ms >= MOSTLY * stage.wait_ms
+    if queues:
+        how = f"its {stage.of} queue for busy CPUs, and more of them would, too; make its work less"
+        remedy = ""
+    elif computes:
         how = (
             f"its threads compute in {percent(stage.on_cpu_fraction or 0.0)} of that: processes do so at "
             "once, where threads of Python code take turns; or make its work less"
@@ -118,7 +124,7 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
         remedy=remedy,
         level=level(stage.wait_ms, facts),
         evidence={"busy": stage.busy, "makers": float(stage.makers), **which(facts)},
-        gain_ms=gain_ms,
+        gain_ms=None if queues else gain_ms,
         cost_ms=stage.wait_ms,
         is_main_cause=stage.wait_ms >= MOSTLY * facts.wait_ms,
         # Which speaks of the last stage alone; of one that sleeps it says no more than this.

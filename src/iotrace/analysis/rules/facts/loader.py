@@ -75,9 +75,10 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     `tensors` are in one, if many. `ready`: so many batches lay ready when the loop came for one. `making`:
     how they are made.
     `waits_at`: where the loop's own thread is that makes them. `lock_held`: the share of the wait in which a
-    thread had the interpreter's lock. `event_loop`: the least share of the wait that asyncio's event loop
-    slept in. `hot_in`: the library that making them is mostly in, `hot_line` the line and what it calls.
-    `pipeline`: the stages that make them, of a loop that takes them from queues and pools.
+    thread had the interpreter's lock; in `queueing_ms` of it makers queued for busy CPUs. `event_loop`: the
+    least share of the wait that asyncio's event loop slept in. `hot_in`: the library that making them is
+    mostly in, `hot_line` the line and what it calls. `pipeline`: the stages that make them, of a loop that
+    takes them from queues and pools.
     """
 
     number: int = 0
@@ -128,6 +129,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     making: Making = Making()
     waits_at: WaitCode = WaitCode()
     lock_held: float | None = None
+    queueing_ms: float = 0.0
     event_loop: float = 0.0
     hot_in: str = ""
     hot_line: str = ""

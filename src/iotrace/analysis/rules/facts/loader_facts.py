@@ -145,6 +145,7 @@ def _facts(
         pipeline=report.pipeline if primary else [],
         waits_at=code_of_waits(analysis, source),
         lock_held=lock_held(analysis, source),
+        queueing_ms=sum((wait.without_cpu_ms or {}).values()),
         event_loop=asleep_in_event_loop(analysis, source),
         making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
         taken_from=_taken_from(analysis) if primary else None,
