@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import os
 import queue
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from iotrace.agent.recording import lock_waits
+from iotrace.agent.recording import lock_waits, thread_clocks
 from iotrace.agent.recording.frames import places_of
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
@@ -182,3 +185,54 @@ def test_idle_takers_of_one_queue_wait_for_no_lock(tmp_path: Path) -> None:
     for _ in threads:
         items.put(1)
     assert not [text for text in recorded(recorder) if __file__ in text]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no call of its own")
+def test_a_thread_that_sleeps_for_a_time_says_where(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def naps() -> None:
+        while not over.is_set():
+            time.sleep(0.5)
+
+    thread = Started(naps)
+    found = until_seen(
+        Recorder(str(tmp_path)), f"{names.SLEEP_AT}:{__file__}:{naps.__code__.co_firstlineno + 2}"
+    )
+    over.set()
+    thread.thread.join()
+    assert found
+
+
+def test_threads_that_python_did_not_start_are_looked_at(tmp_path: Path) -> None:
+    lock, tids = threading.Lock(), dict(thread_clocks.tids)
+    lock.acquire()
+
+    def takes() -> None:
+        thread_clocks.thread_id()  # as what records a call there
+        lock.acquire()
+
+    _thread.start_new_thread(takes, ())
+    found = until_seen(Recorder(str(tmp_path)), names.LOCK_AT)
+    lock.release()
+    assert len(thread_clocks.tids) > len(tids)
+    assert found.startswith(f"{names.LOCK_AT}:{__file__}:")
+
+
+@pytest.mark.skipif(not os.path.exists(f"/proc/self/task/{os.getpid()}/syscall"), reason="not told")
+def test_an_event_loop_that_waits_says_who_runs_it(tmp_path: Path) -> None:
+    over = asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def waits() -> None:
+        loops.append(asyncio.get_running_loop())
+        await over.wait()
+
+    def runs() -> None:
+        asyncio.run(waits())
+
+    thread = Started(runs)
+    found = until_seen(Recorder(str(tmp_path)), f"{names.IDLE_AT}{__file__}")
+    loops[0].call_soon_threadsafe(over.set)
+    thread.thread.join()
+    assert found == f"{names.IDLE_AT}{__file__}:{runs.__code__.co_firstlineno + 1}"

@@ -26,9 +26,10 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import HotLine, LoopCode
 from iotrace.analysis.wait import loop_code as loop_code_module
 from iotrace.analysis.wait.loop_code import CodeSamples, code_of_loop, code_samples, feeding_of, loop_code
-from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD
+from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, LOCKED_ROW, PEER_AT, SLEEP_AT
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import LoopStacks as Recorded
+from iotrace.sources.rows import DTYPES
 from tests.support.results import unknown
 from tests.support.tables import deliveries_of
 
@@ -149,7 +150,7 @@ def analysed(stacks: list[list[tuple[int, int]]], **more: Any) -> RankAnalysis:
     main = SimpleNamespace(
         of_type=lambda kind: [record] if kind is Recorded else [],
         clock=SimpleNamespace(times_to_session_ns=lambda times: times),
-        **more.pop("main", {}),
+        **{"rows": lambda kind: np.zeros(0, DTYPES[kind]), **more.pop("main", {})},
     )
     thread = SimpleNamespace(tid=TID, **more.pop("thread", {}))
     paths = SimpleNamespace(shown=lambda path: path.removeprefix("/p/"))
@@ -242,6 +243,27 @@ def test_a_loop_without_a_loader_is_looked_at_before_its_forward_passes() -> Non
     assert (found.before_ms, found.before_fraction) == (pytest.approx(40.0), pytest.approx(0.4))
     assert found.function == "Images.__getitem__ (data.py:9)"
     assert found.function_ms == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize(
+    ("looks", "waits"),
+    [
+        ([(TID, 200 * MS, f"{PEER_AT}pipe:/p/data.py:11")], "pipe at data.py:11"),
+        ([(TID, 250 * MS, f"{SLEEP_AT}:/p/data.py:11")], "sleep at data.py:11"),
+        ([(TID, 150 * MS, f"{PEER_AT}pipe:/p/data.py:11")], None),
+        ([(TID + 1, 250 * MS, f"{PEER_AT}pipe:/p/data.py:11")], None),
+    ],
+)
+def test_a_line_that_only_waits_says_for_what(looks: list[Any], waits: str | None) -> None:
+    analysis = fed_by_itself(40)
+    analysis.rank.main.texts.update({at: text for at, (*_, text) in enumerate(looks, 20)})
+    rows = [(tid, 10 * MS, 10 * MS, ns, at) for at, (tid, ns, _) in enumerate(looks, 20)]
+    analysis.rank.main.rows = lambda kind: np.array(  # type: ignore[method-assign, assignment]
+        rows if kind == LOCKED_ROW else [], DTYPES[kind]
+    )
+    found = feeding_of(analysis, code_samples(analysis))
+    assert found is not None
+    assert found.waits == waits
 
 
 def test_calls_of_models_without_gradients_make_no_batches() -> None:

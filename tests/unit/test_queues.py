@@ -375,6 +375,17 @@ def feed(ahead, function, items):
 
 async def publish(ahead, item):
     ahead.put(item)
+
+class Node:
+    def __init__(self, source=None, **own):
+        self.source = source
+        self.__dict__.update(own)
+
+def populate(source, ahead, items):
+    def put(item):
+        ahead.put(item)
+    for item in items:
+        put([item])
 """
 
 
@@ -395,6 +406,33 @@ def test_a_librarys_stage_has_the_name_of_the_programs_function(
 ) -> None:
     ahead: queue.Queue[Any] = queue.Queue()
     in_thread(lambda: of_library()["feed"](ahead, function, [1, 2, 3]))
+    assert len([ahead.get() for _ in range(3)]) == 3
+    (about,) = [each for each in recorder.records if isinstance(each, dict) and each["type"] == "queue"]
+    assert about["by"] == named
+
+
+def drawn() -> Iterator[int]:
+    yield from (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "named"),
+    [
+        ([{"iterable": drawn()}], "drawn"),
+        ([{"iterable": drawn()}, {}, {"map_fn": double, "num_workers": 0}, {}], "double"),
+        ([{"iterable": drawn()}, {"map_fn": double, "num_workers": 4}], "torchdata"),
+        ([{"iterable": [1, 2, 3]}], "torchdata"),
+    ],
+)
+def test_a_thread_that_draws_from_the_programs_source_has_its_name(
+    recorder: Recorder, nodes: list[dict[str, Any]], named: str
+) -> None:
+    """Nodes of torchdata from the first one on; behind one with threads of its own another stage draws."""
+    library, node = of_library(), None
+    for own in nodes:
+        node = library["Node"](node, **own)
+    ahead: queue.Queue[Any] = queue.Queue()
+    in_thread(lambda: library["populate"](node, ahead, [1, 2, 3]))
     assert len([ahead.get() for _ in range(3)]) == 3
     (about,) = [each for each in recorder.records if isinstance(each, dict) and each["type"] == "queue"]
     assert about["by"] == named

@@ -58,6 +58,7 @@ def explained(
     written: int = 0,
     others: float = 0.0,
     held: bool = False,
+    asleep: tuple[tuple[float, float], ...] = (),
     restarts: tuple[tuple[float, float], ...] = (),
     file: str = "ck.pt",
     events: tuple[Events, ...] = (),
@@ -78,6 +79,10 @@ def explained(
         waits.append(Explained(one, causes, {"data/a.h5": [0.0, float(wait), 0.0]}))
     kept, table = steps_of(steps), waits_of(waits)
     rows = {
+        names.LOCKED_ROW: [
+            (TID, int((start + until) * MS), int((start + until) * MS), int((until - at) * MS), 1)
+            for at, until in asleep
+        ],
         names.PAUSE_ROW: [
             (names.PAUSES.index(kind), tid, int((start + at) * MS), int((start + until) * MS))
             for kind, tid, at, until in pauses
@@ -92,7 +97,8 @@ def explained(
         pid=TID,
         spans=np.empty(0, SPAN_DTYPE),
         clock=clock,
-        rows=lambda kind: np.array(rows[kind], DTYPES[kind]),
+        rows=lambda kind: np.array(rows.get(kind, []), DTYPES[kind]),
+        texts={1: f"{names.SLEEP_AT}:train.py:9"},
         of_type=lambda _: [SimpleNamespace(collections=True)],
     )
     times = np.arange(0, 700, 50) * MS
@@ -281,6 +287,11 @@ def test_waiting_for_a_cpu_has_who_had_it(
 
 def test_neighbours_explain_nothing_where_the_thread_never_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert only(explained(others=0.9, held=True, monkeypatch=monkeypatch)).parts_ms == {}
+
+
+def test_a_wait_in_which_the_thread_sleeps_for_a_time_is_that_sleep() -> None:
+    found = explained(waited_ms=81.0, cause="unknown", asleep=((10, 50), (50, 80)))
+    assert only(found).parts_ms["asleep"] == pytest.approx(70.0)
 
 
 def test_no_part_is_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:

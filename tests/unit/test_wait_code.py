@@ -7,12 +7,15 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.wait.wait_code import WaitCode, asleep_in_event_loop, code_of_waits
+from iotrace.analysis.wait.wait_code import WaitCode, asleep_in_event_loop, code_of_waits, lock_held
+from iotrace.session.names import IDLE_AT, LOCKED_ROW
 from iotrace.sources.columns import Columns
 from iotrace.sources.records import Identity, LoopStacks, StepCall
+from iotrace.sources.rows import DTYPES
 from tests.support.rows import process_of
 
 MS = 1_000_000
@@ -38,6 +41,8 @@ def waiting(
     in_loop: bool = False,
     pool: str = "",
     held: bool = True,
+    looks: tuple[int, ...] = (),
+    made: bool = False,
 ) -> tuple[RankAnalysis, LoaderRun]:
     """Of 30 steps of 10 ms, each of which waits for 6 ms at first; a sample 3 ms after the begin of each."""
     begun = np.arange(30) * 10 * MS
@@ -46,8 +51,13 @@ def waiting(
     told: list[Any] = [LoopStacks(1, times, [*numbers, 0], PATH, every, FUNCTIONS, held=[held] * len(every))]
     if in_loop:
         told.append(StepCall(0, "train", "train.py", 32, 1, [31], "load()", 0))
-    main = process_of(Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1)), told)
-    waits = Columns(30, {"tid": 1, "wait_start_ns": begun, "delivered_ns": begun + 6 * MS})
+    texts = {9: f"{IDLE_AT}train.py:45"}
+    main = process_of(Identity(format=1, pid=1, ppid=0, role="main", clock=(0, 0, 1)), told, texts=texts)
+    rows = [(tid, at, at, 6 * MS, 9) for tid in looks for at in times[:30]]
+    main = replace(main, arrays={LOCKED_ROW: Columns.of(np.array(rows, DTYPES[LOCKED_ROW]))})
+    waits = type("Waits", (Columns,), {"made": np.full(30, made)})(
+        30, {"tid": 1, "wait_start_ns": begun, "delivered_ns": begun + 6 * MS}
+    )
     about = SimpleNamespace(workers=workers, pool=pool)
     analysis = SimpleNamespace(
         loop=SimpleNamespace(thread=SimpleNamespace(tid=1)),
@@ -97,3 +107,21 @@ def test_an_event_loop_sleeps_where_no_coroutine_runs_and_nobody_has_the_lock(
     every = [IN_LOOP, IN_EVENT_LOOP, [(1, 8), *IN_EVENT_LOOP]]
     assert asleep_in_event_loop(*waiting([1], every, 1, pool=pool, held=held)) == asleep
     assert asleep_in_event_loop(*waiting([2], every, 1, pool=pool, held=held)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("looks", "made", "asleep"),
+    [((2,), False, 1.0), ((), False, 0.0), ((2,), True, 0.0), ((2, 3), False, 0.0)],
+)
+def test_an_event_loop_in_a_thread_of_its_own_is_looked_at(
+    looks: tuple[int, ...], made: bool, asleep: float
+) -> None:
+    """Unless others make the items, or it is one of several."""
+    asked = waiting([1], [IN_LOOP, IN_ASK], 1, pool="queue.Queue", looks=looks, made=made)
+    assert asleep_in_event_loop(*asked) == asleep
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_samples_say_whether_somebody_has_the_lock_in_the_waits(held: bool) -> None:
+    assert lock_held(*waiting([1], [IN_LOOP, IN_ASK], 1, pool="queue.Queue", held=held)) == held
+    assert lock_held(*waiting([1], [IN_LOOP, IN_ASK], 1, pool="queue.Queue", held=held)) is not None

@@ -226,7 +226,7 @@ def fact_rows(rank: RankReport, why: str | None) -> list[Facts]:
     if steps.mean_ms is not None:
         few = ", few long steps" if (steps.p95_ms or 0.0) < steps.mean_ms else ""
         long = f" (p95 {steps.p95_ms:.1f}{few})" if steps.count > 1 else ""
-        pace = " · ".join([f"{milliseconds(steps.mean_ms)}{long}", *pace_texts(steps)])
+        pace = " · ".join([f"{milliseconds(steps.mean_ms)}{long}", *pace_texts(rank)])
         label = "Trace" if steps.count == 1 and steps.per_second is None else "Step"
         split = " · ".join(_split(rank, steps.mean_ms))
         rows.append(Facts(label, [pace, split] if split else [pace]))

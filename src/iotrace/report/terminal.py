@@ -159,7 +159,7 @@ def _of_rank(rank: RankReport, several: bool) -> Iterator[list[Block]]:
             excluded.append(f"{steps.excluded.profiled} profiled")
         without = f" (without {' and '.join(excluded)})" if excluded else ""
         each = f"{milliseconds(steps.mean_ms)} each (p95 {steps.p95_ms:.1f})"
-        text = " · ".join([f"{steps.count} measured{without}: {each}", *pace_texts(steps)])
+        text = " · ".join([f"{steps.count} measured{without}: {each}", *pace_texts(rank)])
         blocks.append(Line("steps", text))
         if rank.loop_slow_steps is not None and rank.loop_slow_steps.count:
             blocks.append(Line("slow steps", slow_text(rank.loop_slow_steps)))

@@ -18,7 +18,6 @@ from iotrace.analysis.results import (
     RankReport,
     SessionInfo,
     SlowLoopSteps,
-    Steps,
 )
 from iotrace.analysis.rules.startup import OWN_START, SLOW_IMPORTS
 from iotrace.units import counted, duration, milliseconds, percent, shared_out, size
@@ -35,6 +34,7 @@ _WORTH_A_LINE = 0.05  # of the time of the measured steps
 _WAITS = frozenset(("read", "decode", "transform", "collate", "sampling", "transport"))
 _PART_NAMES = {
     "garbage_collection": "garbage collection",
+    "asleep": "asleep (time.sleep)",
     "startup": "workers start",
     "restart": "workers end and start",
     "queued": "batches queued",
@@ -157,9 +157,13 @@ def step_parts_ms(rank: RankReport) -> dict[str, float]:
     return {name: ms for name, ms in parts.items() if ms is not None}
 
 
-def pace_texts(steps: Steps) -> list[str]:
-    """Say how many steps and samples a second; where a step is no update, or takes several batches, too."""
-    found = []
+def pace_texts(rank: RankReport) -> list[str]:
+    """Say how many steps and samples a second; where a step is no update, or takes several batches, too.
+
+    What comes from a queue or a pool may be no batch: an item.
+    """
+    steps, found = rank.steps, []
+    of_pool = rank.primary is not None and rank.primary.pool
     if steps.per_second is not None:
         found.append(f"{steps.per_second:.1f} steps/s")
     if steps.samples_per_second is not None:
@@ -167,7 +171,7 @@ def pace_texts(steps: Steps) -> list[str]:
     if (steps.per_update or 0.0) >= _ACCUMULATED:
         found.append(f"{steps.per_update:.3g} steps an update")
     if (steps.batches or 0.0) >= _ACCUMULATED:
-        found.append(f"{steps.batches:.3g} batches a step")
+        found.append(f"{steps.batches:.3g} {'items' if of_pool else 'batches'} a step")
     return found
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 OTHERS, PROGRAMS, FEEDS, BETWEEN = range(4)
 _FEEDING = ("datasets", "grain", "joblib", "monai", "spdl", "streaming", "torch_geometric", "torchdata")
 _MOST_BETWEEN = 6  # frames
+_CALLERS, _MOST_NODES = 2, 16  # frames of a library; nodes from one to the first
 _COPIES = 0x1  # the flag of a function's code
 _OF_NOBODY_ELSE = 3  # the frame, a variable, and the call that counts
 known_files: dict[str, int] = {}
@@ -39,6 +40,31 @@ def given_by_program(frame: FrameType) -> CodeType | None:
         found = getattr(getattr(held, "__func__", held), "__code__", None)
         if found is not None and whose_file(found.co_filename) == PROGRAMS:
             return found  # type: ignore[no-any-return]
+    return None
+
+
+def drawn_by(frame: FrameType) -> CodeType | None:
+    """Return the program's function that a library's thread draws its items from, by torchdata's nodes.
+
+    The last one that runs in that thread: a node with threads of its own is another stage.
+    """
+    node: Any = None
+    within: FrameType | None = frame
+    for _ in range(_CALLERS):
+        if node is None and within is not None and within.f_code.co_filename == frame.f_code.co_filename:
+            node, within = variables_of(within).get("source"), within.f_back
+    for _ in range(_MOST_NODES):
+        own = getattr(node, "__dict__", {})
+        if own.get("num_workers"):
+            return None
+        drawn = own.get("iterable")
+        for held in (own.get("map_fn"), drawn, getattr(type(drawn), "__iter__", None)):
+            code = getattr(held, "gi_code", None) or getattr(
+                getattr(held, "__func__", held), "__code__", None
+            )
+            if code is not None and whose_file(code.co_filename) == PROGRAMS:
+                return code  # type: ignore[no-any-return]
+        node = own.get("source")
     return None
 
 

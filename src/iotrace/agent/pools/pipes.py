@@ -23,6 +23,7 @@ from iotrace.session.names import MADE_ROW
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import Any
 
     from iotrace.agent.pools.queues import Stamp
@@ -41,6 +42,7 @@ _sending: dict[int, Outgoing] = {}  # by a thread's id: what it has pickled, and
 _receiving: dict[int, tuple[int, int, int] | None] = {}
 _NOT = (0, 0, 0)  # receiving
 _is_stage = False  # this process makes items for another one
+_has_put = False  # or for one of its own threads
 _follows = False  # pipes and queues are patched
 
 _MAKERS = ("multiprocessing/context.py", "multiprocessing/queue.py", "multiprocessing/queues.py")
@@ -131,6 +133,8 @@ def _put(recorder: Recorder, original: Any) -> Any:
             try:
                 whose, frame = who_calls(sys._getframe(1))
                 if whose and (args or "obj" in kwargs) and not tasks.in_loader_worker():
+                    if not _has_put:
+                        _first_put(recorder, frame)
                     channel = channels.get(self) or _know(self)
                     item = args[0] if args else kwargs["obj"]
                     put_by = None if channel.is_fast else stamp(channel, item, frame, recorder)
@@ -151,6 +155,14 @@ def _put(recorder: Recorder, original: Any) -> Any:
         return result
 
     return put
+
+
+def _first_put(recorder: Recorder, frame: FrameType | None) -> None:
+    """Sample what this thread does, if another process has started this one."""
+    global _has_put
+    _has_put = True
+    if getattr(sys.modules["multiprocessing.process"].current_process(), "_identity", ()):
+        workers.sample(recorder, frame)
 
 
 def _know(end: Any) -> Channel:
@@ -347,8 +359,8 @@ def _length(queue: Any) -> int:
 
 def after_fork_in_child() -> None:
     """Forget the parent's threads."""
-    global _is_stage
-    _is_stage = False
+    global _is_stage, _has_put
+    _is_stage = _has_put = False
     _outgoing.clear()
     _sending.clear()
     _receiving.clear()

@@ -23,6 +23,7 @@ from iotrace.agent.pools.callers import (
     HERE,
     OTHERS,
     PROGRAMS,
+    drawn_by,
     given_by_program,
     known_files,
     who_calls,
@@ -300,7 +301,7 @@ def name_of(frame: FrameType | None) -> str:
         return ""
     code = frame.f_code
     if whose_file(code.co_filename) == FEEDS:
-        given = given_by_program(frame)
+        given = given_by_program(frame) or drawn_by(frame)
         if given is None:
             return code.co_filename.rpartition("-packages/")[2].partition("/")[0]
         code = given

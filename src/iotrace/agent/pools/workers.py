@@ -13,9 +13,23 @@ from iotrace.session.names import GIVEN_ROW, SENT_ROW
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import Any
 
+_SAMPLED_S, _MOST_SAMPLES = 0.05, 64  # of its stack, and of a record: it may be ended at any moment
 LARGE_BYTES = 1 << 20  # a message: to pickle, write, read and unpickle it takes milliseconds
+
+
+def sample(recorder: Recorder, within: FrameType | None = None) -> None:
+    """Sample what this thread computes, which makes items for another process; `within`: where it does so."""
+    try:
+        from iotrace.agent.recording.loop_stacks import LoopStacks
+
+        if recorder.loop_stacks is None:
+            loop = within or sys._getframe(1)
+            recorder.loop_stacks = LoopStacks(recorder, _SAMPLED_S, _MOST_SAMPLES, loop=loop)
+    except ours(Exception) as error:
+        recorder.absorb(error, "sampling a process of a pool")
 
 
 class Worker(tasks.Pace):
@@ -34,6 +48,7 @@ class Worker(tasks.Pace):
         about = {"worker": number, "pool": pool, "mono_ns": monotonic_ns()}
         recorder.records.append({"type": "pool_worker", **about})
         recorder.start()
+        sample(recorder)
 
     def idle(self, empty: bool) -> None:
         """Write what there is before there is nothing to do: the process may be ended by a signal."""

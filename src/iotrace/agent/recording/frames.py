@@ -47,6 +47,12 @@ def places_of(thread: int) -> list[Place]:
     return _read(frames)
 
 
+def threads() -> tuple[int, ...]:
+    """Return the identifiers of the threads that are in a function, whoever started them."""
+    found = map(tuple, islice(iter(sys._current_frames, None), 1))
+    return (_without_collecting(partial(list, found)) if _MADE_LATE else list(found))[0]
+
+
 def places_from(frame: FrameType) -> list[Place]:
     """Return where a frame of this thread is, and those that called it."""
     return _read((frame,))

@@ -7,6 +7,7 @@ Libraries have locks of their own (h5py, SQLite). A thread that waits for such a
 without an end, where a wait for the interpreter's has one. What other threads wait for, too, is a lock.
 
 A thread that sleeps in a read of a pipe or a socket waits for who writes there: a server, another program.
+One in ``time.sleep`` waits for nobody. An event loop of asyncio's that waits runs no coroutine.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import threading
 from opcode import opmap
 from time import monotonic_ns
 
-from iotrace.agent.recording.frames import places_of
+from iotrace.agent.recording.frames import places_of, threads
+from iotrace.agent.recording.thread_clocks import tids
 from iotrace.session.guard import ours
 from iotrace.session.identity import read_proc
-from iotrace.session.names import LOCK_AT, LOCKED_ROW, OF_LIBRARY, PEER_AT
+from iotrace.session.names import IDLE_AT, LOCK_AT, LOCKED_ROW, OF_LIBRARY, PEER_AT, SLEEP_AT
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -33,14 +35,15 @@ if TYPE_CHECKING:
 _TAKES = ("acquire", "__enter__")
 _AWAITS = ("get", "put", "wait", "join", "result", "recv", "select", "poll")  # methods that wait for others
 # Numbers of system calls: `futex`; `read`, `readv`, `recvfrom` and `recvmsg`; `poll`
-# and `ppoll`; `wait4` and `waitid`.
+# and `ppoll`; `wait4` and `waitid`; `clock_nanosleep`, which is `time.sleep` from Python 3.11 on.
 _CALLED = {
-    "x86_64": ("202", ("0", "19", "45", "47"), ("7", "271"), ("61", "247")),
-    "aarch64": ("98", ("63", "65", "207", "212"), ("73",), ("260", "95")),
+    "x86_64": ("202", ("0", "19", "45", "47"), ("7", "271"), ("61", "247"), "230"),
+    "aarch64": ("98", ("63", "65", "207", "212"), ("73",), ("260", "95"), "115"),
 }
-_FUTEX, _READS, _POLLS, _CHILDREN = _CALLED.get(os.uname().machine, ("", (), (), ()))
+_FUTEX, _READS, _POLLS, _CHILDREN, _NAP = _CALLED.get(os.uname().machine, ("", (), (), (), ""))
 _CYTHON = (".pyx", ".pxd", ".pxi")
 _CHILDS = (f"{os.sep}subprocess.py", f"{os.sep}selectors.py")
+_SELECTORS = f"{os.sep}selectors.py"
 _DEEPEST = 6  # frames of `subprocess` and what it calls
 _SOCKETS = (f"{os.sep}socket.py", f"{os.sep}ssl.py")
 _MOST_SEEN = 4096
@@ -54,6 +57,7 @@ _LEAST_NS, _MOST_NS = 40_000_000, 1_000_000_000
 _MOST_CODE = 4096
 _THREADING = threading.__file__
 _STANDARD = os.path.dirname(os.__file__) + os.sep
+_ASYNCIO = os.path.join(_STANDARD, "asyncio", "")
 _SUBPROCESS = os.path.join(_STANDARD, "subprocess.py")
 # What waits at locks of these waits for an item, or for its turn to log.
 _OTHERS = tuple(
@@ -84,15 +88,22 @@ class LockWaits:
         self._last_ns = now_ns
         if since_ns > _MOST_NS:
             return
-        for ident, thread in [*threading._active.items()]:  # type: ignore[attr-defined]
-            tid = getattr(thread, "native_id", None)
+        active = threading._active  # type: ignore[attr-defined]
+        for ident in threads():
+            # A library's own thread, in which Python runs now and then, is known where we recorded that.
+            tid = getattr(active.get(ident), "native_id", None) or tids.get(ident)
             places = its_places if ident == loop else places_of(ident)
             if tid is None or not places:
                 continue
-            site = _lock_of(places) if ident != loop else ""
-            if site := site or self._asleep(places, tid, ident == loop):
+            if site := self._waits(places, tid, ident == loop):
                 row = (LOCKED_ROW, tid, now_ns, now_ns, since_ns, self._recorder.text(site))
                 self._recorder.records.append(row)
+
+    def _waits(self, places: list[Place], tid: int, is_loop: bool) -> str:
+        """Say what a thread waits for, and where; or nothing."""
+        if _runs_event_loop(places):
+            return "" if is_loop else _idle(places, tid)
+        return (_lock_of(places) if not is_loop else "") or self._asleep(places, tid, is_loop)
 
     def _asleep(self, places: list[Place], tid: int, is_loop: bool) -> str:
         """Say in which line of the program a thread waits for a library's lock, or a peer; or nothing."""
@@ -104,6 +115,9 @@ class LockWaits:
             peer = "child process"
         if peer == "poll":  # of an event loop, which may sleep by a timer
             return ""
+        if peer == "sleep":
+            whose = _library(code.co_filename) if _is_library(code.co_filename) else ""
+            return f"{SLEEP_AT}{whose}:{code.co_filename}:{places[0][1]}"
         if peer:
             asks = _program_of(places)
             return "" if asks is None else f"{PEER_AT}{peer}:{asks}"
@@ -119,14 +133,32 @@ class LockWaits:
         return f"{LOCK_AT}{OF_LIBRARY}:{asks}"
 
 
+def _runs_event_loop(places: list[Place]) -> bool:
+    """Whether a thread is where an event loop of asyncio's waits, in no coroutine."""
+    files = [code.co_filename for code, _, _ in places[:3] if not code.co_filename.startswith(_OURS)]
+    return len(files) > 1 and files[0].endswith(_SELECTORS) and files[1].startswith(_ASYNCIO)
+
+
+def _idle(places: list[Place], tid: int) -> str:
+    """Say who runs an event loop that waits now; nothing of one that only looks."""
+    try:
+        call = read_proc(f"/proc/self/task/{tid}/syscall", 256).split()
+    except ours(OSError):
+        return ""
+    asks = _program_of(places)
+    return "" if asks is None or len(call) < 2 else f"{IDLE_AT}{asks}"
+
+
 def _sleeps_at(tid: int, file: str) -> tuple[str, str]:
-    """Return the futex that a thread sleeps at without an end; or what it reads, or waits for."""
+    """Return the futex that a thread sleeps at without an end; or what it reads, waits for, or `sleep`."""
     try:
         call = read_proc(f"/proc/self/task/{tid}/syscall", 256).decode().split()
         if len(call) > 1 and call[0] in _POLLS and file.endswith(_SOCKETS):  # of one with a timeout
             return "", "socket"
         if len(call) > 1 and call[0] in (*_POLLS, *_CHILDREN) and file.endswith(_CHILDS):
             return "", "poll"
+        if len(call) > 1 and call[0] == _NAP:
+            return "", "sleep"
         if len(call) < 5 or call[0] not in (_FUTEX, *_READS):
             return "", ""
         if call[0] == _FUTEX:
@@ -145,11 +177,13 @@ def _awaits_child(places: list[Place]) -> bool:
 def _program_of(places: Iterable[Place]) -> str | None:
     """Return file and line of the program's innermost function."""
     for code, line, _ in places:
-        file = code.co_filename
-        is_library = file.startswith((_STANDARD, _OURS, "<")) or "-packages" + os.sep in file
-        if not is_library and not file.endswith(_CYTHON):
-            return f"{file}:{line}"
+        if not _is_library(code.co_filename) and not code.co_filename.endswith(_CYTHON):
+            return f"{code.co_filename}:{line}"
     return None
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith((_STANDARD, _OURS, "<")) or "-packages" + os.sep in file
 
 
 def _lock_of(places: list[Place]) -> str:

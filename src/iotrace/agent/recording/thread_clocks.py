@@ -13,7 +13,7 @@ from __future__ import annotations
 from resource import getrusage
 from time import monotonic_ns, thread_time_ns
 
-from iotrace.agent.unpatched import _local, get_native_id
+from iotrace.agent.unpatched import _local, get_ident, get_native_id
 from iotrace.session.guard import ours
 from iotrace.session.identity import read_proc
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from iotrace.agent.recording.borders import Border
 
 RUSAGE_THREAD = 1
+_MOST_TIDS = 1024
+tids: dict[int, int] = {}  # the kernel's id of each thread that has clocks, by Python's; some are over
 
 
 class Thread:
@@ -70,6 +72,9 @@ class _Current(_local):
 
     def __init__(self) -> None:
         self.thread = Thread()
+        if len(tids) >= _MOST_TIDS:
+            tids.clear()
+        tids[get_ident()] = self.thread.tid
 
 
 current = _Current()
@@ -94,6 +99,8 @@ def after_fork_in_child() -> None:
     A fetch that is open stays open, as the child may return from it.
     """
     current.thread.begin_clocks()
+    tids.clear()
+    tids[get_ident()] = current.thread.tid
 
 
 def after_switch(thread: Thread, switches: int) -> int:

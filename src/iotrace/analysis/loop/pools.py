@@ -80,7 +80,9 @@ def inputs_of(session: Session, rank: Rank, loaders: list[LoaderRun]) -> Inputs:
     if len(rank.main.rows(names.MARK_ROW)):
         return Inputs(pools, "", hops, all_pools)
     chosen, why = _chosen(session, rank, pools, rounds, made, hops)
-    return Inputs([*chosen, *(of_takers(rank, chosen) if chosen else ())], why, hops, all_pools)
+    asleep = "" if chosen or why else _slept(session, rank, unseen)
+    loaders = [*chosen, *(of_takers(rank, chosen) if chosen else ())]
+    return Inputs(loaders, why or asleep, hops, all_pools, asleep=asleep)
 
 
 def _without_rows(rank: Rank, loaders: list[LoaderRun]) -> list[LoaderRun]:

@@ -113,3 +113,6 @@ class Feeding(ReportPart, frozen=True, kw_only=True):
     hot: Annotated[HotLine | None, figure("the line of it that most of that is in", null="no line is")] = None
     least: Annotated[bool, figure("whether `function_ms` is the least that it may be, as some samples have no place: `--io off`")] = False
     asleep: Annotated[str | None, figure("where the loop sleeps, and nothing was seen to be handed over", null="it is not known to")] = None
+    waits: Annotated[
+        str | None, figure("what `function` waits for most of its time: `pipe at`, `socket at`, `child process at` or `sleep at` a line", null="not known")
+    ] = None

@@ -13,7 +13,7 @@ _ASLEEP = {"cause": "unknown", "wrapped": True, "workers": 1, "dataset": "", "po
 
 
 @rule("IO251", "event-loop-sleeps", "loader", turn=THE_CAUSE)
-@fires({**_ASLEEP, "event_loop": 0.9})
+@fires({**_ASLEEP, "event_loop": 0.9}, {**_ASLEEP, "pool": "queue.Queue", "event_loop": 0.9})
 @silent(
     _ASLEEP,
     {**_ASLEEP, "event_loop": 0.3},
@@ -21,10 +21,11 @@ _ASLEEP = {"cause": "unknown", "wrapped": True, "workers": 1, "dataset": "", "po
     {**_ASLEEP, "event_loop": 0.9, "wait_ms": 4.0, "causes_ms": {"unknown": 4.0}},
 )
 def event_loop_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
-    """The loop waits for a queue of asyncio's, and meanwhile its event loop sleeps: no coroutine can run.
+    """The loop waits for a queue that coroutines fill, and meanwhile their event loop sleeps: none can run.
 
     All of them wait for something outside: a socket, a timer, a thread or another process. Samples of the
-    thread's stack say so. Which coroutine makes an item is not recorded.
+    thread's stack say so; of an event loop in a thread of its own, looks at that. Which coroutine makes an
+    item is not recorded.
 
     Remedy: have more items under way at once, as with several tasks that fill the queue, where what they
     wait for serves several.
@@ -33,6 +34,8 @@ def event_loop_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
     if facts.event_loop < MOSTLY or unknown_ms < MOSTLY * facts.wait_ms or not is_worth(unknown_ms, facts):
         return
     pool = facts.about.pool
+    own = pool.startswith("asyncio.")
+    several = f"have several tasks fill the {pool} at once" if own else "have more coroutines wait at once"
     yield finding(
         facts,
         text=(
@@ -40,10 +43,10 @@ def event_loop_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
             "every coroutine waits for a socket, a timer, a thread or a process"
         ),
         how=(
-            f"have several tasks fill the {pool} at once, where what they wait for (a server, storage, a "
-            "pool) serves several"
+            f"{several}, where what they wait for (a server, storage, a pool) serves several: a higher "
+            "limit, as of a Semaphore, or more of them by gather"
         ),
-        remedy=f"have several tasks fill the {pool} at once",
+        remedy=f"{several} (a higher limit, gather), where a server, storage or a pool serves several",
         level=level(unknown_ms, facts),
         evidence={"unknown_ms": unknown_ms, "asleep": facts.event_loop, **which(facts)},
         cost_ms=unknown_ms,

@@ -165,30 +165,37 @@ def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
     lock = facts.making.locks.get("peer")
     if lock is None or lock.ms < most * facts.wait_ms:
         return
-    kind, _, site = lock.file.partition(" at ")
-    near = "copy the data nearby" if kind == "socket" else "store once what comes through it"
-    text, how, remedy = (
-        f"what makes the batches waits for data from a {kind}, at {site}: about ",
-        f"read from several at once (workers, threads), where who writes there can serve them; or {near}",
-        f"read from more {kind}s at once (threads, workers), or {near}",
-    )
-    if kind == "child process":
-        text, how, remedy = (
-            f"what makes the batches waits for a {kind}, at {site}: about ",
-            "start one that stays, and send it each item, or call a library; threads that wait for processes "
-            "do no work, and more processes need more CPUs",
-            f"no process for each item at {site}: one that stays, or a library in its place",
-        )
+    what, how, remedy = of_peer(lock.file)
     yield from _waited(
         facts,
         lock,
-        text=text,
+        text=f"what makes the batches waits for {what}: about ",
         how=how,
         remedy=remedy,
         tries=True,
         gains=False,  # that depends on who writes there
-        silences=("IO101", "IO102", "IO103", "IO106", "IO230", "IO236"),
+        silences=("IO101", "IO102", "IO103", "IO106", "IO218", "IO230", "IO236"),
     )
+
+
+def of_peer(file: str) -> tuple[str, str, str]:
+    """Say what one that waits for a peer waits for, what to do, and that in short; of `LockWait.file`."""
+    kind, _, site = file.partition(" at ")
+    if kind == "child process":
+        return (
+            f"a {kind}, at {site}",
+            "start one that stays, and send it each item, or call a library; threads that wait for processes "
+            "do no work, and more processes need more CPUs",
+            f"no process for each item at {site}: one that stays, or a library in its place",
+        )
+    several = "read from several at once (workers, threads), where who writes there can serve them"
+    if kind == "pipe":
+        near = "store once what comes through it"
+        remedy = f"make who writes to the pipe at {site} faster, read from several at once, or {near}"
+    else:
+        near = "copy the data nearby"
+        remedy = f"read from more {kind}s at once (threads, workers), or {near}"
+    return f"data from a {kind}, at {site}", f"{several}; or {near}", remedy
 
 
 def in_processes(facts: LoaderFacts) -> str:

@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Iterator
 
 from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.locks import of_peer
 from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
 from iotrace.analysis.rules.recurring import HIGH, MOSTLY
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT
@@ -94,6 +95,8 @@ def writing_in_the_loop(facts: RankFacts, *, least_of_steps: float = 0.5) -> Ite
     {"feeding": {**_FEEDING, "hot": {**ADD_IMAGES, "calls": "load", "library": None}}},
     {"feeding": {**_FEEDING, "hot": {**ADD_IMAGES, "calls": "Random.sample", "library": "random"}}},
     {"feeding": {**_FEEDING, "hot": {**ADD_IMAGES, "calls": "Queue.get", "library": "queue"}}},
+    {"feeding": {**_FEEDING, "waits": "pipe at train.py:9"}},
+    {"feeding": {**_FEEDING, "waits": "sleep at train.py:9"}},
 )
 @silent(
     {"feeding": {**_FEEDING, "before_ms": 5.0, "before_fraction": 0.05, "function_ms": 4.0}},
@@ -111,6 +114,7 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
 
     Remedy: make that line faster. Where the loop adds nothing to its data, as it does to a replay buffer,
     move it into a `Dataset` or a collate function: the workers of a `DataLoader` work ahead of the loop.
+    A line that only waits, for a pipe, a socket, another program or a time, is not to be made faster.
     """
     found, step_ms = facts.report.feeding, facts.report.steps.mean_ms
     if found is None or found.function is None or found.function_ms is None or not step_ms or found.asleep:
@@ -118,21 +122,29 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
     if 100 * found.function_ms < least_percent * step_ms:
         return
     hot, waits = found.hot, found.hot is not None and found.hot.library in WAITING
+    at = "" if hot is None else hot.beside(found.function)
     faster = f"make {found.function if hot is None else hot.line} faster"
     if hot is not None and (hot.library, hot.calls) in _QUICKER:
         faster = f"{_QUICKER[hot.library, hot.calls]} (at {hot.line})"
     remedy = f"{faster}; or, unless the loop adds to its data, move it into a Dataset: workers do it ahead"
     if hot is not None and waits:
+        at += ", which waits for a thread or process"
         remedy = f"if its data comes at {hot.line}: iotrace.batches(YOUR_ITERABLE) around that names the wait"
+    elif found.waits:
+        kind, _, site = found.waits.partition(" at ")
+        if kind == "sleep":
+            at, remedy = f", most of it asleep (time.sleep) at {site}", f"sleep less at {site}"
+        else:
+            what, _, remedy = of_peer(found.waits)
+            at = f", most of it waiting for {what}"
     yield Finding(
         text=f"no known loader feeds the loop: before its forward pass it is in {found.function} "
         f"for {'at least ' if found.least else ''}{found.function_ms:.1f} of {step_ms:.1f} ms of each step"
-        + ("" if hot is None else hot.beside(found.function))
-        + (", which waits for a thread or process" if waits else ""),
+        + at,
         remedy=remedy,
         evidence={"before_ms": found.before_ms, "function_ms": found.function_ms},
         level="high" if found.function_ms > HIGH * step_ms else "medium",
-        gain_ms=None if waits or found.least else found.function_ms,
+        gain_ms=None if waits or found.waits or found.least else found.function_ms,
     )
 
 

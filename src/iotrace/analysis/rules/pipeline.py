@@ -40,9 +40,10 @@ _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
 @rule("IO230", "slowest-stage", "loader", turn=MORE_WORKERS)
 @fires(
     {"pipeline": [_stage("read", 2, 0.3), _stage("decode", 4, 3.9, True), _stage("collate", 1, 0.1)]},
-    {"pipeline": [_stage("fetch", 2, 2.0, True, "processes")]},
+    {"pipeline": [_stage("fetch", 2, 2.0, True, "processes")], "hot_line": "train.py:9, in numpy's roll"},
     {"pipeline": [_stage("read", 1, 0.2), _stage("augment", 1, 0.5, True, "processes")]},
     {"pipeline": [_set("download", 1, 0.9, "concurrency", "train.py:9", True), _stage("decode", 2, 0.3)]},
+    {"pipeline": [_set("load", 2, 1.9, "concurrency", "train.py:9", True)], "queueing_ms": 30.0},
     # Two functions on the same threads, which are all busy.
     {
         "pipeline": [
@@ -70,8 +71,10 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     queues. A stage that neither waits for input nor for room in the queue behind it is the slowest one. So is
     one before which the queue is full, where it lacks a CPU, or unpickles its input, for much of its time.
 
-    Remedy: more threads for a stage that sleeps or calls libraries; processes for one that computes in
-    Python or reads HDF5, as threads take turns there; or make its work less.
+    Remedy: more threads for a stage that sleeps, or calls libraries that release the interpreter's lock;
+    processes for one that computes in Python or reads HDF5, as threads take turns there; or make its work
+    less. No more of them where they queue for busy CPUs. Samples of the loop's thread show how often another
+    thread has that lock while the loop waits.
     """
     stage = next((each for each in facts.pipeline if each.slowest), None)
     if stage is None or not facts.is_waited_for:
@@ -88,7 +91,13 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     if not is_worth(gain_ms, facts):
         return
     computes = stage.of == "threads" and (stage.on_cpu_fraction or 0.0) >= _COMPUTES
-    if computes:
+    if facts.lock_held is not None and facts.lock_held < _COMPUTES:
+        computes = False  # in libraries that release the interpreter's lock
+    queues = facts.queueing_ms >= MOSTLY * stage.wait_ms
+    if queues:
+        how = f"its {stage.of} queue for busy CPUs, and more of them would, too; make its work less"
+        remedy = ""
+    elif computes:
         how = (
             f"its threads compute in {percent(stage.on_cpu_fraction or 0.0)} of that: processes do so at "
             "once, where threads of Python code take turns; or make its work less"
@@ -105,14 +114,17 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     else:
         how = f"give it more {stage.of}, or make its work less"
         remedy = f"more {stage.of} for {stage.name}"
+    # Processes do nothing else; of the threads of a stage only the loop's own is sampled.
+    is_sampled = stage.of == "processes" and stage is facts.pipeline[-1] and facts.hot_line
+    where = f", most of its own code at {facts.hot_line}" if is_sampled else ""
     yield finding(
         facts,
-        text=f"the loop waits for {described(stage)}",
+        text=f"the loop waits for {described(stage)}{where}",
         how=how,
         remedy=remedy,
         level=level(stage.wait_ms, facts),
         evidence={"busy": stage.busy, "makers": float(stage.makers), **which(facts)},
-        gain_ms=gain_ms,
+        gain_ms=None if queues else gain_ms,
         cost_ms=stage.wait_ms,
         is_main_cause=stage.wait_ms >= MOSTLY * facts.wait_ms,
         # Which speaks of the last stage alone; of one that sleeps it says no more than this.

@@ -91,10 +91,11 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
             return None  # a library's threads make samples of it: no code of the program sleeps
         if facts.about.pool and facts.about.workers and not facts.about.fed_by:
             pool = f"{facts.about.pool}, which has {facts.about.workers}"
+            who = "producers for" if "." in facts.about.pool else "workers in"  # of a queue, a pipe
             return Remedy(
-                f"more workers in the {pool}: {item or 'its task'} sleeps; if for a lock, hold it for less",
+                f"more {who} the {pool}: {item or 'its task'} sleeps; if for a lock, hold it for less",
                 f"it sleeps in {percent(min(1.0, asleep / share))} of that: if for storage or a server, more "
-                "workers of the pool wait at the same time; if for a lock that one has, hold it for less",
+                "of them wait at the same time; if for a lock that one has, hold it for less",
                 tries=True,
             )
         at, where = facts.waits_at, ""

@@ -16,12 +16,14 @@ from iotrace.analysis.rules.causes import (
     which,
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
-from iotrace.analysis.rules.facts.making import Making
+from iotrace.analysis.rules.facts.making import LockWait, Making
 from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.wait.data_wait import UNMADE
+from iotrace.analysis.wait.locks import SLEEP
 from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.units import percent
 
+_OF_DATASETS = "datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN"
 _EVEN = 0.75  # of the workers: as many as work while the busiest does
 
 
@@ -71,25 +73,38 @@ def fed_by_the_program(facts: LoaderFacts) -> Iterator[Finding]:
 
 
 _ASLEEP = {"cause": "unknown", "wrapped": True, "workers": 0, "dataset": "batches"}
+_NAPS = Making(locks={SLEEP: LockWait(ms=30.0, file="iterable_dataset.py:944 (datasets)")})
 
 
 @rule("IO218", "source-sleeps", "loader", turn=THE_CAUSE)
-@fires({**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.9)})
+@fires(
+    {**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.9)},
+    {**_ASLEEP, "making": _NAPS},
+    {**_ASLEEP, "making": Making(locks={SLEEP: LockWait(ms=30.0, file="train.py:9")})},
+)
 @silent(
     _ASLEEP,
     {**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.3)},
     {**_ASLEEP, "cause": "transform", "waits_at": WaitCode("batches (train.py:12)", 0.9)},
     {**_ASLEEP, "wait_ms": 9.0, "causes_ms": {"unknown": 4.0, "transform": 5.0}},
+    {**_ASLEEP, "making": Making(locks={SLEEP: LockWait(ms=9.0, file="train.py:9")})},
+    # A worker's: more of them sleep at once.
+    {**_ASLEEP, "cause": "transform", "workers": 4, "making": _NAPS},
 )
 def source_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
     """What the loop iterates sleeps at a line of the program, as for a server, a rate limit or a lock.
 
     The kernel's account says how long the thread slept, samples of its stack say where. Neither says what it
-    waited for.
+    waited for. But iotrace looks, too, what the thread sleeps in: one in ``time.sleep`` waits for nothing but
+    the time. That may be a library's line. How long that is in all is an estimate, by these looks.
 
     Remedy: ask ahead in a thread, several at once where what it waits for serves several; or sleep less.
     """
     at, unknown_ms = facts.waits_at, facts.causes_ms.get("unknown", 0.0)
+    nap = facts.making.locks.get(SLEEP)
+    if nap is not None and nap.ms >= MOSTLY * unknown_ms and unknown_ms >= TOLD * facts.wait_ms:
+        yield from _naps(facts, nap)
+        return
     cost_ms = facts.wait_ms * (unknown_ms / facts.wait_ms + at.share - 1) if facts.wait_ms else 0.0
     if not at.line or cost_ms < MOSTLY * facts.wait_ms or not is_worth(cost_ms, facts):
         return
@@ -105,6 +120,30 @@ def source_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
         evidence={"unknown_ms": unknown_ms, "at": at.share, **which(facts)},
         cost_ms=cost_ms,
         is_main_cause=True,
+    )
+
+
+def _naps(facts: LoaderFacts, nap: LockWait) -> Iterator[Finding]:
+    """The loop's own thread is in ``time.sleep`` while it asks for a batch."""
+    cost_ms = min(nap.ms, facts.wait_ms)
+    if facts.about.workers or not facts.is_waited_for or not is_worth(cost_ms, facts):
+        return
+    remedy = how = f"sleep less at {nap.file}"
+    if nap.file.endswith("(datasets)"):
+        remedy = f"{_OF_DATASETS} = 0 before the loop"
+        how = f"{remedy}: datasets sleeps so long at each end of its data, for threads to end"
+    yield finding(
+        facts,
+        text=f"the loop's own thread is asleep (time.sleep at {nap.file}) for about {cost_ms:.1f} of "
+        f"{facts.wait_ms:.1f} ms of wait a step",
+        how=how,
+        remedy=remedy,
+        level=level(cost_ms, facts),
+        evidence={"asleep_ms": cost_ms, **which(facts)},
+        gain_ms=min(facts.bound_ms, cost_ms),
+        cost_ms=cost_ms,
+        is_main_cause=cost_ms >= MOSTLY * facts.wait_ms,
+        silences=("IO236",),
     )
 
 

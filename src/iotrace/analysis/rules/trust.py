@@ -14,6 +14,7 @@ from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, bound_fraction
 from iotrace.units import bounds, counted, percent
 
 _FIRST = "IO701"  # the code at whose place a doubt is told that is a symptom
+_SEEN = {"IO218": "asleep_ms", "IO238": "locked_ms", "IO250": "locked_ms"}  # what looks at threads explain
 _LONG_STEPS = 2.0  # p95 over median, from which it is said
 _VERDICT_BOUNDS = (0.05, 0.20)
 _LAST = "IO799"  # what only says that a small figure is unknown
@@ -40,12 +41,24 @@ def few_steps(facts: TrustFacts, *, fewest: int = 20) -> Iterator[Finding]:
     {"wait": {"raw_ms": 60.0, "raw_wait_fraction": 0.6, "causes_ms": {"read": 60.0}, "exposed_ms": 60.0}},
     {"wait": {"raw_ms": 1.0, "raw_wait_fraction": 0.01, "causes_ms": {"unknown": 1.0}}},
     {
+        "wait": {
+            "raw_ms": 60.0,
+            "raw_wait_fraction": 0.6,
+            "causes_ms": {"unknown": 50.0, "decode": 10.0},
+            "exposed_ms": 60.0,
+        },
+        "culprits": [{"id": "source-sleeps", "code": "IO218", "evidence": {"asleep_ms": 55.0}}],
+    },
+    {
         "wait": {"raw_ms": None, "raw_wait_fraction": None},
         "feeding": {"before_ms": 2.0, "before_fraction": 0.02},
     },
 )
 def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterator[Finding]:
-    """The wait was not seen, or not all of it is explained, or whether the accelerator idled is not known."""
+    """The wait was not seen, or not all of it is explained, or whether the accelerator idled is not known.
+
+    A lock, a peer or a sleep that was seen explains what it takes of it.
+    """
     wait, count, feeding = facts.report.data_wait, facts.report.steps.count, facts.report.feeding
     if feeding is not None and 100 * feeding.before_fraction < KEPT_UP_PERCENT:
         return  # it is no longer than that
@@ -59,8 +72,16 @@ def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterat
         elif wait.exposed_source == "kernels" and 2 * (wait.exposed_steps or 0) < count:
             alone = counted(wait.exposed_steps or 0, "profiled step")
             yield Finding(level=CAUTION, text=f"that the accelerator idles is known of {alone} alone")
-        unknown = wait.causes_ms.get("unknown", 0.0) / wait.raw_ms
+        unknown = max(0.0, wait.causes_ms.get("unknown", 0.0) - _seen_ms(facts)) / wait.raw_ms
         yield from doubt(unknown, least, f"{percent(unknown)} of the wait is not explained")
+
+
+def _seen_ms(facts: TrustFacts) -> float:
+    """How much of the wait without a cause a finding explains at the least: a lock, a peer, a sleep."""
+    wait = facts.report.data_wait
+    seen = (each.evidence.get(_SEEN.get(each.code or "", "")) for each in facts.report.culprits)
+    seen_ms = max((ms for ms in seen if isinstance(ms, float)), default=0.0)
+    return max(0.0, seen_ms - ((wait.raw_ms or 0.0) - wait.causes_ms.get("unknown", 0.0)))
 
 
 @rule(TRACING_COST, "tracing-cost", "trust")
@@ -172,6 +193,10 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float =
         "wait": {"raw_ms": 45.0, "causes_ms": {"transform": 44.7, "decode": 0.1, "collate": 0.2}},
         "io": {"unseen_because": "maps", "coverage": 0.0, "processes": [{"kernel_bytes": 100 * MIB}]},
     },
+    {
+        "feeding": {"before_ms": 50.0, "before_fraction": 0.5, "waits": "pipe at train.py:9"},
+        "io": {"unseen_because": "maps", "coverage": 0.0, "processes": [{"kernel_bytes": 100 * MIB}]},
+    },
 )
 def untraced_reads(
     facts: TrustFacts, *, least_coverage: float = 0.9, least_decode: float = 0.05
@@ -183,6 +208,8 @@ def untraced_reads(
     wait = facts.report.data_wait
     if wait.raw_ms and wait.causes_ms and wait.causes_ms.get("decode", 0.0) < least_decode * wait.raw_ms:
         return
+    if facts.report.feeding is not None and facts.report.feeding.waits:
+        return  # for what comes through a pipe
     io = facts.report.io
     if io is None or io.unseen_because is None:
         return

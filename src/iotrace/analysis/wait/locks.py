@@ -1,12 +1,17 @@
-"""How long who makes items waits for a lock: the interpreter's, h5py's, that of a file, the program's own."""
+"""How long who makes items waits for a lock: the interpreter's, h5py's, that of a file, the program's own.
+
+Or for a peer that writes into a pipe or a socket, or for nothing but the time: `sleep`.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Coverage, Times, distinct, holding
+from iotrace.analysis.intervals import Coverage, Intervals, Times, distinct, holding
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.hops import maker_key
 from iotrace.analysis.rank import RankAnalysis
@@ -18,7 +23,9 @@ from iotrace.session.names import KIND_READ_PATH
 from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
 
-INTERPRETER, H5PY, FILE, PROGRAM, PEER = LOCKS = ("interpreter", "h5py", "file", "program", "peer")
+INTERPRETER, H5PY, FILE, PROGRAM, PEER, SLEEP = LOCKS = (
+    *("interpreter", "h5py", "file", "program", "peer", "sleep"),
+)
 _NO_END = np.iinfo(np.int64).max
 _H5PY = "h5py."  # how the names of its read paths begin
 _NOTHING = np.zeros(0, np.int64)
@@ -68,7 +75,9 @@ def locks_of(analysis: RankAnalysis) -> dict[str, Locked]:
     for process in analysis.rank.processes:
         noted, real = process.rows(names.LOCKED_ROW), process.clock.times_to_session_ns
         of_program, of_file = _at(process, noted, names.LOCK_AT), noted["file"] >= 0
-        of_peer = _at(process, noted, names.PEER_AT)
+        of_peer, sleeps, idles = (
+            _at(process, noted, prefix) for prefix in (names.PEER_AT, names.SLEEP_AT, names.IDLE_AT)
+        )
         reading = _reading_h5py(process)
         # A lock in C that two threads or more wait for, which read HDF5.
         of_h5py = _at(process, noted, names.LOCK_AT + names.OF_LIBRARY) & np.isin(
@@ -76,8 +85,9 @@ def locks_of(analysis: RankAnalysis) -> dict[str, Locked]:
         )
         by_lock = {
             INTERPRETER: ~of_file,
-            FILE: of_file & ~of_program & ~of_peer,
+            FILE: of_file & ~of_program & ~of_peer & ~sleeps & ~idles,
             PEER: of_peer,
+            SLEEP: sleeps,
             PROGRAM: of_program & ~of_h5py,
             H5PY: of_h5py,
         }
@@ -99,14 +109,34 @@ def locks_of(analysis: RankAnalysis) -> dict[str, Locked]:
     return {lock: _joined(rows[lock], files[lock]) for lock in LOCKS}
 
 
+def waits_within(analysis: RankAnalysis, tid: int, within: Intervals, least_ns: float) -> str | None:
+    """Say what a thread of the main process waited for most in these intervals: `pipe at FILE:LINE`.
+
+    None where it was not seen to wait for `least_ns`. That is an estimate, by looks.
+    """
+    main = analysis.rank.main
+    noted = main.rows(names.LOCKED_ROW)
+    noted = noted[(noted["tid"] == tid) & (noted["file"] >= 0)]
+    noted = noted[holding(*within, main.clock.times_to_session_ns(noted["start_ns"])) >= 0]
+    waited: Counter[str] = Counter()
+    for number in distinct(noted["file"]).tolist():
+        text = main.texts.get(number, "")
+        if text.startswith((names.PEER_AT, names.SLEEP_AT)):
+            kind = "" if text.startswith(names.PEER_AT) else f"{SLEEP} at "
+            waited[kind + _shown(analysis, text)] += int(noted["waited_ns"][noted["file"] == number].sum())
+    what, waited_ns = waited.most_common(1)[0] if waited else (None, 0)
+    return what if waited_ns >= least_ns else None
+
+
 def _shown(analysis: RankAnalysis, text: str) -> str:
     """Shorten a path as elsewhere; say where a lock of threads is taken, and by which library."""
     if text.startswith(names.PEER_AT):
         kind, _, site = text.removeprefix(names.PEER_AT).partition(":")
         return f"{kind} at {site.rpartition('/')[2]}"
-    if not text.startswith(names.LOCK_AT):
+    prefix = next((each for each in (names.LOCK_AT, names.SLEEP_AT) if text.startswith(each)), None)
+    if prefix is None:
         return analysis.session.paths.shown(text)
-    library, _, site = text.removeprefix(names.LOCK_AT).partition(":")
+    library, _, site = text.removeprefix(prefix).partition(":")
     line = site.rpartition("/")[2]
     whose = "a library's lock" if library == names.OF_LIBRARY else library
     return f"{line} ({whose})" if library else line

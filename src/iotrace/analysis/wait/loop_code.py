@@ -28,13 +28,14 @@ from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Account, Feeding, HotLine, LoopCode
 from iotrace.analysis.wait.hot_lines import Stack, StackSamples, hot_line, stack_samples
+from iotrace.analysis.wait.locks import waits_within
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER, TURN_ROW
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import StepCall
 
 _RUN = 3  # samples in one step: so many are no chance
 _CONFINED = 0.8  # of a function's samples lie in few steps
-_MOST = 0.5  # of the steps are few
+_MOST = 0.5  # of the steps are few; of a function's time is a wait
 _UNSAMPLED, _UNSAMPLED_NS = 0.1, 2_000_000_000  # of the loop behind the last sample: sampling has ended early
 _FIRST = 0.8  # of a function's samples lie in its first call: it got ready there, as a compiler does
 
@@ -154,7 +155,7 @@ def code_of_loop(
     numbers = [number for number, text in texts.items() if text in (FORWARD, BACKWARD, OPTIMIZER)]
     spans = spans[np.isin(spans["name"], numbers)]
     thread, made = analysis.loop.thread, iterations_of(analysis).spans
-    asked = Deliveries.joined([] if thread is None else [thread.asked, thread.handed])
+    asked = Deliveries.joined([thread.asked, thread.handed] if thread else [])
     every = [
         (asked["wait_start_ns"], asked["delivered_ns"]),
         (made[:, 0], made[:, 1]),
@@ -328,16 +329,14 @@ def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
         return None
     if len(thread.asked) or len(thread.handed) or thread.handing or thread.unhanded:
         return None
-    starts, ends = kept["start_ns"], kept["end_ns"]
-    begun, until = _before_forward(analysis)
+    starts, ends, (begun, until) = kept["start_ns"], kept["end_ns"], _before_forward(analysis)
     at = holding(starts, ends, until)
     begun, until, at = (each[at >= 0] for each in (begun, until, at))
     begun = np.minimum(np.maximum(begun, starts[at]), until)
     if len(distinct(at)) < _CONFINED * len(kept):
         return None
     own = subtract(union(begun, until), _without_gradients(analysis))
-    before_ns, steps = length(own), len(kept)
-    before = samples.within(*own)
+    before, before_ns, steps = samples.within(*own), length(own), len(kept)
     number, most = before.most_common(), before.most()
     return Feeding(
         before_ms=before_ns / steps / 1e6,
@@ -347,4 +346,5 @@ def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
         least=before.is_least,
         hot=None if number is None else before.of(number).hot(analysis.session.paths),
         asleep=analysis.inputs.asleep or None,
+        waits=waits_within(analysis, thread.tid, own, _MOST * most[1] * before_ns) if most else None,
     )

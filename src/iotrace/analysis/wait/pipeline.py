@@ -155,7 +155,7 @@ class _Items:
             before_limit=next(iter(filter(None, limits)), None),
             room_fraction=self._room(by, makers, own) if self._limit(queue) else None,
             after_limit=self._limit(queue) or None,
-            **self._locks_of(own),
+            **self._locks_of(own, int(busy_ns.sum())),
             puts=puts,
             wait_ms=wait_ms,
         )
@@ -168,13 +168,16 @@ class _Items:
         whole_ns = makers * (self._end_ns - self._start_ns)
         return int(self._clipped(ends, starts).sum()) / whole_ns
 
-    def _locks_of(self, own: Deliveries) -> dict[str, Any]:
-        """Find the waits for locks in the making of items, ms of each."""
+    def _locks_of(self, own: Deliveries, busy_ns: int) -> dict[str, Any]:
+        """Find the waits for locks in the making of items, ms of each.
+
+        Of the interpreter's what lies in waits for input is not told apart: they are no longer than the work.
+        """
         main = self._analysis.rank.main.pid
         waited = {lock: int(each.of(own, main).sum()) for lock, each in self._locks.items()}
         files = self._locks[FILE].files
         return {
-            "locks_ms": {lock: ns / len(own) / 1e6 for lock, ns in waited.items() if ns},
+            "locks_ms": {lock: min(ns, busy_ns) / len(own) / 1e6 for lock, ns in waited.items() if ns},
             "lock_file": max(files, key=lambda path: files[path]) if waited[FILE] else None,
         }
 

@@ -15,12 +15,14 @@ from operator import itemgetter
 import msgspec
 import numpy as np
 
-from iotrace.analysis.intervals import holding, union
+from iotrace.analysis.intervals import Intervals, distinct, holding, length, union
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
+from iotrace.session.names import IDLE_AT, LOCKED_ROW
 from iotrace.sources.records import LoopStacks, StepCall
 
 _FEWEST = 20  # samples in waits
+_MOSTLY = 0.5  # of the items
 _EVENT_LOOPS = ("/asyncio/runners.py", "/asyncio/base_events.py")
 _RUNS = ("run", "run_forever", "run_until_complete")
 _NOWHERE = ("", "")
@@ -71,8 +73,10 @@ def asleep_in_event_loop(analysis: RankAnalysis, run: LoaderRun) -> float:
     """Return the least share of the measured waits for a queue of asyncio's that its event loop slept in.
 
     No coroutine is on the thread's stack then, and nobody has the interpreter's lock: the event loop itself
-    computes for an instant only.
+    computes for an instant only. One in a thread of its own, whose coroutines put the items: by looks at it.
     """
+    if run.description.pool and not run.description.pool.startswith("asyncio."):
+        return _idle_beside(analysis, run)
     asleep = samples = 0
     for record, numbers in _in_waits(analysis, run) if run.description.pool.startswith("asyncio.") else ():
         held = [*record.held, *[True] * len(record.stacks)]
@@ -82,18 +86,50 @@ def asleep_in_event_loop(analysis: RankAnalysis, run: LoaderRun) -> float:
     return _at_least(asleep, samples) if samples >= _FEWEST else 0.0
 
 
+def _idle_beside(analysis: RankAnalysis, run: LoaderRun) -> float:
+    """The same of the one event loop in another thread, where nobody is seen to make the items."""
+    main, made = analysis.rank.main, run.deliveries.made
+    rows = main.rows(LOCKED_ROW)
+    idle = [number for number, text in main.texts.items() if text.startswith(IDLE_AT)]
+    rows = rows[np.isin(rows["file"], idle)]
+    waits = _measured_waits(analysis, run)
+    if not len(made) or made.mean() >= _MOSTLY or len(distinct(rows["tid"])) != 1 or not length(waits):
+        return 0.0
+    inside = holding(*waits, np.asarray(main.clock.times_to_session_ns(rows["start_ns"]), np.int64)) >= 0
+    share = min(1.0, int(rows["waited_ns"][inside].sum()) / length(waits))
+    samples = int(inside.sum() / share) if share else 0
+    return _at_least(int(inside.sum()), samples) if samples >= _FEWEST else 0.0
+
+
+def lock_held(analysis: RankAnalysis, run: LoaderRun) -> float | None:
+    """Return the share of the measured waits for a loader in which a thread had the interpreter's lock.
+
+    Whoever makes batches in Python has it; calls that release it do not. None: too few samples, or not known.
+    """
+    held = samples = 0
+    for record, numbers in _in_waits(analysis, run):
+        known = [number for number in numbers if 0 <= number < len(record.held)]
+        samples += len(known)
+        held += sum(record.held[number] for number in known)
+    return held / samples if samples >= _FEWEST else None
+
+
 def _in_waits(analysis: RankAnalysis, run: LoaderRun) -> Iterator[tuple[LoopStacks, list[int]]]:
     """Yield what was sampled of the loop's thread: the numbers of the stacks in measured waits for `run`."""
-    thread, kept = analysis.loop.thread, analysis.kept
-    if thread is None or not len(kept):
+    thread, waits = analysis.loop.thread, _measured_waits(analysis, run)
+    if thread is None or not length(waits):
         return
-    awaited = run.deliveries[run.deliveries["tid"] == thread.tid]
-    inside = holding(kept["start_ns"], kept["end_ns"], awaited["wait_start_ns"]) >= 0
-    waits = union(awaited["wait_start_ns"][inside], awaited["delivered_ns"][inside])
     for record in analysis.rank.main.of_type(LoopStacks):
         if record.tid == thread.tid and len(record.times_ns) == len(record.numbers):
             times = np.array(analysis.rank.main.clock.times_to_session_ns(record.times_ns), np.int64)
             yield record, np.array(record.numbers, np.int64)[holding(*waits, times) >= 0].tolist()
+
+
+def _measured_waits(analysis: RankAnalysis, run: LoaderRun) -> Intervals:
+    thread, kept = analysis.loop.thread, analysis.kept
+    awaited = run.deliveries[run.deliveries["tid"] == (-1 if thread is None else thread.tid)]
+    inside = holding(kept["start_ns"], kept["end_ns"], awaited["wait_start_ns"]) >= 0
+    return union(awaited["wait_start_ns"][inside], awaited["delivered_ns"][inside])
 
 
 def _at_least(count: int, samples: int) -> float:

@@ -125,7 +125,7 @@ def _trust(changes: dict[str, Any]) -> TrustFacts:
         "overhead": changes.pop("overhead", {"estimated_pct_of_step": 0.5}),
         "io": changes.pop("io", None),
         "feeding": changes.pop("feeding", None),
-        "pipeline": changes.pop("pipeline", []),
+        **{name: changes.pop(name, []) for name in ("pipeline", "culprits")},
         "system": {
             "host": None if host is None else {**quiet, **host},
             "processes": changes.pop("processes", []),

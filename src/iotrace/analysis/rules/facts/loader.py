@@ -74,9 +74,11 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`.
     `tensors` are in one, if many. `ready`: so many batches lay ready when the loop came for one. `making`:
     how they are made.
-    `waits_at`: where the loop's own thread is that makes them. `event_loop`: the least share of the wait that
-    asyncio's event loop slept in. `hot_in`: the library that making them is
-    mostly in. `pipeline`: the stages that make them, of a loop that takes them from queues and pools.
+    `waits_at`: where the loop's own thread is that makes them. `lock_held`: the share of the wait in which a
+    thread had the interpreter's lock; in `queueing_ms` of it makers queued for busy CPUs. `event_loop`: the
+    least share of the wait that asyncio's event loop slept in. `hot_in`: the library that making them is
+    mostly in, `hot_line` the line and what it calls. `pipeline`: the stages that make them, of a loop that
+    takes them from queues and pools.
     """
 
     number: int = 0
@@ -126,8 +128,11 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     ready: float | None = None
     making: Making = Making()
     waits_at: WaitCode = WaitCode()
+    lock_held: float | None = None
+    queueing_ms: float = 0.0
     event_loop: float = 0.0
     hot_in: str = ""
+    hot_line: str = ""
     pipeline: list[PipelineStage] = []
     taken_from: TakenFrom | None = None
 

@@ -19,6 +19,7 @@ from iotrace.analysis.results import (
     HALVED,
     ChunkedArray,
     FileIo,
+    HotLine,
     RankReport,
     total,
 )
@@ -36,7 +37,7 @@ from iotrace.analysis.wait.data_wait import (
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
 from iotrace.analysis.wait.production import PARTS, outermost
 from iotrace.analysis.wait.sending import sends_behind_next
-from iotrace.analysis.wait.wait_code import asleep_in_event_loop, code_of_waits
+from iotrace.analysis.wait.wait_code import asleep_in_event_loop, code_of_waits, lock_held
 from iotrace.analysis.wait.waits import CAUSES, Waits, split_waits
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH, LOCKED_ROW
 from iotrace.sources.records import IteratorStart
@@ -91,6 +92,7 @@ def _facts(
     files = _files(analysis, report, waits)
     wait_ms = int(waits.deliveries.wait_ns.sum()) / steps / 1e6
     slowest = next((stage.name for stage in report.pipeline if stage.slowest), "")
+    hot = _hot(report, source)
     gains_ms, most_ms = ({}, {}) if handed_over else _gains(analysis, run, causes_ms, files)
     return LoaderFacts(
         number=run.number,
@@ -137,10 +139,13 @@ def _facts(
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or (slowest if primary else ""),
-        hot_in=_hot_in(report, source),
+        hot_in="" if hot is None or hot.library is None else hot.library,
+        hot_line="" if hot is None else hot.said,
         ready=ready_batches(source),
         pipeline=report.pipeline if primary else [],
         waits_at=code_of_waits(analysis, source),
+        lock_held=lock_held(analysis, source),
+        queueing_ms=sum((wait.without_cpu_ms or {}).values()),
         event_loop=asleep_in_event_loop(analysis, source),
         making=making_of(analysis, source, analysis.source_waits if primary else waits, report),
         taken_from=_taken_from(analysis) if primary else None,
@@ -283,11 +288,10 @@ def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
     return next(iter(names)) if len(names) == 1 else ""
 
 
-def _hot_in(report: RankReport, run: LoaderRun) -> str:
-    """The library that the making of its samples is mostly in; empty: none, or not known."""
+def _hot(report: RankReport, run: LoaderRun) -> HotLine | None:
+    """The line that the making of its samples is mostly in; None: no line is, or not known."""
     loader = next((each for each in report.loaders if each.id == run.number), None)
-    hot = None if loader is None else loader.item_hot
-    return "" if hot is None or hot.library is None else hot.library
+    return None if loader is None else loader.item_hot
 
 
 def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[FileFacts]:

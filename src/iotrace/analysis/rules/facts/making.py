@@ -138,8 +138,8 @@ def _locks_of(analysis: RankAnalysis, waits: Waits, report: RankReport) -> dict[
         wait_ms = int(own.wait_ns.sum()) / steps / 1e6
         of: dict[str, Any] = {"each_ms": 0.0, "item_ms": 0.0}
         if stages:
-            most = max(stages, key=lambda stage: stage.wait_ms * stage.locks_ms[lock])
-            shares = (min(1.0, stage.locks_ms[lock] / stage.item_ms) * stage.wait_ms for stage in stages)
+            shares = [min(1.0, stage.locks_ms[lock] / stage.item_ms) * stage.wait_ms for stage in stages]
+            most = stages[shares.index(max(shares))]
             ms = max(ms, sum(shares))
             if analysis.chains is not None:
                 own_ns = analysis.chains.within_locks(own, partial(locked.of, main_pid=main))
@@ -151,7 +151,9 @@ def _locks_of(analysis: RankAnalysis, waits: Waits, report: RankReport) -> dict[
         asked_ms = int(asked_ns.sum()) / steps / 1e6  # in which the loop did not wait for a maker
         ms = asked_ms + ms * (1 - asked_ms / wait_ms if wait_ms else 0.0)
         file = max(locked.files, key=lambda path: locked.files[path], default="")
-        found[lock] = LockWait(ms=min(ms, wait_ms), sharing=locked.sharing, file=file, **of)
+        # A library's own threads may be more than work at once.
+        sharing = min(locked.sharing, sum(each.makers for each in stages) or locked.sharing)
+        found[lock] = LockWait(ms=min(ms, wait_ms), sharing=sharing, file=file, **of)
     return found
 
 
