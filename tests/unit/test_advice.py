@@ -525,6 +525,10 @@ def test_a_gain_is_that_of_the_replay() -> None:
     assert bounds["decode-bound"] == (40.0, 48.0)
     (item,) = recommend([facts("decode", unmade_fraction=0.0, gains_ms=gains, **chunked)])
     assert item.most_ms_per_step is None  # not replayed: all of the wait may go
+    # Makers side by side, of whom nothing is replayed: a step loses that share of the making, and no more.
+    pool = {"causes_ms": {"decode": 10.0, "transform": 40.0}, "made_ms": 400.0, "wrapped": True}
+    found = recommend([facts("decode", unmade_fraction=0.0, **pool, **tables)])
+    assert [item.gain_ms_per_step for item in found if item.id == "decode-bound"] == [20.0]
     # Two workers that no longer take turns sleep half as long each; they compute as long as before.
     turns = {"made_ms": 200.0, "making": Making(turns=True), "unmade_fraction": 0.0}
     (item,) = recommend([facts("transform", asleep=1.0, on_cpu=0.0, **turns)])

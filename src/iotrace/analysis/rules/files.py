@@ -276,7 +276,8 @@ def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set
         text += f"; {size(found.given_bytes)} held in each process that reads"
     # What is kept may be what the transform made of it.
     short = f"read {one} once and keep it"
-    return Remedy(short, text, gone, RESIZED, spares_work=True, evidence=evidence)
+    share = max(0.0, 1 - found.files * found.readers / found.times)  # the first reads stay
+    return Remedy(short, text, gone, RESIZED, spares_work=True, share=share, evidence=evidence)
 
 
 def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
