@@ -717,6 +717,7 @@ def computing(run: dict[str, Any], cpu_pct: float, delay_pct: float = 70.0) -> d
     ("cpu_pct", "delay_pct", "expected"),
     [
         ((20.0, 20.0), 70.0, ("faster", True)),  # the step is a third, and so is its CPU time
+        ((20.0, 36.0), 70.0, ("unknown", False)),  # 1.67 times less: the same work took that beside others
         ((20.0, 55.0), 70.0, ("unknown", False)),  # as much CPU time: the neighbours may have made the change
         ((20.0, 20.0), 10.0, ("unknown", False)),  # a step that hardly computes
     ],
