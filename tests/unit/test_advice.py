@@ -507,6 +507,23 @@ def test_files_that_each_sample_reads_whole_are_kept_or_mapped_as_the_larger_cau
     assert item.evidence == {"decode_ms": 30.0, "whole_reads": 480.0, "predicted_reads": 2.0}
 
 
+@pytest.mark.parametrize(
+    ("begun", "ended", "said"),
+    [
+        (3, 2, "an epoch"),
+        (1, 1, "an epoch"),
+        (4, None, "an epoch"),
+        (1, 0, "in the run"),
+        (1, None, "in the run"),
+        (3, 0, "in a pass, none of which came to its end"),
+    ],
+)
+def test_how_often_a_file_is_read_is_told_of_what_was_seen(begun: int, ended: int | None, said: str) -> None:
+    passes = {"epochs": begun, "epochs_ended": ended, "unmade_fraction": 0.0}
+    (item,) = recommend([facts("decode", **passes, **again("d/a.csv"))])
+    assert f"read whole 160 times {said}" in item.text
+
+
 def test_a_gain_is_that_of_the_replay() -> None:
     gains = {"decode": 30.0, "files": 40.0, "files:d/a.h5": 35.0}
     chunked = {"files": [file("d/a.h5", decode_ms=50.0)]}

@@ -1037,6 +1037,30 @@ def test_stages_of_several_loaders_are_compared_by_loader() -> None:
 
 
 @pytest.mark.parametrize(
+    ("each_ms", "mean_ms", "per_sample", "told"),
+    [
+        ((2.0, 2.0), (2.0, 2.0), (1.0, 1.0), [0.0]),
+        ((2.0, 2.0), (2.0, 2.0), (1.0, 1.3), [0.0]),  # which file is drawn how often is chance
+        ((2.0, 2.0), (2.0, 2.0), (1.0, 0.1), [-90.0]),  # what is kept is decoded once
+        ((0.02, 2.0), (4.0, 2.0), (2.0, 1.0), []),  # empty calls among the costly ones
+        ((2.0, 2.0), (2.0, 9.0), (1.0, 1.0), []),
+    ],
+)
+def test_what_a_stage_costs_counts_as_often_as_it_is_needed(
+    each_ms: tuple[float, float],
+    mean_ms: tuple[float, float],
+    per_sample: tuple[float, float],
+    told: list[float],
+) -> None:
+    def rank(side: int) -> Any:
+        known = stage("decode", "a.npz", True, each_ms[side] * np.linspace(0.98, 1.02, 40))
+        cost = StageCost(**{**known, "mean_ms": mean_ms[side], "per_sample": per_sample[side]})
+        return replace(basis_of(report(1)).ranks[0], stages=[cost])
+
+    assert [each.change_pct for each in stage_changes([rank(0)], [rank(1)])] == pytest.approx(told, abs=1)
+
+
+@pytest.mark.parametrize(
     ("items", "steps", "other"),
     [((120, 120), (120, 720), True), ((120, 120), (120, 120), False), ((120, 720), (120, 720), False)],
 )

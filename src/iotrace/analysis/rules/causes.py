@@ -115,6 +115,13 @@ def is_worth(saved_ms: float, facts: LoaderFacts) -> bool:
     return 100 * saved_ms / facts.step_ms >= MODERATELY_PERCENT
 
 
+def per_epoch(begun: int, ended: int | None) -> str:
+    """Say what happened so often, on average, in each pass: of an epoch nothing is known where none ended."""
+    if ended or (ended is None and begun > 1):
+        return "an epoch"
+    return "in the run" if begun <= 1 else "in a pass, none of which came to its end"
+
+
 def level(spent_ms: float, facts: LoaderFacts) -> str:
     """Return how much that is of a step: ``high`` above 20 %."""
     return "high" if 100 * spent_ms / facts.step_ms > _HIGH_PERCENT else "medium"

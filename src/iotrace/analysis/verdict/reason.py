@@ -96,7 +96,7 @@ def ready_text(rank: RankReport) -> str | None:
         gain += f"; the device is busy {percent(device.busy_us / device.span_us)} of the traced steps"
     if competes(rank):
         gain = "what a faster loader saves is unknown, as no CPU was free"
-    if primary is None or primary.queue_depth_mean is None or primary.queue_depth_mean < 0.5:
+    if primary is None or (primary.queue_depth_mean or 0.0) < 0.5:
         return gain
     if 100 * (bound_fraction(wait) or 0.0) >= KEPT_UP_PERCENT and rank.system.host is not None:
         from iotrace.analysis.host.disturbance import disturbances
@@ -214,6 +214,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         what, hot = primary.item or what, None if slowest and not primary.item else primary.item_hot
     if cause == "collate" and primary is not None:
         what, hot = primary.collate or what, primary.collate_hot
+    start = primary.start_said if cause == "startup" and primary is not None else ""
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
         made_ms = sum(causes.get(each, 0.0) for each in _MAKING)
         little = made_ms < _LITTLE * raw_ms
@@ -223,7 +224,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         if competes(rank) and delay_ms is not None and delay_ms >= MOSTLY * raw_ms:
             share += f"; the loop queued for a CPU for up to {min(delay_ms, raw_ms):.1f} ms of it"
         return {"why": f"{what} takes {share}", "cause": cause}
-    where = "" if hot is None else f", most of it at {hot.said}"
+    where = start if hot is None else f", most of it at {hot.said}"
     return {"why": f"{what} takes {share} of the wait{where}", "cause": cause}
 
 

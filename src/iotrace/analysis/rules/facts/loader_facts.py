@@ -108,6 +108,7 @@ def _facts(
         files=files,
         groups=report.file_groups,
         epochs=source.epochs,
+        epochs_ended=source.epochs_ended,
         objects=_objects(analysis, source),
         handed_over=handed_over,
         production_ms=production_ms(source.deliveries),
