@@ -185,6 +185,7 @@ def test_chunks_are_blamed_where_their_file_has_the_wait(
         file_groups=[group, unknown(FileGroup, path="b")],
         data_wait=SimpleNamespace(files=[SimpleNamespace(path="a.h5", ms=cost_ms)], raw_ms=100.0),
         steps=SimpleNamespace(mean_ms=110.0),
+        primary=None,
     )
     found = blamed_by("IO403", report)
     assert [each.leads for each in found] == leads
