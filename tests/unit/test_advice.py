@@ -183,6 +183,9 @@ def test_a_run_with_free_cpus_is_no_gain() -> None:
     assert (
         item.remedy == "run again with a free CPU for each worker: Images waited for a CPU 90 % of the time"
     )
+    known = {"unmade_fraction": 0.0, "asleep": 0.0, "on_cpu": 0.1, "made_ms": 900.0, "hot_line": "t.py:9"}
+    (item,) = recommend([facts("transform", **known)])
+    assert item.remedy.startswith("make t.py:9 cheaper, or run again with a free CPU for each worker: ")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iotrace.analysis.rules.facts.rank import _reductions
+from iotrace.analysis.loop.deliveries import Delivery
+from iotrace.analysis.loop.step_table import Step
+from iotrace.analysis.rules.facts.rank import _reductions, _thrown_away
 from iotrace.session.names import KIND_PHASE, KIND_REDUCTION
 from iotrace.sources.processes import SPAN_DTYPE
+from tests.support.tables import steps_of
 
 MS = 1_000_000
 STEPS = 8
@@ -48,3 +51,23 @@ def test_reductions_count_in_steps_without_an_update(
         phase_spans=spans(KIND_PHASE, 2, *updated),
     )
     assert _reductions(analysis) == expected
+
+
+@pytest.mark.parametrize(
+    ("taken", "marked", "told"),
+    [
+        ((21, 1, 1, 1), False, (20, 0.2)),  # a run that goes on drops what it has trained on
+        ((4, 4, 4, 4), False, (0, 0.0)),  # gradients of several batches
+        ((23, 3, 1, 3), False, (20, 0.2)),
+        ((21, 1, 1, 1), True, (0, 0.0)),  # where a mark begins the first step, nothing is known of it
+        ((21,), False, (0, 0.0)),
+    ],
+)
+def test_batches_before_the_first_step(taken: tuple[int, ...], marked: bool, told: tuple[int, float]) -> None:
+    steps, at = [], 0
+    for count in taken:
+        waits = [Delivery(0, i, 0, 0, i, i * 20 * MS, (i * 20 + 10) * MS) for i in range(at, at + count)]
+        steps.append(Step(waits[0], at * 20 * MS, (at + count) * 20 * MS, tuple(waits)))
+        at += count
+    analysis: Any = SimpleNamespace(loop=SimpleNamespace(steps=steps_of(steps), marked=marked))
+    assert _thrown_away(analysis) == (told[0], pytest.approx(told[1]))

@@ -25,6 +25,7 @@ ERROR_OF_CORRECTION = 0.35
 
 
 _OFTEN = 1.5  # times: so often a stage is needed for a sample beyond chance, which draws files
+_UNKNOWN = math.log(10)  # half of an interval: such a change is unknown, and no figure
 _TYPICAL = 4.0  # times its quartile: from there the mean is made by other calls than those of the quartile
 
 
@@ -138,6 +139,8 @@ def _change(
     if clock == "cpu":
         variance += _of_correction([[run.slowness for run in runs] for runs in sides]) ** 2
     noise = noise_of(logs, prior, math.sqrt(variance))
+    if noise.half95 > _UNKNOWN:
+        return None
     change = fmean(logs[1]) - fmean(logs[0])
     file = path if len(keys) == 1 else None
     return StageChange(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from iotrace.analysis.results import FIRST_START, ITERATORS, VALIDATION_ITERATORS, Account, SpawnedWorkers
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
+from iotrace.analysis.rules.model import THE_CAUSE, THE_LOOP, Finding, fires, rule, silent
 from iotrace.units import counted, duration, size
 
 _HIGH_PERCENT = 20.0
@@ -214,6 +214,45 @@ def validation_restarts(facts: RankFacts) -> Iterator[Finding]:
     )
 
 
+@rule("IO222", "batches-thrown-away", "loop", turn=THE_LOOP, saves_wait=False, of_run=True)
+@fires({"thrown_away": (150, 6.2), "account": _EVALUATES})
+@silent(
+    {"thrown_away": (4, 6.2), "account": _EVALUATES},
+    {"thrown_away": (150, 0.1), "account": _EVALUATES},
+)
+def batches_thrown_away(
+    facts: RankFacts, *, fewest: int = 8, least_seconds: float = 0.5
+) -> Iterator[Finding]:
+    """The loop takes many batches before its first step.
+
+    A program that goes on from a checkpoint may take the batches that it had trained on, and drop them: they
+    are read, decoded and handed over in vain. Others look at the data so, such as for its mean. Counted are
+    the batches of the first step beyond what a step takes.
+
+    Remedy: for a run that goes on, a sampler that begins where it left off, or `StatefulDataLoader`: then the
+    batches are not made.
+    """
+    (count, seconds), account = facts.thrown_away, facts.report.account
+    if (
+        account is None
+        or count < fewest
+        or seconds < least_seconds
+        or not account.is_worth(int(1e9 * seconds))
+    ):
+        return
+    yield _finding(
+        account,
+        int(1e9 * seconds),
+        text=f"the loop took {count} batches before its first step, and waited {seconds:.1f} s for them",
+        how="if it drops what it has trained on before, let the sampler skip that (torchdata's "
+        "StatefulDataLoader does): then these batches are not made",
+        remedy=f"if a resumed run drops the {count} batches that it takes before its first step: skip them "
+        "in the sampler",
+        evidence={"batches": float(count), "seconds": seconds},
+        leads=True,
+    )
+
+
 def _with_training(facts: RankFacts, account: Account) -> str:
     """Say what both changes gain where the training's workers are started anew, too: all of these starts."""
     restart = (each for each in facts.report.loaders if each.kind == "training" and each.workers)
@@ -229,7 +268,14 @@ def _is_restarted(kind: str, workers: int, epochs: int) -> bool:
 
 
 def _finding(
-    account: Account, cost_ns: int, *, text: str, how: str, remedy: str, evidence: dict[str, float]
+    account: Account,
+    cost_ns: int,
+    *,
+    text: str,
+    how: str,
+    remedy: str,
+    evidence: dict[str, float],
+    leads: bool = False,
 ) -> Finding:
     cost_ms = cost_ns / account.steps / 1e6
     share_pct = 100 * cost_ns / max(1, account.judged_ns)
@@ -241,4 +287,5 @@ def _finding(
         cost_ms=cost_ms,
         gain_ms=cost_ms,
         level="high" if share_pct > _HIGH_PERCENT else "medium",
+        is_main_cause=leads,
     )

@@ -58,6 +58,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     `wait_ms` is the loop's wait; `idle_ms` that of the accelerator in the waits for all loaders. `about`
     has its settings, None where it has none of that name. `of_several`: the loop waits for others, too.
     Of `epochs`, its passes, `epochs_ended` came to their end; None: unknown.
+    `inner_workers` are those of a loader that its own samples iterate: no worker of torch's may start any.
     `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
     its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making
     of its samples, outside calls of libraries that work on threads of their own: these take `threaded` of
@@ -76,8 +77,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     `tensors` are in one, if many. `ready`: so many batches lay ready when the loop came for one. `making`:
     how they are made.
     `waits_at`: where the loop's own thread is that makes them. `event_loop`: the least share of the wait that
-    asyncio's event loop slept in. `hot_in`: the library that making them is
-    mostly in. `pipeline`: the stages that make them, of a loop that takes them from queues and pools.
+    asyncio's event loop slept in. `hot_in` and `hot_line`: the library, and the program's line, that making
+    them is mostly in. `pipeline`: the stages that make them, of a loop that takes them from queues and pools.
     """
 
     number: int = 0
@@ -95,6 +96,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     item: str = ""
     epochs: int = 1
     epochs_ended: int | None = None
+    inner_workers: int = 0
     objects: int = 1
     handed_over: bool = False
     production_ms: float | None = None
@@ -130,6 +132,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     waits_at: WaitCode = WaitCode()
     event_loop: float = 0.0
     hot_in: str = ""
+    hot_line: str = ""
     pipeline: list[PipelineStage] = []
     taken_from: TakenFrom | None = None
 

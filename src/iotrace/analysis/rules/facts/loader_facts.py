@@ -109,6 +109,7 @@ def _facts(
         groups=report.file_groups,
         epochs=source.epochs,
         epochs_ended=source.epochs_ended,
+        inner_workers=max((each.workers for each in report.loaders if each.within == run.number), default=0),
         objects=_objects(analysis, source),
         handed_over=handed_over,
         production_ms=production_ms(source.deliveries),
@@ -138,7 +139,7 @@ def _facts(
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or (slowest if primary else ""),
-        hot_in=_hot_in(report, source),
+        **_hot(report, source),
         ready=ready_batches(source),
         pipeline=report.pipeline if primary else [],
         waits_at=code_of_waits(analysis, source),
@@ -284,11 +285,14 @@ def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
     return next(iter(names)) if len(names) == 1 else ""
 
 
-def _hot_in(report: RankReport, run: LoaderRun) -> str:
-    """The library that the making of its samples is mostly in; empty: none, or not known."""
+def _hot(report: RankReport, run: LoaderRun) -> dict[str, str]:
+    """The library, and the program's line, that making its samples is mostly in, where they are known."""
     loader = next((each for each in report.loaders if each.id == run.number), None)
     hot = None if loader is None else loader.item_hot
-    return "" if hot is None or hot.library is None else hot.library
+    if hot is None:
+        return {}
+    called = f"{hot.library}'s {hot.calls} at " if hot.library and hot.calls else ""
+    return {"hot_in": hot.library or "", "hot_line": called + hot.line}
 
 
 def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[FileFacts]:

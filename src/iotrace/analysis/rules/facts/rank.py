@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.intervals import Coverage, union
@@ -38,6 +39,8 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     training process's memory, at least. `read_by_each` are files that each worker reads.
     `reduced` is the share of the loop's steps in which DDP reduces gradients, `updated` that in which an
     optimizer steps; `unused_ms` a step is reduced in those without one.
+    `thrown_away` batches were taken before the first step, beyond those that a step takes: how many, and the
+    seconds that the loop waited for them.
     `switches` are those for debugging that were on, each with the line that names it, if that is known.
     """
 
@@ -58,6 +61,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     reduced: float = 0.0
     updated: float = 0.0
     unused_ms: float = 0.0
+    thrown_away: tuple[int, float] = (0, 0.0)
     switches: dict[str, str] = {}
 
     def is_significant(self, cost_ms: float) -> bool:
@@ -97,6 +101,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         collectives_ms=collectives_ms(analysis),
         copied_bytes=copied_bytes(analysis),
         read_by_each=read_by_each(analysis, report.io),
+        thrown_away=_thrown_away(analysis),
         switches=_switches(analysis),
         **_reductions(analysis),
     )
@@ -129,6 +134,17 @@ def _reductions(analysis: RankAnalysis) -> dict[str, Any]:
         "updated": float((held[1] > 0).mean()),
         "unused_ms": float(held[0][held[1] == 0].sum()) / len(kept) / 1e6,
     }
+
+
+def _thrown_away(analysis: RankAnalysis) -> tuple[int, float]:
+    """Count the batches of the loop's first step beyond the usual, with the wait for them, in s."""
+    steps = analysis.loop.steps
+    if len(steps) < 2 or analysis.loop.marked:
+        return 0, 0.0
+    taken = steps["behind"] - steps["first"]
+    own = steps.in_order[int(steps["first"][0]) : int(steps["behind"][0])]
+    own = own[: max(0, len(own) - int(np.median(taken[1:])))]
+    return len(own), int(own.wait_ns.sum()) / 1e9
 
 
 def _switches(analysis: RankAnalysis) -> dict[str, str]:
