@@ -48,7 +48,7 @@ def called_in_c(code: CodeType, last: int) -> CalledInC | None:
 
 
 def _called(code: CodeType, last: int) -> CalledInC | None:
-    found = None
+    found: Any = None
     for name in _names(code, last):
         if found is None:
             found = _global(code.co_filename, name)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from iotrace.agent.recording.c_calls import CalledInC
     from iotrace.agent.recording.frames import Place
 
 _SHORTEST_S = 0.02
@@ -58,7 +59,7 @@ class LoopStacks:
         self._began_ns = monotonic_ns()
         # By a code's id, as Python computes the hash of a code anew each time, from all that it holds: the
         # code, which keeps its id so, and whether it is the program's.
-        self._known: dict[int, tuple[CodeType, bool]] = {}
+        self._known: dict[int, tuple[CodeType | CalledInC, bool]] = {}
         self._path = self._stack_of(places_from(loop or sys._getframe(1)))  # where it trains
         self._forget()
         self._locks = LockWaits(recorder)

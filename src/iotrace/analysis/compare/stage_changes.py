@@ -98,7 +98,7 @@ def _is_typical(run: _Run, keys: Sequence[_Key]) -> bool:
         sum(run.costs[key].per_sample * getattr(run.costs[key], name) for key in keys)
         for name in ("mean_ms", "quartile_ms")
     )
-    return mean_ms <= _TYPICAL * quartile_ms
+    return bool(mean_ms <= _TYPICAL * quartile_ms)
 
 
 def _often(run: _Run, first: _Run, keys: Sequence[_Key]) -> float:

@@ -91,6 +91,7 @@ def _facts(
     files = _files(analysis, report, waits)
     wait_ms = int(waits.deliveries.wait_ns.sum()) / steps / 1e6
     slowest = next((stage.name for stage in report.pipeline if stage.slowest), "")
+    hot_in, hot_line = _hot(report, source)
     gains_ms, most_ms = ({}, {}) if handed_over else _gains(analysis, run, causes_ms, files)
     return LoaderFacts(
         number=run.number,
@@ -139,7 +140,8 @@ def _facts(
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
         item=item_of(about, analysis.session.paths) or (slowest if primary else ""),
-        **_hot(report, source),
+        hot_in=hot_in,
+        hot_line=hot_line,
         ready=ready_batches(source),
         pipeline=report.pipeline if primary else [],
         waits_at=code_of_waits(analysis, source),
@@ -285,14 +287,14 @@ def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
     return next(iter(names)) if len(names) == 1 else ""
 
 
-def _hot(report: RankReport, run: LoaderRun) -> dict[str, str]:
-    """The library, and the program's line, that making its samples is mostly in, where they are known."""
+def _hot(report: RankReport, run: LoaderRun) -> tuple[str, str]:
+    """The library, and the program's line, that making its samples is mostly in; empty: not known."""
     loader = next((each for each in report.loaders if each.id == run.number), None)
     hot = None if loader is None else loader.item_hot
     if hot is None:
-        return {}
+        return "", ""
     called = f"{hot.library}'s {hot.calls} at " if hot.library and hot.calls else ""
-    return {"hot_in": hot.library or "", "hot_line": called + hot.line}
+    return hot.library or "", called + hot.line
 
 
 def _files(analysis: RankAnalysis, report: RankReport, waits: Waits) -> list[FileFacts]:
