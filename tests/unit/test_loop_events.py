@@ -165,8 +165,8 @@ def test_the_loop_is_as_long_as_in_the_account_and_without_the_first_start(
 @pytest.mark.parametrize(
     ("behind_ms", "told"),
     [
-        ((30, 30, 0), True),
-        ((30, 30, 25), False),  # the loop went on: a pass that was begun, a call that trains
+        ((60, 60, 0), True),
+        ((60, 60, 50), False),  # the loop went on: a pass that was begun, a call that trains
         ((3, 3, 0), False),  # nothing much follows
     ],
 )

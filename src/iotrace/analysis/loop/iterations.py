@@ -29,7 +29,7 @@ from iotrace.sources.processes import Process
 from iotrace.sources.records import End, IteratorMade, Tick, WorkersEnded
 from iotrace.sources.rows import newest_ns
 
-_MUCH = 0.1  # of an evaluation: what follows its batches
+_MUCH = 0.25  # of an evaluation: what follows its batches
 
 
 class Iteration(msgspec.Struct, frozen=True):
