@@ -99,3 +99,33 @@ def test_a_program_fails_as_it_does_without_iotrace(tmp_path: Path, name: str) -
     assert len(failure.text) < 30_000
     assert end in failure.text
     assert failure.text.endswith(end) or name == "a long message"
+
+
+KILLED_LATER = """
+import glob, os, signal, threading, time, iotrace
+
+def other():
+    threading.main_thread().join()
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        if any('"failure"' in open(each).read() for each in glob.glob("session/processes/*/records.jsonl")):
+            break
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+threading.Thread(target=other).start()
+for number in iotrace.batches([1, 2, 3]):
+    if number == 2:
+        raise ValueError("in the loop")
+"""
+
+
+def test_a_failure_is_noted_before_the_main_thread_waits_for_others(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(KILLED_LATER)
+    (tmp_path / "session" / names.PROCESSES).mkdir(parents=True)
+    traced = {**os.environ, **agent_environment(tmp_path / "session", os.environ.get("PYTHONPATH", ""), {})}
+    line = [sys.executable, "program.py"]
+    subprocess.run(line, cwd=tmp_path, capture_output=True, env=traced, timeout=120, check=False)
+    (process,), _ = read_processes(tmp_path / "session")
+    assert [failure.error for failure in process.of_type(Failure)] == ["ValueError"]
+    assert not process.ended

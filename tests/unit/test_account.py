@@ -26,6 +26,7 @@ from iotrace.analysis.results import (
     AccountPart,
     DataWait,
     HostUse,
+    LoaderResult,
     LoopEvents,
     RankReport,
     SpawnedWorkers,
@@ -113,7 +114,7 @@ def run_of(*, workers: int = 2, persistent: bool = False, epochs: int = 2, posix
         primary=loader,
         startup=None,
         rank=SimpleNamespace(main=main, workers=[]),
-        loop=SimpleNamespace(steps=steps_of(steps), thread=thread, unknown_why=""),
+        loop=SimpleNamespace(steps=steps_of(steps), thread=thread, unknown_why="", marked=False),
         phase_spans={"start_ns": np.empty(0, np.int64)},
         session=SimpleNamespace(posix_on=posix),
     )
@@ -313,6 +314,11 @@ def test_a_verdict_tells_what_starting_workers_costs_the_loop() -> None:
     assert costs.text == "86 % of the loop: 85 % starting workers each epoch, 1 % waiting for batches"
     assert costs.fraction == 0.86
     assert costs.why == "2 iterators made anew, with 4 new workers: 42.5 s an iterator"
+    known: dict[str, Any] = {"primary": True, "start_code": "load (t.py:3)", "start_code_ms": 40_000.0}
+    loaders = [unknown(LoaderResult, **known)]
+    costs = loop_costs(replace(rank_of(made(training=14, waits=1, iterators=85)), loaders=loaders))
+    assert costs is not None
+    assert costs.why.endswith(": 42.5 s an iterator; load (t.py:3) takes 40 s in each worker")
 
 
 def test_first_batches_of_a_validation_are_no_starts_of_its_workers() -> None:

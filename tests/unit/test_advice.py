@@ -183,6 +183,9 @@ def test_a_run_with_free_cpus_is_no_gain() -> None:
     assert (
         item.remedy == "run again with a free CPU for each worker: Images waited for a CPU 90 % of the time"
     )
+    known = {"unmade_fraction": 0.0, "asleep": 0.0, "on_cpu": 0.1, "made_ms": 900.0, "hot_line": "t.py:9"}
+    (item,) = recommend([facts("transform", **known)])
+    assert item.remedy.startswith("do less at t.py:9, or run again with a free CPU for each worker: ")
 
 
 @pytest.mark.parametrize(
@@ -507,6 +510,23 @@ def test_files_that_each_sample_reads_whole_are_kept_or_mapped_as_the_larger_cau
     assert item.evidence == {"decode_ms": 30.0, "whole_reads": 480.0, "predicted_reads": 2.0}
 
 
+@pytest.mark.parametrize(
+    ("begun", "ended", "said"),
+    [
+        (3, 2, "an epoch"),
+        (1, 1, "an epoch"),
+        (4, None, "an epoch"),
+        (1, 0, "in the run"),
+        (1, None, "in the run"),
+        (3, 0, "in a pass, none of which came to its end"),
+    ],
+)
+def test_how_often_a_file_is_read_is_told_of_what_was_seen(begun: int, ended: int | None, said: str) -> None:
+    passes = {"epochs": begun, "epochs_ended": ended, "unmade_fraction": 0.0}
+    (item,) = recommend([facts("decode", **passes, **again("d/a.csv"))])
+    assert f"read whole 160 times {said}" in item.text
+
+
 def test_a_gain_is_that_of_the_replay() -> None:
     gains = {"decode": 30.0, "files": 40.0, "files:d/a.h5": 35.0}
     chunked = {"files": [file("d/a.h5", decode_ms=50.0)]}
@@ -525,6 +545,10 @@ def test_a_gain_is_that_of_the_replay() -> None:
     assert bounds["decode-bound"] == (40.0, 48.0)
     (item,) = recommend([facts("decode", unmade_fraction=0.0, gains_ms=gains, **chunked)])
     assert item.most_ms_per_step is None  # not replayed: all of the wait may go
+    # Makers side by side, of whom nothing is replayed: a step loses that share of the making, and no more.
+    pool = {"causes_ms": {"decode": 10.0, "transform": 40.0}, "made_ms": 400.0, "wrapped": True}
+    found = recommend([facts("decode", unmade_fraction=0.0, **pool, **tables)])
+    assert [item.gain_ms_per_step for item in found if item.id == "decode-bound"] == [20.0]
     # Two workers that no longer take turns sleep half as long each; they compute as long as before.
     turns = {"made_ms": 200.0, "making": Making(turns=True), "unmade_fraction": 0.0}
     (item,) = recommend([facts("transform", asleep=1.0, on_cpu=0.0, **turns)])

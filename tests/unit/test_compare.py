@@ -717,6 +717,7 @@ def computing(run: dict[str, Any], cpu_pct: float, delay_pct: float = 70.0) -> d
     ("cpu_pct", "delay_pct", "expected"),
     [
         ((20.0, 20.0), 70.0, ("faster", True)),  # the step is a third, and so is its CPU time
+        ((20.0, 36.0), 70.0, ("unknown", False)),  # 1.67 times less: the same work took that beside others
         ((20.0, 55.0), 70.0, ("unknown", False)),  # as much CPU time: the neighbours may have made the change
         ((20.0, 20.0), 10.0, ("unknown", False)),  # a step that hardly computes
     ],
@@ -1033,6 +1034,30 @@ def test_stages_of_several_loaders_are_compared_by_loader() -> None:
     assert (first.what, second.what) == ("transform of Unlabelled", "transform of Labelled")
     assert first.change_pct == pytest.approx(-50, abs=1)
     assert second.change_pct == pytest.approx(0, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("each_ms", "mean_ms", "per_sample", "told"),
+    [
+        ((2.0, 2.0), (2.0, 2.0), (1.0, 1.0), [0.0]),
+        ((2.0, 2.0), (2.0, 2.0), (1.0, 1.3), [0.0]),  # which file is drawn how often is chance
+        ((2.0, 2.0), (2.0, 2.0), (1.0, 0.1), [-90.0]),  # what is kept is decoded once
+        ((0.02, 2.0), (4.0, 2.0), (2.0, 1.0), []),  # empty calls among the costly ones
+        ((2.0, 2.0), (2.0, 9.0), (1.0, 1.0), []),
+    ],
+)
+def test_what_a_stage_costs_counts_as_often_as_it_is_needed(
+    each_ms: tuple[float, float],
+    mean_ms: tuple[float, float],
+    per_sample: tuple[float, float],
+    told: list[float],
+) -> None:
+    def rank(side: int) -> Any:
+        known = stage("decode", "a.npz", True, each_ms[side] * np.linspace(0.98, 1.02, 40))
+        cost = StageCost(**{**known, "mean_ms": mean_ms[side], "per_sample": per_sample[side]})
+        return replace(basis_of(report(1)).ranks[0], stages=[cost])
+
+    assert [each.change_pct for each in stage_changes([rank(0)], [rank(1)])] == pytest.approx(told, abs=1)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from iotrace.analysis.wait.hot_lines import Frame, Stack, hot_line, stack_sample
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import SPAN_DTYPE, Process
-from iotrace.sources.records import LoopStacks
+from iotrace.sources.records import LoopStacks, WorkerUp
 from tests.support.tables import deliveries_of
 
 MS = 1_000_000
@@ -107,9 +107,17 @@ def test_other_lines_of_the_function_that_are_in_the_same_call_are_named() -> No
 
 
 def worker(
-    pid: int, stack: list[tuple[int, int]], spans_ms: list[tuple[int, int]], asked: bool = True
+    pid: int,
+    stack: list[tuple[int, int]],
+    spans_ms: list[tuple[int, int]],
+    asked: bool = True,
+    up_ms: int | None = None,
 ) -> Process:
-    """A process whose thread was sampled each ms for 40 ms in one stack, and made items at these times."""
+    """A process whose thread was sampled each ms for 40 ms in one stack, and made items at these times.
+
+    It asked for its first index at `up_ms`.
+    """
+    up = [] if up_ms is None else [WorkerUp(mono_ns=up_ms * MS)]
     record = LoopStacks(
         tid=pid,
         times_ns=[at * MS for at in range(40)],
@@ -137,8 +145,8 @@ def worker(
             pid=pid,
             spans=spans,
             outermost={},
-            of_type=lambda kind: [record] if kind is LoopStacks else [],
-            clock=SimpleNamespace(times_to_session_ns=np.asarray),
+            of_type=lambda kind: {LoopStacks: [record], WorkerUp: up}.get(kind, []),
+            clock=SimpleNamespace(times_to_session_ns=np.asarray, to_session_ns=int),
         ),
     )
 
@@ -154,7 +162,7 @@ def test_samples_of_workers_count_while_they_make_items_of_that_loader() -> None
     analysis: Any = SimpleNamespace(
         primary=run,
         source=None,
-        rank=SimpleNamespace(main=SimpleNamespace(pid=1), processes=[own, other]),
+        rank=SimpleNamespace(main=SimpleNamespace(pid=1), processes=[own, other], workers=[own, other]),
         session=SimpleNamespace(paths=PATHS),
     )
     loader = with_hot_lines(cast(RankAnalysis, analysis), run, fill(LoaderResult, {}))
@@ -165,6 +173,33 @@ def test_samples_of_workers_count_while_they_make_items_of_that_loader() -> None
     unasked = worker(5, [(2, 10), (0, 0), (1, 20)], [(0, 15), (20, 35)], asked=False)
     analysis.rank.processes = [unasked]
     assert with_hot_lines(cast(RankAnalysis, analysis), run, fill(LoaderResult, {})).item_hot is None
+
+
+@pytest.mark.parametrize(
+    ("stack", "startup_ms", "told"),
+    [
+        ([(2, 10), (0, 0), (1, 20)], 24.0, ("Rows.__getitem__ (data.py:8)", 20.0)),
+        ([(2, 10), (0, 0), (1, 20)], 60.0, (None, None)),  # most of the start passes before: imports
+        ([(2, 10), (0, 0), (1, 20)], 0.0, (None, None)),
+        ([(0, 0), (1, 20)], 24.0, (None, None)),  # in no function of the program
+    ],
+)
+def test_what_workers_do_before_they_ask_for_an_index(
+    stack: list[tuple[int, int]], startup_ms: float, told: tuple[str | None, float | None]
+) -> None:
+    own = [worker(pid, stack, [], up_ms=20) for pid in (5, 6)]
+    batches = [Delivery(0, at, 0, 0, at, 0, 1, pid=5 + at, taken_ns=0, prepared_ns=MS) for at in range(2)]
+    run: Any = SimpleNamespace(deliveries=deliveries_of(batches))
+    waits = SimpleNamespace(of_cause=lambda _: np.array([0.0, startup_ms * MS]))
+    analysis: Any = SimpleNamespace(
+        primary=run,
+        source=None,
+        rank=SimpleNamespace(main=SimpleNamespace(pid=1), processes=own, workers=own),
+        session=SimpleNamespace(paths=PATHS),
+        explained=lambda _: waits,
+    )
+    loader = with_hot_lines(cast(RankAnalysis, analysis), run, fill(LoaderResult, {}))
+    assert (loader.start_code, loader.start_code_ms) == told
 
 
 def test_a_comprehension_is_no_function_that_the_loop_calls() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from iotrace.analysis.intervals import union
 from iotrace.analysis.loop.deliveries import Delivery, Pass
+from iotrace.analysis.loop.iterations import ends_with_batches
 from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import LoopEvents
@@ -159,6 +160,20 @@ def test_the_loop_is_as_long_as_in_the_account_and_without_the_first_start(
     monkeypatch.setattr(loop_events_module, "iterations_of", lambda _: iterations)
     (row,) = summed(analysis, [events], cast(Any, SimpleNamespace(loop_ns=300 * MS)))
     assert (row.count, row.seconds, row.loop_seconds) == (8, pytest.approx(0.145), 0.3)
+
+
+@pytest.mark.parametrize(
+    ("behind_ms", "told"),
+    [
+        ((60, 60, 0), True),
+        ((60, 60, 50), False),  # the loop went on: a pass that was begun, a call that trains
+        ((3, 3, 0), False),  # nothing much follows
+    ],
+)
+def test_the_last_evaluation_may_have_its_batches_alone(behind_ms: tuple[int, ...], told: bool) -> None:
+    starts = np.array([0, 500, 1000], np.int64) * MS
+    passes_ns = starts + 100 * MS
+    assert ends_with_batches((starts, passes_ns + np.array(behind_ms) * MS), passes_ns) is told
 
 
 def test_what_happens_once_does_not_recur() -> None:

@@ -185,6 +185,7 @@ def test_chunks_are_blamed_where_their_file_has_the_wait(
         file_groups=[group, unknown(FileGroup, path="b")],
         data_wait=SimpleNamespace(files=[SimpleNamespace(path="a.h5", ms=cost_ms)], raw_ms=100.0),
         steps=SimpleNamespace(mean_ms=110.0),
+        primary=None,
     )
     found = blamed_by("IO403", report)
     assert [each.leads for each in found] == leads
@@ -299,6 +300,7 @@ def test_row_groups_are_blamed_where_their_files_have_the_wait() -> None:
             files=[SimpleNamespace(path=path, ms=30.0) for path in ("a.parquet", "b.parquet")], raw_ms=100.0
         ),
         steps=SimpleNamespace(mean_ms=110.0),
+        primary=SimpleNamespace(epochs=2, epochs_ended=2),
     )
     (found,) = blamed_by("IO403", report)
     assert (found.id, found.wait_ms, found.leads) == ("read-amplification", 60.0, True)
@@ -316,11 +318,15 @@ def test_files_that_are_read_whole_again_are_blamed_where_they_have_the_wait() -
         file_groups=[unknown(FileGroup, path="a.csv", ms=60.0, whole_reads=whole)],
         data_wait=SimpleNamespace(files=[], raw_ms=100.0),
         steps=SimpleNamespace(mean_ms=110.0),
+        primary=SimpleNamespace(epochs=2, epochs_ended=2),
     )
     (found,) = blamed_by("IO403", report)
     assert (found.wait_ms, found.leads) == (60.0, True)
     assert found.text == "it is read and decoded whole 160 times an epoch"
     assert found.evidence == {"whole_reads": 320.0, "predicted_reads": 2.0}
+    report.primary = SimpleNamespace(epochs=1, epochs_ended=0)
+    assert blamed_by("IO403", report)[0].text == "it is read and decoded whole 160 times in the run"
+    report.primary = None
     report.file_groups = [
         unknown(FileGroup, path="d/", ms=60.0, whole_reads=replace(whole, files=4, times_per_pass=40.0))
     ]
@@ -415,6 +421,7 @@ def test_pages_that_were_read_around_are_blamed_where_the_map_has_the_wait() -> 
         file_groups=[group],
         data_wait=SimpleNamespace(files=[], raw_ms=100.0),
         steps=SimpleNamespace(mean_ms=110.0),
+        primary=SimpleNamespace(epochs=2, epochs_ended=2),
     )
     (found,) = blamed_by("IO403", report)
     assert (found.id, found.wait_ms, found.leads) == ("read-amplification", 60.0, True)

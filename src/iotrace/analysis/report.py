@@ -247,6 +247,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         code_samples(analysis),
     )
     divided = code_of_loop(analysis, code, [(each.starts, each.ends) for each in events], account)
+    pipeline = _pipeline(analysis)
     return RankReport(
         rank=rank.number,
         pid=None if rank.numbered else rank.main.pid,
@@ -265,8 +266,8 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         loop_events=summed(analysis, events, account, code),
         feeding=feeding_of(analysis, code),
         loop_code=divided.code,
-        stages=stages_of(analysis),
-        pipeline=_pipeline(analysis),
+        stages=stages_of(analysis) if len(pipeline) <= 1 else [],  # else most items are parts of a sample
+        pipeline=pipeline,
         phases_ms=phases.means_ms,
         phases_source=phases.source,
         phases_unknown_why=phases.unknown_why,

@@ -13,6 +13,7 @@ from time import monotonic_ns
 from types import CodeType, FrameType
 from typing import Any
 
+from iotrace.agent.recording.c_calls import called_in_c
 from iotrace.agent.recording.frames import places_from, places_of
 from iotrace.agent.recording.lock_waits import LockWaits
 from iotrace.agent.recording.sampling import Sampler
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from iotrace.agent.recording.c_calls import CalledInC
     from iotrace.agent.recording.frames import Place
 
 _SHORTEST_S = 0.02
@@ -57,7 +59,7 @@ class LoopStacks:
         self._began_ns = monotonic_ns()
         # By a code's id, as Python computes the hash of a code anew each time, from all that it holds: the
         # code, which keeps its id so, and whether it is the program's.
-        self._known: dict[int, tuple[CodeType, bool]] = {}
+        self._known: dict[int, tuple[CodeType | CalledInC, bool]] = {}
         self._path = self._stack_of(places_from(loop or sys._getframe(1)))  # where it trains
         self._forget()
         self._locks = LockWaits(recorder)
@@ -90,7 +92,7 @@ class LoopStacks:
         if not places:
             return
         self._asked = self._asked and asked
-        stack = self._stack_of(places) if asked or not late else ()
+        stack = self._stack_of(places, in_c=not (late or held)) if asked or not late else ()
         since = self._since(places) if stack and late else 0
         number = self._stacks.setdefault((stack, since, held), len(self._stacks))
         self._numbers += [number] * times
@@ -108,19 +110,24 @@ class LoopStacks:
                 return line if own and line != now else 0
         return 0
 
-    def _stack_of(self, places: Iterable[Place]) -> _Stack:
+    def _stack_of(self, places: Iterable[Place], in_c: bool = False) -> _Stack:
         """Return functions and lines, the innermost first: a library's have no lines.
 
-        Of what the program's innermost function has called it has the first alone.
+        Of what the program's innermost function has called it has the first alone; where it is `in_c`, which
+        has no place, as far as that is known.
         """
         found: list[tuple[int, int]] = []
         within = True  # what the program's innermost function has called
-        for code, line, _ in places:
+        for code, line, at in places:
             number = id(code)
             known = self._known.get(number)
             if known is None:
                 known = self._known[number] = code, _is_own(code)
             if known[1]:
+                called = called_in_c(code, at) if in_c and within and not found else None
+                if called is not None:
+                    self._known.setdefault(id(called), (called, False))
+                    found.append((id(called), 0))
                 found.append((number, line or 0))
                 within = False
             elif not within:

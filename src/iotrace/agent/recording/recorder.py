@@ -106,6 +106,7 @@ class Recorder:
         self._absorbed = 0
         self._loop_begun = False
         self._failed_threads = 0
+        self._at_shutdown = False  # the main thread will note its failure
         self._failure = id(getattr(sys, "last_value", None))  # one of before the session is not its own
         # The exception that ended the last fetch that failed, by its id, and the sample that it came out of.
         self.failed: tuple[int, int | None] = (0, None)
@@ -161,6 +162,23 @@ class Recorder:
             self._stop = None
             self.log(f"no writer: {error!r}")
         self.tick()
+        self._note_at_shutdown()
+
+    def _note_at_shutdown(self) -> None:
+        """Have the main thread note its failure as it leaves, before it waits for the program's threads."""
+        register, pid = getattr(sys.modules.get("threading"), "_register_atexit", None), getpid()
+        if register is None or self._at_shutdown:
+            return
+        self._at_shutdown = True
+
+        def leaving() -> None:
+            if getpid() == pid and not (self.closed or self.over):  # a forked child has it, too
+                self.note_failure()
+
+        try:
+            register(leaving)
+        except ours(RuntimeError):  # it is leaving
+            pass
 
     @property
     def running(self) -> bool:
@@ -184,7 +202,6 @@ class Recorder:
                     self.finish()
                     return
                 if beats % 2 == 0:
-                    self.note_failure()
                     self.tick()
                 for drain in self.before_flush:
                     drain()
@@ -240,7 +257,10 @@ class Recorder:
             self.records.append(imports)
 
     def note_failure(self) -> None:
-        """Record the exception that Python has printed because nothing caught it, if there is one."""
+        """Record the exception that Python has printed because nothing caught it, if there is one.
+
+        Only in the thread that failed, as it leaves: no other one may ask for its frames.
+        """
         error = getattr(sys, "last_value", None)  # also where the program has an excepthook of its own
         if error is None or id(error) == self._failure:
             return
@@ -313,7 +333,8 @@ class Recorder:
         self.pause()
         for drain in self.before_flush:
             drain()
-        self.note_failure()
+        if unpatched.get_native_id() != self._writer_id:
+            self.note_failure()
         if self.startup is not None and self._loop_begun:  # it never trained
             self.records.append(self.startup.record())
         if self.loop_stacks is not None:

@@ -24,6 +24,11 @@ _RESAMPLES = 400  # a variance needs fewer than the ends of an interval
 ERROR_OF_CORRECTION = 0.35
 
 
+_OFTEN = 1.5  # times: so often a stage is needed for a sample beyond chance, which draws files
+_UNKNOWN = math.log(10)  # half of an interval: such a change is unknown, and no figure
+_TYPICAL = 4.0  # times its quartile: from there the mean is made by other calls than those of the quartile
+
+
 class _Run(msgspec.Struct, frozen=True):
     """A run: its stages, and how slow its CPUs were."""
 
@@ -49,7 +54,9 @@ def stage_changes(before: Sequence[Rank], after: Sequence[Rank]) -> list[StageCh
     """Compare the stages that all runs of both sides have: each file of all, and each stage over its files.
 
     The costliest come first. A stage over all files sums up the changes of its files, weighed by what they
-    cost before: which file is drawn how often is chance. CPU times are those at the speed of the first run.
+    cost before: which file is drawn how often is chance, unless all are needed more or less often by far.
+    A stage that few costly calls make, among many cheap ones, has no cost that a quartile tells: none is
+    compared. CPU times are those at the speed of the first run.
     """
     ranks = [*before, *after]
     slowness = slowness_of(ranks)
@@ -72,11 +79,13 @@ def stage_changes(before: Sequence[Rank], after: Sequence[Rank]) -> list[StageCh
             # The other files are others, where not the same ones stand on their own.
             and (alike or key[2] is not None or stage in _WITHOUT_FILE)
         ]
-        if not keys or not whole:
+        if not keys or not whole or not all(_is_typical(run, keys) for run in runs):
             continue
         prior = prior_of(clock, ranks)
-        each = [_change([key], sides, whole, prior) for key in keys if key[2] is not None]
-        found += [_change(keys, sides, whole, prior), *(each if len(keys) > 1 else [])]
+        often = [_often(run, runs[0], keys) for run in runs]
+        times = often[: len(before)], often[len(before) :]
+        each = [_change([key], sides, times, whole, prior) for key in keys if key[2] is not None]
+        found += [_change(keys, sides, times, whole, prior), *(each if len(keys) > 1 else [])]
     return sorted((change for change in found if change), key=lambda change: -change.share)
 
 
@@ -84,13 +93,38 @@ def _key(cost: StageCost) -> _Key:
     return cost.stage, cost.clock, cost.path, cost.loader
 
 
+def _is_typical(run: _Run, keys: Sequence[_Key]) -> bool:
+    mean_ms, quartile_ms = (
+        sum(run.costs[key].per_sample * getattr(run.costs[key], name) for key in keys)
+        for name in ("mean_ms", "quartile_ms")
+    )
+    return bool(mean_ms <= _TYPICAL * quartile_ms)
+
+
+def _often(run: _Run, first: _Run, keys: Sequence[_Key]) -> float:
+    """How many times as often as in the `first` run a stage is needed for a sample; 1 within chance."""
+    now, before = (sum(each.costs[key].per_sample for key in keys) for each in (run, first))
+    ratio = now / before if now > 0 and before > 0 else 1.0
+    return ratio if max(ratio, 1 / ratio) >= _OFTEN else 1.0
+
+
 def _change(
-    keys: Sequence[_Key], sides: tuple[list[_Run], list[_Run]], whole: float, prior: float
+    keys: Sequence[_Key],
+    sides: tuple[list[_Run], list[_Run]],
+    often: tuple[list[float], list[float]],
+    whole: float,
+    prior: float,
 ) -> StageChange | None:
     stage, clock, path, loader = keys[0]
     first = sides[0][0].costs
     weights = {key: first[key].per_sample for key in keys}
-    costs_ms = [[sum(run.cost_ms(key, weights[key]) for key in keys) for run in runs] for runs in sides]
+    costs_ms = [
+        [
+            times * sum(run.cost_ms(key, weights[key]) for key in keys)
+            for run, times in zip(*side, strict=True)
+        ]
+        for side in zip(sides, often, strict=True)
+    ]
     logs = [
         [math.log(cost / (run.slowness if clock == "cpu" else 1.0)) for run, cost in zip(*side, strict=True)]
         for side in zip(sides, costs_ms, strict=True)
@@ -105,6 +139,8 @@ def _change(
     if clock == "cpu":
         variance += _of_correction([[run.slowness for run in runs] for runs in sides]) ** 2
     noise = noise_of(logs, prior, math.sqrt(variance))
+    if noise.half95 > _UNKNOWN:
+        return None
     change = fmean(logs[1]) - fmean(logs[0])
     file = path if len(keys) == 1 else None
     return StageChange(
@@ -118,7 +154,7 @@ def _change(
         ci95_pct=[_percent(change - noise.half95), _percent(change + noise.half95)],
         share=costs_ms[0][0] / whole,
         noise_pct=_percent(noise.exceeded_by_1_in_100),
-        **_decoded(sides, weights),
+        **_decoded(sides, often, weights),
     )
 
 
@@ -128,9 +164,17 @@ def _of_correction(slowness: Sequence[Sequence[float]]) -> float:
     return ERROR_OF_CORRECTION * abs(after - before)
 
 
-def _decoded(sides: tuple[list[_Run], list[_Run]], weights: dict[_Key, float]) -> dict[str, Any]:
+def _decoded(
+    sides: tuple[list[_Run], list[_Run]], often: tuple[list[float], list[float]], weights: dict[_Key, float]
+) -> dict[str, Any]:
     """Compare the bytes decoded for a sample: both means, the change and its noise; nothing where unknown."""
-    found = [[run.decoded(weights) for run in runs] for runs in sides]
+    found = [
+        [
+            run.decoded({key: times * weight for key, weight in weights.items()})
+            for run, times in zip(*side, strict=True)
+        ]
+        for side in zip(sides, often, strict=True)
+    ]
     known = [[each for each in side if each is not None] for side in found]
     if [len(side) for side in known] != [len(side) for side in sides]:
         return {}

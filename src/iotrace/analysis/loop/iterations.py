@@ -29,6 +29,8 @@ from iotrace.sources.processes import Process
 from iotrace.sources.records import End, IteratorMade, Tick, WorkersEnded
 from iotrace.sources.rows import newest_ns
 
+_MUCH = 0.25  # of an evaluation: what follows its batches
+
 
 class Iteration(msgspec.Struct, frozen=True):
     """A pass over a DataLoader; `first` is its first batch, `is_later`: the loader was iterated before."""
@@ -193,6 +195,17 @@ def evaluations_of(analysis: RankAnalysis) -> Intervals:
         behind.append((left.of.start_ns, left.until_ns))
     spans = np.concatenate((left_out, np.array(behind, np.int64).reshape(-1, 2), _unfed(analysis)))
     return union(spans[:, 0], spans[:, 1])
+
+
+def ends_with_batches(evaluations: Intervals, passes_ns: Times) -> bool:
+    """Whether the last evaluation ends with its pass, and others go on behind theirs (`passes_ns`).
+
+    What a program makes of the results lies there, such as a metric over all of them, or images.
+    """
+    starts, ends = evaluations
+    behind_ns = ends - passes_ns[np.maximum(np.searchsorted(passes_ns, ends, side="right") - 1, 0)]
+    others_ns, length_ns = float(np.median(behind_ns[:-1])), float(np.median((ends - starts)[:-1]))
+    return others_ns >= _MUCH * length_ns and bool(behind_ns[-1] < _MUCH * others_ns)
 
 
 def _unfed(analysis: RankAnalysis) -> Times:

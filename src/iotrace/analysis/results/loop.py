@@ -162,6 +162,10 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
         HotLine | None, figure("of an evaluation, the line that most of it is in, outside of its waits and its models", null="another kind, or no line is")
     ] = None
 
+    last_in_part: Annotated[
+        bool, figure("of evaluations: of the last one, behind the loop's last step, `seconds` has its batches alone, and of others much that follows theirs")
+    ] = False
+
     @property
     def recurs(self) -> bool:
         """Whether the loop does it again and again."""
@@ -193,6 +197,8 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
             of_it += f"; most of it in {self.function}"
         if self.is_made:
             of_it += f"; {self.call_seconds:.2f} s of it in calls on files: the rest makes what is written"
+        if self.last_in_part:
+            of_it += "; of the last one its batches alone"
         first = self.first_start_seconds or 0.0
         if first >= _WORTH_SAYING * self.loop_seconds:
             of_it += f"; beside that the first start of its workers took {first:.1f} s"

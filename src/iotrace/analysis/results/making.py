@@ -8,6 +8,7 @@ import msgspec
 
 from iotrace.analysis.results.base import ReportPart, figure
 from iotrace.analysis.results.code import HotLine
+from iotrace.units import duration
 
 
 class LoaderResult(ReportPart, frozen=True, kw_only=True):
@@ -21,6 +22,10 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     collate: Annotated[str | None, figure("the function of the program that puts samples together, with its line", null="torch's own, or unknown")] = None
     item_hot: Annotated[HotLine | None, figure("the line that making an item is mostly in", null="no line is, or too few samples")] = None
     collate_hot: Annotated[HotLine | None, figure("the line that `collate` is mostly in", null="no line is, or too few samples")] = None
+    start_code: Annotated[
+        str | None, figure("the program's function that workers are mostly in as they start, such as a `worker_init_fn`", null="none is, or too few samples")
+    ] = None
+    start_code_ms: Annotated[float | None, figure("the time that a worker is in `start_code`, the median", null="`start_code` is")] = None
     wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
     within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
     library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None
@@ -53,6 +58,13 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     start_method: Annotated[str | None, figure("how workers were started: `fork`, `spawn`, `forkserver`", null="no workers")] = None
     first_batch_ms: Annotated[float | None, figure("raw wait for the first batch of the run", null="no batch")] = None
     failures: Annotated[list[str], figure("class names of exceptions that `__next__` raised, StopIteration not")]
+
+    @property
+    def start_said(self) -> str:
+        """What its workers do as they start; empty where that is unknown."""
+        if self.start_code is None or self.start_code_ms is None:
+            return ""
+        return f"; {self.start_code} takes {duration(1e6 * self.start_code_ms)} in each worker"
 
     @property
     def named(self) -> str:

@@ -18,10 +18,14 @@ from iotrace.analysis.rules.causes import (
     which,
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
+from iotrace.analysis.rules.facts.long_samples import LongSamples
 from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.units import percent, size
 
+_FILLS = LongSamples(
+    count=5, of=1328, long_ms=866.0, usual_ms=0.001, share=0.9, of_batches=0.03, wait_ms=26.0
+)
 _CHEAP_US = 30.0  # a sample: to ask for it takes as long as to make it
 _MANY_ROWS = 8
 _MANY_SAMPLES = 16
@@ -41,6 +45,7 @@ _MANY_FROZEN = 10_000  # objects: so many no library leaves frozen
     {"collate": "default_collate", "samples": 4096.0, "making": Making(item_ms=2.0)},
     {"collate": "default_collate", "samples": 4.0, "making": Making(item_ms=0.007)},
     {"collate": "pad", "samples": 4096.0, "making": Making(item_ms=0.007)},
+    {"collate": "default_collate", "samples": 8.0, "making": Making(item_ms=0.001, long=_FILLS)},
 )
 def rows_one_by_one(facts: LoaderFacts) -> Iterator[Finding]:
     """A batch is fetched row by row and stacked again, of a dataset that holds its rows in memory.
@@ -92,7 +97,14 @@ def fetched_row_by_row(facts: LoaderFacts, *, cheap_us: float = _CHEAP_US, many:
         and (facts.samples or 0.0) >= many
         and item_ms is not None
         and 1000 * item_ms <= cheap_us
+        and not _takes_few(facts)
     )
+
+
+def _takes_few(facts: LoaderFacts) -> bool:
+    """Whether few samples that take long are most of the making, and not the many."""
+    long = facts.making.long
+    return long is not None and long.wait_ms >= MOSTLY * facts.causes_ms.get("transform", 0.0)
 
 
 @rule("IO214", "collecting-garbage", "loader", turn=THE_CAUSE)

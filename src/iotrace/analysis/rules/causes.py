@@ -115,6 +115,13 @@ def is_worth(saved_ms: float, facts: LoaderFacts) -> bool:
     return 100 * saved_ms / facts.step_ms >= MODERATELY_PERCENT
 
 
+def per_epoch(begun: int, ended: int | None) -> str:
+    """Say what happened so often, on average, in each pass: of an epoch nothing is known where none ended."""
+    if ended or (ended is None and begun > 1):
+        return "an epoch"
+    return "in the run" if begun <= 1 else "in a pass, none of which came to its end"
+
+
 def level(spent_ms: float, facts: LoaderFacts) -> str:
     """Return how much that is of a step: ``high`` above 20 %."""
     return "high" if 100 * spent_ms / facts.step_ms > _HIGH_PERCENT else "medium"
@@ -148,7 +155,9 @@ def cost_ms(facts: LoaderFacts, cause: str) -> float:
 def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     """A bound of what a step loses: of a replay without the cause, or without reading and decoding a file.
 
-    Where none was replayed, all that is spared of the making; of what is no part of it the whole wait.
+    Where none was replayed, what is spared of the making; of what is no part of it the whole wait. Several
+    makers spare as much at once: as many batches are on their way as before, so that a step takes less by
+    that share of the making, and no more.
     """
     if cause == "startup":  # which no replay tells: the loop itself does it
         return cost_ms(facts, cause)
@@ -159,7 +168,8 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     replayed_ms = facts.gains_ms.get(remedy.gone or cause)
     making_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)
     if replayed_ms is None and cause in PARTS and facts.made_ms is not None and making_ms:
-        replayed_ms = facts.made_ms * min(1.0, _charged_ms(facts, cause, remedy) / making_ms)
+        longest_ms = min(facts.made_ms, facts.step_ms)
+        replayed_ms = longest_ms * min(1.0, _charged_ms(facts, cause, remedy) / making_ms)
     bound_ms = facts.bound_ms
     if cause in PARTS and facts.piped_ms is not None:  # what is made sooner comes through the pipe as slowly
         bound_ms -= min(bound_ms, facts.causes_ms.get("transport", 0.0))

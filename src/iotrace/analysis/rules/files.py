@@ -24,6 +24,7 @@ from iotrace.analysis.rules.causes import (
     costly,
     ended_by,
     held_up_by,
+    per_epoch,
 )
 from iotrace.analysis.rules.chunks import (
     CHUNKED,
@@ -231,7 +232,7 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     if formats and formats <= CHUNKED and file is not None:
         return fitting_chunks(facts, file, name, gone)
     if formats and formats <= _PARQUET and file is not None:
-        regrouped = _regrouped(_row_groups(facts, file.path), name, gone)
+        regrouped = _regrouped(_row_groups(facts, file.path), name, gone, facts)
         if regrouped is not None:
             return regrouped
     if (kept := _kept(facts, target, formats)) is not None:
@@ -258,8 +259,9 @@ def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set
         return None
     name, gone = _named(target, "")
     one, each = (name, "it is") if found.files == 1 else (f"each file of {name}", "each file is")
-    per = "an epoch" if facts.epochs > 1 else "in the run"  # which may have ended within its first epoch
-    times = f"{each} read whole {found.times_per_pass:.0f} times {per}"
+    times = (
+        f"{each} read whole {found.times_per_pass:.0f} times {per_epoch(facts.epochs, facts.epochs_ended)}"
+    )
     evidence: Evidence = {
         "whole_reads": float(found.times),
         "predicted_reads": float(found.files * found.readers),
@@ -276,7 +278,9 @@ def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set
         text += f"; {size(found.given_bytes)} held in each process that reads"
     # What is kept may be what the transform made of it.
     short = f"read {one} once and keep it"
-    return Remedy(short, text, gone, RESIZED, spares_work=True, evidence=evidence)
+    # The first reads stay; a replay is of the measured steps, most of which come behind these.
+    share = 1.0 if facts.gains_ms else max(0.0, 1 - found.files * found.readers / found.times)
+    return Remedy(short, text, gone, RESIZED, spares_work=True, share=share, evidence=evidence)
 
 
 def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
@@ -345,9 +349,10 @@ def _row_groups(facts: LoaderFacts, path: str) -> RowGroups | None:
     return next((each for each in known if each.path == path), None)
 
 
-def _regrouped(found: RowGroups | None, name: str, gone: str) -> Remedy | None:
+def _regrouped(found: RowGroups | None, name: str, gone: str, facts: LoaderFacts) -> Remedy | None:
     if found is None or found.predicted_bytes is None:
         return None
+    per = per_epoch(facts.epochs, facts.epochs_ended)
     evidence: Evidence = {
         "decoded_bytes": float(found.decoded_bytes),
         "predicted_bytes": float(found.predicted_bytes),
@@ -356,7 +361,7 @@ def _regrouped(found: RowGroups | None, name: str, gone: str) -> Remedy | None:
         each, times = found.predicted_bytes / found.readers, found.decoded_per_pass or 0.0
         text = (
             f"read it once and keep that (functools.cache, or in the dataset's __init__):"
-            f" it is read whole {times:.0f} times an epoch ({size(found.decoded_bytes)} decoded;"
+            f" it is read whole {times:.0f} times {per} ({size(found.decoded_bytes)} decoded;"
             f" then {size(found.predicted_bytes)}, {size(each)} held by each process that reads it)"
         )
         what = "them" if name == "the files" else "it"
@@ -367,7 +372,7 @@ def _regrouped(found: RowGroups | None, name: str, gone: str) -> Remedy | None:
     rows = counted(found.suggested_rows, "row")
     text = (
         f"store it in row groups of {rows}: each of {found.group_rows} is decoded"
-        f" {found.decoded_per_pass or 0.0:.0f} times an epoch ({size(found.decoded_bytes)} decoded;"
+        f" {found.decoded_per_pass or 0.0:.0f} times {per} ({size(found.decoded_bytes)} decoded;"
         f" then about {size(found.predicted_bytes)}, if samples share no rows)"
     )
     short, change = f"store {name} in row groups of {rows}", Change(stored=ROW_GROUPS, paths=[found.path])

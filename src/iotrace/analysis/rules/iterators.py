@@ -17,7 +17,7 @@ from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.units import counted, duration, size
 
-BATCHES_SKIPPED = "IO223"
+BATCHES_SKIPPED = "IO222"
 _HIGH_PERCENT = 20.0
 _S = 10**9
 _PARTS = [
@@ -238,7 +238,13 @@ def _is_restarted(kind: str, workers: int, epochs: int) -> bool:
 
 
 def _finding(
-    account: Account, cost_ns: int, *, text: str, how: str, remedy: str, evidence: dict[str, float]
+    account: Account,
+    cost_ns: int,
+    *,
+    text: str,
+    how: str,
+    remedy: str,
+    evidence: dict[str, float],
 ) -> Finding:
     cost_ms = cost_ns / account.steps / 1e6
     share_pct = 100 * cost_ns / max(1, account.judged_ns)
@@ -274,8 +280,8 @@ def batches_skipped(facts: RankFacts, *, least_percent: float = MODERATELY_PERCE
     A program that resumes often takes the batches that it has trained on before, to go on behind them: its
     workers read, decode and transform all of them for nothing. Or it looks at data, as for its mean.
 
-    Remedy: skip them where the indices come from, in the sampler or batch sampler; keep what was computed of
-    them in a file.
+    Remedy: skip them where the indices come from, in the sampler or batch sampler, as torchdata's
+    `StatefulDataLoader` does; keep what was computed of them in a file.
     """
     account = facts.report.account
     part = None if account is None else account.part(SKIPPED)
@@ -284,7 +290,8 @@ def batches_skipped(facts: RankFacts, *, least_percent: float = MODERATELY_PERCE
     yield Finding(
         text=f"the loop takes {counted(part.times or 0, 'batch', 'batches')} that it does not train on, in "
         f"{duration(part.ns)} of its {duration(account.loop_ns)}: the loader makes them all the same",
-        remedy="skip them in the sampler, before samples are read, or keep what is computed of them",
+        remedy="if the run resumes, skip them in the sampler, before samples are read (StatefulDataLoader "
+        "does); or keep what is computed of them",
         evidence={"batches": part.times or 0, "seconds": part.ns / 1e9},
         level="high" if 100 * part.ns > _HIGH_PERCENT * account.loop_ns else "medium",
         is_main_cause=True,

@@ -28,6 +28,7 @@ _QUICK_ON_AVERAGE = {"production_ms": 60.0, "workers": 2, "wait_ms": 50.0}
     {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE},
     {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE, "production_ms": 600.0},
     {"making": Making(long=_NAMED), **_QUICK_ON_AVERAGE},
+    {"making": Making(long=_LONG), **_QUICK_ON_AVERAGE, "workers": 0, "inner_workers": 2},
 )
 @silent(
     {"making": Making(), **_QUICK_ON_AVERAGE},
@@ -47,7 +48,7 @@ def few_long_samples(facts: LoaderFacts, *, most_ahead: int = 64) -> Iterator[Fi
     Indices of samples that are long again and again are named, with the file that a library reads for each.
 
     Remedy: `prefetch_factor`, so that as many batches lie ready as the loop takes meanwhile; or make these
-    samples quicker.
+    samples quicker. Of a dataset that fills itself by another DataLoader within the loop: a thread that does.
     """
     long, about = facts.making.long, facts.about
     if long is None or not facts.is_waited_for or not is_worth(long.wait_ms, facts):
@@ -67,6 +68,11 @@ def few_long_samples(facts: LoaderFacts, *, most_ahead: int = 64) -> Iterator[Fi
         and not (facts.handed_over or about.wrapped or about.library)
     )
     item = facts.item.partition(" ")[0] or about.dataset
+    remedy = call_with(f"prefetch_factor={ahead}", facts) + " bridges long samples" if bridges else ""
+    if facts.inner_workers and not about.workers:
+        remedy = (
+            f"fill {about.dataset} ahead, in a thread: its long samples iterate another DataLoader meanwhile"
+        )
     yield finding(
         facts,
         text=f"{long.count} of {counted(long.of, 'sample')} take {long.long_ms:.0f} ms each in {item}, the "
@@ -75,7 +81,7 @@ def few_long_samples(facts: LoaderFacts, *, most_ahead: int = 64) -> Iterator[Fi
         "what these samples have in common, such as their size or where they lie"
         if bridges
         else "",
-        remedy=call_with(f"prefetch_factor={ahead}", facts) + " bridges long samples" if bridges else "",
+        remedy=remedy,
         level=level(long.wait_ms, facts),
         evidence={"long_ms": long.long_ms, "usual_ms": long.usual_ms, "count": long.count, **which(facts)},
         gain_ms=min(facts.bound_ms, long.wait_ms) if bridges else None,

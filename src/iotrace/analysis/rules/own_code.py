@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from iotrace.analysis.results import LoopCode, RankReport
@@ -57,10 +57,15 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
         "loop_code": [{**_METRIC, "function": "scipy (wer.py:22)", "within": True}],
     },
     {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "hot": {**ADD_IMAGES, "library": ""}}]},
+    {
+        "phases_ms": {**_COMPUTING, "other": None},
+        "loop_code": [{**_METRIC, "function": "scipy's match (t.py:9)", "within": True}],
+    },
 )
 @silent(
     {"phases_ms": {**_PHASES, "other": 40.0}},
     {"phases_ms": {**_PHASES, "other": None}},
+    {"phases_ms": {**_COMPUTING, "other": None}, "loop_code": [_METRIC]},
     {"phases_ms": _PHASES, "accelerator": {"span_us": 1000.0, "idle_us": 10.0}},
     {"phases_ms": _PHASES, "writes": {**WRITES, "writing_ms": 60.0}},
     {"phases_ms": _PHASES, "loop_reads": {"read_ms": 60.0, "decode_ms": 0.0}},
@@ -97,9 +102,12 @@ def code_of_the_loop(
     report = facts.report
     other_ms, step_ms = report.phases_ms.other, report.steps.mean_ms
     device, reads, writes = report.accelerator, report.loop_reads, facts.writes
-    if other_ms is None or not step_ms:
+    if not step_ms or (device is not None and device.span_us):
         return
-    if device is not None and device.span_us:
+    if other_ms is None:  # what of the rest waits for data is unknown
+        yield from _one_function(
+            [each for each in report.loop_code if each.within], report, step_ms, least_of_one
+        )
         return
     named = ("checkpoint", "collection")
     events_ms = sum(1e3 * each.seconds for each in report.loop_events if each.kind in named)
@@ -110,14 +118,14 @@ def code_of_the_loop(
     known_ms += 0.0 if writes is None else writes.writing_ms
     known_ms += facts.collectives_ms
     if other_ms < least_of_step * step_ms:
-        yield from _one_function(report, step_ms, least_of_one)
+        yield from _one_function(report.loop_code, report, step_ms, least_of_one)
         return
     if known_ms >= MOSTLY * other_ms:
         return
     most = max(outside, key=attrgetter("ms_per_step"), default=None)
     naming, remedy, gain_ms = "; iotrace.region names it", "", None
     if most is None or most.ms_per_step < MOSTLY * other_ms:
-        found = [*_one_function(report, step_ms, least_of_one)]
+        found = [*_one_function(report.loop_code, report, step_ms, least_of_one)]
         yield from found
         if found:
             return
@@ -143,9 +151,11 @@ def code_of_the_loop(
     )
 
 
-def _one_function(report: RankReport, step_ms: float, least_of_step: float) -> Iterator[Finding]:
+def _one_function(
+    codes: Sequence[LoopCode], report: RankReport, step_ms: float, least_of_step: float
+) -> Iterator[Finding]:
     """The function of the program that most of a step's own code is in, in all steps; no line of the loop."""
-    steady = [code for code in report.loop_code if code.count is None and not _trains(code)]
+    steady = [code for code in codes if code.count is None and not _trains(code)]
     most = max(steady, key=attrgetter("ms_per_step"), default=None)
     if most is None or most.ms_per_step < least_of_step * step_ms:
         return

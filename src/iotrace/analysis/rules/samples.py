@@ -109,10 +109,12 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
     if on_cpu < max(asleep, TELLING * share):
         if delayed < MOSTLY:
             return None
+        spare = f"do less at {facts.hot_line}, or " if facts.hot_line else ""
+        slow = "" if facts.hot_line else ", so what is slow is unknown"
         return Remedy(
-            f"run again with a free CPU for each worker: {item or 'the transform'} waited for a CPU "
+            f"{spare}run again with a free CPU for each worker: {item or 'the transform'} waited for a CPU "
             f"{percent(delayed)} of the time",
-            f"its thread waited for a CPU in {percent(delayed)} of the time, so what is slow is unknown: "
+            f"its thread waited for a CPU in {percent(delayed)} of the time{slow}: {spare}"
             "run again with a free CPU for each worker (fewer workers, or no other programs)",
             gains=False,
         )

@@ -13,6 +13,7 @@ from iotrace.analysis.results import (
     RowGroups,
     WholeReads,
 )
+from iotrace.analysis.rules.causes import per_epoch
 from iotrace.analysis.rules.chunks import read_whole_again
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, fires, rule, silent
@@ -42,10 +43,15 @@ def read_amplification(facts: RankFacts) -> Iterator[Finding]:
     the needless work at once.
     """
     costs = {cost.path: cost.ms for cost in facts.report.data_wait.files}
+    loader = facts.report.primary
+    per = per_epoch(loader.epochs, loader.epochs_ended) if loader is not None else "an epoch"
     found = [
         (cost_ms, seen)
         for group in facts.report.file_groups
-        for cost_ms, seen in (*_of_layout(group, costs), (group.ms, _of_whole_reads(group.whole_reads)))
+        for cost_ms, seen in (
+            *_of_layout(group, costs, per),
+            (group.ms, _of_whole_reads(group.whole_reads, per)),
+        )
         if cost_ms is not None and seen is not None
     ]
     cost_ms, (text, evidence) = max(found, key=lambda pair: pair[0], default=(0.0, ("", {})))
@@ -207,22 +213,22 @@ Seen = tuple[str, Evidence]
 
 
 def _of_layout(
-    group: FileGroup, costs: Mapping[str, float | None]
+    group: FileGroup, costs: Mapping[str, float | None], per: str
 ) -> Iterator[tuple[float | None, Seen | None]]:
     if group.amplification is None:
         return
     for array in group.amplification.arrays:
         yield costs.get(array.path), _of_array(array)
-    yield _of_row_groups(group.amplification.row_groups, costs)
+    yield _of_row_groups(group.amplification.row_groups, costs, per)
     yield group.ms, _of_map(group.amplification)
 
 
-def _of_whole_reads(found: WholeReads | None) -> Seen | None:
+def _of_whole_reads(found: WholeReads | None, per: str) -> Seen | None:
     if found is None:
         return None
     what = "it is" if found.files == 1 else "each of its files is"
     return _seen(
-        f"{what} read and decoded whole {digits(found.times_per_pass, 2)} times an epoch",
+        f"{what} read and decoded whole {digits(found.times_per_pass, 2)} times {per}",
         whole_reads=found.times,
         predicted_reads=found.files * found.readers,
     )
@@ -248,7 +254,7 @@ def _of_array(array: ChunkedArray) -> Seen | None:
 
 
 def _of_row_groups(
-    files: Sequence[RowGroups], costs: Mapping[str, float | None]
+    files: Sequence[RowGroups], costs: Mapping[str, float | None], per: str
 ) -> tuple[float, Seen | None]:
     """Of Parquet files of one directory together: each may cost little."""
     told = [each for each in files if each.predicted_bytes is not None and each.passes is not None]
@@ -260,9 +266,9 @@ def _of_row_groups(
     once = sum(each.distinct_bytes for each in known) * max(each.passes or 1 for each in known)
     times = digits(decoded / once, 2)
     seen = _seen(
-        f"it is read and decoded whole {times} times an epoch"
+        f"it is read and decoded whole {times} times {per}"
         if known is kept
-        else f"its row groups do not fit what a sample reads: each is decoded {times} times an epoch",
+        else f"its row groups do not fit what a sample reads: each is decoded {times} times {per}",
         decoded_bytes=decoded,
         distinct_bytes=once,
         predicted_bytes=sum(each.predicted_bytes or 0 for each in known),

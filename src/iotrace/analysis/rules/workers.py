@@ -141,6 +141,7 @@ def _kept_workers(facts: LoaderFacts) -> Remedy | None:
     {"production_ms": 200.0, "iterable": True, "fed_by": "the queue q"},
     {"production_ms": 200.0, "iterable": True, "making": Making(sharing=1.0, makers=1)},
     {"production_ms": 200.0, "asleep": 1.0, "on_cpu": 0.0, "making": Making(turns=True)},
+    {"production_ms": 200.0, "workers": 0, "inner_workers": 2},
 )
 def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     """Workers make batches slower than the loop takes them, and more of them would have a CPU or need none.
@@ -151,10 +152,11 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     behind one of another worker. Where that is unknown, more workers are a try, and no gain is named.
 
     Remedy: more workers. An IterableDataset has to share its samples among them. None for one that a thread
-    or process of the program feeds, and where some workers have no data already.
+    or process of the program feeds, or whose samples start workers of their own, which no worker may, and
+    where some workers have no data already.
     """
     about = facts.about
-    if about.fed_by or shared_unevenly(facts):
+    if about.fed_by or facts.inner_workers or shared_unevenly(facts):
         return
     if about.wrapped or facts.production_ms is None or not facts.is_waited_for:
         return

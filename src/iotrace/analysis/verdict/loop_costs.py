@@ -56,7 +56,8 @@ def loop_costs(rank: RankReport) -> LoopCosts | None:
     named = ", ".join(f"{share} % {name}" for share, (name, _) in zip(shares, shown, strict=True) if share)
     of = "the loop and its start" if is_once else "the loop"
     mostly_waits = 2 * parts["waiting for batches"] > sum(parts.values())
-    return LoopCosts(fraction, f"{percent(fraction)} of {of}: {named}", _why(account), mostly_waits)
+    why = _why(account) + ("" if rank.primary is None else rank.primary.start_said)
+    return LoopCosts(fraction, f"{percent(fraction)} of {of}: {named}", why, mostly_waits)
 
 
 def _restarts(account: Account) -> bool:

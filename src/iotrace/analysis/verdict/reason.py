@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from iotrace.analysis.results import (
     BAD,
     Culprit,
+    DataWait,
     FileCost,
     FileGroup,
     Fix,
@@ -33,6 +34,7 @@ MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for
 _TOGETHER = (("decode", "read"), ("decode", "transform", "read"))  # what one change of files spares
 _MAKING = ("read", "decode", "transform", "collate")
 _LITTLE = 0.1  # of a wait
+_MORE = 1.1  # times what a change is charged with: a gain beyond it is no share of the wait
 _MANY_STEPS = 20
 _BUILT_IN = (
     "list",
@@ -94,7 +96,7 @@ def ready_text(rank: RankReport) -> str | None:
         gain += f"; the device is busy {percent(device.busy_us / device.span_us)} of the traced steps"
     if competes(rank):
         gain = "what a faster loader saves is unknown, as no CPU was free"
-    if primary is None or primary.queue_depth_mean is None or primary.queue_depth_mean < 0.5:
+    if primary is None or (primary.queue_depth_mean or 0.0) < 0.5:
         return gain
     if 100 * (bound_fraction(wait) or 0.0) >= KEPT_UP_PERCENT and rank.system.host is not None:
         from iotrace.analysis.host.disturbance import disturbances
@@ -212,6 +214,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         what, hot = primary.item or what, None if slowest and not primary.item else primary.item_hot
     if cause == "collate" and primary is not None:
         what, hot = primary.collate or what, primary.collate_hot
+    start = primary.start_said if cause == "startup" and primary is not None else ""
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
         made_ms = sum(causes.get(each, 0.0) for each in _MAKING)
         little = made_ms < _LITTLE * raw_ms
@@ -221,7 +224,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         if competes(rank) and delay_ms is not None and delay_ms >= MOSTLY * raw_ms:
             share += f"; the loop queued for a CPU for up to {min(delay_ms, raw_ms):.1f} ms of it"
         return {"why": f"{what} takes {share}", "cause": cause}
-    where = "" if hot is None else f", most of it at {hot.said}"
+    where = start if hot is None else f", most of it at {hot.said}"
     return {"why": f"{what} takes {share} of the wait{where}", "cause": cause}
 
 
@@ -330,5 +333,17 @@ def _of_another(item: Recommendation, rank: RankReport, cause: str | None) -> st
     for parts in _TOGETHER:  # what else it makes cheaper
         every_ms = sum(wait.causes_ms.get(part, 0.0) for part in parts)
         if own in parts and spared_ms is not None and math.isclose(every_ms, spared_ms, rel_tol=1e-6):
-            return f" ({', '.join(parts)}: at most {percent(every_ms / wait.raw_ms)} of the wait)"
-    return f" ({own}: {percent(wait.causes_ms[own] / wait.raw_ms)} of the wait)"
+            return f" ({', '.join(parts)}: at most {_share(every_ms, item, wait)})"
+    return f" ({own}: {_share(wait.causes_ms[own], item, wait)})"
+
+
+def _share(spared_ms: float, item: Recommendation, wait: DataWait) -> str:
+    """Say what share that is: of the wait, or of the making where its end gains more than that of the wait.
+
+    Batches are made while the loop computes, too: what makes all of them quicker spares more than it is
+    charged with.
+    """
+    making_ms = sum(wait.causes_ms.get(part, 0.0) for part in _MAKING)
+    if making_ms < spared_ms or (item.gain_ms_per_step or 0.0) <= _MORE * spared_ms:
+        return f"{percent(spared_ms / (wait.raw_ms or math.inf))} of the wait"
+    return f"{percent(spared_ms / making_ms)} of making a batch"

@@ -135,7 +135,8 @@ def _skipped(analysis: RankAnalysis) -> tuple[Intervals, int]:
     A program that resumes takes what it has trained on before. It also says how many these were.
     """
     steps, phases = analysis.loop.steps, analysis.phase_spans
-    taken = steps["behind"] - steps["first"]
+    # Where a mark begins the first step, nothing is known of what came before.
+    taken = (steps["behind"] - steps["first"]) * (not analysis.loop.marked)
     usual = int(np.median(taken))
     rows = np.flatnonzero(taken >= usual + max(_LEAST_SKIPPED, 9 * usual))
     asked_ns, delivered_ns = (steps.in_order[name] for name in ("wait_start_ns", "delivered_ns"))

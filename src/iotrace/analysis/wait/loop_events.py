@@ -24,7 +24,7 @@ from iotrace.analysis.intervals import (
     union,
 )
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
-from iotrace.analysis.loop.iterations import evaluations_of, iterations_of
+from iotrace.analysis.loop.iterations import ends_with_batches, evaluations_of, iterations_of
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FIRST_START, LEAST_COLLECTION, Account, HotLine, LoopEvents
@@ -230,6 +230,9 @@ def _with_waits(
         row,
         wait_seconds=length(intersect(waits, during)) / 1e9,
         start_seconds=(making_ns + length(intersect(first_waits, during))) / 1e9,
+        last_in_part=events.recurs
+        and bool(events.steps[-1] >= len(analysis.loop.steps))
+        and ends_with_batches(during, np.sort([each.end_ns for each in passes])),
         workers=busiest.workers,
         persistent_workers=busiest.persistent_workers,
         hot=_code_of(analysis, samples, subtract(during, waits)),

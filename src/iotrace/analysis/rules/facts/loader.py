@@ -57,6 +57,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `wait_ms` is the loop's wait; `idle_ms` that of the accelerator in the waits for all loaders. `about`
     has its settings, None where it has none of that name. `of_several`: the loop waits for others, too.
+    Of `epochs`, its passes, `epochs_ended` came to their end; None: unknown.
+    `inner_workers` are those of a loader that its own samples iterate: no worker of torch's may start any.
     `objects` counts the DataLoaders that it was, one after the other. `handed_over`: another thread takes
     its batches. `core_free`: the cores were not all busy. `asleep` and `on_cpu` are shares of the making
     of its samples, outside calls of libraries that work on threads of their own: these take `threaded` of
@@ -95,6 +97,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[FileGroup] = []
     item: str = ""
     epochs: int = 1
+    epochs_ended: int | None = None
+    inner_workers: int = 0
     objects: int = 1
     handed_over: bool = False
     production_ms: float | None = None

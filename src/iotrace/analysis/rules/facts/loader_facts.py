@@ -110,6 +110,8 @@ def _facts(
         files=files,
         groups=report.file_groups,
         epochs=source.epochs,
+        epochs_ended=source.epochs_ended,
+        inner_workers=max((each.workers for each in report.loaders if each.within == run.number), default=0),
         objects=_objects(analysis, source),
         handed_over=handed_over,
         production_ms=production_ms(source.deliveries),
