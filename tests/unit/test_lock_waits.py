@@ -215,7 +215,7 @@ def test_threads_that_python_did_not_start_are_looked_at(tmp_path: Path) -> None
     _thread.start_new_thread(takes, ())
     found = until_seen(Recorder(str(tmp_path)), names.LOCK_AT)
     lock.release()
-    assert len(thread_clocks.tids) > len(tids)
+    assert thread_clocks.tids != tids  # Python may give the number of one that is over again
     assert found.startswith(f"{names.LOCK_AT}:{__file__}:")
 
 

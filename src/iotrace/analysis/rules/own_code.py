@@ -74,6 +74,7 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
     {"phases_ms": _PHASES, "loop_code": [_NOW_AND_THEN]},
     {"phases_ms": _PHASES, "collectives_ms": 60.0},
     {"phases_ms": _COMPUTING},
+    {"phases_ms": _COMPUTING, "asleep": (4.0, "train.py:9")},
     {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "ms_per_step": 10.0}]},
     {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "count": 1}]},
     {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "held_fraction": 0.2}]},
@@ -93,7 +94,8 @@ def code_of_the_loop(
     may wait for that there, and where the loop's own reads, writes or checkpoints are most of it, or its
     waits in collectives for other ranks.
 
-    Samples of the thread's stack name the function, or the line, that most of it is in.
+    Samples of the thread's stack name the function, or the line, that most of it is in. Of a loop that sleeps
+    (`time.sleep`), looks at its thread say so; that may be in place of a device.
 
     Remedy: make that function, or that line, faster, or call it every so many steps, unless it computes what
     the training needs. None where no function
@@ -117,6 +119,16 @@ def code_of_the_loop(
     known_ms += 0.0 if reads is None else reads.read_ms + reads.decode_ms
     known_ms += 0.0 if writes is None else writes.writing_ms
     known_ms += facts.collectives_ms
+    asleep_ms, place = facts.asleep
+    if asleep_ms >= max(
+        least_of_one * step_ms, MOSTLY * max((each.ms_per_step for each in outside), default=0.0)
+    ):
+        yield Finding(  # perhaps in place of a device: nothing to do
+            text=f"the loop sleeps for about {asleep_ms:.0f} of {step_ms:.0f} ms of each step (time.sleep), "
+            f"at {place}",
+            evidence={"asleep_ms": asleep_ms, "step_ms": step_ms},
+        )
+        return
     if other_ms < least_of_step * step_ms:
         yield from _one_function(report.loop_code, report, step_ms, least_of_one)
         return

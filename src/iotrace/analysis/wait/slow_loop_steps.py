@@ -16,6 +16,7 @@ from iotrace.analysis.intervals import Intervals, Times, union
 from iotrace.analysis.loop.step_table import StepTable, number_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import SlowLoopStep, SlowLoopSteps
+from iotrace.analysis.wait.asleep import asleep
 from iotrace.analysis.wait.checkpoints import Writing, writing_of
 from iotrace.analysis.wait.loop_events import CHECKPOINT, COLLECTION, EVALUATION, WRITING, Events, pauses_of
 from iotrace.analysis.wait.waits import CAUSES, Waits
@@ -150,7 +151,7 @@ def _parts(
         "validation": union(kept.left_out[:, 0], kept.left_out[:, 1]),
         "checkpoint": union(*saving),
         "writing": union(other.starts, other.ends),
-        "asleep": _asleep(analysis),
+        "asleep": asleep(analysis),
         "data_wait": union(awaited["wait_start_ns"], awaited["delivered_ns"]),
         "restart": _restarts(analysis),
         "collectives": analysis.collectives,
@@ -179,16 +180,6 @@ def _by_cause(waits: Waits, kept: StepTable, waited: Floats) -> dict[str, Floats
     whole = causes.sum(axis=1)
     scale = np.divide(waited, whole, out=np.zeros(len(kept)), where=whole > 0)
     return {cause: causes[:, at] * scale for at, cause in enumerate(CAUSES) if cause != _EXPLAINS_NOTHING}
-
-
-def _asleep(analysis: RankAnalysis) -> Intervals:
-    """When the training thread was seen asleep, in the program's code or a library's: from look to look."""
-    thread, main = analysis.loop.thread, analysis.rank.main
-    rows = main.rows(names.LOCKED_ROW)
-    sleeps = [number for number, text in main.texts.items() if text.startswith(names.SLEEP_AT)]
-    rows = rows[np.isin(rows["file"], sleeps) & (rows["tid"] == (-1 if thread is None else thread.tid))]
-    ends = np.asarray(main.clock.times_to_session_ns(rows["start_ns"]), np.int64)
-    return union(ends - rows["waited_ns"], ends)
 
 
 def _restarts(analysis: RankAnalysis) -> Intervals:

@@ -14,6 +14,7 @@ from iotrace.analysis.program.full_memory import memory_limit_bytes, read_again_
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport, System
 from iotrace.analysis.storage.read_by_each import ReadByEach, read_by_each
+from iotrace.analysis.wait.asleep import asleep_beside_waits
 from iotrace.analysis.wait.cpus import asleep_for_pool, decoding_without_cpu, queueing_ms
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
 from iotrace.analysis.wait.loop_io import LoopWrites, loop_writes
@@ -39,6 +40,8 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     `reduced` is the share of the loop's steps in which DDP reduces gradients, `updated` that in which an
     optimizer steps; `unused_ms` a step is reduced in those without one.
     `switches` are those for debugging that were on, each with the line that names it, if that is known.
+    `asleep`: how long the training thread is in ``time.sleep`` in each step beside its data waits, in ms, and
+    at which line.
     """
 
     report: RankReport
@@ -59,6 +62,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     updated: float = 0.0
     unused_ms: float = 0.0
     switches: dict[str, str] = {}
+    asleep: tuple[float, str] = (0.0, "")
 
     def is_significant(self, cost_ms: float) -> bool:
         """Whether that is a quarter of the data wait or more, and 5 % of a step."""
@@ -98,6 +102,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         copied_bytes=copied_bytes(analysis),
         read_by_each=read_by_each(analysis, report.io, report.sample_calls),
         switches=_switches(analysis),
+        asleep=asleep_beside_waits(analysis),
         **_reductions(analysis),
     )
     if not facts.lacks_cpus:
