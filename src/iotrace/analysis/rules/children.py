@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from iotrace.analysis.results import FileIo, Io, ProcessUse
 from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.locks import of_peer
 from iotrace.analysis.rules.loop import PREPARED_IN_THE_LOOP
 from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
 from iotrace.analysis.rules.recurring import HIGH
+from iotrace.analysis.wait.locks import SLEEP
 
 _FEEDING = {
     "before_ms": 80.0,
@@ -46,6 +48,7 @@ _READ = {
     {"feeding": _FEEDING, "processes": [_MAIN, _BUSY, _IDLE]},
     {"feeding": _FEEDING, "processes": [_MAIN, _BUSY, _IDLE], "files": [_READ]},
     {"feeding": _FEEDING, "processes": [_MAIN, _WORKER]},
+    {"feeding": {**_FEEDING, "waits": "pipe at train.py:17"}, "processes": [_MAIN, _BUSY]},
     {"feeding": _FEEDING, "processes": [_MAIN, _WORKER, {**_WORKER, "role": "worker 1", "pid": 5}]},
 )
 @silent(
@@ -53,6 +56,7 @@ _READ = {
     {"feeding": _FEEDING, "processes": [{**_MAIN, "cpu_pct_mean": 90.0}, _BUSY]},
     {"feeding": _FEEDING, "processes": [{**_MAIN, "cpu_pct_mean": None}, _BUSY]},
     {"feeding": {**_FEEDING, "before_fraction": 0.1}, "processes": [_MAIN, _BUSY]},
+    {"feeding": {**_FEEDING, "waits": "sleep at train.py:9"}, "processes": [_MAIN, _BUSY]},
     {"processes": [_MAIN, _BUSY]},
 )
 def child_at_work(
@@ -71,6 +75,8 @@ def child_at_work(
     before = feeding.before_fraction if feeding is not None else None
     if feeding is None or not before or before < least_of_step or not _sleeps(processes[0], 100 * before):
         return
+    if feeding.waits and feeding.waits.partition(" at ")[0] == SLEEP:  # for nobody
+        return
     known = [(share, each) for each in processes[1:] if (share := _at_work(each)) is not None]
     working = [(share, each) for share, each in known if share >= busy_percent]
     if not working:
@@ -79,8 +85,11 @@ def child_at_work(
     idle = max((share for share, _ in known if share < busy_percent), default=None)
     names = sorted({each.program or each.role for _, each in working})
     who = f"{len(working)} processes" if several else f"{names[0]} (pid {working[0][1].pid})"
+    does = f"sleeps in {feeding.function or 'its own code'}"
+    if feeding.waits:
+        does = f"waits for {of_peer(feeding.waits)[0]}"
     text = (
-        f"the loop sleeps before its forward pass, in {feeding.function or 'its own code'}; meanwhile {who} "
+        f"before its forward pass the loop {does}; meanwhile {who} "
         f"that the program started {'work' if several else 'works'} {least:.0f} % of the time"
         + ("" if idle is None else f", others {idle:.0f} % at most")
     )
