@@ -55,6 +55,11 @@ def found(*stacks: tuple[int, tuple[Frame, ...]], of_called: bool = True) -> Hot
             1.0,
         ),
         ([(9, item(10, MODULE))], "data.py:10", 1.0),  # a name that tells nothing
+        (
+            [(9, item(10, Frame("/p/data.py", "f.<locals>.<listcomp>", 10, 0)))],
+            "data.py:10",
+            1.0,
+        ),
     ],
 )
 def test_the_innermost_line_that_holds_most(stacks: Any, said: str, fraction: float) -> None:

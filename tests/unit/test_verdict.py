@@ -180,6 +180,15 @@ def test_a_loop_without_a_loader_is_judged_by_what_lies_before_its_forward_pass(
     assert f"at most {before_ms:.0f} % of each step" in found.text
 
 
+def test_what_the_loop_itself_does_comes_first_where_no_loader_feeds_it() -> None:
+    feeding = Feeding(before_ms=1.0, before_fraction=0.01, function=None)
+    own = Culprit(id="code-of-the-loop", text="it matches", evidence={}, wait_ms=0.0, leads=True)
+    found = judged(replace(rank(wait_ms=None), feeding=feeding, culprits=[own]))
+    assert found.kind == "not-input-bound"
+    assert found.why == "it matches"
+    assert (found.beside or "").startswith("no known loader feeds the loop")
+
+
 @pytest.mark.parametrize("tries", [True, False])
 def test_why_is_of_what_the_first_fix_ends(tries: bool) -> None:
     threads = Culprit(

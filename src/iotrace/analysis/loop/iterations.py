@@ -30,6 +30,7 @@ from iotrace.sources.records import End, IteratorMade, Tick, WorkersEnded
 from iotrace.sources.rows import newest_ns
 
 _MUCH = 0.25  # of an evaluation: what follows its batches
+_RECURS = 2
 
 
 class Iteration(msgspec.Struct, frozen=True):
@@ -203,8 +204,13 @@ def ends_with_batches(evaluations: Intervals, passes_ns: Times) -> bool:
     What a program makes of the results lies there, such as a metric over all of them, or images.
     """
     starts, ends = evaluations
-    behind_ns = ends - passes_ns[np.maximum(np.searchsorted(passes_ns, ends, side="right") - 1, 0)]
-    others_ns, length_ns = float(np.median(behind_ns[:-1])), float(np.median((ends - starts)[:-1]))
+    ended = np.maximum(np.searchsorted(passes_ns, ends, side="right") - 1, 0)
+    _, of = np.unique(ended, return_inverse=True)  # a save divides what follows a pass
+    behind_ns = np.bincount(of, np.maximum(ends - np.maximum(starts, passes_ns[ended]), 0))
+    if len(behind_ns) < _RECURS:
+        return False
+    others_ns = float(np.median(behind_ns[:-1]))
+    length_ns = float(np.median(np.bincount(of, ends - starts)[:-1]))
     return others_ns >= _MUCH * length_ns and bool(behind_ns[-1] < _MUCH * others_ns)
 
 

@@ -146,7 +146,7 @@ def code_of_the_loop(
         naming = f": most of it {most.function}{at}"
         waits = most.hot is not None and most.hot.library in WAITING  # for others, whatever these do
         if not waits:
-            remedy = f"{most.advice('every so many steps')}, or make it faster"
+            remedy = _faster(most)
             gain_ms = None if most.least else min(most.ms_per_step, other_ms)
     least_ms = _LEAST_WAIT * step_ms
     waits_ms = facts.collectives_ms if facts.collectives_ms >= least_ms else 0.0
@@ -178,12 +178,17 @@ def _one_function(
         text=f"the loop is in {most.function} for {least}{most.ms_per_step:.1f} of {step_ms:.1f} ms of each "
         + "step"
         + ("" if hot is None else hot.beside(most.function)),
-        remedy=f"make {most.function if hot is None else hot.line} faster, or call it every so many steps "
-        "unless the training needs it",
+        remedy=_faster(most),
         evidence={"code_ms": most.ms_per_step, "step_ms": step_ms},
         is_main_cause=most.ms_per_step >= (report.data_wait.raw_ms or 0.0),
         gain_ms=None if most.least else most.ms_per_step,
     )
+
+
+def _faster(code: LoopCode) -> str:
+    named = code.function if code.hot is None else code.hot.line
+    seldom = f"{'do' if code.is_line else 'call'} it every so many steps"
+    return f"make {named} faster, or {seldom} unless the training needs it"
 
 
 def _trains(code: LoopCode) -> bool:

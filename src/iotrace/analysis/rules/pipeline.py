@@ -56,6 +56,8 @@ _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
     {"pipeline": [_stage("read", 2, 0.3), replace(_stage("decode", 4, 1.0, True), before=2.0)]},
     {"pipeline": [_stage("decode", 4, 3.9, True)], "wait_ms": 4.0},
     {"pipeline": [_stage("read", 2, 0.3)]},
+    # Its threads mostly queue for CPUs, which more of them would do, too.
+    {"pipeline": [_stage("fetch", 2, 2.0, True)], "asleep": 0.1, "on_cpu": 0.2, "core_free": False},
     # Each has threads of its own, and neither is busy.
     {
         "pipeline": [
@@ -77,7 +79,7 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     thread has that lock while the loop waits.
     """
     stage = next((each for each in facts.pipeline if each.slowest), None)
-    if stage is None or not facts.is_waited_for:
+    if stage is None or not facts.is_waited_for or facts.queue_for_cpus:
         return
     is_full = bool(stage.before_limit) and (stage.before or 0.0) >= full * (stage.before_limit or 0)
     sharing = [each for each in facts.pipeline if each is stage or _set_together(each, stage)]

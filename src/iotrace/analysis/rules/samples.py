@@ -131,13 +131,14 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
             most=RESIZED,
         )
     on_device = ", or run it on the accelerator" if facts.accelerated else ""
-    if facts.about.library and not facts.item and facts.waits_at.function_share >= MOSTLY:
-        # What a library's pipeline calls; its own code is a part of the transform, too.
+    called = facts.about.library and not facts.item and facts.waits_at.function_share >= MOSTLY
+    if called:  # what a library's pipeline calls; its own code is a part of the transform, too
         item = f"what {item or facts.about.library} runs, such as {facts.waits_at.function}"
     return Remedy(
         f"precompute or vectorise {item or 'the transform'}",
         f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}",
         most=RESIZED,  # what was made ahead is neither read nor decoded as before
+        gains=not called,
     )
 
 

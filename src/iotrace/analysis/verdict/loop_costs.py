@@ -56,8 +56,16 @@ def loop_costs(rank: RankReport) -> LoopCosts | None:
     named = ", ".join(f"{share} % {name}" for share, (name, _) in zip(shares, shown, strict=True) if share)
     of = "the loop and its start" if is_once else "the loop"
     mostly_waits = 2 * parts["waiting for batches"] > sum(parts.values())
-    why = _why(account) + ("" if rank.primary is None else rank.primary.start_said)
+    why = _why(account) + _in_each_worker(rank, account)
     return LoopCosts(fraction, f"{percent(fraction)} of {of}: {named}", why, mostly_waits)
+
+
+def _in_each_worker(rank: RankReport, account: Account) -> str:
+    """Say what the workers do as they start: of those that are started anew, where that is told."""
+    loaders = sorted(rank.loaders, key=lambda each: not each.primary)
+    if _restarts(account):
+        loaders = [each for each in loaders if each.persistent_workers is not True]
+    return next((each.start_said for each in loaders if each.start_said), "")
 
 
 def _restarts(account: Account) -> bool:

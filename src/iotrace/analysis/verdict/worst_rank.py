@@ -146,7 +146,9 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
     if 100 * feeding.before_fraction < KEPT_UP_PERCENT:
         why = "no known loader feeds the loop, and it hardly does anything before the forward pass of a step"
         text = f"{whose}{most} waits for data {of}{_beside_steps(rank)}"
-        return Finding(kind="not-input-bound", text=text, why=why, rank=rank)
+        told = [*(each.text for each in rank.culprits if each.id in _OF_STEPS), why]
+        beside = "; ".join(told[1:]) or None
+        return Finding(kind="not-input-bound", text=text, why=told[0], beside=beside, rank=rank)
     own = next((each for each in rank.culprits if each.id in _FEEDS_ITSELF), None)
     text = f"{whose}{most} {of}: what the loop does before its forward pass"
     if feeding.asleep:

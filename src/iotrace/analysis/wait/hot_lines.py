@@ -245,7 +245,8 @@ def _joined(frames: Counter[Frame], whole: int) -> dict[Frame, Frame]:
 
 def _library_of(frame: Frame) -> str | None:
     """Return the library that a function is of: empty of the program's; None where its name tells nothing."""
-    return None if frame.function.rpartition(".")[2] in _NAMELESS else _folder_of(frame)
+    nameless = frame.function.rpartition(".")[2] in (*_NAMELESS, *_COMPREHENSIONS)
+    return None if nameless else _folder_of(frame)
 
 
 def _folder_of(frame: Frame) -> str:

@@ -168,6 +168,13 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def queue_for_cpus(self) -> bool:
+        """Whether its makers mostly lack a CPU, and none is free: more of them gain nothing."""
+        if self.asleep is None or self.on_cpu is None or self.core_free is not False:
+            return False
+        return 1 - self.asleep - self.on_cpu - self.threaded >= _MOSTLY
+
+    @property
     def first_samples_ms(self) -> float:
         """The wait for what new workers do in their first samples alone, as reading an index; 0: nothing.
 
@@ -212,4 +219,5 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
         return (1 - of_collate) * (samples or 0.0) + of_collate * (collated or 0.0)
 
 
+_MOSTLY = 0.5  # of the making
 _FIRST_TIMES = 20.0  # as long as any other: a first sample in which a worker gets ready
