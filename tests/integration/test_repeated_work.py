@@ -73,7 +73,7 @@ if CASE == "make":
         file.writelines(f"images/{number:03}.npy,{number}\\n" for number in range(ENTRIES))
     with h5py.File("keys.h5", "w") as file:
         for number in range(ENTRIES):
-            file[f"data/{number:03}"] = np.zeros(64, "u1")
+            file[f"data/{number:03}"] = np.zeros(4096, "u1")  # so a sample reads little of it
     with sqlite3.connect("rows.db") as base:
         base.execute("create table t (id integer primary key, name text, v blob)")
         rows = ((number, f"n{number}", bytes(3000)) for number in range(ENTRIES))

@@ -35,8 +35,24 @@ class PutOff(types.ModuleType):
         return getattr(whole(self.__name__), name)
 
 
+class Part:
+    """Has what is asked of a part of torch._dynamo where nothing is compiled, and of the whole the rest."""
+
+    def __init__(self, name: str, **functions: Any) -> None:
+        self.__dict__.update(functions, _name=name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(getattr(whole(DYNAMO), self._name), name)
+
+
 class Dynamo(PutOff):
     """Has what is asked of torch._dynamo where nothing is compiled."""
+
+    # Of torch.distributed's groups of processes, and of its DistributedDataParallel.
+    trace_rules = Part("trace_rules", clear_lru_cache=lambda: None)
+    utils = Part("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer")
 
     OptimizedModule = type("OptimizedModule", (), {})  # the class of compiled modules: nothing is one
 
