@@ -79,8 +79,13 @@ def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterat
 def _seen_ms(facts: TrustFacts) -> float:
     """How much of the wait without a cause a finding explains at the least: a lock, a peer, a sleep."""
     wait = facts.report.data_wait
-    seen = (each.evidence.get(_SEEN.get(each.code or "", "")) for each in facts.report.culprits)
-    seen_ms = max((ms for ms in seen if isinstance(ms, float)), default=0.0)
+    seen: dict[str, float] = {}
+    for each in facts.report.culprits:
+        figure = _SEEN.get(each.code or "", "")
+        ms = each.evidence.get(figure)
+        if isinstance(ms, float):
+            seen[figure] = max(seen.get(figure, 0.0), ms)
+    seen_ms = sum(seen.values())
     return max(0.0, seen_ms - ((wait.raw_ms or 0.0) - wait.causes_ms.get("unknown", 0.0)))
 
 
