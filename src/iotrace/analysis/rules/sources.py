@@ -88,7 +88,7 @@ _NAPS = Making(locks={SLEEP: LockWait(ms=30.0, file="iterable_dataset.py:944 (da
     {**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.3)},
     {**_ASLEEP, "cause": "transform", "waits_at": WaitCode("batches (train.py:12)", 0.9)},
     {**_ASLEEP, "wait_ms": 9.0, "causes_ms": {"unknown": 4.0, "transform": 5.0}},
-    {**_ASLEEP, "making": Making(locks={SLEEP: LockWait(ms=9.0, file="train.py:9")})},
+    {**_ASLEEP, "making": Making(locks={SLEEP: LockWait(ms=4.0, file="train.py:9")})},
     {
         **_ASLEEP,
         "waits_at": WaitCode("batches (train.py:12)", 0.9),
@@ -108,7 +108,7 @@ def source_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
     """
     at, unknown_ms = facts.waits_at, facts.causes_ms.get("unknown", 0.0)
     nap = facts.making.locks.get(SLEEP)
-    if nap is not None and nap.ms >= MOSTLY * unknown_ms and unknown_ms >= TOLD * facts.wait_ms:
+    if nap is not None and nap.ms >= TOLD * facts.wait_ms and unknown_ms >= TOLD * facts.wait_ms:
         yield from _naps(facts, nap)
         return
     cost_ms = facts.wait_ms * (unknown_ms / facts.wait_ms + at.share - 1) if facts.wait_ms else 0.0
@@ -151,7 +151,7 @@ def _naps(facts: LoaderFacts, nap: LockWait) -> Iterator[Finding]:
         evidence={"asleep_ms": cost_ms, **which(facts)},
         gain_ms=min(facts.bound_ms, cost_ms),
         cost_ms=cost_ms,
-        is_main_cause=cost_ms >= MOSTLY * facts.wait_ms,
+        is_main_cause=True,
         silences=("IO236",),
     )
 

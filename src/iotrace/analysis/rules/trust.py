@@ -202,6 +202,10 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float =
         "feeding": {"before_ms": 50.0, "before_fraction": 0.5, "waits": "pipe at train.py:9"},
         "io": {"unseen_because": "maps", "coverage": 0.0, "processes": [{"kernel_bytes": 100 * MIB}]},
     },
+    {
+        "culprits": [{"id": "peer-slow", "code": "IO250"}],
+        "io": {"unseen_because": "maps", "coverage": 0.0, "processes": [{"kernel_bytes": 100 * MIB}]},
+    },
 )
 def untraced_reads(
     facts: TrustFacts, *, least_coverage: float = 0.9, least_decode: float = 0.05
@@ -213,8 +217,9 @@ def untraced_reads(
     wait = facts.report.data_wait
     if wait.raw_ms and wait.causes_ms and wait.causes_ms.get("decode", 0.0) < least_decode * wait.raw_ms:
         return
-    if facts.report.feeding is not None and facts.report.feeding.waits:
-        return  # for what comes through a pipe
+    feeding, culprits = facts.report.feeding, facts.report.culprits
+    if (feeding is not None and feeding.waits) or any(each.code == "IO250" for each in culprits):
+        return  # what comes through a pipe is in no file
     io = facts.report.io
     if io is None or io.unseen_because is None:
         return
