@@ -11,11 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import Delivery, LoaderRun
+from iotrace.analysis.loop.hops import maker_key
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport
 from iotrace.analysis.rules.facts.examples import fill
 from iotrace.analysis.rules.facts.making import _draw_ms, _shared, making_of
 from iotrace.analysis.wait.file_costs import FileCosts, FileNames
+from iotrace.analysis.wait.locks import Locked
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.turns import in_turns
 from iotrace.analysis.wait.waits import CAUSES, Waits
@@ -193,3 +195,18 @@ def replace_deliveries(waits: Waits, batches: Sequence[Delivery]) -> Waits:
     """The same waits, of one pass."""
     own = deliveries_of([replace(each, epoch=0, index=each.number) for each in batches])
     return Waits(own, waits.causes, waits.files, waits.made, waits.made_files)
+
+
+def test_what_makers_wait_for_is_that_of_the_making_not_of_other_threads() -> None:
+    """A thread sleeps at `monitor` for ever; the one that makes batches does at `pace`, and later elsewhere.
+
+    Only what lies in the making counts.
+    """
+    batch = Delivery(0, 0, 0, 0, 0, 0, 100 * MS, inline_tid=7, taken_ns=0, prepared_ns=100 * MS)
+    made = deliveries_of([batch, replace(batch, number=1, taken_ns=200 * MS, prepared_ns=300 * MS)])
+    waits = [(1, 50, 900), (7, 50, 40), (7, 150, 500), (7, 250, 40)]
+    maker, start_ns, waited_ns = (np.array(each, np.int64) for each in zip(*waits, strict=True))
+    places = {"monitor": 900 * MS, "pace": 80 * MS, "later": 500 * MS}
+    keys = maker_key(np.full(4, 1), maker)
+    locked = Locked(keys, start_ns * MS, waited_ns * MS, 2, places, np.array([0, 1, 2, 1]))
+    assert locked.where(made, 1) == {"pace": 80 * MS}

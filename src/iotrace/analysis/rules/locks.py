@@ -10,6 +10,7 @@ from iotrace.analysis.rules.facts.loader import LoaderFacts, TakenFrom
 from iotrace.analysis.rules.facts.making import LockWait, Making
 from iotrace.analysis.rules.model import MORE_WORKERS, Finding, fires, rule, silent
 
+SLEEP_LESS = "sleep less at {}; if it polls there, have what it waits for come sooner"
 _LEADING = 0.25  # of the wait: what a verdict names before its cause
 _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
 
@@ -174,7 +175,7 @@ def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
         remedy=remedy,
         tries=True,
         gains=False,  # that depends on who writes there
-        silences=("IO101", "IO102", "IO103", "IO106", "IO218", "IO230", "IO236"),
+        silences=("IO101", "IO102", "IO103", "IO106", "IO230", "IO236"),
     )
 
 

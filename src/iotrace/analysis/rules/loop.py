@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterator
 
 from iotrace.analysis.rules.facts.rank import RankFacts
-from iotrace.analysis.rules.locks import of_peer
+from iotrace.analysis.rules.locks import SLEEP_LESS, of_peer
 from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
 from iotrace.analysis.rules.recurring import HIGH, MOSTLY
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT
@@ -133,7 +133,7 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
     elif found.waits:
         kind, _, site = found.waits.partition(" at ")
         if kind == "sleep":
-            at, remedy = f", most of it asleep (time.sleep) at {site}", f"sleep less at {site}"
+            at, remedy = f", most of it asleep (time.sleep) at {site}", SLEEP_LESS.format(site)
         else:
             what, _, remedy = of_peer(found.waits)
             at = f", most of it waiting for {what}"

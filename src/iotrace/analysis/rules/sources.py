@@ -17,9 +17,10 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import LockWait, Making
+from iotrace.analysis.rules.locks import SLEEP_LESS
 from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.wait.data_wait import UNMADE
-from iotrace.analysis.wait.locks import SLEEP
+from iotrace.analysis.wait.locks import PEER, SLEEP
 from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.units import percent
 
@@ -87,7 +88,12 @@ _NAPS = Making(locks={SLEEP: LockWait(ms=30.0, file="iterable_dataset.py:944 (da
     {**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.3)},
     {**_ASLEEP, "cause": "transform", "waits_at": WaitCode("batches (train.py:12)", 0.9)},
     {**_ASLEEP, "wait_ms": 9.0, "causes_ms": {"unknown": 4.0, "transform": 5.0}},
-    {**_ASLEEP, "making": Making(locks={SLEEP: LockWait(ms=9.0, file="train.py:9")})},
+    {**_ASLEEP, "making": Making(locks={SLEEP: LockWait(ms=4.0, file="train.py:9")})},
+    {
+        **_ASLEEP,
+        "waits_at": WaitCode("batches (train.py:12)", 0.9),
+        "making": Making(locks={PEER: LockWait(ms=30.0, file="pipe at train.py:12")}),
+    },
     # A worker's: more of them sleep at once.
     {**_ASLEEP, "cause": "transform", "workers": 4, "making": _NAPS},
 )
@@ -102,10 +108,13 @@ def source_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
     """
     at, unknown_ms = facts.waits_at, facts.causes_ms.get("unknown", 0.0)
     nap = facts.making.locks.get(SLEEP)
-    if nap is not None and nap.ms >= MOSTLY * unknown_ms and unknown_ms >= TOLD * facts.wait_ms:
+    if nap is not None and nap.ms >= TOLD * facts.wait_ms and unknown_ms >= TOLD * facts.wait_ms:
         yield from _naps(facts, nap)
         return
     cost_ms = facts.wait_ms * (unknown_ms / facts.wait_ms + at.share - 1) if facts.wait_ms else 0.0
+    peer = facts.making.locks.get(PEER)
+    if peer is not None and peer.ms >= MOSTLY * unknown_ms:
+        return  # for which it waits
     if not at.line or cost_ms < MOSTLY * facts.wait_ms or not is_worth(cost_ms, facts):
         return
     yield finding(
@@ -128,7 +137,7 @@ def _naps(facts: LoaderFacts, nap: LockWait) -> Iterator[Finding]:
     cost_ms = min(nap.ms, facts.wait_ms)
     if facts.about.workers or not facts.is_waited_for or not is_worth(cost_ms, facts):
         return
-    remedy = how = f"sleep less at {nap.file}"
+    remedy = how = SLEEP_LESS.format(nap.file)
     if nap.file.endswith("(datasets)"):
         remedy = f"{_OF_DATASETS} = 0 before the loop"
         how = f"{remedy}: datasets sleeps so long at each end of its data, for threads to end"
@@ -142,7 +151,7 @@ def _naps(facts: LoaderFacts, nap: LockWait) -> Iterator[Finding]:
         evidence={"asleep_ms": cost_ms, **which(facts)},
         gain_ms=min(facts.bound_ms, cost_ms),
         cost_ms=cost_ms,
-        is_main_cause=cost_ms >= MOSTLY * facts.wait_ms,
+        is_main_cause=True,
         silences=("IO236",),
     )
 

@@ -79,8 +79,13 @@ def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterat
 def _seen_ms(facts: TrustFacts) -> float:
     """How much of the wait without a cause a finding explains at the least: a lock, a peer, a sleep."""
     wait = facts.report.data_wait
-    seen = (each.evidence.get(_SEEN.get(each.code or "", "")) for each in facts.report.culprits)
-    seen_ms = max((ms for ms in seen if isinstance(ms, float)), default=0.0)
+    seen: dict[str, float] = {}
+    for each in facts.report.culprits:
+        figure = _SEEN.get(each.code or "", "")
+        ms = each.evidence.get(figure)
+        if isinstance(ms, float):
+            seen[figure] = max(seen.get(figure, 0.0), ms)
+    seen_ms = sum(seen.values())
     return max(0.0, seen_ms - ((wait.raw_ms or 0.0) - wait.causes_ms.get("unknown", 0.0)))
 
 
@@ -197,6 +202,10 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float =
         "feeding": {"before_ms": 50.0, "before_fraction": 0.5, "waits": "pipe at train.py:9"},
         "io": {"unseen_because": "maps", "coverage": 0.0, "processes": [{"kernel_bytes": 100 * MIB}]},
     },
+    {
+        "culprits": [{"id": "peer-slow", "code": "IO250"}],
+        "io": {"unseen_because": "maps", "coverage": 0.0, "processes": [{"kernel_bytes": 100 * MIB}]},
+    },
 )
 def untraced_reads(
     facts: TrustFacts, *, least_coverage: float = 0.9, least_decode: float = 0.05
@@ -208,8 +217,9 @@ def untraced_reads(
     wait = facts.report.data_wait
     if wait.raw_ms and wait.causes_ms and wait.causes_ms.get("decode", 0.0) < least_decode * wait.raw_ms:
         return
-    if facts.report.feeding is not None and facts.report.feeding.waits:
-        return  # for what comes through a pipe
+    feeding, culprits = facts.report.feeding, facts.report.culprits
+    if (feeding is not None and feeding.waits) or any(each.code == "IO250" for each in culprits):
+        return  # what comes through a pipe is in no file
     io = facts.report.io
     if io is None or io.unseen_because is None:
         return

@@ -35,7 +35,7 @@ class Locked(msgspec.Struct, frozen=True):
     """Waits of makers for one lock, in order of their maker and time: when each began, how long it was.
 
     `sharing` is the most threads of one process that wait for it, `files` counts the ns by file, or by
-    where the program takes its lock.
+    where the program takes its lock: `at` says which of them each wait is at, -1: at none.
     """
 
     maker: Times
@@ -43,6 +43,21 @@ class Locked(msgspec.Struct, frozen=True):
     waited_ns: Times
     sharing: int
     files: dict[str, int]
+    at: Times
+
+    def where(self, deliveries: Deliveries, main_pid: int) -> Counter[str]:
+        """Count the ns of `files` that lie in the making of `deliveries`: threads wait elsewhere, too."""
+        found, places = Counter[str](), [*self.files]
+        makers = makers_of(deliveries, main_pid)
+        for maker in distinct(self.maker[self.at >= 0]).tolist():
+            mine = deliveries[deliveries.made & (makers == maker)]
+            mine = mine[np.argsort(mine["taken_ns"], kind="stable")]
+            own = (self.maker == maker) & (self.at >= 0)
+            inside = holding(mine["taken_ns"], mine["prepared_ns"], self.start_ns[own]) >= 0
+            each = zip(self.at[own][inside].tolist(), self.waited_ns[own][inside].tolist(), strict=True)
+            for at, ns in each:
+                found[places[at]] += ns
+        return found
 
     def of(self, deliveries: Deliveries, main_pid: int) -> Times:
         """Sum up what lies in the making of each of `deliveries`, in ns."""
@@ -70,7 +85,7 @@ class Locked(msgspec.Struct, frozen=True):
 
 def locks_of(analysis: RankAnalysis) -> dict[str, Locked]:
     """Find the waits of a rank's threads for each lock, by its name in `LOCKS`."""
-    rows: dict[str, list[tuple[int, Times, Times, Times]]] = {lock: [] for lock in LOCKS}
+    rows: dict[str, list[tuple[int, Times, Times, Times, Times]]] = {lock: [] for lock in LOCKS}
     files: dict[str, dict[str, int]] = {lock: {} for lock in LOCKS}
     for process in analysis.rank.processes:
         noted, real = process.rows(names.LOCKED_ROW), process.clock.times_to_session_ns
@@ -97,15 +112,16 @@ def locks_of(analysis: RankAnalysis) -> dict[str, Locked]:
             start_ns = real(own["end_ns"]) - 1 if lock is INTERPRETER else real(own["start_ns"])
             if lock is H5PY and not len(own):
                 waits_ns = _waits(analysis, process, reading) if len(reading) else _NOTHING
-                rows[H5PY].append(
-                    (process.pid, reading["tid"].astype(np.int64), reading["start_ns"], waits_ns)
-                )
+                tids = reading["tid"].astype(np.int64)
+                rows[H5PY].append((process.pid, tids, reading["start_ns"], waits_ns, np.full(len(tids), -1)))
                 continue
-            rows[lock].append((process.pid, own["tid"], start_ns, own["waited_ns"]))
+            at = np.full(len(own), -1)
+            rows[lock].append((process.pid, own["tid"], start_ns, own["waited_ns"], at))
             for number in distinct(own["file"][own["file"] >= 0]).tolist():
                 path = _shown(analysis, process.texts.get(number, ""))
                 waited_ns = int(own["waited_ns"][own["file"] == number].sum())
                 files[lock][path] = files[lock].get(path, 0) + waited_ns
+                at[own["file"] == number] = [*files[lock]].index(path)
     return {lock: _joined(rows[lock], files[lock]) for lock in LOCKS}
 
 
@@ -142,12 +158,12 @@ def _shown(analysis: RankAnalysis, text: str) -> str:
     return f"{line} ({whose})" if library else line
 
 
-def _joined(rows: list[tuple[int, Times, Times, Times]], files: dict[str, int]) -> Locked:
-    sharing = max((len(distinct(tids)) for _, tids, _, _ in rows), default=0)
-    maker = np.concatenate([maker_key(np.full(len(tids), pid), tids) for pid, tids, _, _ in rows])
-    start_ns, waited_ns = (np.concatenate([row[place] for row in rows]) for place in (2, 3))
+def _joined(rows: list[tuple[int, Times, Times, Times, Times]], files: dict[str, int]) -> Locked:
+    sharing = max((len(distinct(row[1])) for row in rows), default=0)
+    maker = np.concatenate([maker_key(np.full(len(row[1]), row[0]), row[1]) for row in rows])
+    start_ns, waited_ns, at = (np.concatenate([row[place] for row in rows]) for place in (2, 3, 4))
     order = np.lexsort((start_ns, maker))
-    return Locked(maker[order], start_ns[order], waited_ns[order], sharing, files)
+    return Locked(maker[order], start_ns[order], waited_ns[order], sharing, files, at[order])
 
 
 def _at(process: Process, noted: Columns, prefix: str) -> npt.NDArray[np.bool_]:

@@ -150,7 +150,11 @@ def _locks_of(analysis: RankAnalysis, waits: Waits, report: RankReport) -> dict[
             of = dict(zip(("each_ms", "item_ms"), each, strict=True))
         asked_ms = int(asked_ns.sum()) / steps / 1e6  # in which the loop did not wait for a maker
         ms = asked_ms + ms * (1 - asked_ms / wait_ms if wait_ms else 0.0)
-        file = max(locked.files, key=lambda path: locked.files[path], default="")
+        files = locked.where(own, main)
+        if analysis.chains is not None and stages:
+            files += locked.where(analysis.chains.hops.deliveries, main)
+        # In functions that a library calls, or in asks: of all threads.
+        file = max(files or locked.files, key=(files or locked.files).__getitem__, default="")
         # A library's own threads may be more than work at once.
         sharing = min(locked.sharing, sum(each.makers for each in stages) or locked.sharing)
         found[lock] = LockWait(ms=min(ms, wait_ms), sharing=sharing, file=file, **of)
