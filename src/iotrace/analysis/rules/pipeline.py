@@ -44,6 +44,7 @@ _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
     {"pipeline": [_stage("read", 1, 0.2), _stage("augment", 1, 0.5, True, "processes")]},
     {"pipeline": [_set("download", 1, 0.9, "concurrency", "train.py:9", True), _stage("decode", 2, 0.3)]},
     {"pipeline": [_set("load", 2, 1.9, "concurrency", "train.py:9", True)], "queueing_ms": 30.0},
+    {"pipeline": [_stage("fetch", 2, 2.0, True)], "asleep": 0.1, "on_cpu": 0.2, "core_free": False},
     # Two functions on the same threads, which are all busy.
     {
         "pipeline": [
@@ -56,8 +57,6 @@ _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
     {"pipeline": [_stage("read", 2, 0.3), replace(_stage("decode", 4, 1.0, True), before=2.0)]},
     {"pipeline": [_stage("decode", 4, 3.9, True)], "wait_ms": 4.0},
     {"pipeline": [_stage("read", 2, 0.3)]},
-    # Its threads mostly queue for CPUs, which more of them would do, too.
-    {"pipeline": [_stage("fetch", 2, 2.0, True)], "asleep": 0.1, "on_cpu": 0.2, "core_free": False},
     # Each has threads of its own, and neither is busy.
     {
         "pipeline": [
@@ -79,7 +78,7 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     thread has that lock while the loop waits.
     """
     stage = next((each for each in facts.pipeline if each.slowest), None)
-    if stage is None or not facts.is_waited_for or facts.queue_for_cpus:
+    if stage is None or not facts.is_waited_for:
         return
     is_full = bool(stage.before_limit) and (stage.before or 0.0) >= full * (stage.before_limit or 0)
     sharing = [each for each in facts.pipeline if each is stage or _set_together(each, stage)]
@@ -95,7 +94,7 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     computes = stage.of == "threads" and (stage.on_cpu_fraction or 0.0) >= _COMPUTES
     if facts.lock_held is not None and facts.lock_held < _COMPUTES:
         computes = False  # in libraries that release the interpreter's lock
-    queues = facts.queueing_ms >= MOSTLY * stage.wait_ms
+    queues = facts.queue_for_cpus or facts.queueing_ms >= MOSTLY * stage.wait_ms
     if queues:
         how = f"its {stage.of} queue for busy CPUs, and more of them would, too; make its work less"
         remedy = ""

@@ -151,11 +151,11 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
         return Finding(kind="not-input-bound", text=text, why=told[0], beside=beside, rank=rank)
     own = next((each for each in rank.culprits if each.id in _FEEDS_ITSELF), None)
     text = f"{whose}{most} {of}: what the loop does before its forward pass"
-    if feeding.asleep:
-        return Finding(kind="wait-unknown", text=text, why=feeding.asleep, rank=rank)
-    if own is None:
+    if own is None and not feeding.asleep:
         return Finding(kind="wait-unknown", text=text, why=_loop_reads(rank), rank=rank, fix=_NAME_IT)
-    return Finding(kind="wait-unknown", text=text, why=own.text, rank=rank)
+    if own is None:
+        return Finding(kind="wait-unknown", text=text, why=feeding.asleep, rank=rank)
+    return Finding(kind="wait-unknown", text=text, why=own.text, beside=feeding.asleep, rank=rank)
 
 
 def _beside_steps(rank: RankReport) -> str:
