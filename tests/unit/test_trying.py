@@ -242,6 +242,9 @@ def test_the_line_says_gain_and_what_was_told() -> None:
     alone = replace(told, gain_unqueued=Gain(median=3.5, low=3.3, high=3.8))
     beside = "3.5x (3.3 to 3.8) without queueing for CPUs"
     assert text_of(alone) == f"PROVEN faster: {beside}, 1.9x (1.9 to 1.9) as measured, told: at most 2.0x"
+    nothing = replace(told, gain_unqueued=Gain(median=1.11, low=0.85, high=1.3))
+    beside_nothing = "1.9x (1.9 to 1.9) as measured, 1.11x (0.85 to 1.3) without queueing for CPUs"
+    assert text_of(nothing) == f"PROVEN faster: {beside_nothing}, told: at most 2.0x"
     unclear = replace(alone, kind=UNCLEAR)
     assert text_of(unclear) == f"NOT PROVEN 1.9 times as fast (1.9 to 1.9), {beside}, told: at most 2.0x"
 

@@ -56,7 +56,10 @@ def said_of(trial: Trial) -> str:
     if alone is not None:
         left = f"{times(alone.median)}x {_between(alone)} without queueing for CPUs"
         beside = f"{times(gain.median)}x {_between(gain)} as measured"
-        said = f"faster: {left}, {beside}" if trial.kind == PROVEN else f"{said}, {left}"
+        if trial.kind == PROVEN:  # what proves it first
+            said = f"faster: {beside}, {left}" if alone.low <= 1 < gain.low else f"faster: {left}, {beside}"
+        else:
+            said = f"{said}, {left}"
     said += _OF.get(trial.measured, "")
     if trial.told is None:
         return said
