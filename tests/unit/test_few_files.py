@@ -11,7 +11,13 @@ from tests.unit.test_file_groups import cost, grouped, images, row
 def costs(usual_ns: float, **dear_ns: float) -> Costs:
     """Sixty files that two batches each needed; some cost more."""
     paths = [f"dog/{number:03}" for number in range(60)]
-    return {path: (dear_ns.get(path.replace("dog/", "of_"), usual_ns), 2) for path in paths}
+    spent_ns = {path: dear_ns.get(path.replace("dog/", "of_"), usual_ns) for path in paths}
+    return {path: (spent, 2, spent) for path, spent in spent_ns.items()}
+
+
+def without_cpu(known: Costs) -> Costs:
+    """The same where all that is dear was a wait for a CPU."""
+    return {path: (spent, times, min(spent, 100.0)) for path, (spent, times, _) in known.items()}
 
 
 def test_three_of_sixty_files() -> None:
@@ -27,7 +33,11 @@ def test_three_of_sixty_files() -> None:
         costs(100.0),  # all are equally dear
         costs(100.0, of_007=900.0, of_027=900.0),  # they cost more, and little in all
         {path: cost for path, cost in costs(1.0, of_007=900.0).items() if path < "dog/009"},  # too few files
-        {**costs(100.0), "dog/index": (60_000.0, 600)},  # needed often, and no dearer than the others
+        without_cpu(costs(100.0, of_007=9000.0, of_027=10_000.0)),
+        {
+            **costs(100.0),
+            "dog/index": (60_000.0, 600, 60_000.0),
+        },  # needed often, and no dearer than the others
     ],
 )
 def test_none_is_told_where_none_stands_out(alike: Costs) -> None:
