@@ -716,3 +716,15 @@ def test_the_writer_ends_for_a_fork_unless_the_program_has_threads(
     recorder.before_fork()
     assert recorder.asleep
     recorder.close()
+
+
+@pytest.mark.parametrize(("over", "lines"), [(False, 1), (True, 0)])
+def test_nothing_fails_while_python_tears_its_modules_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: bool, lines: int
+) -> None:
+    recorder = Recorder(str(tmp_path))
+    monkeypatch.setattr(sys, "is_finalizing", lambda: over)
+    recorder.absorb(TypeError("'NoneType' object is not callable"), "timing workers")
+    monkeypatch.undo()
+    log = Path(recorder.directory) / LOG
+    assert (log.read_text().count("timing workers failed") if log.exists() else 0) == lines

@@ -428,8 +428,11 @@ class Recorder:
     def absorb(self, error: Exception, what: str) -> None:
         """Keep `error`, which our own code raised, from the program: log it with `what` has failed.
 
-        Every guard of the agent ends here, in its ``except`` block.
+        Every guard of the agent ends here, in its ``except`` block. As Python tears modules down, what they
+        named is None: nothing is recorded any more.
         """
+        if sys is None or sys.is_finalizing():
+            return
         self._absorbed += 1
         if self._absorbed <= _MOST_ABSORBED:  # what fails at each call shall not fill the disk
             self.log(f"{what} failed: {error!r}")

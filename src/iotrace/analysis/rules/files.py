@@ -48,6 +48,7 @@ _ACROSS = 1.5  # chunks for each access of one chunk's size
 _INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
 _LONGEST_NAME, _MOST_NAMED = 24, 5
 _MANY_SAMPLES = 16
+_SMALL = 16 << 10  # bytes of an encoded image
 _EACH = 0.9  # of the samples: a worker that left took some along
 # To open one is to read its layout: the cause that this is.
 _OPENED = {"transform": (CHUNKED - {".zarr"}) | {".zip", ".mdb"}, "decode": frozenset({".tar"})}
@@ -242,7 +243,7 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     if formats == {".npy"}:
         return None  # nothing to decode: what this time is, is not known
     for known, what, how, text in _STORE_AS:
-        if formats and formats <= known:
+        if formats and formats <= known and not (known is _IMAGES and _are_small(facts)):
             spared = "" if formats == {".npz"} else gone  # an array that is not compressed is read, too
             short = f"store {what if target is None else name} {how}"
             change = _unpacked(facts, target, formats)
@@ -250,6 +251,12 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
             return Remedy(short, text + _the_few(target), spared, RESIZED, change=change)
     text = "decode it once, ahead of training, and keep the result where there is room"
     return Remedy("decode once, ahead of training; keep the result", text, FILES, RESIZED)
+
+
+def _are_small(facts: LoaderFacts) -> bool:
+    """Whether the files that are decoded are thumbnails, by their bytes: there is nothing to make smaller."""
+    read = [(each.read_bytes, each.opens) for each in facts.files if each.opens and each.read_bytes]
+    return bool(read) and sum(size for size, _ in read) < _SMALL * sum(opens for _, opens in read)
 
 
 def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set[str]) -> Remedy | None:
