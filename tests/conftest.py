@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.once import once, once_run
 from tests.support.runs import UNET, Run, run_traced
 from tests.support.workloads import WORKLOADS, make_data
 
@@ -77,15 +75,13 @@ def mutations(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def unet_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which the U-Net's volumes have been made; all of the suite's workers share it."""
-    return Path(_once(tmp_path_factory, "unet", _make_volumes))
+    return Path(once(tmp_path_factory, "unet", _make_volumes))
 
 
 @pytest.fixture(scope="session")
 def unet_run(tmp_path_factory: pytest.TempPathFactory, unet_directory: Path) -> Run:
     """A traced run of the U-Net with two workers, 16 steps; all of the suite's workers share it."""
-    found = _once(tmp_path_factory, "unet-run", lambda _: _trace_unet(unet_directory))
-    code, stdout, stderr, session = json.loads(found)
-    return Run(code, stdout, stderr, Path(session))
+    return once_run(tmp_path_factory, "unet-run", lambda _: _trace_unet(unet_directory))
 
 
 def _make_volumes(directory: Path) -> str:
@@ -93,22 +89,7 @@ def _make_volumes(directory: Path) -> str:
     return str(directory)
 
 
-def _trace_unet(directory: Path) -> str:
+def _trace_unet(directory: Path) -> Run:
     run = run_traced(directory, [UNET, "--workers", "2", "--steps", "16"])
     assert run.code == 0, run.stderr
-    return json.dumps([run.code, run.stdout, run.stderr, str(run.session)])
-
-
-def _once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], str]) -> str:
-    """Call ``make(directory)`` in the first of the suite's processes that asks, and tell all what it gave."""
-    root = factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
-    directory = root / f"shared-{name}"
-    directory.mkdir(exist_ok=True)
-    result = root / f"shared-{name}.txt"
-    with (root / f"shared-{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not result.exists():
-            result.write_text(make(directory))
-    return result.read_text()
+    return run

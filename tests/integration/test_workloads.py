@@ -6,6 +6,7 @@ and strace beside all of them with --slow.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections import Counter
@@ -21,6 +22,7 @@ from iotrace.session.names import KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.processes import read_processes
 from iotrace.sources.session import open_session
 from tests.support import strace
+from tests.support.once import once, once_run
 from tests.support.pagecache import drop
 from tests.support.runs import Run, in_process
 from tests.support.workloads import STEPS, WORKLOADS, Traced, make_data, run_workload
@@ -33,41 +35,50 @@ MATRIX = [(2, "fork"), (2, "spawn"), (2, "forkserver"), (0, "fork")]
 
 @pytest.fixture(scope="module")
 def directory(unet_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with every workload's data."""
-    directory = tmp_path_factory.mktemp("workloads")
-    (directory / "data").mkdir()
-    (directory / "data" / "unet3d").symlink_to(unet_directory / "data" / "unet3d")
-    make_data(directory)
-    return directory
+    """A directory with every workload's data; all of the suite's workers share it."""
+
+    def make(directory: Path) -> str:
+        (directory / "data").mkdir()
+        (directory / "data" / "unet3d").symlink_to(unet_directory / "data" / "unet3d")
+        make_data(directory)
+        return str(directory)
+
+    return Path(once(tmp_path_factory, "workloads", make))
 
 
 @pytest.fixture(scope="module")
-def traced(directory: Path, unet_directory: Path, unet_run: Run) -> Callable[[str], Traced]:
-    """A workload's run with two forked workers; made when it is first asked for."""
+def traced(
+    directory: Path, unet_directory: Path, unet_run: Run, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Traced]:
+    """A workload's run with two forked workers; made by the first of the suite's workers that asks for it."""
     unet = WORKLOADS["unet3d_hdf5"]
-    runs = {unet.name: Traced(unet, unet_directory, unet_run, None)}
 
+    @functools.cache
     def run(name: str) -> Traced:
-        if name not in runs:
-            runs[name] = (
-                run_mapped(directory)
-                if name == "gpt_memmap"
-                else run_workload(WORKLOADS[name], directory, None, *FORKED)
-            )
-        return runs[name]
+        if name == unet.name:
+            return Traced(unet, unet_directory, unet_run, None)
+        mapped = name == "gpt_memmap"
+        logs = directory / "logs" if mapped and strace.AVAILABLE else None
+
+        def make(_: Path) -> Run:
+            if mapped:
+                return run_mapped(directory, logs)
+            return run_workload(WORKLOADS[name], directory, None, *FORKED).run
+
+        return Traced(WORKLOADS[name], directory, once_run(tmp_path_factory, name, make), logs)
 
     return run
 
 
-def run_mapped(directory: Path) -> Traced:
+def run_mapped(directory: Path, logs: Path | None) -> Run:
     """Run the workload of mapped tokens, none of which is in memory, in one process.
 
     strace counts in the same run that is analysed: page faults, which its reads are, are no calls.
     """
-    workload, logs = WORKLOADS["gpt_memmap"], directory / "logs"
     drop(directory / "data" / "tokens" / "tokens.bin")
-    logs.mkdir()
-    return run_workload(workload, directory, logs if strace.AVAILABLE else None, "--workers", "0")
+    if logs is not None:
+        logs.mkdir()
+    return run_workload(WORKLOADS["gpt_memmap"], directory, logs, "--workers", "0").run
 
 
 def check_batches(traced: Traced) -> None:

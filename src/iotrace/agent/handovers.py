@@ -116,7 +116,7 @@ def _noting_failures(recorder: Recorder, make: Any) -> Any:
 
         def invoke_excepthook(thread: Any) -> None:
             try:
-                recorder.note_thread(thread.name)
+                recorder.failures.note_thread(thread.name)
             except ours(Exception) as problem:
                 recorder.absorb(problem, "recording a thread's failure")
             invoke(thread)

@@ -37,7 +37,8 @@ def hook_fetchers(module: Any, recorder: Recorder) -> None:
             try:
                 return original(self, possibly_batched_index)
             except BaseException as error:
-                recorder.failed = id(error), _failed_sample(self, possibly_batched_index, thread.samples)
+                sample = _failed_sample(self, possibly_batched_index, thread.samples)
+                recorder.failures.of_fetch = id(error), sample
                 hide_frame(error)
                 raise
             finally:

@@ -135,7 +135,7 @@ class _Worker:
             from iotrace.agent.recording.failures import of_batch
 
             found = of_batch(wrapper, self.generation, index, self.taken_ns)
-            self.append({**found, "sample": self.recorder.failed[1]})
+            self.append({**found, "sample": self.recorder.failures.of_fetch[1]})
             self.flush()
         except ours(Exception) as error:
             self.recorder.absorb(error, "recording a failure")

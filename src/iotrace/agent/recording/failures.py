@@ -1,13 +1,16 @@
-"""Make the records of exceptions: of one that ended this process, of one that a worker hands to its loop.
+"""Record exceptions: one that ended this process or a thread, one that a worker hands to its loop.
 
-It is imported when there is one. No hook is set: Python itself keeps what it has printed in `sys.last_value`.
-Test runners and shells keep what they caught there, too: what left the outermost frame is Python's.
+No hook is set: Python itself keeps what it has printed in `sys.last_value`. Test runners and shells keep what
+they caught there, too: what left the outermost frame is Python's.
 """
 
 from __future__ import annotations
 
 import sys
+from posix import getpid
 from time import monotonic_ns
+
+from iotrace.session.guard import ours
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -17,9 +20,68 @@ if TYPE_CHECKING:
 _FIRST_LINES, _LAST_LINES = 20, 60
 _LONGEST_LINE = 300
 _LONGEST_TEXT = 1 << 16
+_MOST_THREADS = 20  # whose exceptions are recorded
 
 
-def of_process(error: BaseException) -> dict[str, Any]:
+class Failures:
+    """Record what nothing caught: by the thread that it ended, as no other may ask for its frames."""
+
+    def __init__(self, recorder: Any) -> None:
+        self._recorder = recorder
+        # The exception that ended the last fetch that failed, by its id, and the sample that it came out of.
+        self.of_fetch: tuple[int, int | None] = (0, None)
+        self._noted = id(getattr(sys, "last_value", None))  # one of before the session is not its own
+        self._threads = 0
+        self._leaves = False  # the main thread will note its failure
+
+    def note_as_it_leaves(self) -> None:
+        """Have the main thread note its failure as it leaves, before it waits for the program's threads."""
+        register, pid = getattr(sys.modules.get("threading"), "_register_atexit", None), getpid()
+        if register is None or self._leaves:
+            return
+        self._leaves = True
+        recorder = self._recorder
+
+        def leaving() -> None:
+            if getpid() == pid and not (recorder.closed or recorder.over):  # a forked child has it, too
+                self.note()
+
+        try:
+            register(leaving)
+        except ours(RuntimeError):  # it is leaving
+            pass
+
+    def note(self) -> None:
+        """Record the exception that Python has printed because nothing caught it, if there is one."""
+        error = getattr(sys, "last_value", None)  # also where the program has an excepthook of its own
+        if error is None or id(error) == self._noted:
+            return
+        self._noted = id(error)
+        traceback = error.__traceback__
+        if traceback is not None and traceback.tb_frame.f_back is not None:
+            return  # a test runner or a shell caught it on its way, and keeps it there for a debugger
+        try:
+            by, sample = self.of_fetch
+            of_it = sample if by == id(error) else None
+            self._recorder.records.append({**_of_process(error), "sample": of_it})
+        except ours(Exception) as problem:
+            self._recorder.absorb(problem, "recording a failure")
+
+    def note_thread(self, name: str) -> None:
+        """Record the exception that ends this thread, which is being handled."""
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, SystemExit) and self._threads < _MOST_THREADS:
+            self._threads += 1
+            self._recorder.records.append({**_of_process(error), "thread": name})
+
+
+def of_batch(wrapper: Any, generation: int, index: int, taken_ns: int) -> dict[str, Any]:
+    """Describe the exception in torch's `wrapper` that a worker puts into its queue in place of a batch."""
+    found = _describe(wrapper.exc_type, wrapper.exc_msg)
+    return {**found, "generation": generation, "index": index, "taken_ns": taken_ns}
+
+
+def _of_process(error: BaseException) -> dict[str, Any]:
     """Describe the exception that nothing in this process caught."""
     text = f"{type(error).__name__}\n"
     # Python leaves by SIGINT if the last code that it compiled was interrupted: an import of `traceback`
@@ -30,12 +92,6 @@ def of_process(error: BaseException) -> dict[str, Any]:
         text = "".join(format_exception(type(error), error, error.__traceback__))
     pid = getattr(error, "error_pid", None)  # of torch.multiprocessing.spawn: the process that failed
     return {**_describe(type(error), text), "of_pid": pid if type(pid) is int else None}
-
-
-def of_batch(wrapper: Any, generation: int, index: int, taken_ns: int) -> dict[str, Any]:
-    """Describe the exception in torch's `wrapper` that a worker puts into its queue in place of a batch."""
-    found = _describe(wrapper.exc_type, wrapper.exc_msg)
-    return {**found, "generation": generation, "index": index, "taken_ns": taken_ns}
 
 
 def _describe(kind: type, text: str) -> dict[str, Any]:

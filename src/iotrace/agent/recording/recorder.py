@@ -15,6 +15,7 @@ from time import monotonic_ns, process_time_ns, time
 
 from iotrace.agent import unpatched
 from iotrace.agent.recording.encode import encode, lines_of
+from iotrace.agent.recording.failures import Failures
 from iotrace.session import names
 from iotrace.session.append_file import Stream, append_line
 from iotrace.session.guard import ours
@@ -44,7 +45,6 @@ _LOCK_SECONDS = 2.0
 # written sooner than the background writer would.
 _EAGER_FLUSH_NS = 100_000_000
 _MOST_ABSORBED = 100
-_MOST_THREADS = 20  # whose exceptions are recorded
 _pack = Struct(names.SPAN_FORMAT).pack
 
 
@@ -105,11 +105,7 @@ class Recorder:
         self._writer_id = 0
         self._absorbed = 0
         self._loop_begun = False
-        self._failed_threads = 0
-        self._at_shutdown = False  # the main thread will note its failure
-        self._failure = id(getattr(sys, "last_value", None))  # one of before the session is not its own
-        # The exception that ended the last fetch that failed, by its id, and the sample that it came out of.
-        self.failed: tuple[int, int | None] = (0, None)
+        self.failures = Failures(self)
 
     def open(self, identity: dict[str, Any]) -> None:
         """Make this process's directory and write `identity` into it; OSError where that fails."""
@@ -162,23 +158,7 @@ class Recorder:
             self._stop = None
             self.log(f"no writer: {error!r}")
         self.tick()
-        self._note_at_shutdown()
-
-    def _note_at_shutdown(self) -> None:
-        """Have the main thread note its failure as it leaves, before it waits for the program's threads."""
-        register, pid = getattr(sys.modules.get("threading"), "_register_atexit", None), getpid()
-        if register is None or self._at_shutdown:
-            return
-        self._at_shutdown = True
-
-        def leaving() -> None:
-            if getpid() == pid and not (self.closed or self.over):  # a forked child has it, too
-                self.note_failure()
-
-        try:
-            register(leaving)
-        except ours(RuntimeError):  # it is leaving
-            pass
+        self.failures.note_as_it_leaves()
 
     @property
     def running(self) -> bool:
@@ -256,35 +236,6 @@ class Recorder:
         if imports is not None:
             self.records.append(imports)
 
-    def note_failure(self) -> None:
-        """Record the exception that Python has printed because nothing caught it, if there is one.
-
-        Only in the thread that failed, as it leaves: no other one may ask for its frames.
-        """
-        error = getattr(sys, "last_value", None)  # also where the program has an excepthook of its own
-        if error is None or id(error) == self._failure:
-            return
-        self._failure = id(error)
-        traceback = error.__traceback__
-        if traceback is not None and traceback.tb_frame.f_back is not None:
-            return  # a test runner or a shell caught it on its way, and keeps it there for a debugger
-        try:
-            from iotrace.agent.recording.failures import of_process
-
-            by, sample = self.failed
-            self.records.append({**of_process(error), "sample": sample if by == id(error) else None})
-        except ours(Exception) as problem:
-            self.absorb(problem, "recording a failure")
-
-    def note_thread(self, name: str) -> None:
-        """Record the exception that ends this thread, which is being handled."""
-        error = sys.exc_info()[1]
-        if error is not None and not isinstance(error, SystemExit) and self._failed_threads < _MOST_THREADS:
-            self._failed_threads += 1
-            from iotrace.agent.recording.failures import of_process
-
-            self.records.append({**of_process(error), "thread": name})
-
     def flush_soon(self) -> None:
         """Write what has been collected, unless that was done less than 0.1 s ago."""
         if monotonic_ns() - self._flushed_ns > _EAGER_FLUSH_NS:
@@ -334,7 +285,7 @@ class Recorder:
         for drain in self.before_flush:
             drain()
         if unpatched.get_native_id() != self._writer_id:
-            self.note_failure()
+            self.failures.note()
         if self.startup is not None and self._loop_begun:  # it never trained
             self.records.append(self.startup.record())
         if self.loop_stacks is not None:
@@ -428,13 +379,12 @@ class Recorder:
     def absorb(self, error: Exception, what: str) -> None:
         """Keep `error`, which our own code raised, from the program: log it with `what` has failed.
 
-        Every guard of the agent ends here, in its ``except`` block. As Python tears modules down, what they
-        named is None: nothing is recorded any more.
+        Every guard of the agent ends here, in its ``except`` block. Behind the last record nothing is lost by
+        it: Python takes modules down, ours too, while the program's last objects still call into them.
         """
-        if sys is None or sys.is_finalizing():
-            return
         self._absorbed += 1
-        if self._absorbed <= _MOST_ABSORBED:  # what fails at each call shall not fill the disk
+        # What fails at each call shall not fill the disk.
+        if self._absorbed <= _MOST_ABSORBED and not self._ended:
             self.log(f"{what} failed: {error!r}")
 
     def log(self, message: str) -> None:

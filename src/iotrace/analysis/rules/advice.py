@@ -16,7 +16,7 @@ from iotrace.analysis.rules.model import (
     rule_of,
 )
 
-_OF_LOADERS, _BY_GAIN = (MORE_WORKERS, THE_CAUSE, ORDER), (THE_CAUSE, THE_DEVICE)
+_OF_LOADERS, _BY_GAIN = (MORE_WORKERS, THE_CAUSE, ORDER), (THE_LOOP, THE_CAUSE, THE_DEVICE)
 
 
 def resolve(found: Sequence[Finding]) -> list[Finding]:
@@ -35,7 +35,7 @@ def resolve(found: Sequence[Finding]) -> list[Finding]:
     def place(each: Finding) -> tuple[bool, float, float]:
         turn = _turn(each)
         if turn == THE_LOOP and each.is_main_cause:
-            return each.tries, OUTSIDE - 0.5, 0.0
+            return each.tries, OUTSIDE - 0.5, -_worth(each, turn)
         if is_wasted and turn in _OF_LOADERS and each.spares_work and (each.gain_ms or 0.0) >= most_ms:
             return each.tries, _OF_LOADERS[0] - 0.5, 0.0
         return each.tries, turn, -_worth(each, turn) if turn in _BY_GAIN else 0.0

@@ -28,6 +28,8 @@ _DEVIATIONS = 3.0
 _MOST_ROWS = 20
 _WORTH_NAMING = 0.1  # of what a step took beyond the usual
 _EXPLAINS_NOTHING = "unknown"  # the cause of a wait
+# In these the training thread itself computes.
+_COMPUTING = ("garbage_collection", "compile", "validation", "checkpoint", "writing", "restart")
 
 _NONE: Times = np.empty(0, np.int64)
 
@@ -59,7 +61,7 @@ def loop_slow_steps(
     unknown: dict[str, str] = {}
     writing = None
     if len(slow):
-        found, writing = _parts(analysis, lengths, events)
+        found, writing = _parts(analysis, lengths, whole, events)
         unknown = _unknown(analysis)
     over = {name: np.maximum(own - np.median(own), 0)[slow] for name, own in found.items()}
     beyond_usual = lengths[slow] - usual
@@ -135,9 +137,12 @@ def _row(
 
 
 def _parts(
-    analysis: RankAnalysis, lengths: Times, events: Sequence[Events]
+    analysis: RankAnalysis, lengths: Times, whole: Times, events: Sequence[Events]
 ) -> tuple[dict[str, Floats], Writing]:
-    """Divide each measured step among causes, in ns: an instant belongs to the first that covers it."""
+    """Divide each measured step among causes, in ns: an instant belongs to the first that covers it.
+
+    `lengths` is `whole` without the events that recur.
+    """
     kept = analysis.kept
     writing = writing_of(analysis)
     of_kind = {each.kind: each for each in events}
@@ -169,7 +174,9 @@ def _parts(
     if not analysis.loop.unknown_why and len(awaited):
         found.update(_by_cause(analysis.measured_waits, kept, waited))
     claimed = sum(found.values(), np.zeros(len(kept)))
-    found.update(_without_cpu(analysis, kept, np.maximum(lengths - claimed, 0)))
+    rest = np.maximum(lengths - claimed, 0)
+    computing = whole - lengths + sum((found[name] for name in _COMPUTING), np.zeros(len(kept)))
+    found.update(_without_cpu(analysis, kept, rest, computing))
     return found, writing
 
 
@@ -199,8 +206,13 @@ def _file(analysis: RankAnalysis, kept: StepTable, number: int) -> str | None:
     return max(totals, key=lambda path: sum(totals[path][:2]), default=None)
 
 
-def _without_cpu(analysis: RankAnalysis, kept: StepTable, rest: Floats) -> dict[str, Floats]:
-    """How long the training thread was ready to run without a CPU outside its waits, by who had the CPUs."""
+def _without_cpu(
+    analysis: RankAnalysis, kept: StepTable, rest: Floats, computing: Floats
+) -> dict[str, Floats]:
+    """How long the training thread was ready to run without a CPU in the `rest`, by who had the CPUs.
+
+    It is so in what it computes elsewhere, too: that has its share of a step's.
+    """
     main, thread = analysis.rank.main, analysis.loop.thread
     rounds = main.rows(names.ROUND_ROW)
     if thread is None or not len(rounds):
@@ -211,7 +223,8 @@ def _without_cpu(analysis: RankAnalysis, kept: StepTable, rest: Floats) -> dict[
         return {}
     sums = rounds["run_delay_ns"].astype(np.float64)
     at = [np.interp(kept[field] - times[0], times - times[0], sums) for field in ("start_ns", "end_ns")]
-    delay = np.clip(at[1] - at[0], 0, rest)
+    share = np.divide(rest, rest + computing, out=np.zeros(len(kept)), where=rest > 0)
+    delay = np.clip((at[1] - at[0]) * share, 0, rest)
     held, taken = _taken(analysis)
     return {
         "throttling": np.where(held, delay, 0.0),
