@@ -122,7 +122,7 @@ def _rounds_by_count(main: Process) -> tuple[Times, Times]:
 def off_cpu_fraction(main: Process, tid: int, waits: Times) -> float | None:
     """Find the share of the time between the first and the last round of `tid` that it slept, waits aside.
 
-    Time that it was ready to run and had no CPU is no sleep. None where fewer than two rounds say.
+    Time that it was ready to run and had no CPU is no sleep. None where fewer than two rounds say, or none.
     """
     rounds = main.rows(names.ROUND_ROW)
     own = np.flatnonzero(rounds["tid"] == tid)
@@ -132,6 +132,8 @@ def off_cpu_fraction(main: Process, tid: int, waits: Times) -> float | None:
     (first_ns, first_cpu_ns, first_delay_ns), (last_ns, last_cpu_ns, last_delay_ns) = (
         [int(rounds[field][row]) for field in fields] for row in (own[0], own[-1])
     )
+    if min(first_cpu_ns, last_cpu_ns) < 0:
+        return None
     length_ns = last_ns - first_ns
     delay_ns = max(0, last_delay_ns - max(0, first_delay_ns))
     off_cpu_ns = length_ns - (last_cpu_ns - first_cpu_ns) - delay_ns

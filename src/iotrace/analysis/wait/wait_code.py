@@ -73,21 +73,22 @@ def asleep_in_event_loop(analysis: RankAnalysis, run: LoaderRun) -> float:
     """Return the least share of the measured waits for a queue of asyncio's that its event loop slept in.
 
     No coroutine is on the thread's stack then, and nobody has the interpreter's lock: the event loop itself
-    computes for an instant only. One in a thread of its own, whose coroutines put the items: by looks at it.
+    computes for an instant only. One beside the thread that is sampled, which runs the coroutines: by looks
+    at it.
     """
-    if run.description.pool and not run.description.pool.startswith("asyncio."):
-        return _idle_beside(analysis, run)
+    if not run.description.pool:
+        return 0.0
     asleep = samples = 0
     for record, numbers in _in_waits(analysis, run) if run.description.pool.startswith("asyncio.") else ():
         held = [*record.held, *[True] * len(record.stacks)]
         sleeping = [_in_event_loop(stack, record) and not held[at] for at, stack in enumerate(record.stacks)]
         samples += len(numbers)
         asleep += sum(sleeping[number] for number in numbers if 0 <= number < len(sleeping))
-    return _at_least(asleep, samples) if samples >= _FEWEST else 0.0
+    return _at_least(asleep, samples) if samples >= _FEWEST else _idle_beside(analysis, run)
 
 
 def _idle_beside(analysis: RankAnalysis, run: LoaderRun) -> float:
-    """The same of the one event loop in another thread, where nobody is seen to make the items."""
+    """The same of the one event loop beside what is sampled, where nobody is seen to make the items."""
     main, made = analysis.rank.main, run.deliveries.made
     rows = main.rows(LOCKED_ROW)
     idle = [number for number, text in main.texts.items() if text.startswith(IDLE_AT)]
