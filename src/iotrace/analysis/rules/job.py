@@ -265,17 +265,17 @@ def late_by_turns(facts: JobFacts) -> Iterator[Finding]:
     late = facts.late
     if late is None or not late.by_turns:
         return
-    share = "rank {} in {} of {} late steps".format(late.rank, *(late.late_steps or (0, 0)))
-    what = "their data, not a slow machine" if late.kind == "data" else "no rank stays the late one"
-    remedy = ""
+    last, steps = late.late_steps or (0, 0)
+    remedy, why = "", "their data, not a slow machine" if late.kind == "data" else ""
     if late.kind in _PASSES:
-        longer = _longer(late).replace("its", "the late rank's", 1)
-        what = f"no rank stays the late one; {longer}"
+        why = _longer(late).replace("its", "the late one's", 1)
         remedy = "give each rank CPUs of its own: the late one is ready to run without one"
         if late.mostly != "cpu":
-            what = f"batches cost unlike: {longer}" if late.mostly == "work" else what
+            why = f"batches cost unlike: {why}" if late.mostly == "work" else why
             remedy = "give the ranks batches that cost the same in each step, such as samples of one length"
-    yield Finding(text=f"{what}: {share}", remedy=remedy, how=remedy, is_main_cause=True)
+    text = f"rank {late.rank} is late in {last} of {steps} late steps, another one in the rest"
+    text = f"{why}: {text}" if why else text
+    yield Finding(text=text, remedy=remedy, how=remedy, is_main_cause=True)
 
 
 @rule("IO806", "late-for-several-reasons", "job")
