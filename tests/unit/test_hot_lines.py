@@ -7,12 +7,14 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import HotLine, LoaderResult
 from iotrace.analysis.rules.facts.examples import fill
-from iotrace.analysis.wait.hot_lines import Frame, Stack, hot_line, stack_samples, with_hot_lines
+from iotrace.analysis.wait.hot_lines import Frame, Stack, hot_line, stack_samples
+from iotrace.analysis.wait.loader_lines import with_hot_lines
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import SPAN_DTYPE, Process
@@ -205,6 +207,71 @@ def test_what_workers_do_before_they_ask_for_an_index(
     )
     loader = with_hot_lines(cast(RankAnalysis, analysis), run, fill(LoaderResult, {}))
     assert (loader.start_code, loader.start_code_ms) == told
+
+
+def test_the_line_of_a_sampler_is_looked_for_while_the_loop_waits() -> None:
+    record = LoopStacks(
+        tid=7,
+        times_ns=[at * MS for at in range(40)],
+        numbers=[0] * 20 + [1] * 20,
+        path=[(0, 20)],
+        stacks=[[(2, 10), (1, 0), (0, 20)], [(2, 12), (0, 20)]],
+        functions=[
+            ("/p/train.py", "main", 1),
+            ("/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py", "_Iter._next_index", 1),
+            ("/p/data.py", "Negatives.__iter__", 8),
+        ],
+        asked=True,
+    )
+    main = SimpleNamespace(
+        pid=1,
+        of_type=lambda kind: [record] if kind is LoopStacks else [],
+        clock=SimpleNamespace(times_to_session_ns=np.asarray),
+    )
+    analysis: Any = SimpleNamespace(
+        primary=None,
+        loop=SimpleNamespace(thread=SimpleNamespace(tid=7)),
+        rank=SimpleNamespace(main=main, processes=[], workers=[]),
+        session=SimpleNamespace(paths=PATHS),
+    )
+    batch = Delivery(0, 0, 0, 0, 0, 0, 40 * MS, sampled_ns=20 * MS)
+    for sampled_ns, line in ((20 * MS, "data.py:10"), (None, None)):
+        own = deliveries_of([replace(batch, sampled_ns=sampled_ns)])
+        loader = with_hot_lines(analysis, cast(Any, SimpleNamespace(deliveries=own)), fill(LoaderResult, {}))
+        assert (loader.sampling_hot and loader.sampling_hot.line) == line
+        assert loader.sampling_hot is None or loader.sampling_hot.samples == 20
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "later", "told"),
+    [
+        (40, 1, ("table.cube", 35.0)),
+        (40, 0, (None, None)),  # every sample reads it
+        (4, 1, (None, None)),  # the first sample takes no longer than others
+    ],
+)
+def test_the_file_that_first_samples_alone_work_with(
+    first_ms: int, later: int, told: tuple[str | None, float | None]
+) -> None:
+    """As a table that each new worker parses: it reads it, line by line, and then its own photo."""
+    calls = SimpleNamespace(
+        files=["/p/table.cube", "/p/photo.jpg"],
+        file=np.array([0, 0, 1, later, 1]),
+        start_ns=np.array([2, 20, 37, first_ms + 1, first_ms + 6]) * MS,
+    )
+    starts = [(0, first_ms), *((first_ms + at, first_ms + at + 4) for at in range(0, 40, 5))]
+    own = worker(5, [(0, 0)], starts)
+    batches = [Delivery(0, 0, 0, 0, 0, 0, 1, pid=5, taken_ns=0, prepared_ns=99 * MS)]
+    run: Any = SimpleNamespace(deliveries=deliveries_of(batches))
+    analysis: Any = SimpleNamespace(
+        primary=run,
+        source=None,
+        rank=SimpleNamespace(main=SimpleNamespace(pid=1), processes=[own], workers=[own]),
+        session=SimpleNamespace(paths=PATHS, calls_of=lambda _: calls),
+    )
+    loader = with_hot_lines(analysis, run, fill(LoaderResult, {}))
+    assert (loader.first_file, loader.first_file_ms) == told
+    assert ("in its first sample, in no other" in loader.start_said) == (told[0] is not None)
 
 
 def test_a_comprehension_is_no_function_that_the_loop_calls() -> None:

@@ -25,7 +25,8 @@ from iotrace.analysis.loop.unfed import unfed_evaluations
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import HotLine, LoopCode
 from iotrace.analysis.wait import loop_code as loop_code_module
-from iotrace.analysis.wait.loop_code import CodeSamples, code_of_loop, code_samples, feeding_of, loop_code
+from iotrace.analysis.wait.feeding import feeding_of
+from iotrace.analysis.wait.loop_code import CodeSamples, code_of_loop, code_samples, joined, loop_code
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, LOCKED_ROW, PEER_AT, SLEEP_AT
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import LoopStacks as Recorded
@@ -210,6 +211,29 @@ def test_a_line_of_the_loop_is_not_called(function: str, advice: str) -> None:
     hot = unknown(HotLine, line="train.py:31")
     code = unknown(LoopCode, function=function, hot=hot)
     assert code.advice("less often") == advice
+
+
+def test_lines_of_the_loop_that_call_the_same_are_named_together() -> None:
+    """As two calls of a logger: a fix of the one leaves the other."""
+
+    def line(number: int, calls: str | None = "add_histogram", **known: Any) -> LoopCode:
+        hot = unknown(
+            HotLine, line=f"train.py:{number}", calls=calls, library="torch", fraction=1.0, samples=9
+        )
+        known = {"function": f"main (train.py:{number})", "samples": 9, "ms_per_step": 10.0, **known}
+        return unknown(LoopCode, **known, hot=hot, seconds=40.0 - number, loop_fraction=0.2)
+
+    (both,) = joined([line(30), line(31)])
+    assert (both.function, both.ms_per_step, both.samples) == ("main (train.py:30 and 31)", 20.0, 18)
+    assert both.advice("less often") == "do less often what the loop does at train.py:30 and 31"
+    others = [
+        line(31, "add_scalar"),
+        line(32, None),
+        line(33, count=3),
+        line(34, function="train.py:34"),
+        line(35, function="log (train.py:1)"),
+    ]
+    assert joined([line(30), *others]) == [line(30), *others]
 
 
 def fed_by_itself(first_ms: int, second: int = 4, **thread: Any) -> RankAnalysis:

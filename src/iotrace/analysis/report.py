@@ -60,8 +60,9 @@ from iotrace.analysis.wait.account import account_of
 from iotrace.analysis.wait.blocks import step_blocks
 from iotrace.analysis.wait.cpus import with_cpu
 from iotrace.analysis.wait.data_wait import data_wait
-from iotrace.analysis.wait.hot_lines import with_hot_lines
-from iotrace.analysis.wait.loop_code import code_of_loop, code_samples, feeding_of
+from iotrace.analysis.wait.feeding import feeding_of
+from iotrace.analysis.wait.loader_lines import with_hot_lines
+from iotrace.analysis.wait.loop_code import code_of_loop, code_samples
 from iotrace.analysis.wait.loop_events import loop_events, summed
 from iotrace.analysis.wait.loop_io import loop_reads
 from iotrace.analysis.wait.regions import regions_of

@@ -162,9 +162,9 @@ class Session(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def ranks(self) -> list[Rank]:
-        """Every process that iterated a loader or called `iotrace.step`; the first process where none did.
+        """Every process that iterated a loader or called `iotrace.step`; those that trained where none did.
 
-        With them those of their process group that trained on what others sent.
+        With them those of their process group that trained on what others sent. The first where none trained.
         """
         # A worker whose dataset iterates a loader of its own stays a worker.
         processes = [process for process in self.processes if process.worker is None]
@@ -172,7 +172,8 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         if any(process.of_type(Distributed) for process in trainers):
             trainers = [process for process in processes if process.takes_steps or _is_fed(process)]
         if not trainers:
-            trainers = [each for each in processes if each.of_type(IteratorStart)] or self.processes[:1]
+            trainers = [each for each in processes if each.of_type(IteratorStart)]
+            trainers = trainers or [*filter(_trained, processes)] or self.processes[:1]
         numbers = [rank_of(trainer) for trainer in trainers]
         incarnations = [trainer.identity.incarnation for trainer in trainers]
         # Recorded ranks count where each occurs once: several programs of one run share their variables.
@@ -268,7 +269,11 @@ def _at_once(one: Process, other: Process) -> bool:
 
 def _is_fed(process: Process) -> bool:
     """Whether a process of a process group trained."""
-    return bool(process.of_type(Distributed)) and len(process.rows(names.ROUND_ROW)) > 0
+    return bool(process.of_type(Distributed)) and _trained(process)
+
+
+def _trained(process: Process) -> bool:
+    return len(process.rows(names.ROUND_ROW)) > 0
 
 
 def rank_of(process: Process) -> tuple[int | None, int | None]:

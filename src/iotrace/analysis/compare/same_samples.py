@@ -61,7 +61,7 @@ def of_samples(ranks: tuple[Rank, Rank]) -> tuple[Rank, Rank]:
     if loaders[0] is None or loaders[1] is None:
         return ranks
     sizes = [loader.batch_size for loader in loaders if loader is not None]
-    if (sizes[0] is None) == (sizes[1] is None):
+    if (sizes[0] is None) == (sizes[1] is None) or _puts_together(ranks[0 if sizes[0] is None else 1]):
         return ranks
     size = sizes[0] or sizes[1] or 1
     one, other = (
@@ -73,6 +73,11 @@ def of_samples(ranks: tuple[Rank, Rank]) -> tuple[Rank, Rank]:
         for rank, own in zip(ranks, sizes, strict=True)
     )
     return one, other
+
+
+def _puts_together(rank: Rank) -> bool:
+    """Whether samples are put together to batches, as those that a `batch_sampler` chooses are, too."""
+    return any(cost.stage == _OF_A_BATCH and cost.per_sample < 1 for cost in rank.stages)
 
 
 def _of_sample(cost: StageCost, size: int) -> StageCost:

@@ -85,19 +85,20 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
     return StepPhases(PhasesMs(**means_ms, other=other_ms), source, why, known)
 
 
-def collectives_ms(analysis: RankAnalysis) -> float:
-    """How long the training thread waits in collectives outside of its phases and data waits, ms a step."""
-    kept = analysis.kept
-    if not len(kept):
-        return 0.0
+def collectives_beside(analysis: RankAnalysis) -> Intervals:
+    """When the training thread waits in collectives outside of its phases and data waits."""
     thread = analysis.loop.thread
     trains = thread is not None and len(thread.rounds.times_ns) > 0
     own = analysis.collectives
     for phase in _exclusive(analysis, analysis.phase_spans, trains).values():
         own = subtract(own, phase)
-    awaited = kept.awaited
-    own = subtract(own, union(awaited["wait_start_ns"], awaited["delivered_ns"]))
-    return float(_by_step(own, kept.pieces, kept).mean()) / 1e6
+    awaited = analysis.kept.awaited
+    return subtract(own, union(awaited["wait_start_ns"], awaited["delivered_ns"]))
+
+
+def per_step_ms(analysis: RankAnalysis, own: Intervals) -> float:
+    """How much of a measured step disjoint intervals take, in ms, the mean."""
+    return float(_by_step(own, analysis.kept.pieces, analysis.kept).mean()) / 1e6
 
 
 def _on_device(analysis: RankAnalysis, spans: Columns) -> dict[int, dict[str, int]]:

@@ -82,7 +82,7 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     def advice(self, how: str) -> str:
         """Say to do it `how`: a line of the loop itself is not called."""
         if self.hot is not None and self.is_line:
-            return f"do {how} what the loop does at {self.hot.line}"
+            return f"do {how} what the loop does at {self.hot.lines}"
         return f"call {self.function} {how}"
 
     @property
@@ -90,7 +90,45 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
         """Whether it is known to be a line of the loop itself, not a function that the loop calls."""
         if self.hot is None:
             return False
-        return self.function in (self.hot.line, f"{self.function.partition(' (')[0]} ({self.hot.line})")
+        return self.function in (self.hot.lines, f"{self._owner} ({self.hot.lines})")
+
+    @property
+    def _owner(self) -> str:
+        return self.function.partition(" (")[0] if self.function.endswith(")") else ""
+
+    @property
+    def does(self) -> tuple[str, ...] | None:
+        """What a line of the loop's own has in common with others that do the same in all steps; None: nothing."""
+        if self.hot is None or self.hot.calls is None or not self.is_line or self.count is not None:
+            return None
+        return self._owner, self.hot.line.rpartition(":")[0], self.hot.library or "", self.hot.calls
+
+    def with_line(self, other: LoopCode) -> LoopCode:
+        """Join a line of the loop with another one that does the same, and takes less."""
+        if self.hot is None or other.hot is None:
+            return self
+        samples = self.hot.samples + other.hot.samples
+        shares = [each.hot.samples / samples for each in (self, other) if each.hot is not None]
+        hot = msgspec.structs.replace(
+            self.hot,
+            also=sorted({*self.hot.also, other.hot.line, *other.hot.also}),
+            fraction=shares[0] * self.hot.fraction + shares[1] * other.hot.fraction,
+            calls_fraction=shares[0] * (self.hot.calls_fraction or 0.0) + shares[1] * (other.hot.calls_fraction or 0.0),
+            samples=samples,
+        )
+        held = None
+        if self.held_fraction is not None and other.held_fraction is not None:
+            held = shares[0] * self.held_fraction + shares[1] * other.held_fraction
+        return msgspec.structs.replace(
+            self,
+            function=f"{self._owner} ({hot.lines})" if self._owner else hot.lines,
+            seconds=self.seconds + other.seconds,
+            samples=self.samples + other.samples,
+            ms_per_step=self.ms_per_step + other.ms_per_step,
+            loop_fraction=min(1.0, self.loop_fraction + other.loop_fraction),
+            hot=hot,
+            held_fraction=held,
+        )
 
     @property
     def said(self) -> str:

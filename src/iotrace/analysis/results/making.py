@@ -22,10 +22,15 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     collate: Annotated[str | None, figure("the function of the program that puts samples together, with its line", null="torch's own, or unknown")] = None
     item_hot: Annotated[HotLine | None, figure("the line that making an item is mostly in", null="no line is, or too few samples")] = None
     collate_hot: Annotated[HotLine | None, figure("the line that `collate` is mostly in", null="no line is, or too few samples")] = None
+    sampling_hot: Annotated[HotLine | None, figure("the line that its sampler is mostly in while the loop waits", null="no line is, or too few samples")] = None
     start_code: Annotated[
         str | None, figure("the program's function that workers are mostly in as they start, such as a `worker_init_fn`", null="none is, or too few samples")
     ] = None
     start_code_ms: Annotated[float | None, figure("the time that a worker is in `start_code`, the median", null="`start_code` is")] = None
+    first_file: Annotated[
+        str | None, figure("the file that its workers work with for most of their first sample, and in no other one", null="there is none")
+    ] = None
+    first_file_ms: Annotated[float | None, figure("how long they do, the median", null="`first_file` is")] = None
     wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
     within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
     library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None
@@ -61,10 +66,13 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
 
     @property
     def start_said(self) -> str:
-        """What its workers do as they start; empty where that is unknown."""
-        if self.start_code is None or self.start_code_ms is None:
-            return ""
-        return f"; {self.start_code} takes {duration(1e6 * self.start_code_ms)} in each worker"
+        """What its workers do as they start, and in their first samples alone; empty where that is unknown."""
+        found = ""
+        if self.start_code is not None and self.start_code_ms is not None:
+            found = f"; {self.start_code} takes {duration(1e6 * self.start_code_ms)} in each worker"
+        if self.first_file is not None and self.first_file_ms is not None:
+            found += f"; each worker works with {self.first_file} for {duration(1e6 * self.first_file_ms)} in its first sample, in no other"
+        return found
 
     @property
     def named(self) -> str:

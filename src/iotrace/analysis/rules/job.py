@@ -84,19 +84,25 @@ def late_by_data(facts: JobFacts) -> Iterator[Finding]:
 
 
 @rule("IO802", "others-wait-for-evaluation", "job", turn=OUTSIDE, saves_wait=False)
-@fires({"late": _EVALUATES})
+@fires({"late": _EVALUATES}, {"late": _EVALUATES, "ranks": [_CALLS, _TRAINS]})
 @silent({"late": _DATA}, {"late": _COMPUTES}, {"evaluation_ms": {0: 50.0, 1: 50.0}})
 def others_wait_for_evaluation(facts: JobFacts) -> Iterator[Finding]:
     """A rank evaluates alone, and the others wait for it in their next collective.
 
     Over all steps the ranks stay together, and what the others do longer is as long as the evaluation.
+    Calls of models without gradients are one, such as those that generate a text to look at: the function of
+    the program that most of it is in is named, where samples show it.
 
     Remedy: evaluate on all ranks, or less often.
     """
     late = facts.late
     if late is not None and late.kind == "evaluation":
         remedy = "evaluate on all ranks, each its share, or less often"
-        yield _alone(late, f"it evaluates alone, {late.longer_ms['evaluation']:.1f} ms a step", remedy)
+        text = f"it evaluates alone, {late.longer_ms['evaluation']:.1f} ms a step"
+        called = _called(facts, late, text)
+        if called is not None:
+            text, remedy = called[0], f"{called[1]}, or on all ranks, each its share"
+        yield _alone(late, text, remedy)
 
 
 @rule("IO803", "others-wait-for-checkpoint", "job", turn=OUTSIDE, saves_wait=False)
@@ -168,7 +174,9 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
             remedy = f"do less in another thread of rank {late.rank}, or give it one more CPU"
     if late.kind in ("other", "writing"):
         remedy = f"do less often what rank {late.rank} alone does in its loop, or in another thread"
-        known = _written(facts, late) or _called(facts, late, text)
+        called = _called(facts, late, text)
+        called = called and (called[0], f"{called[1]}, or in another thread")
+        known = _written(facts, late) or called
         text, remedy = known or (f"{text}{': logging, for example' if late.kind == 'other' else ''}", remedy)
     yield Finding(
         text=text, remedy=remedy, how=remedy, cost_ms=late.longer_ms.get(late.kind), is_main_cause=True
@@ -242,8 +250,7 @@ def _called(facts: JobFacts, late: LateRank, text: str) -> tuple[str, str] | Non
             code.ms_per_step - others_ms.get(code.function, 0.0)
             >= late.longer_ms.get(late.kind or "", 0.0) / 2
         ):
-            remedy = f"{code.advice('less often')}, or in another thread"
-            return f"{text}, most of it in {code.function}", remedy
+            return f"{text}, most of it in {code.function}", code.advice("less often")
     return None
 
 
@@ -258,17 +265,17 @@ def late_by_turns(facts: JobFacts) -> Iterator[Finding]:
     late = facts.late
     if late is None or not late.by_turns:
         return
-    share = "rank {} in {} of {} late steps".format(late.rank, *(late.late_steps or (0, 0)))
-    what = "their data, not a slow machine" if late.kind == "data" else "no rank stays the late one"
-    remedy = ""
+    last, steps = late.late_steps or (0, 0)
+    remedy, why = "", "their data, not a slow machine" if late.kind == "data" else ""
     if late.kind in _PASSES:
-        longer = _longer(late).replace("its", "the late rank's", 1)
-        what = f"no rank stays the late one; {longer}"
+        why = _longer(late).replace("its", "the late one's", 1)
         remedy = "give each rank CPUs of its own: the late one is ready to run without one"
         if late.mostly != "cpu":
-            what = f"batches cost unlike: {longer}" if late.mostly == "work" else what
+            why = f"batches cost unlike: {why}" if late.mostly == "work" else why
             remedy = "give the ranks batches that cost the same in each step, such as samples of one length"
-    yield Finding(text=f"{what}: {share}", remedy=remedy, how=remedy, is_main_cause=True)
+    text = f"rank {late.rank} is late in {last} of {steps} late steps, another one in the rest"
+    text = f"{why}: {text}" if why else text
+    yield Finding(text=text, remedy=remedy, how=remedy, is_main_cause=True)
 
 
 @rule("IO806", "late-for-several-reasons", "job")

@@ -72,7 +72,7 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
     {"phases_ms": _PHASES, "loop_events": [{**CHECKPOINT, "seconds": 6.0}]},
     {"phases_ms": _PHASES, "loop_events": [{**COLLECTION, "seconds": 6.0}]},
     {"phases_ms": _PHASES, "loop_code": [_NOW_AND_THEN]},
-    {"phases_ms": _PHASES, "collectives_ms": 60.0},
+    {"phases_ms": _PHASES, "collectives": {"ms": 60.0}},
     {"phases_ms": _COMPUTING},
     {"phases_ms": _COMPUTING, "asleep": (4.0, "train.py:9")},
     {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "ms_per_step": 10.0}]},
@@ -118,7 +118,7 @@ def code_of_the_loop(
     known_ms = events_ms / max(1, report.steps.count)
     known_ms += 0.0 if reads is None else reads.read_ms + reads.decode_ms
     known_ms += 0.0 if writes is None else writes.writing_ms
-    known_ms += facts.collectives_ms
+    known_ms += facts.collectives.ms
     asleep_ms, place = facts.asleep
     if asleep_ms >= max(
         least_of_one * step_ms, MOSTLY * max((each.ms_per_step for each in outside), default=0.0)
@@ -149,7 +149,7 @@ def code_of_the_loop(
             remedy = _faster(most)
             gain_ms = None if most.least else min(most.ms_per_step, other_ms)
     least_ms = _LEAST_WAIT * step_ms
-    waits_ms = facts.collectives_ms if facts.collectives_ms >= least_ms else 0.0
+    waits_ms = facts.collectives.ms if facts.collectives.ms >= least_ms else 0.0
     beside = f"; waits in collectives are {waits_ms:.1f} ms of it" if waits_ms else ""
     yield Finding(
         text=(
@@ -160,6 +160,58 @@ def code_of_the_loop(
         evidence={"other_ms": other_ms, "step_ms": step_ms},
         is_main_cause=bool(remedy),
         gain_ms=gain_ms,
+    )
+
+
+_REDUCES = {"ms": 60.0, "least_ms": 50.0, "calls": 9.0, "name": "all_reduce", "code": "average (train.py:9)"}
+
+
+@rule("IO516", "collectives-of-the-loop", "loop", turn=THE_LOOP, saves_wait=False)
+@fires(
+    {"collectives": _REDUCES},
+    {"collectives": {**_REDUCES, "name": "", "code": ""}, "phases_ms": _PHASES},
+    {"collectives": {**_REDUCES, "calls": 1.0}},
+)
+@silent(
+    {"collectives": {**_REDUCES, "ms": 10.0, "least_ms": 9.0}},
+    {"collectives": {**_REDUCES, "least_ms": 10.0}},  # it waits for a late rank
+    {"collectives": {**_REDUCES, "least_ms": None}},
+    {"collectives": {**_REDUCES, "calls": 0.1}},
+    {"collectives": _REDUCES, "accelerator": {"span_us": 1000.0, "idle_us": 10.0}},
+    {},
+)
+def collectives_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.15) -> Iterator[Finding]:
+    """The loop calls collectives beside its passes in each step, and waits in them for much of it.
+
+    Such as gradients that it averages itself: nothing else is done meanwhile. `DistributedDataParallel`
+    reduces gradients while the backward pass computes others, many in one call. Waits for a late rank do not
+    count: each call takes what it took of the rank that waited least. Not told beside an accelerator, which
+    may work meanwhile.
+
+    Remedy: send less, as sparse gradients of embeddings; leave gradients to `DistributedDataParallel`; call
+    others less often, or with `async_op=True`.
+    """
+    report, own = facts.report, facts.collectives
+    step_ms, device = report.steps.mean_ms, report.accelerator
+    if not step_ms or (own.least_ms or 0.0) < least_of_step * step_ms or own.calls < 1 - least_of_step:
+        return
+    if device is not None and device.span_us:
+        return
+    called = f"{own.name}, {own.calls:.0f} times".lstrip(", ")
+    at = f", most of it in {own.code}" if own.code else ""
+    yield Finding(
+        text=f"the loop's own collectives ({called}) take {own.least_ms:.1f} of {step_ms:.1f} ms of each "
+        f"step, without waits for a late rank{at}",
+        remedy="send less, as sparse gradients of embeddings, or less often; DistributedDataParallel "
+        "averages gradients during backward",
+        evidence={
+            "collectives_ms": own.ms,
+            "least_ms": own.least_ms or 0.0,
+            "calls": own.calls,
+            "step_ms": step_ms,
+        },
+        level="high" if (own.least_ms or 0.0) >= HIGH * step_ms else "medium",
+        is_main_cause=(own.least_ms or 0.0) >= (report.data_wait.raw_ms or 0.0),
     )
 
 

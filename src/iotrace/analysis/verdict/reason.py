@@ -214,6 +214,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         what, hot = primary.item or what, None if slowest and not primary.item else primary.item_hot
     if cause == "collate" and primary is not None:
         what, hot = primary.collate or what, primary.collate_hot
+    if cause == "sampling" and primary is not None:
+        hot = primary.sampling_hot
     start = primary.start_said if cause == "startup" and primary is not None else ""
     if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
         made_ms = sum(causes.get(each, 0.0) for each in _MAKING)

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from iotrace.analysis.verdict.loop_costs import LoopCosts
 
 # Culprits of steps that hardly wait.
-_OF_STEPS = ("batches-skipped", "training-without-cpu", "code-of-the-loop", "padded-batches")
+_OF_STEPS = (
+    *("batches-skipped", "training-without-cpu", "code-of-the-loop", "collectives-of-the-loop"),
+    "padded-batches",
+)
 _KINDS = {
     "highly input-bound": "input-bound",
     "moderately input-bound": "moderately-input-bound",

@@ -15,15 +15,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Intervals, Times, holding, intersect, subtract, union
-from iotrace.analysis.loop.deliveries import LoaderRun
-from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import HotLine, LoaderResult
-from iotrace.analysis.wait.production import READING, outermost_of
-from iotrace.session.names import KIND_COLLATE, KIND_ITEM
+from iotrace.analysis.intervals import Times
+from iotrace.analysis.results import HotLine
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
-from iotrace.sources.records import LoopStacks, WorkerUp
+from iotrace.sources.records import LoopStacks
 
 _FEWEST = 8  # samples
 _MOST = 0.5  # of the samples
@@ -257,73 +253,3 @@ def _folder_of(frame: Frame) -> str:
     elif _STDLIB in frame.file:  # behind the version's own folder
         inside = frame.file.rpartition(_STDLIB)[2].partition("/")[2]
     return os.path.splitext(inside.partition("/")[0])[0]
-
-
-def with_hot_lines(analysis: RankAnalysis, loader: LoaderRun, found: LoaderResult) -> LoaderResult:
-    """Add the lines that a loader's items, and its collate function, are mostly in."""
-    source = analysis.source if loader is analysis.primary and analysis.source is not None else loader
-    item, collate = (_line_of(analysis, kind, source) for kind in (KIND_ITEM, KIND_COLLATE))
-    code, ms = _start_of(analysis, source)
-    return msgspec.structs.replace(
-        found, item_hot=item, collate_hot=collate, start_code=code, start_code_ms=ms
-    )
-
-
-def _start_of(analysis: RankAnalysis, run: LoaderRun) -> tuple[str | None, float | None]:
-    """Find the program's function that its workers are in until they ask for an index, and how long: ms.
-
-    That is their worker_init_fn, mostly. The time is the median of all workers: what makes the loop wait for
-    the last of them may be longer. None where it is not most of what the loop waits for at a start.
-    """
-    counts: Counter[Frame] = Counter()
-    began: list[tuple[float, Counter[Frame]]] = []
-    whole = 0
-    for process in analysis.rank.workers:
-        up = next(iter(process.of_type(WorkerUp)), None)
-        if up is None or not (run.deliveries["pid"] == process.pid).any():
-            continue
-        up_ns = process.clock.to_session_ns(up.mono_ns)
-        for tid in {record.tid for record in process.of_type(LoopStacks)}:
-            samples = stack_samples(process, tid)
-            samples = samples.chosen(samples.times < up_ns)
-            if not samples.asked or not len(samples.times):
-                continue
-            whole += len(samples.times)
-            own = Counter(each.own._replace(line=0, since=0) for each in samples.each if each.own is not None)
-            began.append((float(up_ns - samples.times[0]) / 1e6 / len(samples.times), own))
-            counts += own
-    most, count = counts.most_common(1)[0] if counts else (None, 0)
-    if most is None or whole < _FEWEST or count < _MOST * whole:
-        return None, None
-    startup_ns = analysis.explained(run).of_cause("startup")
-    took_ms = float(np.median([each_ms * own[most] for each_ms, own in began]))
-    if not (startup_ns > 0).any() or took_ms < _MOST * float(startup_ns[startup_ns > 0].mean()) / 1e6:
-        return None, None
-    return f"{most.function} ({analysis.session.paths.shown(most.file)}:{most.first_line})", took_ms
-
-
-def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | None:
-    """Find it in all processes that made batches of a loader, while they made them, outside of read paths.
-
-    What reads and decodes is named by its file.
-    """
-    found: list[Stack] = []
-    asked = True
-    makers = run.deliveries.maker(analysis.rank.main.pid)
-    for process in analysis.rank.processes:
-        mine = run.deliveries[run.deliveries.made & (makers == process.pid)]
-        tids = {record.tid for record in process.of_type(LoopStacks)} if len(mine) else set()
-        made = union(mine["taken_ns"], mine["prepared_ns"])
-        for tid in tids:
-            own = intersect(_spans_of(process, tid, kind), made)
-            samples = stack_samples(process, tid)
-            asked = asked and samples.asked
-            inside = holding(*subtract(own, _spans_of(process, tid, *READING)), samples.times) >= 0
-            found += samples.chosen(inside).each
-    return hot_line(found, analysis.session.paths, of_called=True) if asked else None
-
-
-def _spans_of(process: Process, tid: int, *kinds: int) -> Intervals:
-    spans = outermost_of(process, *kinds)
-    starts = spans["start_ns"][spans["tid"] == tid]
-    return union(starts, starts + spans["duration_ns"][spans["tid"] == tid])

@@ -19,17 +19,14 @@ from iotrace.analysis.intervals import (
     distinct,
     grouped,
     holding,
-    length,
-    subtract,
     union,
 )
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Account, Feeding, HotLine, LoopCode
+from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Account, HotLine, LoopCode
 from iotrace.analysis.wait.hot_lines import Stack, StackSamples, hot_line, stack_samples
-from iotrace.analysis.wait.locks import waits_within
-from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER, TURN_ROW
+from iotrace.session.names import BACKWARD, FORWARD, OPTIMIZER, TURN_ROW
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import StepCall
 
@@ -217,9 +214,18 @@ def loop_code(
         each_ns = (last_ns - first_ns) / max(1, every)
         found += _divided(within, of_step, steps, each_ns, loop_ns, within=True)
     recurring = [in_few for code, in_few in found if code.recurs]
-    code = sorted((code for code, _ in found), key=lambda each: -each.seconds)[:MOST_CODE]
+    code = joined(sorted((code for code, _ in found), key=lambda each: -each.seconds))[:MOST_CODE]
     at = distinct(np.concatenate(recurring)) if recurring else np.empty(0, np.int64)
     return DividedLoop(code, steps_ns[:-1][at[at < steps]])
+
+
+def joined(every: list[LoopCode]) -> list[LoopCode]:
+    """Join lines of the loop that do the same in each step, such as two calls of a logger."""
+    found: dict[tuple[str, ...], LoopCode] = {}
+    for code in every:
+        key = code.does or (code.function, str(code.within))
+        found[key] = found[key].with_line(code) if key in found else code
+    return sorted(found.values(), key=lambda each: -each.seconds)
 
 
 def _sampled(samples: CodeSamples, steps_ns: Times) -> tuple[CodeSamples, Times]:
@@ -297,54 +303,3 @@ def _few_steps(own: Times, steps: int) -> Times:
     few: Times = numbers[many] if confined else numbers[:0]
     # What most often comes again in the very next step lies in each: some are long, and have its samples.
     return few if len(few) <= 2 or np.median(np.diff(few)) > 1 else few[:0]
-
-
-def _before_forward(analysis: RankAnalysis) -> Intervals:
-    """From the end of what the thread did before of forward, backward and optimizer to each forward pass."""
-    texts, spans = analysis.rank.main.texts, analysis.phase_spans
-    named = {text: number for number, text in texts.items()}
-    spans = spans[np.isin(spans["name"], [named.get(each, -1) for each in (FORWARD, BACKWARD, OPTIMIZER)])]
-    spans = spans[np.argsort(spans["start_ns"], kind="stable")]
-    over = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, spans["start_ns"] + spans["duration_ns"]))
-    forward = spans["name"] == named.get(FORWARD, -1)
-    return over[:-1][forward], spans["start_ns"][forward]
-
-
-def _without_gradients(analysis: RankAnalysis) -> Intervals:
-    """When models were called without gradients, such as one that gives targets: no batch is made then."""
-    numbers = [number for number, text in analysis.rank.main.texts.items() if text == FORWARD_NO_GRAD]
-    spans = analysis.phase_spans
-    spans = spans[np.isin(spans["name"], numbers)]
-    return union(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
-
-
-def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
-    """Look at what the loop does before the forward passes of its steps, where no loader feeds it.
-
-    Its batches come to it then, or with them what else it does. None where a loader does, or where steps have
-    no forward pass.
-    """
-    kept, thread = analysis.kept, analysis.loop.thread
-    if not analysis.loop.unknown_why or analysis.loop.marked or not len(kept) or thread is None:
-        return None
-    if len(thread.asked) or len(thread.handed) or thread.handing or thread.unhanded:
-        return None
-    starts, ends, (begun, until) = kept["start_ns"], kept["end_ns"], _before_forward(analysis)
-    at = holding(starts, ends, until)
-    begun, until, at = (each[at >= 0] for each in (begun, until, at))
-    begun = np.minimum(np.maximum(begun, starts[at]), until)
-    if len(distinct(at)) < _CONFINED * len(kept):
-        return None
-    own = subtract(union(begun, until), _without_gradients(analysis))
-    before, before_ns, steps = samples.within(*own), length(own), len(kept)
-    number, most = before.most_common(), before.most()
-    return Feeding(
-        before_ms=before_ns / steps / 1e6,
-        before_fraction=before_ns / int((ends - starts).sum()),
-        function=None if most is None else most[0],
-        function_ms=None if most is None else most[1] * before_ns / steps / 1e6,
-        least=before.is_least,
-        hot=None if number is None else before.of(number).hot(analysis.session.paths),
-        asleep=analysis.inputs.asleep or None,
-        waits=waits_within(analysis, thread.tid, own, _MOST * most[1] * before_ns) if most else None,
-    )

@@ -8,13 +8,13 @@ import msgspec
 
 from iotrace.analysis.host.measured import MeasuredTime
 from iotrace.analysis.intervals import Coverage, union
-from iotrace.analysis.loop.step_phases import collectives_ms
 from iotrace.analysis.program.copied_memory import copied_bytes
 from iotrace.analysis.program.full_memory import memory_limit_bytes, read_again_bytes, slept_for_swap
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport, System
 from iotrace.analysis.storage.read_by_each import ReadByEach, read_by_each
 from iotrace.analysis.wait.asleep import asleep_beside_waits
+from iotrace.analysis.wait.collectives import Collectives, collectives_of_loop
 from iotrace.analysis.wait.cpus import asleep_for_pool, decoding_without_cpu, queueing_ms
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
 from iotrace.analysis.wait.loop_io import LoopWrites, loop_writes
@@ -34,8 +34,8 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     in which their threads slept for a library's. `read_again_bytes` came from storage though it had been in
     memory; `limit_bytes` is the memory that the control group may use. `slept_for_swap` is the share of the
     samples' making in which their threads slept for memory in swap. `sampled`: the host's memory was.
-    `writes` is what the training thread wrote in its steps, `collectives_ms` how long it waits in collectives
-    in each, outside of its phases and data waits. `copied_bytes` is what each forked worker copied of the
+    `writes` is what the training thread wrote in its steps, `collectives` its waits in collectives there,
+    outside of its phases and data waits. `copied_bytes` is what each forked worker copied of the
     training process's memory, at least. `read_by_each` are files that each worker reads.
     `reduced` is the share of the loop's steps in which DDP reduces gradients, `updated` that in which an
     optimizer steps; `unused_ms` a step is reduced in those without one.
@@ -55,7 +55,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int | None = None
     slept_for_swap: float = 0.0
     writes: LoopWrites | None = None
-    collectives_ms: float = 0.0
+    collectives: Collectives = Collectives()
     copied_bytes: list[int] = []
     read_by_each: ReadByEach | None = None
     reduced: float = 0.0
@@ -98,7 +98,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         limit_bytes=None if telemetry is None else memory_limit_bytes(telemetry),
         slept_for_swap=slept_for_swap(analysis, report),
         writes=loop_writes(analysis),
-        collectives_ms=collectives_ms(analysis),
+        collectives=collectives_of_loop(analysis),
         copied_bytes=copied_bytes(analysis),
         read_by_each=read_by_each(analysis, report.io, report.sample_calls),
         switches=_switches(analysis),
