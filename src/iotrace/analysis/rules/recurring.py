@@ -10,18 +10,20 @@ from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.iterators import validation_restarts
 from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
 from iotrace.analysis.wait.data_wait import bound_fraction
-from iotrace.units import many
+from iotrace.units import many, size
 
 HIGH = 0.2  # of a step
 _MUCH = 0.1  # of the loop
 MOSTLY = 0.5  # of the time that writing takes
 _ASYNCHRONOUS = "torch.distributed.checkpoint.async_save"
 _GARBAGE = "gc.freeze() before the loop, or fewer objects, or gc.disable() and a rare gc.collect()"
+_LARGE, _BEYOND = 8 << 20, 10  # bytes of a save; times those of the weights
 _STARTING = 0.25  # of an evaluation
 LEAST_SECONDS = 0.3  # of what recurs, in all
 _EVENTS = {"count": 8, "seconds": 10.4, "loop_seconds": 15.0, "loop_fraction": 0.69, "every_steps": 10.0}
 _EVALUATION = {**_EVENTS, "kind": "evaluation", "seen_seconds": 10.4, "wait_seconds": 0.1, "workers": 2}
-CHECKPOINT = {**_EVENTS, "kind": "checkpoint", "seen_seconds": 10.4, "file": "ck-*.pt", "bytes": 4_000_000}
+CHECKPOINT = {**_EVENTS, "kind": "checkpoint", "seen_seconds": 10.4, "file": "ck-*.pt", "bytes": 400_000_000}
+_SMALL = {"root": "Net", "size_bytes": 59_064}
 _SYNC = {**_EVENTS, "kind": "writing", "seen_seconds": 0.1, "file": "run.log"}
 _PREVIEWS = {
     **_EVENTS,
@@ -126,7 +128,7 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
 
 
 @rule("IO504", "recurring-checkpoint", "loop", turn=THE_LOOP, saves_wait=False, of_run=True)
-@fires({"loop_events": [CHECKPOINT]})
+@fires({"loop_events": [CHECKPOINT]}, {"loop_events": [CHECKPOINT], "models": [_SMALL]})
 @silent(
     {"loop_events": [{**CHECKPOINT, **_ONCE}]},
     {"loop_events": [{**CHECKPOINT, **_RARE}]},
@@ -136,18 +138,31 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
     """The training thread itself saves checkpoints again and again, and that takes much of the loop's time.
 
     It does not train meanwhile. A save counts from the opening of its file to the closing, with what syncs
-    and renames it.
+    and renames it. Where a save has ten times the bytes of the model's weights or more, it says both: an
+    optimizer has two or three times as many at most.
 
-    Remedy: save in the background (`torch.distributed.checkpoint.async_save`), or less often.
+    Remedy: keep out of it what is no weight, such as data that Lightning's `save_hyperparameters` keeps; save
+    in the background (`torch.distributed.checkpoint.async_save`), where collecting and pickling stay with the
+    training thread's interpreter, or less often.
     """
+    weights = sum(model.size_bytes or 0 for model in facts.report.models)
     for events, evidence in _recurring(facts, "checkpoint", least_of_loop):
+        gain_ms = _most_ms(facts, events)
+        text, remedy = events.said, f"save checkpoints in the background ({_ASYNCHRONOUS}), or less often"
+        each = (events.bytes or 0) / events.count
+        if weights and each >= max(_LARGE, _BEYOND * weights):
+            has = f"a save has {size(each)}, the model's weights {size(weights)}"
+            text += f"; {has}"
+            remedy = f"keep out of checkpoints what is no weight ({has}); or {remedy}"
         yield Finding(
-            text=events.said,
-            remedy=f"save checkpoints in the background ({_ASYNCHRONOUS}), or less often",
+            text=text,
+            remedy=remedy,
             evidence=evidence,
             level=_level(events),
             is_main_cause=_leads(facts, events),
-            gain_ms=_most_ms(facts, events),
+            gain_ms=gain_ms,
+            # A thread that saves takes turns with the training.
+            gain_interval_ms=None if gain_ms is None else [0.0, gain_ms],
         )
 
 

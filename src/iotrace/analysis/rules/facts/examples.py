@@ -94,7 +94,7 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
         "accelerator": changes.pop("accelerator", None),
         "account": changes.pop("account", None),
         "loaders": changes.pop("loaders", []),
-        **{name: changes.pop(name, []) for name in ("loop_events", "loop_code")},
+        **{name: changes.pop(name, []) for name in ("loop_events", "loop_code", "models")},
         "feeding": changes.pop("feeding", None),
         "io": files and {"files": files},
         "loop_reads": changes.pop("loop_reads", None),
