@@ -149,7 +149,7 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
     for events, evidence in _recurring(facts, "checkpoint", least_of_loop):
         gain_ms = _most_ms(facts, events)
         text, remedy = events.said, f"save checkpoints in the background ({_ASYNCHRONOUS}), or less often"
-        each = (events.bytes or 0) / events.count
+        each = (events.bytes or 0) / max(events.count, events.files or 0)
         if weights and each >= max(_LARGE, _BEYOND * weights):
             has = f"a save has {size(each)}, the model's weights {size(weights)}"
             text += f"; {has}"
