@@ -180,7 +180,12 @@ def _beside_steps(rank: RankReport) -> str:
 def _now_and_then(rank: RankReport) -> str:
     """Say what recurs in the loop, where that takes as much of it as a bad wait would."""
     most = _recurs_most(rank)
-    return "" if most is None else f"; {most.what} takes {percent(most.loop_fraction)} of the loop"
+    if most is None:
+        return ""
+    share = percent(most.loop_fraction)
+    if isinstance(most, LoopCode) and most.inside_seconds:
+        share = f"{share.removesuffix(' %')} to {percent(most.most_fraction)}"
+    return f"; {most.what} takes {share} of the loop"
 
 
 def _recurs_most(rank: RankReport) -> LoopEvents | LoopCode | None:
