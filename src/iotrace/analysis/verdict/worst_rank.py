@@ -131,7 +131,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     return _of_unseen(unseen, f"{unseen.called}: " if len(ranks) > 1 else "")
 
 
-_FEEDS_ITSELF = ("child-at-work", "prepared-in-the-loop")  # ids of rules
+_FEEDS_ITSELF = ("child-at-work", "prepared-in-the-loop", "recurring-code")  # ids of rules, the first first
 
 
 def _of_unseen(rank: RankReport, whose: str) -> Finding:
@@ -149,7 +149,7 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
         told = [*(each.text for each in rank.culprits if each.id in _OF_STEPS), why]
         beside = "; ".join(told[1:]) or None
         return Finding(kind="not-input-bound", text=text, why=told[0], beside=beside, rank=rank)
-    own = next((each for each in rank.culprits if each.id in _FEEDS_ITSELF), None)
+    own = next((each for id in _FEEDS_ITSELF for each in rank.culprits if each.id == id), None)
     text = f"{whose}{most} {of}: what the loop does before its forward pass"
     if own is None and not feeding.asleep:
         return Finding(kind="wait-unknown", text=text, why=_loop_reads(rank), rank=rank, fix=_NAME_IT)
