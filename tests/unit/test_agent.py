@@ -477,6 +477,31 @@ def test_a_function_that_a_package_holds_is_patched_there_too(
     assert package.read is module.read
 
 
+def test_a_call_that_hands_what_it_read_to_the_program_is_not_recorded_whole(tmp_path: Path) -> None:
+    """As Hugging Face's datasets do with `set_transform`: what they read has rows of its own."""
+    from iotrace.agent.readpaths.hooks import hook
+    from iotrace.agent.readpaths.table import Row
+
+    class Rows:
+        def __init__(self, transformed: bool) -> None:
+            self.transformed = transformed
+
+        def get(self) -> int:
+            return 7
+
+    recorder = make_recorder(tmp_path)
+    module = types.ModuleType("library")
+    module.Rows = Rows  # type: ignore[attr-defined]
+    hook(module, Row("library", "Rows.get", size="", skip=lambda args: bool(args[0].transformed)), recorder)
+    counts = []
+    for transformed in (True, False):
+        assert Rows(transformed).get() == 7
+        counts.append(len(recorder.spans))
+    assert counts == [0, 1]
+    patching.undo_all()
+    recorder.close()
+
+
 def test_every_module_of_a_library_that_is_waited_for_has_its_hook() -> None:
     from iotrace.agent.bootstrap import READ_PATH_MODULES, STANDARD_MODULES
     from iotrace.agent.readpaths.table import ROWS

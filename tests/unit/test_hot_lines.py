@@ -323,3 +323,22 @@ def test_what_a_late_sample_had_just_called_took_no_time() -> None:
         of_type=lambda kind: [record], clock=SimpleNamespace(times_to_session_ns=np.asarray)
     )
     assert stack_samples(process, 5).stacks[0].called == (Frame("/p/data.py", "get", 8, 11, 10),)
+
+
+def test_what_stands_in_for_a_librarys_function_is_not_named() -> None:
+    pil = "/v/lib/python3.11/site-packages/PIL/Image.py"
+    functions = [("/p/data.py", "load", 1), (pil, "_timed.<locals>.timed_call", 9), (pil, "open", 5)]
+    record = LoopStacks(
+        tid=7,
+        times_ns=[*range(9)],
+        numbers=[0] * 9,
+        path=[],
+        stacks=[[(2, 0), (1, 0), (0, 12)]],
+        functions=functions,
+        asked=True,
+    )
+    clock = SimpleNamespace(times_to_session_ns=lambda times: times)
+    process = cast(Process, SimpleNamespace(of_type=lambda _: [record], clock=clock))
+    hot = hot_line(stack_samples(process, 7).each, PATHS, of_called=True)
+    assert hot is not None
+    assert hot.said == "data.py:12, in PIL's open"

@@ -13,7 +13,7 @@ from iotrace.analysis.loop.deliveries import Delivery, Pass
 from iotrace.analysis.loop.iterations import ends_with_batches
 from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import LoopEvents
+from iotrace.analysis.results import LoopCode, LoopEvents
 from iotrace.analysis.wait import loop_events as loop_events_module
 from iotrace.analysis.wait.collector import is_called
 from iotrace.analysis.wait.loop_events import (
@@ -24,6 +24,7 @@ from iotrace.analysis.wait.loop_events import (
     Events,
     loop_events,
     summed,
+    with_events,
 )
 from iotrace.session.names import KIND_CHECKPOINT, PAUSE_ROW
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
@@ -332,3 +333,19 @@ def test_more_full_collections_than_the_collector_makes_are_the_programs(
     per_step: float | None, full_per_step: float | None, called: bool | None
 ) -> None:
     assert is_called([700, 10, 10], per_step, full_per_step, 100) is called
+
+
+def test_what_a_function_writes_and_collects_is_beside_its_own_time() -> None:
+    """Its calls are more than those that samples outside of that show: they are not counted then."""
+    loop = {"count": 20, "loop_seconds": 20.0, "loop_fraction": 0.2}
+    writing = LoopEvents(kind="writing", seconds=4.0, function="display (a.py:9)", **loop)
+    collecting = LoopEvents(kind="collection", seconds=2.0, function="display (a.py:9)", **loop)
+    elsewhere = LoopEvents(kind="writing", seconds=8.0, function="log (a.py:2)", **loop)
+    own = LoopCode(
+        function="display (a.py:9)", seconds=4.0, samples=80, ms_per_step=40.0, loop_fraction=0.2, count=9
+    )
+    (found,) = with_events([own], [writing, collecting, elsewhere])
+    assert (found.inside_seconds, found.most_fraction) == (6.0, pytest.approx(0.5))
+    assert found.said.endswith("20.0 s; up to 10.0 s with the writing and garbage collection in it")
+    (alone,) = with_events([own], [elsewhere])
+    assert alone.said == "display (a.py:9) took 4.0 of the loop's 20.0 s: 9 times"

@@ -361,7 +361,7 @@ def test_the_view_has_a_row_for_each_part() -> None:
 
 
 def test_a_thread_lacks_a_cpu_in_what_it_computes_elsewhere_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 55 ms without a CPU in a step of 110, in 66 of which it collected garbage, 22 are of the other 44."""
+    """Of 55 ms without a CPU in a step of 110, 66 ms of which it collected garbage: 22 in the other 44."""
     found = explained(
         pauses=(("collection", -1, 10, 76),), delay_ms=55.0, others=0.5, monkeypatch=monkeypatch
     )

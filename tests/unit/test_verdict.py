@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import (
     Accelerator,
+    Amplification,
+    ChunkedArray,
     Collectives,
     Culprit,
     DataWait,
@@ -227,6 +229,21 @@ def test_the_file_is_named_that_most_of_the_cause_is_spent_on() -> None:
     )
     spread = judged(rank(causes_ms={"decode": 70.0, "read": 10.0}, files=files))
     assert (spread.file, spread.cause) == (None, "decode")
+
+
+@pytest.mark.parametrize(
+    ("other", "picked"), [({}, True), ({"filtered": True}, False), ({"chunks_touched": 8}, False)]
+)
+def test_rows_that_are_picked_from_what_is_stored_plainly_are_not_decoded(
+    other: dict[str, Any], picked: bool
+) -> None:
+    file = FileCost(path="a.nwb", ms=30.0, read_ms=1.0, decode_ms=29.0, transform_ms=0.0)
+    array = {"dataset": "/x", "accesses": 140, "chunks_touched": 0, "filtered": False, **other}
+    used = Amplification(why="a list", arrays=[unknown(ChunkedArray, path="a.nwb", **array)])
+    group = unknown(FileGroup, path="a.nwb", kind="file", read_ms=1.0, decode_ms=29.0, amplification=used)
+    found = judged(rank(causes_ms={"decode": 40.0}, files=[file], groups=[group]))
+    said = "picking rows from a.nwb by a list or a mask takes 58 % of the wait"
+    assert (found.why == said) is picked
 
 
 def test_the_directory_is_named_where_no_single_file_costs_most() -> None:

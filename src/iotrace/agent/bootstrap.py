@@ -33,6 +33,7 @@ READ_PATH_MODULES = (
     *(f"torchcodec.decoders._{kind}_decoder" for kind in ("video", "audio")),
     *("tarfile", "zstandard", "lz4.frame", "lz4.block", "blosc.toplevel", "blosc2.core", "blosc2.ndarray"),
     *("sqlite3.dbapi2", "duckdb", "lmdb.cpython", "datasets.arrow_dataset", "fsspec.asyn", "obstore"),
+    "datasets.formatting.formatting",
     *(f"polars.io.{name}" for name in ("csv.functions", "parquet.functions", "ipc.functions", "ndjson")),
     *("polars.io.json.read", "polars.lazyframe.frame"),
     *(f"pyarrow.{name}" for name in ("parquet.core", "ipc", "feather", "orc", "csv", "json", "_dataset")),

@@ -63,7 +63,7 @@ from iotrace.analysis.wait.data_wait import data_wait
 from iotrace.analysis.wait.feeding import feeding_of
 from iotrace.analysis.wait.loader_lines import with_hot_lines
 from iotrace.analysis.wait.loop_code import code_of_loop, code_samples
-from iotrace.analysis.wait.loop_events import loop_events, summed
+from iotrace.analysis.wait.loop_events import loop_events, summed, with_events
 from iotrace.analysis.wait.loop_io import loop_reads
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.repeated_work import repeated_work
@@ -248,6 +248,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         code_samples(analysis),
     )
     divided = code_of_loop(analysis, code, [(each.starts, each.ends) for each in events], account)
+    recurring = summed(analysis, events, account, code)
     pipeline = _pipeline(analysis)
     return RankReport(
         rank=rank.number,
@@ -264,9 +265,9 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         data_wait=wait,
         loop_reads=loop_reads(analysis),
         loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns, events, divided.recurring),
-        loop_events=summed(analysis, events, account, code),
+        loop_events=recurring,
         feeding=feeding_of(analysis, code),
-        loop_code=divided.code,
+        loop_code=with_events(divided.code, recurring),
         stages=stages_of(analysis) if len(pipeline) <= 1 else [],  # else most items are parts of a sample
         pipeline=pipeline,
         phases_ms=phases.means_ms,

@@ -224,6 +224,20 @@ def hf_dataset(_: Any, args: Arguments, __: Keywords) -> str:
     return remember(table, _common([file["filename"] for file in args[0].cache_files]))
 
 
+def hf_is_transformed(args: Arguments) -> bool:
+    """Whether such a dataset hands what it has read to a function of the program's (`set_transform`)."""
+    if args[0]._format_type != "custom":
+        return False
+    hf_dataset(None, args, {})  # which `hf_table` will be asked for
+    return True
+
+
+def hf_table(_: Any, args: Arguments, __: Keywords) -> str:
+    """Find the same of the table of such a dataset; empty where no dataset of it was asked before."""
+    known = made.get(id(args[0]))
+    return "" if known is None else known[1]
+
+
 def _common(files: list[str]) -> str:
     if len(files) < 2:
         return files[0] if files else ""

@@ -80,7 +80,7 @@ def _record(owner: Any, name: str, shown: str, row: Row, recorder: Recorder) -> 
         pass_for(replacement, original)
         if row.least:
             return _unless_small(original, replacement, row.least, int(isinstance(owner, type)))
-        return replacement
+        return replacement if row.skip is None else _unless(original, replacement, row.skip)
 
     original = None if isinstance(owner, type) else getattr(owner, name, None)
     patch(owner, name, make)
@@ -176,6 +176,24 @@ def _unless_small(original: Any, recorded: Any, least: int, position: int) -> An
             small = False
         try:
             return original(*args, **kwargs) if small else recorded(*args, **kwargs)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+
+    pass_for(call, original)
+    return call
+
+
+def _unless(original: Any, recorded: Any, skip: Callable[[Arguments], bool]) -> Any:
+    """Return a call that goes to `original` where ``skip(args)``."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            skipped = skip(args)
+        except ours(AttributeError, IndexError):
+            skipped = False
+        try:
+            return original(*args, **kwargs) if skipped else recorded(*args, **kwargs)
         except BaseException as error:
             hide_frame(error)
             raise

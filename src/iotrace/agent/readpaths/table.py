@@ -32,7 +32,7 @@ class Row:
 
     __slots__ = (
         *("about", "call", "chunks", "each", "file", "groups", "item", "least", "library", "made"),
-        *("size", "threads"),
+        *("size", "skip", "threads"),
     )
 
     def __init__(
@@ -50,6 +50,7 @@ class Row:
         item: bool = False,
         chunks: bool = False,
         groups: bool = False,
+        skip: Callable[[tuple[Any, ...]], bool] | None = None,
     ) -> None:
         self.library, self.call, self.file, self.size = library, call, file, size
         self.threads = threads  # the library works on threads of its own, while the caller sleeps
@@ -58,6 +59,9 @@ class Row:
         self.about = about  # what to record of a file once, from the arguments of a call
         self.chunks = chunks  # how many chunks of an array the call's selection touches is counted
         self.groups = groups  # which row groups of a Parquet file it reads is counted
+        self.skip = (
+            skip  # by its arguments: the call holds code of the program's; what it reads has other rows
+        )
         self.item = item  # the call makes a sample, of which reading is a part
         self.made = made  # not recorded: `made` in another row's `file` is the file of what this call returns
 
@@ -266,7 +270,11 @@ ROWS: dict[str, tuple[Row, ...]] = {
     ),
     "datasets.arrow_dataset": (
         # The pages of its mapped Arrow files are read in there, by page faults.
-        Row("datasets", "Dataset._getitem", finders.hf_dataset, ""),
+        Row("datasets", "Dataset._getitem", finders.hf_dataset, "", skip=finders.hf_is_transformed),
+        Row("datasets", "query_table", finders.hf_table, ""),
+    ),
+    "datasets.formatting.formatting": _alike(
+        "datasets", "PythonArrowExtractor.extract_batch, PythonFeaturesDecoder.decode_batch", size=""
     ),
     "pandas.io.parsers.readers": (
         *_pandas("read_csv read_table read_fwf", "filepath_or_buffer"),

@@ -67,6 +67,7 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
             "the share of its samples in which the interpreter's lock was not free: else it is in calls that release that, as torch's do", null="not recorded"
         ),
     ] = None
+    inside_seconds: Annotated[float, figure("writing and collecting garbage that is mostly in it: beside `seconds`, it takes as much at most")] = 0.0
     within: Annotated[bool, figure("whether it lies in forward, backward or optimizer, where the program calls a library that does not train")] = False
 
     @property
@@ -78,6 +79,11 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     def what(self) -> str:
         """Name it."""
         return self.function
+
+    @property
+    def most_fraction(self) -> float:
+        """The share of the loop's time that it takes at most, with what it writes and collects."""
+        return min(1.0, self.loop_fraction * (1 + self.inside_seconds / self.seconds)) if self.seconds else self.loop_fraction
 
     def advice(self, how: str) -> str:
         """Say to do it `how`: a line of the loop itself is not called."""
@@ -136,7 +142,11 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
         loop_seconds = self.seconds / self.loop_fraction if self.loop_fraction else 0.0
         every = f", every {self.every_steps:.3g} steps" if self.every_steps is not None else ""
         least = "at least " if self.least else ""
-        return f"{self.function} took {least}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s: {least}{self.count} times{every}"
+        at = "" if self.hot is None else self.hot.beside(self.function)
+        took = f"{self.function} took {least}{self.seconds:.1f} of the loop's {loop_seconds:.1f} s"
+        if self.inside_seconds:  # which hides some of its calls
+            return f"{took}{at}; up to {self.seconds + self.inside_seconds:.1f} s with the writing and garbage collection in it"
+        return f"{took}: {least}{self.count} times{every}{at}"
 
 
 class Feeding(ReportPart, frozen=True, kw_only=True):

@@ -126,6 +126,11 @@ class ChunkedArray(ReportPart, frozen=True, kw_only=True):
     array_bytes: Annotated[int, figure("of the array, decoded", "elements, bytes")] = 0
     filtered: Annotated[bool, figure("whether its chunks are compressed, or may be")] = True
 
+    @property
+    def is_picked(self) -> bool:
+        """Whether each access took elements by a list or a mask from what is stored as it is: nothing is decoded then."""
+        return self.accesses > 0 and not self.chunks_touched and not self.filtered and bool(self.dataset)
+
 
 class RowGroups(ReportPart, frozen=True, kw_only=True):
     """What was read of a Parquet file by row groups, each decoded whole; or whole, in `readers` processes."""
@@ -181,6 +186,11 @@ class Amplification(ReportPart, frozen=True, kw_only=True):
     arrays: Annotated[list[ChunkedArray], figure("the arrays in chunks that were read, HDF5 and zarr; below")]
     row_groups: Annotated[list[RowGroups], figure("the Parquet files that pyarrow read by row groups, or whole; below")] = msgspec.field(default_factory=list)
     mapped: Annotated[MappedReads | None, figure("accesses to memory maps", null="no memory map, or the program's own")] = None
+
+    @property
+    def is_picked(self) -> bool:
+        """Whether that is so of all its arrays."""
+        return bool(self.arrays) and all(each.is_picked for each in self.arrays)
 
 
 class WholeReads(ReportPart, frozen=True, kw_only=True):

@@ -58,6 +58,7 @@ _READ = {
     {"feeding": {**_FEEDING, "before_fraction": 0.1}, "processes": [_MAIN, _BUSY]},
     {"feeding": {**_FEEDING, "waits": "sleep at train.py:9"}, "processes": [_MAIN, _BUSY]},
     {"processes": [_MAIN, _BUSY]},
+    {"feeding": _FEEDING, "processes": []},
 )
 def child_at_work(
     facts: RankFacts, *, busy_percent: float = 80.0, least_of_step: float = 0.2
@@ -73,7 +74,9 @@ def child_at_work(
     """
     feeding, processes = facts.report.feeding, facts.report.system.processes
     before = feeding.before_fraction if feeding is not None else None
-    if feeding is None or not before or before < least_of_step or not _sleeps(processes[0], 100 * before):
+    if feeding is None or not before or before < least_of_step or not processes:
+        return
+    if not _sleeps(processes[0], 100 * before):
         return
     if feeding.waits and feeding.waits.partition(" at ")[0] == SLEEP:  # for nobody
         return

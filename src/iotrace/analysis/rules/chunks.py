@@ -47,6 +47,18 @@ SMALL_CHUNKS = {
     "decoded_at_most_bytes": 3200 << 19,
 }
 
+# Samples that take rows by lists from an array that is one piece.
+PICKED = {
+    **SMALL_CHUNKS,
+    "dataset": "/x",
+    "chunk": [48, 256, 256],
+    "access": None,
+    "chunks_touched": 0,
+    "used_bytes": 0,
+    "filtered": False,
+    "array_bytes": 12 << 20,
+}
+
 # Samples that read all of it, 1.6 MB for each, in 2 workers.
 WHOLE_AGAIN = {
     "path": "d/a.h5",
@@ -168,6 +180,20 @@ def a_part_of(arrays: Sequence[ChunkedArray]) -> tuple[str, str]:
         part = f"read only the part of {name} that a sample uses, as by {name}[i:j]"
         why = f"each access reads all {whole}"
     return f"{part}: {why}", f"{part}: {why}; or {keep}"
+
+
+def picked(file: FileFacts, name: str, gone: str) -> Remedy | None:
+    """To pick with NumPy, where accesses take rows by lists from arrays that need no decoding."""
+    if not file.arrays or not all(each.is_picked for each in file.arrays):
+        return None
+    accesses, held = sum(each.accesses for each in file.arrays), sum(each.array_bytes for each in file.arrays)
+    whole = f", or all of it ({size(held)} in each process that reads)" if held <= _HELD_BYTES else ""
+    text = (
+        f"read slices of {name}{whole}, and pick rows with NumPy: {accesses} accesses took them by a list or"
+        " a mask, which h5py selects piece by piece; nothing of it is compressed"
+    )
+    short = f"read slices of {name}{', or all of it once,' if whole else ''} and pick rows with NumPy"
+    return Remedy(short, text, gone, spares_work=True, evidence={"accesses": float(accesses)})
 
 
 def read_in_part(file: FileFacts, gone: str) -> Remedy | None:

@@ -28,12 +28,14 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.chunks import (
     CHUNKED,
+    PICKED,
     SMALL_CHUNKS,
     WHOLE_AGAIN,
     chunks_now,
     fitting_chunks,
     larger_chunks,
     name_of,
+    picked,
     read_in_part,
     suffix_of,
 )
@@ -208,6 +210,7 @@ def _single_pages(name: str, mapped: MappedReads) -> Remedy:
     },
     {"cause": "decode", "files": [{"path": "d/a.zarr", "decode_ms": 50.0, "arrays": [SMALL_CHUNKS]}]},
     {"cause": "decode", "files": [{"path": "d/a.h5", "decode_ms": 50.0, "arrays": [WHOLE_AGAIN]}]},
+    {"cause": "decode", "files": [{"path": "d/a.nwb", "decode_ms": 50.0, "arrays": [PICKED]}]},
 )
 @silent(
     {"cause": "decode", "files": [{"path": "d/a.npy", "decode_ms": 50.0}]},
@@ -230,6 +233,8 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     """By format: chunks and compression where there are any, else decoding once."""
     formats, target, file = _formats(facts, "decode"), _target(facts, "decode"), costly(facts, "decode")
     name, gone = _named(target, "the files")
+    if file is not None and (by_numpy := picked(file, name, gone)) is not None:
+        return by_numpy
     if formats and formats <= CHUNKED and file is not None:
         return fitting_chunks(facts, file, name, gone)
     if formats and formats <= _PARQUET and file is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from iotrace.analysis.results import Collector, Evidence, LoopEvents
+from iotrace.analysis.results import Collector, Evidence, LoopCode, LoopEvents
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.iterators import validation_restarts
 from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
@@ -16,7 +16,7 @@ HIGH = 0.2  # of a step
 _MUCH = 0.1  # of the loop
 MOSTLY = 0.5  # of the time that writing takes
 _ASYNCHRONOUS = "torch.distributed.checkpoint.async_save"
-_GARBAGE = "gc.freeze() before the loop, or fewer objects, or gc.disable() and a rare gc.collect()"
+_GARBAGE = "gc.disable() and a rare gc.collect(), or fewer objects, or gc.freeze() if the loop keeps them"
 _LARGE, _BEYOND = 8 << 20, 10  # bytes of a save; times those of the weights
 _STARTING = 0.25  # of an evaluation
 LEAST_SECONDS = 0.3  # of what recurs, in all
@@ -69,7 +69,7 @@ def _has_room(facts: RankFacts, workers: int) -> bool:
     return workers + 1 < (system.cpus or 0) or (system.host is not None and system.host.has_free_cpus)
 
 
-def _leads(facts: RankFacts, events: LoopEvents) -> bool:
+def leads(facts: RankFacts, events: LoopEvents | LoopCode) -> bool:
     """Whether it takes most of the loop, or much of it and more than the data wait does."""
     waits = bound_fraction(facts.report.data_wait) or 0.0
     return events.loop_fraction >= MOSTLY or events.loop_fraction >= max(_MUCH, waits)
@@ -122,7 +122,7 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
             remedy=remedy,
             evidence={**evidence, "wait_seconds": waits},
             level=_level(events),
-            is_main_cause=_leads(facts, events),
+            is_main_cause=leads(facts, events),
             gain_ms=_most_ms(facts, events),
         )
 
@@ -159,7 +159,7 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
             remedy=remedy,
             evidence=evidence,
             level=_level(events),
-            is_main_cause=_leads(facts, events),
+            is_main_cause=leads(facts, events),
             gain_ms=gain_ms,
             # A thread that saves takes turns with the training.
             gain_interval_ms=None if gain_ms is None else [0.0, gain_ms],
@@ -200,7 +200,7 @@ def recurring_sync(
             remedy=less_writing(events),
             evidence=evidence,
             level=_level(events),
-            is_main_cause=_leads(facts, events),
+            is_main_cause=leads(facts, events),
             gain_ms=_most_ms(facts, events) if events.reopened else None,
         )
 
@@ -226,8 +226,9 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
     it long; code that makes many objects, or calls `gc.collect()`, makes it frequent. Single collections may
     be too short to make a step slow.
 
-    Remedy: `gc.freeze()` before the loop takes the objects that stay out of it; or hold arrays in place of
-    them; or `gc.disable()`, and `gc.collect()` every so many steps, which bounds the memory. Where they are
+    Remedy: `gc.disable()`, and `gc.collect()` every so many steps, which bounds the memory; or hold arrays in
+    place of objects; or `gc.freeze()` before the loop takes those that stay throughout it out of collections,
+    and does not help with objects that each epoch makes anew. Where they are
     frozen already, or few: make fewer objects in the loop, or let more of them come before a collection
     (`gc.set_threshold`). Where the collector is disabled, or more collections are full ones than it makes by
     itself, the program calls `gc.collect()`: do so less often.
@@ -242,7 +243,7 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
             evidence={**evidence, "each_ms": each_ms},
             level=_level(events),
             silences=("IO214",),  # which says the same of what lies in waits
-            is_main_cause=_leads(facts, events),
+            is_main_cause=leads(facts, events),
             gain_ms=_most_ms(facts, events),
         )
 
@@ -280,8 +281,8 @@ def _less_collecting(collector: Collector | None, function: str | None) -> tuple
         )
     return (
         _GARBAGE,
-        "gc.freeze() before the loop takes the objects that stay out of collections; hold arrays, "
-        "not millions of objects; or gc.disable(), and gc.collect() every so many steps to bound memory",
+        "gc.disable(), and gc.collect() every so many steps to bound memory; or hold arrays, not millions of "
+        "objects; or gc.freeze() before the loop, where most of them are made before it and stay",
     )
 
 

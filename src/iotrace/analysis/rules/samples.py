@@ -49,6 +49,13 @@ _PIPELINE = {
     {"cause": "transform", "on_cpu": 0.2, "made_ms": 600.0},
     {"cause": "transform", "groups": [_IN_COLUMNS]},
     {**_PIPELINE, "waits_at": WaitCode(function="clean (train.py:8)", function_share=0.8)},
+    # A library's rows, which it hands to a function of the program.
+    {
+        "cause": "transform",
+        "item": "Dataset.__getitem__",
+        "item_library": "datasets",
+        "hot_line": "train.py:9",
+    },
 )
 @silent(
     {"cause": "transform", "asleep": None},
@@ -123,7 +130,9 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         return found
     if facts.about.item_library == "torch":
         return None  # it only indexes what the program gave it
-    if facts.about.item_library:
+    if facts.about.item_library and facts.hot_line:  # it calls a function of the program's
+        item = f"what {item} calls at {facts.hot_line}"
+    elif facts.about.item_library:
         return Remedy(
             f"make samples of {facts.about.dataset} ahead of training",
             f"{item} is code of a library: do what is not random in it once, ahead of training, and store "

@@ -197,6 +197,9 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
             count = (most.members_read or most.members) if isinstance(most, FileGroup) else None
             members = f" ({count} files)" if count else ""
             why = f"{most.path}{members} is {_SLOW[cause]}: {share} of the wait"
+            used = next((each.amplification for each in rank.file_groups if each.path == most.path), None)
+            if cause == "decode" and used is not None and used.is_picked:
+                why = f"picking rows from {most.path} by a list or a mask takes {share} of the wait"
             return {"why": why, "file": most.path, "cause": cause}
     what = _CAUSES[cause]
     hot: HotLine | None = None

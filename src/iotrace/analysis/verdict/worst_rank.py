@@ -134,7 +134,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     return _of_unseen(unseen, f"{unseen.called}: " if len(ranks) > 1 else "")
 
 
-_FEEDS_ITSELF = ("child-at-work", "prepared-in-the-loop")  # ids of rules
+_FEEDS_ITSELF = ("child-at-work", "prepared-in-the-loop", "recurring-code")  # ids of rules, the first first
 
 
 def _of_unseen(rank: RankReport, whose: str) -> Finding:
@@ -152,7 +152,7 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
         told = [*(each.text for each in rank.culprits if each.id in _OF_STEPS), why]
         beside = "; ".join(told[1:]) or None
         return Finding(kind="not-input-bound", text=text, why=told[0], beside=beside, rank=rank)
-    own = next((each for each in rank.culprits if each.id in _FEEDS_ITSELF), None)
+    own = next((each for id in _FEEDS_ITSELF for each in rank.culprits if each.id == id), None)
     text = f"{whose}{most} {of}: what the loop does before its forward pass"
     if own is None and not feeding.asleep:
         return Finding(kind="wait-unknown", text=text, why=_loop_reads(rank), rank=rank, fix=_NAME_IT)
@@ -183,7 +183,12 @@ def _beside_steps(rank: RankReport) -> str:
 def _now_and_then(rank: RankReport) -> str:
     """Say what recurs in the loop, where that takes as much of it as a bad wait would."""
     most = _recurs_most(rank)
-    return "" if most is None else f"; {most.what} takes {percent(most.loop_fraction)} of the loop"
+    if most is None:
+        return ""
+    share = percent(most.loop_fraction)
+    if isinstance(most, LoopCode) and most.inside_seconds:
+        share = f"{share.removesuffix(' %')} to {percent(most.most_fraction)}"
+    return f"; {most.what} takes {share} of the loop"
 
 
 def _recurs_most(rank: RankReport) -> LoopEvents | LoopCode | None:

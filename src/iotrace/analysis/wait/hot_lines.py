@@ -39,6 +39,7 @@ THAT_TRAIN = (
         "keras",
     ),
 )
+_OURS = "timed_call"  # of the agent: it passes for a function of the library that it calls
 _COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _PACKAGES, _STDLIB = "-packages/", "/lib/python"
 _NAMELESS = (
@@ -148,7 +149,8 @@ def stack_samples(process: Process, tid: int) -> StackSamples:
 def _frames(stack: Sequence[tuple[int, int]], record: LoopStacks, since: int = 0) -> list[Frame]:
     """Return the frames of a stack, the outermost first; `since` is of the innermost that has a line."""
     functions = record.functions
-    found = [Frame(*functions[number], line) for number, line in stack if 0 <= number < len(functions)]
+    known = [(functions[number], line) for number, line in stack if 0 <= number < len(functions)]
+    found = [Frame(*each, line) for each, line in known if not each[1].endswith(_OURS)]
     at = next((i for i, frame in enumerate(found) if frame.line), None)
     if at is not None and since:
         found[at : at + 1] = [found[at]._replace(since=since)]

@@ -6,7 +6,7 @@ Definitions: docs/definitions.md, "loop_events".
 from __future__ import annotations
 
 import posixpath
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -27,7 +27,7 @@ from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.iterations import ends_with_batches, evaluations_of, iterations_of
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import FIRST_START, LEAST_COLLECTION, Account, HotLine, LoopEvents
+from iotrace.analysis.results import FIRST_START, LEAST_COLLECTION, Account, HotLine, LoopCode, LoopEvents
 from iotrace.analysis.storage.io import WRITES
 from iotrace.analysis.wait.checkpoints import SYNCS, held_open_in_steps, saves_of
 from iotrace.analysis.wait.collector import collector_of
@@ -171,6 +171,15 @@ def summed(
             row = msgspec.structs.replace(row, function=_mostly_in(each, samples))
         rows.append(_with_waits(analysis, each, row, samples) if each.kind == EVALUATION else row)
     return sorted(rows, key=lambda row: -row.seconds)
+
+
+def with_events(code: Sequence[LoopCode], events: Sequence[LoopEvents]) -> list[LoopCode]:
+    """Add to each function what of the loop's writing and collecting of garbage is mostly in it."""
+    inside: defaultdict[str, float] = defaultdict(float)
+    for each in events:
+        if each.kind in (WRITING, COLLECTION) and each.function is not None:
+            inside[each.function] += each.seconds
+    return [msgspec.structs.replace(each, inside_seconds=inside[each.function]) for each in code]
 
 
 def _events(analysis: RankAnalysis, kind: str, found: _Found, end_ns: int) -> Events:
