@@ -28,8 +28,10 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.chunks import (
     CHUNKED,
+    LOST,
     SMALL_CHUNKS,
     WHOLE_AGAIN,
+    cache_lost,
     chunks_now,
     fitting_chunks,
     larger_chunks,
@@ -207,6 +209,7 @@ def _single_pages(name: str, mapped: MappedReads) -> Remedy:
     },
     {"cause": "decode", "files": [{"path": "d/a.zarr", "decode_ms": 50.0, "arrays": [SMALL_CHUNKS]}]},
     {"cause": "decode", "files": [{"path": "d/a.h5", "decode_ms": 50.0, "arrays": [WHOLE_AGAIN]}]},
+    {"cause": "decode", "files": [{"path": "d/a.h5ad", "decode_ms": 50.0, "arrays": [LOST]}]},
 )
 @silent(
     {"cause": "decode", "files": [{"path": "d/a.npy", "decode_ms": 50.0}]},
@@ -216,7 +219,9 @@ def slow_decoding(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for a library to decode what it read: images, compressed chunks, tables.
 
     The time is what the library's calls took, without the reads in them. Where chunks or row groups do not
-    fit what a sample reads, most of the decoding is of bytes that nobody uses.
+    fit what a sample reads, most of the decoding is of bytes that nobody uses. A program that finds a dataset
+    of h5py in its file anew at each access (`file["x"][i]`) loses HDF5's cache of decoded chunks with it:
+    told where accesses came to chunks that it would have held, and the bytes read show them read again.
 
     Remedy: by the format: other chunks or row groups, lighter compression, a smaller size; or decode once,
     ahead of training. None for arrays that need no decoding.
@@ -229,6 +234,8 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     """By format: chunks and compression where there are any, else decoding once."""
     formats, target, file = _formats(facts, "decode"), _target(facts, "decode"), costly(facts, "decode")
     name, gone = _named(target, "the files")
+    if (lost := cache_lost(file, f"{FILES}:{file.path}" if file is not None else "")) is not None:
+        return lost
     if formats and formats <= CHUNKED and file is not None:
         return fitting_chunks(facts, file, name, gone)
     if formats and formats <= _PARQUET and file is not None:
