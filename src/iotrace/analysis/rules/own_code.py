@@ -35,8 +35,6 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
 
     Remedy: call it less often, make it faster, or do it in another process.
     """
-    account = facts.report.account
-    loads_pct = None if account is None else account.loader_pct
     for code in facts.report.loop_code:
         if code.hot is not None and code.hot.library in WAITING:
             continue  # it waits there for a thread or process, whatever that does
@@ -46,7 +44,6 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
                 remedy=f"{code.advice('less often')}, or make it faster",
                 evidence={"count": float(code.count or 0), "seconds": code.seconds},
                 level="high" if code.loop_fraction >= HIGH else "medium",
-                is_main_cause=loads_pct is not None and 100 * code.loop_fraction > max(100 * HIGH, loads_pct),
             )
 
 

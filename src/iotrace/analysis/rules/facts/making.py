@@ -71,7 +71,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     samples one after the other, as behind a lock, and not at the same time. `locks` are those that
     makers waited for, by name. `long`: few samples that take much longer than the others. `draw_ms`: choosing
     samples takes so long before the first batch of each of several passes, and little before the others.
-    `frames` of an image are decoded each time that one is opened.
+    `frames` of an image are decoded each time that one is opened. With a share of the batches, `with_state`,
+    a worker of StatefulDataLoader sends its state, whose making takes `state_ms`.
     """
 
     sharing: float | None = None
@@ -96,6 +97,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     long: LongSamples | None = None
     draw_ms: float | None = None
     frames: float | None = None
+    with_state: float = 0.0
+    state_ms: float = 0.0
 
 
 def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: RankReport) -> Making:
@@ -122,8 +125,17 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         long=long_samples(analysis, run, waits),
         draw_ms=_draw_ms(waits),
         frames=_frames(report),
+        **_state(run, report),
         **_read_by_others(analysis, run, report),
     )
+
+
+def _state(run: LoaderRun, report: RankReport) -> dict[str, Any]:
+    """How often workers sent their state beside a batch, and what making it takes."""
+    own = next((each for each in report.regions if each.name == names.WORKER_STATE), None)
+    if own is None or not own.count or not len(run.deliveries):
+        return {}
+    return {"with_state": own.count / len(run.deliveries), "state_ms": own.ms_total / own.count}
 
 
 def _frames(report: RankReport) -> float | None:
