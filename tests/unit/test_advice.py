@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import ChunkedArray, FileGroup, GainRow, WholeReads
 from iotrace.analysis.rules.advice import unsilenced
-from iotrace.analysis.rules.facts.examples import facts_of
+from iotrace.analysis.rules.facts.examples import facts_of, fill
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.facts.making import LockWait, Making
 from iotrace.analysis.rules.model import Finding, rule_of
@@ -710,3 +710,21 @@ def test_what_a_program_writes_to_a_pipe_is_not_far(kind: str, near: str) -> Non
     found = recommend([facts("unknown", making=Making(locks={"peer": waits}))])
     (item,) = (each for each in found if each.code == "IO250")
     assert near in item.remedy
+
+
+@pytest.mark.parametrize(("frames", "reread", "sought"), [(118.0, 0.992, True), (48.0, 0.88, False)])
+def test_frames_that_are_sought_are_told_where_files_are_read_from_their_begin_again(
+    frames: float, reread: float, sought: bool
+) -> None:
+    """A program that takes all frames of each file reads it once, or twice to count them."""
+    whole = {"files": 26, "times": 208, "times_per_pass": 8.0, "readers": 2, "fits": True}
+    clips = {"path": "d/", "kind": "directory", "decode_ms": 50.0, "pattern": {"reread_fraction": reread}}
+    found = advised(
+        facts(
+            "decode",
+            files=[file("d/a.gif", decode_ms=9.0)],
+            groups=[fill(FileGroup, {**clips, "whole_reads": whole})],
+            making=Making(frames=frames),
+        )
+    )
+    assert ("store each frame of d/" in found["decode-bound"]) == sought

@@ -61,6 +61,51 @@ def test_an_access_to_fields_gives_these_and_reads_all(tmp_path: Any) -> None:
     assert (found["elements"], found["asked_bytes"]) == (8200, 8192 * 4 + 8 * 16)
 
 
+@pytest.mark.parametrize(
+    ("rows", "objects", "kept"),
+    [
+        ([0, 1, 2, 40, 41, 0], 6, 4),  # of two chunks, which the cache holds
+        ([0, 400, 800, 0, 400, 800], 6, 0),  # more chunks in turn than it holds
+    ],
+)
+def test_what_the_cache_of_one_object_would_have_held(
+    tmp_path: Any, rows: list[int], objects: int, kept: int
+) -> None:
+    """A file gives another object each time that it is asked for a dataset."""
+    with h5py.File(tmp_path / "a.h5", "w", rdcc_nbytes=1 << 20) as file:
+        file.create_dataset("x", data=np.zeros((1000, 4096), "f4"), chunks=(32, 4096), compression="gzip")
+    recorder: Any = SimpleNamespace(directory="d", before_flush=[], records=[], closed=True)
+    recorder.absorb = lambda error, what: pytest.fail(f"{what}: {error}")
+    accesses = ChunkAccesses(recorder, "h5py")
+    with h5py.File(tmp_path / "a.h5", "r", rdcc_nbytes=2 * 32 * 4096 * 4) as file:
+        for row in rows:
+            accesses.note("a.h5", (file["x"], row), {})
+        one = file["x"]
+        for row in rows:
+            accesses.note("b.h5", (one, (slice(row, row + 2), slice(None))), {})
+    recorder.before_flush[0]()
+    anew, same = recorder.records
+    assert (anew["objects"], anew["kept"]) == (objects, kept)
+    assert (same["objects"], same["kept"]) == (1, kept)
+
+
+@pytest.mark.parametrize(
+    ("objects", "kept", "read_bytes", "lost"),
+    [
+        (160, 150, 160 * 10_000, 150),  # each access decodes a chunk again
+        (160, 150, 20 * 10_000, 10),
+        (160, 0, 160 * 10_000, 0),  # the cache would hold none of them
+        (2, 150, 160 * 10_000, None),  # an object in each of two workers
+    ],
+)
+def test_chunks_that_are_decoded_again_as_objects_are_made_anew(
+    objects: int, kept: int, read_bytes: int, lost: int | None
+) -> None:
+    read = FileCalls(reads=400, filled=0, small=400, read_bytes=read_bytes, distinct_bytes=94 * 10_000)
+    known = {"shape": [3000, 1024], "chunk": [32, 1024], "touched": 160}
+    assert _array(_chunked(**known, objects=objects, kept=kept), read).lost == lost
+
+
 def _chunked(**known: Any) -> Chunked:
     about: dict[str, Any] = {
         "path": "a.h5",

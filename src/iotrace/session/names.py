@@ -186,6 +186,7 @@ KIND_CHECKPOINT = 9  # a call that saves a checkpoint: torch.save, safetensors, 
 KIND_CALLBACK = 10  # a function of the program that a library calls, on threads of its own, to make batches
 KIND_REDUCTION = 11  # a collective that a thread waits for; DDP's from its last gradient on
 OF_GRADIENTS = "all-reduce"  # the name of DDP's
+WORKER_STATE = "StatefulDataLoader: state of a worker"  # a region
 
 FORWARD = "forward"
 FORWARD_NO_GRAD = "forward, no grad"

@@ -15,10 +15,11 @@ from iotrace.agent.recording.borders import find_border
 from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.agent.recording.pauses import watch_collections
 from iotrace.agent.recording.recorder import Recorder
+from iotrace.agent.recording.spans import begin, end_region
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.agent.thread_counts import thread_counts
 from iotrace.session.guard import ours
-from iotrace.session.names import OUTCOMES, PRODUCED_ROW, TENSORS_ROW
+from iotrace.session.names import OUTCOMES, PRODUCED_ROW, TENSORS_ROW, WORKER_STATE
 
 _BATCH, _STOP, _ERROR = map(OUTCOMES.index, ("batch", "stop", "error"))
 _SAMPLED_S, _MOST_SAMPLES = 0.05, 64  # of its stack, and of a record: a worker may be ended at any moment
@@ -53,6 +54,14 @@ def hook_worker_loop(module: Any, recorder: Recorder) -> None:
             recorder.close()
 
     observe(module, "_worker_loop", recorder, "recording a worker", before=starting, ended=ended)
+    if hasattr(module, "_make_state_dict"):
+
+        def made(begun: Any, *_: Any) -> None:
+            if begun is not None:
+                end_region(recorder, begun, WORKER_STATE)
+
+        what = "timing a worker's state"
+        observe(module, "_make_state_dict", recorder, what, before=lambda *_: begin(), ended=made)
 
 
 def enter_daemon(recorder: Recorder) -> None:

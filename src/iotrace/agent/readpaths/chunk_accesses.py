@@ -25,8 +25,8 @@ class _Array:
     """An array, and the sums of the accesses to it."""
 
     __slots__ = (
-        *("about", "asked", "chunk", "complete", "count", "elements", "extents", "field", "item_bytes"),
-        *("odd", "row", "shape", "told", "touched"),
+        *("about", "asked", "cached", "chunk", "complete", "count", "elements", "extents", "field"),
+        *("held", "item_bytes", "kept", "objects", "odd", "opened", "row", "shape", "told", "touched"),
     )
 
     def __init__(self, shape: tuple[int, ...], chunk: tuple[int, ...], about: dict[str, Any]) -> None:
@@ -37,6 +37,32 @@ class _Array:
         self.field = ""
         self.extents: dict[tuple[int, ...], int] = {}
         self.row = touch(0, shape, chunk)  # as most ask for it: one of the first axis
+        self.objects = self.kept = self.opened = 0
+        self.held: dict[int, None] = {}  # chunks along the first axis, the one that was used last at the end
+        self.cached = _cached(chunk, shape, about)
+
+    def open_as(self, opened: int, selection: Any) -> None:
+        """Count the objects that it is accessed through, and chunks that one kept open would hold decoded.
+
+        HDF5 keeps those that were used last, until the last object of the dataset is gone.
+        """
+        if opened != self.opened:
+            self.opened = opened
+            self.objects += 1
+        first = selection[0] if type(selection) is tuple and selection else selection
+        if type(first) is slice:
+            first = first.start or 0
+        try:
+            number = index(first) // self.chunk[0]
+        except ours(TypeError):
+            return
+        held = self.held
+        if number in held:
+            self.kept += 1
+            del held[number]
+        elif len(held) >= self.cached:
+            del held[next(iter(held))]
+        held[number] = None
 
     def add(self, selection: Any, given: Any) -> None:
         """Add an access; `given` is the type of its elements, where that is another one: some fields."""
@@ -91,12 +117,15 @@ class ChunkAccesses(Sums):
             known = self._known[key] = _describe(array, path, name)
         if known is not None and len(args) > 1:
             known.add(selection, kwargs.get("new_dtype"))
+            if known.cached:
+                known.open_as(array.id.id, selection)
 
     def record(self, _: Any, known: _Array) -> dict[str, Any]:
         """Tell the sums of an array."""
         extents = [[list(extent), count] for extent, count in list(known.extents.items())]
         sums = {"accesses": known.count, "touched": known.touched, "odd": known.odd}
         sums |= {"elements": known.elements, "asked_bytes": known.asked, "complete": known.complete}
+        sums |= {"objects": known.objects, "kept": known.kept}
         return {**known.about, **sums, "field": known.field, "extents": extents}
 
 
@@ -127,6 +156,14 @@ def _describe(array: Any, path: str, name: Any) -> _Array | None:
         "filtered": filtered,
     }
     return _Array(tuple(shape), tuple(chunk), about)
+
+
+def _cached(chunk: tuple[int, ...], shape: tuple[int, ...], about: dict[str, Any]) -> int:
+    """Return how many chunks HDF5 keeps decoded, where they lie along the first axis alone; else 0."""
+    each = about["item_bytes"]
+    for length in chunk:
+        each *= length
+    return about["cache_bytes"] // each if each and about["filtered"] and chunk[1:] == shape[1:] else 0
 
 
 def touch(

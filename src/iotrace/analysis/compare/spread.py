@@ -64,6 +64,16 @@ def prior_of(clock: str, ranks: Sequence[Rank]) -> float:
     return min(max(_OF_SCATTER * scatter, _STEADIEST), _OF_CPU)
 
 
+def is_beside_others(ranks: Sequence[Rank]) -> bool:
+    """Whether other programs took CPUs from any of the runs.
+
+    CPU times then err as elapsed ones do: caches and cores are shared. The same code was seen to differ by up
+    to 39 % so.
+    """
+    hosts = (rank.system.host for rank in ranks)
+    return any(host is not None and any(disturbances(host)) for host in hosts)
+
+
 def slowness_of(ranks: Sequence[Rank]) -> list[float]:
     """Return what a fixed piece of work cost in each run; the same for all where it is not known of all."""
     known = calibrations(ranks)

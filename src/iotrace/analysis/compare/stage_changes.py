@@ -12,7 +12,7 @@ import numpy as np
 
 from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.compare.results import StageChange
-from iotrace.analysis.compare.spread import noise_of, prior_of, slowness_of
+from iotrace.analysis.compare.spread import OF_TIME, is_beside_others, noise_of, prior_of, slowness_of
 from iotrace.analysis.resampling import FEWEST, Floats
 from iotrace.analysis.results import StageCost
 
@@ -69,6 +69,8 @@ def stage_changes(before: Sequence[Rank], after: Sequence[Rank]) -> list[StageCh
     alike = all(own == files[0] for own in files)
     whole = sum(cost.per_sample * cost.quartile_ms for cost in first.values())
     sides = runs[: len(before)], runs[len(before) :]
+    # One run of each side does not show what others do to it; how `iotrace check` takes that, it says itself.
+    alone = len(ranks) == 2 and is_beside_others(ranks)
     found = []
     for stage, clock, loader in dict.fromkeys((*key[:2], key[3]) for key in first):
         keys = [
@@ -84,13 +86,18 @@ def stage_changes(before: Sequence[Rank], after: Sequence[Rank]) -> list[StageCh
         prior = prior_of(clock, ranks)
         often = [_often(run, runs[0], keys) for run in runs]
         times = often[: len(before)], often[len(before) :]
-        each = [_change([key], sides, times, whole, prior) for key in keys if key[2] is not None]
-        found += [_change(keys, sides, times, whole, prior), *(each if len(keys) > 1 else [])]
+        shown = max(prior, OF_TIME) if alone and not _is_quiet(runs, keys) else prior
+        each = [_change([key], sides, times, whole, (prior, shown)) for key in keys if key[2] is not None]
+        found += [_change(keys, sides, times, whole, (prior, shown)), *(each if len(keys) > 1 else [])]
     return sorted((change for change in found if change), key=lambda change: -change.share)
 
 
 def _key(cost: StageCost) -> _Key:
     return cost.stage, cost.clock, cost.path, cost.loader
+
+
+def _is_quiet(runs: Sequence[_Run], keys: Sequence[_Key]) -> bool:
+    return all(run.costs[key].quiet for run in runs for key in keys)
 
 
 def _is_typical(run: _Run, keys: Sequence[_Key]) -> bool:
@@ -113,8 +120,9 @@ def _change(
     sides: tuple[list[_Run], list[_Run]],
     often: tuple[list[float], list[float]],
     whole: float,
-    prior: float,
+    priors: tuple[float, float],
 ) -> StageChange | None:
+    """Compare a stage; `priors` are of its noise, and of the interval that is shown."""
     stage, clock, path, loader = keys[0]
     first = sides[0][0].costs
     weights = {key: first[key].per_sample for key in keys}
@@ -138,7 +146,7 @@ def _change(
         variance += sum(known) / len(known) ** 2
     if clock == "cpu":
         variance += _of_correction([[run.slowness for run in runs] for runs in sides]) ** 2
-    noise = noise_of(logs, prior, math.sqrt(variance))
+    noise, shown = (noise_of(logs, prior, math.sqrt(variance)) for prior in priors)
     if noise.half95 > _UNKNOWN:
         return None
     change = fmean(logs[1]) - fmean(logs[0])
@@ -148,10 +156,10 @@ def _change(
         stage=stage,
         file=file,
         clock=clock,
-        quiet=all(run.costs[key].quiet for runs in sides for run in runs for key in keys),
+        quiet=_is_quiet([*sides[0], *sides[1]], keys),
         cost_ms=[fmean(side) for side in costs_ms],
         change_pct=_percent(change),
-        ci95_pct=[_percent(change - noise.half95), _percent(change + noise.half95)],
+        ci95_pct=[_percent(change - shown.half95), _percent(change + shown.half95)],
         share=costs_ms[0][0] / whole,
         noise_pct=_percent(noise.exceeded_by_1_in_100),
         **_decoded(sides, often, weights),

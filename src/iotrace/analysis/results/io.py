@@ -125,6 +125,11 @@ class ChunkedArray(ReportPart, frozen=True, kw_only=True):
     field: Annotated[str, figure("a field that these asked for, of an array of records", null="empty where they asked for all")] = ""
     array_bytes: Annotated[int, figure("of the array, decoded", "elements, bytes")] = 0
     filtered: Annotated[bool, figure("whether its chunks are compressed, or may be")] = True
+    objects: Annotated[int, figure("Dataset objects of h5py that they went through, one after the other")] = 0
+    lost: Annotated[
+        int | None,
+        figure("chunks decoded again, at least, that HDF5's cache would have held in one object", null="not known, or they went through few objects"),
+    ] = None
 
     @property
     def is_picked(self) -> bool:

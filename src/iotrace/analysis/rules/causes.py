@@ -27,8 +27,8 @@ class Remedy(msgspec.Struct, frozen=True):
 
     `gone` is what it spares, as `LoaderFacts.gains_ms` names it; empty: its cause. `most` is that with what
     it may spare, too; empty: no more. Without `gains` it only shows more; `tries`: it may gain nothing.
-    `share` of that is spared, about, where that is not all. `command` makes it; `change` is what `iotrace
-    try` does. `spares_work`: less is read or decoded.
+    `share` of that is spared, about, where that is not all; `at_most`: no more is known. `command` makes it;
+    `change` is what `iotrace try` does. `spares_work`: less is read or decoded.
     """
 
     short: str
@@ -37,6 +37,7 @@ class Remedy(msgspec.Struct, frozen=True):
     most: str = ""
     gains: bool = True
     tries: bool = False
+    at_most: bool = False
     spares_work: bool = False
     share: float = 1.0
     command: str = ""
@@ -58,7 +59,7 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         gain_ms, predicted = gain_ms * remedy.share, {}
     if not is_worth(gain_ms, facts):
         return
-    most = costliest(facts, cause)
+    most, is_bound = costliest(facts, cause), remedy.tries or remedy.at_most
     share = f" ({cost_of_file_ms(most, cause):.1f} ms of it in {most.path})" if most is not None else ""
     where = f" in {facts.item}" if cause == "transform" and facts.item else ""
     costs = f"{cause}{of_loader(facts)}{where} costs {cause_ms:.1f} ms of wait a step{share}"
@@ -87,8 +88,8 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         tries=remedy.tries,
         spares_work=remedy.spares_work,
         is_main_cause=cause == "startup" and facts.first_samples_ms >= MOSTLY * facts.wait_ms,
-        **(predicted if remedy.gains and not remedy.tries else {}),
-        **({"gain_interval_ms": [0.0, gain_ms]} if remedy.gains and remedy.tries else {}),
+        **(predicted if remedy.gains and not is_bound else {}),
+        **({"gain_interval_ms": [0.0, gain_ms]} if remedy.gains and is_bound else {}),
     )
 
 

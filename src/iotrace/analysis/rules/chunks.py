@@ -78,6 +78,23 @@ WHOLE_AGAIN = {
 }
 
 
+# Datasets of two columns, found in the file anew for each row: what the cache would hold is decoded again.
+LOST = {
+    "path": "d/a.h5ad",
+    "dataset": "/X/data",
+    "shape": [3000000],
+    "chunk": [65536],
+    "chunk_bytes": 262144,
+    "accesses": 3200,
+    "chunks_touched": 3220,
+    "used_bytes": 3900000,
+    "decoded_at_least_bytes": 0,
+    "decoded_at_most_bytes": 860000000,
+    "objects": 3200,
+    "lost": 2500,
+}
+
+
 def name_of(path: str) -> str:
     """A short name: of what lies in a store with the store's."""
     parts = PurePath(path).parts
@@ -115,6 +132,26 @@ def _is_small(array: ChunkedArray) -> bool:
     if not array.accesses or array.chunks_touched < _MANY_CHUNKS * array.accesses:
         return False
     return 0 < array.chunk_bytes <= _SMALL_CHUNK.get(suffix_of(array.path), _SMALL_HDF5_CHUNK)
+
+
+def cache_lost(file: FileFacts | None, gone: str) -> Remedy | None:
+    """Keep h5py's Dataset objects: HDF5 forgets the chunks that it has decoded with the last of a dataset."""
+    arrays = [each for each in file.arrays if each.lost] if file is not None else []
+    if file is None or not arrays:
+        return None
+    touched, lost = sum(each.chunks_touched for each in arrays), sum(each.lost or 0 for each in arrays)
+    if lost < _MOSTLY * touched:
+        return None
+    most = max(arrays, key=attrgetter("lost"))
+    objects, accesses = (sum(map(attrgetter(name), arrays)) for name in ("objects", "accesses"))
+    text = (
+        f"open {most.dataset} of {name_of(file.path)} once in each worker, and keep the Dataset object: "
+        f"{objects} were made for {accesses} accesses, and HDF5 forgets the chunks that it has decoded with "
+        f"each: at least {lost} of {touched} were decoded again for that"
+    )
+    short = f"keep the Dataset object of {most.dataset}: HDF5's chunk cache is lost with it, at each access"
+    evidence: Evidence = {"chunks_lost": float(lost), "chunks_touched": float(touched)}
+    return Remedy(short, text, gone, spares_work=True, share=lost / touched, evidence=evidence)
 
 
 def chunks_now(file: FileFacts) -> str:

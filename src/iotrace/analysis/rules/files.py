@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import PurePath
+from typing import Any
 
 from iotrace.analysis.results import (
     PARQUET,
@@ -28,9 +29,11 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.chunks import (
     CHUNKED,
+    LOST,
     PICKED,
     SMALL_CHUNKS,
     WHOLE_AGAIN,
+    cache_lost,
     chunks_now,
     fitting_chunks,
     larger_chunks,
@@ -40,6 +43,7 @@ from iotrace.analysis.rules.chunks import (
     suffix_of,
 )
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
+from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
 from iotrace.units import counted, size
@@ -49,8 +53,8 @@ _FROM_STORAGE = 0.5  # of the bytes read
 _ACROSS = 1.5  # chunks for each access of one chunk's size
 _INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
 _LONGEST_NAME, _MOST_NAMED = 24, 5
-_MANY_SAMPLES = 16
 _SMALL = 16 << 10  # bytes of an encoded image
+_MANY_SAMPLES, _MANY_FRAMES, _PASSES = 16, 8, 4  # of a file, each time that it is opened
 _EACH = 0.9  # of the samples: a worker that left took some along
 # To open one is to read its layout: the cause that this is.
 _OPENED = {"transform": (CHUNKED - {".zarr"}) | {".zip", ".mdb"}, "decode": frozenset({".tar"})}
@@ -201,6 +205,21 @@ def _single_pages(name: str, mapped: MappedReads) -> Remedy:
     return Remedy(short, text, gains=False, tries=True, spares_work=True, evidence=evidence)
 
 
+_CLIPS: dict[str, Any] = {
+    "cause": "decode",
+    "files": [{"path": "d/a.gif", "decode_ms": 9.0}],
+    "groups": [
+        {
+            "path": "d/",
+            "kind": "directory",
+            "decode_ms": 50.0,
+            "pattern": {"reread_fraction": 0.992},
+            "whole_reads": {"files": 26, "times": 208, "times_per_pass": 8.0, "readers": 2},
+        }
+    ],
+}
+
+
 @rule("IO102", "slow-decoding", "loader", id="decode-bound", turn=THE_CAUSE)
 @fires(
     {"cause": "decode", "files": [{"path": "d/a.jpg", "decode_ms": 50.0}]},
@@ -211,6 +230,8 @@ def _single_pages(name: str, mapped: MappedReads) -> Remedy:
     {"cause": "decode", "files": [{"path": "d/a.zarr", "decode_ms": 50.0, "arrays": [SMALL_CHUNKS]}]},
     {"cause": "decode", "files": [{"path": "d/a.h5", "decode_ms": 50.0, "arrays": [WHOLE_AGAIN]}]},
     {"cause": "decode", "files": [{"path": "d/a.nwb", "decode_ms": 50.0, "arrays": [PICKED]}]},
+    {"cause": "decode", "files": [{"path": "d/a.h5ad", "decode_ms": 50.0, "arrays": [LOST]}]},
+    {**_CLIPS, "making": Making(frames=118.0)},
 )
 @silent(
     {"cause": "decode", "files": [{"path": "d/a.npy", "decode_ms": 50.0}]},
@@ -220,7 +241,9 @@ def slow_decoding(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for a library to decode what it read: images, compressed chunks, tables.
 
     The time is what the library's calls took, without the reads in them. Where chunks or row groups do not
-    fit what a sample reads, most of the decoding is of bytes that nobody uses.
+    fit what a sample reads, most of the decoding is of bytes that nobody uses. A program that finds a dataset
+    of h5py in its file anew at each access (`file["x"][i]`) loses HDF5's cache of decoded chunks with it:
+    told where accesses came to chunks that it would have held, and the bytes read show them read again.
 
     Remedy: by the format: other chunks or row groups, lighter compression, a smaller size; or decode once,
     ahead of training. None for arrays that need no decoding.
@@ -235,6 +258,10 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     name, gone = _named(target, "the files")
     if file is not None and (by_numpy := picked(file, name, gone)) is not None:
         return by_numpy
+    if (lost := cache_lost(file, f"{FILES}:{file.path}" if file is not None else "")) is not None:
+        return lost
+    if (framed := _frames_sought(facts, target, name, gone)) is not None:
+        return framed
     if formats and formats <= CHUNKED and file is not None:
         return fitting_chunks(facts, file, name, gone)
     if formats and formats <= _PARQUET and file is not None:
@@ -262,6 +289,26 @@ def _are_small(facts: LoaderFacts) -> bool:
     """Whether the files that are decoded are thumbnails, by their bytes: there is nothing to make smaller."""
     read = [(each.read_bytes, each.opens) for each in facts.files if each.opens and each.read_bytes]
     return bool(read) and sum(size for size, _ in read) < _SMALL * sum(opens for _, opens in read)
+
+
+def _frames_sought(
+    facts: LoaderFacts, target: FileFacts | FileGroup | None, name: str, gone: str
+) -> Remedy | None:
+    """Of images of several frames that are read from their begin again and again to seek some of them."""
+    group = next((each for each in facts.groups if target is not None and each.path == target.path), None)
+    if group is None or group.whole_reads is None or group.pattern is None:
+        return None
+    frames, whole = facts.making.frames or 0.0, group.whole_reads
+    passes = 1 / max(1e-6, 1 - (group.pattern.reread_fraction or 0.0)) * whole.files / whole.times
+    if frames < _MANY_FRAMES or passes < _PASSES:
+        return None
+    short = f"store the frames singly, or take them in order: {frames:.0f} are decoded per opening"
+    text = (
+        f"store each frame of {name} on its own, or take those of a file in order: {frames:.0f} are decoded "
+        f"each time that one is opened, which reads it {passes:.0f} times; to go back begins anew"
+    )
+    evidence: Evidence = {"frames": frames, "reads_of_whole": passes}
+    return Remedy(short, text, gone, RESIZED, at_most=True, spares_work=True, evidence=evidence)
 
 
 def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set[str]) -> Remedy | None:

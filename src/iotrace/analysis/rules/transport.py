@@ -17,6 +17,7 @@ from iotrace.analysis.rules.causes import (
     which,
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
+from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.units import size
 
@@ -105,6 +106,52 @@ def _without_workers(facts: LoaderFacts) -> Remedy | None:
     change = Change(settings={"num_workers": "0"})
     evidence: Evidence = {"made_ms": facts.made_ms}
     return Remedy(short, text, gains=False, tries=True, change=change, evidence=evidence)
+
+
+_STATES = Making(with_state=1.0, state_ms=60.0)
+
+
+@rule("IO252", "state-with-each-batch", "loader", turn=THE_CAUSE, saves_wait=False)
+@fires(
+    {"making": _STATES, "production_ms": 70.0},
+    {"making": _STATES, "production_ms": 70.0, "cause": "transport", "core_free": False, "ready": 3.9},
+)
+@silent(
+    {"making": Making(with_state=0.02, state_ms=60.0), "production_ms": 70.0},  # now and then
+    {"making": Making(with_state=1.0, state_ms=2.0), "production_ms": 70.0},
+    {"making": _STATES, "production_ms": 70.0, "wait_ms": 1.0, "causes_ms": {"transport": 1.0}},
+    {"production_ms": 70.0},
+)
+def state_with_each_batch(facts: LoaderFacts, *, least: float = 0.1, often: float = 0.5) -> Iterator[Finding]:
+    """Workers of torchdata's StatefulDataLoader make and send their state with most batches.
+
+    That is its default (`snapshot_every_n_steps=1`). What a dataset's `state_dict` returns, such as a shuffle
+    buffer, is copied and pickled in the worker, and made anew in the process that trains: the worker makes
+    batches later, and taking one takes longer. What it gains is unknown: the state's way to the loop is no
+    figure of its own.
+
+    Remedy: a state as often as checkpoints are saved; a smaller state.
+    """
+    making, made_ms = facts.making, facts.production_ms
+    if making.with_state < often or not made_ms or making.state_ms * making.with_state < least * made_ms:
+        return
+    if not is_worth(facts.wait_ms, facts):
+        return
+    text = (
+        f"workers{of_loader(facts)} make their state with each batch: {making.state_ms:.1f} of the "
+        f"{made_ms:.1f} ms that one takes, and taking it brings that state, too"
+    )
+    yield finding(
+        facts,
+        text=text,
+        how="set snapshot_every_n_steps of StatefulDataLoader to the steps between checkpoints",
+        remedy="StatefulDataLoader(snapshot_every_n_steps=...): as often as checkpoints are saved",
+        level=level(facts.wait_ms, facts),
+        evidence={"state_ms": making.state_ms, "production_ms": made_ms, **which(facts)},
+        is_main_cause=making.state_ms * making.with_state >= MOSTLY * made_ms,
+        spares_work=True,
+        silences=("IO201",),  # what comes pickled is the state
+    )
 
 
 @rule("IO220", "many-tensors", "loader", turn=THE_CAUSE)

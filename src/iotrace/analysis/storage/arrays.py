@@ -23,6 +23,7 @@ from iotrace.sources.session import Rank
 
 _MOSTLY = 0.8  # of the accesses, that have one shape
 _WORTH = 1.5  # decoded at least / predicted at most
+_ANEW, _FEW_ANEW = 0.5, 16  # of the accesses: through objects that were made anew
 _NO_CHUNK_BYTES = 4 << 10  # of a read of what says where chunks lie, at most
 _LEAST_BYTES, _MOST_BYTES = 4 << 10, 64 << 20  # of a chunk: smaller ones cost more in calls than they save
 
@@ -48,6 +49,7 @@ def arrays_of(
         loads = calls.get(path) if dataset and alone[path] == 1 else None
         array = _array(path, dataset, records, loads, once[path, dataset])
         found[path].append(array if path in sharded else _with_suggestion(array, records[-1].version))
+    found = {path: _with_lost(arrays, told, calls.get(path)) for path, arrays in found.items()}
     return _with_common_commands(found), {
         path for (path, _), records in told.items() if any(record.odd for record in records)
     }
@@ -93,7 +95,34 @@ def _array(
         field=next((record.field for record in records if record.field), ""),
         array_bytes=prod(about.shape) * about.item_bytes,
         filtered=about.filtered,
+        objects=sum(record.objects for record in records),
     )
+
+
+def _with_lost(
+    arrays: list[ChunkedArray], told: Mapping[tuple[str, str], Sequence[Chunked]], calls: FileCalls | None
+) -> list[ChunkedArray]:
+    """Count the chunks that were decoded again as objects were made anew, by what was read of the file.
+
+    A chunk is as large in it as all of them are on average, at least.
+    """
+    again = [each for each in arrays if each.dataset and each.objects >= _ANEW * each.accesses > _FEW_ANEW]
+    if not again or calls is None or not calls.distinct_bytes:
+        return arrays
+    chunks = sum(
+        prod(-(-size // each) for size, each in zip(array.shape, array.chunk, strict=True))
+        for array in arrays
+    )
+    touched = sum(each.chunks_touched for each in again)
+    fetched = calls.read_bytes / (calls.distinct_bytes / chunks)
+    kept = {each.dataset: sum(record.kept for record in told[each.path, each.dataset]) for each in again}
+    # What the cache would not have held was fetched in any case.
+    lost = max(0.0, min(fetched, touched) - (touched - sum(kept.values())))
+    share = lost / max(1, sum(kept.values()))
+    return [
+        replace(each, lost=round(share * kept[each.dataset])) if each.dataset in kept else each
+        for each in arrays
+    ]
 
 
 def _sum(counts: Iterable[int | None], unknown: int) -> int:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # Culprits of steps that hardly wait.
 _OF_STEPS = (
     *("batches-skipped", "training-without-cpu", "code-of-the-loop", "collectives-of-the-loop"),
-    "padded-batches",
+    *("padded-batches", "state-with-each-batch"),
 )
 _KINDS = {
     "highly input-bound": "input-bound",

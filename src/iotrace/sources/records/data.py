@@ -22,8 +22,9 @@ class Chunked(Record, tag="chunked"):
     and slices. `extents`: the shapes that they asked for, and how many did. `cache_bytes`: HDF5's cache;
     `whole`: a chunk is read whole (HDF5 reads parts of one without filters that does not fit its cache).
     `elements` were asked for, of which `asked_bytes` were given; `complete` accesses asked for all elements,
-    one of them for `field` of each. `filtered`: chunks are, or may be, compressed. These are unknown of older
-    sessions.
+    one of them for `field` of each. `filtered`: chunks are, or may be, compressed. `objects`: so many h5py
+    objects in turn were used; `kept` accesses began in a chunk that HDF5's cache would have held, had it been
+    one. These are unknown of older sessions.
     """
 
     path: str
@@ -43,6 +44,8 @@ class Chunked(Record, tag="chunked"):
     complete: Int = 0
     field: str = ""
     filtered: bool = True
+    objects: Int = 0
+    kept: Int = 0
 
 
 class RowGroupsRead(Record, tag="row_groups"):

@@ -71,6 +71,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     samples one after the other, as behind a lock, and not at the same time. `locks` are those that
     makers waited for, by name. `long`: few samples that take much longer than the others. `draw_ms`: choosing
     samples takes so long before the first batch of each of several passes, and little before the others.
+    `frames` of an image are decoded each time that one is opened. With a share of the batches, `with_state`,
+    a worker of StatefulDataLoader sends its state, whose making takes `state_ms`.
     """
 
     sharing: float | None = None
@@ -94,6 +96,9 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     locks: dict[str, LockWait] = msgspec.field(default_factory=dict)
     long: LongSamples | None = None
     draw_ms: float | None = None
+    frames: float | None = None
+    with_state: float = 0.0
+    state_ms: float = 0.0
 
 
 def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: RankReport) -> Making:
@@ -119,8 +124,27 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         locks=_locks_of(analysis, waits, report),
         long=long_samples(analysis, run, waits),
         draw_ms=_draw_ms(waits),
+        frames=_frames(report),
+        **_state(run, report),
         **_read_by_others(analysis, run, report),
     )
+
+
+def _state(run: LoaderRun, report: RankReport) -> dict[str, Any]:
+    """How often workers sent their state beside a batch, and what making it takes."""
+    own = next((each for each in report.regions if each.name == names.WORKER_STATE), None)
+    if own is None or not own.count or not len(run.deliveries):
+        return {}
+    return {"with_state": own.count / len(run.deliveries), "state_ms": own.ms_total / own.count}
+
+
+def _frames(report: RankReport) -> float | None:
+    """Count how often images are decoded for each that is opened; None: not known, or none is."""
+    calls = Counter[str]()
+    for each in report.sample_calls:
+        calls[each.name] += each.count
+    opened = calls["PIL.Image.open"]
+    return calls["PIL.ImageFile.load"] / opened if opened else None
 
 
 def _locks_of(analysis: RankAnalysis, waits: Waits, report: RankReport) -> dict[str, LockWait]:
