@@ -18,7 +18,6 @@ from iotrace.session.reading import UNREADABLE, entries, read_whole
 from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
 from iotrace.sources.clocks.session_clock import Clock, Recording, Times
 from iotrace.sources.columns import Columns, Index
-from iotrace.sources.delegated_steps import give_to_one_thread
 from iotrace.sources.kineto.profiler_traces import Windows, read_windows
 from iotrace.sources.records import (
     End,
@@ -251,7 +250,10 @@ def _process(
         spans["duration_ns"] = clock.durations_to_session_ns(spans["start_ns"], spans["duration_ns"])
         spans["start_ns"] = clock.times_to_session_ns(spans["start_ns"])
         spans.pack("duration_ns", "cpu_ns", "run_delay_ns", "bytes")
-    give_to_one_thread(identity.pid, records, arrays, spans)
+    if names.MADE_ROW in arrays and names.ROUND_ROW in arrays:
+        from iotrace.sources.delegated_steps import give_to_one_thread
+
+        give_to_one_thread(identity.pid, records, arrays, spans)
     if (directory / names.BROKEN).exists():
         problems.append("could not write all it recorded")
     for record in records:
