@@ -206,6 +206,10 @@ def program_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[F
     {"making": _locked("peer", 30.0, 22.0, 2, file="child process at train.py:9")},
     {"cause": "unknown", "making": _locked("peer", 30.0, 22.0, 1, file="pipe at train.py:9")},
     {"cause": "read", "workers": 4, "making": _locked("peer", 30.0, 22.0, 4, file="socket at train.py:9")},
+    {
+        "making": _locked("peer", 30.0, 28.0, 1, file="socket at train.py:9"),
+        "pipeline": [replace(_COMPUTING[0], setting="concurrency", setting_value=1, set_at="train.py:42")],
+    },
 )
 @silent(
     {"cause": "unknown", "making": _locked("peer", 2.0, 1.0, file="pipe at train.py:9")},
@@ -228,6 +232,12 @@ def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
     if lock is None or lock.ms < most * facts.wait_ms:
         return
     what, how, remedy = of_peer(lock.file)
+    stage = busiest(facts.pipeline)
+    if stage is not None and stage.setting and not lock.file.startswith("child process"):
+        now = "" if stage.setting_value is None else f" from {stage.setting_value}"
+        at = f", at {(stage.set_at or '').rpartition('/')[2]}" if stage.set_at else ""
+        how = f"raise {stage.setting} of {stage.name}{now}{at}: {how}"
+        remedy = f"raise {stage.setting} of {stage.name}{now}{at}; or {remedy.rpartition(' or ')[2]}"
     yield from _waited(
         facts,
         lock,
