@@ -308,7 +308,18 @@ CASES = {
         at_least=True,
         some=True,
     ),
-    "zlib": inflated("zlib", "zlib.decompress", "zlib.compress", "zlib.decompress"),
+    **{
+        f"{each}-bytes": inflated(each, f"{each}.decompress", f"{each}.compress", f"{each}.decompress")
+        for each in ("zlib", "bz2", "lzma")
+    },
+    "zip": Case(
+        f"import zipfile{NOISE}",
+        "with zipfile.ZipFile(PATH, 'w', zipfile.ZIP_DEFLATED) as packed: packed.writestr('a', NOISE)",
+        "assert zipfile.ZipFile(PATH).read('a') == NOISE; return ONES",
+        "zipfile.ZipFile.read",
+        ".zip",
+        16384,
+    ),
     "zstd": inflated(
         "zstandard",
         "zstandard.ZstdDecompressor.decompress",

@@ -41,7 +41,7 @@ READ_PATH_MODULES = (
     *(f"pandas.io.{name}" for name in ("json._json", "pytables", "excel._base")),
 )
 # Likewise of the standard library. Programs that load no data import them, too: they are hooked behind numpy.
-STANDARD_MODULES = ("pickle", "json", "gzip", "zlib", "_compression")
+STANDARD_MODULES = ("pickle", "json", "gzip", "zlib", "bz2", "lzma", "_compression", "zipfile")
 # The modules in which libraries define their loaders: the keys of `agent.loaders.table`.
 LOADER_MODULES = (
     "accelerate.data_loader",

@@ -198,6 +198,9 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "gzip": (Row("gzip", "_GzipReader.read", "0._fp.file"), *_inflate("gzip", "decompress")),
     "_compression": (Row("bz2 or lzma", "DecompressReader.read", "0._fp"),),
     "zlib": _inflate("zlib", "decompress"),
+    "bz2": _inflate("bz2", "decompress"),
+    "lzma": _inflate("lzma", "decompress"),
+    "zipfile": (Row("zipfile", "ZipFile.read", "0.filename"),),
     "zstandard": (
         *_inflate("zstandard", "decompress"),
         Row("zstandard", "ZstdDecompressor.decompress", least=_SMALL_PACKED),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Annotated
 
 import msgspec
@@ -151,6 +153,12 @@ class PipelineStage(ReportPart, frozen=True, kw_only=True):
     setting: Annotated[str | None, figure("the library's setting that says how many work at once", null="none is known")] = None
     setting_value: Annotated[int | None, figure("its value", null="the library chooses, or no setting is known")] = None
     set_at: Annotated[str | None, figure("the line that sets it", null="not known")] = None
+
+
+def busiest(stages: Sequence[PipelineStage]) -> PipelineStage | None:
+    """Return the stage that works as long as all the others together, or longer; None where none does."""
+    most = max(stages, key=attrgetter("busy"), default=None)
+    return most if most is not None and 2 * most.busy >= sum(each.busy for each in stages) else None
 
 
 class StageCost(ReportPart, frozen=True, kw_only=True):

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
+from iotrace.analysis.results import PipelineStage, busiest
 from iotrace.analysis.rules.causes import finding, is_worth, level, which
 from iotrace.analysis.rules.facts.loader import LoaderFacts, TakenFrom
 from iotrace.analysis.rules.facts.making import LockWait, Making
 from iotrace.analysis.rules.model import MORE_WORKERS, Finding, fires, rule, silent
+from iotrace.units import percent
 
 SLEEP_LESS = "sleep less at {}; if it polls there, have what it waits for come sooner"
 _LEADING = 0.25  # of the wait: what a verdict names before its cause
 _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
+_COMPUTING = [
+    PipelineStage(
+        name="encode", makers=2, of="threads", busy=1.1, items=400, item_ms=6.0, on_cpu_fraction=0.7,
+        puts="queue.Queue", wait_ms=3.0, slowest=False,
+    ),
+]  # fmt: skip
 
 
 def _locked(lock: str, ms: float, each_ms: float, sharing: int = 4, **more: Any) -> Making:
@@ -48,36 +58,87 @@ def h5py_lock(facts: LoaderFacts) -> Iterator[Finding]:
 
 
 @rule("IO232", "interpreter-lock", "loader", turn=MORE_WORKERS)
-@fires({"making": _locked("interpreter", 30.0, 22.0)}, {"making": _locked("interpreter", 30.0, 15.0, 1)})
+@fires(
+    {"making": _locked("interpreter", 30.0, 22.0)},
+    {"making": _locked("interpreter", 30.0, 17.0, 1), "lock_held": 0.9},
+    {"pipeline": _COMPUTING, "lock_held": 0.94},
+    {"pipeline": _COMPUTING, "lock_held": 0.94, "making": _locked("interpreter", 8.0, 0.5)},
+)
 @silent(
     {"making": _locked("interpreter", 2.0, 0.5)},
     # Threads that compute in NumPy, and hold the lock in between.
     {"making": _locked("interpreter", 8.0, 1.0)},
     {"making": Making()},
-    {"making": _locked("interpreter", 30.0, 15.0, 1), "taken_from": _POOL},
+    {"making": _locked("interpreter", 30.0, 17.0, 1), "taken_from": _POOL},
+    # The lock is a small part of what an item takes, whatever the other threads waited for it.
+    {"making": _locked("interpreter", 30.0, 2.0)},
+    {"making": _locked("interpreter", 30.0, 11.0)},
+    # Nobody has the lock for most of the wait: it is no lock that makes the items late.
+    {"making": _locked("interpreter", 30.0, 22.0), "lock_held": 0.2},
+    {"pipeline": _COMPUTING, "lock_held": 0.2},
+    {"pipeline": [replace(_COMPUTING[0], of="processes")], "lock_held": 0.94},
+    {"pipeline": [replace(_COMPUTING[0], makers=1)], "lock_held": 0.94},
+    {"pipeline": [replace(_COMPUTING[0], on_cpu_fraction=0.1)], "lock_held": 0.94},
 )
-def interpreter_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[Finding]:
+def interpreter_lock(
+    facts: LoaderFacts, *, leading: float = _LEADING, most: float = 0.5
+) -> Iterator[Finding]:
     """What makes the batches waits for the interpreter's lock: one thread of a process runs at a time.
 
-    iotrace measures how long each thread waited for the lock while it made an item. Code written in Python
-    holds the lock; what sleeps, reads, or computes in NumPy and the like mostly does not. More threads wait
-    the longer.
+    iotrace measures how long each thread waited for the lock while it made an item: at least half of the
+    making. Or samples of the loop say that a thread has the lock nearly all the time it waits, and a stage of
+    several threads computes. Code written in Python holds the lock; what sleeps, reads, or computes in NumPy
+    and the like mostly does not. More threads wait the longer.
 
     Remedy: processes in place of threads, as DataLoader's workers or a ProcessPoolExecutor; or less Python
     code for each item.
     """
     lock = facts.making.locks.get("interpreter")
-    if lock is None or facts.taken_from is not None:  # there it is the loop that waits, not who makes items
+    if facts.taken_from is not None:  # there it is the loop that waits, not who makes items
         return
-    if lock.ms < leading * facts.wait_ms:  # code that lets go of the lock takes it, too
+    share = lock.each_ms / lock.item_ms if lock is not None and lock.item_ms else 1.0
+    held = facts.lock_held is None or facts.lock_held >= most
+    # Code that lets go of the lock takes it, too.
+    if lock is None or not held or share < most or lock.ms < leading * facts.wait_ms:
+        yield from _takes_turns(facts)
         return
     who = f"{lock.sharing} threads wait" if lock.sharing > 1 else "what makes the batches waits"
     yield from _waited(
         facts,
-        lock,
+        replace(lock, ms=min(lock.ms, share * facts.wait_ms)),
         text=f"{who} for Python's interpreter, which runs one thread at a time: ",
         how="make the batches in processes, each with an interpreter; more threads wait the longer",
         remedy=in_processes(facts),
+    )
+
+
+def _takes_turns(facts: LoaderFacts, *, least: float = 0.85, computes: float = 0.6) -> Iterator[Finding]:
+    """Tell of a stage of several threads that compute, while one of them has the lock nearly all the wait."""
+    stage = busiest(facts.pipeline)
+    if stage is None or stage.of != "threads" or stage.makers < 2 or (facts.lock_held or 0.0) < least:
+        return
+    # It computes, or waits for its turn.
+    working = (stage.on_cpu_fraction or 0.0) + stage.locks_ms.get("interpreter", 0.0) / stage.item_ms
+    if working < computes or not facts.is_waited_for or not is_worth(facts.wait_ms, facts):
+        return
+    where = f" ({(stage.site or '').rpartition('/')[2]})" if stage.site else ""
+    yield finding(
+        facts,
+        text=(
+            f"the {stage.makers} threads of {stage.name}{where} take turns at Python's interpreter: one has "
+            f"it in {percent(facts.lock_held or 0.0)} of the wait"
+        ),
+        how="processes in place of threads, each with an interpreter, or vectorise it: most of NumPy lets "
+        "other threads run. Where it calls BLAS (linear algebra), try OPENBLAS_NUM_THREADS=1 first: the "
+        "threads of that may be too many. The loop's Python code waits for these threads, too",
+        remedy=f"processes in place of threads for {stage.name}, or vectorise it; where it calls BLAS, try "
+        "OPENBLAS_NUM_THREADS=1 first",
+        level=level(facts.wait_ms, facts),
+        evidence={"lock_held": facts.lock_held or 0.0, "threads": float(stage.makers), **which(facts)},
+        cost_ms=facts.wait_ms,  # the gain is not known: the loop's other work waits for the lock, too
+        is_main_cause=True,
+        tries=True,
+        silences=("IO101", "IO102", "IO103", "IO230", "IO236"),
     )
 
 
@@ -145,6 +206,10 @@ def program_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[F
     {"making": _locked("peer", 30.0, 22.0, 2, file="child process at train.py:9")},
     {"cause": "unknown", "making": _locked("peer", 30.0, 22.0, 1, file="pipe at train.py:9")},
     {"cause": "read", "workers": 4, "making": _locked("peer", 30.0, 22.0, 4, file="socket at train.py:9")},
+    {
+        "making": _locked("peer", 30.0, 28.0, 1, file="socket at train.py:9"),
+        "pipeline": [replace(_COMPUTING[0], setting="concurrency", setting_value=1, set_at="train.py:42")],
+    },
 )
 @silent(
     {"cause": "unknown", "making": _locked("peer", 2.0, 1.0, file="pipe at train.py:9")},
@@ -167,6 +232,12 @@ def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
     if lock is None or lock.ms < most * facts.wait_ms:
         return
     what, how, remedy = of_peer(lock.file)
+    stage = busiest(facts.pipeline)
+    if stage is not None and stage.setting and not lock.file.startswith("child process"):
+        now = "" if stage.setting_value is None else f" from {stage.setting_value}"
+        at = f", at {(stage.set_at or '').rpartition('/')[2]}" if stage.set_at else ""
+        how = f"raise {stage.setting} of {stage.name}{now}{at}: {how}"
+        remedy = f"raise {stage.setting} of {stage.name}{now}{at}; or {remedy.rpartition(' or ')[2]}"
     yield from _waited(
         facts,
         lock,

@@ -15,6 +15,7 @@ from iotrace.analysis.rules.model import MORE_WORKERS, Finding, fires, rule, sil
 from iotrace.units import percent
 
 _ONE = {"threads": "thread", "processes": "process", "coroutines": "coroutine"}
+_HELD = 0.85  # of the wait: a thread has the interpreter's lock
 _COMPUTES = 0.5  # of its time: threads of Python code take turns then
 
 
@@ -44,6 +45,7 @@ _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
     {"pipeline": [_stage("read", 1, 0.2), _stage("augment", 1, 0.5, True, "processes")]},
     {"pipeline": [_set("download", 1, 0.9, "concurrency", "train.py:9", True), _stage("decode", 2, 0.3)]},
     {"pipeline": [_set("load", 2, 1.9, "concurrency", "train.py:9", True)], "queueing_ms": 30.0},
+    {"pipeline": [_set("load", 2, 1.9, "num_parallel_calls", "a.py:9", True)], "lock_held": 0.95},
     {"pipeline": [_stage("fetch", 2, 2.0, True)], "asleep": 0.1, "on_cpu": 0.2, "core_free": False},
     # Two functions on the same threads, which are all busy.
     {
@@ -94,10 +96,17 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     computes = stage.of == "threads" and (stage.on_cpu_fraction or 0.0) >= _COMPUTES
     if facts.lock_held is not None and facts.lock_held < _COMPUTES:
         computes = False  # in libraries that release the interpreter's lock
+    takes_turns = stage.of == "threads" and not computes and (facts.lock_held or 0.0) >= _HELD
     queues = facts.queue_for_cpus or facts.queueing_ms >= MOSTLY * stage.wait_ms
     if queues:
         how = f"its {stage.of} queue for busy CPUs, and more of them would, too; make its work less"
         remedy = ""
+    elif takes_turns:
+        how = (
+            f"a thread has Python's interpreter in {percent(facts.lock_held or 0.0)} of the wait: more of "
+            "them would take turns. Make its work less; threads that a library starts in it may be too many"
+        )
+        remedy = f"make {stage.name} faster: more threads would take turns at Python's interpreter"
     elif computes:
         how = (
             f"its threads compute in {percent(stage.on_cpu_fraction or 0.0)} of that: processes do so at "
@@ -125,7 +134,7 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
         remedy=remedy,
         level=level(stage.wait_ms, facts),
         evidence={"busy": stage.busy, "makers": float(stage.makers), **which(facts)},
-        gain_ms=None if queues else gain_ms,
+        gain_ms=None if queues or takes_turns else gain_ms,
         cost_ms=stage.wait_ms,
         is_main_cause=stage.wait_ms >= MOSTLY * facts.wait_ms,
         # Which speaks of the last stage alone; of one that sleeps it says no more than this.
@@ -246,6 +255,7 @@ _IDLE = {"cause": "unknown", "pipeline": [_stage("decode", 2, 0.1)]}
     {**_IDLE, "pipeline": [_stage("decode", 2, 1.8)]},
     {**_IDLE, "pipeline": [replace(_stage("decode", 2, 0.1), room_fraction=0.8)]},
     {**_IDLE, "wait_ms": 4.0, "causes_ms": {"unknown": 4.0}},
+    {**_IDLE, "library": "torchdata", "pipeline": [_stage("torchdata", 1, 0.1), _stage("encode", 2, 0.1)]},
     # Nothing tells that it waits for input: a stage before it has items for it.
     {**_IDLE, "pipeline": [_stage("read", 2, 1.9), _stage("decode", 2, 0.1)]},
 )
@@ -263,6 +273,9 @@ def makers_idle(facts: LoaderFacts, *, busy: float = 0.5) -> Iterator[Finding]:
     if not idle or len(idle) < len(facts.pipeline) or not facts.is_waited_for:
         return
     first = facts.pipeline[0]
+    # Of a library's own threads nothing tells whether they wait for input, or for room.
+    if first.name == facts.about.library:
+        return
     if unseen_ms < MOSTLY * facts.wait_ms or (first.room_fraction or 0.0) >= busy:
         return
     how = (

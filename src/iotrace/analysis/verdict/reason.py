@@ -22,6 +22,7 @@ from iotrace.analysis.results import (
     RankReport,
     Recommendation,
     Trust,
+    busiest,
     cost_of_file_ms,
 )
 from iotrace.analysis.rules.model import THE_LOOP, rule_of
@@ -213,6 +214,10 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     if cause == "transform" and primary is not None:
         named = "the source" if primary.dataset in _BUILT_IN else primary.dataset
         what = f"{slowest}{at or ' (transform)'}" if slowest else f"the own code of {named} (transform)"
+        works = None if slowest else busiest(rank.pipeline)
+        if works is not None and not primary.item:
+            where = f" ({works.site.rpartition('/')[2]})" if works.site else ""
+            what = f"the stages' own code, most of it {works.name}{where},"
         # Where stages make the items, the loop's own stack only waits for them.
         what, hot = primary.item or what, None if slowest and not primary.item else primary.item_hot
     if cause == "collate" and primary is not None:
