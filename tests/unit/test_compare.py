@@ -482,6 +482,18 @@ def test_what_a_dataset_that_gives_batches_costs_is_of_a_sample_too(
     assert all(abs(each.change_pct) < 10 for each in stages)
 
 
+def test_samples_that_a_batch_sampler_chooses_cost_what_samples_do() -> None:
+    """They are put together to batches: an item is a sample, though the loader has no batch size."""
+    one, other = report(1), report(2)
+    for side in (one, other):
+        stage = {**side["ranks"][0]["stages"][0], "stage": "collate", "path": None, "per_sample": 0.25}
+        side["ranks"][0]["stages"].append(stage)
+    other["ranks"][0]["loaders"][0]["batch_size"] = None
+    stages = compared(one, other).stages
+    assert stages
+    assert all(abs(each.change_pct) < 20 for each in stages)
+
+
 @pytest.mark.parametrize(
     ("argv", "same", "refused"),
     [
