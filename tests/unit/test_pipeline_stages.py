@@ -6,10 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
-from iotrace.analysis.results import PipelineStage
+from iotrace.analysis.results import PipelineStage, busiest
 from iotrace.analysis.storage.kernel_account import coverage_of
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.called import _most_at_once, _own_time, with_settings
@@ -155,3 +156,11 @@ def test_a_sweep_sees_what_a_librarys_stages_were_given() -> None:
     assert _stages_have([known, known, limited, stage("crop", 0.7)]) == 4
     assert _stages_have([known, replace(known, setting_value=2)]) is None
     assert _stages_have([limited]) is None
+
+
+@pytest.mark.parametrize(
+    ("busy", "name"), [((0.1, 1.1, 0.0), "b"), ((0.4, 0.5, 0.3), None), ((0.5, 0.5), "a"), ((), None)]
+)
+def test_the_busiest_stage_works_as_long_as_all_the_others(busy: tuple[float, ...], name: str | None) -> None:
+    found = busiest([stage("abc"[number], each) for number, each in enumerate(busy)])
+    assert (found and found.name) == name
