@@ -15,6 +15,7 @@ from iotrace.analysis.wait.hot_lines import THAT_TRAIN
 _LEAST_WAIT = 0.05  # of a step: what is worth telling
 _PHASES = {"forward": 2.0, "backward": 4.0, "optimizer": 1.0, "other": 90.0}
 _COMPUTING = {"forward": 20.0, "backward": 40.0, "optimizer": 2.0, "other": 35.0}
+_FOR_CERTAIN = 0.3
 _METRIC = {**CODE, "function": "edit (wer.py:22)", "ms_per_step": 30.0, "loop_fraction": 0.3}
 _NOW_AND_THEN = {**CODE, "count": 4, "every_steps": 25.0}
 
@@ -56,6 +57,7 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
     {"phases_ms": _PHASES},
     {"phases_ms": _PHASES, "loop_code": [CODE]},
     {"phases_ms": _COMPUTING, "loop_code": [_METRIC]},
+    {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "held_fraction": 0.2}]},
     {
         "phases_ms": _COMPUTING,
         "loop_code": [{**_METRIC, "function": "scipy (wer.py:22)", "within": True}],
@@ -81,7 +83,7 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
     {"phases_ms": _COMPUTING, "asleep": (4.0, "train.py:9")},
     {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "ms_per_step": 8.0}]},
     {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "count": 1}]},
-    {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "held_fraction": 0.2}]},
+    {"phases_ms": _COMPUTING, "loop_code": [{**_METRIC, "held_fraction": 0.2, "ms_per_step": 25.0}]},
     {
         "phases_ms": _COMPUTING,
         "loop_code": [{**_METRIC, "function": "main (train.py:20)", "hot": ADD_IMAGES}],
@@ -223,7 +225,13 @@ def _one_function(
     codes: Sequence[LoopCode], report: RankReport, step_ms: float, least_of_step: float
 ) -> Iterator[Finding]:
     """The function of the program that most of a step's own code is in, in all steps; no line of the loop."""
-    steady = [code for code in codes if code.count is None and not _trains(code)]
+    least_ms = _FOR_CERTAIN * step_ms  # a loss, too, is worth a look then
+    steady = [
+        code
+        for code in codes
+        if code.count is None
+        and (not _trains(code) or (not code.is_line and not code.within and code.ms_per_step >= least_ms))
+    ]
     most = max(steady, key=attrgetter("ms_per_step"), default=None)
     if most is None or most.ms_per_step < least_of_step * step_ms:
         return

@@ -86,6 +86,7 @@ _NAPS = Making(locks={SLEEP: LockWait(ms=30.0, file="iterable_dataset.py:944 (da
 @silent(
     _ASLEEP,
     {**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.3)},
+    {**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.9), "slept_ms": 8.0},
     {**_ASLEEP, "cause": "transform", "waits_at": WaitCode("batches (train.py:12)", 0.9)},
     {**_ASLEEP, "wait_ms": 9.0, "causes_ms": {"unknown": 4.0, "transform": 5.0}},
     {**_ASLEEP, "making": Making(locks={SLEEP: LockWait(ms=4.0, file="train.py:9")})},
@@ -116,6 +117,8 @@ def source_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
     if peer is not None and peer.ms >= MOSTLY * unknown_ms:
         return  # for which it waits
     if not at.line or cost_ms < MOSTLY * facts.wait_ms or not is_worth(cost_ms, facts):
+        return
+    if facts.slept_ms is not None and cost_ms > facts.slept_ms:  # it computes, or queues for a CPU
         return
     yield finding(
         facts,

@@ -97,6 +97,10 @@ def ready_text(rank: RankReport) -> str | None:
         gain += f"; the device is busy {percent(device.busy_us / device.span_us)} of the traced steps"
     if competes(rank):
         gain = "what a faster loader saves is unknown, as no CPU was free"
+    elif any(stage.of == "threads" for stage in rank.pipeline):
+        gain = (
+            "what a faster loader saves is unknown, as its threads share Python's interpreter with the loop"
+        )
     if primary is None or (primary.queue_depth_mean or 0.0) < 0.5:
         return gain
     if 100 * (bound_fraction(wait) or 0.0) >= KEPT_UP_PERCENT and rank.system.host is not None:

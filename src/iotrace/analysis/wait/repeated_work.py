@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -98,8 +99,16 @@ def repeated_work(
         kind = _kind_of(target, file, listings.get(target.path, (0, 0))[0])
         if kind == ASKING or (kind and target.visits >= _AGAIN * max(passes, target.processes)):
             kinds[kind][number] = target
+    if ASKING in kinds and _asks(kinds[ASKING].values(), calls) < _EACH * sum(each.items for each in found):
+        del kinds[ASKING]  # so few calls are not what each sample does
     work = [_work(kind, own, found, analysis, names, listings, calls) for kind, own in kinds.items()]
     return sorted((each for each in work if each.ms_per_sample), key=lambda each: -each.ms_per_sample)
+
+
+def _asks(targets: Iterable[_Target], calls: Mapping[str, FileCalls]) -> int:
+    """How many calls asked for something in these directories, or of them themselves."""
+    asked = {each.path for each in targets}
+    return sum(each.metadata for path, each in calls.items() if asked & {path, os.path.dirname(path)})
 
 
 def _usual_opens(calls: Mapping[str, FileCalls]) -> int:

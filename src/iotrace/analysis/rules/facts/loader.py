@@ -76,7 +76,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`.
     `tensors` are in one, if many. `ready`: so many batches lay ready when the loop came for one. `making`:
     how they are made.
-    `waits_at`: where the loop's own thread is that makes them. `lock_held`: the share of the wait in which a
+    `slept_ms`: how long the training thread slept in a step, all in all. `waits_at`: where it is as it makes
+    them. `lock_held`: the share of the wait in which a
     thread had the interpreter's lock; in `queueing_ms` of it makers queued for busy CPUs. `event_loop`: the
     least share of the wait that asyncio's event loop slept in. `hot_in`: the library that making them is
     mostly in, `hot_line` the line and what it calls. `pipeline`: the stages that make them, of a loop that
@@ -131,6 +132,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     all_bound_ms: float | None = None
     ready: float | None = None
     making: Making = Making()
+    slept_ms: float | None = None
     waits_at: WaitCode = WaitCode()
     lock_held: float | None = None
     queueing_ms: float = 0.0

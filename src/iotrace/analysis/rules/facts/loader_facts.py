@@ -145,6 +145,7 @@ def _facts(
         hot_line="" if hot is None else hot.said,
         ready=ready_batches(source),
         pipeline=report.pipeline if primary else [],
+        slept_ms=_slept_ms(report),
         waits_at=code_of_waits(analysis, source),
         lock_held=lock_held(analysis, source),
         queueing_ms=sum((wait.without_cpu_ms or {}).values()),
@@ -288,6 +289,14 @@ def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
         for number in distinct(process.spans["name"][process.spans["kind"] == KIND_COLLATE]).tolist()
     }
     return next(iter(names)) if len(names) == 1 else ""
+
+
+def _slept_ms(report: RankReport) -> float | None:
+    """How long the training thread neither had a CPU in a step nor was ready to run; None: not known."""
+    steps = report.steps
+    if steps.mean_ms is None or steps.thread_cpu_ms is None or steps.thread_run_delay_ms is None:
+        return None
+    return max(0.0, steps.mean_ms - steps.thread_cpu_ms - steps.thread_run_delay_ms)
 
 
 def _hot(report: RankReport, run: LoaderRun) -> HotLine | None:
