@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.locks import SLEEP_LESS, of_peer
 from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
-from iotrace.analysis.rules.recurring import HIGH, LEAST_SECONDS, MOSTLY
+from iotrace.analysis.rules.recurring import CHECKPOINT, HIGH, LEAST_SECONDS, MOSTLY
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT
 from iotrace.units import percent
 
@@ -103,6 +103,7 @@ def writing_in_the_loop(facts: RankFacts, *, least_of_steps: float = 0.5) -> Ite
     {"feeding": {**_FEEDING, "function": None, "function_ms": None}},
     {"feeding": {**_FEEDING, "function_ms": 8.0}},
     {"feeding": {**_FEEDING, "asleep": "the loop sleeps in multiprocessing.Semaphore.acquire"}},
+    {"feeding": _FEEDING, "loop_events": [{**CHECKPOINT, "function": _FEEDING["function"]}]},
     {"feeding": _FEEDING, "loop_code": [{**CODE, "function": "batch_of (train.py:9)", "count": 3}]},
     {},
 )
@@ -122,6 +123,8 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
         return
     if 100 * found.function_ms < least_percent * step_ms:
         return
+    if any(each.function == found.function and each.recurs for each in facts.report.loop_events):
+        return  # a checkpoint, of which IO504 tells
     recurring = [
         code.function for code in facts.report.loop_code if code.recurs and code.seconds >= LEAST_SECONDS
     ]

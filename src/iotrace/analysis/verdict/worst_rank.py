@@ -119,11 +119,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     unseen = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unseen is None:
         # A rank's own code is told before what its loader might save.
-        own = [each.text for each in rank.culprits if each.id in _OF_STEPS]
-        most = max(rank.recurring, key=attrgetter("loop_fraction"), default=None)
-        if most is not None and 100 * most.loop_fraction >= MODERATELY_PERCENT:
-            own.insert(0, most.said)
-        own_first, *others_too = filter(None, [*own, ready_text(rank)])
+        own_first, *others_too = filter(None, [*_own_of(rank), ready_text(rank)])
         if 100 * fraction >= KEPT_UP_PERCENT and (ready or 0.0) >= 1 and not device_waits(wait):
             waited = f"{percent(fraction)} of {each_step(rank)} ({wait.raw_ms or 0.0:.1f} ms)"
             why = ", perhaps because no CPU is free" if others else ""
@@ -137,6 +133,15 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
 _FEEDS_ITSELF = ("child-at-work", "prepared-in-the-loop", "recurring-code")  # ids of rules, the first first
 
 
+def _own_of(rank: RankReport) -> list[str]:
+    """Say what the loop itself does that takes much of it, what recurs first."""
+    own = [each.text for each in rank.culprits if each.id in _OF_STEPS]
+    most = max(rank.recurring, key=attrgetter("loop_fraction"), default=None)
+    if most is not None and 100 * most.loop_fraction >= MODERATELY_PERCENT:
+        own.insert(0, most.said)
+    return own
+
+
 def _of_unseen(rank: RankReport, whose: str) -> Finding:
     """Judge a rank whose wait is not known: without a loader by what lies before its forward pass."""
     what, feeding = rank.steps.unknown_why or "no step was measured", rank.feeding
@@ -144,12 +149,18 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
         within = any(loader.library == _ASKS_WITHIN for loader in rank.loaders)
         fix = None if rank.steps.unknown_why is None else _ASK_OUTSIDE if within else _NAME_IT
         return Finding(kind="wait-unknown", text=f"{whose}{what}", why=_loop_reads(rank), rank=rank, fix=fix)
-    most = f"at most {percent(feeding.before_fraction)} of {each_step(rank)}"
-    of = f"({feeding.before_ms:.1f} of {rank.steps.mean_ms or 0.0:.1f} ms)"
-    if 100 * feeding.before_fraction < KEPT_UP_PERCENT:
+    saved_ms = _saved_before_ms(rank)
+    fraction = (
+        feeding.before_fraction * max(0.0, 1 - saved_ms / feeding.before_ms)
+        if saved_ms
+        else feeding.before_fraction
+    )
+    most = f"at most {percent(fraction)} of {each_step(rank)}"
+    of = f"({max(0.0, feeding.before_ms - saved_ms):.1f} of {rank.steps.mean_ms or 0.0:.1f} ms)"
+    if 100 * fraction < KEPT_UP_PERCENT:
         why = "no known loader feeds the loop, and it hardly does anything before the forward pass of a step"
         text = f"{whose}{most} waits for data {of}{_beside_steps(rank)}"
-        told = [*(each.text for each in rank.culprits if each.id in _OF_STEPS), why]
+        told = [*_own_of(rank), why]
         beside = "; ".join(told[1:]) or None
         return Finding(kind="not-input-bound", text=text, why=told[0], beside=beside, rank=rank)
     own = next((each for id in _FEEDS_ITSELF for each in rank.culprits if each.id == id), None)
@@ -159,6 +170,15 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
     if own is None:
         return Finding(kind="wait-unknown", text=text, why=feeding.asleep, rank=rank)
     return Finding(kind="wait-unknown", text=text, why=own.text, beside=feeding.asleep, rank=rank)
+
+
+def _saved_before_ms(rank: RankReport) -> float:
+    """How long a step saves checkpoints, or writes, in the function that lies before its forward pass."""
+    if rank.feeding is None or not rank.steps.count:
+        return 0.0
+    own = [each for each in rank.loop_events if each.function and each.function == rank.feeding.function]
+    saved = sum(each.seconds for each in own if each.kind in ("checkpoint", "writing"))
+    return min(rank.feeding.before_ms, 1e3 * saved / rank.steps.count)
 
 
 def _beside_steps(rank: RankReport) -> str:
