@@ -418,7 +418,7 @@ OPENED = file("d/a.h5", decode_ms=9.0, transform_ms=40.0, opens=3200)
         ("decode", {"files": [file("d/f.zarr/height", decode_ms=50.0)]},
          "re-chunk or recompress f.zarr/height"),
         ("decode", {"files": [file("d/a.jpg", decode_ms=50.0)]},
-         "store a.jpg at the size training takes, or decoded"),
+         "store a.jpg resized for training, or decoded"),
         ("decode", {"files": [file("d/a.npz", decode_ms=50.0)]}, "store a.npz uncompressed: numpy.save"),
         ("decode", {"files": [file("d/a.csv", decode_ms=50.0)]}, "store a.csv as Parquet"),
         ("decode", {"files": []}, "decode once, ahead of training; keep the result"),
@@ -490,9 +490,9 @@ def test_many_small_files_are_told_by_their_directory() -> None:
     group = unknown(FileGroup, path="d/harbour/", kind="directory", members=10, decode_ms=50.0, read_ms=0.0)
     (item,) = recommend([facts("decode", unmade_fraction=0.0, files=files, groups=[group])])
     assert "(50.0 ms of it in d/harbour/)" in item.text
-    assert item.remedy == "store harbour/ at the size training takes, or decoded"
+    assert item.remedy == "store harbour/ resized for training, or decoded"
     (item,) = recommend([facts("decode", unmade_fraction=0.0, files=files)])
-    assert item.remedy == "store the images at the size training takes, or decoded"
+    assert item.remedy == "store the images resized for training, or decoded"
     shards = [file(f"d/s/{number}.bin", read_ms=5.0) for number in range(10)]
     small = unknown(FileGroup, path="d/s/", kind="directory", members=9, read_ms=50.0, reads=9, read_bytes=9)
     found = short(facts("read", unmade_fraction=0.0, files=shards, groups=[small]))

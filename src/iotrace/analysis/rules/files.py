@@ -67,7 +67,7 @@ _STORE_AS = (
     (
         _IMAGES,
         "the images",
-        "at the size training takes, or decoded",
+        "resized for training, or decoded",
         "store the images at the size that training takes, or decode them once and keep the arrays",
     ),
     ({".npz"}, "the arrays", "uncompressed: numpy.save", "store the arrays uncompressed, as by numpy.save"),
