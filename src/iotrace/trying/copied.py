@@ -94,7 +94,7 @@ class Copied:
         self.data = copies.write_copies(jobs, python, progress)
         if any(job.format == copies.IMAGE for job in jobs):
             self.warnings.append(
-                "images were tried decoded, at their own size: at the size that training takes they cost less"
+                "images were tried decoded, at their own size: resized for training they may cost less"
             )
         if len(self.data) < len(jobs):
             left = counted(len(jobs) - len(self.data), "file")
