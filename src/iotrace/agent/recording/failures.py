@@ -7,7 +7,6 @@ they caught there, too: what left the outermost frame is Python's.
 from __future__ import annotations
 
 import sys
-from posix import getpid
 from time import monotonic_ns
 
 from iotrace.session.guard import ours
@@ -26,34 +25,16 @@ _MOST_THREADS = 20  # whose exceptions are recorded
 class Failures:
     """Record what nothing caught: by the thread that it ended, as no other may ask for its frames."""
 
-    def __init__(self, recorder: Any) -> None:
+    def __init__(self, recorder: Any, noted: int) -> None:
         self._recorder = recorder
         # The exception that ended the last fetch that failed, by its id, and the sample that it came out of.
         self.of_fetch: tuple[int, int | None] = (0, None)
-        self._noted = id(getattr(sys, "last_value", None))  # one of before the session is not its own
+        self._noted = noted  # the exception that is not its own, or told already, by its id
         self._threads = 0
-        self._leaves = False  # the main thread will note its failure
-
-    def note_as_it_leaves(self) -> None:
-        """Have the main thread note its failure as it leaves, before it waits for the program's threads."""
-        register, pid = getattr(sys.modules.get("threading"), "_register_atexit", None), getpid()
-        if register is None or self._leaves:
-            return
-        self._leaves = True
-        recorder = self._recorder
-
-        def leaving() -> None:
-            if getpid() == pid and not (recorder.closed or recorder.over):  # a forked child has it, too
-                self.note()
-
-        try:
-            register(leaving)
-        except ours(RuntimeError):  # it is leaving
-            pass
 
     def note(self) -> None:
         """Record the exception that Python has printed because nothing caught it, if there is one."""
-        error = getattr(sys, "last_value", None)  # also where the program has an excepthook of its own
+        error = getattr(sys, "last_value", None)
         if error is None or id(error) == self._noted:
             return
         self._noted = id(error)

@@ -15,7 +15,6 @@ from time import monotonic_ns, process_time_ns, time
 
 from iotrace.agent import unpatched
 from iotrace.agent.recording.encode import encode, lines_of
-from iotrace.agent.recording.failures import Failures
 from iotrace.session import names
 from iotrace.session.append_file import Stream, append_line
 from iotrace.session.guard import ours
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from iotrace.agent.recording.failures import Failures
     from iotrace.agent.recording.import_times import Imports
     from iotrace.agent.recording.loop_stacks import LoopStacks
     from iotrace.agent.recording.startup_stacks import StartupStacks
@@ -105,7 +105,9 @@ class Recorder:
         self._writer_id = 0
         self._absorbed = 0
         self._loop_begun = False
-        self.failures = Failures(self)
+        self._failures: Failures | None = None
+        self._noted = id(getattr(sys, "last_value", None))  # one of before the session is not its own
+        self._leaves = False  # the main thread will note its failure
 
     def open(self, identity: dict[str, Any]) -> None:
         """Make this process's directory and write `identity` into it; OSError where that fails."""
@@ -158,7 +160,38 @@ class Recorder:
             self._stop = None
             self.log(f"no writer: {error!r}")
         self.tick()
-        self.failures.note_as_it_leaves()
+        self._note_as_it_leaves()
+
+    @property
+    def failures(self) -> Failures:
+        """What records exceptions, which most processes never have."""
+        if self._failures is None:
+            from iotrace.agent.recording.failures import Failures
+
+            self._failures = Failures(self, self._noted)
+        return self._failures
+
+    def _note_failure(self) -> None:
+        """Record the exception that nothing in this process caught, if there is one."""
+        error = getattr(sys, "last_value", None)  # also where the program has an excepthook of its own
+        if error is not None and id(error) != self._noted:
+            self.failures.note()
+
+    def _note_as_it_leaves(self) -> None:
+        """Have the main thread note its failure as it leaves, before it waits for the program's threads."""
+        register, pid = getattr(sys.modules.get("threading"), "_register_atexit", None), getpid()
+        if register is None or self._leaves:
+            return
+        self._leaves = True
+
+        def leaving() -> None:
+            if getpid() == pid and not (self.closed or self.over):  # a forked child has it, too
+                self._note_failure()
+
+        try:
+            register(leaving)
+        except ours(RuntimeError):  # it is leaving
+            pass
 
     @property
     def running(self) -> bool:
@@ -285,7 +318,7 @@ class Recorder:
         for drain in self.before_flush:
             drain()
         if unpatched.get_native_id() != self._writer_id:
-            self.failures.note()
+            self._note_failure()
         if self.startup is not None and self._loop_begun:  # it never trained
             self.records.append(self.startup.record())
         if self.loop_stacks is not None:
