@@ -251,9 +251,12 @@ def _one_function(
 
 
 def _faster(code: LoopCode) -> str:
-    named = code.function if code.hot is None else code.hot.line
-    seldom = f"{'do' if code.is_line else 'call'} it every so many steps"
-    return f"make {named} faster, or {seldom} unless the training needs it"
+    seldom = "do it" if code.is_line else "call it"
+    if code.hot is None:
+        return f"make {code.function} faster, or {seldom} every so many steps unless the training needs it"
+    if not code.is_line:  # the line is one of the function's, or of what it calls
+        seldom = f"call {code.function.partition(' (')[0]}"
+    return f"make {code.hot.line} faster, or {seldom} every so many steps unless the training needs it"
 
 
 def _trains(code: LoopCode) -> bool:
