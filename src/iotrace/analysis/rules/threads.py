@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Change
+from iotrace.analysis.results import Change, System
 from iotrace.analysis.rules.chunks import SMALL_CHUNKS, decodes_small_chunks
 from iotrace.analysis.rules.cpus import FREE, stage_of
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.analysis.wait.cpus import Pool, pool_of
-from iotrace.units import counted
+from iotrace.units import counted, percent
 
 _SPIN = ("openblas", "torch")  # their threads spin while they wait; others sleep, and few gain little
 _ONE_THREAD = {
@@ -126,27 +126,96 @@ def _of_threads(
     )
 
 
+_PARSE = {"line": "voc.py:8", "calls": "parse", "library": "xml", "fraction": 0.8, "samples": 400}
+_VOC = {
+    "primary": True,
+    "dataset": "Voc",
+    "workers": 1,
+    "item": "Voc.__getitem__ (voc.py:6)",
+    "item_hot": _PARSE,
+}
+_PARSING = {
+    "processes": [{"role": "main", "cpus": [0, 1]}, {**FREE[0], "cpu_pct_mean": 60.0}],
+    "host": {"cpu_busy_fraction": 1.0, "others_cpu_fraction": 0.1},
+    "usable": 2,
+    "online": 2,
+    "without_cpu_ms": 0.0,
+    "steps": {"thread_run_delay_ms": 35.0},
+    "loaders": [_VOC],
+    "sample_calls": [{"name": "Voc.__getitem__", "depth": 0, "ms_each": 11.0, "own_ms_each": 9.0}],
+    "made_asleep": 0.1,
+}
+
+
 @rule("IO308", "training-without-cpu", "loop", saves_wait=False)
-@fires({"processes": _POOLED, "without_cpu_ms": 0.0, "steps": {"thread_run_delay_ms": 35.0}})
+@fires({"processes": _POOLED, "without_cpu_ms": 0.0, "steps": {"thread_run_delay_ms": 35.0}}, _PARSING)
 @silent(
     {"processes": _POOLED, "without_cpu_ms": 0.0, "steps": {"thread_run_delay_ms": 9.0}},
     {"processes": FREE, "without_cpu_ms": 0.0, "steps": {"thread_run_delay_ms": 35.0}},
     {"processes": _POOLED, "steps": {"thread_run_delay_ms": 35.0}},
+    {**_PARSING, "host": {"cpu_busy_fraction": 1.0, "others_cpu_fraction": 0.9}},  # others take the CPUs
+    {**_PARSING, "host": {"cpu_busy_fraction": 0.6, "others_cpu_fraction": 0.1}},
+    {**_PARSING, "made_asleep": 0.8},
+    {**_PARSING, "loaders": [{**_VOC, "item_hot": {**_PARSE, "fraction": 0.5}}]},
+    {**_PARSING, "steps": {"thread_run_delay_ms": 9.0}},
 )
-def training_without_cpu(facts: RankFacts, *, least_of_step: float = 0.3) -> Iterator[Finding]:
-    """The training thread is ready to run and has no CPU, while threads of a library in workers have them.
+def training_without_cpu(
+    facts: RankFacts, *, least_of_step: float = 0.3, least_of_own: float = 0.1, mostly: float = 0.5
+) -> Iterator[Finding]:
+    """The training thread is ready to run and has no CPU, while workers have them.
 
     The loader keeps up, and steps are slow all the same. The kernel counts how long the thread was ready and
-    did not run. What fewer threads gain is not known: threads that spin take CPUs and compute nothing.
+    did not run. Either threads of a library in the workers take the CPUs: what fewer threads gain is not
+    known, as threads that spin compute nothing. Or the dataset's own code does, and one line of it takes most
+    of each sample. Other programs take CPUs, too: the workers have the share of the wait that they have of
+    the CPU time beside the training.
 
-    Remedy: one thread of the library in each worker.
+    Remedy: one thread of the library in each worker; or make that line cheaper, as by doing once, ahead of
+    training, what is the same for each epoch.
     """
     steps, wait = facts.report.steps, facts.report.data_wait
-    pool, step_ms, delay_ms = pool_of(facts.report.system), steps.mean_ms, steps.thread_run_delay_ms
-    if pool is None or step_ms is None or delay_ms is None or facts.lacks_cpus or _is_of_chunks(facts, pool):
+    step_ms, delay_ms = steps.mean_ms, steps.thread_run_delay_ms
+    if step_ms is None or delay_ms is None or facts.lacks_cpus:
         return
+    pool = pool_of(facts.report.system)
     delay_ms = min(delay_ms, step_ms - (wait.raw_ms or 0.0))
-    if delay_ms >= least_of_step * step_ms:
+    if pool is None:
+        own_ms = delay_ms * _workers_share(facts.report.system)
+        if own_ms >= least_of_own * step_ms:
+            yield from _costly_line(facts, own_ms, step_ms, mostly)
+    elif delay_ms >= least_of_step * step_ms and not _is_of_chunks(facts, pool):
         stage = f"the training thread waits for a CPU in {delay_ms:.1f} of {step_ms:.1f} ms of a step"
         found = _of_threads(facts, pool, delay_ms, stage)
         yield replace(found, is_main_cause=True)
+
+
+def _workers_share(system: System) -> float:
+    """What of the CPU time that the training thread waits behind is the workers'; 0: a CPU was free."""
+    host, cpus = system.host, system.cpus_online
+    if host is None or host.cpu_busy_fraction is None or host.has_free_cpus or not cpus:
+        return 0.0
+    workers = sum((each.cpu_pct_mean or 0.0) / 100 for each in system.processes if each.role != "main")
+    others = (host.others_cpu_fraction or 0.0) * cpus
+    return workers / (workers + others) if workers else 0.0
+
+
+def _costly_line(facts: RankFacts, lost_ms: float, step_ms: float, mostly: float) -> Iterator[Finding]:
+    """Name the line that most of a sample is computed in: it, and no reading or decoding, takes the CPUs."""
+    loader = facts.report.primary
+    hot = None if loader is None or not loader.workers else loader.item_hot
+    item = next((each for each in facts.report.sample_calls if not each.depth), None)
+    if loader is None or hot is None or facts.made_asleep is None or facts.made_asleep >= mostly:
+        return
+    share = hot.fraction * (item.own_ms_each / item.ms_each if item is not None and item.ms_each else 1.0)
+    if share < mostly:
+        return
+    who = loader.item or loader.dataset
+    yield Finding(
+        text=f"workers take CPUs from the training: it waits about {lost_ms:.1f} of {step_ms:.1f} ms of a step "
+        f"for one behind them, and {who} spends {percent(share)} of its time at {hot.said}",
+        evidence={"lost_ms": lost_ms, "share": share},
+        remedy=f"compute less at {hot.said}, or once, ahead of training",
+        cost_ms=lost_ms,
+        is_main_cause=True,
+        spares_work=True,
+    )

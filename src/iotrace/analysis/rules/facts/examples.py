@@ -90,7 +90,7 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
         "steps": {"count": 100, "mean_ms": 100.0, **changes.pop("steps", {})},
         "data_wait": wait,
         "system": system,
-        **{name: changes.pop(name, []) for name in ("file_groups", "regions", "repeated")},
+        **{name: changes.pop(name, []) for name in ("file_groups", "regions", "repeated", "sample_calls")},
         "accelerator": changes.pop("accelerator", None),
         "account": changes.pop("account", None),
         "loaders": changes.pop("loaders", []),

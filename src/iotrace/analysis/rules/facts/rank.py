@@ -15,7 +15,7 @@ from iotrace.analysis.results import RankReport, System
 from iotrace.analysis.storage.read_by_each import ReadByEach, read_by_each
 from iotrace.analysis.wait.asleep import asleep_beside_waits
 from iotrace.analysis.wait.collectives import Collectives, collectives_of_loop
-from iotrace.analysis.wait.cpus import asleep_for_pool, decoding_without_cpu, queueing_ms
+from iotrace.analysis.wait.cpus import asleep_for_pool, decoding_without_cpu, queueing_ms, samples_made
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
 from iotrace.analysis.wait.loop_io import LoopWrites, loop_writes
 from iotrace.session.names import KIND_REDUCTION, OF_GRADIENTS, OPTIMIZER
@@ -41,7 +41,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     optimizer steps; `unused_ms` a step is reduced in those without one.
     `switches` are those for debugging that were on, each with the line that names it, if that is known.
     `asleep`: how long the training thread is in ``time.sleep`` in each step beside its data waits, in ms, and
-    at which line.
+    at which line. `made_asleep` is the share of the samples' making in which their threads slept.
     """
 
     report: RankReport
@@ -63,6 +63,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     unused_ms: float = 0.0
     switches: dict[str, str] = {}
     asleep: tuple[float, str] = (0.0, "")
+    made_asleep: float | None = None
 
     def is_significant(self, cost_ms: float) -> bool:
         """Whether that is a quarter of the data wait or more, and 5 % of a step."""
@@ -103,6 +104,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         read_by_each=read_by_each(analysis, report.io, report.sample_calls),
         switches=_switches(analysis),
         asleep=asleep_beside_waits(analysis),
+        made_asleep=None if analysis.source is None else samples_made(analysis, analysis.source)[0],
         **_reductions(analysis),
     )
     if not facts.lacks_cpus:
