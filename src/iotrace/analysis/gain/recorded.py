@@ -169,6 +169,10 @@ def recorded(analysis: RankAnalysis, system: System) -> Recorded:
         )
     if not 0 <= about.workers <= _MOST_WORKERS or not 0 < (about.prefetch_factor or 2) <= _MOST_PREFETCHED:
         raise Withheld(f"{about.workers} workers with {about.prefetch_factor} batches each are no loader's")
+    if analysis.nests(run):
+        raise Withheld(
+            "its samples iterate another DataLoader: what is made in them is none of its own making"
+        )
     everything = run.deliveries
     if everything["handed_over"].any() or analysis.measured_waits.deliveries["handed_over"].any():
         raise Withheld("another thread takes the batches: when the loop asks for one is not known")

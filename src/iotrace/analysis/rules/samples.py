@@ -25,6 +25,7 @@ from iotrace.analysis.wait.gain_bound import RESIZED
 from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.units import percent
 
+_COPIES = "copy"  # the module of Python's library
 _BUILTINS = ("list", "tuple", "dict", "range", "str")
 _MAPPED = {"accesses": 900, "apart_fraction": 1.0, "piece_bytes": 4, "gap_bytes": 16384, "major_faults": 0}
 _IN_COLUMNS = {"path": "d/a.npy", "transform_ms": 45.0, "amplification": {"mapped": _MAPPED}}
@@ -48,6 +49,7 @@ _PIPELINE = {
     {"cause": "transform", "on_cpu": 0.1, "waits_alone": True},
     {"cause": "transform", "on_cpu": 0.2, "made_ms": 600.0},
     {"cause": "transform", "groups": [_IN_COLUMNS]},
+    {"cause": "transform", "hot_in": "copy", "hot_line": "train.py:9, in copy's deepcopy"},
     {**_PIPELINE, "waits_at": WaitCode(function="clean (train.py:8)", function_share=0.8)},
     # A library's rows, which it hands to a function of the program.
     {
@@ -138,6 +140,12 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
             f"{item} is code of a library: do what is not random in it once, ahead of training, and store "
             "the result",
             most=RESIZED,
+        )
+    if facts.hot_in == _COPIES:
+        return Remedy(
+            f"copy less at {facts.hot_line}: only what is changed",
+            f"{item or 'the dataset'} copies whole objects for each sample ({facts.hot_line}): copy only what is "
+            "changed of them, as by copy.copy",
         )
     on_device = ", or run it on the accelerator" if facts.accelerated else ""
     called = facts.about.library and not facts.item and facts.waits_at.function_share >= MOSTLY

@@ -206,7 +206,14 @@ def _gains(
     replay = replayed(analysis, run)
     most_ms = {each: replay.most_ms(each) for each in gone}
     gains_ms = {each: replay.gain_ms(each) for each in gone}
-    if sends_behind_next(run.deliveries, split_waits(run.deliveries)[3]):  # of which the replay knows nothing
+    # The replay knows nothing of what other loaders make within a sample, nor of what is sent behind the next.
+    if analysis.nests(run):
+        charged_ms = {**causes_ms, RESIZED: sum(causes_ms[each] for each in ("read", "decode", "transform"))}
+        for each in {*gone} & charged_ms.keys():
+            gains_ms[each] = max(gains_ms[each], charged_ms[each])
+            if (bound_ms := most_ms[each]) is not None:
+                most_ms[each] = max(bound_ms, gains_ms[each])
+    if sends_behind_next(run.deliveries, split_waits(run.deliveries)[3]):
         gains_ms.update({each: max(ms, causes_ms[each]) for each, ms in gains_ms.items() if each in PARTS})
     return (
         gains_ms,
