@@ -165,8 +165,9 @@ class RankAnalysis(msgspec.Struct, frozen=True, dict=True):
         return self.measured[0]
 
     def nests(self, run: LoaderRun) -> bool:
-        """Whether the samples of a DataLoader without workers iterate another loader, as a queue of patches does."""
-        return not (run.description.workers or run.description.wrapped) and run.number in self.within.values()
+        """Whether the samples of a DataLoader without workers iterate another one, as a queue of patches."""
+        about = run.description
+        return not (about.workers or about.wrapped) and run.number in self.within.values()
 
     def explained(self, loader: LoaderRun) -> Waits:
         """The waits for the batches of `loader` (one of `loaders`), by cause; one row per delivery."""

@@ -266,7 +266,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         loop_reads=loop_reads(analysis),
         loop_slow_steps=loop_slow_steps(analysis, phases.by_step_ns, events, divided.recurring),
         loop_events=recurring,
-        feeding=feeding_of(analysis, code),
+        feeding=feeding_of(analysis, code, events),
         loop_code=with_events(divided.code, recurring),
         stages=stages_of(analysis) if len(pipeline) <= 1 else [],  # else most items are parts of a sample
         pipeline=pipeline,

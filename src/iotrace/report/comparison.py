@@ -64,7 +64,7 @@ def comparison_head(result: Comparison) -> Head:
     lines += [Line("Code", f"commit {before} in A, {after} in B") for before, after in commits]
     if max(result.ranks) > 1:
         why = "the others wait for it" if result.is_late else "it waits longest for its data, in A or in B"
-        lines.append(Line("Rank", f"{result.rank} stands for the job: {why}"))
+        lines.append(Line("Rank", f"rank {result.rank} of A is compared with rank {result.rank} of B: {why}"))
     if (start := result.startup) is not None:
         parts = ", ".join(f"{part.what} {part.seconds[1] - part.seconds[0]:+.1f} s" for part in start.parts)
         lines.append(Line("Start", f"start-up {start.seconds[0]:.1f} -> {start.seconds[1]:.1f} s: {parts}"))

@@ -152,7 +152,7 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
 class Feeding(ReportPart, frozen=True, kw_only=True):
     """What a loop that no loader feeds does before the forward pass of its steps: a wait for data lies there."""
 
-    before_ms: Annotated[float, figure("the time before forward passes", "ms per step")]
+    before_ms: Annotated[float, figure("the time before forward passes, without evaluations and checkpoints", "ms per step")]
     before_fraction: Annotated[float, figure("the same / the steps' lengths")]
     function: Annotated[
         str | None, figure("what the thread is in for most of it, by samples: a function with its first line, or a line", null="too few samples")

@@ -144,8 +144,8 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
     if facts.hot_in == _COPIES:
         return Remedy(
             f"copy less at {facts.hot_line}: only what is changed",
-            f"{item or 'the dataset'} copies whole objects for each sample ({facts.hot_line}): copy only what is "
-            "changed of them, as by copy.copy",
+            f"{item or 'the dataset'} copies whole objects for each sample ({facts.hot_line}): "
+            "copy only what is changed of them, as by copy.copy",
         )
     on_device = ", or run it on the accelerator" if facts.accelerated else ""
     called = facts.about.library and not facts.item and facts.waits_at.function_share >= MOSTLY

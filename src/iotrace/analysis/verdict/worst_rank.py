@@ -173,11 +173,15 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
 
 
 def _saved_before_ms(rank: RankReport) -> float:
-    """How long a step saves checkpoints, or writes, in the function that lies before its forward pass."""
+    """How long a step writes in the function that lies before its forward pass, or waits for its checkpoints.
+
+    What was seen of checkpoints is left out already.
+    """
     if rank.feeding is None or not rank.steps.count:
         return 0.0
     own = [each for each in rank.loop_events if each.function and each.function == rank.feeding.function]
-    saved = sum(each.seconds for each in own if each.kind in ("checkpoint", "writing"))
+    saved = sum(each.seconds for each in own if each.kind == "writing")
+    saved += sum(each.seconds - each.seen_seconds for each in own if each.kind == "checkpoint")
     return min(rank.feeding.before_ms, 1e3 * saved / rank.steps.count)
 
 

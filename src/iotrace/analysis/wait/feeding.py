@@ -5,6 +5,8 @@ Definitions: docs/definitions.md, "feeding".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from iotrace.analysis.intervals import Intervals, distinct, holding, length, subtract, union
@@ -12,9 +14,11 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Feeding
 from iotrace.analysis.wait.locks import waits_within
 from iotrace.analysis.wait.loop_code import CodeSamples
+from iotrace.analysis.wait.loop_events import CHECKPOINT, EVALUATION, Events
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER
 
 _MOST_STEPS = 0.8  # that have a forward pass
+_NO_BATCH = (EVALUATION, CHECKPOINT)
 _MOST = 0.5  # of a function's time is a wait
 
 
@@ -37,11 +41,11 @@ def _without_gradients(analysis: RankAnalysis) -> Intervals:
     return union(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
 
 
-def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
+def feeding_of(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Events] = ()) -> Feeding | None:
     """Look at what the loop does before the forward passes of its steps, where no loader feeds it.
 
-    Its batches come to it then, or with them what else it does. None where a loader does, or where steps have
-    no forward pass.
+    Its batches come to it then, or with them what else it does; of `events` evaluations and checkpoints are
+    none of that. None where a loader does, or where steps have no forward pass.
     """
     kept, thread = analysis.kept, analysis.loop.thread
     if not analysis.loop.unknown_why or analysis.loop.marked or not len(kept) or thread is None:
@@ -55,6 +59,9 @@ def feeding_of(analysis: RankAnalysis, samples: CodeSamples) -> Feeding | None:
     if len(distinct(at)) < _MOST_STEPS * len(kept):
         return None
     own = subtract(union(begun, until), _without_gradients(analysis))
+    for each in events:
+        if each.kind in _NO_BATCH:
+            own = subtract(own, (each.starts, each.ends))
     before, before_ns, steps = samples.within(*own), length(own), len(kept)
     number, most = before.most_common(), before.most()
     return Feeding(

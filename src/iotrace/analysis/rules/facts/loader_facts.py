@@ -206,9 +206,10 @@ def _gains(
     replay = replayed(analysis, run)
     most_ms = {each: replay.most_ms(each) for each in gone}
     gains_ms = {each: replay.gain_ms(each) for each in gone}
-    # The replay knows nothing of what other loaders make within a sample, nor of what is sent behind the next.
+    # The replay knows nothing of what other loaders make within a sample, or of what is sent behind the next.
     if analysis.nests(run):
-        charged_ms = {**causes_ms, RESIZED: sum(causes_ms[each] for each in ("read", "decode", "transform"))}
+        resized_ms = sum(causes_ms[each] for each in ("read", "decode", "transform"))
+        charged_ms = {**causes_ms, RESIZED: resized_ms}
         for each in {*gone} & charged_ms.keys():
             gains_ms[each] = max(gains_ms[each], charged_ms[each])
             if (bound_ms := most_ms[each]) is not None:
