@@ -17,7 +17,7 @@ from iotrace.analysis.table import NONE, key_of, match
 from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
 from iotrace.analysis.wait.inline import compose_inline
 from iotrace.analysis.wait.page_faults import bounds
-from iotrace.analysis.wait.production import PARTS, compose
+from iotrace.analysis.wait.production import PARTS, compose, without_holders
 from iotrace.analysis.wait.sending import sends_behind_next
 from iotrace.analysis.wait.waits import CAUSES, Floats, Waits, split_waits
 from iotrace.session.names import LOCKED_ROW
@@ -123,11 +123,14 @@ def composed(
         for block in np.split(own, range(_MOST_AT_ONCE, len(own), _MOST_AT_ONCE)):
             window = starts[block], ends[block]
             near, calls = _near(session, process, by_start, int(window[0][0]), int(window[1].max()))
+            if held is not None and tid == NONE:  # its own items hold pieces; of other loaders are those that
+                near = without_holders(near, *_whole(deliveries[distinct(number[block])]))  # hold it whole
             if thread != NONE:  # of a pool: its other threads make other batches
                 near = replace(near, spans=near.spans[near.spans["tid"] == thread])
                 calls = calls.where(calls.tid == thread)
             if tid == NONE:
-                made = compose(near, calls, session.paths, *window, mapped_by[pid], names=names)
+                cut = held is not None
+                made = compose(near, calls, session.paths, *window, mapped_by[pid], cut, names=names)
             else:
                 made = compose_inline(near, calls, session.paths, *window, tid, names=names)
             if held is None:  # one window each
@@ -158,6 +161,12 @@ def _near(
         start_ns = min(start_ns, int(spans["start_ns"].min()))
         end_ns = max(end_ns, int(bounds(spans)[1].max()))
     return replace(process, spans=spans), session.calls_of(process).between(start_ns, end_ns)
+
+
+def _whole(made: Deliveries) -> tuple[Times, Times]:
+    """When each of some productions began and ended, in order."""
+    order = np.argsort(made["taken_ns"], kind="stable")
+    return made["taken_ns"][order], np.maximum(made["taken_ns"], made["prepared_ns"])[order]
 
 
 def _windows(

@@ -64,13 +64,13 @@ def compose(
 ) -> Composition:
     """Compose the productions ``[starts[i], ends[i])`` of `process`: sorted and disjoint.
 
-    `calls` are the process's own POSIX calls, `mapped_files` the files of its memory maps. `inline`: a
-    wrapped source makes the batches, and one item of it may hold several of the windows. `names` number the
+    `calls` are the process's own POSIX calls, `mapped_files` the files of its memory maps. `inline`: one
+    item of a source may hold several of the windows. `names` number the
     files.
     """
     names = names or FileNames()
-    if not inline and (holds := _holds_a_window(process.spans, starts, ends)).any():
-        process = replace(process, spans=process.spans[~holds])
+    if not inline:
+        process = without_holders(process, starts, ends)
     spans = process.spans
     posix = Coverage(calls.start_ns, calls.end_ns)
     # A copy out of a memory map (by a list of indices) reads inside the access: a read path of its own.
@@ -107,8 +107,14 @@ def compose(
     return replace(made, files=FileCosts.of(names, charges))
 
 
+def without_holders(process: Process, starts: Times, ends: Times) -> Process:
+    """Leave out items that hold a whole window: of a source that wraps the loader whose windows these are."""
+    holds = _holds_a_window(process.spans, starts, ends)
+    return replace(process, spans=process.spans[~holds]) if holds.any() else process
+
+
 def _holds_a_window(spans: Columns, starts: Times, ends: Times) -> npt.NDArray[np.bool_]:
-    """Mark the items that hold a whole window: of a source that wraps the loader whose windows these are."""
+    """Mark the items that hold a whole window."""
     begin, end = bounds(spans)
     first = np.searchsorted(starts, begin)
     until = np.append(ends, np.iinfo(np.int64).max)[first]
