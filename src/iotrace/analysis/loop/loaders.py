@@ -40,6 +40,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
     about = source.description
     known = not about.library
     padded = padding_of(source.deliveries, analysis.rank.processes, main.pid)
+    sizes = source.deliveries["size_bytes"][source.deliveries.known("size_bytes")]
     return LoaderResult(
         id=loader.number,
         kind=loader.kind,
@@ -60,6 +61,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
         made_fraction=float(source.deliveries.made.mean()) if known and len(source.deliveries) else None,
         queue_depth_mean=ready_batches(source),
         tensors=tensors_of(source.deliveries),
+        batch_bytes_mean=float(sizes.mean()) if len(sizes) else None,
         padded_fraction=padded[0],
         padded_squares_fraction=padded[1],
         epochs=loader.epochs,

@@ -53,6 +53,9 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
     ] = None
     queue_depth_mean: Annotated[float | None, figure("mean number that lay prepared when the next was asked for")] = None
     tensors: Annotated[float | None, figure("tensors in a batch that a worker hands over, the mean", null="no more than 16, or unknown")] = None
+    batch_bytes_mean: Annotated[
+        float | None, figure("bytes of the tensors and arrays in a batch that a worker hands over", null="no worker does, or unknown")
+    ] = None
     padded_fraction: Annotated[
         float | None, figure("the share of its batches that pads samples of unequal lengths", null="samples have no lengths, or these are unknown")
     ] = None

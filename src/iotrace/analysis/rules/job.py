@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from iotrace.analysis.rules.facts.job import JobFacts, LateRank
 from iotrace.analysis.rules.model import OUTSIDE, Finding, fires, rule, silent
 from iotrace.analysis.rules.recurring import less_writing
+from iotrace.units import size
 
 LATE_BY_DATA, UNEVEN_STEPS, FED_BY_ANOTHER, ONE_LATE_WORKER = "IO801", "IO807", "IO808", "IO809"
 _DATA = LateRank(rank=1, pct=70.0, kind="data", longer_ms={"data": 56.0, "host": 2.0})
@@ -37,6 +38,10 @@ _TURNS = LateRank(rank=1, pct=20.0, kind="data", late_steps=(5, 12), by_turns=3)
 _LOADS = {"rank": 0, "steps": {"count": 100}, "loaders": [{"primary": True, "workers": 4}]}
 _LOADS_ITSELF = {"rank": 0, "steps": {"count": 100}, "loaders": [{"primary": True, "workers": 0}]}
 _IS_FED = {"rank": 1, "steps": {"count": 100}, "loaders": []}
+_LONGER = [
+    {"rank": rank, "loaders": [{"primary": True, "workers": 1, "batch_bytes_mean": size}]}
+    for rank, size in enumerate((12e3, 2e3))
+]
 _BY_WORKER = LateRank(rank=0, pct=30.0, kind="data", longer_ms={"data": 30.0}, worker=2)
 
 
@@ -58,6 +63,7 @@ _TAKES_LONGER = {
 }
 _OF_MACHINE = {"compute": "device and its share of the work", "launch": "host's CPUs", "host": "host"}
 _LEAST_MS = 0.05
+_OF_TRAINING, _LARGER = ("forward", "backward", "compute"), 1.2  # times the size of any other rank's batches
 _PASSES = {"forward": "backward", "backward": "forward"}
 _FIFTH = 0.2
 _BUSY_PERCENT, _TIMES = 30.0, 2.0  # of the time another thread is busy, and so many times the others' one
@@ -134,6 +140,7 @@ def _alone(late: LateRank, text: str, remedy: str) -> Finding:
 @rule("IO804", "late-by-its-work", "job", turn=OUTSIDE, saves_wait=False)
 @fires(
     {"late": _COMPUTES},
+    {"late": _COMPUTES, "ranks": _LONGER},
     {"late": _SHARES_CPU},
     {"late": _SHARES_CPU, "ranks": _with_threads(12.0, 67.0)},
     {"late": _SHARES_CPU, "ranks": _with_threads(60.0, 67.0)},
@@ -149,10 +156,11 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     Whether it computes longer, or waits itself, collectives tell: it comes last to them. Where it writes to a
     file every few steps, and that takes most of it, the file is named; else the function of the program that
     it alone is in for most of it, by samples of its stack. Where it is ready to run without a CPU, it is
-    said if another thread of its process is busy, and none of the other ranks'.
+    said if another thread of its process is busy, and none of the other ranks'. Where its passes take longer,
+    and workers hand larger batches to it than to any other rank, that is said: its samples are longer.
 
-    Remedy: the same share of work on every rank; a look at a machine that stays the late one; logging less
-    often, or in a thread.
+    Remedy: the same share of work on every rank, such as samples of the same lengths; a look at a machine
+    that stays the late one; logging less often, or in a thread.
     """
     late = facts.late
     if late is None or late.kind is None or late.kind in _ALONE or late.by_turns:
@@ -164,6 +172,9 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
         share = "{} of {} late steps".format(*late.late_steps)
         text = f"{text}, in {share}: look at its {_OF_MACHINE[late.kind]}"
     remedy = _same_work(late, len({each.host for each in facts.ranks}))
+    larger = _larger_batches(facts, late)
+    if larger is not None:
+        text, remedy = f"{text}: {larger}", "share samples out so that each rank's batches are alike in size"
     if late.kind in _PASSES and late.mostly == "cpu":
         text = f"{text}: it is ready to run without a CPU {late.cpu_delay_ms:.1f} ms a step longer"
         busy = _busy_beside(facts, late)
@@ -193,6 +204,26 @@ def _same_work(late: LateRank, hosts: int) -> str:
     if late.kind in _PASSES and late.mostly == "work":
         return f"find out why rank {late.rank} takes {late.cpu_ms:.1f} ms more CPU a step; {more}"
     return f"{more}, or it gets less of the CPUs"
+
+
+def _larger_batches(facts: JobFacts, late: LateRank) -> str | None:
+    """Say that a rank whose passes take longer gets larger batches than any other one; None: not seen."""
+    known = {
+        report.rank: loader.batch_bytes_mean
+        for report in facts.ranks
+        for loader in report.loaders or ()
+        if loader.primary and loader.batch_bytes_mean
+    }
+    own, most = known.pop(late.rank, 0.0), max(known.values(), default=0.0)
+    if (
+        late.kind not in _OF_TRAINING
+        or late.mostly == "cpu"
+        or len(known) != late.others
+        or not own >= _LARGER * most > 0
+    ):
+        return None
+    others = "those of the other rank" if late.others == 1 else "the others' at most"
+    return f"its batches have {size(own)} on average, {others} {size(most)}"
 
 
 def _busy_beside(facts: JobFacts, late: LateRank) -> tuple[float, float] | None:
