@@ -522,19 +522,21 @@ def test_a_wait_that_the_device_works_through_is_not_what_binds_the_loop() -> No
 
 
 @pytest.mark.parametrize(
-    ("code", "behind_ms", "most_ms", "text"),
+    ("code", "behind_ms", "slower_ms", "most_ms", "text"),
     [
-        ("IO101", 30.0, 80.0, "about 2.0x, at most 5.0x faster"),
-        ("IO101", 0.0, 50.0, "at most 2.0x faster"),
-        ("IO101", None, None, "about 2.0x faster, perhaps more"),  # what it waits for others is not known
-        ("IO504", 30.0, 50.0, "at most 2.0x faster"),  # a checkpoint: no wait for data
+        ("IO101", 30.0, None, 80.0, "about 2.0x, at most 5.0x faster"),
+        ("IO101", 0.0, 40.0, 50.0, "at most 2.0x faster"),
+        ("IO101", None, None, None, "about 2.0x faster, perhaps more"),  # what it waits for others: unknown
+        ("IO101", None, 90.0, None, "about 1.1x faster, perhaps more"),  # another makes its batches in 90 ms
+        ("IO101", 30.0, 90.0, 80.0, "about 1.1x, at most 5.0x faster"),
+        ("IO504", 30.0, 90.0, 50.0, "at most 2.0x faster"),  # a checkpoint: no wait for data
     ],
 )
 def test_a_fix_that_other_ranks_have_too_ends_waits_for_them(
-    code: str, behind_ms: float | None, most_ms: float | None, text: str
+    code: str, behind_ms: float | None, slower_ms: float | None, most_ms: float | None, text: str
 ) -> None:
     fix = Fix(id="more", text="more", gain_ms_per_step=50.0, speedup=2.0, most_ms_per_step=50.0, code=code)
-    found = with_other_ranks(fix, behind_ms)
+    found = with_other_ranks(fix, behind_ms, 100.0, slower_ms)
     assert found.most_ms_per_step == most_ms
     assert gain_text(found) == text
 

@@ -207,6 +207,21 @@ def pil_image(_: Any, args: Arguments, __: Keywords) -> str:
     return path_of(getattr(args[0], "filename", "")) or made.get(id(args[0]), (None, ""))[1]
 
 
+def pil_is_loaded(args: Arguments) -> bool:
+    """Whether an image has been decoded: PIL asks for its pixels again and again."""
+    return not args[0].tile
+
+
+# Bytes of a pixel as arrays have them; colours that a palette stands for count as such.
+_OF_PIXEL = {"1": 1, "L": 1, "P": 3, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "I": 4, "F": 4}
+
+
+def pil_bytes(_: Any, args: Arguments, __: Keywords) -> int:
+    """Tell how many bytes an image has once it is decoded."""
+    width, height = args[0].size
+    return int(width * height * _OF_PIXEL[args[0].mode])
+
+
 OF_ARGUMENTS = (pil_opened, pil_image)  # the file is an argument's, as of most that are written as text
 
 

@@ -139,7 +139,9 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "safetensors.torch": (Row("safetensors.torch", "load_file", "0:filename", ""),),
     "safetensors.numpy": (Row("safetensors.numpy", "load_file", "0:filename", ""),),
     "PIL.Image": (Row("PIL.Image", "open", finders.pil_opened),),  # reads the header alone
-    "PIL.ImageFile": (Row("PIL", "ImageFile.load", finders.pil_image, ""),),
+    "PIL.ImageFile": (
+        Row("PIL", "ImageFile.load", finders.pil_image, finders.pil_bytes, skip=finders.pil_is_loaded),
+    ),
     "cv2": (
         Row("cv2", "imread imreadmulti", "0:filename", threads=True),
         Row("cv2", "imdecode imdecodemulti", threads=True),

@@ -16,6 +16,7 @@ from iotrace.analysis.results import (
     FileGroup,
     MappedReads,
     RowGroups,
+    WholeReads,
     cost_of_file_ms,
 )
 from iotrace.analysis.rules.causes import (
@@ -55,6 +56,8 @@ _INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
 _LONGEST_NAME, _MOST_NAMED = 24, 5
 _SMALL = 16 << 10  # bytes of an encoded image
 _MANY_SAMPLES, _MANY_FRAMES, _PASSES = 16, 8, 4  # of a file, each time that it is opened
+_AS_FLOATS = 3.9  # bytes of a sample for each of its images, if these keep their size
+_IN_A_ROW = 4  # samples that take the same file
 _EACH = 0.9  # of the samples: a worker that left took some along
 # To open one is to read its layout: the cause that this is.
 _OPENED = {"transform": (CHUNKED - {".zarr"}) | {".zip", ".mdb"}, "decode": frozenset({".tar"})}
@@ -220,6 +223,14 @@ _CLIPS: dict[str, Any] = {
 }
 
 
+_SLIDES = {
+    "path": "d/",
+    "kind": "directory",
+    "decode_ms": 50.0,
+    "whole_reads": {"files": 40, "times": 3200, "times_per_pass": 80.0, "readers": 2, "in_turn": 80},
+}
+
+
 @rule("IO102", "slow-decoding", "loader", id="decode-bound", turn=THE_CAUSE)
 @fires(
     {"cause": "decode", "files": [{"path": "d/a.jpg", "decode_ms": 50.0}]},
@@ -232,6 +243,7 @@ _CLIPS: dict[str, Any] = {
     {"cause": "decode", "files": [{"path": "d/a.nwb", "decode_ms": 50.0, "arrays": [PICKED]}]},
     {"cause": "decode", "files": [{"path": "d/a.h5ad", "decode_ms": 50.0, "arrays": [LOST]}]},
     {**_CLIPS, "making": Making(frames=118.0)},
+    {"cause": "decode", "files": [{"path": "d/a.png", "decode_ms": 9.0}], "groups": [_SLIDES]},
 )
 @silent(
     {"cause": "decode", "files": [{"path": "d/a.npy", "decode_ms": 50.0}]},
@@ -277,12 +289,23 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     for known, what, how, text in _STORE_AS:
         if formats and formats <= known and not (known is _IMAGES and _are_small(facts)):
             spared = "" if formats == {".npz"} else gone  # an array that is not compressed is read, too
-            short = f"store {what if target is None else name} {how}"
-            change = _unpacked(facts, target, formats)
+            change, stored = _unpacked(facts, target, formats), what if target is None else name
+            if known is _IMAGES and _have_their_size(facts):
+                text = "decode the images once, and keep the arrays: samples are no smaller than they are"
+                return Remedy(f"store {stored} decoded", text + _the_few(target), gone, FILES, change=change)
+            short = f"store {stored} {how}"
             # Nobody sees how much of the transform makes images smaller, or numbers of texts.
             return Remedy(short, text + _the_few(target), spared, RESIZED, change=change)
     text = "decode it once, ahead of training, and keep the result where there is room"
     return Remedy("decode once, ahead of training; keep the result", text, FILES, RESIZED)
+
+
+def _have_their_size(facts: LoaderFacts) -> bool:
+    """Whether a sample has a float for each byte of its images: they are not made smaller for it."""
+    images_bytes, batch_bytes = facts.making.image_bytes, facts.batch_bytes
+    if not images_bytes or not batch_bytes or not facts.samples:
+        return False
+    return batch_bytes / facts.samples >= _AS_FLOATS * images_bytes
 
 
 def _are_small(facts: LoaderFacts) -> bool:
@@ -331,7 +354,7 @@ def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set
             f"map {name}: numpy.load(mmap_mode='r')", text, gone, spares_work=True, evidence=evidence
         )
     if not found.fits:
-        return None
+        return _last_kept(name, gone, times, found, evidence)
     text = f"read {one} once and keep it (functools.cache, or in the dataset's __init__): {times}"
     if found.given_bytes is not None:
         text += f"; {size(found.given_bytes)} held in each process that reads"
@@ -340,6 +363,23 @@ def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set
     # The first reads stay; a replay is of the measured steps, most of which come behind these.
     share = 1.0 if facts.gains_ms else max(0.0, 1 - found.files * found.readers / found.times)
     return Remedy(short, text, gone, RESIZED, spares_work=True, share=share, evidence=evidence)
+
+
+def _last_kept(name: str, gone: str, times: str, found: WholeReads, evidence: Evidence) -> Remedy | None:
+    """Of files that memory does not hold all at once, where one sample after the other takes the same one."""
+    if found.in_turn is None or found.times < _IN_A_ROW * found.in_turn:
+        return None
+    row = found.times / found.in_turn
+    return Remedy(
+        f"keep the file of {name} that was read last: lru_cache(maxsize=1)",
+        f"keep the file of {name} that a process has read last (functools.lru_cache(maxsize=1)): {row:.0f} "
+        f"samples in a row take the same one, and {times}",
+        gone,
+        RESIZED,
+        spares_work=True,
+        share=1 - found.in_turn / found.times,
+        evidence={**evidence, "in_a_row": row},
+    )
 
 
 def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:

@@ -26,6 +26,7 @@ from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
 from iotrace.sources.records import RowGroupsRead
 
+_MEMBER = "numpy.NpzFile.__getitem__"
 _NUMPY = "numpy.load"  # of a map it tells no bytes
 _ALWAYS = frozenset(
     {
@@ -36,7 +37,7 @@ _ALWAYS = frozenset(
 # Of PIL `open`: an image may be loaded several times. Parquet files are told by their row groups.
 _MOSTLY = frozenset(
     {
-        *("numpy.NpzFile.__getitem__", "tifffile.imread", "PIL.Image.open", "cv2.imread"),
+        *(_MEMBER, "tifffile.imread", "PIL.Image.open", "cv2.imread"),
         *("torchvision.io.read_image", "torchvision.io.decode_image", "pickle.load"),
         *(f"pandas.read_{kind}" for kind in ("csv", "table", "fwf", "feather", "orc")),
         *(f"pandas.read_{kind}" for kind in ("pickle", "json", "hdf", "excel")),
@@ -56,8 +57,12 @@ _DECODED_AT_MOST = 16  # bytes in memory for one of the file, where no call tell
 
 
 class _File(msgspec.Struct):
-    """Calls that read a file, by pid; those without parts to give; the most bytes that one gave, or -1."""
+    """Calls that read the file at `path`, by pid; those without parts to give; the most bytes that one gave.
 
+    -1: no call tells.
+    """
+
+    path: str
     calls: dict[int, int] = msgspec.field(default_factory=dict)
     always: int = 0
     given_bytes: int = -1
@@ -94,7 +99,11 @@ def with_whole_reads(
         times = sum(file.times for file in own)
         once = sum(sum(needed[pid] for pid in file.calls) for file in own)
         if own and times >= max(_WORTH * once, _AGAIN * passes * len(own), _EACH_BATCH * batches):
-            group = replace(group, whole_reads=_whole_reads(own, passes, room_bytes))
+            whole = _whole_reads(own, passes, room_bytes)
+            if not whole.fits:
+                numbers = {file.path for file in own}
+                whole = replace(whole, in_turn=_in_turn(processes, analysis.session.paths, numbers))
+            group = replace(group, whole_reads=whole)
         found.append(group)
     return found
 
@@ -112,6 +121,20 @@ def _whole_reads(files: Sequence[_File], passes: int, room_bytes: int | None) ->
         fits=None not in (held_bytes, room_bytes)
         and readers * (held_bytes or 0) <= _OF_MEMORY * (room_bytes or 0),
     )
+
+
+def _in_turn(processes: Sequence[Process], paths: Paths, files: set[str]) -> int:
+    """How often a process turned from one of these files to another: its samples may share the last one."""
+    turns = 0
+    for process in processes:
+        known = _ALWAYS | _MOSTLY | _CHOOSING
+        kinds = [number for number, text in process.texts.items() if text in known]
+        own = [number for number, text in process.texts.items() if paths.shown(text) in files]
+        spans = process.spans[process.spans["kind"] == KIND_READ_PATH]
+        spans = spans[np.isin(spans["name"], kinds) & np.isin(spans["file"], own)]
+        file = spans["file"][np.argsort(spans["start_ns"], kind="stable")]
+        turns += int((file[1:] != file[:-1]).sum()) + bool(len(file))
+    return turns
 
 
 def _by_group(files: Mapping[str, _File], groups: Sequence[FileGroup]) -> dict[str, list[_File]]:
@@ -136,12 +159,13 @@ def _files(processes: Sequence[Process], paths: Paths) -> dict[str, _File]:
             spans["name"], [each for each in kinds if kinds[each] == _NUMPY]
         )
         calls = spans[np.isin(spans["name"], [*kinds]) & ~of_map]
-        largest = _largest(spans)
+        largest = {**_largest(spans), **_of_members(spans, process.texts)}
         for (number, kind), count in zip(*_counted(calls), strict=True):
             if kinds[kind] in _CHOOSING and process.texts.get(number) not in chosen:
                 continue  # told by its row groups
             if number in process.texts:
-                file = found.setdefault(paths.shown(process.texts[number]), _File())
+                path = paths.shown(process.texts[number])
+                file = found.setdefault(path, _File(path))
                 file.calls[process.pid] = max(count, file.calls.get(process.pid, 0))
                 file.always += count if kinds[kind] in _ALWAYS else 0
                 file.given_bytes = max(file.given_bytes, largest[number])
@@ -156,6 +180,20 @@ def _counted(calls: Columns) -> tuple[list[tuple[int, int]], list[int]]:
     """Each pair of a file and a name, and how often it is there."""
     pairs, counts = np.unique(calls["file"].astype(np.int64) << 32 | calls["name"], return_counts=True)
     return [(pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist()], counts.tolist()
+
+
+def _of_members(spans: Columns, texts: Mapping[int, str]) -> dict[int, int]:
+    """The bytes that one opening of an archive of arrays gave: of all its members that were read."""
+    members, opened = (
+        spans[np.isin(spans["name"], [number for number, text in texts.items() if text == name])]
+        for name in (_MEMBER, _NUMPY)
+    )
+    if not len(members) or (members["bytes"] < 0).any():
+        return {}
+    files, _, of = grouped(members["file"])
+    given = np.bincount(of, members["bytes"])
+    times = [max(1, int((opened["file"] == number).sum())) for number in files.tolist()]
+    return {number: round(whole / n) for number, whole, n in zip(files.tolist(), given, times, strict=True)}
 
 
 def _largest(spans: Columns) -> dict[int, int]:

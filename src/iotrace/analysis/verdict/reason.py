@@ -296,13 +296,21 @@ def fixes_of(
     return fixes
 
 
-def with_other_ranks(fix: Fix, behind_ms: float | None) -> Fix:
+def with_other_ranks(
+    fix: Fix, behind_ms: float | None, step_ms: float, slower_ms: float | None = None
+) -> Fix:
     """Bound what a fix of the wait gains where the other ranks have it, too: none waits for a late one then.
 
     `behind_ms` is what the rank waits for others, ms a step; None: not known, and nothing bounds the gain.
+    In `slower_ms` of a step of `step_ms` another rank makes its batches: no step is shorter for this fix.
     """
     if fix.gain_ms_per_step is None or (fix.code is not None and not rule_of(fix.code).saves_wait):
         return fix
+    left_ms = None if slower_ms is None else max(0.0, step_ms - slower_ms)
+    if left_ms is not None and left_ms < fix.gain_ms_per_step:
+        fix = replace(
+            fix, gain_ms_per_step=left_ms, speedup=step_ms / (step_ms - left_ms), gain_interval_ms=None
+        )
     if behind_ms is None or fix.bound_ms is None:
         return replace(fix, most_ms_per_step=None, at_most=False)
     interval_ms = fix.gain_interval_ms
@@ -311,6 +319,14 @@ def with_other_ranks(fix: Fix, behind_ms: float | None) -> Fix:
         most_ms_per_step=fix.bound_ms + behind_ms,
         gain_interval_ms=interval_ms and [interval_ms[0], interval_ms[1] + behind_ms],
     )
+
+
+def making_ms(rank: RankReport) -> float | None:
+    """Return how long a rank's workers take to make a step's batches; None: it has none, or unknown."""
+    loader = rank.primary
+    if loader is None or not loader.workers or loader.wrapped or loader.library or not loader.production_ms:
+        return None
+    return loader.production_ms * (rank.steps.batches or 1.0) / loader.workers
 
 
 def _is_once(item: Recommendation) -> bool:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from iotrace.analysis.results import Fix, RankReport, Recommendation, SessionInfo, Trust, Verdict
+from iotrace.analysis.rules.advice import saves_wait
 from iotrace.analysis.rules.model import find_all, rule_of
 from iotrace.analysis.verdict.device import costliest, costs_of, verdict_of_device
-from iotrace.analysis.verdict.reason import fixes_of, reason_of, with_other_ranks
+from iotrace.analysis.verdict.reason import fixes_of, making_ms, reason_of, with_other_ranks
 from iotrace.analysis.verdict.worst_rank import Finding, of_worst, wait_fraction
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT
 from iotrace.session.liveness import ENDED, RUNNING
@@ -60,7 +61,13 @@ def verdict_of(
     fixes = fixes_of(own, ranks, trust, found.cause) if found.fix is None else [found.fix]
     if job is not None and found.rank is not None and max(found.rank.world_size or 0, len(ranks)) > 1:
         behind_ms = job.behind_ms.get(found.rank.rank)
-        fixes = [with_other_ranks(fix, behind_ms) for fix in fixes]
+        slow = _next_slowest(found.rank, ranks) if job.in_step else None
+        step_ms, slower_ms = found.rank.steps.mean_ms or 0.0, None if slow is None else slow[1]
+        held = [with_other_ranks(fix, behind_ms, step_ms, slower_ms) for fix in fixes]
+        if slow is not None and fixes and _is_less(held[0], fixes[0]):
+            beside = [_both(*slow, recommendations), found.beside]
+            found = replace(found, beside="; ".join(filter(None, beside)))
+        fixes = held
     verdict = Verdict(
         text=f"{BANNERS[found.kind]} {found.text}",
         banner=BANNERS[found.kind],
@@ -76,6 +83,26 @@ def verdict_of(
         trust=trust,
     )
     return _failed(session, ranks, verdict, found) if session.exit_code else verdict
+
+
+def _next_slowest(late: RankReport, ranks: Sequence[RankReport]) -> tuple[RankReport, float] | None:
+    """Find the other rank that takes longest to make its batches, and how long that is, ms a step."""
+    known = [(each, ms) for each in ranks if each.rank != late.rank and (ms := making_ms(each)) is not None]
+    return max(known, key=lambda pair: pair[1], default=None)
+
+
+def _is_less(held: Fix, alone_fix: Fix) -> bool:
+    """Whether a fix gains less than half of what it would without the other ranks."""
+    own, alone = held.gain_ms_per_step, alone_fix.gain_ms_per_step
+    return own is not None and alone is not None and own < alone / 2
+
+
+def _both(rank: RankReport, ms: float, recommendations: Sequence[Recommendation]) -> str:
+    """Say that another rank makes its batches hardly faster, and what mends that."""
+    own = (each.remedy for each in recommendations if each.rank == rank.rank and saves_wait(each))
+    remedy = next(filter(None, own), "")
+    text = f"{rank.called} takes {ms:.0f} ms a step to make its batches, so it has to be mended, too"
+    return f"{text}: {remedy}" if remedy else text
 
 
 def _as_first_fix(found: Finding, own: Sequence[Recommendation]) -> Finding:

@@ -31,6 +31,7 @@ from iotrace.sources.records import Collector
 
 _FULL_NS = 10_000_000  # a collection that looks at many objects: fewer of them make it shorter
 _FEWEST_PASSES, _MOST_IN_FIRST = 2, 0.8  # of what choosing samples takes
+_DECODERS = ("PIL.ImageFile.load", "cv2.imread", "cv2.imdecode", "simplejpeg.decode_jpeg")
 _OF_PARTS = [CAUSES.index(part) for part in PARTS]
 
 
@@ -71,8 +72,9 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     samples one after the other, as behind a lock, and not at the same time. `locks` are those that
     makers waited for, by name. `long`: few samples that take much longer than the others. `draw_ms`: choosing
     samples takes so long before the first batch of each of several passes, and little before the others.
-    `frames` of an image are decoded each time that one is opened. With a share of the batches, `with_state`,
-    a worker of StatefulDataLoader sends its state, whose making takes `state_ms`.
+    `frames` of an image are decoded each time that one is opened; `image_bytes` are those of a
+    sample's images once they are decoded. With a share of the batches, `with_state`, a worker of
+    StatefulDataLoader sends its state, whose making takes `state_ms`.
     """
 
     sharing: float | None = None
@@ -97,6 +99,7 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     long: LongSamples | None = None
     draw_ms: float | None = None
     frames: float | None = None
+    image_bytes: float | None = None
     with_state: float = 0.0
     state_ms: float = 0.0
 
@@ -125,6 +128,7 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         long=long_samples(analysis, run, waits),
         draw_ms=_draw_ms(waits),
         frames=_frames(report),
+        image_bytes=_image_bytes(analysis, run),
         **_state(run, report),
         **_read_by_others(analysis, run, report),
     )
@@ -145,6 +149,20 @@ def _frames(report: RankReport) -> float | None:
         calls[each.name] += each.count
     opened = calls["PIL.Image.open"]
     return calls["PIL.ImageFile.load"] / opened if opened else None
+
+
+def _image_bytes(analysis: RankAnalysis, run: LoaderRun) -> float | None:
+    """Return how many bytes a sample's images have once they are decoded; None: a call does not tell."""
+    samples = run.deliveries["samples"][run.deliveries.known("samples")]
+    whole = 0
+    for process in analysis.rank.processes:
+        own = [number for number, text in process.texts.items() if text in _DECODERS]
+        spans = process.spans[process.spans["kind"] == KIND_READ_PATH]
+        sizes = spans["bytes"][np.isin(spans["name"], own)]
+        if (sizes < 0).any():
+            return None
+        whole += int(sizes.sum())
+    return whole / int(samples.sum()) if whole and len(samples) and samples.sum() else None
 
 
 def _locks_of(analysis: RankAnalysis, waits: Waits, report: RankReport) -> dict[str, LockWait]:
