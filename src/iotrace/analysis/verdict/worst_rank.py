@@ -189,6 +189,9 @@ def _beside_steps(rank: RankReport) -> str:
     """Say what the loop, or the start, does beside its steps where that takes as much as a bad wait would."""
     if found := _now_and_then(rank):
         return found
+    own_pct = 100 * (rank.phases_ms.other or 0.0) / (rank.steps.mean_ms or 1.0)
+    if own_pct >= HIGHLY_PERCENT and any(each.id == "code-of-the-loop" for each in rank.culprits):
+        return f"; the loop's own code takes {own_pct:.0f} % of each step"
     if rank.account is None:  # of bare traces
         return ""
     skipped_pct = 100 * rank.account.part_ns(SKIPPED) / max(1, rank.account.loop_ns)
