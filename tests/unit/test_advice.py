@@ -511,6 +511,34 @@ def test_files_that_each_sample_reads_whole_are_kept_or_mapped_as_the_larger_cau
     assert item.evidence == {"decode_ms": 30.0, "whole_reads": 480.0, "predicted_reads": 2.0}
 
 
+def test_of_files_that_memory_does_not_hold_the_last_one_is_kept_where_samples_take_it_in_a_row() -> None:
+    many = {"files": 4, "fits": False, "readers": 2}
+    in_a_row = again("d/n/", **many, in_turn=48)
+    (item,) = recommend([facts("decode", unmade_fraction=0.0, **in_a_row)])
+    assert item.remedy == "keep the last file of n/: lru_cache(maxsize=1)"
+    assert (item.evidence["in_a_row"], item.gain_ms_per_step) == (10.0, 45.0)
+    for changes in ({"in_turn": 240}, {"in_turn": None}):  # another one with each other sample; not known
+        (item,) = recommend([facts("decode", unmade_fraction=0.0, **again("d/n/", **many, **changes))])
+        assert "lru_cache" not in item.remedy
+
+
+@pytest.mark.parametrize(
+    ("image_bytes", "remedy"),
+    [
+        (1000.0, "store n/ decoded"),  # a float for each byte
+        (4000.0, "store n/ resized for training, or decoded"),  # bytes, or floats of a quarter of the pixels
+        (None, "store n/ resized for training, or decoded"),
+    ],
+)
+def test_images_that_keep_their_size_are_not_to_be_resized(image_bytes: float | None, remedy: str) -> None:
+    files = [file(f"d/n/{number}.png", decode_ms=5.0) for number in range(10)]
+    group = unknown(FileGroup, path="d/n/", kind="directory", members=10, decode_ms=50.0, read_ms=0.0)
+    known = {"files": files, "groups": [group], "making": Making(image_bytes=image_bytes)}
+    sizes = {"batch_bytes": 32 * 4000.0, "samples": 32.0}
+    (item,) = recommend([facts("decode", unmade_fraction=0.0, **known, **sizes)])
+    assert item.remedy == remedy
+
+
 @pytest.mark.parametrize(
     ("begun", "ended", "said"),
     [

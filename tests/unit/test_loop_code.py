@@ -27,6 +27,7 @@ from iotrace.analysis.results import HotLine, LoopCode
 from iotrace.analysis.wait import loop_code as loop_code_module
 from iotrace.analysis.wait.feeding import feeding_of
 from iotrace.analysis.wait.loop_code import CodeSamples, code_of_loop, code_samples, joined, loop_code
+from iotrace.analysis.wait.loop_events import Events
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, LOCKED_ROW, PEER_AT, SLEEP_AT
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import LoopStacks as Recorded
@@ -302,6 +303,17 @@ def test_calls_of_models_without_gradients_make_no_batches() -> None:
     assert found.before_ms == pytest.approx(30.0)
     assert found.hot is not None
     assert found.hot.line == "data.py:11"
+
+
+def test_checkpoints_and_evaluations_before_a_forward_pass_make_no_batches() -> None:
+    analysis = fed_by_itself(40)
+    ten: Times = np.arange(10)
+    begins = ten * 100 * MS + 5 * MS
+    found = [
+        feeding_of(analysis, code_samples(analysis), [Events(kind, begins, begins + 20 * MS, ten)])
+        for kind in ("checkpoint", "evaluation", "writing")  # of the last it is not known what for
+    ]
+    assert [each.before_ms for each in found if each] == [pytest.approx(ms) for ms in (20.0, 20.0, 40.0)]
 
 
 def test_each_of_several_forward_passes_may_have_waited() -> None:

@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import Delivery
-from iotrace.analysis.wait.explain import explain
+from iotrace.analysis.wait.explain import composed as whole_parts, explain
+from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.production import PARTS, compose
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.clocks.session_clock import Clock
@@ -247,3 +248,22 @@ def test_a_batch_whose_worker_is_idle_waits_for_its_transport(paths: Paths) -> N
     for later_taken in (160, 85):  # for all of the way; for 15 of its 90 ns
         found = waited(paths, later_taken)
         assert found == {"decode": 10, "transport": 90, "files": {"a.h5": [0, 10, 0]}}
+
+
+def test_the_own_code_of_a_sample_that_asks_another_loader_is_its_transform(paths: Paths) -> None:
+    table = spans(
+        {"start_ns": 0, "duration_ns": 200, "kind": KIND_ITEM},  # of a source that holds the whole batch
+        {"start_ns": 15, "duration_ns": 80, "kind": KIND_ITEM},
+        {"start_ns": 40, "duration_ns": 20, "kind": KIND_ITEM},  # the other loader's
+    )
+    main = Process(Identity(1, PID, 0, "main", [0, 0, 1]), Clock([[0, 0, 1]]), [], table, {})
+    session: Any = SimpleNamespace(calls_of=lambda process: calls(), paths=paths, processes=[main])
+    times = {"wait_start_ns": 10, "delivered_ns": 100, "taken_ns": 10, "prepared_ns": 100}
+    made = deliveries_of([Delivery(loader=0, number=0, iterator=0, epoch=0, index=0, **times)])
+    held = (np.array([0, 0]), np.array([30, 70]), np.array([60, 75]))
+    parts, _ = whole_parts(session, Rank(0, None, 0, main, []), made, held, {PID: []}, FileNames())
+    assert dict(zip(PARTS, parts[0].tolist(), strict=True)) == {
+        **dict.fromkeys(PARTS, 0),
+        "transform": 15 + 10 + 20,
+        "unknown": 5 + 5,
+    }

@@ -371,7 +371,7 @@ def _last_kept(name: str, gone: str, times: str, found: WholeReads, evidence: Ev
         return None
     row = found.times / found.in_turn
     return Remedy(
-        f"keep the file of {name} that was read last: lru_cache(maxsize=1)",
+        f"keep the last file of {name}: lru_cache(maxsize=1)",
         f"keep the file of {name} that a process has read last (functools.lru_cache(maxsize=1)): {row:.0f} "
         f"samples in a row take the same one, and {times}",
         gone,

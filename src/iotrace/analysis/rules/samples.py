@@ -143,7 +143,7 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         )
     if facts.hot_in == _COPIES:
         return Remedy(
-            f"copy less at {facts.hot_line}: only what is changed",
+            f"copy less at {facts.hot_line}",
             f"{item or 'the dataset'} copies whole objects for each sample ({facts.hot_line}): "
             "copy only what is changed of them, as by copy.copy",
         )
