@@ -42,7 +42,7 @@ from iotrace.analysis.results import (
     Trust,
     Verdict,
 )
-from iotrace.analysis.rules.facts.job import job_facts
+from iotrace.analysis.rules.facts.job import JobFacts, LateRank, job_facts
 from iotrace.analysis.verdict.reason import fixes_of, with_other_ranks
 from iotrace.analysis.verdict.verdict import verdict_of
 from iotrace.analysis.wait.data_wait import verdict
@@ -539,6 +539,37 @@ def test_a_fix_that_other_ranks_have_too_ends_waits_for_them(
     found = with_other_ranks(fix, behind_ms, 100.0, slower_ms)
     assert found.most_ms_per_step == most_ms
     assert gain_text(found) == text
+
+
+@pytest.mark.parametrize(
+    ("making_ms", "gain", "beside"),
+    [
+        (40.0, "about 2.0x faster, perhaps more", None),
+        (
+            90.0,
+            "about 1.1x faster, perhaps more",
+            "rank 0 takes 90 ms a step to make its batches, so it has to be mended, too: do",
+        ),
+    ],
+)
+def test_a_late_rank_gains_no_more_than_the_next_slowest_loader_leaves(
+    making_ms: float, gain: str, beside: str | None
+) -> None:
+    loaders = [
+        unknown(LoaderResult, id=0, kind="training", primary=True, workers=1, batches=8, production_ms=ms)
+        for ms in (making_ms, 95.0)
+    ]
+    ranks = [replace(rank(number, 50.0), loaders=[own]) for number, own in enumerate(loaders)]
+    slow = LateRank(rank=1, pct=30.0, kind="data", longer_ms={"data": 30.0})
+    found = verdict_of(
+        session(),
+        ranks,
+        JobFacts(ranks=ranks, late=slow, in_step=True),
+        [advice(50.0), advice(50.0, of=1)],
+        OK,
+    )
+    (fix,) = found.fixes
+    assert (found.rank, gain_text(fix), found.beside) == (1, gain, beside)
 
 
 def test_what_is_predicted_of_a_whole_cause_is_a_bound_too() -> None:
