@@ -520,6 +520,10 @@ def test_of_files_that_memory_does_not_hold_the_last_one_is_kept_where_samples_t
     for changes in ({"in_turn": 240}, {"in_turn": None}):  # another one with each other sample; not known
         (item,) = recommend([facts("decode", unmade_fraction=0.0, **again("d/n/", **many, **changes))])
         assert "lru_cache" not in item.remedy
+    pictures = again("d/n/", **many, in_turn=240)
+    pictures["files"] = [file(f"d/n/{number}.png", decode_ms=12.5) for number in range(4)]
+    (item,) = recommend([facts("decode", unmade_fraction=0.0, **pictures)])
+    assert item.remedy == "store n/ decoded, and map it"
 
 
 @pytest.mark.parametrize(

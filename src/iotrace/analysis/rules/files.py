@@ -335,7 +335,10 @@ def _frames_sought(
 
 
 def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set[str]) -> Remedy | None:
-    """Of files that are read whole for each sample: map arrays; keep others, where memory holds them."""
+    """Of files that are read whole for each sample: map arrays; keep others, where memory holds them.
+
+    Else keep the last one, where samples take it in a row; or map what is decoded once.
+    """
     found = next((each.whole_reads for each in facts.groups if target and each.path == target.path), None)
     if found is None:
         return None
@@ -354,7 +357,14 @@ def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set
             f"map {name}: numpy.load(mmap_mode='r')", text, gone, spares_work=True, evidence=evidence
         )
     if not found.fits:
-        return _last_kept(name, gone, times, found, evidence)
+        last = _last_kept(name, gone, times, found, evidence)
+        if last is not None or not formats or not formats <= _UNPACKED:
+            return last
+        text = (
+            f"store {name} decoded, as by numpy.save, and map it: a sample then reads its own part; {times}"
+        )
+        short, change = f"store {name} decoded, and map it", _unpacked(facts, target, formats)
+        return Remedy(short, text, gone, RESIZED, spares_work=True, change=change, evidence=evidence)
     text = f"read {one} once and keep it (functools.cache, or in the dataset's __init__): {times}"
     if found.given_bytes is not None:
         text += f"; {size(found.given_bytes)} held in each process that reads"
