@@ -386,7 +386,7 @@ def test_batches_that_lie_ready_beside_busy_cpus_ask_for_no_fix() -> None:
     def shown(ready: float) -> list[str]:
         host = unknown(HostUse, cpu_busy_fraction=1.0, cpu_saturated_fraction=1.0)
         found = rank()
-        loader = replace(found.loaders[0], primary=True, workers=2, queue_depth_mean=ready)
+        loader = replace(found.loaders[0], primary=True, workers=2, ready_in_turn_mean=ready)
         found = replace(found, system=replace(found.system, host=host), loaders=[loader])
         return screen(report(found, verdict=replace(VERDICT, cause="transport", fixes=[])), 120)
 

@@ -136,7 +136,18 @@ def test_a_loop_that_was_left_has_no_last_step() -> None:
 def test_queue_depth_counts_what_lay_ready_when_asked() -> None:
     # Asked at 60, 160, 260; prepared at 10, 20 and 30, before all of it.
     ready = [delivery(i, 100 * i + 60, 100 * i + 61, prepared_ns=10 * i + 10) for i in range(3)]
-    assert queue_depth(deliveries_of(ready)) == (3 + 2 + 1) / 3
+    assert queue_depth(deliveries_of(ready)) == ((3 + 2 + 1) / 3, (3 + 2 + 1) / 3)
+
+
+def test_what_lies_ready_behind_a_batch_in_the_making_is_not_in_turn() -> None:
+    # Asked at 60, 160, 260, 360. The second batch is ready at 190 alone, the others before all of it.
+    ready_ns = [10, 190, 20, 30]
+    deliveries = [
+        delivery(i, 100 * i + 60, max(100 * i + 61, prepared_ns + 1), prepared_ns=prepared_ns)
+        for i, prepared_ns in enumerate(ready_ns)
+    ]
+    ready = queue_depth(deliveries_of(deliveries))
+    assert ready == ((3 + 2 + 2 + 1) / 4, (1 + 0 + 2 + 1) / 4)
 
 
 def test_verdicts_have_xprofs_bounds() -> None:
@@ -174,4 +185,4 @@ def test_what_another_process_made_lies_ready_once_it_has_come() -> None:
         delivery(i, 100 * i + 60, 100 * i + 90, prepared_ns=10 * i + 10, arrived_ns=100 * i + 80)
         for i in range(3)
     ]
-    assert queue_depth(deliveries_of(under_way)) == 0
+    assert queue_depth(deliveries_of(under_way)) == (0, 0)

@@ -366,8 +366,17 @@ def loader_text(loader: LoaderResult) -> str:
         f"{made}, {loader.batches} batches",
         ", ".join(phases) if len(phases) > 1 else "",
         if_known(loader.production_ms, "{:.1f} ms to prepare one".format),
-        if_known(loader.queue_depth_mean, "the loop finds {:.1f} ready".format),
+        _ready(loader),
         if_known(loader.first_batch_ms, "first batch after {:.0f} ms".format),
         f"ended by {', '.join(loader.failures)}" if loader.failures else "",
     ]
     return " · ".join(filter(None, parts))
+
+
+def _ready(loader: LoaderResult) -> str:
+    """Say how many batches lie ready, and how many of them the loop can take, where that differs."""
+    ready, in_turn = loader.queue_depth_mean, loader.ready_in_turn_mean
+    said = if_known(ready, "the loop finds {:.1f} ready".format)
+    if ready is None or in_turn is None or f"{ready:.1f}" == f"{in_turn:.1f}":
+        return said
+    return f"{said}, {in_turn:.1f} of them in turn"

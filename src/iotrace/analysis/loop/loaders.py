@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
     about = source.description
     known = not about.library
     padded = padding_of(source.deliveries, analysis.rank.processes, main.pid)
+    ready = ready_batches(source)
     sizes = source.deliveries["size_bytes"][source.deliveries.known("size_bytes")]
     return LoaderResult(
         id=loader.number,
@@ -59,7 +60,8 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
         delay_ms=sum(delays.tolist()) / len(delays) if len(delays) else None,
         production_ms=production_ms(source.deliveries) if known else None,
         made_fraction=float(source.deliveries.made.mean()) if known and len(source.deliveries) else None,
-        queue_depth_mean=ready_batches(source),
+        queue_depth_mean=ready.all,
+        ready_in_turn_mean=ready.in_turn,
         tensors=tensors_of(source.deliveries),
         batch_bytes_mean=float(sizes.mean()) if len(sizes) else None,
         padded_fraction=padded[0],
@@ -89,23 +91,38 @@ def _with_line(function: str | None, site: str | None, paths: Paths) -> str | No
     return f"{function} ({paths.shown(file)}:{line})"
 
 
-def ready_batches(loader: LoaderRun) -> float | None:
+class Ready(NamedTuple):
+    """How many batches lay ready when the consumer asked, on average; None: unknown.
+
+    `in_turn`: so many it could take one after the other. The one whose turn it is may still be in the making.
+    """
+
+    all: float | None = None
+    in_turn: float | None = None
+
+
+def ready_batches(loader: LoaderRun) -> Ready:
     """Count the batches of workers that lay ready when the loop came for one, on average but the first."""
     about = loader.description
-    return queue_depth(loader.deliveries[1:]) if about.workers and not about.library else None
+    return queue_depth(loader.deliveries[1:]) if about.workers and not about.library else Ready()
 
 
-def queue_depth(deliveries: Deliveries) -> float | None:
+def queue_depth(deliveries: Deliveries) -> Ready:
     """Count the batches that lay ready when the consumer asked, on average.
 
     One that another process made is on its way until its bytes have arrived, where that was seen.
     """
     own = deliveries[deliveries.known("prepared_ns")]
-    ready = np.sort(np.where(own.known("arrived_ns"), own["arrived_ns"], own["prepared_ns"]))
+    ready = np.where(own.known("arrived_ns"), own["arrived_ns"], own["prepared_ns"])
     asked = deliveries["wait_start_ns"]
     if not len(asked) or len(ready) < len(asked):
-        return None
-    return float((np.searchsorted(ready, asked, side="right") - np.arange(len(asked))).mean())
+        return Ready()
+    turn = np.arange(len(asked))
+    every = np.searchsorted(np.sort(ready), asked, side="right") - turn
+    # What is asked for before a batch is ready finds no batch behind that one, either.
+    blocked_until = np.maximum.accumulate(np.searchsorted(asked, ready))
+    in_turn = np.maximum(0, np.searchsorted(blocked_until, turn, side="right") - turn)
+    return Ready(float(every.mean()), float(in_turn.mean()))
 
 
 def delays_ms(deliveries: Deliveries) -> npt.NDArray[np.float64]:

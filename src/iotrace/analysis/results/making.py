@@ -52,6 +52,9 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
         float | None, figure("the share of its batches whose making was seen: who made them, and when", null="no batch, or a library's own threads make them")
     ] = None
     queue_depth_mean: Annotated[float | None, figure("mean number that lay prepared when the next was asked for")] = None
+    ready_in_turn_mean: Annotated[
+        float | None, figure("of these, the mean number that the loop could take one after the other: the one whose turn it is may still be in the making")
+    ] = None
     tensors: Annotated[float | None, figure("tensors in a batch that a worker hands over, the mean", null="no more than 16, or unknown")] = None
     batch_bytes_mean: Annotated[
         float | None, figure("bytes of the tensors and arrays in a batch that a worker hands over", null="no worker does, or unknown")

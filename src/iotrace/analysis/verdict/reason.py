@@ -101,7 +101,7 @@ def ready_text(rank: RankReport) -> str | None:
         gain = (
             "what a faster loader saves is unknown, as its threads share Python's interpreter with the loop"
         )
-    if primary is None or (primary.queue_depth_mean or 0.0) < 0.5:
+    if primary is None or (primary.ready_in_turn_mean or 0.0) < 0.5:
         return gain
     if 100 * (bound_fraction(wait) or 0.0) >= KEPT_UP_PERCENT and rank.system.host is not None:
         from iotrace.analysis.host.disturbance import disturbances
@@ -115,7 +115,7 @@ def ready_text(rank: RankReport) -> str | None:
 
 def _found_ready(loader: LoaderResult) -> str:
     """Say how many batches lay ready, on average, each time that the loop came for one."""
-    return f"the loop finds {loader.queue_depth_mean:.1f} batches ready"
+    return f"the loop finds {loader.ready_in_turn_mean:.1f} batches ready"
 
 
 def trains_beside_workers(rank: RankReport) -> bool:
@@ -229,7 +229,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
     if cause == "sampling" and primary is not None:
         hot = primary.sampling_hot
     start = primary.start_said if cause == "startup" and primary is not None else ""
-    if cause == "transport" and primary is not None and (primary.queue_depth_mean or 0.0) >= 1:
+    if cause == "transport" and primary is not None and (primary.ready_in_turn_mean or 0.0) >= 1:
         made_ms = sum(causes.get(each, 0.0) for each in _MAKING)
         little = made_ms < _LITTLE * raw_ms
         making = "not making them" if little else f"making them {percent(made_ms / raw_ms)}"
@@ -245,7 +245,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
 def lies_ready(rank: RankReport) -> bool:
     """Whether its batches lie ready, and no CPU is free to take one: nothing in the loader mends that."""
     primary = _most_awaited(rank)
-    return competes(rank) and primary is not None and (primary.queue_depth_mean or 0.0) >= 1
+    return competes(rank) and primary is not None and (primary.ready_in_turn_mean or 0.0) >= 1
 
 
 def _most_awaited(rank: RankReport) -> LoaderResult | None:

@@ -102,7 +102,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     if reads is not None and fraction >= 0 and _reads_more(reads, fraction):
         return reads
     text = f"{whose}{waits_text(rank, fraction)}"
-    ready = None if rank.primary is None else rank.primary.queue_depth_mean
+    ready = None if rank.primary is None else rank.primary.ready_in_turn_mean
     handing_over = wait.causes_ms.get("transport", 0.0) / wait.raw_ms if wait.raw_ms else 0.0
     others, most = _others_may_make_it(rank), _recurs_most(rank)
     if most is not None and _hardly_waits_in_all(rank) and not device_waits(wait):
@@ -120,7 +120,8 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     if unseen is None:
         # A rank's own code is told before what its loader might save.
         own_first, *others_too = filter(None, [*_own_of(rank), ready_text(rank)])
-        if 100 * fraction >= KEPT_UP_PERCENT and (ready or 0.0) >= 1 and not device_waits(wait):
+        takes_ready = (ready or 0.0) >= 1 and handing_over >= MOSTLY
+        if 100 * fraction >= KEPT_UP_PERCENT and takes_ready and not device_waits(wait):
             waited = f"{percent(fraction)} of {each_step(rank)} ({wait.raw_ms or 0.0:.1f} ms)"
             why = ", perhaps because no CPU is free" if others else ""
             text = f"{whose}batches are ready, but taking them costs {waited}{why}"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # a report of bare traces has no ranks
 MODERATELY_PERCENT, HIGHLY_PERCENT = 5.0, 20.0
 HIGHLY = "highly input-bound"  # the worst of the three verdicts over a wait
 KEPT_UP_PERCENT = 10.0
+_MOSTLY = 0.5  # of a wait
 _WORST_BATCHES = 5
 _MOST_OF_WAIT = 0.9
 # Of the wait: with less of it for batches that were not made yet, workers are not what is missing.
@@ -66,7 +67,7 @@ def data_wait(analysis: RankAnalysis, system: System) -> DataWait:
         raw_wait_fraction_ci95=_fraction_ci95(_timed(kept.wait_ns, kept)),
         stall_fraction=exposed.fraction,
         stall_fraction_ci95=_fraction_ci95(exposed.timed),
-        verdict=verdict(judged, ready_batches(source), handing_over),
+        verdict=verdict(judged, ready_batches(source).in_turn, handing_over),
         causes_ms=causes_ms,
         by_loader=_by_loader(waits, len(kept)),
         too_few_workers=_too_few_workers(analysis, judged, system),
@@ -94,15 +95,15 @@ def is_of_the_loader(
 
     To take one that is ready takes a moment, too: where the loop finds one each time, a wait below 10 % is
     no loader's fault. Nor is the part for `handing_over` (a share), up to 20 % of a step: the loop takes what
-    lies ready. Where others took CPUs and may have made it, a wait up to 20 % is none, and of a longer one
-    that part: the loop may have waited for a CPU.
+    lies ready. Where others took CPUs and may have made it, a wait up to 20 % that is mostly handing over is
+    none, and of another one that part: the loop may have waited for a CPU.
     """
     if (ready or 0.0) < 1:
         return wait_percent >= MODERATELY_PERCENT
     is_long = wait_percent > HIGHLY_PERCENT
     if is_long and not others_may_make_it:
         return True
-    if others_may_make_it and not is_long:
+    if others_may_make_it and not is_long and handing_over >= _MOSTLY:
         return False
     return (1 - handing_over) * wait_percent >= KEPT_UP_PERCENT
 

@@ -143,7 +143,7 @@ def _facts(
         item=item_of(about, analysis.session.paths) or (slowest if primary else ""),
         hot_in="" if hot is None or hot.library is None else hot.library,
         hot_line="" if hot is None else hot.said,
-        ready=ready_batches(source),
+        ready=ready_batches(source).in_turn,
         pipeline=report.pipeline if primary else [],
         slept_ms=_slept_ms(report),
         waits_at=code_of_waits(analysis, source),
