@@ -19,8 +19,9 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
-from iotrace.analysis.rules.files import opened_again, read_across, stores_opened_again
+from iotrace.analysis.rules.files import read_across
 from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, fires, rule, silent
+from iotrace.analysis.rules.reread import opened_again, stores_opened_again
 from iotrace.analysis.wait.gain_bound import RESIZED
 from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.units import percent
