@@ -123,7 +123,7 @@ def test_events_of_devices_that_are_not_known_are_named() -> None:
         ).not_captured
         if item.what == "events of trace.json that no figure counts"
     )
-    assert found.why == "their categories are not known here: mtia_ccp_events (1)"
+    assert found.why == "iotrace does not know their categories: mtia_ccp_events (1)"
 
 
 def test_shapes_and_stacks_that_events_show_were_recorded() -> None:
@@ -235,7 +235,7 @@ def test_traces_of_different_jobs_are_not_compared_as_ranks(
     one: dict[str, Any], other: dict[str, Any], apart_s: int, why: str | None
 ) -> None:
     found = _ranks(one, other, apart_s=apart_s)
-    reasons = [item.why for item in found.not_captured if item.what == "the ranks beside each other"]
+    reasons = [item.why for item in found.not_captured if item.what == "the comparison of ranks"]
     assert (reasons, found.imbalance is None) == ([why] if why else [], why is not None)
     assert len(found.ranks) == 2
     assert (why in " ".join(found.verdict.trust.reasons)) if why else True

@@ -144,8 +144,8 @@ def slow_reads(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for reads from files.
 
     Many small reads cost more than few large ones; and data that comes from storage cannot come faster than
-    the storage gives it. The time is that of the calls and page faults in the making of batches that the loop
-    waited for.
+    the storage gives it. The time is that of calls and page faults in the making of those batches that the
+    loop waited for.
 
     Remedy: read or store larger pieces where the format allows, keep files that each sample reads whole, or
     keep the data on faster storage. No remedy is named for formats whose pieces the program does not choose.
@@ -181,7 +181,9 @@ def _faster_reads(facts: LoaderFacts) -> Remedy | None:
     read_bytes = sum(each.read_bytes or 0 for each in facts.files)
     per_step = read_bytes / facts.batches * facts.batches_per_step if facts.batches else 0.0
     if facts.storage_bytes and per_step and facts.storage_bytes >= _FROM_STORAGE * per_step:
-        text = f"keep the data on faster or local storage ({size(facts.storage_bytes)} a step come from it)"
+        text = (
+            f"keep the data on faster or local storage ({size(facts.storage_bytes)} a step come from storage)"
+        )
         found.append(Remedy(f"stage {name} on faster storage", text))
     if len(found) < 2:
         return found[0] if found else None
@@ -192,8 +194,8 @@ def _single_pages(name: str, mapped: MappedReads) -> Remedy:
     """Whether many small reads are faster than few large ones is the storage's; hence no gain is told."""
     predicted = mapped.predicted_bytes or 0
     text = (
-        f"the kernel reads far around the pages of {name} that are asked for: try single ones"
-        f" (data._mmap.madvise(mmap.MADV_RANDOM), then {size(predicted)} at most), and compare"
+        f"the kernel reads much more than the pages of {name} that are needed: try single pages "
+        f"(data._mmap.madvise(mmap.MADV_RANDOM), then {size(predicted)} at most), and compare"
     )
     evidence: Evidence = {"predicted_bytes": float(predicted), "major_faults": float(mapped.major_faults)}
     short = f"try single pages of {name}: data._mmap.madvise(mmap.MADV_RANDOM)"
@@ -245,12 +247,12 @@ def slow_decoding(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for a library to decode what it read: images, compressed chunks, tables.
 
     The time is what the library's calls took, without the reads in them. Where chunks or row groups do not
-    fit what a sample reads, most of the decoding is of bytes that nobody uses. A program that finds a dataset
-    of h5py in its file anew at each access (`file["x"][i]`) loses HDF5's cache of decoded chunks with it:
-    told where accesses came to chunks that it would have held, and the bytes read show them read again.
+    fit what a sample reads, most decoded bytes are never used. A program that looks up an h5py dataset again
+    at each access (`file["x"][i]`) loses HDF5's cache of decoded chunks each time. That is told only where
+    the cache would have held the chunks, and the bytes that were read show that they were read again.
 
-    Remedy: by the format: other chunks or row groups, lighter compression, a smaller size; or decode once,
-    ahead of training. None for arrays that need no decoding.
+    Remedy: depends on the format: other chunks or row groups, lighter compression, a smaller size; or decode
+    once, ahead of training. None for arrays that need no decoding.
     """
     if held_up_by(facts, "decode"):
         yield from ended_by(_less_decoding(facts), "decode", facts)
@@ -325,7 +327,7 @@ def read_across(facts: LoaderFacts, cause: str) -> Remedy | None:
     if (mapped.apart_fraction or 0.0) < MOSTLY:
         return None
     name, evidence = name_of(most.path), {"apart_fraction": mapped.apart_fraction or 0.0}
-    pieces = f"{size(mapped.piece_bytes)} each {size(mapped.gap_bytes)}"
+    pieces = f"{size(mapped.piece_bytes)} every {size(mapped.gap_bytes)}"
     text = (
         f"a sample takes {pieces} of {name}, a column: store the array transposed, so that what a sample "
         "takes lies in one piece"
@@ -355,9 +357,9 @@ def _regrouped(found: RowGroups | None, name: str, gone: str, facts: LoaderFacts
     if found.keep:
         each, times = found.predicted_bytes / found.readers, found.decoded_per_pass or 0.0
         text = (
-            f"read it once and keep that (functools.cache, or in the dataset's __init__):"
-            f" it is read whole {times:.0f} times {per} ({size(found.decoded_bytes)} decoded;"
-            f" then {size(found.predicted_bytes)}, {size(each)} held by each process that reads it)"
+            "read it once and keep it (functools.cache, or in the dataset's __init__): it is read whole "
+            f"{times:.0f} times {per} ({size(found.decoded_bytes)} decoded; then "
+            f"{size(found.predicted_bytes)}, {size(each)} held by each process that reads it)"
         )
         what = "them" if name == "the files" else "it"
         short = f"read {name} once and keep {what}"

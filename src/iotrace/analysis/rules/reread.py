@@ -34,7 +34,7 @@ def frames_sought(
     short = f"store the frames singly, or take them in order: {frames:.0f} are decoded per opening"
     text = (
         f"store each frame of {name} on its own, or take those of a file in order: {frames:.0f} are decoded "
-        f"each time that one is opened, which reads it {passes:.0f} times; to go back begins anew"
+        f"each time that one is opened, which reads it {passes:.0f} times: to go back is to start again"
     )
     evidence: Evidence = {"frames": frames, "reads_of_whole": passes}
     return Remedy(short, text, gone, RESIZED, at_most=True, spares_work=True, evidence=evidence)

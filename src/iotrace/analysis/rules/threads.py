@@ -89,7 +89,7 @@ def _lost_to_pool(facts: RankFacts) -> tuple[float, str] | None:
 def threads(facts: RankFacts) -> Iterator[Finding]:
     """Libraries in workers have more threads together than there are CPUs.
 
-    A library that is imported alone has no threads yet: workers' other threads were busy, and did not only
+    A library that is only imported has no threads yet: so workers' other threads were busy, and did not only
     queue behind other programs. What fewer threads gain is not known: with threads that spin, steps took 1.4
     to 13 times as long as without; other threads may gain nothing.
 
