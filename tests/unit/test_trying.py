@@ -231,22 +231,23 @@ def test_the_line_says_gain_and_what_was_told() -> None:
         Trial, kind=PROVEN, gain=judge(_runs([(100, 53), (98, 51), (99, 52)]), {"workers": "3"}).gain
     )
     told = replace(trial, told=Told(low=None, high=2.0))
-    assert text_of(told) == "PROVEN 1.9x faster (1.9 to 1.9), told: at most 2.0x"
-    whole = "PROVEN 1.9x faster (1.9 to 1.9), the whole command, told of a step: at most 2.0x"
+    assert text_of(told) == "PROVEN 1.9x faster (1.9 to 1.9), the report said: at most 2.0x"
+    whole = "PROVEN 1.9x faster (1.9 to 1.9), the whole command, the report said of a step: at most 2.0x"
     assert text_of(replace(told, measured=RUN)) == whole
     none = replace(
         told, kind=NO_HELP, gain=judge(_runs([(100, 100), (98, 98), (99, 99)]), {"workers": "3"}).gain
     )
-    assert text_of(none) == "DOES NOT HELP 1.00 times as fast (1.00 to 1.00), told: at most 2.0x"
+    assert text_of(none) == "DOES NOT HELP 1.00 times as fast (1.00 to 1.00), the report said: at most 2.0x"
     assert text_of(replace(none, kind=FAILED, why="it fails")) == "NOT TRIED it fails"
     alone = replace(told, gain_unqueued=Gain(median=3.5, low=3.3, high=3.8))
     beside = "3.5x (3.3 to 3.8) without queueing for CPUs"
-    assert text_of(alone) == f"PROVEN faster: {beside}, 1.9x (1.9 to 1.9) as measured, told: at most 2.0x"
+    said = "the report said: at most 2.0x"
+    assert text_of(alone) == f"PROVEN faster: {beside}, 1.9x (1.9 to 1.9) as measured, {said}"
     nothing = replace(told, gain_unqueued=Gain(median=1.11, low=0.85, high=1.3))
     beside_nothing = "1.9x (1.9 to 1.9) as measured, 1.11x (0.85 to 1.3) without queueing for CPUs"
-    assert text_of(nothing) == f"PROVEN faster: {beside_nothing}, told: at most 2.0x"
+    assert text_of(nothing) == f"PROVEN faster: {beside_nothing}, {said}"
     unclear = replace(alone, kind=UNCLEAR)
-    assert text_of(unclear) == f"NOT PROVEN 1.9 times as fast (1.9 to 1.9), {beside}, told: at most 2.0x"
+    assert text_of(unclear) == f"NOT PROVEN 1.9 times as fast (1.9 to 1.9), {beside}, {said}"
 
 
 def test_only_of_data_steps_without_queueing_are_looked_at() -> None:

@@ -190,7 +190,7 @@ def slow_text(found: SlowLoopSteps) -> str:
     ]
     if found.unnamed_ms >= 0.01 * found.over_ms:
         named.append(f"not explained {percent(found.unnamed_ms / found.over_ms)}")
-    apart = f", apart from {found.apart} with what the loop does now and then" if found.apart else ""
+    apart = f", apart from {found.apart} with recurring work of the loop" if found.apart else ""
     took = f"took {milliseconds(found.over_ms)} more than usual in all{apart}"
     return f"{found.count} of {found.measured} steps {took}: " + ", ".join(named)
 

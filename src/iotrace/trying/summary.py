@@ -63,7 +63,7 @@ def said_of(trial: Trial) -> str:
     said += _OF.get(trial.measured, "")
     if trial.told is None:
         return said
-    return f"{said}, told{' of a step' if trial.measured == RUN else ''}: {told_text(trial.told)}"
+    return f"{said}, the report said{' of a step' if trial.measured == RUN else ''}: {told_text(trial.told)}"
 
 
 def _between(gain: Gain) -> str:
