@@ -246,13 +246,13 @@ def test_a_job_of_a_thousand_ranks_is_judged_without_looking_at_all_pairs(
 ) -> None:
     """Two windows each, over three hours: a pair of ranks is near where any two of their windows are."""
     looks = []
-    found = collectives._apart_ns
+    found = collectives._gap_ns
 
     def counted(one: collectives.RankOfJob, other: collectives.RankOfJob) -> int | None:
         looks.append(one)
         return found(one, other)
 
-    monkeypatch.setattr(collectives, "_apart_ns", counted)
+    monkeypatch.setattr(collectives, "_gap_ns", counted)
     hour_ns = 3_600 * 10**9
     traces = [
         collectives.RankOfJob(f"{rank}-{window}", rank, 1_024, 9, window * hour_ns, window * hour_ns + 5)

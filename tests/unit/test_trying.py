@@ -48,7 +48,7 @@ from iotrace.trying.results import (
     Told,
     Trial,
 )
-from iotrace.trying.summary import text_of, told_text
+from iotrace.trying.summary import describe_gain, text_of
 from iotrace.trying.trial import Trying, in_place
 from tests.support.results import unknown
 
@@ -134,15 +134,15 @@ def test_what_was_told_is_a_bound_or_an_interval() -> None:
     told = told_of([predicted])
     assert told is not None
     assert (told.low, told.high) == (pytest.approx(1.25), pytest.approx(2.5))
-    assert told_text(told) == "1.2 to 2.5x"
+    assert describe_gain(told) == "1.2 to 2.5x"
     bound = told_of([replace(_WORKERS, most_ms_per_step=75.0)])
     assert bound == Told(low=2.0, high=pytest.approx(4.0), about=True)
     assert bound is not None
-    assert told_text(bound) == "about 2.0x, at most 4.0x"
+    assert describe_gain(bound) == "about 2.0x, at most 4.0x"
     unbounded = told_of([replace(predicted, most_ms_per_step=None)])
     assert unbounded == Told(low=2.0, high=None, about=True)
     assert unbounded is not None
-    assert told_text(unbounded) == "about 2.0x, perhaps more"
+    assert describe_gain(unbounded) == "about 2.0x, perhaps more"
     assert told_of([_WORKERS, _WORKERS]) is None
     assert told_of([replace(_WORKERS, speedup=None)]) is None
 

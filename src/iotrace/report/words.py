@@ -212,7 +212,7 @@ def slow_facts(rank: RankReport) -> list[str]:
     return [slow_text(found)] if found.over_ms >= _WORTH_A_LINE * steps.mean_ms * steps.count else []
 
 
-def soon(forecasts: Iterable[Forecast]) -> list[str]:
+def forecast_texts(forecasts: Iterable[Forecast]) -> list[str]:
     """What a first screen says of what runs out: nothing of what ends before."""
     return [each.text for each in forecasts if each.seconds is not None]
 

@@ -178,7 +178,7 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
         text, remedy = f"{text}: {larger}", "share samples out so that each rank's batches are alike in size"
     if late.kind in _PASSES and late.mostly == "cpu":
         text = f"{text}: it is ready to run without a CPU {late.cpu_delay_ms:.1f} ms a step longer"
-        busy = _busy_beside(facts, late)
+        busy = _other_threads_busy(facts, late)
         if busy is not None:
             others = "the other rank" if late.others == 1 else "the others at most"
             text += f", and another thread of its process is busy {busy[0]:.0f} % of the time"
@@ -227,7 +227,7 @@ def _larger_batches(facts: JobFacts, late: LateRank) -> str | None:
     return f"its batches have {size(own)} on average, {others} {size(most)}"
 
 
-def _busy_beside(facts: JobFacts, late: LateRank) -> tuple[float, float] | None:
+def _other_threads_busy(facts: JobFacts, late: LateRank) -> tuple[float, float] | None:
     """For how much of the time another thread of the late rank is busy, and of the others, in %.
 
     The busiest one in each second. None where that is no more than on the others, or not known of all.
