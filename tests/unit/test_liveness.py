@@ -130,7 +130,7 @@ def test_the_report_says_which(tmp_path: Path) -> None:
     far = make(tmp_path / "far", launcher=ELSEWHERE, host="node7")
     put(far / "telemetry" / "a" / "records.jsonl", {"type": "sampler"}, HOUR_S)
     kind, missing = told(far)
-    assert "seen on node7 alone, last heard of 1 h ago" in missing["the exit code"]
+    assert "only be seen on node7, last heard of 1 h ago" in missing["the exit code"]
 
 
 # --- lists ---

@@ -85,7 +85,7 @@ def test_workers_are_advised_where_the_trace_shows_a_loader_without_any() -> Non
 
 def test_why_a_bare_trace_waits_is_told_as_far_as_it_shows() -> None:
     found = analyse_traces([trace_of(step(3, 0, 1000), data_wait(0, 400))]).verdict
-    assert found.why == "its loop waits 0.4 ms a step for data; what the loader did then is in no trace"
+    assert found.why == "its loop waits 0.4 ms a step for data; no trace shows what the loader did then"
 
 
 def test_what_a_trace_does_not_hold_is_unknown() -> None:

@@ -190,7 +190,7 @@ def logging_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Ite
         yield Finding(
             text=f"{hot.calls} at {hot.lines} takes {percent(code.loop_fraction * share)} of the loop",
             remedy=f"log less often: {hot.calls} at {hot.lines}",
-            how=f"call {hot.calls} every so many steps{less}",
+            how=f"call {hot.calls} every N steps{less}",
             evidence={"ms_per_step": code.ms_per_step * share},
             level="high" if code.loop_fraction * share >= HIGH else "medium",
             gain_ms=code.ms_per_step * share,

@@ -192,7 +192,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         elif primary is not None and primary.library in _MAKERS:
             why = f"unknown what {_MAKERS[primary.library]} did in {share} of the wait"
         elif primary is not None and primary.wrapped:
-            why = f"unknown what the source did in {share} of the wait; iotrace.region in it tells"
+            why = f"unknown what the source did in {share} of the wait; iotrace.region in it shows that"
         return {"why": why, "cause": cause}
     candidates: tuple[Sequence[FileCost | FileGroup], ...] = (wait.files, rank.file_groups)
     for files in candidates if cause in _SLOW else ():

@@ -238,4 +238,4 @@ def _why_of_trace(rank: RankReport | None, recommendations: Sequence[Recommendat
     if rank is None or not rank.data_wait.raw_ms:
         return None
     wait = f"its loop waits {rank.data_wait.raw_ms:.1f} ms a step for data"
-    return f"{wait}; what the loader did then is in no trace"
+    return f"{wait}; no trace shows what the loader did then"
