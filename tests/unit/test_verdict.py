@@ -548,7 +548,7 @@ def test_a_fix_that_other_ranks_have_too_ends_waits_for_them(
         (
             90.0,
             "about 1.1x faster, perhaps more",
-            "rank 0 takes 90 ms a step to make its batches, so it has to be mended, too: do",
+            "rank 0 takes 90 ms a step to make its batches, so it needs a fix, too: do",
         ),
     ],
 )

@@ -175,7 +175,7 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     remedy = _same_work(late, len({each.host for each in facts.ranks}))
     larger = _larger_batches(facts, late)
     if larger is not None:
-        text, remedy = f"{text}: {larger}", "share samples out so that each rank's batches are alike in size"
+        text, remedy = f"{text}: {larger}", "divide samples so that each rank's batches have the same size"
     if late.kind in _PASSES and late.mostly == "cpu":
         text = f"{text}: it is ready to run without a CPU {late.cpu_delay_ms:.1f} ms a step longer"
         busy = _other_threads_busy(facts, late)

@@ -147,7 +147,7 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         return Remedy(
             f"copy less at {facts.hot_line}",
             f"{item or 'the dataset'} copies whole objects for each sample ({facts.hot_line}): "
-            "copy only what is changed of them, as by copy.copy",
+            "copy only what changes, as with copy.copy",
         )
     on_device = ", or run it on the accelerator" if facts.accelerated else ""
     called = facts.about.library and not facts.item and facts.waits_at.function_share >= MOSTLY

@@ -101,7 +101,7 @@ def _both(rank: RankReport, ms: float, recommendations: Sequence[Recommendation]
     """Say that another rank makes its batches hardly faster, and what mends that."""
     own = (each.remedy for each in recommendations if each.rank == rank.rank and saves_wait(each))
     remedy = next(filter(None, own), "")
-    text = f"{rank.called} takes {ms:.0f} ms a step to make its batches, so it has to be mended, too"
+    text = f"{rank.called} takes {ms:.0f} ms a step to make its batches, so it needs a fix, too"
     return f"{text}: {remedy}" if remedy else text
 
 
