@@ -551,7 +551,7 @@ def test_images_that_keep_their_size_are_not_to_be_resized(image_bytes: float | 
         (4, None, "an epoch"),
         (1, 0, "in the run"),
         (1, None, "in the run"),
-        (3, 0, "in a pass, none of which came to its end"),
+        (3, 0, "in a pass (no pass ended)"),
     ],
 )
 def test_how_often_a_file_is_read_is_told_of_what_was_seen(begun: int, ended: int | None, said: str) -> None:

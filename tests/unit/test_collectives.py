@@ -68,7 +68,7 @@ def test_waits_for_a_late_rank_are_told_apart(
         session=SimpleNamespace(ranks=[SimpleNamespace(main=main) for main in mains]),
     )
     inside = np.array([10, 50]) * MS, np.array([15, 90]) * MS
-    monkeypatch.setattr(module, "collectives_beside", lambda _: inside)
+    monkeypatch.setattr(module, "collectives_outside_phases", lambda _: inside)
     monkeypatch.setattr(module, "per_step_ms", lambda *_: 45.0)
     samples = SimpleNamespace(within=lambda *_: SimpleNamespace(most=lambda: ("average (train.py:9)", 0.9)))
     monkeypatch.setattr(module, "code_samples", lambda _: samples)

@@ -78,7 +78,7 @@ def test_workers_that_share_a_cpu_are_named_before_the_cause() -> None:
     assert (found.id, found.leads, found.wait_ms) == ("cpu-binding", True, 40.0)
     assert found.text == "4 workers share CPU 0: 40.0 of 54.0 ms decoding was queueing for a busy CPU"
     assert found.evidence["affinity"] == [0]
-    assert found.remedy == "do not bind workers (os.sched_setaffinity): 8 CPUs are theirs"
+    assert found.remedy == "do not bind workers (os.sched_setaffinity): 8 CPUs are allowed"
     assert found.code == "IO302"
 
 

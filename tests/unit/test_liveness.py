@@ -17,11 +17,11 @@ from iotrace.session import names
 from iotrace.session.identity import boot_id, clock_anchor
 from iotrace.session.listing import (
     list_sessions,
+    listed,
     newest_session,
     session_of_timeline,
     sessions_in,
     store_verdict,
-    stored_verdict,
 )
 from iotrace.session.liveness import read_launches, this_process
 from iotrace.session.manifest import Manifest, Outcome, PosixState, read_manifest, write_document
@@ -130,7 +130,7 @@ def test_the_report_says_which(tmp_path: Path) -> None:
     far = make(tmp_path / "far", launcher=ELSEWHERE, host="node7")
     put(far / "telemetry" / "a" / "records.jsonl", {"type": "sampler"}, HOUR_S)
     kind, missing = told(far)
-    assert "seen on node7 alone, last heard of 1 h ago" in missing["the exit code"]
+    assert "only be seen on node7, last heard of 1 h ago" in missing["the exit code"]
 
 
 # --- lists ---
@@ -252,16 +252,16 @@ def test_a_stored_verdict_counts_for_the_same_data_and_iotrace_alone(tmp_path: P
 
     session = ended(tmp_path / "session", 10**18)
     put(session / "processes" / "a" / "records.jsonl", {})
-    assert stored_verdict(session) is None
+    assert listed(session, "").verdict is None
     store_verdict(session, "INPUT-BOUND", __version__)
     (session / "files.json").write_text("{}")  # a reader's
     (session / "out" / "timeline.pftrace").write_bytes(b"")
-    assert stored_verdict(session) == "INPUT-BOUND"
+    assert listed(session, "").verdict == "INPUT-BOUND"
     store_verdict(session, "INPUT-BOUND", "0.0.1")
-    assert stored_verdict(session) is None
+    assert listed(session, "").verdict is None
     store_verdict(session, "INPUT-BOUND", __version__)
     put(session / "processes" / "a" / "records.jsonl", {"more": 1})
-    assert stored_verdict(session) is None
+    assert listed(session, "").verdict is None
 
 
 def test_a_timeline_of_ours_leads_to_its_session(tmp_path: Path) -> None:

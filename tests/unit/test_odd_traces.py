@@ -108,7 +108,7 @@ def test_what_is_not_there_is_unknown_and_no_zero(tmp_path: Path) -> None:
     assert rank.accelerator.idle_other_us["graph_replay"] == pytest.approx(390)
     report = report_of(two_jobs, tmp_path)
     assert report.imbalance is None
-    assert any(item.what == "the ranks beside each other" for item in report.not_captured)
+    assert any(item.what == "the comparison of ranks" for item in report.not_captured)
     report = report_of(a_rank_missing, tmp_path)
     assert report.imbalance is not None
     assert "rank 2 of 4" in [item.what for item in report.not_captured]

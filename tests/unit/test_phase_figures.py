@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iotrace.analysis.loop.step_phases import StepPhases, collectives_beside, per_step_ms, step_phases
+from iotrace.analysis.loop.step_phases import StepPhases, collectives_outside_phases, per_step_ms, step_phases
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.session.names import (
     BACKWARD,
@@ -69,7 +69,7 @@ def figures(
     session: Any = None
     analysis = RankAnalysis(session, Rank(0, None, 0, main, []))
     if waited is not None:
-        waited.append(per_step_ms(analysis, collectives_beside(analysis)))
+        waited.append(per_step_ms(analysis, collectives_outside_phases(analysis)))
     return step_phases(analysis, wait_ms)
 
 

@@ -330,7 +330,7 @@ def test_what_the_loop_calls_now_and_then_is_told_by_itself() -> None:
     assert (found.count, found.apart, found.over_ms) == (0, 1, 0.0)
     other = explained(recurring=(SLOW - 20, SLOW + 5))
     assert (other.count, other.apart) == (1, 0)
-    assert "apart from 3 with what the loop does now and then" in slow_text(
+    assert "apart from 3 with recurring work of the loop" in slow_text(
         msgspec.structs.replace(other, apart=3)
     )
 

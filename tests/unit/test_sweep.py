@@ -475,7 +475,7 @@ def test_the_verdict_names_the_gain_over_the_programs_own_workers(tmp_path: Path
     assert result.verdict.text == "BEST 4 workers: 33.3 steps/s, 1.67x of your 2 (95 %: 1.65 to 1.68)"
     (fix,) = result.verdict.fixes
     assert (fix.text, fix.gain_ms_per_step) == ("DataLoader(num_workers=4)", pytest.approx(20))
-    assert result.verdict.trust.reasons == ["1 run a point: how runs differ is not known"]
+    assert result.verdict.trust.reasons == ["1 run a point: how much runs differ is not known"]
     repeated = run_sweep(tmp_path / "r", Machine(), plan(repeats=2)).result()
     assert (repeated.verdict.trust.level, repeated.verdict.trust.reasons) == (
         "ok",

@@ -85,7 +85,7 @@ def test_workers_are_advised_where_the_trace_shows_a_loader_without_any() -> Non
 
 def test_why_a_bare_trace_waits_is_told_as_far_as_it_shows() -> None:
     found = analyse_traces([trace_of(step(3, 0, 1000), data_wait(0, 400))]).verdict
-    assert found.why == "its loop waits 0.4 ms a step for data; what the loader did then is in no trace"
+    assert found.why == "its loop waits 0.4 ms a step for data; no trace shows what the loader did then"
 
 
 def test_what_a_trace_does_not_hold_is_unknown() -> None:
@@ -123,7 +123,7 @@ def test_events_of_devices_that_are_not_known_are_named() -> None:
         ).not_captured
         if item.what == "events of trace.json that no figure counts"
     )
-    assert found.why == "their categories are not known here: mtia_ccp_events (1)"
+    assert found.why == "iotrace does not know their categories: mtia_ccp_events (1)"
 
 
 def test_shapes_and_stacks_that_events_show_were_recorded() -> None:
@@ -235,7 +235,7 @@ def test_traces_of_different_jobs_are_not_compared_as_ranks(
     one: dict[str, Any], other: dict[str, Any], apart_s: int, why: str | None
 ) -> None:
     found = _ranks(one, other, apart_s=apart_s)
-    reasons = [item.why for item in found.not_captured if item.what == "the ranks beside each other"]
+    reasons = [item.why for item in found.not_captured if item.what == "the comparison of ranks"]
     assert (reasons, found.imbalance is None) == ([why] if why else [], why is not None)
     assert len(found.ranks) == 2
     assert (why in " ".join(found.verdict.trust.reasons)) if why else True
@@ -246,13 +246,13 @@ def test_a_job_of_a_thousand_ranks_is_judged_without_looking_at_all_pairs(
 ) -> None:
     """Two windows each, over three hours: a pair of ranks is near where any two of their windows are."""
     looks = []
-    found = collectives._apart_ns
+    found = collectives._gap_ns
 
     def counted(one: collectives.RankOfJob, other: collectives.RankOfJob) -> int | None:
         looks.append(one)
         return found(one, other)
 
-    monkeypatch.setattr(collectives, "_apart_ns", counted)
+    monkeypatch.setattr(collectives, "_gap_ns", counted)
     hour_ns = 3_600 * 10**9
     traces = [
         collectives.RankOfJob(f"{rank}-{window}", rank, 1_024, 9, window * hour_ns, window * hour_ns + 5)

@@ -249,7 +249,7 @@ def test_idle_time_of_a_few_profiled_steps_is_said_to_be_of_these() -> None:
         )
 
     assert told(of(16))[0] == "ok"
-    assert told(of(4)) == ("caution", ["that the accelerator idles is known of 4 profiled steps alone"])
+    assert told(of(4)) == ("caution", ["whether the accelerator idles is known only for 4 profiled steps"])
 
 
 def test_the_worst_rank_is_named_and_the_worst_reason_comes_first() -> None:

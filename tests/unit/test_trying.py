@@ -48,7 +48,7 @@ from iotrace.trying.results import (
     Told,
     Trial,
 )
-from iotrace.trying.summary import text_of, told_text
+from iotrace.trying.summary import describe_gain, text_of
 from iotrace.trying.trial import Trying, in_place
 from tests.support.results import unknown
 
@@ -134,15 +134,15 @@ def test_what_was_told_is_a_bound_or_an_interval() -> None:
     told = told_of([predicted])
     assert told is not None
     assert (told.low, told.high) == (pytest.approx(1.25), pytest.approx(2.5))
-    assert told_text(told) == "1.2 to 2.5x"
+    assert describe_gain(told) == "1.2 to 2.5x"
     bound = told_of([replace(_WORKERS, most_ms_per_step=75.0)])
     assert bound == Told(low=2.0, high=pytest.approx(4.0), about=True)
     assert bound is not None
-    assert told_text(bound) == "about 2.0x, at most 4.0x"
+    assert describe_gain(bound) == "about 2.0x, at most 4.0x"
     unbounded = told_of([replace(predicted, most_ms_per_step=None)])
     assert unbounded == Told(low=2.0, high=None, about=True)
     assert unbounded is not None
-    assert told_text(unbounded) == "about 2.0x, perhaps more"
+    assert describe_gain(unbounded) == "about 2.0x, perhaps more"
     assert told_of([_WORKERS, _WORKERS]) is None
     assert told_of([replace(_WORKERS, speedup=None)]) is None
 
@@ -231,22 +231,23 @@ def test_the_line_says_gain_and_what_was_told() -> None:
         Trial, kind=PROVEN, gain=judge(_runs([(100, 53), (98, 51), (99, 52)]), {"workers": "3"}).gain
     )
     told = replace(trial, told=Told(low=None, high=2.0))
-    assert text_of(told) == "PROVEN 1.9x faster (1.9 to 1.9), told: at most 2.0x"
-    whole = "PROVEN 1.9x faster (1.9 to 1.9), the whole command, told of a step: at most 2.0x"
+    assert text_of(told) == "PROVEN 1.9x faster (1.9 to 1.9), the report said: at most 2.0x"
+    whole = "PROVEN 1.9x faster (1.9 to 1.9), the whole command, the report said of a step: at most 2.0x"
     assert text_of(replace(told, measured=RUN)) == whole
     none = replace(
         told, kind=NO_HELP, gain=judge(_runs([(100, 100), (98, 98), (99, 99)]), {"workers": "3"}).gain
     )
-    assert text_of(none) == "DOES NOT HELP 1.00 times as fast (1.00 to 1.00), told: at most 2.0x"
+    assert text_of(none) == "DOES NOT HELP 1.00 times as fast (1.00 to 1.00), the report said: at most 2.0x"
     assert text_of(replace(none, kind=FAILED, why="it fails")) == "NOT TRIED it fails"
     alone = replace(told, gain_unqueued=Gain(median=3.5, low=3.3, high=3.8))
     beside = "3.5x (3.3 to 3.8) without queueing for CPUs"
-    assert text_of(alone) == f"PROVEN faster: {beside}, 1.9x (1.9 to 1.9) as measured, told: at most 2.0x"
+    said = "the report said: at most 2.0x"
+    assert text_of(alone) == f"PROVEN faster: {beside}, 1.9x (1.9 to 1.9) as measured, {said}"
     nothing = replace(told, gain_unqueued=Gain(median=1.11, low=0.85, high=1.3))
     beside_nothing = "1.9x (1.9 to 1.9) as measured, 1.11x (0.85 to 1.3) without queueing for CPUs"
-    assert text_of(nothing) == f"PROVEN faster: {beside_nothing}, told: at most 2.0x"
+    assert text_of(nothing) == f"PROVEN faster: {beside_nothing}, {said}"
     unclear = replace(alone, kind=UNCLEAR)
-    assert text_of(unclear) == f"NOT PROVEN 1.9 times as fast (1.9 to 1.9), {beside}, told: at most 2.0x"
+    assert text_of(unclear) == f"NOT PROVEN 1.9 times as fast (1.9 to 1.9), {beside}, {said}"
 
 
 def test_only_of_data_steps_without_queueing_are_looked_at() -> None:

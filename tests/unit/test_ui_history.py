@@ -56,7 +56,8 @@ def test_a_history_says_slower_where_a_comparison_does() -> None:
     (found,) = step_slower(msgspec.structs.replace(facts, step=slower))
     assert found.level == UNKNOWN
     assert (
-        ": slower, but perhaps not by the program: runs of one program may differ by 25 % here" in found.text
+        ": slower, but perhaps not because of the program: runs of one program may differ by 25 % here"
+        in found.text
     )
     unsure = msgspec.structs.replace(slower, verdict="unknown")
     (found,) = step_slower(msgspec.structs.replace(facts, step=unsure))

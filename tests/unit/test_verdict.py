@@ -289,7 +289,7 @@ def test_the_function_is_named_whose_time_it_is() -> None:
     assert decodes.why == "decoding takes 100 % of the wait"
     source = replace(loader, wrapped=True)
     unseen = judged(replace(rank(causes_ms={"unknown": 50.0}), loaders=[source]))
-    assert unseen.why == "unknown what the source did in 100 % of the wait; iotrace.region in it tells"
+    assert unseen.why == "unknown what the source did in 100 % of the wait; iotrace.region in it shows that"
     assert unseen.fixes == []
 
 
@@ -308,7 +308,7 @@ def test_items_that_nobody_is_seen_to_make_need_no_region() -> None:
     )
     assert within.why == found.why
     made = judged(replace(rank(causes_ms={"unknown": 50.0}), loaders=[replace(queue, made_fraction=1.0)]))
-    assert made.why == "unknown what the source did in 100 % of the wait; iotrace.region in it tells"
+    assert made.why == "unknown what the source did in 100 % of the wait; iotrace.region in it shows that"
 
 
 def test_the_rank_that_is_late_stands_over_those_that_wait_for_it() -> None:
@@ -548,7 +548,7 @@ def test_a_fix_that_other_ranks_have_too_ends_waits_for_them(
         (
             90.0,
             "about 1.1x faster, perhaps more",
-            "rank 0 takes 90 ms a step to make its batches, so it has to be mended, too: do",
+            "rank 0 takes 90 ms a step to make its batches, so it needs a fix, too: do",
         ),
     ],
 )
@@ -670,7 +670,7 @@ def test_bare_traces_tell_the_idle_time_of_the_device() -> None:
     assert busy.why == f"{saved}; the device is busy 95 % of the traced steps"
     silent = traced(50_000, wait_ms=None)
     assert (silent.kind, silent.text) == ("device-busy", "DEVICE BUSY 100 % GEMM")
-    assert silent.why == "little idles: the device works 95 % of the traced time (950.0 of 1000.0 ms)"
+    assert silent.why == "the device is hardly idle: it works 95 % of the traced time (950.0 of 1000.0 ms)"
 
 
 def test_a_run_that_goes_on_is_told_so_and_gets_no_advice_on_what_was_not_seen() -> None:

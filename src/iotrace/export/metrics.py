@@ -192,9 +192,7 @@ def _write_until_the_end(path: Path, seen: Seen) -> None:
         while True:
             with suppress(OSError):  # the disk is full, say: what is there gets old, which its time shows
                 temporary.unlink(missing_ok=True)
-                descriptor = os.open(
-                    temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE
-                )
+                descriptor = os.open(temporary, _NEW, _FILE_MODE)
                 with open(descriptor, "wb") as file:
                     os.fchmod(descriptor, _FILE_MODE)
                     file.write(seen.text())

@@ -313,7 +313,7 @@ def _begin_at_zero(inputs: list[Input]) -> None:
             item.link.why += "; moved by whole days, as it has times below 0"
 
 
-def _apart_ns(one: Survey, two: Survey) -> float:
+def _gap_ns(one: Survey, two: Survey) -> float:
     """The time between what two inputs recorded; negative where they overlap."""
     if one.first_ns is None or two.first_ns is None:
         return math.inf
@@ -323,7 +323,7 @@ def _apart_ns(one: Survey, two: Survey) -> float:
 
 def _may_be_of(found: Survey, other: Survey) -> bool:
     """Whether a trace and what knows a process of its number can be of one process."""
-    near = found.by_kineto and _apart_ns(found, other) < _SAME_RUN_NS
+    near = found.by_kineto and _gap_ns(found, other) < _SAME_RUN_NS
     return near and (other.rank is None or found.rank in (None, other.rank))
 
 

@@ -16,6 +16,7 @@ from iotrace.report.screen_ranks import ranks_parts
 from iotrace.report.words import (
     device_facts,
     file_facts,
+    forecast_texts,
     gain_text,
     hang_text,
     loop_facts,
@@ -23,7 +24,6 @@ from iotrace.report.words import (
     pace_texts,
     run_facts,
     slow_facts,
-    soon,
     start_facts,
     step_parts_ms,
 )
@@ -79,7 +79,7 @@ def screen_of(report: Report, width: int) -> Document:
         blocks.append(Paragraph(f"Of {rank.called}{restart}{f' ({command})' if command else ''}:"))
     if rank is not None:
         blocks += fact_rows(rank, report.verdict.why)
-    blocks += [Line("Soon", text) for text in soon(report.forecasts)]
+    blocks += [Line("Soon", text) for text in forecast_texts(report.forecasts)]
     missing = [item.what for item in report.not_captured if item.code != _OF_OPERATORS]
     if missing:
         what = ", ".join(_summed(dict.fromkeys(missing)))

@@ -14,7 +14,7 @@ from iotrace.analysis.wait.data_wait import HIGHLY
 from iotrace.report.blocks import Block, Grid, Line, Paragraph, Verbatim
 from iotrace.report.layout import print_blocks
 from iotrace.report.printing import command
-from iotrace.report.words import soon
+from iotrace.report.words import forecast_texts
 from iotrace.units import counted, if_known, one_decimal, percent, size
 
 _LABEL = 8
@@ -43,7 +43,7 @@ def _blocks(top: Top, width: int) -> Iterator[Block]:
         free = if_known(host.memory_available_bytes, size, "unknown")
         busy = "" if host.cpu_busy_fraction is None else f"CPUs {percent(host.cpu_busy_fraction)} busy · "
         yield Line("Host", f"{busy}{free} memory free{f' on {host.host}' if len(top.hosts) > 1 else ''}")
-    yield from (Line("Forecast", text, tone="bold") for text in soon(top.forecasts))
+    yield from (Line("Forecast", text, tone="bold") for text in forecast_texts(top.forecasts))
     yield from (Line("Note", note) for note in top.notes)
     yield from _window(top, worst, width)
 

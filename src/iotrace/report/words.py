@@ -190,7 +190,7 @@ def slow_text(found: SlowLoopSteps) -> str:
     ]
     if found.unnamed_ms >= 0.01 * found.over_ms:
         named.append(f"not explained {percent(found.unnamed_ms / found.over_ms)}")
-    apart = f", apart from {found.apart} with what the loop does now and then" if found.apart else ""
+    apart = f", apart from {found.apart} with recurring work of the loop" if found.apart else ""
     took = f"took {milliseconds(found.over_ms)} more than usual in all{apart}"
     return f"{found.count} of {found.measured} steps {took}: " + ", ".join(named)
 
@@ -212,7 +212,7 @@ def slow_facts(rank: RankReport) -> list[str]:
     return [slow_text(found)] if found.over_ms >= _WORTH_A_LINE * steps.mean_ms * steps.count else []
 
 
-def soon(forecasts: Iterable[Forecast]) -> list[str]:
+def forecast_texts(forecasts: Iterable[Forecast]) -> list[str]:
     """What a first screen says of what runs out: nothing of what ends before."""
     return [each.text for each in forecasts if each.seconds is not None]
 

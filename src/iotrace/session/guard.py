@@ -11,12 +11,16 @@ from _signal import NSIG  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType
     from typing import Any, TypeVar
 
     Error = TypeVar("Error", bound=Exception)
 
 _MOST_WRAPPERS = 8
+# No thread holds a lock of ours as long, but one that writes a trace. Where none is left that could release
+# it, as in a child of a fork in C, the process shall end all the same.
+_LOCK_SECONDS = 2.0
 
 # The signals that have or had a handler, and by its id the code of each.
 handled: set[int] = set()
@@ -55,3 +59,13 @@ def ours(*kinds: type[Error]) -> tuple[type[Error], ...]:
                 return ()
             traceback = traceback.tb_next
     return kinds
+
+
+def while_held(lock: Any, act: Callable[[], None]) -> None:
+    """Call ``act()`` with the `RLock` held, or not at all where another thread keeps it for too long."""
+    try:
+        if lock.acquire(True, _LOCK_SECONDS):
+            act()
+    finally:  # also where a signal handler of the program raises
+        if lock._is_owned():
+            lock.release()

@@ -198,13 +198,8 @@ def store_verdict(session: Path, text: str, iotrace_version: str, headline: Head
     write_document(session / names.OUT / names.VERDICT, stored)
 
 
-def stored_verdict(session: Path) -> str | None:
-    """Return the verdict stored in `session`; None where it is of other data, or of another iotrace."""
-    stored = _stored(session, list(_files(session)))
-    return None if stored is None else stored.text
-
-
 def _stored(session: Path, files: list[tuple[str, int]]) -> StoredVerdict | None:
+    """Return what is stored in `session`; None where it is of other data, or of another iotrace."""
     stored = read_document(session / names.OUT / names.VERDICT, StoredVerdict)
     if stored is None or stored.iotrace_version != __version__ or stored.recorded != _recorded(files):
         return None

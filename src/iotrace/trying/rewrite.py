@@ -13,8 +13,8 @@ import shutil
 import signal
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -25,23 +25,36 @@ _PIECE = 4 << 20
 _LARGEST_TABLE = 1 << 30
 _PACKERS = ("gzip", "lzf", "szip")
 _ORIENTATION = 274  # EXIF's
-_METADATA = (".zgroup", ".zarray", "zarr.json")
 
 
 class RefusedError(Exception):
     """Why the data cannot be copied so."""
 
 
+class Library:
+    """A library that is imported where a job asks for it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
+
+
+h5py, zarr, pandas, np = (Library(name) for name in ("h5py", "zarr", "pandas", "numpy"))
+pa, pq, Image = (Library(name) for name in ("pyarrow", "pyarrow.parquet", "PIL.Image"))
 Job = dict[str, Any]
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two arrays hold the same bytes, or the same objects."""
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    if one.dtype.hasobject:
-        return bool((one == other).all())
-    return bool(one.tobytes() == other.tobytes())
+def same(old: Any, new: Any, pieces: Iterable[Any]) -> bool:
+    """Whether two arrays hold the same bytes, or the same objects, in each piece."""
+    for piece in pieces:
+        one, other = np.asarray(old[piece]), np.asarray(new[piece])
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        if not ((one == other).all() if one.dtype.hasobject else one.tobytes() == other.tobytes()):
+            return False
+    return True
 
 
 def slabs(shape: tuple[int, ...], rows: int) -> Iterator[tuple[slice, ...]]:
@@ -52,13 +65,25 @@ def slabs(shape: tuple[int, ...], rows: int) -> Iterator[tuple[slice, ...]]:
         yield (slice(start, min(start + max(1, rows), shape[0])),)
 
 
-# -- HDF5
+def rows_of(array: Any) -> int:
+    """Rows that fill a slab."""
+    row_bytes = array.nbytes // array.shape[0] if array.shape and array.shape[0] else 1
+    return max(1, _SLAB_BYTES // max(1, row_bytes))
+
+
+@contextmanager
+def hdf5_pair(job: Job, target: str, mode: str) -> Iterator[tuple[Any, Any]]:
+    options = {"rdcc_nbytes": _CACHE_BYTES, "rdcc_nslots": 1_000_003}
+    with h5py.File(job["source"], "r", **options) as old, h5py.File(target, mode, **options) as new:
+        yield old, new
+
+
+def hdf5_pieces(array: Any) -> Iterable[Any]:
+    return array.iter_chunks() if array.chunks else slabs(array.shape, rows_of(array))
 
 
 def hdf5_arrays(file: Any, job: Job) -> dict[str, list[int] | None]:
     """Return the datasets to store anew, each with its chunks; None: they stay as they are."""
-    import h5py
-
     if job["how"] == "chunks":
         return {name: list(chunk) for name, chunk in job["arrays"].items()}
     found: dict[str, list[int] | None] = {}
@@ -75,22 +100,16 @@ def hdf5_arrays(file: Any, job: Job) -> dict[str, list[int] | None]:
 
 def hdf5_room(job: Job) -> int:
     """The whole file stays in the copy, dead parts included; each dataset anew, at most as it is decoded."""
-    import h5py
-
-    size = os.path.getsize(job["source"])
     with h5py.File(job["source"], "r") as file:
         packed = job["how"] == "chunks"
         names = hdf5_arrays(file, job)
         sizes = [2 * file[name].id.get_storage_size() if packed else file[name].nbytes for name in names]
-    return int(size + sum(sizes))
+    return int(os.path.getsize(job["source"]) + sum(sizes))
 
 
 def hdf5(job: Job, target: str, progress: Callable[[float], None]) -> None:
-    import h5py
-
     copy_file(job["source"], target)
-    options = {"rdcc_nbytes": _CACHE_BYTES, "rdcc_nslots": 1_000_003}
-    with h5py.File(job["source"], "r", **options) as old, h5py.File(target, "r+", **options) as new:
+    with hdf5_pair(job, target, "r+") as (old, new):
         names = hdf5_arrays(old, job)
         for number, (name, chunk) in enumerate(names.items()):
             store_anew(old[name], new[name], chunk, job["how"] == "lighter")
@@ -98,8 +117,6 @@ def hdf5(job: Job, target: str, progress: Callable[[float], None]) -> None:
 
 
 def store_anew(old: Any, before: Any, chunk: list[int] | None, unpack: bool) -> None:
-    import h5py
-
     kinds = {name: before.attrs.get_id(name).dtype for name in before.attrs}
     scales = [list(dim.values()) for dim in before.dims] if "DIMENSION_LIST" in kinds else []
     left = {"DIMENSION_LIST"} if scales else set()
@@ -115,7 +132,7 @@ def store_anew(old: Any, before: Any, chunk: list[int] | None, unpack: bool) -> 
     beside = f".iotrace-{base}"
     kind, space = before.id.get_type(), before.id.get_space()
     made = h5py.Dataset(h5py.h5d.create(parent.id, beside.encode(), kind, space, layout))
-    for piece in old.iter_chunks() if old.chunks else slabs(old.shape, rows_of(old)):
+    for piece in hdf5_pieces(old):
         made[piece] = old[piece]
     for name in kinds.keys() - left:
         made.attrs.create(name, before.attrs[name], dtype=kinds[name])
@@ -127,22 +144,13 @@ def store_anew(old: Any, before: Any, chunk: list[int] | None, unpack: bool) -> 
     parent.move(beside, base)
 
 
-def rows_of(array: Any) -> int:
-    row_bytes = array.nbytes // array.shape[0] if array.shape and array.shape[0] else 1
-    return max(1, _SLAB_BYTES // max(1, row_bytes))
-
-
 def hdf5_equal(job: Job, target: str) -> bool:
-    import h5py
-
-    options = {"rdcc_nbytes": _CACHE_BYTES, "rdcc_nslots": 1_000_003}
-    with h5py.File(job["source"], "r", **options) as old, h5py.File(target, "r", **options) as new:
+    with hdf5_pair(job, target, "r") as (old, new):
         for name in hdf5_arrays(old, job):
             one, other = old[name], new[name]
             if (one.shape, one.dtype, sorted(one.attrs)) != (other.shape, other.dtype, sorted(other.attrs)):
                 return False
-            pieces = one.iter_chunks() if one.chunks else slabs(one.shape, rows_of(one))
-            if not all(same(as_array(one[piece]), as_array(other[piece])) for piece in pieces):
+            if not same(one, other, hdf5_pieces(one)):
                 return False
         named: list[list[str]] = [[], []]
         old.visit(named[0].append)
@@ -150,39 +158,20 @@ def hdf5_equal(job: Job, target: str) -> bool:
         return sorted(named[0]) == sorted(named[1])
 
 
-def as_array(value: Any) -> Any:
-    import numpy as np
-
-    return np.asarray(value)
-
-
-# -- zarr, of either major version
-
-
 def zarr_room(job: Job) -> int:
-    zarr = import_module("zarr")
-
     found = 0
     for name in job["arrays"]:
-        array = zarr.open_array(os.path.join(job["source"], name), mode="r")
-        found += (
-            array.nbytes
-            if job["how"] == "lighter"
-            else min(array.nbytes, 2 * tree_bytes(job["source"], name))
-        )
+        where = os.path.join(job["source"], name)
+        decoded = zarr.open_array(where, mode="r").nbytes
+        found += decoded if job["how"] == "lighter" else min(decoded, 2 * tree_bytes(where))
     return found
 
 
-def tree_bytes(root: str, name: str) -> int:
-    found = 0
-    for folder, _, files in os.walk(os.path.join(root, name)):
-        found += sum(os.path.getsize(os.path.join(folder, file)) for file in files)
-    return found
+def tree_bytes(root: str) -> int:
+    return sum(os.path.getsize(os.path.join(at, file)) for at, _, files in os.walk(root) for file in files)
 
 
 def zarr_store(job: Job, target: str, progress: Callable[[float], None]) -> None:
-    zarr = import_module("zarr")
-
     source = job["source"]
     anew = {os.path.normpath(os.path.join(source, name)) for name in job["arrays"]}
 
@@ -196,12 +185,10 @@ def zarr_store(job: Job, target: str, progress: Callable[[float], None]) -> None
         where = os.path.normpath(os.path.join(target, name))
         chunks = tuple(chunk or old.chunks)
         if hasattr(zarr, "from_array"):
-            kept: Job = {"attributes": dict(old.attrs)}
-            if names_of(old):
-                kept["dimension_names"] = names_of(old)
-            if job["how"] == "lighter":
-                kept["compressors"] = None
-            new = zarr.from_array(where, data=old, chunks=chunks, write_data=False, overwrite=True, **kept)
+            new = zarr.from_array(
+                where, data=old, chunks=chunks, write_data=False, overwrite=True, attributes=dict(old.attrs),
+                compressors=None if job["how"] == "lighter" else "keep", dimension_names=names_of(old),
+            )  # fmt: skip
         elif zarr.__version__.startswith("2."):
             new = zarr.create(
                 old.shape, chunks=chunks, dtype=old.dtype, store=where, overwrite=True,
@@ -239,36 +226,23 @@ def is_consolidated(root: str) -> bool:
 
 
 def zarr_equal(job: Job, target: str) -> bool:
-    zarr = import_module("zarr")
-
     for name in job["arrays"]:
         one, other = (zarr.open_array(os.path.join(root, name), mode="r") for root in (job["source"], target))
-        if (one.shape, one.dtype, dict(one.attrs)) != (other.shape, other.dtype, dict(other.attrs)):
-            return False
-        if names_of(one) != names_of(other):
+        about = [(each.shape, each.dtype, dict(each.attrs), names_of(each)) for each in (one, other)]
+        if about[0] != about[1]:
             return False
         rows = max(rows_of(one), one.chunks[0] if one.shape else 1)
-        if not all(same(as_array(one[piece]), as_array(other[piece])) for piece in slabs(one.shape, rows)):
+        if not same(one, other, slabs(one.shape, rows)):
             return False
     return True
 
 
-# -- Parquet
-
-
-def parquet_room(job: Job) -> int:
-    return 2 * os.path.getsize(job["source"])
-
-
 def parquet(job: Job, target: str, progress: Callable[[float], None]) -> None:
-    pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
-
     file, rows = pq.ParquetFile(job["source"]), job["rows"]
     about, done = file.metadata, 0
     group = about.row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]
-    packed = {column.path_in_schema: column.compression.lower() for column in columns}
-    packed = {name: "none" if codec == "uncompressed" else codec for name, codec in packed.items()}
+    packed = {one.path_in_schema: one.compression.lower().replace("uncompressed", "none") for one in columns}
     with pq.ParquetWriter(target, file.schema_arrow, compression=packed) as writer:
         for batch in file.iter_batches(max(1, (1 << 16) // rows) * rows):
             writer.write_table(pa.Table.from_batches([batch]), row_group_size=rows)
@@ -277,8 +251,6 @@ def parquet(job: Job, target: str, progress: Callable[[float], None]) -> None:
 
 
 def parquet_equal(job: Job, target: str) -> bool:
-    pq = import_module("pyarrow.parquet")
-
     one, other = pq.ParquetFile(job["source"]), pq.ParquetFile(target)
     if not one.schema_arrow.equals(other.schema_arrow) or one.metadata.num_rows != other.metadata.num_rows:
         return False
@@ -286,29 +258,20 @@ def parquet_equal(job: Job, target: str) -> bool:
     return all(left.equals(right) for left, right in pieces)
 
 
-# -- CSV, whose copy the program gets by another call
-
-
 def csv_room(job: Job) -> int:
-    size = os.path.getsize(job["source"])
-    if size > _LARGEST_TABLE:
+    if os.path.getsize(job["source"]) > _LARGEST_TABLE:
         raise RefusedError("it is too large to be held as a table")
-    return 2 * size
+    return twice(job)
 
 
 def csv(job: Job, target: str, progress: Callable[[float], None]) -> None:
-    pandas = import_module("pandas")
     pandas.read_csv(job["source"]).to_parquet(target, engine="pyarrow")
     progress(0.5)
 
 
 def csv_equal(job: Job, target: str) -> bool:
-    pandas = import_module("pandas")
     one, other = pandas.read_csv(job["source"]), pandas.read_parquet(target)
     return bool(one.equals(other) and one.dtypes.equals(other.dtypes) and one.index.equals(other.index))
-
-
-# -- arrays and images that are packed
 
 
 def npz_room(job: Job) -> int:
@@ -333,15 +296,11 @@ def npz_equal(job: Job, target: str) -> bool:
 
 
 def image_room(job: Job) -> int:
-    from PIL import Image
-
     with Image.open(job["source"]) as image:
         return int(image.width * image.height * len(image.getbands()) * 1.02 + 4096)
 
 
 def image(job: Job, target: str, progress: Callable[[float], None]) -> None:
-    from PIL import Image
-
     with Image.open(job["source"]) as found:
         if found.mode not in ("RGB", "L") or getattr(found, "n_frames", 1) > 1:
             raise RefusedError(f"an image of the mode {found.mode}")
@@ -353,13 +312,12 @@ def image(job: Job, target: str, progress: Callable[[float], None]) -> None:
 
 
 def image_equal(job: Job, target: str) -> bool:
-    from PIL import Image
-
     with Image.open(job["source"]) as one, Image.open(target) as other:
         return (one.mode, one.size, one.tobytes()) == (other.mode, other.size, other.tobytes())
 
 
-# -- what is common
+def twice(job: Job) -> int:
+    return 2 * os.path.getsize(job["source"])
 
 
 def copy_file(source: str, target: str) -> None:
@@ -377,9 +335,9 @@ def link_file(source: str, target: str) -> None:
 
 FORMATS = {
     "hdf5": (hdf5_room, hdf5, hdf5_equal),
-    "zarr": (zarr_room, zarr_store, zarr_equal),
-    "parquet": (parquet_room, parquet, parquet_equal),
-    "csv": (csv_room, csv, csv_equal),
+    "zarr": (zarr_room, zarr_store, zarr_equal),  # of either major version
+    "parquet": (twice, parquet, parquet_equal),
+    "csv": (csv_room, csv, csv_equal),  # the program gets this copy by another call
     "npz": (npz_room, npz, npz_equal),
     "image": (image_room, image, image_equal),
 }
@@ -430,13 +388,11 @@ def main() -> int:
     for number, job in enumerate(jobs):
         try:
             write(number, job)
-        except RefusedError as error:
-            tell(job=number, refused=str(error))
-            if len(jobs) == 1:
-                return 1
         except Exception as error:
-            tell(job=number, refused=f"{type(error).__name__}: {error}")
-            return 1
+            is_refused = isinstance(error, RefusedError)
+            tell(job=number, refused=str(error) if is_refused else f"{type(error).__name__}: {error}")
+            if not is_refused or len(jobs) == 1:
+                return 1
     return 0
 
 

@@ -63,14 +63,16 @@ def said_of(trial: Trial) -> str:
     said += _OF.get(trial.measured, "")
     if trial.told is None:
         return said
-    return f"{said}, told{' of a step' if trial.measured == RUN else ''}: {told_text(trial.told)}"
+    return (
+        f"{said}, the report said{' of a step' if trial.measured == RUN else ''}: {describe_gain(trial.told)}"
+    )
 
 
 def _between(gain: Gain) -> str:
     return f"({times(gain.low)} to {times(gain.high)})"
 
 
-def told_text(told: Told) -> str:
+def describe_gain(told: Told) -> str:
     """What the report told of the gain."""
     low, high = (None if each is None else f"{times(each)}x" for each in (told.low, told.high))
     if low is None:

@@ -66,7 +66,7 @@ WORDS = [
 def application(roots: Sequence[Path], token: str, host: str, read_only: bool, directory: Path) -> Starlette:
     """Make the application that serves `roots`; `directory` is its own, for what analyses make."""
     index, jobs, feeds = Index(roots), Jobs(directory), Feeds(directory)
-    lists, runs, timelines = Lists(index, read_only), Runs(index, jobs, read_only), Timelines(index, jobs)
+    lists, runs, timelines = Lists(index), Runs(index, jobs, read_only), Timelines(index, jobs)
     history = History(index, jobs, read_only)
     running = Running(index, feeds)
 

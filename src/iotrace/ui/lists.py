@@ -25,8 +25,8 @@ _TREND_PX = (96.0, 26.0)
 class Lists:
     """What is served, filtered and sorted as the address says."""
 
-    def __init__(self, index: Index, read_only: bool) -> None:
-        self._index, self._read_only = index, read_only
+    def __init__(self, index: Index) -> None:
+        self._index = index
 
     async def show(self, request: Request) -> Response:
         """Show the list."""

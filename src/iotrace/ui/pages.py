@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup
 
-from iotrace.report.page.render import DARK, LIGHT, frames, unbroken
+from iotrace.report.page.render import DARK, LIGHT, make_environment
 from iotrace.report.printing import visible
-from iotrace.units import counted, length, one_decimal, percent, size, three_digits, time_span
+from iotrace.units import counted, one_decimal, three_digits, time_span
 from iotrace.version import __version__
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -41,10 +41,11 @@ def framed(report: str, **shown: Any) -> tuple[str, str]:
 
 @cache
 def style(name: str = "ui.css") -> str:
-    """Return a style sheet; that of our own pages begins with the colours of reports."""
+    """Return a style sheet; that of our own pages begins with the colours of reports, and with the bar."""
     text = (_STATIC / name).read_text()
     if name != "ui.css":
         return text
+    text = style("bar.css") + text
     light, dark = ("".join(f"--{key}:{value};" for key, value in theme.items()) for theme in (LIGHT, DARK))
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{text}"
 
@@ -63,26 +64,9 @@ def address(path: str, **query: Any) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    environment = make_environment(_TEMPLATES)
     environment.globals.update(address=address, counted=counted)
-    environment.filters.update(
-        date=_date,
-        frames=frames,
-        length_of=lambda value: unbroken(length(value)),
-        pct=lambda value: unbroken(percent(value)),
-        rate=three_digits,
-        size=lambda value: unbroken(size(value)),
-        span=time_span,
-        tenth=one_decimal,
-        tone=_tone,
-        unbroken=unbroken,
-    )
+    environment.filters.update(date=_date, rate=three_digits, span=time_span, tenth=one_decimal, tone=_tone)
     return environment
 
 

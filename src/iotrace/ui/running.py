@@ -14,7 +14,7 @@ from iotrace.analysis.pulse import SECONDS, Pulse, RankPulse
 from iotrace.analysis.results.top import Top, TopRank
 from iotrace.export.metrics import CONTENT_TYPE, metrics_text
 from iotrace.report.page.charts import HEIGHT, bars
-from iotrace.report.words import soon
+from iotrace.report.words import forecast_texts
 from iotrace.ui import pages
 from iotrace.ui.answers import found
 from iotrace.ui.index import HANGS, Entry, Index
@@ -64,7 +64,7 @@ class Running:
             hangs=look.state in HANGS,
             stacks=look.stacks,
             holds_up=look.holds_up,
-            soon=soon(top.forecasts),
+            soon=forecast_texts(top.forecasts),
             strip=steps[0] if steps else None,
             most_ranks=_MOST_RANKS,
         )

@@ -19,7 +19,6 @@ _TAKE = {"get", "get_nowait", "recv", "recv_bytes", "poll"}
 _TOKENIZERS = {"tokenizers", "transformers", "sentencepiece", "tiktoken"}
 _ONLY_PADS = {"pad"}
 _ENCODE = {"encode", "encode_batch", "batch_encode_plus", "encode_plus", "tokenize", "__call__"}
-_CALLED = ("Token", "Encod", "Piece")
 _MOST_WRAPPERS = 4
 
 

@@ -25,19 +25,14 @@ _MOST_THREADS = 20  # whose exceptions are recorded
 class Failures:
     """Record what nothing caught: by the thread that it ended, as no other may ask for its frames."""
 
-    def __init__(self, recorder: Any, noted: int) -> None:
+    def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
         # The exception that ended the last fetch that failed, by its id, and the sample that it came out of.
         self.of_fetch: tuple[int, int | None] = (0, None)
-        self._noted = noted  # the exception that is not its own, or told already, by its id
         self._threads = 0
 
-    def note(self) -> None:
-        """Record the exception that Python has printed because nothing caught it, if there is one."""
-        error = getattr(sys, "last_value", None)
-        if error is None or id(error) == self._noted:
-            return
-        self._noted = id(error)
+    def note(self, error: BaseException) -> None:
+        """Record the exception that Python has printed because nothing caught it."""
         traceback = error.__traceback__
         if traceback is not None and traceback.tb_frame.f_back is not None:
             return  # a test runner or a shell caught it on its way, and keeps it there for a debugger

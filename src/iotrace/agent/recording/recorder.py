@@ -17,8 +17,8 @@ from iotrace.agent import unpatched
 from iotrace.agent.recording.encode import encode, lines_of
 from iotrace.session import names
 from iotrace.session.append_file import Stream, append_line
-from iotrace.session.guard import ours
-from iotrace.session.identity import clock_anchor, read_proc
+from iotrace.session.guard import ours, while_held
+from iotrace.session.identity import clock_anchor, io_account
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -34,13 +34,6 @@ if TYPE_CHECKING:
     Span = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]  # names.SPAN_FIELDS
 
 FLUSH_SECONDS = 0.5
-# The end of the writer's thread is polled for before a fork: first after 20 us, then less and less often, for
-# a second in all. It takes that long where many programs want the CPUs.
-_POLLS_FOR_END = 90
-_LATER = 1.1
-# No thread holds a lock of ours as long, but one that writes a trace. Where none is left that could release
-# it, as in a child of a fork in C, the process shall end all the same.
-_LOCK_SECONDS = 2.0
 # A worker may be ended at any moment after its batch (SIGTERM as its program leaves): its records are
 # written sooner than the background writer would.
 _EAGER_FLUSH_NS = 100_000_000
@@ -106,7 +99,8 @@ class Recorder:
         self._absorbed = 0
         self._loop_begun = False
         self._failures: Failures | None = None
-        self._noted = id(getattr(sys, "last_value", None))  # one of before the session is not its own
+        # The exception that is recorded already, by its id; one of before the session is not its own.
+        self._noted = id(getattr(sys, "last_value", None))
         self._leaves = False  # the main thread will note its failure
 
     def open(self, identity: dict[str, Any]) -> None:
@@ -168,14 +162,15 @@ class Recorder:
         if self._failures is None:
             from iotrace.agent.recording.failures import Failures
 
-            self._failures = Failures(self, self._noted)
+            self._failures = Failures(self)
         return self._failures
 
     def _note_failure(self) -> None:
         """Record the exception that nothing in this process caught, if there is one."""
         error = getattr(sys, "last_value", None)  # also where the program has an excepthook of its own
         if error is not None and id(error) != self._noted:
-            self.failures.note()
+            self._noted = id(error)
+            self.failures.note(error)
 
     def _note_as_it_leaves(self) -> None:
         """Have the main thread note its failure as it leaves, before it waits for the program's threads."""
@@ -232,39 +227,18 @@ class Recorder:
             return bool(stop.acquire(True, seconds))
         return sampled.sampler.stopped_within(self, stop, seconds)
 
-    def pause(self) -> bool:
-        """Stop the background writer, so that a fork copies no thread of ours; return whether one ran."""
+    def pause(self) -> None:
+        """Stop the background writer, so that a fork copies no thread of ours."""
         stop, self._stop = self._stop, None
-        if stop is None:
-            return False
-        stop.release()
-        self._stopped.acquire(True, 1.0)
-        self._await_thread()
-        return True
-
-    def _await_thread(self) -> None:
-        """Wait until the kernel has removed the writer's thread, which outlasts its last line a little.
-
-        Python 3.12 counts the process's threads at a fork, and warns of more than one.
-        """
-        try:
-            for poll in range(_POLLS_FOR_END):
-                stat(f"//proc/self/task/{self._writer_id}")
-                unpatched.sleep(0.000_02 * _LATER**poll)
-        except ours(OSError):
-            pass
+        if stop is not None:
+            stop.release()
+            self._stopped.acquire(True, 1.0)
+            unpatched.join(self._writer_id)
 
     def tick(self) -> None:
         """Record the clocks and the kernel's own account of this process."""
         record: dict[str, Any] = {"type": "tick", "clock": clock_anchor(), "cpu_ns": process_time_ns()}
-        record["writer"] = self._writer_id
-        try:
-            for line in read_proc("/proc/self/io", 512).decode().splitlines():
-                key, _, value = line.partition(": ")
-                record[key] = int(value)
-        except ours(OSError, ValueError):
-            pass
-        self.records.append(record)
+        self.records.append({**record, "writer": self._writer_id, **io_account()})
         imports = None if self.imports is None else self.imports.record()
         if imports is not None:
             self.records.append(imports)
@@ -298,13 +272,10 @@ class Recorder:
         if spans:
             self._spans_stream.write(packed, partial(self.spans.__delitem__, slice(len(spans))))
         if self._records_stream.broken or self._spans_stream.broken:
-            self._note_broken()
-
-    def _note_broken(self) -> None:
-        try:
-            mkdir(f"{self.directory}/{names.BROKEN}", names.DIRECTORY_MODE)
-        except ours(OSError):  # noted already, or the session is gone
-            pass
+            try:
+                mkdir(f"{self.directory}/{names.BROKEN}", names.DIRECTORY_MODE)
+            except ours(OSError):  # noted already, or the session is gone
+                pass
 
     def close(self) -> None:
         """Write the rest and the record ``end``: without that, readers report a loss."""
@@ -426,13 +397,3 @@ class Recorder:
             append_line(f"{self.directory}/{names.LOG}", f"{time():.3f} {message}")
         except ours(OSError):
             pass
-
-
-def while_held(lock: Any, act: Callable[[], None]) -> None:
-    """Call ``act()`` with the `RLock` held, or not at all where another thread keeps it for too long."""
-    try:
-        if lock.acquire(True, _LOCK_SECONDS):
-            act()
-    finally:
-        if lock._is_owned():
-            lock.release()

@@ -15,12 +15,12 @@ from typing import Any
 from weakref import ref
 
 from iotrace.agent import training
-from iotrace.agent.recording.recorder import Recorder, while_held
+from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.torch_profiler.cuda_snapshot import CudaSnapshot
 from iotrace.agent.torch_profiler.profiler import TorchProfiler
 from iotrace.agent.unpatched import RLock, get_ident
 from iotrace.session import names
-from iotrace.session.guard import ours
+from iotrace.session.guard import ours, while_held
 
 WAITING, WARMUP, ACTIVE, OVER = "waiting", "warmup", "active", "over"
 

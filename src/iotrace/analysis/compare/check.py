@@ -178,8 +178,8 @@ def _judged(
     def judge_one(what: str, **grown: Any) -> None:
         found.extend((what, each) for each in find_all("check", replace(about, **grown)))
 
-    counted = {change.stage: change for change in _told_once(_decoding_more(comparison.stages, worse_by_pct))}
-    for change in _told_once(_slower(comparison.stages, worse_by_pct)):
+    counted = {change.stage: change for change in _unique(_decoding_more(comparison.stages, worse_by_pct))}
+    for change in _unique(_slower(comparison.stages, worse_by_pct)):
         facts = replace(about, stage=change, noise_pct=change.noise_pct)
         (slower,) = find_all("check", facts)
         if slower.level != UNKNOWN:
@@ -256,7 +256,7 @@ def _decoding_more(stages: Sequence[StageChange], worse_by_pct: float) -> list[_
     ]
 
 
-def _told_once(grown: Sequence[_Growth]) -> Iterator[StageChange]:
+def _unique(grown: Sequence[_Growth]) -> Iterator[StageChange]:
     """Yield what got worse: a file that has most of it, else the stage over all its files."""
     for stage in dict.fromkeys(each.change.stage for each in grown):
         own = [each for each in grown if each.change.stage == stage]

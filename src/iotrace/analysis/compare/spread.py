@@ -64,7 +64,7 @@ def prior_of(clock: str, ranks: Sequence[Rank]) -> float:
     return min(max(_OF_SCATTER * scatter, _STEADIEST), _OF_CPU)
 
 
-def is_beside_others(ranks: Sequence[Rank]) -> bool:
+def have_others_taken(ranks: Sequence[Rank]) -> bool:
     """Whether other programs took CPUs from any of the runs.
 
     CPU times then err as elapsed ones do: caches and cores are shared. The same code was seen to differ by up

@@ -12,7 +12,7 @@ import numpy as np
 
 from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.compare.results import StageChange
-from iotrace.analysis.compare.spread import OF_TIME, is_beside_others, noise_of, prior_of, slowness_of
+from iotrace.analysis.compare.spread import OF_TIME, have_others_taken, noise_of, prior_of, slowness_of
 from iotrace.analysis.resampling import FEWEST, Floats
 from iotrace.analysis.results import StageCost
 
@@ -70,7 +70,7 @@ def stage_changes(before: Sequence[Rank], after: Sequence[Rank]) -> list[StageCh
     whole = sum(cost.per_sample * cost.quartile_ms for cost in first.values())
     sides = runs[: len(before)], runs[len(before) :]
     # One run of each side does not show what others do to it; how `iotrace check` takes that, it says itself.
-    alone = len(ranks) == 2 and is_beside_others(ranks)
+    alone = len(ranks) == 2 and have_others_taken(ranks)
     found = []
     for stage, clock, loader in dict.fromkeys((*key[:2], key[3]) for key in first):
         keys = [

@@ -18,7 +18,7 @@ import numpy as np
 
 from iotrace.analysis.device.accelerator import DataWaits
 from iotrace.analysis.device.activity import Activity
-from iotrace.analysis.efficiency.launches import bytes_of, told_collectives
+from iotrace.analysis.efficiency.launches import bytes_of, match_collectives
 from iotrace.analysis.intervals import Coverage, Intervals, distinct, intersect, subtract, union
 from iotrace.sources.kineto.collectives import Collective
 from iotrace.sources.kineto.trace import Column
@@ -127,7 +127,7 @@ def _called(activity: Activity, starts: Column, ends: Column, numbers: list[int]
     """Find the collectives: kernels, or ranges of backends on the host."""
     trace, events = activity.trace, activity.trace.events
     on_host = activity.collective_ranges & trace.matching(_HOST_BACKEND)
-    rows, told = np.flatnonzero(activity.collective_kernels | on_host), told_collectives(activity)
+    rows, told = np.flatnonzero(activity.collective_kernels | on_host), match_collectives(activity)
     rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
     begun = activity.launched_ns(rows, events.start_ns[rows])
     index = np.searchsorted(starts, begun, side="right") - 1
@@ -284,7 +284,7 @@ def why_not_one_job(traces: Sequence[RankOfJob]) -> str | None:
                 return f"{one.label} is of a job of {size}, {other.label} of one of {other.world_size}"
             if one.rank is not None and one.rank == other.rank and not _of_one_process(one, other):
                 return f"{one.label} and {other.label} are both of rank {one.rank}"
-    return _recorded_apart(by_rank)
+    return _describe_distant_ranks(by_rank)
 
 
 def ranks_missing(traces: Sequence[RankOfJob]) -> str | None:
@@ -301,7 +301,7 @@ def ranks_missing(traces: Sequence[RankOfJob]) -> str | None:
     return f"{'rank' if len(missing) == 1 else 'ranks'} {named}{more} of {size}"
 
 
-def _recorded_apart(by_rank: dict[int, list[RankOfJob]]) -> str | None:
+def _describe_distant_ranks(by_rank: dict[int, list[RankOfJob]]) -> str | None:
     """Say which two ranks were never recorded within an hour of each other; None where all were."""
     dated = [(one.first_ns, one.last_ns) for own in by_rank.values() for one in own]
     firsts = [first for first, last in dated if first is not None and last is not None]
@@ -309,7 +309,7 @@ def _recorded_apart(by_rank: dict[int, list[RankOfJob]]) -> str | None:
     if not firsts or max(firsts) - min(lasts) <= APART_NS:
         return None
     for first, second in combinations(sorted(by_rank), 2):
-        gaps = [(_apart_ns(*pair), *pair) for pair in product(by_rank[first], by_rank[second])]
+        gaps = [(_gap_ns(*pair), *pair) for pair in product(by_rank[first], by_rank[second])]
         known = [gap for gap in gaps if gap[0] is not None and gap[0] > APART_NS]
         if len(known) == len(gaps):
             gap_ns, one, two = min(known, key=lambda gap: gap[0] or 0)
@@ -330,11 +330,11 @@ def why_not_compared(traces: Sequence[RankOfJob]) -> str | None:
 
 def _of_one_process(one: RankOfJob, other: RankOfJob) -> bool:
     """Whether two traces of a rank are windows of one process, one after the other."""
-    apart_ns = _apart_ns(one, other)
+    apart_ns = _gap_ns(one, other)
     return one.process is not None and one.process == other.process and (apart_ns is None or apart_ns >= 0)
 
 
-def _apart_ns(one: RankOfJob, other: RankOfJob) -> int | None:
+def _gap_ns(one: RankOfJob, other: RankOfJob) -> int | None:
     """Compute the time between two traces, negative where they overlap; None where either has no date."""
     if one.first_ns is None or one.last_ns is None or other.first_ns is None or other.last_ns is None:
         return None

@@ -182,7 +182,7 @@ def _add(sums: dict[tuple[str, str | None], _Sums], activity: Activity) -> None:
     compute = union(*activity.intervals(activity.compute_kernels))
     members: dict[tuple[str, str | None], list[int]] = {}
     for row, number, name in zip(
-        rows.tolist(), told_collectives(activity)[rows].tolist(), events.name[rows].tolist(), strict=True
+        rows.tolist(), match_collectives(activity)[rows].tolist(), events.name[rows].tolist(), strict=True
     ):
         known = trace.collectives[number] if number >= 0 else None
         kind = kind_of(known.name) if known is not None else OTHER
@@ -202,7 +202,7 @@ def _add(sums: dict[tuple[str, str | None], _Sums], activity: Activity) -> None:
         one.exposed += length(subtract(union(events.start_ns[own], events.end_ns[own]), compute))
 
 
-def told_collectives(activity: Activity) -> Numbers:
+def match_collectives(activity: Activity) -> Numbers:
     """Find per event which of the trace's collectives it is; -1 unknown.
 
     A kernel that does not say so itself is that of the range around its launch: of ``record_param_comms``

@@ -85,7 +85,7 @@ def step_phases(analysis: RankAnalysis, wait_ms: float | None) -> StepPhases:
     return StepPhases(PhasesMs(**means_ms, other=other_ms), source, why, known)
 
 
-def collectives_beside(analysis: RankAnalysis) -> Intervals:
+def collectives_outside_phases(analysis: RankAnalysis) -> Intervals:
     """When the training thread waits in collectives outside of its phases and data waits."""
     thread = analysis.loop.thread
     trains = thread is not None and len(thread.rounds.times_ns) > 0

@@ -57,10 +57,10 @@ _MANY_FROZEN = 10_000  # objects: so many no library leaves frozen
     {"collate": "default_collate", "samples": 8.0, "making": Making(item_ms=0.001, long=_FILLS)},
 )
 def rows_one_by_one(facts: LoaderFacts) -> Iterator[Finding]:
-    """A batch is fetched row by row and stacked again, of a dataset that holds its rows in memory.
+    """The dataset holds its rows in memory, but a batch fetches them one by one and stacks them again.
 
-    A call of `__getitem__` for each row, and stacking thousands of tensors, take longer than to index all
-    rows at once.
+    Calling `__getitem__` for each row, and stacking thousands of tensors, takes longer than indexing all rows
+    at once.
 
     Remedy: one index for the whole batch: a sampler of batches with `batch_size=None`, or `__getitems__`.
     """
@@ -131,14 +131,14 @@ def _takes_few(facts: LoaderFacts) -> bool:
     {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0), "wait_ms": 2.0},
 )
 def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
-    """Python's garbage collector stops who makes the batches, while the loop waits for them.
+    """Python's garbage collector stops the making of batches while the loop waits for them.
 
     A full collection looks at all objects of the process. A dataset of millions of lists and dictionaries
     makes it long, and code that makes many objects makes it frequent.
 
-    Remedy: `gc.freeze()` at the worker's start takes the dataset's objects out; or hold arrays in place of
-    them; or `gc.disable()`, and `gc.collect()` every so many batches, which bounds the memory. What is frozen
-    already is not advised.
+    Remedy: call `gc.freeze()` when a worker starts: collections then skip the dataset's objects. Or hold
+    arrays instead of objects. Or call `gc.disable()`, and `gc.collect()` every N batches, which bounds the
+    memory. `gc.freeze()` is not advised where the program calls it already.
     """
     making = facts.making
     gain_ms = min(facts.bound_ms, making.collecting_ms)
@@ -147,13 +147,13 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
     where = "in worker_init_fn" if facts.about.workers else "before the loop"
     remedy = f"gc.freeze() {where}, or fewer objects"
     how = (
-        f"gc.freeze() {where} takes the dataset's objects out of them; hold arrays, not millions of "
-        "objects; or gc.disable() with gc.collect() every so many batches"
+        f"gc.freeze() {where} makes them skip the dataset's objects; hold arrays, not millions of objects; "
+        "or gc.disable() with gc.collect() every N batches"
     )
     if (making.frozen or 0) >= _MANY_FROZEN:
         remedy = f"gc.disable() {where} and a rare gc.collect(), or fewer new objects a sample"
-        how = "gc.freeze() was called: what is left comes of objects made since; make fewer, or gc.disable() "
-        how += "with gc.collect() every so many batches"
+        how = "gc.freeze() was called: the rest comes from objects made since; make fewer, or gc.disable() "
+        how += "with gc.collect() every N batches"
     leads = leading(making.collecting_ms, facts)
     if leads["is_main_cause"] and not facts.about.workers:  # IO507: the same collector, outside of the waits
         leads["silences"] = (*leads["silences"], "IO507")
@@ -180,17 +180,17 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
     {"cause": "transform", "collate": "encode", "tokenizer": "tokenizers.Tokenizer"},
 )
 def tokenised_each_time(facts: LoaderFacts) -> Iterator[Finding]:
-    """The collate function tokenises each batch anew, in each epoch, while the loop waits.
+    """The collate function tokenises each batch again in each epoch, while the loop waits.
 
     It uses a tokenizer, and most of the wait is in it.
 
-    Remedy: tokenise once, ahead of training, and store the numbers; pad alone in the collate function.
+    Remedy: tokenise once, ahead of training, and store the numbers; only pad in the collate function.
     """
     if held_up_by(facts, "collate") and facts.about.tokenizer:
         remedy = Remedy(
             f"tokenise ahead of training, not in {facts.collate or 'collate_fn'}",
             f"{facts.collate or 'the collate function'} tokenises each batch ({facts.about.tokenizer}): do "
-            "it once, ahead of training, store the numbers, and pad alone here",
+            "it once, ahead of training, store the numbers, and only pad here",
             spares_work=True,
         )
         yield from ended_by(remedy, "collate", facts)
@@ -217,10 +217,10 @@ def slow_collate(facts: LoaderFacts) -> Iterator[Finding]:
 
     torch's own function only copies: its time grows with the bytes and with the number of samples.
 
-    Whether one of the program's computed, slept or waited for a CPU is known from the kernel's account.
+    For a function of the program, the kernel's account shows whether it computed, slept or waited for a CPU.
 
-    Remedy: find out what a function of your own sleeps for, or do once, ahead of training, what it computes;
-    else return narrower dtypes, or make a batch at once in `__getitems__`.
+    Remedy: find out what your own function waits for, or compute it once, ahead of training; for torch's own,
+    return narrower dtypes, or make a batch at once in `__getitems__`.
     """
     if held_up_by(facts, "collate") and not (facts.about.tokenizer or fetched_row_by_row(facts)):
         yield from ended_by(_less_collating(facts), "collate", facts)

@@ -41,7 +41,7 @@ def sampler_not_started(facts: CaptureFacts) -> Iterator[Finding]:
 def devices_not_read(facts: CaptureFacts) -> Iterator[Finding]:
     """No library read the accelerators of a host.
 
-    Where it was still being looked for when the run ended, nothing is said.
+    Nothing is said if the run ended before the search for a library did.
 
     Remedy: see what `iotrace doctor` says of it on that host.
     """
@@ -54,7 +54,7 @@ def devices_not_read(facts: CaptureFacts) -> Iterator[Finding]:
 @fires({"whose": "0", "processes_unknown": True})
 @silent({"whose": "0"})
 def processes_not_known(facts: CaptureFacts) -> Iterator[Finding]:
-    """A host was sampled, and none of a rank's processes is known among what was."""
+    """A host was sampled, but none of a rank's processes is known among the sampled ones."""
     if facts.processes_unknown:
         what = f"telemetry of the processes of rank {facts.whose}"
         yield Finding(text=what, why="none of its processes is known among those that were sampled")
@@ -64,11 +64,11 @@ def processes_not_known(facts: CaptureFacts) -> Iterator[Finding]:
 @fires({"whose": "n1", "gaps_s": [3.0]}, {"whose": "n1", "gaps_s": [3.0, 9.0]})
 @silent({"whose": "n1", "gaps_s": [1.5]})
 def telemetry_gaps(facts: CaptureFacts, *, least_seconds: float = 2.0) -> Iterator[Finding]:
-    """The sampler did not run for seconds: it was stopped, or the host too busy for it."""
+    """The sampler did not run for seconds: it was stopped, or the host was too busy."""
     gaps_s = [gap_s for gap_s in facts.gaps_s if gap_s > least_seconds]
     if gaps_s:
         what = f"{len(gaps_s)} gaps, the longest of" if len(gaps_s) > 1 else "a gap of"
-        why = f"{what} {max(gaps_s):.1f} s: its sampler was stopped, or the host too busy for it"
+        why = f"{what} {max(gaps_s):.1f} s: its sampler was stopped, or the host was too busy"
         yield Finding(text=f"part of the telemetry of {facts.whose}", why=why)
 
 
@@ -86,7 +86,7 @@ def figures_failed(facts: CaptureFacts) -> Iterator[Finding]:
 @fires({"nothing_yet": "processes"}, {"nothing_yet": "batches"})
 @silent({"state": RUNNING})
 def nothing_yet(facts: CaptureFacts) -> Iterator[Finding]:
-    """The command still runs, and has not come to what a report is made of.
+    """The command still runs, and has recorded nothing yet that a report can show.
 
     Remedy: look again in a moment.
     """
@@ -112,7 +112,7 @@ def end_not_seen(facts: CaptureFacts) -> Iterator[Finding]:
         RUNNING: ("the command still runs: these are its figures so far", ""),
         KILLED: ("the launcher was killed before it saw the end of the command", ""),
         UNKNOWN: (
-            f"whether it still runs is seen on {facts.whose} alone{since}",
+            f"whether it still runs can only be seen on {facts.whose}{since}",
             f"ask there: iotrace report {facts.path}",
         ),
     }.get(facts.state or "", ("", ""))
@@ -151,7 +151,7 @@ def no_posix_calls(facts: CaptureFacts) -> Iterator[Finding]:
     Remedy: let the command keep LD_PRELOAD in its environment.
     """
     if facts.posix_absent == names.DFTRACER:
-        yield Finding(text="posix", why="no process of the command left a file of dftracer's")
+        yield Finding(text="posix", why="no process of the command left a file of dftracer")
     elif facts.posix_absent is not None:
         why = "no process recorded a call on a file, though they read data: the recorder was not loaded"
         yield Finding(text="posix", why=why, remedy="let the command keep LD_PRELOAD in its environment")
@@ -161,7 +161,7 @@ def no_posix_calls(facts: CaptureFacts) -> Iterator[Finding]:
 @fires({"left_pids": [12, 13], "left_idle": False}, {"left_pids": [12], "buffered_calls": 19})
 @silent({"left_pids": [12, 13], "left_idle": True})
 def workers_left(facts: CaptureFacts) -> Iterator[Finding]:
-    """Workers ended with their program, before they had written all that they did for nobody."""
+    """Workers ended with their program before they wrote all that they did for batches that nobody took."""
     if not facts.left_pids:
         return
     lost = [] if facts.left_idle else ["what they did for batches that nobody took"]

@@ -67,7 +67,7 @@ def profiler_saw_no_step(facts: CaptureFacts) -> Iterator[Finding]:
 @fires({"whose": "0", "device_spared": True})
 @silent({"whose": "0", "profiler_missed": "its window did not open"})
 def device_not_profiled(facts: CaptureFacts) -> Iterator[Finding]:
-    """torch's profiler recorded the host, and not the device.
+    """torch's profiler recorded only the host, not the device.
 
     With Intel's devices and ranks on several nodes, a profiler that records the device is known to hang in
     collectives (PTI before oneAPI 2025.1.3).
@@ -76,8 +76,8 @@ def device_not_profiled(facts: CaptureFacts) -> Iterator[Finding]:
     """
     if facts.device_spared:
         why = (
-            "torch's profiler recorded the host alone: with Intel's devices and ranks on several nodes it is "
-            "known to hang in collectives (PTI before oneAPI 2025.1.3)"
+            "torch's profiler recorded only the host: with Intel's devices and ranks on several nodes it "
+            "is known to hang in collectives (PTI before oneAPI 2025.1.3)"
         )
         yield Finding(text=f"device of rank {facts.whose}", why=why, remedy="--torch-activities all")
 
@@ -99,7 +99,7 @@ def memory_by_operator(facts: CaptureFacts) -> Iterator[Finding]:
 @fires({"whose": "0", "snapshot": "the program was ended while torch recorded it"})
 @silent({"whose": "0", "snapshot": None})
 def no_snapshot(facts: CaptureFacts) -> Iterator[Finding]:
-    """`--cuda-snapshot` wrote none of a rank, or less than was asked for."""
+    """`--cuda-snapshot` wrote no snapshot of a rank, or less than was asked for."""
     if facts.snapshot is not None:
         what = f"the snapshot of device memory of rank {facts.whose}"
         yield Finding(text=what, why=facts.snapshot, remedy=facts.remedy)
@@ -125,7 +125,7 @@ def no_loop_seen(facts: CaptureFacts) -> Iterator[Finding]:
 @fires({"whose": "rank 0", "wait_unknown": "two loops at once"}, {"whose": "rank 0", "no_batch": True})
 @silent({"loop_unseen": True})
 def wait_not_known(facts: CaptureFacts) -> Iterator[Finding]:
-    """The data wait of a rank is unknown: what was recorded does not tell its steps.
+    """The data wait of a rank is unknown: the recording does not show its steps.
 
     Remedy: wrap the loop's source by `iotrace.batches`.
     """
@@ -140,7 +140,7 @@ def wait_not_known(facts: CaptureFacts) -> Iterator[Finding]:
 @fires({"whose": "0", "unseen_pids": [12], "workers_forked": True}, {"whose": "0", "unseen_pids": [12]})
 @silent({"whose": "0", "left_pids": [12]})
 def workers_not_seen(facts: CaptureFacts) -> Iterator[Finding]:
-    """Workers made batches, and left no record: they had no agent.
+    """Workers made batches, but left no record: they had no agent.
 
     Remedy: where they run another interpreter, install iotrace-agent into that one.
     """

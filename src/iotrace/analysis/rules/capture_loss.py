@@ -28,7 +28,7 @@ def damaged(facts: CaptureFacts) -> Iterator[Finding]:
 )
 @silent({"whose": "worker 0 (pid 13)", "end_lost": True, "left_idle": True})
 def end_lost(facts: CaptureFacts) -> Iterator[Finding]:
-    """A process was killed, or left without its exit handlers: what it had not written is lost.
+    """A process was killed, or ended without its exit handlers: what it had not written is lost.
 
     A process that had nothing to do has lost at most the calls that dftracer held back.
     """
@@ -38,7 +38,7 @@ def end_lost(facts: CaptureFacts) -> Iterator[Finding]:
     if facts.left_idle or facts.lost_calls_alone:
         did = "had nothing to do" if facts.left_idle else "recorded no data"
         lost = f"it {did}, so only about {BUFFERED_CALLS} of its POSIX calls may be lost"
-    why = f"it was killed, or left without its exit handlers: {lost}"
+    why = f"it was killed, or ended without its exit handlers: {lost}"
     yield Finding(text=f"the end of {facts.whose}", why=why)
 
 
@@ -62,13 +62,16 @@ def failed_to_start(facts: CaptureFacts) -> Iterator[Finding]:
 @fires({"whose": "n1", "namesake": 12})
 @silent({"whose": "n1", "unseen_pids": [12]})
 def namesakes(facts: CaptureFacts) -> Iterator[Finding]:
-    """Several machines or containers have one name, and a process of one number at once.
+    """Several machines or containers have the same name, and had a process with the same number at once.
 
     Remedy: give each a host name of its own.
     """
     if facts.namesake is not None:
         what = f"POSIX calls of the processes {facts.namesake} on {facts.whose}"
-        why = "several machines or containers have this name, and a process of this number at once"
+        why = (
+            "several machines or containers have this name, and had a process with this number at the same "
+            "time"
+        )
         yield Finding(text=what, why=why, remedy="give each a host name of its own")
 
 
@@ -78,7 +81,8 @@ def namesakes(facts: CaptureFacts) -> Iterator[Finding]:
 def sampler_ended(facts: CaptureFacts, *, late_seconds: float = 3.0) -> Iterator[Finding]:
     """The sampler was killed or stopped before the command ended.
 
-    It writes once a second, and a busy host may make it late. Where its launcher saw it killed, that counts.
+    It writes once a second, and a busy host may make it late. If its launcher saw that it was killed, that
+    counts.
     """
     if facts.sampler_ended_by is not None or facts.unsampled_s > late_seconds:
         how = f"killed by {facts.sampler_ended_by}" if facts.sampler_ended_by else "killed or stopped"
@@ -90,13 +94,13 @@ def sampler_ended(facts: CaptureFacts, *, late_seconds: float = 3.0) -> Iterator
 @fires({"whose": "main (pid 12)", "agent_error": "KeyError: 'x'"}, {"more_errors": 2})
 @silent({"whose": "main (pid 12)", "damage": "records.jsonl was cut in its last line"})
 def own_error(facts: CaptureFacts) -> Iterator[Finding]:
-    """iotrace's own code failed in a process: figures that rest on it are missing.
+    """iotrace's own code failed in a process: figures that depend on it are missing.
 
     Remedy: please report the error.
     """
     if facts.agent_error is not None:
         why = f"iotrace's own code failed there: {facts.agent_error}"
-        remedy = "figures that rest on it are missing; please report the error"
+        remedy = "figures that depend on it are missing; please report the error"
         yield Finding(text=f"part of {facts.whose}", why=why, remedy=remedy)
     if facts.more_errors:
         rest = counted(facts.more_errors, "more error")
@@ -121,12 +125,12 @@ def bare_traces(facts: CaptureFacts) -> Iterator[Finding]:
 @fires({"not_compared": "they are of several jobs"})
 @silent({"ranks_missing": "ranks 2 and 3"})
 def ranks_not_compared(facts: CaptureFacts) -> Iterator[Finding]:
-    """Traces of a job's ranks cannot be set beside each other.
+    """Traces of a job's ranks cannot be compared.
 
     Remedy: give the traces of one job's ranks.
     """
     if facts.not_compared is not None:
-        what, remedy = "the ranks beside each other", "give the traces of one job's ranks"
+        what, remedy = "the comparison of ranks", "give the traces of one job's ranks"
         yield Finding(text=what, why=facts.not_compared, remedy=remedy)
 
 
@@ -159,7 +163,7 @@ def steps_not_marked(facts: CaptureFacts) -> Iterator[Finding]:
 @fires({"whose": "rank0.json", "unknown_events": ["npu_kernel (12)"]})
 @silent({"whose": "rank0.json", "unknown_events": []})
 def unknown_events(facts: CaptureFacts) -> Iterator[Finding]:
-    """A trace holds events of categories that no figure counts: a device that is not known may leave them."""
+    """A trace holds events of categories that no figure counts: an unknown device may write them."""
     if facts.unknown_events:
-        why = f"their categories are not known here: {', '.join(facts.unknown_events)}"
+        why = f"iotrace does not know their categories: {', '.join(facts.unknown_events)}"
         yield Finding(text=f"events of {facts.whose} that no figure counts", why=why)

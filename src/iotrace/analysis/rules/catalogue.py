@@ -21,13 +21,13 @@ BOUNDS = {
         "as much."
     ),
     "rank": (
-        f"What costs data wait is {percent(TOLD)} of that or more, and {MODERATELY_PERCENT:.0f} % of a step; "
-        f"from {percent(MAIN)} of the wait on it is a main cause, and its remedy an advice."
+        f"A cause takes {percent(TOLD)} of the data wait or more, and {MODERATELY_PERCENT:.0f} % of a step; "
+        f"from {percent(MAIN)} of the wait on it is a main cause, and its remedy becomes advice."
     ),
     "loop": "",
-    "job": f"The others wait for a rank in {LATE_PERCENT:.0f} % of their steps or more, where one is late.",
+    "job": f"A rank is late if the others wait for it in {LATE_PERCENT:.0f} % of their steps or more.",
     "device": "Shares are those of the traced window.",
-    "trust": "Of a pair of bounds the first is for `caution`, the second for `bad`.",
+    "trust": "In a pair of bounds, the first is for `caution`, the second for `bad`.",
     "run": "",
     **dict.fromkeys(("capture", "forecast", "check", "sweep", "outcome", "setting", "point", "choice"), ""),
 }

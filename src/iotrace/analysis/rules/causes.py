@@ -120,7 +120,7 @@ def per_epoch(begun: int, ended: int | None) -> str:
     """Say what happened so often, on average, in each pass: of an epoch nothing is known where none ended."""
     if ended or (ended is None and begun > 1):
         return "an epoch"
-    return "in the run" if begun <= 1 else "in a pass, none of which came to its end"
+    return "in the run" if begun <= 1 else "in a pass (no pass ended)"
 
 
 def level(spent_ms: float, facts: LoaderFacts) -> str:

@@ -73,8 +73,8 @@ def condition_unknown(facts: CheckFacts) -> Iterator[Finding]:
 def stage_slower(facts: CheckFacts) -> Iterator[Finding]:
     """A stage of making a sample takes longer than in the baseline.
 
-    Not clear where runs of one program differ as much, where other programs took CPUs and no hardware counter
-    tells their part, and of reading where the sides read from different storage.
+    The result is not clear where runs of one program differ as much, where other programs took CPUs and no
+    hardware counter shows their part, and for reading where both sides read from different storage.
     """
     change = facts.stage
     if change is None:
@@ -96,7 +96,7 @@ def stage_slower(facts: CheckFacts) -> Iterator[Finding]:
 @fires({"decodes": {**_STAGE, "decoded_bytes": [1000.0, 2000.0], "decoded_change_pct": 100.0}})
 @silent({"stage": _STAGE})
 def decodes_more(facts: CheckFacts) -> Iterator[Finding]:
-    """A sample's making decodes more bytes than in the baseline: counted, whatever the machine did."""
+    """Making a sample decodes more bytes than in the baseline: these are counted, not timed."""
     change = facts.decodes
     if change is not None:
         before, after = (size(size_bytes) for size_bytes in change.decoded_bytes or (0.0, 0.0))
@@ -126,7 +126,7 @@ def starting_workers_slower(facts: CheckFacts) -> Iterator[Finding]:
 @fires({"whole_run": _LONGER, "part": _VALIDATION})
 @silent({"whole_run": _LONGER}, {"stage": _STAGE})
 def part_slower(facts: CheckFacts) -> Iterator[Finding]:
-    """A part of the loop beside its steps takes longer than in the baseline: validation, checkpoints."""
+    """A part of the loop outside its steps takes longer than in the baseline: validation, checkpoints."""
     whole, part = facts.whole_run, facts.part
     if whole is not None and part is not None:
         before, after = whole.step_ms
@@ -147,9 +147,9 @@ def part_slower(facts: CheckFacts) -> Iterator[Finding]:
 def step_slower(facts: CheckFacts) -> Iterator[Finding]:
     """A step takes longer than in the baseline.
 
-    Not clear where runs differ as much by chance, where the CPUs were slower, where the sides read from
-    different storage, and where other programs took CPUs: without them it may be no slower. Where
-    `iotrace compare` says that the runs differ, this says so, too: then only who did it is not clear.
+    The result is not clear where runs differ as much by chance, where the CPUs were slower, where both sides
+    read from different storage, and where other programs took CPUs: without them it may be no slower. If
+    `iotrace compare` says that the runs differ, this says so, too: then only the cause is not clear.
     """
     step = facts.step
     if step is None or step.ci95_pct is None:
@@ -164,7 +164,7 @@ def step_slower(facts: CheckFacts) -> Iterator[Finding]:
         why = f"the CPUs were {facts.cpu_slower_pct:.0f} % slower"
     said = f"the step: {percents}{_because(step)}"
     if why and step.verdict == "slower":
-        yield Finding(level=UNKNOWN, text=f"{said}: slower, but perhaps not by the program: {why}")
+        yield Finding(level=UNKNOWN, text=f"{said}: slower, but perhaps not because of the program: {why}")
     else:
         yield _judged(said, why)
 
@@ -182,7 +182,7 @@ def baseline_held_up(facts: CheckFacts) -> Iterator[Finding]:
 @fires({"side": "session run-0", "side_busy": "other programs took 50 % of the CPUs"})
 @silent({"side": "session run-0"})
 def checked_beside_others(facts: CheckFacts) -> Iterator[Finding]:
-    """A session or a baseline was measured beside other programs: its times are not its own alone."""
+    """Other programs ran while a session or a baseline was measured: its times include their effect."""
     if facts.side_busy:
         yield Finding(level=WARNING, text=f"{facts.side}: {facts.side_busy}")
 
@@ -191,7 +191,7 @@ def checked_beside_others(facts: CheckFacts) -> Iterator[Finding]:
 @fires({"side": "baseline run-2", "side_distrusted": "3 steps measured"})
 @silent({"side": "baseline run-2", "side_busy": "others were busy", "side_distrusted": "3 steps measured"})
 def checked_figures_say_little(facts: CheckFacts) -> Iterator[Finding]:
-    """The figures of a session or of a baseline are not to be relied on, as its report says."""
+    """The report of a session or of a baseline says that its figures are not reliable."""
     if facts.side_distrusted and not facts.side_busy:
         yield Finding(level=WARNING, text=f"{facts.side}: {facts.side_distrusted}")
 

@@ -146,10 +146,10 @@ def cache_lost(file: FileFacts | None, gone: str) -> Remedy | None:
     objects, accesses = (sum(map(attrgetter(name), arrays)) for name in ("objects", "accesses"))
     text = (
         f"open {most.dataset} of {name_of(file.path)} once in each worker, and keep the Dataset object: "
-        f"{objects} were made for {accesses} accesses, and HDF5 forgets the chunks that it has decoded with "
-        f"each: at least {lost} of {touched} were decoded again for that"
+        f"{objects} were made for {accesses} accesses, and each time HDF5 forgets the chunks that it has "
+        f"decoded: at least {lost} of {touched} were decoded again"
     )
-    short = f"keep the Dataset object of {most.dataset}: HDF5's chunk cache is lost with it, at each access"
+    short = f"keep the Dataset object of {most.dataset}: each access loses HDF5's chunk cache"
     evidence: Evidence = {"chunks_lost": float(lost), "chunks_touched": float(touched)}
     return Remedy(short, text, gone, spares_work=True, share=lost / touched, evidence=evidence)
 
@@ -258,8 +258,8 @@ def fitting_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) ->
     if (crossing := next(filter(None, map(_crossed, file.arrays)), None)) is not None:
         each, chunk = crossing
         text = (
-            f"a sample is no larger than a chunk ({chunk}), and lies across {digits(each, 2)} of them: begin"
-            " samples where chunks do, or try smaller chunks"
+            f"a sample is no larger than a chunk ({chunk}), and crosses {digits(each, 2)} of them: let "
+            "samples begin where chunks begin, or try smaller chunks"
         )
         short = f"begin samples where chunks of {name} do: each crosses {digits(each, 2)}; or smaller chunks"
         return Remedy(short, text, gone, gains=False, spares_work=True, evidence={"chunks": each})

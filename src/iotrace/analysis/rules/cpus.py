@@ -32,12 +32,13 @@ _CROWDED = {"others_cpu_fraction": 0.6, "cpu_busy_fraction": 0.99, "cpu_saturate
     {"processes": FREE},
 )
 def cpu_binding(facts: RankFacts) -> Iterator[Finding]:
-    """More processes than CPUs are bound to a set of CPUs that is not all of the host's.
+    """A set of CPUs has more processes bound to it than it has CPUs, and the host has other CPUs.
 
     The kernel says which CPUs each process may run on, and how long its threads were ready to run without
     one. The gain is a bound: a replay of the batches without these waits.
 
-    Remedy: by whom they are bound: the scheduler's request, a variable of OpenMP, the program's own call.
+    Remedy: depends on what binds them: the scheduler's request, a variable of OpenMP, or the program's own
+    call.
     """
     system = facts.report.system
     found, online = bound_together(system.processes), system.cpus_online
@@ -76,7 +77,7 @@ def _unbound(facts: RankFacts, cpus: list[int], sharing: list[ProcessUse]) -> st
         named = [f"{name}={variables[name]}" for name in _BINDING_VARIABLES if name in variables]
         by = f" (unset {named[0]})" if named else " (taskset, numactl, sched_setaffinity)"
         return f"start the training unbound{by}: it may use {len(usable)} CPUs"
-    return f"do not bind workers (os.sched_setaffinity): {len(usable)} CPUs are theirs"
+    return f"do not bind workers (os.sched_setaffinity): {len(usable)} CPUs are allowed"
 
 
 def _is_no_binding(facts: RankFacts) -> bool:
@@ -93,8 +94,8 @@ def _is_no_binding(facts: RankFacts) -> bool:
 def cpu_quota(facts: RankFacts, *, least_of_periods: float = THROTTLED) -> Iterator[Finding]:
     """A CPU quota stops the job.
 
-    A container is slow on an idle host, and steps take multiples of 100 ms, the quota's period. Bursts alone
-    use a quota up in up to 10 % of its periods.
+    A container is slow on an idle host, and steps take multiples of 100 ms, the quota's period. Short bursts
+    alone use up a quota in up to 10 % of its periods.
 
     Remedy: raise it, or run fewer workers.
     """
@@ -113,7 +114,7 @@ def cpu_quota(facts: RankFacts, *, least_of_periods: float = THROTTLED) -> Itera
 def stolen_cpus(facts: RankFacts) -> Iterator[Finding]:
     """Other virtual machines took CPU time of this one.
 
-    The hypervisor counts it. Nobody who runs the job can change it; storage is not to blame either.
+    The hypervisor counts it. The job cannot change it, and storage is not the cause.
     """
     host = facts.report.system.host
     if host is not None and facts.lacks_cpus and _is_stolen(facts):

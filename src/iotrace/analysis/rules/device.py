@@ -31,7 +31,7 @@ def place_of(part: IdlePart) -> str:
 def no_workers(facts: DeviceFacts) -> Iterator[Finding]:
     """A trace shows that the loop waits for a DataLoader that has no workers.
 
-    torch.profiler names what delivers such batches. What the loader did meanwhile is in no trace.
+    torch.profiler names what delivers such batches. No trace shows what the loader did meanwhile.
 
     Remedy: give it workers.
     """
@@ -131,8 +131,8 @@ def launch_bound(
 def exposed_communication(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Collectives take time in which the device computes nothing.
 
-    Training by data or by shards of a model overlaps these kinds (all_reduce, reduce_scatter, all_gather); of
-    others nothing is known here. Waits for late ranks are part of it.
+    Training by data or by shards of a model overlaps these kinds (all_reduce, reduce_scatter, all_gather);
+    nothing is known here of others. Waits for late ranks are part of it.
 
     Remedy: overlap them with the backward pass.
     """
@@ -147,7 +147,7 @@ def exposed_communication(facts: DeviceFacts, *, least: float = 0.1) -> Iterator
 @fires({"allocations": Spent(600.0, 12)})
 @silent({"allocations": Spent(100.0, 12)})
 def allocations(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Finding]:
-    """The device idles while memory is allocated and freed behind the first step.
+    """The device idles while memory is allocated and freed after the first step.
 
     The caching allocator needs neither where shapes stay the same.
 
@@ -156,7 +156,8 @@ def allocations(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Finding]
     spent = facts.allocations
     if facts.is_worth(spent.us, least):
         text = (
-            f"{counted(spent.calls, 'call')} of cudaMalloc and cudaFree behind the first step idle the device"
+            f"{counted(spent.calls, 'call')} of cudaMalloc and cudaFree after the first step leave the "
+            "device idle"
         )
         remedy = "equal shapes, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         yield finding_of(facts, text, remedy, spent.us, calls=spent.calls)

@@ -64,8 +64,8 @@ def blocking_copies(facts: DeviceFacts, *, least: float = 0.05) -> Iterator[Find
 def gaps_in_graphs(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """The device idles between kernels of a CUDA graph that was launched in time.
 
-    The host is not late. What the graph holds beside kernels (functions on the host, waits for other streams)
-    is in no trace of torch.profiler.
+    The host is not late. Traces of torch.profiler do not show what else the graph holds (functions on the
+    host, waits for other streams).
 
     Remedy: look at the graph's nodes, and take out what is no kernel.
     """
@@ -74,7 +74,7 @@ def gaps_in_graphs(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Findin
         text = (
             f"the device idles in {counted(part.gaps, 'gap')} within CUDA graphs that were launched in time"
         )
-        remedy = "Nsight Systems shows what the graph holds beside kernels: host functions, waits"
+        remedy = "Nsight Systems shows what else the graph holds: host functions, waits"
         yield finding_of(facts, text, remedy, part.us, gains=False, gaps=part.gaps)
 
 
@@ -84,7 +84,7 @@ def gaps_in_graphs(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Findin
 def slow_launch_calls(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Single launches take the host longer than 0.2 ms: kernels are loaded or compiled at their first use.
 
-    Remedy: trace steps behind the first ones; where they stay slow, load kernels at the start.
+    Remedy: trace steps after the first ones; if they stay slow, load kernels at the start.
     """
     part = facts.idle("launch_call")
     if facts.is_worth(part.us, least):
@@ -113,7 +113,7 @@ def host_between_kernels(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[
         remedy = "record with_stack=True: frames name what the host does between kernels"
         if facts.has_stacks or part.where:
             named = short_frame(part.where) if part.where else "the step"
-            remedy = f"take work of the host out of {named}: --view gaps names what comes behind each gap"
+            remedy = f"take work of the host out of {named}: --view gaps names what comes after each gap"
         if part.is_first_use:
             text, remedy = f"{text}, before the first use of a kernel each time", _WARM_UP
         gains = bool(part.where) and not part.is_first_use
@@ -126,7 +126,7 @@ def host_between_kernels(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[
 def waits_between_streams(facts: DeviceFacts, *, least: float = 0.03) -> Iterator[Finding]:
     """The device idles before kernels whose stream was told to wait for another one.
 
-    Remedy: let work on streams depend on less; `--view stream-waits` names what waited for what.
+    Remedy: make work on streams depend on less; `--view stream-waits` names what waited for what.
     """
     part = facts.idle("stream_wait")
     if facts.is_worth(part.us, least):
@@ -175,9 +175,9 @@ def late_start(facts: DeviceFacts, *, least: float = 0.2) -> Iterator[Finding]:
     {"parts": [idle_part("after_last_kernel", 2000.0)]},
 )
 def host_after_last_kernel(facts: DeviceFacts, *, least: float = 0.03) -> Iterator[Finding]:
-    """Behind the last kernel the host works on in its step: outputs are processed while the device idles.
+    """After the last kernel of a step the host goes on working: it processes outputs while the device idles.
 
-    Without a frame or an operator that holds most of that time nothing is known of it, nor advised.
+    If no frame or operator holds most of that time, nothing is known of it, and nothing is advised.
 
     Remedy: process outputs on another thread, while the device computes the next ones.
     """
@@ -194,11 +194,11 @@ def host_after_last_kernel(facts: DeviceFacts, *, least: float = 0.03) -> Iterat
 @fires({"exposed_others": Spent(1500.0, 8)})
 @silent({"exposed_others": Spent(500.0, 8)}, {"exposed": Spent(1500.0, 8)})
 def exposed_exchanges(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
-    """Exchanges that nothing overlaps by itself (all_to_all, sends) take time in which nothing is computed.
+    """Exchanges that computing does not hide (all_to_all, sends) take time in which nothing is computed.
 
-    Waits for late ranks are part of it: nobody ends an exchange before the last rank has begun it.
+    Waits for late ranks are part of it: an exchange cannot end before the last rank has begun it.
 
-    Remedy: let late ranks come earlier; compute what needs no exchange meanwhile.
+    Remedy: make late ranks come earlier; meanwhile compute what needs no exchange.
     """
     spent = facts.exposed_others
     if facts.is_worth(spent.us, least):

@@ -40,12 +40,13 @@ def other_programs(
 ) -> Iterator[Finding]:
     """Other programs used the CPUs: times are no longer the job's own.
 
-    They only make a run slower. Where the kernel counted how long the job's threads were ready to run and had
-    no CPU, this says what a step takes alone: at the least what is left without all of that. What holds for
-    all these values holds whatever the others did. The figures are bad only where others took much and
-    nobody counted. Where a CPU was free, they took none from the job.
+    Other programs can only make a run slower. If the kernel counted how long the job's threads were ready to
+    run without a CPU, this says how long a step takes alone: at least what is left without that time. What is
+    true for all these values is true whatever the others did. The figures are bad only if others took much
+    and nothing was counted. If a CPU was free, they took none from the job.
 
-    Remedy: none for what the interval bears out; for the rest, repeat with fewer programs beside it.
+    Remedy: none for what is true in the whole interval; for the rest, repeat the run with fewer other
+    programs.
     """
     host = facts.report.system.host
     others = host.others_cpu_fraction if host is not None else None

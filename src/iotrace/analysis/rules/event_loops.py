@@ -24,11 +24,11 @@ def event_loop_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for a queue that coroutines fill, and meanwhile their event loop sleeps: none can run.
 
     All of them wait for something outside: a socket, a timer, a thread or another process. Samples of the
-    thread's stack say so; of an event loop in a thread of its own, looks at that. Which coroutine makes an
-    item is not recorded.
+    thread's stack show it; if the event loop has its own thread, iotrace looks at that thread. Which
+    coroutine makes an item is not recorded.
 
-    Remedy: have more items under way at once, as with several tasks that fill the queue, where what they
-    wait for serves several.
+    Remedy: fetch more items at once, for example with several tasks that fill the queue, if what they wait
+    for can serve several.
     """
     unknown_ms = facts.causes_ms.get("unknown", 0.0)
     if facts.event_loop < MOSTLY or unknown_ms < MOSTLY * facts.wait_ms or not is_worth(unknown_ms, facts):
@@ -43,10 +43,10 @@ def event_loop_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
             "every coroutine waits for a socket, a timer, a thread or a process"
         ),
         how=(
-            f"{several}, where what they wait for (a server, storage, a pool) serves several: a higher "
-            "limit, as of a Semaphore, or more of them by gather"
+            f"{several}, if what they wait for (a server, storage, a pool) can serve several: a higher "
+            "limit (of a Semaphore), or more of them (gather)"
         ),
-        remedy=f"{several} (a higher limit, gather), where a server, storage or a pool serves several",
+        remedy=f"{several} (a higher limit, gather), if a server, storage or a pool can serve several",
         level=level(unknown_ms, facts),
         evidence={"unknown_ms": unknown_ms, "asleep": facts.event_loop, **which(facts)},
         cost_ms=unknown_ms,

@@ -16,7 +16,6 @@ from iotrace.analysis.results import (
     FileGroup,
     MappedReads,
     RowGroups,
-    WholeReads,
     cost_of_file_ms,
 )
 from iotrace.analysis.rules.causes import (
@@ -46,22 +45,15 @@ from iotrace.analysis.rules.chunks import (
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
+from iotrace.analysis.rules.reread import frames_sought, kept, opened_again
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
 from iotrace.units import counted, size
 
 _SMALL_READ = 64 << 10
 _FROM_STORAGE = 0.5  # of the bytes read
-_ACROSS = 1.5  # chunks for each access of one chunk's size
-_INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
-_LONGEST_NAME, _MOST_NAMED = 24, 5
+_MOST_NAMED = 5
 _SMALL = 16 << 10  # bytes of an encoded image
-_MANY_SAMPLES, _MANY_FRAMES, _PASSES = 16, 8, 4  # of a file, each time that it is opened
 _AS_FLOATS = 3.9  # bytes of a sample for each of its images, if these keep their size
-_IN_A_ROW = 4  # samples that take the same file
-_EACH = 0.9  # of the samples: a worker that left took some along
-# To open one is to read its layout: the cause that this is.
-_OPENED = {"transform": (CHUNKED - {".zarr"}) | {".zip", ".mdb"}, "decode": frozenset({".tar"})}
-_METADATA = frozenset({"zarr.json", ".zarray", ".zgroup", ".zmetadata"})  # of stores of zarr
 _PARQUET = frozenset({".parquet", ".pq"})
 _IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Formats, what to call such files, how to store them instead, and that as a sentence.
@@ -152,8 +144,8 @@ def slow_reads(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for reads from files.
 
     Many small reads cost more than few large ones; and data that comes from storage cannot come faster than
-    the storage gives it. The time is that of the calls and page faults in the making of batches that the loop
-    waited for.
+    the storage gives it. The time is that of calls and page faults in the making of those batches that the
+    loop waited for.
 
     Remedy: read or store larger pieces where the format allows, keep files that each sample reads whole, or
     keep the data on faster storage. No remedy is named for formats whose pieces the program does not choose.
@@ -174,8 +166,8 @@ def _faster_reads(facts: LoaderFacts) -> Remedy | None:
         return _single_pages(name, mapped)
     if most is not None and (part := read_in_part(most, gone)) is not None:
         return part if facts.causes_ms["read"] >= facts.causes_ms.get("decode", 0.0) else None
-    if (kept := _kept(facts, target, formats)) is not None:
-        return kept if facts.causes_ms["read"] >= facts.causes_ms.get("decode", 0.0) else None
+    if (again := _kept(facts, target, name, gone, formats)) is not None:
+        return again if facts.causes_ms["read"] >= facts.causes_ms.get("decode", 0.0) else None
     if target is not None and target.reads and target.read_bytes:
         piece = target.read_bytes / target.reads
         if piece < _SMALL_READ and formats == {".zarr"}:
@@ -189,7 +181,9 @@ def _faster_reads(facts: LoaderFacts) -> Remedy | None:
     read_bytes = sum(each.read_bytes or 0 for each in facts.files)
     per_step = read_bytes / facts.batches * facts.batches_per_step if facts.batches else 0.0
     if facts.storage_bytes and per_step and facts.storage_bytes >= _FROM_STORAGE * per_step:
-        text = f"keep the data on faster or local storage ({size(facts.storage_bytes)} a step come from it)"
+        text = (
+            f"keep the data on faster or local storage ({size(facts.storage_bytes)} a step come from storage)"
+        )
         found.append(Remedy(f"stage {name} on faster storage", text))
     if len(found) < 2:
         return found[0] if found else None
@@ -200,8 +194,8 @@ def _single_pages(name: str, mapped: MappedReads) -> Remedy:
     """Whether many small reads are faster than few large ones is the storage's; hence no gain is told."""
     predicted = mapped.predicted_bytes or 0
     text = (
-        f"the kernel reads far around the pages of {name} that are asked for: try single ones"
-        f" (data._mmap.madvise(mmap.MADV_RANDOM), then {size(predicted)} at most), and compare"
+        f"the kernel reads much more than the pages of {name} that are needed: try single pages "
+        f"(data._mmap.madvise(mmap.MADV_RANDOM), then {size(predicted)} at most), and compare"
     )
     evidence: Evidence = {"predicted_bytes": float(predicted), "major_faults": float(mapped.major_faults)}
     short = f"try single pages of {name}: data._mmap.madvise(mmap.MADV_RANDOM)"
@@ -253,12 +247,12 @@ def slow_decoding(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for a library to decode what it read: images, compressed chunks, tables.
 
     The time is what the library's calls took, without the reads in them. Where chunks or row groups do not
-    fit what a sample reads, most of the decoding is of bytes that nobody uses. A program that finds a dataset
-    of h5py in its file anew at each access (`file["x"][i]`) loses HDF5's cache of decoded chunks with it:
-    told where accesses came to chunks that it would have held, and the bytes read show them read again.
+    fit what a sample reads, most decoded bytes are never used. A program that looks up an h5py dataset again
+    at each access (`file["x"][i]`) loses HDF5's cache of decoded chunks each time. That is told only where
+    the cache would have held the chunks, and the bytes that were read show that they were read again.
 
-    Remedy: by the format: other chunks or row groups, lighter compression, a smaller size; or decode once,
-    ahead of training. None for arrays that need no decoding.
+    Remedy: depends on the format: other chunks or row groups, lighter compression, a smaller size; or decode
+    once, ahead of training. None for arrays that need no decoding.
     """
     if held_up_by(facts, "decode"):
         yield from ended_by(_less_decoding(facts), "decode", facts)
@@ -272,7 +266,7 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
         return by_numpy
     if (lost := cache_lost(file, f"{FILES}:{file.path}" if file is not None else "")) is not None:
         return lost
-    if (framed := _frames_sought(facts, target, name, gone)) is not None:
+    if (framed := frames_sought(facts, target, name, gone)) is not None:
         return framed
     if formats and formats <= CHUNKED and file is not None:
         return fitting_chunks(facts, file, name, gone)
@@ -280,8 +274,8 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
         regrouped = _regrouped(_row_groups(facts, file.path), name, gone, facts)
         if regrouped is not None:
             return regrouped
-    if (kept := _kept(facts, target, formats)) is not None:
-        return kept if facts.causes_ms["decode"] > facts.causes_ms.get("read", 0.0) else None
+    if (again := _kept(facts, target, name, gone, formats)) is not None:
+        return again if facts.causes_ms["decode"] > facts.causes_ms.get("read", 0.0) else None
     if (opened := opened_again(facts, "decode")) is not None:
         return opened
     if formats == {".npy"}:
@@ -314,117 +308,11 @@ def _are_small(facts: LoaderFacts) -> bool:
     return bool(read) and sum(size for size, _ in read) < _SMALL * sum(opens for _, opens in read)
 
 
-def _frames_sought(
-    facts: LoaderFacts, target: FileFacts | FileGroup | None, name: str, gone: str
+def _kept(
+    facts: LoaderFacts, target: FileFacts | FileGroup | None, name: str, gone: str, formats: set[str]
 ) -> Remedy | None:
-    """Of images of several frames that are read from their begin again and again to seek some of them."""
-    group = next((each for each in facts.groups if target is not None and each.path == target.path), None)
-    if group is None or group.whole_reads is None or group.pattern is None:
-        return None
-    frames, whole = facts.making.frames or 0.0, group.whole_reads
-    passes = 1 / max(1e-6, 1 - (group.pattern.reread_fraction or 0.0)) * whole.files / whole.times
-    if frames < _MANY_FRAMES or passes < _PASSES:
-        return None
-    short = f"store the frames singly, or take them in order: {frames:.0f} are decoded per opening"
-    text = (
-        f"store each frame of {name} on its own, or take those of a file in order: {frames:.0f} are decoded "
-        f"each time that one is opened, which reads it {passes:.0f} times; to go back begins anew"
-    )
-    evidence: Evidence = {"frames": frames, "reads_of_whole": passes}
-    return Remedy(short, text, gone, RESIZED, at_most=True, spares_work=True, evidence=evidence)
-
-
-def _kept(facts: LoaderFacts, target: FileFacts | FileGroup | None, formats: set[str]) -> Remedy | None:
-    """Of files that are read whole for each sample: map arrays; keep others, where memory holds them.
-
-    Else keep the last one, where samples take it in a row; or map what is decoded once.
-    """
-    found = next((each.whole_reads for each in facts.groups if target and each.path == target.path), None)
-    if found is None:
-        return None
-    name, gone = _named(target, "")
-    one, each = (name, "it is") if found.files == 1 else (f"each file of {name}", "each file is")
-    times = (
-        f"{each} read whole {found.times_per_pass:.0f} times {per_epoch(facts.epochs, facts.epochs_ended)}"
-    )
-    evidence: Evidence = {
-        "whole_reads": float(found.times),
-        "predicted_reads": float(found.files * found.readers),
-    }
-    if formats == {".npy"}:
-        text = f"map {one} (numpy.load(..., mmap_mode='r')), so that a sample reads its own part: {times}"
-        return Remedy(
-            f"map {name}: numpy.load(mmap_mode='r')", text, gone, spares_work=True, evidence=evidence
-        )
-    if not found.fits:
-        last = _last_kept(name, gone, times, found, evidence)
-        if last is not None or not formats or not formats <= _UNPACKED:
-            return last
-        text = (
-            f"store {name} decoded, as by numpy.save, and map it: a sample then reads its own part; {times}"
-        )
-        short, change = f"store {name} decoded, and map it", _unpacked(facts, target, formats)
-        return Remedy(short, text, gone, RESIZED, spares_work=True, change=change, evidence=evidence)
-    text = f"read {one} once and keep it (functools.cache, or in the dataset's __init__): {times}"
-    if found.given_bytes is not None:
-        text += f"; {size(found.given_bytes)} held in each process that reads"
-    # What is kept may be what the transform made of it.
-    short = f"read {one} once and keep it"
-    # The first reads stay; a replay is of the measured steps, most of which come behind these.
-    share = 1.0 if facts.gains_ms else max(0.0, 1 - found.files * found.readers / found.times)
-    return Remedy(short, text, gone, RESIZED, spares_work=True, share=share, evidence=evidence)
-
-
-def _last_kept(name: str, gone: str, times: str, found: WholeReads, evidence: Evidence) -> Remedy | None:
-    """Of files that memory does not hold all at once, where one sample after the other takes the same one."""
-    if found.in_turn is None or found.times < _IN_A_ROW * found.in_turn:
-        return None
-    row = found.times / found.in_turn
-    return Remedy(
-        f"keep the last file of {name}: lru_cache(maxsize=1)",
-        f"keep the file of {name} that a process has read last (functools.lru_cache(maxsize=1)): {row:.0f} "
-        f"samples in a row take the same one, and {times}",
-        gone,
-        RESIZED,
-        spares_work=True,
-        share=1 - found.in_turn / found.times,
-        evidence={**evidence, "in_a_row": row},
-    )
-
-
-def opened_again(facts: LoaderFacts, cause: str) -> Remedy | None:
-    """Of a file of chunks or members that is opened for every sample: its layout is read anew each time."""
-    costs_ms = attrgetter(f"{cause}_ms")
-    most = max(facts.files, key=costs_ms, default=None)
-    if most is None or facts.samples is None or costs_ms(most) < MOSTLY * facts.causes_ms[cause]:
-        return None
-    made = facts.samples * facts.batches
-    if suffix_of(most.path) not in _OPENED[cause] or made < _MANY_SAMPLES or most.opens < _EACH * made:
-        return None
-    name, gone = name_of(most.path), "" if cause == "transform" else f"{FILES}:{most.path}"
-    text = f"{name} is opened {most.opens} times for {made:.0f} samples: open it once in each worker"
-    evidence: Evidence = {"opens": float(most.opens)}
-    keeps = Change(kept_open=[most.path]) if suffix_of(most.path) == ".tar" else None
-    return Remedy(
-        f"keep {name} open: each sample opens it", text, gone, RESIZED, change=keeps, evidence=evidence
-    )
-
-
-def stores_opened_again(facts: LoaderFacts) -> Remedy | None:
-    """Of stores of zarr whose metadata each sample reads: it opens them, and zarr's own thread does that."""
-    made = (facts.samples or 0.0) * facts.batches
-    told = [each for each in facts.files if PurePath(each.path).name in _METADATA]
-    again = [each for each in told if each.opens >= max(_EACH * made, _MANY_SAMPLES)]
-    if not made or not again:
-        return None
-    store = min((PurePath(each.path).parent for each in again), key=lambda each: len(each.parts))
-    name, opens = name_of(f"{store}"), sum(each.opens for each in again)
-    text = (
-        f"open {name} and its arrays once in each worker, and keep them: their metadata is opened {opens}"
-        f" times for {made:.0f} samples"
-    )
-    short = f"open {name} once in each worker, with its arrays, and keep it"
-    return Remedy(short, text, spares_work=True, evidence={"opens": float(opens)})
+    decoded = _unpacked(facts, target, formats) if formats and formats <= _UNPACKED else None
+    return kept(facts, target, name, gone, formats, decoded)
 
 
 def read_across(facts: LoaderFacts, cause: str) -> Remedy | None:
@@ -439,7 +327,7 @@ def read_across(facts: LoaderFacts, cause: str) -> Remedy | None:
     if (mapped.apart_fraction or 0.0) < MOSTLY:
         return None
     name, evidence = name_of(most.path), {"apart_fraction": mapped.apart_fraction or 0.0}
-    pieces = f"{size(mapped.piece_bytes)} each {size(mapped.gap_bytes)}"
+    pieces = f"{size(mapped.piece_bytes)} every {size(mapped.gap_bytes)}"
     text = (
         f"a sample takes {pieces} of {name}, a column: store the array transposed, so that what a sample "
         "takes lies in one piece"
@@ -469,9 +357,9 @@ def _regrouped(found: RowGroups | None, name: str, gone: str, facts: LoaderFacts
     if found.keep:
         each, times = found.predicted_bytes / found.readers, found.decoded_per_pass or 0.0
         text = (
-            f"read it once and keep that (functools.cache, or in the dataset's __init__):"
-            f" it is read whole {times:.0f} times {per} ({size(found.decoded_bytes)} decoded;"
-            f" then {size(found.predicted_bytes)}, {size(each)} held by each process that reads it)"
+            "read it once and keep it (functools.cache, or in the dataset's __init__): it is read whole "
+            f"{times:.0f} times {per} ({size(found.decoded_bytes)} decoded; then "
+            f"{size(found.predicted_bytes)}, {size(each)} held by each process that reads it)"
         )
         what = "them" if name == "the files" else "it"
         short = f"read {name} once and keep {what}"

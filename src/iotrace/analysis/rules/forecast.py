@@ -19,7 +19,7 @@ _GIB = 1 << 30
 def memory_runs_out(facts: ForecastFacts, *, longest_days: float = LONGEST_DAYS) -> Iterator[Finding]:
     """Memory grows, and at this rate its limit is reached within a week.
 
-    A growth that flattens, or that may be none, is no forecast.
+    Growth that flattens, or that may be none, gives no forecast.
 
     Remedy: find what the process that grows keeps; Python objects that forked workers read are copied.
     """
@@ -37,7 +37,7 @@ def memory_runs_out(facts: ForecastFacts, *, longest_days: float = LONGEST_DAYS)
 @fires({"kind": "copy-on-write", "left_bytes": 1.0 * _GIB})
 @silent({"kind": "copy-on-write", "left_bytes": 20.0 * _GIB}, {"kind": "leak"})
 def copies_fit(facts: ForecastFacts) -> Iterator[Finding]:
-    """Memory grows as forked workers copy what they share, and all that they may yet copy fits."""
+    """Memory grows as forked workers copy what they share, and all that they may still copy fits."""
     if facts.what == "memory" and facts.copies_fit:
         left = size(facts.left_bytes or 0.0)
         yield Finding(text=f"memory grows by copying on write, by {left} more at most: that fits")

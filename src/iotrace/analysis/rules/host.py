@@ -16,7 +16,7 @@ _ANOTHER = "name another: -o DIR"
 @fires({"gpus_unseen": "2 device nodes, but NVML sees none", "remedy": "pip install nvidia-ml-py"})
 @silent({"what": "NVML sees 2 x H100"})
 def gpus_not_seen(facts: HostFacts) -> Iterator[Finding]:
-    """There are devices, and the library that tells of them sees none: no figure of them is sampled.
+    """There are devices, but the library that reads them sees none: no figure of them is sampled.
 
     Remedy: install the library, or let the container have the devices.
     """
@@ -184,7 +184,7 @@ def little_shared_memory(
     whole, free = facts.shm_bytes, facts.shm_free_bytes
     if whole is None or free is None or facts.demand.workers == 0:
         return
-    larger = f"mount -o remount,size=8G {facts.shm}; of a container docker run --shm-size=8g, or --ipc=host"
+    larger = f"mount -o remount,size=8G {facts.shm}; for a container docker run --shm-size=8g, or --ipc=host"
     if whole < least_bytes or free < least_free_pct / 100 * whole:
         yield Finding(
             level=WARNING,
@@ -237,7 +237,7 @@ def clocks_apart(facts: HostFacts) -> Iterator[Finding]:
     Remedy: start chronyd or ntpd on each.
     """
     if facts.unsynchronised_hosts > 1:
-        why = f"the timelines of the {facts.unsynchronised_hosts} hosts may lie apart"
+        why = f"the timelines of the {facts.unsynchronised_hosts} hosts may be shifted against each other"
         yield Finding(level=WARNING, text=facts.what, why=why, remedy="start chronyd or ntpd on each")
 
 

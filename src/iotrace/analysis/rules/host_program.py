@@ -21,7 +21,7 @@ def _oldest() -> str:
 @fires({"unknown": "adjtimex is refused", "why": "Operation not permitted"})
 @silent({"what": "CLOCK_REALTIME is synchronised, to within 2.5 ms"})
 def not_checked(facts: HostFacts) -> Iterator[Finding]:
-    """A check could not be made: what rests on it may or may not be recorded.
+    """A check could not be made: what depends on it may or may not be recorded.
 
     Remedy: what the check names; a run shows it, too.
     """
@@ -65,12 +65,12 @@ def old_python(facts: HostFacts) -> Iterator[Finding]:
 @fires({"what": "pypy 3.11.7", "implementation": "pypy"})
 @silent({"what": "cpython 3.11.7", "implementation": "cpython"})
 def not_cpython(facts: HostFacts) -> Iterator[Finding]:
-    """The interpreter is no CPython, with which alone iotrace is tested.
+    """The interpreter is not CPython, and iotrace is tested only with CPython.
 
     Remedy: run the program by CPython.
     """
     if facts.implementation not in (None, "cpython"):
-        why, remedy = "iotrace is tested with CPython alone", "run the program by CPython"
+        why, remedy = "iotrace is tested only with CPython", "run the program by CPython"
         yield Finding(level=WARNING, text=facts.what, why=why, remedy=remedy)
 
 
@@ -91,7 +91,7 @@ def agent_kept_out(facts: HostFacts) -> Iterator[Finding]:
 @fires({"stopped_by_iotrace": "it ended with exit code 1"})
 @silent({"unknown": "the interpreter does not run a tiny program", "why": "exit code 1"})
 def stopped_by_iotrace(facts: HostFacts) -> Iterator[Finding]:
-    """A tiny program runs by itself and not with iotrace, which therefore stops it.
+    """A tiny program runs by itself, but not with iotrace: so iotrace stops it.
 
     Remedy: report it, with LD_PRELOAD, PYTHONPATH and the interpreter's version.
     """
@@ -141,7 +141,7 @@ def recorder_not_loaded(facts: HostFacts) -> Iterator[Finding]:
 def reads_not_seen(facts: HostFacts) -> Iterator[Finding]:
     """The recorder is loaded, and did not see all reads of a tiny program.
 
-    Remedy: leave another library that is preloaded out.
+    Remedy: do not preload another library.
     """
     if facts.reads is not None and facts.reads[0] != facts.reads[1]:
         beside = f", before {facts.preloads}" if facts.preloads else ""
@@ -154,12 +154,12 @@ def reads_not_seen(facts: HostFacts) -> Iterator[Finding]:
 @fires({"torch_absent": True})
 @silent({"what": "2.13.0"})
 def no_torch(facts: HostFacts) -> Iterator[Finding]:
-    """The interpreter has no torch: steps are seen of other loaders, or where the program names its loop.
+    """The interpreter has no torch: steps are seen only with other loaders, or if the program names its loop.
 
     Remedy: where the program uses torch, name its own interpreter.
     """
     if facts.torch_absent:
-        why = "steps and data waits are then those of other loaders alone: docs/loaders.md, iotrace.batches"
+        why = "steps and data waits are then seen only with other loaders: docs/loaders.md, iotrace.batches"
         remedy = "where the program uses torch, name its own interpreter: iotrace doctor -- /path/to/python"
         yield Finding(level=WARNING, text="the interpreter does not find it", why=why, remedy=remedy)
 
@@ -210,7 +210,7 @@ def torch_finds_no_device(facts: HostFacts) -> Iterator[Finding]:
 @fires({"what": "records; XPU 20250101, 12 XPU devices", "spares_device": True})
 @silent({"what": "records; XPU 20250101, 12 XPU devices"})
 def torch_spares_device(facts: HostFacts) -> Iterator[Finding]:
-    """The job has Intel's devices and several nodes: torch's profiler will record the host alone.
+    """The job has Intel's devices and several nodes: torch's profiler will record only the host.
 
     With ranks on several nodes a profiler that records these devices is known to hang in collectives.
 

@@ -70,13 +70,13 @@ _VALIDATES = {
 def script_imported_again(facts: RankFacts) -> Iterator[Finding]:
     """Each spawned worker imports the training script again, with all that it imports and runs.
 
-    A process that is spawned begins as a new Python, and so does one of a fork server: it runs the script as
-    `__mp_main__` before it gets the dataset. What stands at the script's outermost level, beside torch and
-    numpy, every worker pays for, each time that it is started. The gain is a bound: spawned workers need
-    torch, numpy and what their dataset imports.
+    A spawned process begins as a new Python, and so does one of a fork server: it runs the script as
+    `__mp_main__` before it gets the dataset. Each time it starts, every worker pays for what the script's
+    outermost level does, besides importing torch and numpy. The gain is a bound: spawned workers need torch,
+    numpy and what their dataset imports.
 
     Remedy: where most of that is the script's own work, or packages beyond torch and numpy, move what workers
-    do not need below `if __name__ == "__main__":` or into functions. Else fork the workers where no thread or
+    do not need below `if __name__ == "__main__":` or into functions. Else fork the workers, if no thread or
     device context forbids it: forked workers import nothing. Keep them (`persistent_workers`).
     """
     account = facts.report.account
@@ -194,9 +194,10 @@ def dataset_unpickled(facts: RankFacts) -> Iterator[Finding]:
 def validation_restarts(facts: RankFacts) -> Iterator[Finding]:
     """Each validation starts its workers anew and ends them.
 
-    The more often a loop validates, and the fewer batches that takes, the more of it are these starts. The
-    gain is a bound: all time in which iterators of validations were made and ended, and made first batches.
-    Where the training's workers are started anew, too, what both changes gain together is said.
+    The more often a loop validates, and the fewer batches a validation has, the larger the share of these
+    starts. The gain is a bound: all time in which iterators of validations were made and ended, and made
+    first batches. If the training's workers are started anew, too, the text says what both changes gain
+    together.
 
     Remedy: `persistent_workers=True` for the DataLoader of the validation.
     """
@@ -277,21 +278,25 @@ _SKIPS = {
 def batches_skipped(facts: RankFacts, *, least_percent: float = MODERATELY_PERCENT) -> Iterator[Finding]:
     """The loop takes many batches before one step, and calls no model on them.
 
-    A program that resumes often takes the batches that it has trained on before, to go on behind them: its
-    workers read, decode and transform all of them for nothing. Or it looks at data, as for its mean.
+    A program that resumes often takes the batches that it trained on before, to go on after them: its workers
+    read, decode and transform all of them for nothing. Or it looks at data, as for its mean.
 
-    Remedy: skip them where the indices come from, in the sampler or batch sampler, as torchdata's
-    `StatefulDataLoader` does; keep what was computed of them in a file.
+    Remedy: skip them in the sampler or batch sampler, where the indices come from, as torchdata's
+    `StatefulDataLoader` does; or keep what was computed from them in a file.
     """
     account = facts.report.account
     part = None if account is None else account.part(SKIPPED)
     if account is None or part is None or not part.ns or 100 * part.ns < least_percent * account.loop_ns:
         return
     yield Finding(
-        text=f"the loop takes {counted(part.times or 0, 'batch', 'batches')} that it does not train on, in "
-        f"{duration(part.ns)} of its {duration(account.loop_ns)}: the loader makes them all the same",
-        remedy="if the run resumes, skip them in the sampler, before samples are read (StatefulDataLoader "
-        "does); or keep what is computed of them",
+        text=(
+            f"the loop takes {counted(part.times or 0, 'batch', 'batches')} that it does not train on, in "
+            f"{duration(part.ns)} of its {duration(account.loop_ns)}: the loader makes them nevertheless"
+        ),
+        remedy=(
+            "if the run resumes, skip them in the sampler, before samples are read (StatefulDataLoader "
+            "does); or keep what is computed from them"
+        ),
         evidence={"batches": part.times or 0, "seconds": part.ns / 1e9},
         level="high" if 100 * part.ns > _HIGH_PERCENT * account.loop_ns else "medium",
         is_main_cause=True,

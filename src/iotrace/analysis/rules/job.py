@@ -80,7 +80,7 @@ def late_by_data(facts: JobFacts) -> Iterator[Finding]:
     At least half of its lateness is data wait beyond the others'. A delay counts once, however many
     collectives were pending meanwhile.
 
-    Remedy: what the rank's own wait is due to.
+    Remedy: the one for the rank's own wait.
     """
     late = facts.late
     if late is not None and late.kind == "data" and not late.by_turns:
@@ -95,9 +95,9 @@ def late_by_data(facts: JobFacts) -> Iterator[Finding]:
 def others_wait_for_evaluation(facts: JobFacts) -> Iterator[Finding]:
     """A rank evaluates alone, and the others wait for it in their next collective.
 
-    Over all steps the ranks stay together, and what the others do longer is as long as the evaluation.
-    Calls of models without gradients are one, such as those that generate a text to look at: the function of
-    the program that most of it is in is named, where samples show it.
+    Over all steps the ranks stay together, and what the others do longer is as long as the evaluation. Calls
+    of models without gradients count as evaluation, such as those that generate a text to look at. Where
+    samples show it, the function of the program that takes most of it is named.
 
     Remedy: evaluate on all ranks, or less often.
     """
@@ -153,14 +153,15 @@ def _alone(late: LateRank, text: str, remedy: str) -> Finding:
 def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     """The other ranks wait for one that takes longer for its part of the step, and not for data.
 
-    Whether it computes longer, or waits itself, collectives tell: it comes last to them. Where it writes to a
-    file every few steps, and that takes most of it, the file is named; else the function of the program that
-    it alone is in for most of it, by samples of its stack. Where it is ready to run without a CPU, it is
-    said if another thread of its process is busy, and none of the other ranks'. Where its passes take longer,
-    and workers hand larger batches to it than to any other rank, that is said: its samples are longer.
+    Collectives show whether it computes longer or waits itself: it comes to them last. If it writes to a file
+    every few steps, and that takes most of the time, the file is named. Else samples of its stack name the
+    function of the program that takes most of the time, and that no other rank is in. If it is ready to run
+    without a CPU, the text says whether another thread of its process is busy, and none of the other ranks'.
+    If its passes take longer, and workers hand larger batches to it than to any other rank, the text says so:
+    its samples are longer.
 
-    Remedy: the same share of work on every rank, such as samples of the same lengths; a look at a machine
-    that stays the late one; logging less often, or in a thread.
+    Remedy: give every rank the same share of work, such as samples of the same lengths; look at a machine
+    whose rank stays late; log less often, or in a thread.
     """
     late = facts.late
     if late is None or late.kind is None or late.kind in _ALONE or late.by_turns:
@@ -174,10 +175,10 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     remedy = _same_work(late, len({each.host for each in facts.ranks}))
     larger = _larger_batches(facts, late)
     if larger is not None:
-        text, remedy = f"{text}: {larger}", "share samples out so that each rank's batches are alike in size"
+        text, remedy = f"{text}: {larger}", "divide samples so that each rank's batches have the same size"
     if late.kind in _PASSES and late.mostly == "cpu":
         text = f"{text}: it is ready to run without a CPU {late.cpu_delay_ms:.1f} ms a step longer"
-        busy = _busy_beside(facts, late)
+        busy = _other_threads_busy(facts, late)
         if busy is not None:
             others = "the other rank" if late.others == 1 else "the others at most"
             text += f", and another thread of its process is busy {busy[0]:.0f} % of the time"
@@ -226,7 +227,7 @@ def _larger_batches(facts: JobFacts, late: LateRank) -> str | None:
     return f"its batches have {size(own)} on average, {others} {size(most)}"
 
 
-def _busy_beside(facts: JobFacts, late: LateRank) -> tuple[float, float] | None:
+def _other_threads_busy(facts: JobFacts, late: LateRank) -> tuple[float, float] | None:
     """For how much of the time another thread of the late rank is busy, and of the others, in %.
 
     The busiest one in each second. None where that is no more than on the others, or not known of all.
@@ -302,7 +303,7 @@ def late_by_turns(facts: JobFacts) -> Iterator[Finding]:
         why = _longer(late).replace("its", "the late one's", 1)
         remedy = "give each rank CPUs of its own: the late one is ready to run without one"
         if late.mostly != "cpu":
-            why = f"batches cost unlike: {why}" if late.mostly == "work" else why
+            why = f"batches differ in cost: {why}" if late.mostly == "work" else why
             remedy = "give the ranks batches that cost the same in each step, such as samples of one length"
     text = f"rank {late.rank} is late in {last} of {steps} late steps, another one in the rest"
     text = f"{why}: {text}" if why else text
@@ -313,9 +314,9 @@ def late_by_turns(facts: JobFacts) -> Iterator[Finding]:
 @fires({"late": _UNCLEAR})
 @silent({"late": _DATA}, {"late": _TURNS}, {})
 def late_for_several_reasons(facts: JobFacts) -> Iterator[Finding]:
-    """A rank is late, and no single thing that it does longer has most of that.
+    """A rank is late, and no single thing that it does longer explains most of that.
 
-    What is seen is told, the longest first: it is no proof that the rest did not add to it.
+    What was seen is told, the longest first. That does not prove that the rest added nothing.
 
     Remedy: more profiled steps (`--torch-steps`) show more collectives.
     """
@@ -325,7 +326,7 @@ def late_for_several_reasons(facts: JobFacts) -> Iterator[Finding]:
     longer = sorted(late.longer_ms.items(), key=lambda pair: -pair[1])
     parts = ", ".join(f"{_WORDS.get(kind, kind)} {ms:.1f} ms" for kind, ms in longer if ms >= _LEAST_MS)
     seen = (
-        f"no single cause has most of it; longer a step: {parts}"
+        f"no single cause explains most of it; longer a step: {parts}"
         if parts
         else "what made it late was not seen"
     )
@@ -338,10 +339,10 @@ def late_for_several_reasons(facts: JobFacts) -> Iterator[Finding]:
 def uneven_steps(facts: JobFacts, *, least_ratio: float = 2.0) -> Iterator[Finding]:
     """Steps of one rank take much longer than those of another.
 
-    Ranks that train together make as many steps in the same time. What one does between its steps, such as an
-    evaluation, is not in its steps; the others wait for it in theirs.
+    Ranks that train together make as many steps in the same time. What a rank does between its steps, such as
+    an evaluation, is not in its own steps; the others wait for it in theirs.
 
-    Remedy: the cause of the longer ones.
+    Remedy: the one for the cause of the longer steps.
     """
     known = {each.rank: each.steps.mean_ms for each in facts.ranks if each.steps.mean_ms}
     if len(known) < 2:
@@ -367,7 +368,7 @@ def batches_from_another_rank(facts: JobFacts) -> Iterator[Finding]:
 
     Its own data wait is not known: what it receives, it waits for in a collective or in a `recv`.
 
-    Remedy: that of the rank that loads.
+    Remedy: the one for the rank that loads.
     """
     if facts.fed:
         whose, ask, work = f"rank {facts.fed[0]}", "asks", "it works"
@@ -385,7 +386,7 @@ def batches_from_another_rank(facts: JobFacts) -> Iterator[Finding]:
 def one_late_worker(facts: JobFacts) -> Iterator[Finding]:
     """One worker made most of the late batches, and more than equal workers would by chance.
 
-    Remedy: a look at what that worker reads.
+    Remedy: look at what that worker reads.
     """
     late = facts.late
     rank = None if late is None else facts.rank(late.rank)

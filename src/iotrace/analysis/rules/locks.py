@@ -83,12 +83,12 @@ def h5py_lock(facts: LoaderFacts) -> Iterator[Finding]:
 def interpreter_lock(
     facts: LoaderFacts, *, leading: float = _LEADING, most: float = 0.5
 ) -> Iterator[Finding]:
-    """What makes the batches waits for the interpreter's lock: one thread of a process runs at a time.
+    """The makers of batches wait for the interpreter's lock: one thread of a process runs at a time.
 
     iotrace measures how long each thread waited for the lock while it made an item: at least half of the
     making. Or samples of the loop say that a thread has the lock nearly all the time it waits, and a stage of
     several threads computes. Code written in Python holds the lock; what sleeps, reads, or computes in NumPy
-    and the like mostly does not. More threads wait the longer.
+    and the like mostly does not. More threads only wait longer.
 
     Remedy: processes in place of threads, as DataLoader's workers or a ProcessPoolExecutor; or less Python
     code for each item.
@@ -102,12 +102,12 @@ def interpreter_lock(
     if lock is None or not held or share < most or lock.ms < leading * facts.wait_ms:
         yield from _takes_turns(facts)
         return
-    who = f"{lock.sharing} threads wait" if lock.sharing > 1 else "what makes the batches waits"
+    who = f"{lock.sharing} threads wait" if lock.sharing > 1 else "the makers of batches wait"
     yield from _waited(
         facts,
         replace(lock, ms=min(lock.ms, share * facts.wait_ms)),
         text=f"{who} for Python's interpreter, which runs one thread at a time: ",
-        how="make the batches in processes, each with an interpreter; more threads wait the longer",
+        how="make the batches in processes, each with an interpreter; more threads only wait longer",
         remedy=in_processes(facts),
     )
 
@@ -128,9 +128,11 @@ def _takes_turns(facts: LoaderFacts, *, least: float = 0.85, computes: float = 0
             f"the {stage.makers} threads of {stage.name}{where} take turns at Python's interpreter: one has "
             f"it in {percent(facts.lock_held or 0.0)} of the wait"
         ),
-        how="processes in place of threads, each with an interpreter, or vectorise it: most of NumPy lets "
-        "other threads run. Where it calls BLAS (linear algebra), try OPENBLAS_NUM_THREADS=1 first: the "
-        "threads of that may be too many. The loop's Python code waits for these threads, too",
+        how=(
+            "processes in place of threads, each with an interpreter, or vectorise it: most of NumPy lets "
+            "other threads run. Where it calls BLAS (linear algebra), try OPENBLAS_NUM_THREADS=1 first: it "
+            "may start too many threads. The loop's Python code waits for these threads, too"
+        ),
         remedy=f"processes in place of threads for {stage.name}, or vectorise it; where it calls BLAS, try "
         "OPENBLAS_NUM_THREADS=1 first",
         level=level(facts.wait_ms, facts),
@@ -146,7 +148,7 @@ def _takes_turns(facts: LoaderFacts, *, least: float = 0.85, computes: float = 0
 @fires({"making": _locked("file", 30.0, 22.0, file="data/index.lock")})
 @silent({"making": _locked("file", 1.0, 1.0, file="data/index.lock")})
 def file_lock(facts: LoaderFacts) -> Iterator[Finding]:
-    """What makes the batches waits for the lock of a file (``flock``, ``lockf``, ``filelock``).
+    """The makers of batches wait for the lock of a file (``flock``, ``lockf``, ``filelock``).
 
     Threads and processes that share the lock work one after the other, on all hosts.
 
@@ -157,7 +159,7 @@ def file_lock(facts: LoaderFacts) -> Iterator[Finding]:
         yield from _waited(
             facts,
             lock,
-            text=f"what makes the batches waits for the lock of {lock.file}: ",
+            text=f"the makers of batches wait for the lock of {lock.file}: ",
             how="one at a time has it: files that nobody writes need no lock; else use a lock for each part",
             remedy=f"no lock of {lock.file} to read, or more of them",
         )
@@ -174,27 +176,29 @@ def file_lock(facts: LoaderFacts) -> Iterator[Finding]:
     {"cause": "transform", "making": Making()},
 )
 def program_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[Finding]:
-    """Threads or processes that make the batches wait for a lock, which one of them has.
+    """Threads or processes that make the batches wait for a lock that one of them holds.
 
     They share a connection, a file or a cache behind a ``Lock``, an ``RLock`` or a ``Semaphore``, so more
-    threads wait the longer. iotrace looks 20 times a second, or less often in a long run, where each thread
-    is: one that is in the taking of a lock waits for it. What that takes is an estimate, by these looks. Of
-    locks of ``multiprocessing`` each ``with`` is timed.
+    threads only wait longer. iotrace looks 20 times a second, or less often in a long run, where each thread
+    is: a thread that is just taking a lock waits for it. So the time is an estimate. For locks of
+    ``multiprocessing``, each ``with`` is timed.
 
     Remedy: a handle or connection for each thread; or hold the lock for less: not while reading or decoding.
-    What lies behind the lock may serve one at a time all the same: then nothing is gained.
+    What the lock protects may serve only one at a time: then nothing is gained.
     """
     lock = facts.making.locks.get("program")
     if lock is None or lock.ms < leading * facts.wait_ms:
         return
-    waiting = f"{lock.sharing} threads wait" if lock.sharing > 1 else "what makes the batches waits"
+    waiting = f"{lock.sharing} threads wait" if lock.sharing > 1 else "the makers of batches wait"
     one = "thread" if lock.sharing > 1 else "worker"
     yield from _waited(
         facts,
         lock,
         text=f"{waiting} for the lock taken at {lock.file}: about ",
-        how=f"give each {one} a connection or a file of its own, or hold the lock for less, not while it "
-        "reads or decodes; more wait the longer",
+        how=(
+            f"give each {one} a connection or a file of its own, or hold the lock for less, not while it "
+            f"reads or decodes; more {one}s only wait longer"
+        ),
         remedy=f"one handle per {one} in place of the lock at {lock.file}, or hold it for less",
         tries=True,
         silences=("IO101", "IO102", "IO103", "IO106", "IO230"),
@@ -217,16 +221,16 @@ def program_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[F
     {"cause": "unknown", "making": Making()},
 )
 def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
-    """What makes the batches waits for data from a pipe or a socket: for a server, or another program.
+    """The makers of batches wait for data from a pipe or a socket: for a server, or another program.
 
     iotrace looks 20 times a second, or less often in a long run, what each thread sleeps in. One in a read of
     a pipe (``pipe:curl`` of webdataset, ``ffmpeg``, ``xz -dc``) or a socket (an object store) waits for its
-    writer. How long in all is an estimate, by these looks. What decodes the data then has no part in it.
-    One in ``subprocess.run`` waits for a program, which is started anew for each item.
+    writer. So the time is an estimate. The decoding of the data has no part in it. One in ``subprocess.run``
+    waits for a program, which is started anew for each item.
 
-    Remedy: several connections or programs at once, as each worker of a DataLoader has its own; or a copy of
-    the data nearby, of a pipe one of what comes through it. A server or a disk may be no faster for several:
-    then that gains nothing.
+    Remedy: use several connections or programs at once: each worker of a DataLoader has its own. Or keep a
+    copy of the data nearby, or of what comes through the pipe. A server or a disk may be no faster for
+    several: then that gains nothing.
     """
     lock = facts.making.locks.get("peer")
     if lock is None or lock.ms < most * facts.wait_ms:
@@ -241,7 +245,7 @@ def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
     yield from _waited(
         facts,
         lock,
-        text=f"what makes the batches waits for {what}: about ",
+        text=f"the makers of batches wait for {what}: about ",
         how=how,
         remedy=remedy,
         tries=True,
@@ -256,14 +260,14 @@ def of_peer(file: str) -> tuple[str, str, str]:
     if kind == "child process":
         return (
             f"a {kind}, at {site}",
-            "start one that stays, and send it each item, or call a library; threads that wait for processes "
-            "do no work, and more processes need more CPUs",
+            "start one that keeps running, and send it each item, or call a library; threads that wait for "
+            "processes do no work, and more processes need more CPUs",
             f"no process for each item at {site}: one that stays, or a library in its place",
         )
-    several = "read from several at once (workers, threads), where who writes there can serve them"
+    several = "read from several at once (workers, threads), if the writer can serve them"
     if kind == "pipe":
         near = "store once what comes through it"
-        remedy = f"make who writes to the pipe at {site} faster, read from several at once, or {near}"
+        remedy = f"make the writer of the pipe at {site} faster, read from several at once, or {near}"
     else:
         near = "copy the data nearby"
         remedy = f"read from more {kind}s at once (threads, workers), or {near}"

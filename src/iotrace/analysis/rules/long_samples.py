@@ -39,16 +39,16 @@ _QUICK_ON_AVERAGE = {"production_ms": 60.0, "workers": 2, "wait_ms": 50.0}
 def few_long_samples(facts: LoaderFacts, *, most_ahead: int = 64) -> Iterator[Finding]:
     """Few samples take much longer than the others, and the loop waits for them.
 
-    A tenth of the samples, say, lies on slow storage, or is much larger. Where batches are given in order,
-    all that follow wait for a long one. Where the workers make batches faster on average than the loop takes
-    them, batches that lie ready bridge it.
+    For example, a tenth of the samples is on slow storage, or much larger. If batches are delivered in order,
+    all that follow wait for a long one. If the workers make batches faster on average than the loop takes
+    them, batches that are ready bridge it.
 
-    Not told of a loader of another library, whose threads make the samples: no sample of these is timed.
+    Not told for loaders of other libraries whose threads make the samples: those samples are not timed.
 
     Indices of samples that are long again and again are named, with the file that a library reads for each.
 
-    Remedy: `prefetch_factor`, so that as many batches lie ready as the loop takes meanwhile; or make these
-    samples quicker. Of a dataset that fills itself by another DataLoader within the loop: a thread that does.
+    Remedy: a larger `prefetch_factor`, so that enough batches are ready for the loop meanwhile; or make these
+    samples faster. If a dataset fills itself by another DataLoader within the loop, do that in a thread.
     """
     long, about = facts.making.long, facts.about
     if long is None or not facts.is_waited_for or not is_worth(long.wait_ms, facts):
@@ -77,8 +77,10 @@ def few_long_samples(facts: LoaderFacts, *, most_ahead: int = 64) -> Iterator[Fi
         facts,
         text=f"{long.count} of {counted(long.of, 'sample')} take {long.long_ms:.0f} ms each in {item}, the "
         f"others {long.usual_ms:.2g} ms: {long.wait_ms:.1f} ms of wait a step{_named(long, facts.epochs)}",
-        how=f"with {ahead} batches ahead for each worker the loop has enough while one is made; or find out "
-        "what these samples have in common, such as their size or where they lie"
+        how=(
+            f"with {ahead} batches ahead for each worker the loop has enough while one is made; or find out "
+            "what these samples have in common, such as their size or where they are stored"
+        )
         if bridges
         else "",
         remedy=remedy,

@@ -61,8 +61,8 @@ WRITES = {"writing_ms": 12.0, "synced_ms": 10.0, "of_steps": 1.0, "file": "run/l
 def writing_in_the_loop(facts: RankFacts, *, least_of_steps: float = 0.5) -> Iterator[Finding]:
     """The training thread itself writes in most steps.
 
-    It does not train meanwhile. A checkpoint now and then is none of it: slow steps show that. Nor is writing
-    beside a device that is busy.
+    It does not train meanwhile. An occasional checkpoint does not count: slow steps show it. Nor does writing
+    while a device is busy.
 
     Remedy: write or sync less often, or in a thread.
     """
@@ -112,11 +112,11 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
 
     A program that takes its samples from a list or a file in the loop's own body makes its batches there, and
     does not train meanwhile. Samples of the thread's stack say in which function, or in which line. Other
-    work of the loop may lie there, too, such as logging. Calls of models without gradients are none of it.
+    work of the loop may lie there, too, such as logging. Calls of models without gradients do not count.
 
-    Remedy: make that line faster. Where the loop adds nothing to its data, as it does to a replay buffer,
-    move it into a `Dataset` or a collate function: the workers of a `DataLoader` work ahead of the loop.
-    A line that only waits, for a pipe, a socket, another program or a time, is not to be made faster.
+    Remedy: make that line faster. Unless the loop adds to its data, as to a replay buffer, move it into a
+    `Dataset` or a collate function: the workers of a `DataLoader` work ahead of the loop. A line that only
+    waits, for a pipe, a socket, another program or a time, cannot be made faster.
     """
     found, step_ms = facts.report.feeding, facts.report.steps.mean_ms
     if found is None or found.function is None or found.function_ms is None or not step_ms or found.asleep:
@@ -190,7 +190,7 @@ def logging_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0.05) -> Ite
         yield Finding(
             text=f"{hot.calls} at {hot.lines} takes {percent(code.loop_fraction * share)} of the loop",
             remedy=f"log less often: {hot.calls} at {hot.lines}",
-            how=f"call {hot.calls} every so many steps{less}",
+            how=f"call {hot.calls} every N steps{less}",
             evidence={"ms_per_step": code.ms_per_step * share},
             level="high" if code.loop_fraction * share >= HIGH else "medium",
             gain_ms=code.ms_per_step * share,

@@ -33,8 +33,8 @@ def memory_in_swap(facts: RankFacts) -> Iterator[Finding]:
     The kernel counts what comes back for each control group; for a process it counts major page faults.
     Whose memory it was is said where these agree and where no file was mapped.
 
-    Remedy: more memory, fewer workers, smaller caches. More workers would hold more memory, and what the
-    kernel computes to swap counts as the samples' own code: neither is advised then.
+    Remedy: more memory, fewer workers, smaller caches. More workers would hold more memory, and the kernel's
+    work for swapping counts as the samples' own code: so neither more workers nor faster code is advised.
     """
     report, host = facts.report, facts.report.system.host
     back = [each.swap_in_bytes or 0 for each in report.system.processes]
@@ -81,8 +81,8 @@ def memory_in_swap(facts: RankFacts) -> Iterator[Finding]:
 def memory_full(facts: RankFacts, *, least_again: float = 0.5, most_again: float = 1.5) -> Iterator[Finding]:
     """Files are read from storage that had been in memory before.
 
-    The kernel dropped their pages for lack of room. Above 1.5 times of what the rank's processes read, others
-    read again, too, and whose memory it was is unknown.
+    The kernel dropped their pages for lack of room. If that is more than 1.5 times what the rank's processes
+    read, others read again, too, and it is unknown whose memory it was.
 
     Remedy: more memory, or data that fits in it.
     """

@@ -76,8 +76,8 @@ SCOPES = {
     "forecast": "what runs out at the rate at which it grows",
     "check": "what is worse than in a baseline, or of what that is not clear",
     "sweep": "how far the advice of a sweep or a search can be relied on",
-    "outcome": "what else to know of the runs of a sweep or a search",
-    "setting": "a setting that a search does not try, as this place has no room for it",
+    "outcome": "what else to know about the runs of a sweep or a search",
+    "setting": "a setting that a search does not try, as there is no room for it here",
     "point": "what more workers would bring beyond the point that a sweep chose",
     "choice": "why a sweep advises no point",
 }

@@ -27,7 +27,7 @@ def more_workers_than_cpus(facts: OutcomeFacts) -> Iterator[Finding]:
 @fires({"cache_problem": "1 of 1 data files stay in the page cache, such as /data/a.bin"})
 @silent({"cache_problem": ""})
 def page_cache_not_prepared(facts: OutcomeFacts) -> Iterator[Finding]:
-    """The page cache could not be brought to the state in which runs shall begin.
+    """The page cache could not be brought to the state in which runs should begin.
 
     Pages that another program maps or writes stay; files larger than the memory do not fit.
     """
@@ -85,7 +85,7 @@ def samples_in_other_order(facts: OutcomeFacts) -> Iterator[Finding]:
 @fires({"out_of_order": True})
 @silent({"out_of_order": False})
 def batches_in_other_order(facts: OutcomeFacts) -> Iterator[Finding]:
-    """The setting that a search advises hands batches over as they are ready."""
+    """The setting that a search advises hands batches over as soon as they are ready."""
     if facts.out_of_order:
         text = "in_order=False: the order of batches, and results, may differ from run to run"
         yield Finding(level=WARNING, text=text)

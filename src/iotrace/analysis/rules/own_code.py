@@ -30,10 +30,10 @@ _NOW_AND_THEN = {**CODE, "count": 4, "every_steps": 25.0}
 def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
     """The loop calls a function of the program now and then, and that takes much of its time.
 
-    It is no evaluation, checkpoint or writing that is seen as such, and no wait for other ranks in a
-    collective; samples of the thread's stack name it.
-    Nearly all of them lie in few steps, several in each. What it writes, and the garbage that is collected in
-    it, are times of their own: with them it takes up to so much, and they hide some of its calls.
+    It is not seen as evaluation, checkpoint or writing, and it is no wait for other ranks in a collective;
+    samples of the thread's stack name it. Nearly all of these samples are in few steps, several in each. What
+    it writes, and garbage that is collected in it, is counted elsewhere: with that it takes up to the time
+    that is told, and that hides some of its calls.
 
     Remedy: call it less often, make it faster, or do it in another process.
     """
@@ -94,18 +94,18 @@ def code_of_the_loop(
 ) -> Iterator[Finding]:
     """Much of a step is code of the loop outside of forward, backward, optimizer and data wait.
 
-    That is half of it, or one function of the program that takes a share worth telling in all steps.
+    That is half of the step or more, or one function of the program that takes a large share in all steps.
 
-    Logging, metrics and losses that are no modules are such code. Not told beside an accelerator, as the loop
-    may wait for that there, and where the loop's own reads, writes or checkpoints are most of it, or its
-    waits in collectives for other ranks.
+    Logging, metrics and losses that are no modules are such code. It is not told where an accelerator is
+    used, as the loop may wait for that there, nor where most of it is the loop's own reads, writes or
+    checkpoints, or its waits in collectives for other ranks.
 
-    Samples of the thread's stack name the function, or the line, that most of it is in. Of a loop that sleeps
-    (`time.sleep`), looks at its thread say so; that may be in place of a device.
+    Samples of the thread's stack name the function, or the line, that takes most of it. That a loop sleeps
+    (`time.sleep`) is seen by looking at its thread; the sleep may stand for a device.
 
-    Remedy: make that function, or that line, faster, or call it every so many steps, unless it computes what
-    the training needs. None where no function
-    stands out: `iotrace.region` around parts of the loop names them.
+    Remedy: make that function, or that line, faster, or call it every N steps, unless it computes what the
+    training needs. None if no single function takes much: `iotrace.region` around parts of the loop names
+    them.
     """
     report = facts.report
     other_ms, step_ms = report.phases_ms.other, report.steps.mean_ms
@@ -187,12 +187,12 @@ _REDUCES = {"ms": 60.0, "least_ms": 50.0, "calls": 9.0, "name": "all_reduce", "c
     {},
 )
 def collectives_of_the_loop(facts: RankFacts, *, least_of_step: float = 0.15) -> Iterator[Finding]:
-    """The loop calls collectives beside its passes in each step, and waits in them for much of it.
+    """The loop calls collectives outside its passes in each step, and waits in them for much of the step.
 
-    Such as gradients that it averages itself: nothing else is done meanwhile. `DistributedDataParallel`
+    For example, it averages gradients itself: nothing else is done meanwhile. `DistributedDataParallel`
     reduces gradients while the backward pass computes others, many in one call. Waits for a late rank do not
-    count: each call takes what it took of the rank that waited least. Not told beside an accelerator, which
-    may work meanwhile.
+    count: each call counts with the time of the rank that waited least. Not told where an accelerator is
+    used, which may work meanwhile.
 
     Remedy: send less, as sparse gradients of embeddings; leave gradients to `DistributedDataParallel`; call
     others less often, or with `async_op=True`.
@@ -253,10 +253,10 @@ def _one_function(
 def _faster(code: LoopCode) -> str:
     seldom = "do it" if code.is_line else "call it"
     if code.hot is None:
-        return f"make {code.function} faster, or {seldom} every so many steps unless the training needs it"
+        return f"make {code.function} faster, or {seldom} every N steps unless the training needs it"
     if not code.is_line:  # the line is one of the function's, or of what it calls
         seldom = f"call {code.function.partition(' (')[0]}"
-    return f"make {code.hot.line} faster, or {seldom} every so many steps unless the training needs it"
+    return f"make {code.hot.line} faster, or {seldom} every N steps unless the training needs it"
 
 
 def _trains(code: LoopCode) -> bool:

@@ -39,7 +39,7 @@ def padded_batches(
     computes for each position shrinks with the padding, attention with the square of the length. A model
     that leaves padding out, as packed sequences do, gains nothing: that is the interval's lower end.
 
-    Remedy: put samples of like lengths into one batch, by a batch sampler that sorts within large groups.
+    Remedy: put samples of similar lengths into one batch, by a batch sampler that sorts within large groups.
     """
     loader = next((each for each in facts.report.loaders if each.primary), None)
     padded = None if loader is None else loader.padded_fraction
@@ -50,10 +50,14 @@ def padded_batches(
     yield Finding(
         text=f"{percent(padded)} of what the batches hold is padding; unless the model skips it (packed "
         f"sequences), much of forward and backward is for it: they take {compute_ms:.1f} of {step_ms:.1f} ms",
-        how="samples of like lengths in one batch need little padding: a batch_sampler that sorts by length "
-        "within groups of many batches",
-        remedy="unless the model skips padding, put samples of like lengths into one batch: "
-        "DataLoader(batch_sampler=...) by length",
+        how=(
+            "samples of similar lengths in one batch need little padding: a batch_sampler that sorts by "
+            "length within groups of many batches"
+        ),
+        remedy=(
+            "unless the model skips padding, put samples of similar lengths into one batch: "
+            "DataLoader(batch_sampler=...) by length"
+        ),
         evidence={"padded_fraction": padded, "compute_ms": compute_ms},
         level="high" if padded * compute_ms >= _HIGH * step_ms else "medium",
         # A wait that is longer comes first: it is certain.

@@ -75,9 +75,9 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     one before which the queue is full, where it lacks a CPU, or unpickles its input, for much of its time.
 
     Remedy: more threads for a stage that sleeps, or calls libraries that release the interpreter's lock;
-    processes for one that computes in Python or reads HDF5, as threads take turns there; or make its work
-    less. No more of them where they queue for busy CPUs. Samples of the loop's thread show how often another
-    thread has that lock while the loop waits.
+    processes for one that computes in Python or reads HDF5, as threads take turns there; or less work for it.
+    More of them do not help where they queue for busy CPUs. Samples of the loop's thread show how often
+    another thread has that lock while the loop waits.
     """
     stage = next((each for each in facts.pipeline if each.slowest), None)
     if stage is None or not facts.is_waited_for:
@@ -99,18 +99,18 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     takes_turns = stage.of == "threads" and not computes and (facts.lock_held or 0.0) >= _HELD
     queues = facts.queue_for_cpus or facts.queueing_ms >= MOSTLY * stage.wait_ms
     if queues:
-        how = f"its {stage.of} queue for busy CPUs, and more of them would, too; make its work less"
+        how = f"its {stage.of} queue for busy CPUs, and more of them would, too; give it less work"
         remedy = ""
     elif takes_turns:
         how = (
             f"a thread has Python's interpreter in {percent(facts.lock_held or 0.0)} of the wait: more of "
-            "them would take turns. Make its work less; threads that a library starts in it may be too many"
+            "them would take turns. Give it less work; threads that a library starts in it may be too many"
         )
         remedy = f"make {stage.name} faster: more threads would take turns at Python's interpreter"
     elif computes:
         how = (
             f"its threads compute in {percent(stage.on_cpu_fraction or 0.0)} of that: processes do so at "
-            "once, where threads of Python code take turns; or make its work less"
+            "once, where threads of Python code take turns; or give it less work"
         )
         remedy = in_processes(facts)
     elif stage.of == "threads" and "h5py" in facts.making.locks:
@@ -119,10 +119,10 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     elif stage.setting:
         now = "" if stage.setting_value is None else f" from {stage.setting_value}"
         at = f", at {file_of(stage.set_at)}" if stage.set_at else ""
-        how = f"raise {stage.setting}{now}{at}, or make its work less"
+        how = f"raise {stage.setting}{now}{at}, or give it less work"
         remedy = f"raise {stage.setting}{now}{at}"
     else:
-        how = f"give it more {stage.of}, or make its work less"
+        how = f"give it more {stage.of}, or less work"
         remedy = f"more {stage.of} for {stage.name}"
     # Processes do nothing else; of the threads of a stage only the loop's own is sampled.
     is_sampled = stage.of == "processes" and stage is facts.pipeline[-1] and facts.hot_line
@@ -161,11 +161,11 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     },
 )
 def queue_too_short(facts: LoaderFacts, *, room: float = 0.5) -> Iterator[Finding]:
-    """The queue before the loop holds too few items: its makers wait for room, and then the loop for them.
+    """The queue before the loop is too short: its makers wait for room, and later the loop waits for them.
 
-    Who makes the items is fast enough on average, as it waits for room for half of its time or more. But the
-    loop, or the making, is uneven: while the loop works long, no more items get ready than the queue holds,
-    and those are gone before the next one is made.
+    The makers of items are fast enough on average, as they wait for room for half of their time or more. But
+    the loop, or the making, is uneven: during a long step, no more items get ready than the queue holds, and
+    the loop takes those before the next one is made.
 
     Remedy: a larger ``maxsize``: as many items as the loop takes between two long steps. They take memory.
     """
@@ -211,7 +211,7 @@ def queue_too_short(facts: LoaderFacts, *, room: float = 0.5) -> Iterator[Findin
     {"cause": "transform", "taken_from": TakenFrom("Pool", "load", 1, "processes", 99.0)},
 )
 def finished_in_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
-    """What the loop iterates works on each item that it takes from a pool or a queue, in the loop's thread.
+    """The loop's own thread works on each item that the loop's iterator takes from a pool or a queue.
 
     A generator that takes from ``Pool.imap`` and augments does that while the loop waits, whatever the number
     of workers. iotrace counts it as a wait where samples find the loop nowhere else until its step begins.
@@ -260,12 +260,12 @@ _IDLE = {"cause": "unknown", "pipeline": [_stage("decode", 2, 0.1)]}
     {**_IDLE, "pipeline": [_stage("read", 2, 1.9), _stage("decode", 2, 0.1)]},
 )
 def makers_idle(facts: LoaderFacts, *, busy: float = 0.5) -> Iterator[Finding]:
-    """The loop waits, and so do the threads or processes that make its items: for input that nobody sees.
+    """The loop waits, and so do the makers of its items: for input that iotrace cannot see.
 
     Their input comes from coroutines, a server or a library that iotrace does not follow. They are busy for
-    little of their time, and do not wait for room in the queue behind them.
+    little of their time, and do not wait for room in the queue after them.
 
-    Remedy: have more of the input under way at once, such as more requests or coroutines at a time. A library
+    Remedy: ask for more of the input at once, such as with more requests or coroutines at a time. A library
     iterates the source of its stages in turn: move what that does for each item into a stage of its own.
     """
     idle = [each for each in facts.pipeline if each.busy < busy * each.makers]
@@ -279,10 +279,9 @@ def makers_idle(facts: LoaderFacts, *, busy: float = 0.5) -> Iterator[Finding]:
     if unseen_ms < MOSTLY * facts.wait_ms or (first.room_fraction or 0.0) >= busy:
         return
     how = (
-        "have more of that input under way at once (requests, coroutines), where a server or storage "
-        "answers several"
+        "ask for more of that input at once (requests, coroutines), if a server or storage can answer several"
     )
-    remedy = f"have more of the input of {first.name} under way at once (requests, coroutines)"
+    remedy = f"ask for more of the input of {first.name} at once (requests, coroutines)"
     if first.setting:
         in_turn = f"{first.puts} iterates the source of its stages in turn: move what that does for each item"
         how = f"{in_turn} into a stage of its own; or {how}"

@@ -96,10 +96,10 @@ def _level(events: LoopEvents) -> str:
 def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator[Finding]:
     """The loop evaluates again and again, and that takes much of its time.
 
-    Evaluation passes are no part of a step: no wait and no step above holds them. What of them is waiting for
-    data, and starting workers, has another remedy than computing. Samples of the thread's stack say which
-    line most of the rest is in, such as a metric's, where that is none of a model; without a loader also in
-    which function.
+    Evaluation passes are not part of a step: the wait and the steps above do not include them. Their waits
+    for data and starts of workers have another remedy than their computing. Samples of the thread's stack
+    show which line takes most of the rest, such as a metric's, unless that is a model's; without a loader,
+    also which function.
 
     Remedy: validate less often; make that line faster; keep the workers of its loader, or give it more.
     """
@@ -138,7 +138,7 @@ def recurring_checkpoint(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
     """The training thread itself saves checkpoints again and again, and that takes much of the loop's time.
 
     It does not train meanwhile. A save counts from the opening of its file to the closing, with what syncs
-    and renames it. Where a save has ten times the bytes of the model's weights or more, it says both: an
+    and renames it. If a save has ten times the bytes of the model's weights or more, the text says both: an
     optimizer has two or three times as many at most.
 
     Remedy: keep out of it what is no weight, such as data that Lightning's `save_hyperparameters` keeps; save
@@ -185,10 +185,10 @@ def recurring_sync(
 ) -> Iterator[Finding]:
     """The training thread writes to files, or syncs them, every few steps: that takes much of the loop.
 
-    A logger that flushes does so, or what opens a file for each save, such as a preview or a table: that
-    counts from the opening to the closing, in the same step. Where the steps that sync are longer than the
-    others by more than their calls take, that time counts, too: nearly each of them is longer than nearly
-    each of the others.
+    A logger that flushes does this, or code that opens a file for each save, such as a preview or a table:
+    its time counts from opening to closing, in the same step. If the steps that sync are longer than the
+    others by more than their calls take, that time counts, too, where nearly all of them are longer than
+    nearly all of the others.
 
     Remedy: write less often, keep what is logged in memory, or write it in a thread.
     """
@@ -226,12 +226,11 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
     it long; code that makes many objects, or calls `gc.collect()`, makes it frequent. Single collections may
     be too short to make a step slow.
 
-    Remedy: `gc.disable()`, and `gc.collect()` every so many steps, which bounds the memory; or hold arrays in
-    place of objects; or `gc.freeze()` before the loop takes those that stay throughout it out of collections,
-    and does not help with objects that each epoch makes anew. Where they are
-    frozen already, or few: make fewer objects in the loop, or let more of them come before a collection
-    (`gc.set_threshold`). Where the collector is disabled, or more collections are full ones than it makes by
-    itself, the program calls `gc.collect()`: do so less often.
+    Remedy: `gc.disable()`, and `gc.collect()` every N steps, which bounds the memory; or hold arrays instead
+    of objects; or call `gc.freeze()` before the loop: collections then skip the objects that stay throughout
+    it, but not those that each epoch makes again. If they are frozen already, or few, make fewer objects in
+    the loop, or collect after more of them (`gc.set_threshold`). If the collector is disabled, or more
+    collections are full ones than it makes by itself, the program calls `gc.collect()`: do so less often.
     """
     for events, evidence in _recurring(facts, "collection", least_of_loop):
         each_ms = 1e3 * events.seconds / events.count
@@ -267,7 +266,7 @@ def _less_collecting(collector: Collector | None, function: str | None) -> tuple
         why = "" if collector.enabled else "the collector is disabled: "
         return (
             f"call gc.collect(){at} less often, or not at all",
-            f"{why}the program calls gc.collect(){at}: do so every so many steps, or not at all; gc.freeze() "
+            f"{why}the program calls gc.collect(){at}: do so every N steps, or not at all; gc.freeze() "
             "before the loop makes each call short",
         )
     if collector is not None and (collector.frozen >= _MANY_OBJECTS or collector.objects < _MANY_OBJECTS):
@@ -275,13 +274,13 @@ def _less_collecting(collector: Collector | None, function: str | None) -> tuple
         return (
             f"fewer new objects a step, gc.set_threshold({100 * max(collector.threshold, 100)}), or "
             "gc.disable() and a rare gc.collect()",
-            f"{few}: what is left comes of the objects that the loop makes; make fewer (arrays, no reference "
-            "cycles), or collect more rarely: gc.set_threshold, or gc.disable() and gc.collect() every so "
-            "many steps to bound memory",
+            f"{few}: the rest comes from objects that the loop makes; make fewer (arrays, no reference "
+            "cycles), or collect more rarely: gc.set_threshold, or gc.disable() and gc.collect() every N "
+            "steps to bound memory",
         )
     return (
         _GARBAGE,
-        "gc.disable(), and gc.collect() every so many steps to bound memory; or hold arrays, not millions of "
+        "gc.disable(), and gc.collect() every N steps to bound memory; or hold arrays, not millions of "
         "objects; or gc.freeze() before the loop, where most of them are made before it and stay",
     )
 

@@ -17,10 +17,10 @@ _INNER = {"name": "augment", "count": 100, "wait_ms": 45.0}
 @fires({"regions": [_OUTER, _INNER]})
 @silent({"regions": [{**_INNER, "wait_ms": 20.0}]}, {"regions": [{**_INNER, "wait_ms": None}]})
 def region_held_wait(facts: RankFacts) -> Iterator[Finding]:
-    """Most of the data wait lies in a region that the program names (`iotrace.region`).
+    """Most of the data wait is in a region that the program names (`iotrace.region`).
 
-    Of regions inside of each other the smallest that still holds half of the wait is named. A name says where
-    the time goes, and not what to do about it: no remedy.
+    If regions are inside each other, the smallest one that still holds half of the wait is named. A name says
+    where the time goes, and not what to do about it: no remedy.
     """
     known = [(each.wait_ms or 0.0, each.name) for each in facts.report.regions]
     main = [each for each in known if facts.is_significant(each[0]) and facts.is_main_cause(each[0])]

@@ -54,8 +54,8 @@ def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
     next indices each time that the loop takes a batch. One that draws an epoch's samples at once makes the
     first batch of each epoch late.
 
-    Remedy: sort and shuffle once an epoch, in the sampler's `__iter__` before it yields; or with arrays. What
-    is drawn once an epoch already: draw with replacement, or with arrays. `WeightedRandomSampler` without
+    Remedy: sort and shuffle once an epoch, in the sampler's `__iter__` before it yields; or with arrays. If
+    it draws once an epoch already, draw with replacement, or with arrays. `WeightedRandomSampler` without
     replacement looks at all weights, however few samples it draws.
     """
     is_own = facts.about.sampler is not None  # torch's own leave little to change
@@ -83,9 +83,9 @@ def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
     """Making an iterator takes long although its workers stay: its sampler is asked for the first indices.
 
     A loop that makes an iterator each epoch waits there for a sampler that draws all samples of the epoch at
-    once. How long that takes was not measured apart: workers that begin a pass anew take a part of it.
+    once. How long that takes was not measured separately: workers that begin a new pass take a part of it.
 
-    Remedy: draw with arrays; of `WeightedRandomSampler` by a search in a cumulative sum of the weights.
+    Remedy: draw with arrays; for `WeightedRandomSampler`, search in a cumulative sum of the weights.
     """
     about = facts.about
     name = about.sampler or about.torch_sampler or ""
@@ -126,10 +126,10 @@ def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
 def each_rank_draws_all(facts: LoaderFacts, *, alike: float = 0.05) -> Iterator[Finding]:
     """Each rank reads the same files in each pass, all of them, one for each sample; none takes its share.
 
-    Its sampler is one of torch's that knows nothing of ranks. That costs no wait: a pass takes as many times
-    as many steps as there are ranks, if a sample is meant for one rank in each pass.
+    Its sampler is one of torch's that knows nothing of ranks. That costs no wait. But with N ranks a pass has
+    N times as many steps, if each sample is meant for one rank in each pass.
 
-    Remedy: `DistributedSampler`; none where each rank is to see all samples.
+    Remedy: `DistributedSampler`; none if each rank should see all samples.
     """
     about, making = facts.about, facts.making
     if making.ranks < 2 or about.iterable is not False or about.sampler is not None:
@@ -147,7 +147,7 @@ def each_rank_draws_all(facts: LoaderFacts, *, alike: float = 0.05) -> Iterator[
         text=f"each of {making.ranks} ranks reads the same files in each pass, all of them, one a sample: "
         f"{name}{of_loader(facts)} gives no rank a share of its own",
         how="DistributedSampler gives each rank its share, if a sample is meant for one rank in each pass",
-        remedy="DistributedSampler, unless each rank is to draw all samples, as it does",
+        remedy="DistributedSampler, unless each rank should draw all samples, as it does",
         level="low",
         evidence={"ranks": making.ranks, **which(facts)},
     )

@@ -19,8 +19,9 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
-from iotrace.analysis.rules.files import opened_again, read_across, stores_opened_again
+from iotrace.analysis.rules.files import read_across
 from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, fires, rule, silent
+from iotrace.analysis.rules.reread import opened_again, stores_opened_again
 from iotrace.analysis.wait.gain_bound import RESIZED
 from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.units import percent
@@ -74,11 +75,12 @@ def slow_transform(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for the dataset's own code.
 
     What is neither reading, nor decoding in a library that iotrace knows, is the transform. Whether its
-    thread computed, slept or waited for a CPU is known from the kernel's account of the thread. Beside other
-    programs its CPU time alone speaks, where the loop would wait for that without them, too.
+    thread computed, slept or waited for a CPU is known from the kernel's account of the thread. If other
+    programs took CPUs, only its CPU time counts, and only where the loop would wait for that without them,
+    too.
 
     Remedy: precompute what is not random, vectorise the rest; keep a file open that each sample opens; store
-    an array transposed of which samples take columns; or find what a thread that sleeps waits for.
+    an array transposed if samples take its columns; or find what a thread that sleeps waits for.
     """
     known = facts.about.fed_by or fetched_row_by_row(facts) or any(samples_in_turns(facts))
     if held_up_by(facts, "transform") and not known:
@@ -103,8 +105,8 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
             who = "producers for" if "." in facts.about.pool else "workers in"  # of a queue, a pipe
             return Remedy(
                 f"more {who} the {pool}: {item or 'its task'} sleeps; if for a lock, hold it for less",
-                f"it sleeps in {percent(min(1.0, asleep / share))} of that: if for storage or a server, more "
-                "of them wait at the same time; if for a lock that one has, hold it for less",
+                f"it sleeps in {percent(min(1.0, asleep / share))} of that: if for storage or a server, "
+                "more of them wait at the same time; if for a lock, hold it for less time",
                 tries=True,
             )
         at, where = facts.waits_at, ""
@@ -145,7 +147,7 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         return Remedy(
             f"copy less at {facts.hot_line}",
             f"{item or 'the dataset'} copies whole objects for each sample ({facts.hot_line}): "
-            "copy only what is changed of them, as by copy.copy",
+            "copy only what changes, as with copy.copy",
         )
     on_device = ", or run it on the accelerator" if facts.accelerated else ""
     called = facts.about.library and not facts.item and facts.waits_at.function_share >= MOSTLY
@@ -200,15 +202,15 @@ _CALLS = {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True, "worker
     {**_TURNS, "wait_ms": 4.0, "causes_ms": {"transform": 4.0}},
 )
 def samples_in_turns(facts: LoaderFacts) -> Iterator[Finding]:
-    """Workers make samples one after the other, and sleep in between: as behind a lock that they share.
+    """Workers make samples one after the other, and sleep in between, as if they shared a lock.
 
-    No sample ends soon behind one of another worker; nor does a call of the function of the program that a
-    library runs in several threads: what that would gain is unknown, as the one whose turn it is may compute.
-    Else the gain is a bound: each worker sleeps for its own turn
-    alone, and computes as long as now. Where no CPU was free, it queues for one as long as now, too, or
-    longer, as more of them compute at once.
+    No sample ends soon after one of another worker. Or a library runs a function of the program in several
+    threads, and no call ends soon after another: what that would gain is unknown, as the one whose turn it is
+    may compute. Else the gain is a bound: each worker sleeps only for its own turn, and computes as long as
+    now. If no CPU was free, it also queues for one as long as now, or longer, as more of them compute at
+    once.
 
-    Remedy: find what they wait for (a lock, a server that serves one at a time), and hold it for less.
+    Remedy: find what they wait for (a lock, a server that serves one at a time), and hold it for less time.
     """
     did = _did(facts) if held_up_by(facts, "transform") and facts.making.turns else None
     by_library = bool(facts.about.library and facts.about.wrapped)

@@ -102,10 +102,10 @@ def source_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
     """What the loop iterates sleeps at a line of the program, as for a server, a rate limit or a lock.
 
     The kernel's account says how long the thread slept, samples of its stack say where. Neither says what it
-    waited for. But iotrace looks, too, what the thread sleeps in: one in ``time.sleep`` waits for nothing but
-    the time. That may be a library's line. How long that is in all is an estimate, by these looks.
+    waited for. But iotrace also looks what the thread sleeps in: one in ``time.sleep`` waits for nothing but
+    the time. That may be a library's line. So the time is an estimate.
 
-    Remedy: ask ahead in a thread, several at once where what it waits for serves several; or sleep less.
+    Remedy: ask ahead in a thread, for several at once if what it waits for can serve several; or sleep less.
     """
     at, unknown_ms = facts.waits_at, facts.causes_ms.get("unknown", 0.0)
     nap = facts.making.locks.get(SLEEP)
@@ -143,7 +143,7 @@ def _naps(facts: LoaderFacts, nap: LockWait) -> Iterator[Finding]:
     remedy = how = SLEEP_LESS.format(nap.file)
     if nap.file.endswith("(datasets)"):
         remedy = f"{_OF_DATASETS} = 0 before the loop"
-        how = f"{remedy}: datasets sleeps so long at each end of its data, for threads to end"
+        how = f"{remedy}: datasets sleeps that long at each end of its data, so that threads can end"
     yield finding(
         facts,
         text=f"the loop's own thread is asleep (time.sleep at {nap.file}) for about {cost_ms:.1f} of "
@@ -182,10 +182,10 @@ def _naps(facts: LoaderFacts, nap: LockWait) -> Iterator[Finding]:
     },
 )
 def uneven_shards(facts: LoaderFacts) -> Iterator[Finding]:
-    """Some workers have no data, or much less than others: its parts are fewer than workers, or uneven.
+    """Some workers have no data, or much less than others: it has fewer parts than workers, or uneven ones.
 
-    An IterableDataset shares its samples out itself, mostly by files. A worker without a file ends at once.
-    More workers do not help.
+    An IterableDataset divides its samples among workers itself, mostly by files. A worker without a file ends
+    at once. More workers do not help.
 
     Remedy: as many parts of one size as there are workers, or a multiple.
     """
@@ -210,7 +210,7 @@ def uneven_shards(facts: LoaderFacts) -> Iterator[Finding]:
     yield finding(
         facts,
         text=f"{seen}{of_loader(facts)}: the parts of {facts.about.dataset} are fewer, or uneven",
-        how=f"share its data out in {workers} parts of one size, or a multiple (files, shards)",
+        how=f"split its data into {workers} parts of one size, or a multiple (files, shards)",
         remedy=f"split the data evenly: {workers} shards for {workers} workers",
         level=level(facts.bound_ms, facts),
         evidence={"sharing": making.sharing, "workers": float(workers), **which(facts)},
@@ -309,9 +309,9 @@ def read_by_every_rank(facts: LoaderFacts, *, alike: float = 0.9) -> Iterator[Fi
     """Each rank reads and decodes the data of all ranks, and keeps its own share of it.
 
     It opens as many files for each sample as there are ranks, each file in each pass, and another rank opens
-    the same ones. Of an array in chunks (HDF5, zarr) so many accesses read all of it in each pass.
+    the same ones. For an array in chunks (HDF5, zarr), as many accesses read all of it in each pass.
 
-    Remedy: choose the rank's share before reading, by file or by index; then each reads its own alone.
+    Remedy: choose the rank's share before reading, by file or by index; then each rank reads only its own.
     """
     making = facts.making
     if making.ranks < 2 or (making.also_read or 0.0) < alike or (making.opens_per_pass or 0.0) < alike:

@@ -80,8 +80,8 @@ def startup_code(
 
     Its functions were sampled, its reads timed. Imports, workers and the first step do not count.
 
-    Remedy: store what it makes, where every run makes the same. Where it loads a stored result already, and
-    hardly reads meanwhile: store fewer and larger arrays or tensors, as each object is made anew.
+    Remedy: store what it makes, if every run makes the same. If it loads a stored result already, and hardly
+    reads meanwhile, store fewer and larger arrays or tensors, as each object is made again.
     """
     startup = facts.report.startup
     whole = None if startup is None else startup.first_step_seconds

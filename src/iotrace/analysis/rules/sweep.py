@@ -18,10 +18,10 @@ _FIRST = "IO900"  # the place of what matters most
 def beside_others(facts: SweepFacts) -> Iterator[Finding]:
     """Other programs took CPUs from runs of the sweep.
 
-    Points that differ beyond their intervals are ranked all the same, as likely. Where others took much more
-    at one point than at another, these intervals reach to what each point may do alone.
+    Points whose intervals do not overlap are still ranked, as likely. Where others took much more at one
+    point than at another, these intervals reach to what each point may do alone.
 
-    Remedy: repeat the sweep with fewer programs beside it, and with more runs a point.
+    Remedy: repeat the sweep with fewer other programs, and with more runs a point.
     """
     if facts.disturbed:
         taken = "" if facts.taken_fraction is None else f"up to {percent(facts.taken_fraction)} of "
@@ -35,7 +35,7 @@ def beside_others(facts: SweepFacts) -> Iterator[Finding]:
 def above_ceiling(facts: SweepFacts) -> Iterator[Finding]:
     """A point is faster than training on batches from memory, which no loader can beat.
 
-    One of both was measured wrong: something held it up, or the program differs from run to run.
+    One of the two was measured wrong: something held it up, or the program differs from run to run.
 
     Remedy: repeat the sweep with more runs a point.
     """
@@ -47,7 +47,7 @@ def above_ceiling(facts: SweepFacts) -> Iterator[Finding]:
 @fires({"others_unknown": True})
 @silent({"others_unknown": False})
 def others_unknown(facts: SweepFacts) -> Iterator[Finding]:
-    """Nobody knows whether other programs used the CPUs."""
+    """It is not known whether other programs used the CPUs."""
     if facts.others_unknown:
         yield Finding(level=CAUTION, text="not known: whether other programs were busy")
 
@@ -56,12 +56,12 @@ def others_unknown(facts: SweepFacts) -> Iterator[Finding]:
 @fires({"fewest_repeats": 1})
 @silent({"fewest_repeats": 2}, {"fewest_repeats": None})
 def single_runs(facts: SweepFacts) -> Iterator[Finding]:
-    """A point was run once: how runs of it differ is not known.
+    """A point was run once: how much its runs differ is not known.
 
     Remedy: `--repeat 5`; `--resume` keeps the runs that there are.
     """
     if facts.fewest_repeats == 1:
-        yield Finding(level=CAUTION, text="1 run a point: how runs differ is not known")
+        yield Finding(level=CAUTION, text="1 run a point: how much runs differ is not known")
 
 
 @rule("IO905", "runs-differ", "sweep")
@@ -114,7 +114,7 @@ def not_proven(facts: SweepFacts) -> Iterator[Finding]:
     Remedy: a larger `--budget`; `--resume` goes on with the runs that there are.
     """
     if not facts.is_proven:
-        text = "no pair was run as proof: how runs differ is not known"
+        text = "no pair was run as proof: how much runs differ is not known"
         yield Finding(level=CAUTION, text=text, place=_FIRST)
 
 

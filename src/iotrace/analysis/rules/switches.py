@@ -39,7 +39,7 @@ def debug_switch(facts: RankFacts) -> Iterator[Finding]:
     make steps longer, by much or by little: that depends on the model, and no run shows it by itself. The
     line is named where it is the only one in the program's modules.
 
-    Remedy: turn it off where nobody looks for an error, and compare the runs.
+    Remedy: turn it off unless you look for an error, and compare the runs.
     """
     phases = facts.report.phases_ms
     computing_ms = (phases.forward or 0.0) + (phases.backward or 0.0)

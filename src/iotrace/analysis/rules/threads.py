@@ -89,7 +89,7 @@ def _lost_to_pool(facts: RankFacts) -> tuple[float, str] | None:
 def threads(facts: RankFacts) -> Iterator[Finding]:
     """Libraries in workers have more threads together than there are CPUs.
 
-    A library that is imported alone has no threads yet: workers' other threads were busy, and did not only
+    A library that is only imported has no threads yet: so workers' other threads were busy, and did not only
     queue behind other programs. What fewer threads gain is not known: with threads that spin, steps took 1.4
     to 13 times as long as without; other threads may gain nothing.
 
@@ -212,7 +212,7 @@ def _costly_line(facts: RankFacts, lost_ms: float, step_ms: float, mostly: float
     who = loader.item or loader.dataset
     yield Finding(
         text=f"workers take CPUs from the training: it waits about {lost_ms:.1f} of {step_ms:.1f} ms of a "
-        f"step for one behind them, and {who} spends {percent(share)} of its time at {hot.said}",
+        f"step for one, and {who} spends {percent(share)} of its time at {hot.said}",
         evidence={"lost_ms": lost_ms, "share": share},
         remedy=f"compute less at {hot.said}, or once, ahead of training",
         cost_ms=lost_ms,

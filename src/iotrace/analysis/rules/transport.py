@@ -54,10 +54,11 @@ def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
     copy; of small ones, handing over may cost more than making them. Where no CPU was free, the loop may
     have waited for one to take what lay ready, which no loader changes: then nothing is advised.
 
-    Anything but a tensor is pickled, and comes through a pipe: of many Python objects each is taken apart and
-    made anew, which takes a CPU in both processes. What the process that trains read besides files tells it.
+    Anything but a tensor is pickled, and comes through a pipe: with many Python objects, each is taken apart
+    and made again, which takes a CPU in both processes. What the training process read besides files shows
+    that.
 
-    Remedy: return tensors, not lists of Python objects; send narrower dtypes; of batches that are soon made,
+    Remedy: return tensors, not lists of Python objects; send narrower dtypes; if batches are made quickly,
     try it without workers.
     """
     if held_up_by(facts, "transport"):
@@ -126,7 +127,7 @@ def state_with_each_batch(facts: LoaderFacts, *, least: float = 0.1, often: floa
     """Workers of torchdata's StatefulDataLoader make and send their state with most batches.
 
     That is its default (`snapshot_every_n_steps=1`). What a dataset's `state_dict` returns, such as a shuffle
-    buffer, is copied and pickled in the worker, and made anew in the process that trains: the worker makes
+    buffer, is copied and pickled in the worker, and made again in the process that trains: the worker makes
     batches later, and taking one takes longer. What it gains is unknown: the state's way to the loop is no
     figure of its own.
 

@@ -57,7 +57,7 @@ def few_steps(facts: TrustFacts, *, fewest: int = 20) -> Iterator[Finding]:
 def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterator[Finding]:
     """The wait was not seen, or not all of it is explained, or whether the accelerator idled is not known.
 
-    A lock, a peer or a sleep that was seen explains what it takes of it.
+    A lock, a peer or a sleep that was seen explains its part of the wait.
     """
     wait, count, feeding = facts.report.data_wait, facts.report.steps.count, facts.report.feeding
     if feeding is not None and 100 * feeding.before_fraction < KEPT_UP_PERCENT:
@@ -71,7 +71,7 @@ def unexplained_wait(facts: TrustFacts, *, least: Bounds = (0.2, 0.5)) -> Iterat
             yield Finding(level=CAUTION, text="not known: whether the accelerator had work in the wait")
         elif wait.exposed_source == "kernels" and 2 * (wait.exposed_steps or 0) < count:
             alone = counted(wait.exposed_steps or 0, "profiled step")
-            yield Finding(level=CAUTION, text=f"that the accelerator idles is known of {alone} alone")
+            yield Finding(level=CAUTION, text=f"whether the accelerator idles is known only for {alone}")
         unknown = max(0.0, wait.causes_ms.get("unknown", 0.0) - _seen_ms(facts)) / wait.raw_ms
         yield from doubt(unknown, least, f"{percent(unknown)} of the wait is not explained")
 
@@ -100,9 +100,9 @@ def _seen_ms(facts: TrustFacts) -> float:
     {"overhead": {"estimated_pct_of_step": 1.0, "evaluation_pct": 1.0}},
 )
 def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> Iterator[Finding]:
-    """Tracing itself took much of a step, or of the evaluation beside the steps.
+    """Tracing itself took much of a step, or of the evaluation between the steps.
 
-    The estimate is an upper bound: it raises a doubt. Only what tracing took at the least makes figures bad.
+    The estimate is an upper bound: it raises a doubt. Only what tracing took at least makes figures bad.
     """
     overhead = facts.report.overhead
     cost = overhead.estimated_pct_of_step if overhead is not None else None
@@ -130,7 +130,7 @@ def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> I
 def steps_vary(facts: TrustFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Steps vary so much that their mean is not well known.
 
-    The bound is half of the mean's 95 % interval, as a share of the mean. Comparisons rest on that interval.
+    The bound is half of the mean's 95 % interval, as a share of the mean. Comparisons use that interval.
     """
     steps = facts.report.steps
     if steps.mean_ms and steps.mean_ci95_ms is not None and steps.count >= FEWEST:
@@ -257,7 +257,7 @@ def untraced_reads(
 def class_uncertain(facts: TrustFacts, *, widest: float = 0.5) -> Iterator[Finding]:
     """The interval of the wait holds a bound of the verdict's classes: 5 or 20 % of a step.
 
-    Beside other programs it begins with the wait that is left where no thread queues for a CPU. One that is
+    If other programs ran, it begins with the wait that is left where no thread queues for a CPU. One that is
     wider than `widest` is not printed: it says nothing.
     """
     wait = facts.report.data_wait

@@ -78,8 +78,8 @@ def few_files(facts: RankFacts) -> Iterator[Finding]:
     A tenth of the files or fewer take half of it or more, each of them three times as long as the median of
     the others. That is of the making of all batches; they are charged the same share of the wait.
 
-    Remedy: that of slow reads or slow decoding (IO101, IO102), of these files alone: such as images that are
-    much larger than the others, or a file that is compressed otherwise.
+    Remedy: that of slow reads or slow decoding (IO101, IO102), only for these files: such as images that are
+    much larger than the others, or a file with another compression.
     """
     dear = [
         (each.few.fraction * each.cost_ms, each, each.few) for each in facts.report.file_groups if each.few
@@ -124,14 +124,14 @@ def read_by_each_worker(
 ) -> Iterator[Finding]:
     """Each worker reads and decodes all of the data in each epoch.
 
-    A worker has its own copy of an iterable dataset. Where the dataset reads everything and passes on every
-    so many sample alone, the reading and decoding of the others is in vain. That each worker read the same
-    files, about once each, was seen; what that costs is what all workers but one spend on it. Of a single
-    file that is read as a stream, such as a `.gz`, it was seen that each worker read the same bytes.
+    A worker has its own copy of an iterable dataset. If the dataset reads everything and passes on only every
+    Nth sample, it reads and decodes the others for nothing. iotrace saw that each worker read the same files,
+    about once each; the cost is what all workers but one spend on it. For a single file that is read as a
+    stream, such as a `.gz`, it saw that each worker read the same bytes.
 
     Where no worker looks at its number (`get_worker_info().id`), none knows which part is its own: each gives
     all samples, and an epoch has each one as often as there are workers. A `worker_init_fn` gets the number,
-    too, and may share them out. Sharing makes epochs shorter, not steps.
+    too, and may divide them. That makes epochs shorter, not steps.
 
     Where workers look at their number, and a function of the sample runs as often for each sample that is
     given as the job has workers, they make all samples, and drop what is not their own.
@@ -177,12 +177,14 @@ def read_by_each_worker(
 def _given_by_each(found: ReadByEach) -> Finding:
     """Say that each worker gives all samples, as none knows which are its own."""
     what = f"{found.files} files" if found.files > 1 else "file"
-    unless = ", unless worker_init_fn shares them out" if found.init else ""
+    unless = ", unless worker_init_fn divides them" if found.init else ""
     return Finding(
         text=f"each of {found.workers} workers reads the same {what} each epoch, and none asks for its "
         f"number (get_worker_info): an epoch has each sample {found.workers} times{unless}",
-        remedy="share the files out by get_worker_info().id and num_workers: "
-        f"an epoch then has 1/{found.workers} of the batches",
+        remedy=(
+            f"divide the files by get_worker_info().id and num_workers: an epoch then has 1/{found.workers} "
+            "of the batches"
+        ),
         evidence={
             "files": float(found.files),
             "workers": float(found.workers),

@@ -43,7 +43,7 @@ def idle_workers(facts: LoaderFacts) -> Iterator[Finding]:
 
     Each worker is given at most `prefetch_factor` batches ahead, and the next one when the loop takes one.
 
-    Remedy: raise `prefetch_factor`. None where a CPU was missing: then the worker may have waited for that.
+    Remedy: raise `prefetch_factor`. None if a CPU was missing: then the worker may have waited for that.
     """
     if held_up_by(facts, "queued"):
         yield from ended_by(_more_ahead(facts), "queued", facts)
@@ -146,10 +146,10 @@ def _kept_workers(facts: LoaderFacts) -> Remedy | None:
 def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     """Workers make batches slower than the loop takes them, and more of them would have a CPU or need none.
 
-    The loop waited for batches that were not made yet. The number in the advice is what is needed for
-    batches as fast as the loop takes them; more than the CPUs help only where workers mostly sleep. Where
-    these take turns, as behind a lock, more of them gain nothing, and nothing is advised: no sample ends soon
-    behind one of another worker. Where that is unknown, more workers are a try, and no gain is named.
+    The loop waited for batches that were not made yet. The number in the advice is what is needed for batches
+    as fast as the loop takes them; more than the CPUs help only where workers mostly sleep. If these take
+    turns, as with a lock, more of them gain nothing, and nothing is advised: then no sample ends soon after
+    one of another worker. If that is unknown, more workers are only worth a try, and no gain is named.
 
     Remedy: more workers. An IterableDataset has to share its samples among them. None for one that a thread
     or process of the program feeds, or whose samples start workers of their own, which no worker may, and
@@ -248,8 +248,7 @@ def _won_by_order(facts: LoaderFacts, workers: int | None) -> float:
 def made_by_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
     """The thread that trains computes each batch itself, of a source that is no DataLoader.
 
-    While it makes a batch it does not train, and a core was free. The most that is gained is the shorter of
-    the two.
+    While it makes a batch it does not train, and a core was free. The gain is at most the shorter of the two.
 
     Remedy: make the next batch meanwhile, in another process.
     """
@@ -270,7 +269,7 @@ def made_by_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
             f"computes for {compute_ms:.1f} ms"
         ),
         how=(
-            "make the next batch meanwhile, in another process (in a thread, if what makes it leaves the "
+            "make the next batch meanwhile, in another process (in a thread, if what makes it releases the "
             "interpreter's lock)"
         ),
         remedy="make the next batch in another process meanwhile",
@@ -289,10 +288,10 @@ def made_by_the_loop(facts: LoaderFacts) -> Iterator[Finding]:
     {"behind_ready_ms": 4.0},
 )
 def waiting_in_order(facts: LoaderFacts) -> Iterator[Finding]:
-    """The loop waits for one batch while a later one lies ready.
+    """The loop waits for one batch while a later one is ready.
 
-    One slow sample holds up all batches behind it, as DataLoader delivers them in order. What another order
-    wins is no more than this wait.
+    One slow sample holds up all batches behind it, as DataLoader delivers them in order. Another order gains
+    no more than this wait.
 
     Remedy: `DataLoader(in_order=False)`, where torch has it and the order of samples may change.
     """
@@ -310,7 +309,7 @@ def waiting_in_order(facts: LoaderFacts) -> Iterator[Finding]:
         predicted["gain_interval_ms"] = [min(least_ms, won_ms), max(won_ms, min(most_ms, behind_ms))]
     yield finding(
         facts,
-        text=f"{behind_ms:.1f} ms of wait a step{of_loader(facts)} passed while a later batch lay ready",
+        text=f"{behind_ms:.1f} ms of wait a step{of_loader(facts)} passed while a later batch was ready",
         how="DataLoader(in_order=False) delivers that one, where the order of samples may change",
         remedy=f"{call_with('in_order=False', facts)}, if order may change",
         level="medium",

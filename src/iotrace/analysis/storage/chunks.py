@@ -42,10 +42,10 @@ class _Array(msgspec.Struct):
 
 def with_chunks(groups: Sequence[FileGroup], io: Io | None, rank: Rank, paths: Paths) -> list[FileGroup]:
     """Add to each group what is known of the chunks in it."""
-    arrays = {paths.shown(info.path): _Array(info) for info in _told(rank, ArrayInfo)}
+    arrays = {paths.shown(info.path): _Array(info) for info in _find_records(rank, ArrayInfo)}
     if not arrays or io is None:
         return list(groups)
-    dates = {paths.shown(info.path): info for info in _told(rank, Gridded)}
+    dates = {paths.shown(info.path): info for info in _find_records(rank, Gridded)}
     given = given_bytes(rank, paths)
     for path, array in arrays.items():
         array.used_bytes = given.get((path, KIND_READ_PATH), 0)
@@ -62,7 +62,7 @@ def with_chunks(groups: Sequence[FileGroup], io: Io | None, rank: Rank, paths: P
     return found
 
 
-def _told(rank: Rank, kind: type[Any]) -> list[Any]:
+def _find_records(rank: Rank, kind: type[Any]) -> list[Any]:
     return [record for process in rank.processes for record in process.of_type(kind)]
 
 

@@ -65,7 +65,7 @@ def verdict_of_device(
     device = _device(rank)
     if 100 * max(idle, alone) < IDLE_PERCENT:
         works = _share(1 - idle, span_us)
-        return "device-busy", _busy(found, device), f"little idles: the device works {works}"
+        return "device-busy", _busy(found, device), f"the device is hardly idle: it works {works}"
     if 100 * idle < IDLE_PERCENT or (cause == ALONE and 100 * alone >= IDLE_PERCENT):
         return "communication-bound", f"{_share(alone, span_us)}{device}", _why_alone(rank, imbalance)
     return "device-idle", f"{_share(idle, span_us)}{device}", why_first(rank) or why_idle(found)
@@ -133,8 +133,8 @@ def phrase(part: IdlePart) -> str:
         "before_first_kernel": f"before the first kernel{where}{f', in {part.call}' if part.call else ''}",
         "launch_delay": "from the first launch to its start, for which the trace has no reason",
         "data_wait": "while the loop waits for data",
-        "blocking_copy": f"in or behind {call}, which blocks the host{where}",
-        "synchronisation": f"behind {call}, for which the host waits{where}",
+        "blocking_copy": f"in or after {call}, which blocks the host{where}",
+        "synchronisation": f"after {call}, for which the host waits{where}",
         "allocation": f"while memory is allocated and freed{where}",
         "communication": "while the host communicates",
         "launch_gap": f"in {gaps} of at most 0.2 ms: the host launches kernels too late",

@@ -118,7 +118,7 @@ def _found_ready(loader: LoaderResult) -> str:
     return f"the loop finds {loader.ready_in_turn_mean:.1f} batches ready"
 
 
-def trains_beside_workers(rank: RankReport) -> bool:
+def competes_with_workers(rank: RankReport) -> bool:
     """Whether the training computes on CPUs, and workers make its batches beside it."""
     has_workers = rank.primary is not None and bool(rank.primary.workers)
     return has_workers and rank.data_wait.exposed_source == "cpu"
@@ -129,7 +129,7 @@ def competes(rank: RankReport) -> bool:
 
     By 200 of 350 ms a step, as was seen: then the wait is no bound of what a faster loader gains.
     """
-    if not trains_beside_workers(rank):
+    if not competes_with_workers(rank):
         return False
     host = rank.system.host
     return host is not None and host.cpu_busy_fraction is not None and not host.has_free_cpus
@@ -192,7 +192,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         elif primary is not None and primary.library in _MAKERS:
             why = f"unknown what {_MAKERS[primary.library]} did in {share} of the wait"
         elif primary is not None and primary.wrapped:
-            why = f"unknown what the source did in {share} of the wait; iotrace.region in it tells"
+            why = f"unknown what the source did in {share} of the wait; iotrace.region in it shows that"
         return {"why": why, "cause": cause}
     candidates: tuple[Sequence[FileCost | FileGroup], ...] = (wait.files, rank.file_groups)
     for files in candidates if cause in _SLOW else ():

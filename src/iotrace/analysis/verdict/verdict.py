@@ -101,7 +101,7 @@ def _both(rank: RankReport, ms: float, recommendations: Sequence[Recommendation]
     """Say that another rank makes its batches hardly faster, and what mends that."""
     own = (each.remedy for each in recommendations if each.rank == rank.rank and saves_wait(each))
     remedy = next(filter(None, own), "")
-    text = f"{rank.called} takes {ms:.0f} ms a step to make its batches, so it has to be mended, too"
+    text = f"{rank.called} takes {ms:.0f} ms a step to make its batches, so it needs a fix, too"
     return f"{text}: {remedy}" if remedy else text
 
 
@@ -238,4 +238,4 @@ def _why_of_trace(rank: RankReport | None, recommendations: Sequence[Recommendat
     if rank is None or not rank.data_wait.raw_ms:
         return None
     wait = f"its loop waits {rank.data_wait.raw_ms:.1f} ms a step for data"
-    return f"{wait}; what the loader did then is in no trace"
+    return f"{wait}; no trace shows what the loader did then"

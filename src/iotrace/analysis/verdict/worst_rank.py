@@ -125,7 +125,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
             waited = f"{percent(fraction)} of {each_step(rank)} ({wait.raw_ms or 0.0:.1f} ms)"
             why = ", perhaps because no CPU is free" if others else ""
             text = f"{whose}batches are ready, but taking them costs {waited}{why}"
-        text += _beside_steps(rank)
+        text += _outside_steps(rank)
         beside = "; ".join(others_too) or None
         return reads or Finding(kind="not-input-bound", text=text, why=own_first, beside=beside, rank=rank)
     return _of_unseen(unseen, f"{unseen.called}: " if len(ranks) > 1 else "")
@@ -160,7 +160,7 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
     of = f"({max(0.0, feeding.before_ms - saved_ms):.1f} of {rank.steps.mean_ms or 0.0:.1f} ms)"
     if 100 * fraction < KEPT_UP_PERCENT:
         why = "no known loader feeds the loop, and it hardly does anything before the forward pass of a step"
-        text = f"{whose}{most} waits for data {of}{_beside_steps(rank)}"
+        text = f"{whose}{most} waits for data {of}{_outside_steps(rank)}"
         told = [*_own_of(rank), why]
         beside = "; ".join(told[1:]) or None
         return Finding(kind="not-input-bound", text=text, why=told[0], beside=beside, rank=rank)
@@ -186,7 +186,7 @@ def _saved_before_ms(rank: RankReport) -> float:
     return min(rank.feeding.before_ms, 1e3 * saved / rank.steps.count)
 
 
-def _beside_steps(rank: RankReport) -> str:
+def _outside_steps(rank: RankReport) -> str:
     """Say what the loop, or the start, does beside its steps where that takes as much as a bad wait would."""
     if found := _now_and_then(rank):
         return found

@@ -17,7 +17,7 @@ def asleep(analysis: RankAnalysis) -> Intervals:
     return union(ends - rows["waited_ns"], ends)
 
 
-def asleep_beside_waits(analysis: RankAnalysis) -> tuple[float, str]:
+def sleep_outside_waits(analysis: RankAnalysis) -> tuple[float, str]:
     """How long it sleeps in a measured step outside of its data waits, in ms, and where it mostly does."""
     kept, rows = analysis.kept, _looks(analysis)
     if not len(kept) or not len(rows):

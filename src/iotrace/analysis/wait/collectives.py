@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from iotrace.analysis.intervals import holding
-from iotrace.analysis.loop.step_phases import collectives_beside, per_step_ms
+from iotrace.analysis.loop.step_phases import collectives_outside_phases, per_step_ms
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.wait.loop_code import code_samples
 from iotrace.session.names import KIND_REDUCTION, OF_GRADIENTS
@@ -36,7 +36,7 @@ class Collectives(msgspec.Struct, frozen=True):
 def collectives_of_loop(analysis: RankAnalysis) -> Collectives:
     """Look at those of the measured steps."""
     kept = analysis.kept
-    own = collectives_beside(analysis) if len(kept) else None
+    own = collectives_outside_phases(analysis) if len(kept) else None
     ms = 0.0 if own is None else per_step_ms(analysis, own)
     if own is None or not ms:
         return Collectives()

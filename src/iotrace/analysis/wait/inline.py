@@ -32,7 +32,7 @@ def compose_inline(
     What else made the source wait, its prefetcher or another process, cannot be seen: blocked time that
     neither calls nor read paths explain, in which no such function runs, is `unknown`.
     """
-    beside = _compose_beside(process, calls, paths, starts, ends, tid, names)
+    beside = _compose_other_threads(process, calls, paths, starts, ends, tid, names)
     spans = process.spans[process.spans["tid"] == tid]
     own = calls.where(calls.tid == tid)
     process = replace(process, spans=spans)
@@ -63,7 +63,7 @@ def compose_inline(
     )
 
 
-def _compose_beside(
+def _compose_other_threads(
     process: Process,
     calls: PosixCalls,
     paths: Paths,

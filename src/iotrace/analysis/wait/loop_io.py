@@ -37,7 +37,7 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
     calls = calls.where((calls.tid == thread.tid) & read_calls(calls))
     own = (main.spans["tid"] == thread.tid) & of_kinds(main.spans, *READING)
     spans = main.spans[own]
-    starts, ends = (kept["start_ns"], kept["end_ns"]) if unknown else _beside_asks(kept)
+    starts, ends = (kept["start_ns"], kept["end_ns"]) if unknown else _outside_asks(kept)
     if not unknown:  # most of many steps hold no read
         begin, until = bounds(spans)
         begin, until = np.append(begin, calls.start_ns), np.append(until, calls.end_ns)
@@ -58,7 +58,7 @@ def loop_reads(analysis: RankAnalysis) -> LoopReads | None:
     )
 
 
-def _beside_asks(steps: StepTable) -> Intervals:
+def _outside_asks(steps: StepTable) -> Intervals:
     """Return the steps' time without evaluations and without the waits in them, sorted and disjoint."""
     starts, ends, _ = steps.pieces
     asks = steps.awaited
@@ -86,7 +86,7 @@ def loop_writes(analysis: RankAnalysis) -> LoopWrites | None:
     calls = calls.where((calls.tid == thread.tid) & calls.named(WRITES | _SYNCS))
     if not len(calls.tid):
         return None
-    spent_ns = Coverage(*_beside_asks(kept)).within(calls.start_ns, calls.end_ns)
+    spent_ns = Coverage(*_outside_asks(kept)).within(calls.start_ns, calls.end_ns)
     writing = distinct(np.searchsorted(kept["start_ns"], calls.start_ns[spent_ns > 0], side="right"))
     named = calls.file >= 0
     by_file = np.bincount(calls.file[named], spent_ns[named], 1)

@@ -29,7 +29,7 @@ from iotrace.sources.processes import Process
 from iotrace.sources.stolen_time import run_delays
 
 PARTS = ("read", "decode", "transform", "collate", "unknown")
-_READ, _DECODE, _TRANSFORM, _COLLATE, _UNKNOWN = range(len(PARTS))
+_READ, _DECODE, _TRANSFORM, *_ = range(len(PARTS))
 READING = (KIND_READ_PATH, KIND_MAPPED)  # kinds of spans that read files
 _MOST_NS = 2**62
 

@@ -78,13 +78,10 @@ def frames(stack: Sequence[str]) -> list[tuple[str, bool]]:
     return [(line, not is_foreign(line)) for line in stack]
 
 
-def render(template: str, document: Any, banner: Head, **shown: Any) -> str:
-    """Fill `template`; `document` is what the page keeps as JSON, its lists of records as columns.
-
-    `timeline`: the address, with a query, of the timeline of a page that is served beside it.
-    """
+def make_environment(templates: Path) -> jinja2.Environment:
+    """Return what fills `templates`, for pages of reports and of `iotrace ui` alike."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        loader=jinja2.FileSystemLoader(templates),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -92,13 +89,24 @@ def render(template: str, document: Any, banner: Head, **shown: Any) -> str:
     )
     environment.filters.update(
         frames=frames,
-        ms=lambda value: unbroken(milliseconds(value)),
         length_of=lambda value: unbroken(length(value)),
         pct=lambda value: unbroken(percent(value)),
         size=lambda value: unbroken(size(value)),
+        unbroken=unbroken,
+    )
+    return environment
+
+
+def render(template: str, document: Any, banner: Head, **shown: Any) -> str:
+    """Fill `template`; `document` is what the page keeps as JSON, its lists of records as columns.
+
+    `timeline`: the address, with a query, of the timeline of a page that is served beside it.
+    """
+    environment = make_environment(_TEMPLATES)
+    environment.filters.update(
+        ms=lambda value: unbroken(milliseconds(value)),
         signed=signed,
         fixed=fixed,
-        unbroken=unbroken,
         at_slashes=at_slashes,
         at=_place,
     )

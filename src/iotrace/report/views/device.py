@@ -122,7 +122,7 @@ def ranges(report: Report) -> list[Table]:
     fields = columns(Operator)
     none, remedy = (
         "the program named none",
-        "torch.profiler.record_function(NAME) around what is to be told apart",
+        "torch.profiler.record_function(NAME) around each part of the program",
     )
     title = "Ranges of the program, in ms, with what their own threads launched"
     return of_device(report, title, fields, lambda found: found.ranges, unknown=none, remedy=remedy)

@@ -49,7 +49,7 @@ def ranks(report: Report) -> list[Table]:
     if report.imbalance is None:
         notes += [item.why for item in report.not_captured if item.code == _NOT_COMPARED]
     elif any(each.steps < 3 for each in report.imbalance.ranks):
-        notes.append("caution: of fewer than 3 steps nothing is told of why a rank is late")
+        notes.append("caution: with fewer than 3 steps the report does not say why a rank is late")
     fields = columns(RankRow, late_by=lambda kind: _WHY.get(kind, kind))
     if (loops := report.lockstep) is not None and any(each.waits_ms for each in loops.ranks):
         notes.append(f"late, waits for others: of {loops.steps} steps, by what each rank does in them")

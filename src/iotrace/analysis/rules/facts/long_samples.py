@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ from iotrace.session import names
 from iotrace.session.names import KIND_ITEM
 from iotrace.sources.columns import Columns
 from iotrace.sources.processes import Process
+from iotrace.sources.session import Rank
 
 _FEWEST_SAMPLES, _FEWEST_LONG, _FEW_LONG = 20, 3, 0.2
 _LONG_TIMES = 5.0  # the median sample
@@ -49,14 +51,9 @@ def long_samples(analysis: RankAnalysis, run: LoaderRun, waits: Waits) -> LongSa
 
     The first sample of each maker is none of them: it gets ready.
     """
-    own, main_pid, steps = waits.deliveries, analysis.rank.main.pid, len(analysis.kept)
-    makers, lengths, batches, timed = own.maker(main_pid), [], [], []
-    for process in analysis.rank.processes:
-        mine = np.flatnonzero(own.made & (makers == process.pid))
-        mine = mine[np.argsort(own["taken_ns"][mine], kind="stable")]
-        items = items_of(process, own[mine])
-        if not len(mine) or not len(items):
-            continue
+    own, steps = waits.deliveries, len(analysis.kept)
+    lengths, batches, timed = [], [], []
+    for process, mine, items in items_by_maker(analysis.rank, own):
         in_order = np.argsort(items["start_ns"], kind="stable")[1:]
         starts, durations = (items[field][in_order] for field in ("start_ns", "duration_ns"))
         of = holding(own["taken_ns"][mine], own["prepared_ns"][mine], starts)
@@ -104,7 +101,18 @@ def long_samples(analysis: RankAnalysis, run: LoaderRun, waits: Waits) -> LongSa
     )
 
 
-def items_of(process: Process, made: Deliveries) -> Columns:
+def items_by_maker(rank: Rank, own: Deliveries) -> Iterator[tuple[Process, Times, Columns]]:
+    """Yield each process that made batches of items: the rows of these in their order, and its items."""
+    makers = own.maker(rank.main.pid)
+    for process in rank.processes:
+        mine = np.flatnonzero(own.made & (makers == process.pid))
+        mine = mine[np.argsort(own["taken_ns"][mine], kind="stable")]
+        items = _items_of(process, own[mine])
+        if len(mine) and len(items):
+            yield process, mine, items
+
+
+def _items_of(process: Process, made: Deliveries) -> Columns:
     """Take the items of a process that the threads made which made these batches."""
     items = outermost_of(process, KIND_ITEM)
     of_thread = np.where(made.known("maker_tid"), made["maker_tid"], made["inline_tid"])

@@ -17,13 +17,13 @@ from iotrace.analysis.intervals import Times, holding, union
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ChunkedArray, RankReport
-from iotrace.analysis.rules.facts.long_samples import LongSamples, items_of, long_samples, wait_for
+from iotrace.analysis.rules.facts.long_samples import LongSamples, items_by_maker, long_samples, wait_for
 from iotrace.analysis.wait.cpus import samples_made
 from iotrace.analysis.wait.locks import locks_of
 from iotrace.analysis.wait.page_faults import bounds
-from iotrace.analysis.wait.production import PARTS, outermost_of
+from iotrace.analysis.wait.production import outermost_of
 from iotrace.analysis.wait.turns import take_turns
-from iotrace.analysis.wait.waits import CAUSES, Waits
+from iotrace.analysis.wait.waits import Waits
 from iotrace.session import names
 from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH
 from iotrace.sources.processes import Process
@@ -32,7 +32,6 @@ from iotrace.sources.records import Collector
 _FULL_NS = 10_000_000  # a collection that looks at many objects: fewer of them make it shorter
 _FEWEST_PASSES, _MOST_IN_FIRST = 2, 0.8  # of what choosing samples takes
 _DECODERS = ("PIL.ImageFile.load", "cv2.imread", "cv2.imdecode", "simplejpeg.decode_jpeg")
-_OF_PARTS = [CAUSES.index(part) for part in PARTS]
 
 
 class LockWait(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,15 +266,9 @@ def _firsts(
 
     With the medians of these first samples and of all, in ms; None where there is none.
     """
-    own, main_pid = waits.deliveries, analysis.rank.main.pid
-    makers, first_epoch = own.maker(main_pid), min((epoch for _, epoch in run.passes), default=0)
+    own, first_epoch = waits.deliveries, min((epoch for _, epoch in run.passes), default=0)
     over_ns, firsts, usual = np.zeros(len(own)), [], []
-    for process in analysis.rank.processes:
-        mine = np.flatnonzero(own.made & (makers == process.pid))
-        mine = mine[np.argsort(own["taken_ns"][mine], kind="stable")]
-        items = items_of(process, own[mine])
-        if not len(mine) or not len(items):
-            continue
+    for _, mine, items in items_by_maker(analysis.rank, own):
         of = holding(own["taken_ns"][mine], own["prepared_ns"][mine], items["start_ns"])
         lengths, of = items["duration_ns"][of >= 0], mine[of[of >= 0]]
         if not len(of):

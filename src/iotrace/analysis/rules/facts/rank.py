@@ -13,7 +13,7 @@ from iotrace.analysis.program.full_memory import memory_limit_bytes, read_again_
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport, System
 from iotrace.analysis.storage.read_by_each import ReadByEach, read_by_each
-from iotrace.analysis.wait.asleep import asleep_beside_waits
+from iotrace.analysis.wait.asleep import sleep_outside_waits
 from iotrace.analysis.wait.collectives import Collectives, collectives_of_loop
 from iotrace.analysis.wait.cpus import asleep_for_pool, decoding_without_cpu, queueing_ms, samples_made
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
@@ -103,7 +103,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         copied_bytes=copied_bytes(analysis),
         read_by_each=read_by_each(analysis, report.io, report.sample_calls),
         switches=_switches(analysis),
-        asleep=asleep_beside_waits(analysis),
+        asleep=sleep_outside_waits(analysis),
         made_asleep=None if analysis.source is None else samples_made(analysis, analysis.source)[0],
         **_reductions(analysis),
     )
@@ -112,7 +112,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
     return msgspec.structs.replace(
         facts,
         variables=next((each.variables for each in analysis.rank.main.of_type(Threads)), {}),
-        cpus_beside_busy=_beside_busy(analysis, report.system),
+        cpus_beside_busy=_are_other_cpus_busy(analysis, report.system),
         cpu_gain_ms=_cpu_gain_ms(analysis, report),
     )
 
@@ -148,7 +148,7 @@ def _switches(analysis: RankAnalysis) -> dict[str, str]:
     return found
 
 
-def _beside_busy(analysis: RankAnalysis, system: System) -> bool:
+def _are_other_cpus_busy(analysis: RankAnalysis, system: System) -> bool:
     """Whether the CPUs that the bound processes may not use were busy, as far as they were sampled."""
     found, telemetry = bound_together(system.processes), analysis.telemetry
     if found is None or telemetry is None:
