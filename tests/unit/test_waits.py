@@ -15,7 +15,7 @@ from iotrace.analysis.loop.loaders import queue_depth
 from iotrace.analysis.loop.measured import measured
 from iotrace.analysis.loop.steps import Loop, loop_of
 from iotrace.analysis.table import NONE
-from iotrace.analysis.wait.data_wait import verdict
+from iotrace.analysis.wait.data_wait import is_of_the_loader, verdict
 from iotrace.analysis.wait.explain import explained
 from iotrace.analysis.wait.file_costs import FileCosts, FileNames
 from iotrace.analysis.wait.production import PARTS
@@ -162,6 +162,23 @@ def test_verdicts_have_xprofs_bounds() -> None:
         "moderately input-bound",
         "not input-bound",
     ]
+
+
+@pytest.mark.parametrize(
+    ("percent", "handing_over", "others", "told"),
+    [
+        (19.0, 0.1, True, True),  # the batch in turn was not made, though later ones lay ready
+        (19.0, 0.1, False, True),
+        (19.0, 0.9, True, False),
+        (30.0, 0.9, True, False),
+        (30.0, 0.9, False, True),
+        (9.0, 0.0, True, False),
+    ],
+)
+def test_a_wait_for_a_batch_in_its_turn_is_the_loaders_whatever_lies_ready(
+    percent: float, handing_over: float, others: bool, told: bool
+) -> None:
+    assert is_of_the_loader(percent, handing_over, 2.0, others_may_make_it=others) is told
 
 
 def test_waits_behind_a_ready_batch_are_told_apart() -> None:
