@@ -12,7 +12,7 @@ from iotrace.analysis.completeness.session_info import clock_bound_ns, clocks_of
 from iotrace.analysis.device.collectives import RankTrace
 from iotrace.analysis.device.compute import Beside, compared_trace, memory_in
 from iotrace.analysis.device.imbalance import imbalance_of
-from iotrace.analysis.gain.gain import gain_of
+from iotrace.analysis.gain.gain import gain_of, without_workers
 from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.overhead import overhead_of
 from iotrace.analysis.host.system import system_of
@@ -46,6 +46,7 @@ from iotrace.analysis.rules.facts.loader_facts import loader_facts
 from iotrace.analysis.rules.facts.rank import rank_facts
 from iotrace.analysis.rules.loop import PREPARED_IN_THE_LOOP
 from iotrace.analysis.rules.model import Finding, find_all, unasked
+from iotrace.analysis.rules.waste import READ_BY_EACH_WORKER
 from iotrace.analysis.startup.waterfall import startup_of
 from iotrace.analysis.storage.amplification import with_amplification
 from iotrace.analysis.storage.by_mount import samples_of, with_storage
@@ -97,6 +98,8 @@ def rank_part(one: RankAnalysis) -> RankPart:
     figures = _rank(one)
     facts = rank_facts(one, figures)
     outside = find_all("rank", facts)
+    if any(each.rule == READ_BY_EACH_WORKER for each in outside):
+        figures = replace(figures, gain=[without_workers(row) for row in figures.gain])
     loaders = [finding for loader in loader_facts(one, figures) for finding in find_all("loader", loader)]
     in_loop = find_all("loop", facts)
     found = [*outside, *in_loop, *loaders, *_of_device(one)]

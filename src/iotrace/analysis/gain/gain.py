@@ -29,6 +29,7 @@ _SHARES = {GONE: 1.0, HALVED: 0.5}
 _SLOW = 3.0  # times the median: a batch that holds a slow sample
 _MOST_WORKERS = 2  # for each CPU
 _IN_TURNS = "its workers make samples in turns, as behind a lock: more of them gain nothing"
+_EACH_ALL = "each worker reads all of the data: more of them, or fewer, do as much each"
 _INLINE = "no worker made a batch: what it costs to bring one from there was not measured"
 
 
@@ -216,6 +217,14 @@ def gain_of(analysis: RankAnalysis, system: System, wait: DataWait) -> Gain:
     if not _is_disturbed(found, system):
         return _judged([found], analysis, system, wait)
     return _judged([as_it_was(found), alone(found)], analysis, system, wait)
+
+
+def without_workers(row: GainRow) -> GainRow:
+    """Withhold what another number of workers gives, where each of them makes all samples."""
+    if not row.id.startswith("num_workers="):
+        return row
+    unknown = dict.fromkeys(("predicted_ms_per_step", "interval_ms", "gain_ms_per_step", "speedup"))
+    return replace(row, **unknown, withheld=_EACH_ALL)
 
 
 def _waits_for_others(analysis: RankAnalysis, wait: DataWait, fraction: float) -> bool:

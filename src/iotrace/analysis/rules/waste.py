@@ -21,6 +21,7 @@ from iotrace.analysis.storage.read_by_each import ReadByEach
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT
 from iotrace.units import digits, percent, size
 
+READ_BY_EACH_WORKER = "IO411"
 _FIRST = "IO300"  # before who takes CPUs: what is not done needs none
 _WHOLE = {
     "path": "d/",
@@ -103,7 +104,7 @@ _DROPPED = {**_TWICE, "asked": True, "dropped": "json.loads", "times": 4.0}
 _ONE_FILE = {"files": 1, "workers": 2, "share": 1.0, "stream": "d/all.tsv.gz", "stream_bytes": 26 << 20}
 
 
-@rule("IO411", "read-by-each-worker", "rank")
+@rule(READ_BY_EACH_WORKER, "read-by-each-worker", "rank")
 @fires(
     {"read_by_each": _BY_EACH},
     {"read_by_each": _ONE_FILE},
@@ -170,6 +171,7 @@ def read_by_each_worker(
             gain_ms=cost_ms,
             is_main_cause=True,
             spares_work=True,
+            silences=("IO204",),
             place=_FIRST,
         )
 
@@ -193,6 +195,7 @@ def _given_by_each(found: ReadByEach) -> Finding:
         },
         is_main_cause=True,
         spares_work=True,
+        silences=("IO204",),
         place=_FIRST,
     )
 
@@ -207,6 +210,7 @@ def _dropped_by_each(found: ReadByEach) -> Finding:
         evidence={"workers": float(found.workers), "times": found.times},
         is_main_cause=True,
         spares_work=True,
+        silences=("IO204",),
         place=_FIRST,
     )
 
