@@ -17,10 +17,10 @@ from iotrace.analysis.compare.check import check
 from iotrace.analysis.compare.comparison import compare
 from iotrace.analysis.compare.conditions import judge, parse
 from iotrace.analysis.compare.results import Changed, Check, Comparison
-from iotrace.analysis.compare.same_work import both_names, other_steps
+from iotrace.analysis.compare.same_work import both_names, differences, other_steps
 from iotrace.analysis.compare.spread import noise_of
 from iotrace.analysis.compare.stage_changes import stage_changes
-from iotrace.analysis.compare.step_verdict import _carries, times
+from iotrace.analysis.compare.step_verdict import _carries, _speaking, times
 from iotrace.analysis.host.disturbance import TRACING_COST
 from iotrace.analysis.results import StageCost
 from iotrace.errors import UsageError
@@ -1029,6 +1029,49 @@ def test_a_stage_speaks_for_the_step_where_the_wait_for_it_changed_as_much(
     ]
     change: Any = SimpleNamespace(stage="collate")
     assert _carries(change, cast("tuple[Rank, Rank]", tuple(ranks))) is carries
+
+
+@pytest.mark.parametrize(
+    ("decode_ci95", "spoken"),
+    [([-54.0, 1.5], "transform"), ([-40.0, -25.0], "transform"), ([-95.0, -85.0], "decode")],
+)
+def test_the_stage_that_changed_most_speaks_and_none_that_chance_may_have_changed(
+    decode_ci95: list[float], spoken: str
+) -> None:
+    ranks: Any = [
+        SimpleNamespace(
+            steps=SimpleNamespace(mean_ms=ms),
+            data_wait=SimpleNamespace(causes_ms={}),
+            system=SimpleNamespace(host=None),
+        )
+        for ms in (279.0, 167.0)
+    ]
+    stages: Any = [
+        SimpleNamespace(
+            stage=name,
+            clock="cpu",
+            quiet=True,
+            change_pct=sum(ci95) / 2,
+            ci95_pct=ci95,
+            share=share,
+            noise_pct=6.0,
+        )
+        for name, ci95, share in (("decode", decode_ci95, 0.58), ("transform", [-90.0, -78.0], 0.41))
+    ]
+    found = _speaking(ranks, stages, "faster")
+    assert found is not None
+    assert found.stage == spoken
+
+
+def test_the_data_of_a_rank_is_said_to_be_its_own_where_other_ranks_read_the_same() -> None:
+    runs = [report(1), moved(report(1), "y", 9, 60)]
+    for run in runs:
+        (one,) = run["ranks"]
+        run["ranks"].append({**one, "rank": 1, "io": {"files": [{"path": "both/a.h5", "reads": 9}]}})
+    sides = [basis_of(run) for run in runs]
+    pair = (sides[0].ranks[0], replace(sides[1].ranks[0], loaders=[]))
+    (said,) = [each for each in differences(*sides, pair) if "no file" in each]
+    assert said.startswith("data of rank 0: no file was read in both")
 
 
 def test_stages_of_several_loaders_are_compared_by_loader() -> None:

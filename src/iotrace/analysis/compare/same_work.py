@@ -52,7 +52,9 @@ def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[
     if datasets[0] != datasets[1] and all(datasets) and not of_pools:  # unknown where it has no name
         yield f"dataset: {datasets[0]} / {datasets[1]}"
     if replaced(ranks) is None:
-        yield from _data(*(_files(rank) for rank in ranks))
+        every = [set[str]().union(*map(_files, side.ranks)) for side in (one, other)]
+        of = f" of rank {ranks[1].rank}" if every[0] & every[1] else ""  # other ranks read the same
+        yield from _data(*(_files(rank) for rank in ranks), of=of)
 
 
 def renamed(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> tuple[str, str] | None:
@@ -279,11 +281,11 @@ def _files(rank: Rank) -> set[str]:
     return {file.path for file in rank.io.files if file.reads or file.maps} if rank.io else set()
 
 
-def _data(one: set[str], other: set[str]) -> Iterator[str]:
+def _data(one: set[str], other: set[str], *, of: str = "") -> Iterator[str]:
     if not one or not other or one & other:
         return
     directories = [{os.path.dirname(path) for path in files} for files in (one, other)]
     few = min(len(one), len(other)) <= _FEW_FILES
     if few or not directories[0] & directories[1]:
         shown = [min(files) for files in (one, other)]
-        yield f"data: no file was read in both ({shown[0]} / {shown[1]})"
+        yield f"data{of}: no file was read in both ({shown[0]} / {shown[1]})"

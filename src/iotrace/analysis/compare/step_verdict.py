@@ -108,13 +108,16 @@ def _of_interval(interval_pct: Sequence[float], change_pct: float) -> str:
 
 
 def _speaking(ranks: tuple[Rank, Rank], stages: Sequence[StageChange], measured: str) -> StageChange | None:
-    """Find a stage whose CPU time, or count of bytes, changed as the step did, beyond what neighbours do."""
+    """Find the stage whose CPU time, or bytes, changed most, as the step did, beyond what neighbours do."""
     if measured not in BANNERS:
         return None
+    found: list[StageChange] = []
     by_others = grown_between(ranks[0].system.host, ranks[1].system.host)
     for change in stages:
         by = change.change_pct / 100
         if change.clock != "cpu" or (by > 0) != (measured == "slower"):
+            continue
+        if change.ci95_pct[0] <= 0 <= change.ci95_pct[1]:
             continue
         beyond = abs(math.log1p(max(by, -0.999)))
         noise = math.log1p(change.noise_pct / 100)
@@ -122,8 +125,8 @@ def _speaking(ranks: tuple[Rank, Rank], stages: Sequence[StageChange], measured:
         if not _carries(change, ranks):
             continue
         if is_certain and change.share * abs(by) >= _CARRIES:
-            return change
-    return None
+            found.append(change)
+    return max(found, key=lambda change: change.share * abs(change.change_pct), default=None)
 
 
 def _carries(change: StageChange, ranks: tuple[Rank, Rank]) -> bool:
