@@ -14,6 +14,7 @@ from iotrace.analysis.loop.iterations import ends_with_batches
 from iotrace.analysis.loop.step_table import Step
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import LoopCode, LoopEvents
+from iotrace.analysis.rules.recurring import less_writing
 from iotrace.analysis.wait import loop_events as loop_events_module
 from iotrace.analysis.wait.collector import is_called
 from iotrace.analysis.wait.loop_events import (
@@ -241,6 +242,18 @@ def test_files_of_one_kind_are_written_and_none_is_written_anew() -> None:
     assert ": 7 times, every 5 steps, 14.0 MiB to p/*.png" in row.said
     assert row.call_seconds == pytest.approx(7 * 2.4e-3)
     assert row.said.endswith("; 0.02 s of it in calls on files: the rest makes what is written")
+
+
+def test_of_two_files_that_are_written_anew_none_is_charged_with_the_others_time() -> None:
+    calls: tuple[Call, ...] = tuple(
+        (call, start + at, end + at, f"run/{name}")
+        for at, name in ((0.0, "metrics.csv"), (25.0, "hparams.yaml"))
+        for call, start, end in (("open", 2.0, 2.1), ("write", 3.0, 20.0), ("close", 22.0, 23.0))
+    )
+    _, row = only(program(calls=calls, longer_ms=50), WRITING)
+    assert (row.reopened, row.file, row.files) == (True, "run/*", 2)
+    assert row.said.startswith("writing took 0.3 of the loop's")
+    assert less_writing(row) == "write the files in run/ less often, or in a thread"
 
 
 def test_what_is_saved_to_memory_and_written_is_one_checkpoint() -> None:

@@ -267,8 +267,10 @@ def world_size_of(rank: Rank, side: Basis) -> int:
 
 
 def batch_size_of(rank: Rank) -> int | None:
-    """How many samples a step takes; None: not known."""
+    """How many samples a step takes; None: not known, as where no loader is known to feed the loop."""
     primary = rank.primary
+    if rank.data_wait.raw_ms is None:
+        return None
     if primary is not None and primary.batch_size is not None:
         return primary.batch_size
     steps = rank.steps

@@ -249,7 +249,9 @@ def collecting_garbage_in_the_loop(facts: RankFacts, *, least_of_loop: float = 0
 
 def less_writing(events: LoopEvents) -> str:
     """What makes writing shorter."""
-    name = "its files" if events.file is None else posixpath.basename(events.file)
+    folder, name = posixpath.split(events.file or "")
+    if name in ("", "*"):
+        name = f"the files in {posixpath.basename(folder)}/" if folder else "its files"
     if events.is_one_file:
         return f"write {name} less often, or in a thread; a log can stay open"
     if events.is_made:

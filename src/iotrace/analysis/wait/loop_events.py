@@ -40,7 +40,7 @@ _LEAST = 0.001  # of the loop: less is a line of a log
 _MOSTLY = 0.5  # of the time that writing takes
 _FEWEST = 3  # steps that sync, and four times as many others, are compared
 _SAMPLED_NS = 5_000_000  # behind a collection: a stack that is sampled then is the one that it lay in
-_NEARLY = 0.8  # of these samples
+_NEARLY = 0.8  # of these samples; of the time that files are open
 _Found = tuple[Intervals, list[str], int | None]
 
 
@@ -292,10 +292,10 @@ def _writing(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> 
     open_ns: Counter[tuple[str, str]] = Counter()
     for kind, ns in zip(kinds, free.tolist(), strict=True):
         open_ns[kind] += ns
-    size, (most, longest_ns) = None, next(iter(open_ns.most_common(1)), (None, 0))
-    reopened = longest_ns >= _MOSTLY * max(1, length(own))
+    size, named_kinds = None, _most_of(open_ns)
+    reopened = sum(open_ns[kind] for kind in named_kinds) >= _MOSTLY * max(1, length(own))
     if reopened:
-        which = [at for at, kind in enumerate(kinds) if kind == most and free[at]]
+        which = [at for at, kind in enumerate(kinds) if kind in named_kinds and free[at]]
         files = [*dict.fromkeys(shown[at] for at in which)]
         size = int(written[which].sum())
     events = _events(analysis, WRITING, (own, files, size), end_ns)
@@ -305,6 +305,17 @@ def _writing(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> 
     return msgspec.structs.replace(
         events, over_ns=over_ns, over_steps=held, reopened=bool(reopened), calls_ns=calls_ns
     )
+
+
+def _most_of(open_ns: Counter[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Choose the kinds of files that are open for longest, until they have nearly all of it."""
+    found, sum_ns = set(), 0
+    for kind, ns in open_ns.most_common():
+        if sum_ns >= _NEARLY * open_ns.total():
+            break
+        found.add(kind)
+        sum_ns += ns
+    return found
 
 
 def _collecting(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> Events:
