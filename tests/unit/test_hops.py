@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -10,9 +10,11 @@ import numpy as np
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
 from iotrace.analysis.loop.hops import Hops, Made, maker_key
 from iotrace.analysis.loop.join import _making_ns
+from iotrace.analysis.loop.pools import _no_turns
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.chains import Chains, makers_of
 from iotrace.sources.columns import Columns
+from iotrace.sources.session import Rank, Session
 
 PID = 100
 READER, DECODER, LOOP = 101, 102, PID
@@ -44,6 +46,24 @@ def test_an_item_is_found_by_its_number_within_its_process() -> None:
     )
     found = made.rows_of(numbers(2, 0, 3), numbers(4, 7, 4), numbers(0, 0, 0), numbers(9, 9, 9))
     assert found.tolist() == [1, 2, -1]
+
+
+def turns(*between_us: int) -> Deliveries:
+    """What a thread takes, with so long between one item and the ask for the next."""
+    ends = np.cumsum([0, *(1000 * each + 100 for each in between_us)])
+    return deliveries(wait_start_ns=ends, delivered_ns=ends + 100, tid=numbers(*[LOOP] * len(ends)))
+
+
+def why_no_turns(taken: Deliveries) -> str:
+    return _no_turns(cast(Session, None), cast(Rank, None), taken, "a queue")
+
+
+def test_short_turns_of_one_length_are_turns_and_what_is_gathered_is_none() -> None:
+    assert not why_no_turns(turns(*[4000] * 20))
+    assert not why_no_turns(turns(*[80, 90, 170, 200, 85, 180, 230, 160] * 9))
+    assert "several results" in why_no_turns(turns(*[*[5] * 15, 4000] * 9))
+    assert "several results" in why_no_turns(turns(*[*[60] * 15, 4000] * 9))
+    assert "gathers" in why_no_turns(turns(*[5] * 40))
 
 
 def test_items_of_one_number_come_in_order() -> None:

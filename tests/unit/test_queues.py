@@ -438,6 +438,49 @@ def test_a_thread_that_draws_from_the_programs_source_has_its_name(
     assert about["by"] == named
 
 
+def put_all(into: Any, items: Any) -> None:
+    for item in items:
+        into.put(item)
+
+
+def images() -> Iterator[bytearray]:
+    yield bytearray(9)
+
+
+def of_images(into: Any) -> None:
+    put_all(into, [bytearray(9)])
+
+
+class Feeder(threading.Thread):
+    def __init__(self, into: Any, source: Any) -> None:
+        super().__init__(name="feeder")
+        self.into, self.source = into, source
+
+    def run(self) -> None:
+        put_all(self.into, self.source)
+
+
+@pytest.mark.parametrize(
+    ("make", "apart"),
+    [
+        (lambda q: threading.Thread(target=put_all, args=(q, images()), name="a"), ["images", "thread a"]),
+        (lambda q: threading.Thread(target=of_images, args=(q,), name="b"), ["of_images", "thread b"]),
+        (lambda q: threading.Thread(target=put_all, args=(q, map(len, [b""])), name="c"), ["thread c"]),
+        (lambda q: Feeder(q, images()), ["images", "Feeder.run", "thread feeder"]),
+    ],
+)
+def test_a_queue_says_what_tells_its_maker_from_others_of_that_function(
+    recorder: Recorder, make: Callable[[Any], threading.Thread], apart: list[str]
+) -> None:
+    queue_ = queue.Queue[Any]()
+    thread = make(queue_)
+    thread.start()
+    thread.join()
+    queue_.get()
+    (about,) = [row for row in recorder.records if isinstance(row, dict) and row["type"] == "queue"]
+    assert (about["by"], about["apart"]) == ("put_all", apart)
+
+
 def test_what_a_librarys_event_loop_puts_has_no_maker(recorder: Recorder) -> None:
     """Its thread sleeps for all stages at once."""
     ahead: queue.Queue[Any] = queue.Queue()

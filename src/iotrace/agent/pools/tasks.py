@@ -243,6 +243,8 @@ def describe(pool: Pool, name: str, recorder: Recorder) -> None:
     """Record the class of a queue or a pool, how many items it holds, and what makes them."""
     pool.described = True
     about = {"queue": pool.number, "of": pool.made_by, "limit": pool.limit, "by": name}
+    if apart := getattr(pool, "apart", None):
+        about["apart"] = apart
     recorder.records.append({"type": "queue", **about, "mono_ns": monotonic_ns()})
 
 

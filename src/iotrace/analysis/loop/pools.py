@@ -23,6 +23,7 @@ from iotrace.units import counted, percent, with_article
 
 _AT_ONCE_NS = 100_000  # a turn that uses its item takes longer
 _MOSTLY = 0.9
+_ALIKE = 3  # times the shorter ones: turns of about that length are of one kind, short as they are
 _FEWEST = 3  # turns
 _HALF = 0.5
 # What hands over no item that is seen: its name, and where the loop sleeps.
@@ -122,7 +123,7 @@ def _described(pool: LoaderRun, taken: Deliveries, hops: Hops) -> IteratorStart:
     makers = len(np.unique(np.stack((taken["pid"], taken["maker_tid"])), axis=1).T)
     queues = [hops.queues[each] for each in np.unique(hops.queue[row[row >= 0]]).tolist() if each >= 0]
     names = [each.by for each in queues if each is not None]
-    dataset = about.dataset or next(iter(names), "")
+    dataset = next(filter(None, names), about.dataset)  # which tells it from others of that function
     return replace(about, workers=about.workers or makers, dataset=dataset)
 
 
@@ -285,7 +286,7 @@ def _no_turns(session: Session, rank: Rank, taken: Deliveries, name: str) -> str
         return f"several threads take results of {name}, and nothing tells which one uses them"
     if not used.any():
         return f"the program gathers the results of {name}, and uses none before it has the next"
-    if used.mean() < _MOSTLY:
+    if used.mean() < _MOSTLY and np.median(between[used]) >= _ALIKE * np.median(between[~used]):
         return f"the loop takes several results of {name} in a turn, and nothing tells where a step begins"
     sent = taken["sent_ns"]
     at_once = (sent != NONE) & (taken["wait_start_ns"] - sent < _AT_ONCE_NS)

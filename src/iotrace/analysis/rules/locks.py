@@ -299,8 +299,9 @@ def _waited(
     # At most each maker goes on without the lock, all at once; those of a stage are as many as share it.
     makers = max(facts.about.workers, lock.sharing, 1)
     each_ms = (lock.item_ms - lock.each_ms) / makers * facts.batches_per_step
-    at_once_ms = facts.step_ms - max(facts.step_ms - facts.bound_ms, each_ms) if lock.item_ms else 0.0
-    gain_ms = min(facts.bound_ms, max(lock.ms, at_once_ms))
+    least_ms = max(facts.step_ms - facts.bound_ms, facts.on_cpus_ms)
+    at_once_ms = facts.step_ms - max(least_ms, each_ms) if lock.item_ms else lock.ms
+    gain_ms = min(facts.step_ms - least_ms, max(lock.ms, at_once_ms))
     if not facts.is_waited_for or not is_worth(min(gain_ms, lock.ms), facts):
         return
     of = f" ({lock.each_ms:.1f} of {lock.item_ms:.1f} ms an item)" if lock.item_ms else ""
