@@ -86,6 +86,15 @@ def test_stages_of_one_function_are_called_by_what_tells_them_apart(
     assert [each.by for each in named_apart(queues, numbers(*range(len(queues)))) if each] == called
 
 
+def test_of_several_queues_made_anew_each_goes_on_with_its_own_stage() -> None:
+    own = ["images", "thread 1"], ["labels", "thread 2"], ["labels", "thread 3"], ["images", "thread 4"]
+    taken, ns = numbers(0, 1, 0, 1, 2, 3, 2, 3), numbers(*range(8))
+    assert firsts_of(of_program(*own), taken, ns).tolist() == [0, 1, 1, 0]
+    # Where nothing tells, in the order in which they were made.
+    none = of_program(["thread 1"], ["thread 2"], ["thread 3"], ["thread 4"])
+    assert firsts_of(none, taken, ns).tolist() == [0, 1, 0, 1]
+
+
 def test_a_queue_made_anew_is_called_as_the_first() -> None:
     queues = of_program(["images"], ["labels"], ["images"], ["labels"])
     found = [each.by for each in named_apart(queues, numbers(0, 1, 0, 1)) if each]

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from iotrace.agent.patching import MARKER, undo_all
-from iotrace.agent.pools import beside, event_loops, executors, pipes, queues, results
+from iotrace.agent.pools import beside, event_loops, executors, pipes, queues, results, tasks
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 
@@ -126,6 +126,21 @@ def test_a_full_and_an_empty_queue_say_so_as_ever(recorder: Recorder) -> None:
     with pytest.raises(TypeError):
         ahead.put()  # type: ignore[call-arg]
     assert queues.channels.get(ahead).stamps == {}
+
+
+def test_what_the_loop_waits_for_the_interpreter_between_two_items_is_noted(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread, waited = tasks.current.thread, [0]
+    monkeypatch.setattr(thread, "lock_waits", waited)
+    monkeypatch.setattr(thread, "took", (0, 0))
+    for before_ns, now_ns in ((0, 0), (5_000_000, 5_000_000), (5_000_000, 8_000_000), (8_010_000, 8_010_000)):
+        waited[0] = now_ns
+        tasks.note_lock_wait(before_ns, 77, recorder)
+    texts = {number: text for text, number in recorder._texts.items()}
+    found = [(texts.get(row["file"], ""), row["waited_ns"]) for row in rows(recorder, names.LOCKED_ROW)]
+    # 10 us are too short to be told.
+    assert found == [(names.TURN_AT, 5_000_000), ("", 3_000_000)]
 
 
 def test_an_item_asked_for_in_vain_is_waited_for_since_then(recorder: Recorder) -> None:

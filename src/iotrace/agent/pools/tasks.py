@@ -27,6 +27,7 @@ from iotrace.session.names import (
     KIND_ITEM,
     LOCKED_ROW,
     MADE_ROW,
+    TURN_AT,
 )
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -173,12 +174,22 @@ def lock_wait_ns() -> int:
 
 
 def note_lock_wait(before_ns: int, asked_ns: int, recorder: Recorder) -> None:
-    """Record how long this thread waited for the interpreter's lock since it asked for an item."""
+    """Record how long this thread waited for the interpreter's lock since it asked for an item, and before.
+
+    What it works between two items is of its loop.
+    """
     thread = current.thread
     if thread.lock_waits is None:
         thread.lock_waits = find_lock_waits()
-    elif (waited_ns := thread.lock_waits[0] - before_ns) >= _LONG_WAIT_NS:
-        recorder.records.append((LOCKED_ROW, thread.tid, asked_ns, monotonic_ns(), waited_ns, -1))
+        return
+    now_ns, sum_ns = monotonic_ns(), thread.lock_waits[0]
+    if sum_ns - before_ns >= _LONG_WAIT_NS:
+        recorder.records.append((LOCKED_ROW, thread.tid, asked_ns, now_ns, sum_ns - before_ns, -1))
+    took_ns, then_ns = thread.took
+    if took_ns and before_ns - then_ns >= _LONG_WAIT_NS:
+        worked = (LOCKED_ROW, thread.tid, took_ns, asked_ns, before_ns - then_ns, recorder.text(TURN_AT))
+        recorder.records.append(worked)
+    thread.took = now_ns, sum_ns
 
 
 def made_rows(pool: int, number: int, row: tuple[int, int, int, int], parts: int) -> list[tuple[int, ...]]:

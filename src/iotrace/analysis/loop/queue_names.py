@@ -17,20 +17,30 @@ _BESIDE = 0.5  # of what is taken from one while another is in use: they are two
 def firsts_of(queues: Sequence[Queue | None], queue: Times, taken_ns: Times, renewed: bool = False) -> Times:
     """Return, of each queue, the first one that is the same stage.
 
-    A program makes a new queue for each epoch, into which the same function puts, and takes from one after
+    A program makes new queues for each epoch, into which the same functions put, and takes from one after
     the other. `renewed`: a library does that, which may take from two of them at once for a while.
     """
     firsts = np.arange(len(queues))
     times = [np.sort(taken_ns[queue == each]) for each in range(len(queues))]
-    known: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    stages: dict[tuple[str, str, int], list[list[int]]] = defaultdict(list)
     for at, each in enumerate(queues):
-        if each is None:
+        if each is None or not (each.by or renewed):
             continue
-        same = known[each.by, each.of, each.limit]
-        if same and (renewed or (each.by and not any(_beside(times[at], times[one]) for one in same))):
-            firsts[at] = firsts[same[0]]
-        same.append(at)
+        known = stages[each.by, each.of, each.limit]
+        fitting = [own for own in known if renewed or not any(_beside(times[at], times[one]) for one in own)]
+        if not fitting:
+            known.append([at])
+            continue
+        # Of several, which the loop takes from in turns: whose makers are called alike, else the oldest.
+        stage = max(fitting, key=lambda own: (_alike(each, queues[own[0]]), -own[-1]))
+        stage.append(at)
+        firsts[at] = stage[0]
     return firsts
+
+
+def _alike(one: Queue, other: Queue | None) -> int:
+    """Count the names that two queues' makers have in common."""
+    return 0 if other is None else len({*one.apart} & {*other.apart})
 
 
 def _beside(one: Times, other: Times) -> bool:
