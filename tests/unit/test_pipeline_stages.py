@@ -73,6 +73,7 @@ def test_a_queue_that_the_program_makes_anew_is_one_stage_and_two_side_by_side_a
     [
         ((["images", "thread a"], ["labels", "thread b"]), ["images", "labels"]),
         ((["main", "thread a"], ["main", "thread b"]), ["put_all in thread a", "put_all in thread b"]),
+        ((["line a.py:3"], ["line a.py:5"]), ["put_all taken at a.py:3", "put_all taken at a.py:5"]),
         # A name that both have tells nothing; of one that nothing tells from the other, none is called anew.
         ((["main", "images"], ["main", "labels"]), ["images", "labels"]),
         ((["main"], ["main", "labels"]), ["put_all", "put_all"]),

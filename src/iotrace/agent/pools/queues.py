@@ -93,7 +93,7 @@ class Channel(tasks.Pool):
         self.taking: Any = None
         self.doubts: set[str] = set()
         self.name = ""  # of the function that put the first item
-        self.apart: list[str] = []  # what else tells its maker from others
+        self.apart: list[str] = []
         self.next_item = count().__next__
         self.stamps = Beside()  # of items
         self.asked: dict[int, int] = {}  # by a thread's id: since when it asks in vain

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     Begun = tuple[Thread, int, int, int, struct_rusage, int]
     Made = tuple[tuple[int, int, int, int], Span]  # the rest of a `MADE_ROW`, and the span of it
 
+_LONGEST = 80  # name
 _MUCH_BYTES = 4096  # a task that is given so much works on data: it does not fetch it
 _DEEPEST = 3  # sequences in each other that are looked into for that
 _LONG_NS = 1_000_000
@@ -86,6 +87,10 @@ class Pool(Pace):
     def __init__(self, pool: Any, workers: int, results: Any) -> None:
         self.number = number_of(results._reader) if hasattr(results, "_reader") else next_pool()
         self.made_by = type(pool).__name__
+        prefix = getattr(pool, "_thread_name_prefix", "")  # of an executor
+        self.apart = (
+            [f"thread {prefix}"[:_LONGEST]] if prefix else []
+        )  # what else tells its maker from others
         self.workers = workers
         self.limit = 0  # of items that it holds; 0: any number
         self.taking: Any = None
@@ -254,8 +259,8 @@ def describe(pool: Pool, name: str, recorder: Recorder) -> None:
     """Record the class of a queue or a pool, how many items it holds, and what makes them."""
     pool.described = True
     about = {"queue": pool.number, "of": pool.made_by, "limit": pool.limit, "by": name}
-    if apart := getattr(pool, "apart", None):
-        about["apart"] = apart
+    if pool.apart:
+        about["apart"] = pool.apart
     recorder.records.append({"type": "queue", **about, "mono_ns": monotonic_ns()})
 
 

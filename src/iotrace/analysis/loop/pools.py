@@ -11,13 +11,14 @@ from iotrace.analysis.intervals import union
 from iotrace.analysis.loop.cuts import Rounds, cuts_of, explains, rounds_by_thread
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.hops import Hops, Made, hops_of, made_of, maker_key
+from iotrace.analysis.loop.queue_names import firsts_of, named_apart
 from iotrace.analysis.loop.takers import of_takers
 from iotrace.analysis.loop.turns import turns_of
 from iotrace.analysis.storage.kernel_account import READS
 from iotrace.analysis.table import NONE
 from iotrace.session import names
 from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
-from iotrace.sources.records import IteratorStart, PoolDoubt
+from iotrace.sources.records import IteratorStart, PoolDoubt, Queue
 from iotrace.sources.session import Rank, Session
 from iotrace.units import counted, percent, with_article
 
@@ -114,7 +115,28 @@ def _of_loop(
             found.append(replace(pool, deliveries=left, description=_described(pool, left, hops)))
     # Where the loop takes items itself, what other threads take is none of its input.
     of_loop = [pool for pool in found if (pool.deliveries["tid"] == loop).any()]
-    return of_loop or found, Hops.joined(parts)
+    return _named_apart(of_loop or found), Hops.joined(parts)
+
+
+def _named_apart(pools: list[LoaderRun]) -> list[LoaderRun]:
+    """Tell pools apart whose tasks call one function, by their threads' names or where the loop takes."""
+    about = [pool.description for pool in pools]
+    as_queues: list[Queue | None] = [
+        Queue(queue=at, of=each.pool, limit=0, by=each.dataset, mono_ns=each.mono_ns, apart=_apart(each))
+        for at, each in enumerate(about)
+    ]
+    pool = np.repeat(np.arange(len(pools)), [len(each.deliveries) for each in pools])
+    taken_ns = np.concatenate([np.empty(0, np.int64), *(each.deliveries["delivered_ns"] for each in pools)])
+    named = named_apart(as_queues, firsts_of(as_queues, pool, taken_ns))
+    return [
+        each if new is None else replace(each, description=replace(each.description, dataset=new.by))
+        for each, new in zip(pools, named, strict=True)
+    ]
+
+
+def _apart(about: IteratorStart) -> list[str]:
+    line = (about.site or "").rpartition("/")[2]
+    return [*about.apart, f"line {line}"] if line else about.apart
 
 
 def _described(pool: LoaderRun, taken: Deliveries, hops: Hops) -> IteratorStart:

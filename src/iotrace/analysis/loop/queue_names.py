@@ -79,5 +79,7 @@ def _own(names: list[str], others: list[list[str]]) -> str:
 
 
 def _called(by: str, name: str) -> str:
-    """A function's name stands alone; a thread or a process is no name of what it does."""
+    """A function's name stands alone; a thread, a process or a line is no name of what it does."""
+    if name.startswith("line "):
+        return f"{by} taken at {name.removeprefix('line ')}"
     return f"{by} in {name}" if name.startswith(("thread ", "process ")) else name

@@ -95,6 +95,7 @@ class IteratorStart(Record, tag="iterator"):
     taker: str = ""
     taker_line: Int = 0
     taken_by: str = ""
+    apart: list[str] = []
 
     @property
     def named(self) -> str:
