@@ -47,9 +47,12 @@ def test_the_stage_that_computes_beside_the_loop_is_named() -> None:
     assert turns(stage("read", 0.2, 0.1), stage("tokenize", 1.0, 0.95)) == LoopTurns(40.0, "tokenize")
 
 
+def test_stages_that_compute_alike_are_named_together() -> None:
+    assert turns(stage("tokenize", 1.0, 0.5), stage("crop", 1.0, 0.4)).who == "tokenize and crop"
+
+
 def test_where_others_compute_as_much_nobody_is_named() -> None:
     assert turns(stage("tokenize", 1.0, 0.95), cpu_pct=200.0) == LoopTurns(40.0)
-    assert turns(stage("tokenize", 1.0, 0.5), stage("crop", 1.0, 0.5)) == LoopTurns(40.0)
     assert turns(stage("tokenize", 1.0, 0.95), cpu_pct=None) == LoopTurns(40.0)
 
 

@@ -466,6 +466,15 @@ def of_images(into: Any) -> None:
     put_all(into, [bytearray(9)])
 
 
+class Making:
+    def __call__(self) -> bytearray:
+        return bytearray(9)
+
+
+def put_made(make: Callable[[], bytearray], into: Any) -> None:
+    into.put(make())
+
+
 class Feeder(threading.Thread):
     def __init__(self, into: Any, source: Any) -> None:
         super().__init__(name="feeder")
@@ -481,6 +490,7 @@ class Feeder(threading.Thread):
         (lambda q: threading.Thread(target=put_all, args=(q, images()), name="a"), ["images", "thread a"]),
         (lambda q: threading.Thread(target=of_images, args=(q,), name="b"), ["of_images", "thread b"]),
         (lambda q: threading.Thread(target=put_all, args=(q, map(len, [b""])), name="c"), ["thread c"]),
+        (lambda q: threading.Thread(target=put_made, args=(Making(), q), name="d"), ["Making", "thread d"]),
         (lambda q: Feeder(q, images()), ["images", "Feeder.run", "thread feeder"]),
     ],
 )
@@ -493,7 +503,7 @@ def test_a_queue_says_what_tells_its_maker_from_others_of_that_function(
     thread.join()
     queue_.get()
     (about,) = [row for row in recorder.records if isinstance(row, dict) and row["type"] == "queue"]
-    assert (about["by"], about["apart"]) == ("put_all", apart)
+    assert (about["by"], about["apart"]) == ("put_made" if "Making" in apart else "put_all", apart)
 
 
 def test_what_a_librarys_event_loop_puts_has_no_maker(recorder: Recorder) -> None:

@@ -52,7 +52,7 @@ def given_by_program(frame: FrameType) -> CodeType | None:
 def names_apart(frame: FrameType | None) -> list[str]:
     """Name what else tells what this thread makes from what others make by the same function, best first.
 
-    That are the program's function that it was given, the generator that it draws from, who calls it, and
+    These are the program's function that it was given, the generator that it draws from, who calls it, and
     the thread.
     """
     found: list[str] = []
@@ -83,12 +83,14 @@ def _attributes(thing: Any) -> list[Any]:
 
 
 def _code_of(held: Any) -> Any:
-    """Return the code of a generator or a function, also one of a partial or a method."""
+    """Return the code of a generator or a function, also of a partial, a method or an object."""
     held = getattr(held, "func", held) if type(held).__name__ == "partial" else held
     kind = type(held).__name__
     if kind == "generator":
         return held.gi_code
-    return getattr(getattr(held, "__func__", held), "__code__", None) if kind in _FUNCTIONS else None
+    if kind in _FUNCTIONS:
+        return getattr(getattr(held, "__func__", held), "__code__", None)
+    return getattr(type(held).__dict__.get("__call__"), "__code__", None)  # of an object that is called
 
 
 def _thread_name() -> str:
@@ -105,6 +107,7 @@ def _thread_name() -> str:
 def called(code: CodeType) -> str:
     """Name a function by its code."""
     name = str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]
+    name = name.removesuffix(".__call__")
     return f"lambda of line {code.co_firstlineno}" if name == "<lambda>" else name
 
 

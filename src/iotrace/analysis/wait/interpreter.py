@@ -15,13 +15,14 @@ from iotrace.analysis.results import PipelineStage, RankReport
 from iotrace.session import names
 
 _LEAST = 0.3  # of the wait: who has the lock computes as long, or lacks a CPU
-_OTHERS = 0.25  # of what it computes: others that compute less have the lock less
+_OTHERS = 0.25  # of what all stages compute: others that compute less have the lock less
+_MUCH = 0.5  # of what the stage computes that computes most: such ones are named, too
 
 
 class LoopTurns(msgspec.Struct, frozen=True):
     """What the loop waits for the interpreter beside its data wait, in ms a step, and who computes meanwhile.
 
-    `who` is a stage of the loop's items; empty: not known.
+    `who` are stages of the loop's items; empty: not known.
     """
 
     ms: float = 0.0
@@ -43,7 +44,7 @@ def loop_turns(analysis: RankAnalysis, report: RankReport) -> LoopTurns:
 
 
 def _who_computes(report: RankReport, waited_ms: float) -> str:
-    """Name the stage whose threads compute beside the loop, where nobody else in its process does as much."""
+    """Name the stages whose threads compute beside the loop, if no other thread of its process does much."""
     step_ms, own_ms = report.steps.mean_ms, report.steps.thread_cpu_ms
     main = next((each for each in report.system.processes if each.role == "main"), None)
     if main is None or main.cpu_pct_mean is None or not step_ms or own_ms is None:
@@ -51,10 +52,11 @@ def _who_computes(report: RankReport, waited_ms: float) -> str:
     stages = {each.name: step_ms * _computing(each) for each in report.pipeline if each.of == "threads"}
     if not stages:
         return ""
-    who = max(stages, key=lambda name: stages[name])
-    others_ms = main.cpu_pct_mean / 100 * step_ms - own_ms - stages[who]
-    is_told = stages[who] >= _LEAST * waited_ms and others_ms <= _OTHERS * stages[who]
-    return who if is_told else ""
+    made_ms, most_ms = sum(stages.values()), max(stages.values())
+    others_ms = main.cpu_pct_mean / 100 * step_ms - own_ms - made_ms
+    if most_ms < _LEAST * waited_ms or others_ms > _OTHERS * made_ms:
+        return ""
+    return " and ".join(name for name in stages if stages[name] >= _MUCH * most_ms)
 
 
 def _computing(stage: PipelineStage) -> float:
