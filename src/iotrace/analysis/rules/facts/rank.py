@@ -42,8 +42,8 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     optimizer steps; `unused_ms` a step is reduced in those without one.
     `switches` are those for debugging that were on, each with the line that names it, if that is known.
     `asleep`: how long the training thread is in ``time.sleep`` in each step beside its data waits, in ms, and
-    at which line. `made_asleep` is the share of the samples' making in which their threads slept. `turns`: what
-    it waits beside its data waits for the interpreter, and whose threads have it.
+    at which line. `made_asleep` is the share of the samples' making in which their threads slept. `turns`:
+    what it waits beside its data waits for the interpreter, and whose threads have it.
     """
 
     report: RankReport
