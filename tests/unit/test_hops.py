@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 
+from iotrace.analysis.loop.cuts import Rounds
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
 from iotrace.analysis.loop.hops import Hops, Made, maker_key
 from iotrace.analysis.loop.join import _making_ns
+from iotrace.analysis.loop.pools import _mostly_made_by, _no_turns, _waited_for
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.chains import Chains, makers_of
+from iotrace.session.names import KIND_ITEM
 from iotrace.sources.columns import Columns
+from iotrace.sources.processes import SPAN_DTYPE
+from iotrace.sources.session import Rank, Session
 
 PID = 100
 READER, DECODER, LOOP = 101, 102, PID
@@ -44,6 +50,74 @@ def test_an_item_is_found_by_its_number_within_its_process() -> None:
     )
     found = made.rows_of(numbers(2, 0, 3), numbers(4, 7, 4), numbers(0, 0, 0), numbers(9, 9, 9))
     assert found.tolist() == [1, 2, -1]
+
+
+def turns(*between_us: int) -> Deliveries:
+    """What a thread takes, with so long between one item and the ask for the next."""
+    ends = np.cumsum([0, *(1000 * each + 100 for each in between_us)])
+    return deliveries(wait_start_ns=ends, delivered_ns=ends + 100, tid=numbers(*[LOOP] * len(ends)))
+
+
+def why_no_turns(taken: Deliveries) -> str:
+    return _no_turns(cast(Session, None), cast(Rank, None), taken, "a queue")
+
+
+def test_short_turns_of_one_length_are_turns_and_what_is_gathered_is_none() -> None:
+    assert not why_no_turns(turns(*[4000] * 20))
+    assert not why_no_turns(turns(*[80, 90, 170, 200, 85, 180, 230, 160] * 9))
+    assert "several results" in why_no_turns(turns(*[*[5] * 15, 4000] * 9))
+    assert "several results" in why_no_turns(turns(*[*[60] * 15, 4000] * 9))
+    assert "gathers" in why_no_turns(turns(*[5] * 40))
+
+
+def pool(asked: list[int], got: list[int], name: str = "feed") -> Any:
+    """A queue from which the loop takes items: when it asks first, and gets them."""
+    taken = deliveries(
+        wait_start_ns=numbers(*asked), delivered_ns=numbers(*got), tid=numbers(*[LOOP] * len(got))
+    )
+    return Queued(deliveries=taken, name=name)
+
+
+class Queued(msgspec.Struct, frozen=True):
+    deliveries: Deliveries
+    name: str
+
+
+def trained(*at_ns: int) -> Any:
+    return {LOOP: Rounds(numbers(*at_ns), numbers(*[0] * len(at_ns)).astype(np.int16))}
+
+
+def test_a_queue_that_the_loop_looks_at_and_trains_on_is_not_waited_for() -> None:
+    batches = pool([0, 20, 40, 60], [10, 21, 41, 61])
+    told = pool([12, 45], [43, 65], "told")
+    steps = trained(15, 35, 55, 75)
+    assert [each.name for each in _waited_for([batches, told], steps)] == ["feed"]
+    # Without another queue it may be the loop's input all the same; the training is no wait.
+    (alone,) = _waited_for([told], steps)
+    assert alone.deliveries.wait_ns.tolist() == [0, 0]
+    # The loop polls, and trains once it has an item: all of that is a wait.
+    (polled,) = _waited_for([pool([16, 36], [34, 54])], steps)
+    assert polled.deliveries.wait_ns.tolist() == [18, 18]
+
+
+def test_an_item_that_comes_after_another_one_was_not_waited_for() -> None:
+    images, labels = pool([0, 20], [10, 30]), pool([11, 15], [12, 32])
+    found = _waited_for([images, labels], trained(13, 40))
+    assert [each.deliveries.wait_ns.tolist() for each in found] == [[10, 10], [1, 0]]
+
+
+def test_a_pool_is_called_by_the_function_that_made_most_items() -> None:
+    spans: Any = np.zeros(5, SPAN_DTYPE)
+    spans["kind"], spans["duration_ns"], spans["start_ns"] = KIND_ITEM, 10, 20 * np.arange(5)
+    spans["name"] = numbers(1, 2, 2, 2, 2)
+    process = SimpleNamespace(pid=PID, spans=spans, texts={1: "abs", 2: "read_slide"})
+    rank: Any = SimpleNamespace(main=process, processes=[process])
+    ends = 20 * np.arange(5) + 10
+    taken = deliveries(
+        wait_start_ns=ends, delivered_ns=ends, taken_ns=ends - 10, prepared_ns=ends, pid=numbers(*[PID] * 5)
+    )
+    assert _mostly_made_by(rank, taken) == "read_slide"
+    assert _mostly_made_by(rank, taken.changed(prepared_ns=ends + 1)) == ""
 
 
 def test_items_of_one_number_come_in_order() -> None:

@@ -180,6 +180,14 @@ def test_samples_of_workers_count_while_they_make_items_of_that_loader() -> None
     unasked = worker(5, [(2, 10), (0, 0), (1, 20)], [(0, 15), (20, 35)], asked=False)
     analysis.rank.processes = [unasked]
     assert with_hot_lines(cast(RankAnalysis, analysis), run, fill(LoaderResult, {})).item_hot is None
+    # A pool's threads make them: what the sampled thread makes meanwhile is something else.
+    analysis.rank.processes = [own, other]
+    for maker, known in ((5, True), (7, False)):
+        made_by = run.deliveries.changed(maker_tid=np.full(len(batches), maker))
+        by_threads: Any = SimpleNamespace(deliveries=made_by)
+        analysis.primary = by_threads
+        hot = with_hot_lines(cast(RankAnalysis, analysis), by_threads, fill(LoaderResult, {})).item_hot
+        assert (hot is not None) == known
 
 
 @pytest.mark.parametrize(

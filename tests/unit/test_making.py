@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import RankReport
 from iotrace.analysis.rules.facts.examples import fill
 from iotrace.analysis.rules.facts.making import _draw_ms, _shared, making_of
+from iotrace.analysis.storage.read_by_each import read_by_each
 from iotrace.analysis.wait.file_costs import FileCosts, FileNames
 from iotrace.analysis.wait.locks import Locked
 from iotrace.analysis.wait.production import PARTS
@@ -35,6 +38,12 @@ ABOUT = IteratorStart(iterator=0, loader=0, dataset="S", workers=4, epoch=0, gen
 def shared(*workers: int | None) -> tuple[int | None, float | None]:
     batches = [Delivery(0, number, 0, 0, number, 0, 1, worker=each) for number, each in enumerate(workers)]
     return _shared(LoaderRun(0, ABOUT, deliveries_of(batches)))
+
+
+def test_workers_of_a_pool_have_no_part_of_the_data_each() -> None:
+    about = SimpleNamespace(workers=2, iterable=True, wrapped=True)
+    analysis: Any = SimpleNamespace(source=SimpleNamespace(description=about))
+    assert read_by_each(analysis, None) is None
 
 
 def test_how_many_workers_made_the_batches() -> None:

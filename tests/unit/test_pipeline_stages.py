@@ -10,11 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
+from iotrace.analysis.loop.queue_names import firsts_of, named_apart
 from iotrace.analysis.results import PipelineStage, busiest
 from iotrace.analysis.storage.kernel_account import coverage_of
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.called import _most_at_once, _own_time, with_settings
-from iotrace.analysis.wait.pipeline import _firsts_of, _holds_up, _Items
+from iotrace.analysis.wait.pipeline import _holds_up, _Items
 from iotrace.session import names
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.columns import Columns
@@ -47,7 +48,58 @@ def test_a_maker_waits_for_room_from_one_item_to_the_next() -> None:
 def test_queues_that_a_library_makes_anew_for_each_pass_are_one_stage() -> None:
     put = [("torchdata", 0), ("load", 0), ("torchdata", 0), ("load", 0), ("load", 8)]
     queues = [Queue(queue=at, of="queue.Queue", limit=n, by=by, mono_ns=0) for at, (by, n) in enumerate(put)]
-    assert _firsts_of([*queues, None, None]).tolist() == [0, 1, 0, 1, 4, 5, 6]
+    none = numbers()
+    assert firsts_of([*queues, None, None], none, none, renewed=True).tolist() == [0, 1, 0, 1, 4, 5, 6]
+
+
+def of_program(*apart: list[str], by: str = "put_all") -> list[Queue | None]:
+    return [
+        Queue(queue=at, of="queue.Queue", limit=4, by=by, mono_ns=0, apart=own)
+        for at, own in enumerate(apart)
+    ]
+
+
+def test_a_queue_that_the_program_makes_anew_is_one_stage_and_two_side_by_side_are_two() -> None:
+    queues = of_program(["thread Thread-1"], ["thread Thread-2"], ["thread Thread-3"])
+    taken, ns = numbers(0, 0, 1, 1, 2, 2), numbers(1, 2, 11, 12, 21, 22)
+    assert firsts_of(queues, taken, ns).tolist() == [0, 0, 0]
+    # The next epoch's is filled, and asked once, before the last one of the epoch before.
+    assert firsts_of(queues[:2], numbers(0, 0, 0, 1, 0, 1, 1, 1), numbers(*range(8))).tolist() == [0, 0]
+    assert firsts_of(queues[:2], numbers(0, 1, 0, 1), numbers(1, 2, 3, 4)).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("apart", "called"),
+    [
+        ((["images", "thread a"], ["labels", "thread b"]), ["images", "labels"]),
+        ((["main", "thread a"], ["main", "thread b"]), ["put_all in thread a", "put_all in thread b"]),
+        ((["line a.py:3"], ["line a.py:5"]), ["put_all taken at a.py:3", "put_all taken at a.py:5"]),
+        # A name that both have tells nothing; of one that nothing tells from the other, none is called anew.
+        ((["main", "images"], ["main", "labels"]), ["images", "labels"]),
+        ((["main"], ["main", "labels"]), ["put_all", "put_all"]),
+        ((["images"],), ["put_all"]),
+    ],
+)
+def test_stages_of_one_function_are_called_by_what_tells_them_apart(
+    apart: tuple[list[str], ...], called: list[str]
+) -> None:
+    queues = of_program(*apart)
+    assert [each.by for each in named_apart(queues, numbers(*range(len(queues)))) if each] == called
+
+
+def test_of_several_queues_made_anew_each_goes_on_with_its_own_stage() -> None:
+    own = ["images", "thread 1"], ["labels", "thread 2"], ["labels", "thread 3"], ["images", "thread 4"]
+    taken, ns = numbers(0, 1, 0, 1, 2, 3, 2, 3), numbers(*range(8))
+    assert firsts_of(of_program(*own), taken, ns).tolist() == [0, 1, 1, 0]
+    # Where nothing tells, in the order in which they were made.
+    none = of_program(["thread 1"], ["thread 2"], ["thread 3"], ["thread 4"])
+    assert firsts_of(none, taken, ns).tolist() == [0, 1, 0, 1]
+
+
+def test_a_queue_made_anew_is_called_as_the_first() -> None:
+    queues = of_program(["images"], ["labels"], ["images"], ["labels"])
+    found = [each.by for each in named_apart(queues, numbers(0, 1, 0, 1)) if each]
+    assert found == ["images", "labels", "images", "labels"]
 
 
 def test_a_function_has_as_many_threads_as_were_in_it_at_once() -> None:

@@ -15,6 +15,7 @@ from iotrace.analysis.loop.deliveries import Delivery
 from iotrace.analysis.wait.explain import composed as whole_parts, explain
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.production import PARTS, compose
+from iotrace.analysis.wait.read_ahead import threads_reading_ahead
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH
 from iotrace.sources.clocks.session_clock import Clock
 from iotrace.sources.paths import Paths
@@ -267,3 +268,61 @@ def test_the_own_code_of_a_sample_that_asks_another_loader_is_its_transform(path
         "transform": 15 + 10 + 20,
         "unknown": 5 + 5,
     }
+
+
+def shuffling(head: int, paths: Paths, name: str = "batches", tid: int = PID) -> frozenset[int]:
+    """Make 40 items that read one call of 100 bytes each, after `head` such calls in or before the first."""
+    before, count = 1000, 40
+    items = [
+        {"start_ns": before + 20 * each, "duration_ns": 20, "kind": KIND_ITEM, "name": 0, "tid": tid}
+        for each in range(count)
+    ]
+    if tid == PID:  # the first asks of a source fill it
+        items[0] = {**items[0], "start_ns": 0, "duration_ns": before + 20}
+    reads = [(each, each + 1, 0) for each in range(1, head + 1)]
+    reads += [(before + 20 * each + 5, before + 20 * each + 6, 1) for each in range(count)]
+    made = calls(*reads)
+    made = replace(made, tid=made.tid - PID + tid, result=made.result + 100)
+    identity = Identity(format=1, pid=PID, ppid=1, role="forked", clock=[0, 0, 1])
+    return threads_reading_ahead(Process(identity, Clock([[0, 0, 1]]), [], spans(*items), {0: name}), made)
+
+
+@pytest.mark.parametrize("tid", [PID, PID + 1])
+def test_a_thread_that_fills_a_buffer_first_reads_ahead(paths: Paths, tid: int) -> None:
+    assert shuffling(20, paths, tid=tid) == {tid}
+    assert not shuffling(3, paths, tid=tid)
+
+
+def test_what_an_index_asks_for_is_read_for_it(paths: Paths) -> None:
+    assert not shuffling(20, paths, name="Images.__getitem__")
+
+
+def test_one_large_call_is_no_buffer_and_files_of_another_kind_are_none(paths: Paths) -> None:
+    assert shuffling(20, paths) == {PID}
+    made = calls((1, 2, 0), *((1000 + 20 * each + 5, 1000 + 20 * each + 6, 1) for each in range(40)))
+    made = replace(made, result=np.append(np.array([9000]), made.result[1:] + 100))
+    items = [
+        {"start_ns": 1000 * (each > 0) + 20 * each, "duration_ns": 20 + 1000 * (not each), "kind": KIND_ITEM}
+        for each in range(40)
+    ]
+    identity = Identity(format=1, pid=PID, ppid=1, role="forked", clock=[0, 0, 1])
+    process = Process(identity, Clock([[0, 0, 1]]), [], spans(*items), {0: "rows"})
+    assert not threads_reading_ahead(process, made)
+    many = calls(
+        *((each, each + 1, 0) for each in range(1, 30)),
+        *zip(*(made.start_ns[1:], made.end_ns[1:], made.file[1:]), strict=True),
+    )
+    many = replace(many, result=many.result + 100, files=["/d/index.json", "/d/b.h5"])
+    assert not threads_reading_ahead(process, many)
+    assert threads_reading_ahead(process, replace(many, files=["/d/a.h5", "/d/b.h5"])) == {PID}
+
+
+def test_of_what_is_shuffled_nothing_is_told_by_the_file_but_its_reading(paths: Paths) -> None:
+    table = spans({"start_ns": 0, "duration_ns": 100, "kind": KIND_ITEM})
+    identity = Identity(format=1, pid=PID, ppid=1, role="forked", clock=[0, 0, 1])
+    process = Process(identity, Clock([[0, 0, 1]]), [], table, {})
+    window = np.array([0]), np.array([100])
+    for ahead, own in ((frozenset[int](), [10, 0, 80]), (frozenset({PID}), [10, 0, 0])):
+        made = compose(process, calls((10, 20, 0)), paths, *window, ahead=ahead)
+        assert made.files.by_owner(1)[0] == {"a.h5": own}
+        assert dict(zip(PARTS, made.parts[0].tolist(), strict=True))["transform"] == 90

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from iotrace.agent.patching import MARKER, undo_all
-from iotrace.agent.pools import beside, event_loops, executors, pipes, queues, results
+from iotrace.agent.pools import beside, event_loops, executors, pipes, queues, results, tasks
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 
@@ -126,6 +126,21 @@ def test_a_full_and_an_empty_queue_say_so_as_ever(recorder: Recorder) -> None:
     with pytest.raises(TypeError):
         ahead.put()  # type: ignore[call-arg]
     assert queues.channels.get(ahead).stamps == {}
+
+
+def test_what_the_loop_waits_for_the_interpreter_between_two_items_is_noted(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread, waited = tasks.current.thread, [0]
+    monkeypatch.setattr(thread, "lock_waits", waited)
+    monkeypatch.setattr(thread, "took", (0, 0))
+    for before_ns, now_ns in ((0, 0), (5_000_000, 5_000_000), (5_000_000, 8_000_000), (8_010_000, 8_010_000)):
+        waited[0] = now_ns
+        tasks.note_lock_wait(before_ns, 77, recorder)
+    texts = {number: text for text, number in recorder._texts.items()}
+    found = [(texts.get(row["file"], ""), row["waited_ns"]) for row in rows(recorder, names.LOCKED_ROW)]
+    # 10 us are too short to be told.
+    assert found == [(names.TURN_AT, 5_000_000), ("", 3_000_000)]
 
 
 def test_an_item_asked_for_in_vain_is_waited_for_since_then(recorder: Recorder) -> None:
@@ -436,6 +451,59 @@ def test_a_thread_that_draws_from_the_programs_source_has_its_name(
     assert len([ahead.get() for _ in range(3)]) == 3
     (about,) = [each for each in recorder.records if isinstance(each, dict) and each["type"] == "queue"]
     assert about["by"] == named
+
+
+def put_all(into: Any, items: Any) -> None:
+    for item in items:
+        into.put(item)
+
+
+def images() -> Iterator[bytearray]:
+    yield bytearray(9)
+
+
+def of_images(into: Any) -> None:
+    put_all(into, [bytearray(9)])
+
+
+class Making:
+    def __call__(self) -> bytearray:
+        return bytearray(9)
+
+
+def put_made(make: Callable[[], bytearray], into: Any) -> None:
+    into.put(make())
+
+
+class Feeder(threading.Thread):
+    def __init__(self, into: Any, source: Any) -> None:
+        super().__init__(name="feeder")
+        self.into, self.source = into, source
+
+    def run(self) -> None:
+        put_all(self.into, self.source)
+
+
+@pytest.mark.parametrize(
+    ("make", "apart"),
+    [
+        (lambda q: threading.Thread(target=put_all, args=(q, images()), name="a"), ["images", "thread a"]),
+        (lambda q: threading.Thread(target=of_images, args=(q,), name="b"), ["of_images", "thread b"]),
+        (lambda q: threading.Thread(target=put_all, args=(q, map(len, [b""])), name="c"), ["thread c"]),
+        (lambda q: threading.Thread(target=put_made, args=(Making(), q), name="d"), ["Making", "thread d"]),
+        (lambda q: Feeder(q, images()), ["images", "Feeder.run", "thread feeder"]),
+    ],
+)
+def test_a_queue_says_what_tells_its_maker_from_others_of_that_function(
+    recorder: Recorder, make: Callable[[Any], threading.Thread], apart: list[str]
+) -> None:
+    queue_ = queue.Queue[Any]()
+    thread = make(queue_)
+    thread.start()
+    thread.join()
+    queue_.get()
+    (about,) = [row for row in recorder.records if isinstance(row, dict) and row["type"] == "queue"]
+    assert (about["by"], about["apart"]) == ("put_made" if "Making" in apart else "put_all", apart)
 
 
 def test_what_a_librarys_event_loop_puts_has_no_maker(recorder: Recorder) -> None:

@@ -7,10 +7,11 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
-from iotrace.analysis.host.disturbance import OTHER_PROGRAMS
+from iotrace.analysis.host.disturbance import OTHER_PROGRAMS, may_be_all_of_wait
 from iotrace.analysis.results import START_UP, RankReport, Report, SessionInfo, commands_of
 from iotrace.analysis.verdict.failed import last_hang
 from iotrace.analysis.verdict.reason import lies_ready
+from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT
 from iotrace.report.blocks import Block, Document, Facts, Head, Line, Paragraph
 from iotrace.report.screen_ranks import ranks_parts
 from iotrace.report.words import (
@@ -122,8 +123,10 @@ def no_fix_text(report: Report, more: str) -> str:
     """Say that no fix is known, and where there is `more` to see; of bare traces what would tell."""
     if not report.session.argv and report.verdict.kind != "device-idle":
         return "not known from a trace alone; iotrace run -- CMD also records workers, files and causes"
-    trust = report.verdict.trust
-    if OTHER_PROGRAMS in trust.codes:
+    rank = report.main_rank
+    # Others do not matter where the loop would wait all the same.
+    is_reason = rank is None or not rank.data_wait.raw_ms or may_be_all_of_wait(rank, KEPT_UP_PERCENT)
+    if OTHER_PROGRAMS in report.verdict.trust.codes and is_reason:
         more = f"repeat on a quiet machine; {more}"
     return f"iotrace knows no fix for it; {more}"
 
@@ -164,7 +167,8 @@ def silenced(report: Report) -> str:
         return ""
     if any(rank.overhead is not None and rank.overhead.is_for_calls for rank in report.ranks):
         return "gain unknown"
-    again = "repeat on a quiet machine, with more steps" if report.session.argv else "trace more steps"
+    others = " on a quiet machine," if OTHER_PROGRAMS in report.verdict.trust.codes else ""
+    again = f"repeat{others} with more steps" if report.session.argv else "trace more steps"
     return f"gain unknown: {again}"
 
 

@@ -360,7 +360,7 @@ def loader_text(loader: LoaderResult) -> str:
     elif loader.library:
         made = f"{loader.library}'s loader{f', {workers}' if loader.workers else ''}"
     else:
-        made = "wrapped by iotrace.batches" if loader.wrapped else workers
+        made = "iterated by the loop itself" if loader.wrapped else workers
     phases = [f"{count} in {phase}" for phase, count in loader.phases.items()]
     parts += [
         f"{made}, {loader.batches} batches",

@@ -64,6 +64,8 @@ class Pass:
         site, code = (frame.f_code.co_filename, frame.f_lineno), frame.f_code
         self.loader = source = _source_of(iterable, iterator, (*site, name))
         taker = {"taker": getattr(code, "co_qualname", code.co_name), "taker_line": code.co_firstlineno}
+        if apart := getattr(iterable, "apart", None) if pool else None:
+            taker |= {"apart": apart}
         loop = _loop_of(frame)
         if loop is not frame:
             taker |= {"taken_by": f"{loop.f_code.co_filename}:{loop.f_code.co_firstlineno}"}

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import islice
+
+from iotrace.agent.unpatched import get_ident
+from iotrace.session.guard import ours
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
 if TYPE_CHECKING:
@@ -17,6 +21,8 @@ _FEEDING = ("datasets", "grain", "joblib", "monai", "spdl", "streaming", "torch_
 _MOST_BETWEEN = 6  # frames
 _CALLERS, _MOST_NODES = 2, 16  # frames of a library; nodes from one to the first
 _COPIES = 0x1  # the flag of a function's code
+_MOST_HELD, _MOST_WITHIN, _MOST_NAMES, _LONGEST = 64, 8, 6, 80  # variables, frames, names, characters
+_FUNCTIONS = ("function", "method")
 _OF_NOBODY_ELSE = 3  # the frame, a variable, and the call that counts
 known_files: dict[str, int] = {}
 HERE = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
@@ -41,6 +47,68 @@ def given_by_program(frame: FrameType) -> CodeType | None:
         if found is not None and whose_file(found.co_filename) == PROGRAMS:
             return found  # type: ignore[no-any-return]
     return None
+
+
+def names_apart(frame: FrameType | None) -> list[str]:
+    """Name what else tells what this thread makes from what others make by the same function, best first.
+
+    These are the program's function that it was given, the generator that it draws from, who calls it, and
+    the thread.
+    """
+    found: list[str] = []
+    if frame is None or whose_file(frame.f_code.co_filename) != PROGRAMS:
+        return found
+    own = variables_of(frame)
+    for each in islice((*own.values(), *_attributes(own.get("self"))), _MOST_HELD):
+        code = _code_of(each)
+        if code is not None and whose_file(code.co_filename) == PROGRAMS:
+            found.append(called(code))
+    within = frame.f_back
+    for _ in range(_MOST_WITHIN):
+        if within is None:
+            break
+        if whose_file(within.f_code.co_filename) == PROGRAMS:
+            found.append(called(within.f_code))
+        within = within.f_back
+    found = [each for each in dict.fromkeys(found) if not each.startswith("<")][:_MOST_NAMES]
+    return [each[:_LONGEST] for each in (*found, _thread_name()) if each]
+
+
+def _attributes(thing: Any) -> list[Any]:
+    """Return what an object holds, without running code of the program."""
+    try:
+        return [*object.__getattribute__(thing, "__dict__").values()]
+    except ours(AttributeError, RuntimeError):  # without attributes; another thread adds one just now
+        return []
+
+
+def _code_of(held: Any) -> Any:
+    """Return the code of a generator or a function, also of a partial, a method or an object."""
+    held = getattr(held, "func", held) if type(held).__name__ == "partial" else held
+    kind = type(held).__name__
+    if kind == "generator":
+        return held.gi_code
+    if kind in _FUNCTIONS:
+        return getattr(getattr(held, "__func__", held), "__code__", None)
+    return getattr(type(held).__dict__.get("__call__"), "__code__", None)  # of an object that is called
+
+
+def _thread_name() -> str:
+    """Return what the program calls this thread, of one that Python knows, or this process."""
+    threads: Any = sys.modules.get("threading")
+    thread = getattr(threads, "_active", {}).get(get_ident())
+    if thread is None or thread is threads.main_thread():
+        process: Any = sys.modules.get("multiprocessing.process")
+        running = None if process is None else process.current_process()
+        return "" if running is None or not running._identity else f"process {running.name}"
+    return f"thread {thread.name}"
+
+
+def called(code: CodeType) -> str:
+    """Name a function by its code."""
+    name = str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]
+    name = name.removesuffix(".__call__")
+    return f"lambda of line {code.co_firstlineno}" if name == "<lambda>" else name
 
 
 def drawn_by(frame: FrameType) -> CodeType | None:

@@ -23,9 +23,11 @@ from iotrace.agent.pools.callers import (
     HERE,
     OTHERS,
     PROGRAMS,
+    called,
     drawn_by,
     given_by_program,
     known_files,
+    names_apart,
     who_calls,
     whose_file,
 )
@@ -91,6 +93,7 @@ class Channel(tasks.Pool):
         self.taking: Any = None
         self.doubts: set[str] = set()
         self.name = ""  # of the function that put the first item
+        self.apart: list[str] = []
         self.next_item = count().__next__
         self.stamps = Beside()  # of items
         self.asked: dict[int, int] = {}  # by a thread's id: since when it asks in vain
@@ -282,7 +285,8 @@ def maker_of(thread: Thread, channel: Channel, frame: FrameType | None) -> Maker
         if len(thread.puts) >= _MOST_MAKERS:
             thread.puts.clear()
         maker = thread.puts[channel.number] = Maker()
-        channel.name = channel.name or name_of(frame)
+        if not channel.name:
+            channel.name, channel.apart = name_of(frame), names_apart(frame)
     return maker
 
 
@@ -305,7 +309,7 @@ def name_of(frame: FrameType | None) -> str:
         if given is None:
             return code.co_filename.rpartition("-packages/")[2].partition("/")[0]
         code = given
-    return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]
+    return called(code)
 
 
 def took(

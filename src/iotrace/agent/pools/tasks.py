@@ -27,6 +27,7 @@ from iotrace.session.names import (
     KIND_ITEM,
     LOCKED_ROW,
     MADE_ROW,
+    TURN_AT,
 )
 
 TYPE_CHECKING = False  # `typing` costs half of the agent's start-up
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     Begun = tuple[Thread, int, int, int, struct_rusage, int]
     Made = tuple[tuple[int, int, int, int], Span]  # the rest of a `MADE_ROW`, and the span of it
 
+_LONGEST = 80  # name
 _MUCH_BYTES = 4096  # a task that is given so much works on data: it does not fetch it
 _DEEPEST = 3  # sequences in each other that are looked into for that
 _LONG_NS = 1_000_000
@@ -85,6 +87,10 @@ class Pool(Pace):
     def __init__(self, pool: Any, workers: int, results: Any) -> None:
         self.number = number_of(results._reader) if hasattr(results, "_reader") else next_pool()
         self.made_by = type(pool).__name__
+        prefix = getattr(pool, "_thread_name_prefix", "")  # of an executor
+        self.apart = (
+            [f"thread {prefix}"[:_LONGEST]] if prefix else []
+        )  # what else tells its maker from others
         self.workers = workers
         self.limit = 0  # of items that it holds; 0: any number
         self.taking: Any = None
@@ -173,12 +179,22 @@ def lock_wait_ns() -> int:
 
 
 def note_lock_wait(before_ns: int, asked_ns: int, recorder: Recorder) -> None:
-    """Record how long this thread waited for the interpreter's lock since it asked for an item."""
+    """Record how long this thread waited for the interpreter's lock since it asked for an item, and before.
+
+    What it works between two items is of its loop.
+    """
     thread = current.thread
     if thread.lock_waits is None:
         thread.lock_waits = find_lock_waits()
-    elif (waited_ns := thread.lock_waits[0] - before_ns) >= _LONG_WAIT_NS:
-        recorder.records.append((LOCKED_ROW, thread.tid, asked_ns, monotonic_ns(), waited_ns, -1))
+        return
+    now_ns, sum_ns = monotonic_ns(), thread.lock_waits[0]
+    if sum_ns - before_ns >= _LONG_WAIT_NS:
+        recorder.records.append((LOCKED_ROW, thread.tid, asked_ns, now_ns, sum_ns - before_ns, -1))
+    took_ns, then_ns = thread.took
+    if took_ns and before_ns - then_ns >= _LONG_WAIT_NS:
+        worked = (LOCKED_ROW, thread.tid, took_ns, asked_ns, before_ns - then_ns, recorder.text(TURN_AT))
+        recorder.records.append(worked)
+    thread.took = now_ns, sum_ns
 
 
 def made_rows(pool: int, number: int, row: tuple[int, int, int, int], parts: int) -> list[tuple[int, ...]]:
@@ -243,6 +259,8 @@ def describe(pool: Pool, name: str, recorder: Recorder) -> None:
     """Record the class of a queue or a pool, how many items it holds, and what makes them."""
     pool.described = True
     about = {"queue": pool.number, "of": pool.made_by, "limit": pool.limit, "by": name}
+    if pool.apart:
+        about["apart"] = pool.apart
     recorder.records.append({"type": "queue", **about, "mono_ns": monotonic_ns()})
 
 

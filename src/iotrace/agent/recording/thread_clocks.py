@@ -39,7 +39,7 @@ class Thread:
 
     __slots__ = (
         *("counts", "depth", "ended", "fresh_until_ns", "lock_waits", "no_delay_ns", "offset_ns"),
-        *("puts", "run_delay_ns", "samples", "switches", "taken", "tid"),
+        *("puts", "run_delay_ns", "samples", "switches", "taken", "tid", "took"),
     )
 
     def __init__(self) -> None:
@@ -57,6 +57,7 @@ class Thread:
         self.taken: Any = None
         # How long it has waited for the interpreter's lock, in ns, in its first place; unless nobody asked.
         self.lock_waits: Border | None = None
+        self.took = (0, 0)  # when it has last taken an item of its loop, in ns, and that first place then
         self.switches = -1
         # These are valid while the thread is not switched.
         self.offset_ns = 0  # CPU time less CLOCK_MONOTONIC

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, grouped, ranges
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries
+from iotrace.analysis.loop.queue_names import firsts_of, named_apart
 from iotrace.analysis.table import NONE, key_of, match
 from iotrace.session import names
 from iotrace.sources.columns import Columns
@@ -202,5 +203,6 @@ def hops_of(rank: Rank, made: Made) -> Hops:
         "prepared_ns": of_maker(made.prepared_ns),
     }
     deliveries = Deliveries(Columns(len(number), columns), rank.main.texts)
+    about = named_apart(about, firsts_of(about, queue, taken))
     found = Hops(deliveries, maker_key(pid, tid), queue, length, kind, [*kinds], about)
     return Hops.joined([found])

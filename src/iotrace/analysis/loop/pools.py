@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import union
+from iotrace.analysis.intervals import Times, union
 from iotrace.analysis.loop.cuts import Rounds, cuts_of, explains, rounds_by_thread
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.hops import Hops, Made, hops_of, made_of, maker_key
+from iotrace.analysis.loop.queue_names import firsts_of, named_apart
 from iotrace.analysis.loop.takers import of_takers
 from iotrace.analysis.loop.turns import turns_of
 from iotrace.analysis.storage.kernel_account import READS
 from iotrace.analysis.table import NONE
 from iotrace.session import names
-from iotrace.session.names import KIND_MAPPED, KIND_READ_PATH
-from iotrace.sources.records import IteratorStart, PoolDoubt
+from iotrace.session.names import KIND_ITEM, KIND_MAPPED, KIND_READ_PATH
+from iotrace.sources.records import IteratorStart, PoolDoubt, Queue
 from iotrace.sources.session import Rank, Session
 from iotrace.units import counted, percent, with_article
 
 _AT_ONCE_NS = 100_000  # a turn that uses its item takes longer
 _MOSTLY = 0.9
+_ALIKE = 3  # times the shorter ones: turns of about that length are of one kind, short as they are
 _FEWEST = 3  # turns
 _HALF = 0.5
 # What hands over no item that is seen: its name, and where the loop sleeps.
@@ -73,8 +77,10 @@ def inputs_of(session: Session, rank: Rank, loaders: list[LoaderRun]) -> Inputs:
         return Inputs(others, "", hops, pools)
     rounds = rounds_by_thread(rank.main)
     busiest = max(rounds, key=lambda one: len(rounds[one].times_ns)) if rounds else rank.main.pid
-    all_pools = pools
+    all_pools = pools = _waited_for(pools, rounds)
     pools, hops = _of_loop(rank, pools, made, hops, busiest)
+    about = {pool.number: pool.description for pool in pools}
+    all_pools = [replace(each, description=about.get(each.number, each.description)) for each in all_pools]
     if not pools:
         return Inputs([], "", hops)
     if len(rank.main.rows(names.MARK_ROW)):
@@ -83,6 +89,40 @@ def inputs_of(session: Session, rank: Rank, loaders: list[LoaderRun]) -> Inputs:
     asleep = "" if chosen or why else _slept(session, rank, unseen)
     loaders = [*chosen, *(of_takers(rank, chosen) if chosen else ())]
     return Inputs(loaders, why or asleep, hops, all_pools, asleep=asleep)
+
+
+def _waited_for(pools: list[LoaderRun], rounds: dict[int, Rounds]) -> list[LoaderRun]:
+    """Leave out pools that the loop does not need, beside those that it does.
+
+    It trains on while it asks in vain for most of their items: a queue of what another thread tells, such as
+    that a checkpoint is written, is looked at in each turn. An item that comes after the loop has trained, or
+    has taken another one, was not waited for.
+    """
+    found, needed = [], []
+    every = np.concatenate([np.empty(0, np.int64), *(pool.deliveries["delivered_ns"] for pool in pools)])
+    for pool in pools:
+        taken = pool.deliveries
+        trained = np.zeros(len(taken), np.bool_)
+        for tid, own in rounds.items():
+            mine = taken["tid"] == tid
+            begun, ended = (own.until(taken[at][mine]) for at in ("wait_start_ns", "delivered_ns"))
+            trained[mine] = ended > begun
+        went_on = trained | _took_another(taken, np.sort(every))
+        starts = np.where(went_on, taken["delivered_ns"], taken["wait_start_ns"])
+        if went_on.any() and rounds:
+            pool = replace(pool, deliveries=taken.changed(wait_start_ns=starts))
+        found.append(pool)
+        if not len(taken) or trained.mean() <= _HALF:
+            needed.append(pool)
+    return needed or found
+
+
+def _took_another(taken: Deliveries, delivered_ns: Times) -> npt.NDArray[np.bool_]:
+    """Mark items in whose wait their thread has got another one: of those that one thread took alone."""
+    if (taken["tid"] != taken["tid"][:1]).any():
+        return np.zeros(len(taken), np.bool_)
+    begun = np.searchsorted(delivered_ns, taken["wait_start_ns"], side="right")
+    return np.asarray(np.searchsorted(delivered_ns, taken["delivered_ns"]) > begun)
 
 
 def _without_rows(rank: Rank, loaders: list[LoaderRun]) -> list[LoaderRun]:
@@ -110,20 +150,56 @@ def _of_loop(
         left = own[~by_stage & ~_ends(own, hops)]
         if len(left):
             left = left.changed(number=np.arange(len(left)))
-            found.append(replace(pool, deliveries=left, description=_described(pool, left, hops)))
+            found.append(replace(pool, deliveries=left, description=_described(rank, pool, left, hops)))
     # Where the loop takes items itself, what other threads take is none of its input.
     of_loop = [pool for pool in found if (pool.deliveries["tid"] == loop).any()]
-    return of_loop or found, Hops.joined(parts)
+    return _named_apart(of_loop or found), Hops.joined(parts)
 
 
-def _described(pool: LoaderRun, taken: Deliveries, hops: Hops) -> IteratorStart:
+def _named_apart(pools: list[LoaderRun]) -> list[LoaderRun]:
+    """Tell pools apart whose tasks call one function, by their threads' names or where the loop takes."""
+    about = [pool.description for pool in pools]
+    as_queues: list[Queue | None] = [
+        Queue(queue=at, of=each.pool, limit=0, by=each.dataset, mono_ns=each.mono_ns, apart=_apart(each))
+        for at, each in enumerate(about)
+    ]
+    pool = np.repeat(np.arange(len(pools)), [len(each.deliveries) for each in pools])
+    taken_ns = np.concatenate([np.empty(0, np.int64), *(each.deliveries["delivered_ns"] for each in pools)])
+    named = named_apart(as_queues, firsts_of(as_queues, pool, taken_ns))
+    return [
+        each if new is None else replace(each, description=replace(each.description, dataset=new.by))
+        for each, new in zip(pools, named, strict=True)
+    ]
+
+
+def _apart(about: IteratorStart) -> list[str]:
+    line = (about.site or "").rpartition("/")[2]
+    return [*about.apart, f"line {line}"] if line else about.apart
+
+
+def _described(rank: Rank, pool: LoaderRun, taken: Deliveries, hops: Hops) -> IteratorStart:
     """Add what the loop's thread did not know: how many made the items, and which function."""
     about, row = pool.description, hops.rows_of(taken)
     makers = len(np.unique(np.stack((taken["pid"], taken["maker_tid"])), axis=1).T)
     queues = [hops.queues[each] for each in np.unique(hops.queue[row[row >= 0]]).tolist() if each >= 0]
     names = [each.by for each in queues if each is not None]
-    dataset = about.dataset or next(iter(names), "")
+    # Its queue's name tells it from others of that function. A pool knows the first task's alone.
+    dataset = next(filter(None, names), "") or _mostly_made_by(rank, taken) or about.dataset
     return replace(about, workers=about.workers or makers, dataset=dataset)
+
+
+def _mostly_made_by(rank: Rank, taken: Deliveries) -> str:
+    """Name the function that made most items, as far as their making was timed; empty where few were."""
+    pids, made = taken.maker(rank.main.pid), Counter[str]()
+    for process in rank.processes:
+        spans = process.spans[process.spans["kind"] == KIND_ITEM]
+        ends = taken["prepared_ns"][(pids == process.pid) & taken.made]
+        own = spans["name"][np.isin(spans["start_ns"] + spans["duration_ns"], ends)]
+        numbers, counts = np.unique(own, return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            made[process.texts.get(number, "")] += count
+    name, count = made.most_common(1)[0] if made else ("", 0)
+    return name if count > _HALF * len(taken) else ""
 
 
 def _kinds(taken: Deliveries, hops: Hops) -> npt.NDArray[np.int64]:
@@ -285,7 +361,7 @@ def _no_turns(session: Session, rank: Rank, taken: Deliveries, name: str) -> str
         return f"several threads take results of {name}, and nothing tells which one uses them"
     if not used.any():
         return f"the program gathers the results of {name}, and uses none before it has the next"
-    if used.mean() < _MOSTLY:
+    if used.mean() < _MOSTLY and np.median(between[used]) >= _ALIKE * np.median(between[~used]):
         return f"the loop takes several results of {name} in a turn, and nothing tells where a step begins"
     sent = taken["sent_ns"]
     at_once = (sent != NONE) & (taken["wait_start_ns"] - sent < _AT_ONCE_NS)

@@ -115,7 +115,9 @@ def _by_rounds(
     rounds_ns = thread.rounds.steps_ns
     why = ""
     if not len(thread.handed) and not (thread.handing and _awake(thread)):
-        taken = sum(len(loader.deliveries) for loader in loaders)
+        # What the loop iterates has taken the items of the pools behind it.
+        own = [loader for loader in loaders if not loader.description.pool] or loaders
+        taken = sum(len(loader.deliveries) for loader in own)
         if primary is None and (thread.handing or thread.unhanded):
             why = _unhanded(thread)
         elif primary is None:

@@ -125,6 +125,12 @@ def _takes_few(facts: LoaderFacts) -> bool:
 @fires(
     {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0)},
     {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0, frozen=2_000_000)},
+    {
+        "making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0),
+        "pool": "queue.Queue",
+        "wrapped": True,
+        "workers": 2,
+    },
 )
 @silent(
     {"making": Making(collecting_ms=2.0, collections=12, collection_ms=800.0)},
@@ -144,8 +150,12 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
     gain_ms = min(facts.bound_ms, making.collecting_ms)
     if not facts.is_waited_for or not is_worth(gain_ms, facts):
         return
-    where = "in worker_init_fn" if facts.about.workers else "before the loop"
+    where = "in worker_init_fn" if facts.about.workers and not facts.about.wrapped else "before the loop"
+    if any(stage.of == "processes" for stage in facts.pipeline):
+        where = "in each process"
     remedy = f"gc.freeze() {where}, or fewer objects"
+    if facts.about.pool:  # whose makers mostly make what they work on anew
+        remedy = f"fewer objects: arrays, not lists; or gc.freeze() {where}"
     how = (
         f"gc.freeze() {where} makes them skip the dataset's objects; hold arrays, not millions of objects; "
         "or gc.disable() with gc.collect() every N batches"

@@ -11,7 +11,9 @@ from iotrace.analysis.results import PipelineStage, busiest
 from iotrace.analysis.rules.causes import finding, is_worth, level, which
 from iotrace.analysis.rules.facts.loader import LoaderFacts, TakenFrom
 from iotrace.analysis.rules.facts.making import LockWait, Making
-from iotrace.analysis.rules.model import MORE_WORKERS, Finding, fires, rule, silent
+from iotrace.analysis.rules.facts.rank import RankFacts
+from iotrace.analysis.rules.model import MORE_WORKERS, THE_LOOP, Finding, fires, rule, silent
+from iotrace.analysis.wait.interpreter import LoopTurns
 from iotrace.units import percent
 
 SLEEP_LESS = "sleep less at {}; if it polls there, have what it waits for come sooner"
@@ -141,6 +143,46 @@ def _takes_turns(facts: LoaderFacts, *, least: float = 0.85, computes: float = 0
         is_main_cause=True,
         tries=True,
         silences=("IO101", "IO102", "IO103", "IO230", "IO236"),
+    )
+
+
+_TURNS = LoopTurns(30.0, "tokenize")
+
+
+@rule("IO517", "loop-takes-turns", "loop", turn=THE_LOOP, saves_wait=False)
+@fires({"turns": _TURNS, "raw_ms": 2.0}, {"turns": LoopTurns(12.0, "tokenize"), "raw_ms": 2.0})
+@silent(
+    {"turns": LoopTurns(4.0, "tokenize"), "raw_ms": 2.0},
+    {"turns": LoopTurns(30.0), "raw_ms": 2.0},  # several threads may have it
+    {"turns": _TURNS, "raw_ms": 60.0},  # its makers are late, which `interpreter_lock` tells
+    {},
+)
+def loop_takes_turns(facts: RankFacts, *, least_of_step: float = 0.1) -> Iterator[Finding]:
+    """The loop waits for Python's interpreter, as the threads that make its items run Python code.
+
+    One thread of a process runs Python code at a time: so the loop's own code takes longer. iotrace measures
+    how long a loop that takes its items from a queue or a pool waits for the interpreter between two items.
+    The stage is named where no other thread of the process computes as much.
+
+    Remedy: processes in place of the threads. Or code that lets go of the interpreter, as most of NumPy does.
+    """
+    turns, step_ms = facts.turns, facts.report.steps.mean_ms
+    wait_ms = facts.report.data_wait.raw_ms or 0.0
+    if not step_ms or not turns.who or turns.ms < max(wait_ms, least_of_step * step_ms):
+        return
+    yield Finding(
+        text=(
+            f"the loop waits for Python's interpreter in {turns.ms:.1f} of {step_ms:.1f} ms of each step: it "
+            f"runs one thread at a time, and {turns.who} computes beside the loop"
+        ),
+        remedy=f"do {turns.who} in a process, not a thread: Python runs one thread at a time",
+        level="high" if turns.ms >= 2 * least_of_step * step_ms else "medium",
+        evidence={"turns_ms": turns.ms},
+        gain_ms=turns.ms,
+        gain_interval_ms=[0.0, turns.ms],
+        tries=True,
+        cost_ms=turns.ms,
+        is_main_cause=True,
     )
 
 
@@ -299,8 +341,9 @@ def _waited(
     # At most each maker goes on without the lock, all at once; those of a stage are as many as share it.
     makers = max(facts.about.workers, lock.sharing, 1)
     each_ms = (lock.item_ms - lock.each_ms) / makers * facts.batches_per_step
-    at_once_ms = facts.step_ms - max(facts.step_ms - facts.bound_ms, each_ms) if lock.item_ms else 0.0
-    gain_ms = min(facts.bound_ms, max(lock.ms, at_once_ms))
+    least_ms = max(facts.step_ms - facts.bound_ms, facts.on_cpus_ms)
+    at_once_ms = facts.step_ms - max(least_ms, each_ms) if lock.item_ms else lock.ms
+    gain_ms = min(facts.step_ms - least_ms, max(lock.ms, at_once_ms))
     if not facts.is_waited_for or not is_worth(min(gain_ms, lock.ms), facts):
         return
     of = f" ({lock.each_ms:.1f} of {lock.item_ms:.1f} ms an item)" if lock.item_ms else ""

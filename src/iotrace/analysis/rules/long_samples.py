@@ -67,7 +67,7 @@ def few_long_samples(facts: LoaderFacts, *, most_ahead: int = 64) -> Iterator[Fi
         and long.of_batches <= _BRIDGED
         and not (facts.handed_over or about.wrapped or about.library)
     )
-    item = facts.item.partition(" ")[0] or about.dataset
+    item = facts.item.partition(" (")[0] or about.dataset
     remedy = call_with(f"prefetch_factor={ahead}", facts) + " bridges long samples" if bridges else ""
     if facts.inner_workers and not about.workers:
         remedy = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -87,9 +86,7 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     if sum(each.busy for each in sharing) < busy * stage.makers and not is_full:
         return
     others = [each.busy / each.makers for each in facts.pipeline if each not in sharing]
-    computing = sum(each.busy * (each.on_cpu_fraction or 0.0) for each in facts.pipeline)
-    others.append(computing / (facts.cpus or math.inf))
-    least_ms = max(facts.step_ms - facts.bound_ms, facts.step_ms * max(others))
+    least_ms = max(facts.step_ms - facts.bound_ms, facts.step_ms * max(others, default=0.0), facts.on_cpus_ms)
     gain_ms = min(facts.bound_ms, facts.step_ms - least_ms)
     if not is_worth(gain_ms, facts):
         return
@@ -100,7 +97,8 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     queues = facts.queue_for_cpus or facts.queueing_ms >= MOSTLY * stage.wait_ms
     if queues:
         how = f"its {stage.of} queue for busy CPUs, and more of them would, too; give it less work"
-        remedy = ""
+        # What others took of the CPUs may be the reason: then nothing is due.
+        remedy = "" if facts.others_may_make_it else f"precompute or vectorise {stage.name}: no CPU is free"
     elif takes_turns:
         how = (
             f"a thread has Python's interpreter in {percent(facts.lock_held or 0.0)} of the wait: more of "

@@ -93,7 +93,7 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
     if did is None:
         return None
     asleep, on_cpu, delayed, share = did
-    item = facts.item.partition(" ")[0] or facts.about.dataset
+    item = facts.item.partition(" (")[0] or facts.about.dataset
     if facts.hot_in == "zarr" and (opened := stores_opened_again(facts)) is not None:
         return opened  # the thread itself sleeps meanwhile
     if _sleeps(did):
@@ -225,7 +225,7 @@ def samples_in_turns(facts: LoaderFacts) -> Iterator[Finding]:
     if not is_worth(cost_ms if by_library else gain_ms, facts):
         return
     who, told = ("threads call it", {}) if by_library else ("workers make samples", {"left_ms": left_ms})
-    item = facts.item.partition(" ")[0] or facts.about.dataset or "the dataset"
+    item = facts.item.partition(" (")[0] or facts.about.dataset or "the dataset"
     yield finding(
         facts,
         text=f"transform{of_loader(facts)} in {facts.item or item} costs {cost_ms:.1f} ms of wait a step; "

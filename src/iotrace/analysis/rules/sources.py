@@ -254,7 +254,7 @@ def slow_first_sample(facts: LoaderFacts, *, times: float = 20.0) -> Iterator[Fi
         or making.first_item_ms < times * making.item_ms
     ):
         return
-    item = facts.item.partition(" ")[0] or about.dataset
+    item = facts.item.partition(" (")[0] or about.dataset
     yield finding(
         facts,
         text=(
@@ -322,7 +322,7 @@ def read_by_every_rank(facts: LoaderFacts, *, alike: float = 0.9) -> Iterator[Fi
     gain_ms = min(facts.bound_ms, spent_ms * (1 - 1 / making.ranks))
     if not facts.is_waited_for or not is_worth(gain_ms, facts):
         return
-    item = facts.item.partition(" ")[0] or facts.about.dataset
+    item = facts.item.partition(" (")[0] or facts.about.dataset
     whole = f"each of {making.ranks} ranks decodes"
     text = f"{whole} the data of all: {item}{of_loader(facts)} opens {making.opens_per_sample:.1f} files for"
     text += " each sample that it gives, and another rank the same ones"

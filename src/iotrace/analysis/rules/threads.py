@@ -113,11 +113,13 @@ def _of_threads(
     workers = counted(pool.workers, "worker")
     setting = _ONE_THREAD.get(pool.library, f"one thread of {pool.library} in each worker")
     tries = pool.library not in _SPIN
+    primary = facts.report.primary
+    at = "initializer" if primary is not None and primary.pool else "worker_init_fn"
     unknown = "" if tries else ": gain not known"
     return Finding(
         text=f"{workers} started {pool.threads} threads of {pool.library} for {pool.cpus} CPUs: {stage}",
         evidence={"library": pool.library, "threads": float(pool.threads)},
-        remedy=f"{'try ' if tries else ''}{setting} (worker_init_fn){unknown}",
+        remedy=f"{'try ' if tries else ''}{setting} ({at}){unknown}",
         change=Change(threads={pool.library: "1"}) if pool.library in _ONE_THREAD else None,
         cost_ms=lost_ms,
         is_main_cause=facts.is_main_cause(lost_ms),

@@ -46,6 +46,8 @@ def read_by_each(
     source = analysis.source
     if source is None or source.description.workers < 2 or not source.description.iterable:
         return None  # of a dataset with indices, each worker makes samples of its own
+    if source.description.wrapped:
+        return None  # a pool gives each task to one of its workers, and a queue has one maker of each item
     asked, init = _asked(analysis, source)
     whole = _read_whole(analysis, source, io) if asked is False else None
     if asked and (call := _for_each_worker(analysis, source, calls)) is not None:

@@ -18,6 +18,7 @@ from iotrace.analysis.wait.file_costs import Charges, FileCosts, FileNames
 from iotrace.analysis.wait.inline import compose_inline
 from iotrace.analysis.wait.page_faults import bounds
 from iotrace.analysis.wait.production import PARTS, compose, without_holders
+from iotrace.analysis.wait.read_ahead import threads_reading_ahead
 from iotrace.analysis.wait.sending import sends_behind_next
 from iotrace.analysis.wait.waits import CAUSES, Floats, Waits, split_waits
 from iotrace.session.names import LOCKED_ROW
@@ -102,6 +103,7 @@ def composed(
     Returns the parts, of shape (deliveries, `PARTS`) in ns, NaN where they are not known; and the files.
     """
     by_pid = {process.pid: process for process in rank.processes}
+    ahead: dict[int, frozenset[int]] = {}
     parts, charges = (
         np.zeros((len(deliveries), len(PARTS)), order="F"),
         [],
@@ -119,6 +121,8 @@ def composed(
         process = by_pid[pid]
         if tid == NONE and pid not in mapped_by:
             mapped_by[pid] = _mapped_files(session, process)
+        if pid not in ahead:
+            ahead[pid] = threads_reading_ahead(process, session.calls_of(process))
         by_start = process.spans_by_start()
         for block in np.split(own, range(_MOST_AT_ONCE, len(own), _MOST_AT_ONCE)):
             window = starts[block], ends[block]
@@ -130,9 +134,11 @@ def composed(
                 calls = calls.where(calls.tid == thread)
             if tid == NONE:
                 cut = held is not None
-                made = compose(near, calls, session.paths, *window, mapped_by[pid], cut, names=names)
+                made = compose(
+                    near, calls, session.paths, *window, mapped_by[pid], cut, names=names, ahead=ahead[pid]
+                )
             else:
-                made = compose_inline(near, calls, session.paths, *window, tid, names=names)
+                made = compose_inline(near, calls, session.paths, *window, tid, names=names, ahead=ahead[pid])
             if held is None:  # one window each
                 for column in np.flatnonzero(made.parts.any(axis=0)).tolist():
                     parts[number[block], column] = made.parts[:, column]

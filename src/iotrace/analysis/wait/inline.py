@@ -25,6 +25,7 @@ def compose_inline(
     ends: Times,
     tid: int,
     names: FileNames | None = None,
+    ahead: frozenset[int] = frozenset(),
 ) -> Composition:
     """`compose` for batches that the consumer's thread `tid` took from a wrapped source.
 
@@ -32,11 +33,11 @@ def compose_inline(
     What else made the source wait, its prefetcher or another process, cannot be seen: blocked time that
     neither calls nor read paths explain, in which no such function runs, is `unknown`.
     """
-    beside = _compose_other_threads(process, calls, paths, starts, ends, tid, names)
+    beside = _compose_other_threads(process, calls, paths, starts, ends, tid, names, ahead)
     spans = process.spans[process.spans["tid"] == tid]
     own = calls.where(calls.tid == tid)
     process = replace(process, spans=spans)
-    made = compose(process, own, paths, starts, ends, inline=True, names=names)
+    made = compose(process, own, paths, starts, ends, inline=True, names=names, ahead=ahead)
     items = outermost_of(process, KIND_ITEM)
     piece_starts, piece_ends, item, window = pieces(*bounds(items), starts, ends)
     on_cpu = items["cpu_ns"] + np.maximum(items["run_delay_ns"], 0)
@@ -71,6 +72,7 @@ def _compose_other_threads(
     ends: Times,
     tid: int,
     names: FileNames | None,
+    ahead: frozenset[int],
 ) -> Composition | None:
     """Compose what functions did meanwhile that a library calls on other threads; None without any.
 
@@ -85,7 +87,9 @@ def _compose_other_threads(
     inside = calls.where(np.isin(calls.tid, tids))
     within = Coverage(*bounds(called))
     inside = inside.where(within.within(inside.start_ns, inside.end_ns) > 0)
-    made = compose(replace(process, spans=spans), inside, paths, starts, ends, inline=True, names=names)
+    made = compose(
+        replace(process, spans=spans), inside, paths, starts, ends, inline=True, names=names, ahead=ahead
+    )
     # Between two calls of a window nothing ran.
     idle = (ends - starts) - within.within(starts, ends)
     made.parts[:, _TRANSFORM] -= np.minimum(

@@ -16,6 +16,7 @@ from iotrace.analysis.intervals import Intervals, holding, intersect, subtract, 
 from iotrace.analysis.loop.deliveries import LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FEWEST_SAMPLES, HotLine, LoaderResult
+from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.hot_lines import Frame, Stack, hot_line, stack_samples
 from iotrace.analysis.wait.production import READING, outermost_of
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM
@@ -124,8 +125,10 @@ def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | Non
     for process in analysis.rank.processes:
         mine = run.deliveries[run.deliveries.made & (makers == process.pid)]
         tids = {record.tid for record in process.of_type(LoopStacks)} if len(mine) else set()
-        made = union(mine["taken_ns"], mine["prepared_ns"])
         for tid in tids:
+            # The loop's own thread may make something else while a pool's threads make these.
+            by_it = mine[(mine["maker_tid"] == NONE) | (mine["maker_tid"] == tid)]
+            made = union(by_it["taken_ns"], by_it["prepared_ns"])
             own = intersect(_spans_of(process, tid, kind), made)
             samples = stack_samples(process, tid)
             asked = asked and samples.asked

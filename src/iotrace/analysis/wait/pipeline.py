@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.intervals import Times, distinct
 from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.loop.queue_names import firsts_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import PipelineStage
 from iotrace.analysis.table import sums
@@ -18,7 +18,6 @@ from iotrace.analysis.wait.called import called_by, with_settings
 from iotrace.analysis.wait.chains import Chains, makers_of
 from iotrace.analysis.wait.locks import FILE, locks_of
 from iotrace.session.names import KIND_ITEM
-from iotrace.sources.records import Queue
 
 _MOST_STAGES = 16
 _IDLE = 0.05  # of its time
@@ -61,18 +60,10 @@ def _holds_up(stage: PipelineStage) -> float:
     return stage.wait_ms * min(1.0, stage.busy / max(1, stage.makers))
 
 
-def _firsts_of(queues: Sequence[Queue | None]) -> Times:
-    """Return, of each queue, the first one of its class and size into which the same function puts."""
-    firsts: dict[Any, int] = {}
-    keys = (at if each is None else (each.by, each.of, each.limit) for at, each in enumerate(queues))
-    return np.array([firsts.setdefault(key, at) for at, key in enumerate(keys)], np.int64)
-
-
 class _Items:
     """All items that were handed over while the steps were measured, those of the loop among them.
 
-    `renewed`: queues of a library, which makes new ones for each pass. Those into which the same function
-    puts are one stage then, that of the first of them.
+    `renewed`: queues of a library, which makes new ones for each pass.
     """
 
     def __init__(
@@ -86,7 +77,7 @@ class _Items:
         self._all = Deliveries.joined([hops.deliveries, of_loop]) if len(of_loop) else hops.deliveries
         self._own_queue = np.concatenate((hops.queue, -1 - of_loop["loader"]))
         self._renewed = renewed
-        self._first = _firsts_of(hops.queues) if renewed else np.arange(len(hops.queues))
+        self._first = firsts_of(hops.queues, hops.queue, hops.deliveries["delivered_ns"], renewed)
         self._queue = self._firsts(self._own_queue)
         self._makers = makers_of(self._all, analysis.rank.main.pid)
         self._locks = locks_of(analysis)

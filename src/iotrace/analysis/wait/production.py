@@ -5,7 +5,8 @@ An instant belongs to the first that holds it: a POSIX call (`read`), a read pat
 POSIX tracer sees less than the thread was blocked, inside a read path, the rest of the blocked time is
 `read` too: page faults of memory maps, reads through duplicated descriptors, remote stores. Page faults
 outside read paths are those of `page_faults`. Of an item that read one file alone, the `transform` behind the
-first read is charged to that file, too: it is told as "transform, after reading" it.
+first read is charged to that file, too: it is told as "transform, after reading" it; not of a thread that
+reads ahead (`read_ahead`).
 """
 
 from __future__ import annotations
@@ -61,12 +62,13 @@ def compose(
     mapped_files: Sequence[str] = (),
     inline: bool = False,
     names: FileNames | None = None,
+    ahead: frozenset[int] = frozenset(),
 ) -> Composition:
     """Compose the productions ``[starts[i], ends[i])`` of `process`: sorted and disjoint.
 
     `calls` are the process's own POSIX calls, `mapped_files` the files of its memory maps. `inline`: one
     item of a source may hold several of the windows. `names` number the
-    files.
+    files. Threads `ahead` read what they use much later: it is not told what of their work is of which file.
     """
     names = names or FileNames()
     if not inline:
@@ -91,7 +93,9 @@ def compose(
     shown_calls = {number: paths.shown(calls.files[number]) for number in distinct(calls.file).tolist()}
     items = outermost_of(process, KIND_ITEM)
     reads = item_reads(items, spans, read_paths, calls, shown, shown_calls, names)
-    files = np.where(reads.latest >= 0, reads.latest, names.of(read_paths["file"], shown))
+    known = (reads.latest >= 0) & ~np.isin(read_paths["tid"], [*ahead])
+    files = np.where(known, reads.latest, names.of(read_paths["file"], shown))
+    only_read = np.where(np.isin(items["tid"], [*ahead]), -1, reads.only)
     # What a library decodes on threads of its own, inside its call that has the file, is that call's.
     inside = _inside_others(read_paths, files >= 0) & ~np.isin(read_paths["tid"], items["tid"])
     read_paths, files = read_paths[~inside], files[~inside]
@@ -103,7 +107,7 @@ def compose(
     only = paths.shown(mapped_files[0]) if len(mapped_files) == 1 else None
     faulted, of_faults = _of_faults(made, spans, items, read_paths, layers, shown, names, only)
     charges += of_faults
-    charges.append(_of_what_follows(made, items, layers[1], reads.only, reads.first_end_ns, 1 - faulted))
+    charges.append(_of_what_follows(made, items, layers[1], only_read, reads.first_end_ns, 1 - faulted))
     return replace(made, files=FileCosts.of(names, charges))
 
 

@@ -95,6 +95,7 @@ class IteratorStart(Record, tag="iterator"):
     taker: str = ""
     taker_line: Int = 0
     taken_by: str = ""
+    apart: list[str] = []
 
     @property
     def named(self) -> str:
@@ -124,7 +125,7 @@ class PoolDoubt(Record, tag="pool_doubt"):
 class Queue(Record, tag="queue"):
     """A queue whose items are followed: its number, its class, how many it holds at most (0: any number).
 
-    `by` is the function that put the first item there.
+    `by` is the function that put the first item there; `apart` has what else tells its maker from others.
     """
 
     queue: Int
@@ -132,6 +133,7 @@ class Queue(Record, tag="queue"):
     limit: Int
     by: str
     mono_ns: Int
+    apart: list[str] = []
 
 
 class Stage(Record, tag="stage"):

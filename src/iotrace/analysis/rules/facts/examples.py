@@ -83,7 +83,11 @@ def _rank(changes: dict[str, Any]) -> RankFacts:
         "numa_nodes": changes.pop("numa_nodes", None),
         "host": changes.pop("host", {}),
     }
-    wait = {"raw_ms": 60.0, "causes_ms": causes_ms, "without_cpu_ms": dict.fromkeys(causes_ms, 0.0)}
+    wait = {
+        "raw_ms": changes.pop("raw_ms", 60.0),
+        "causes_ms": causes_ms,
+        "without_cpu_ms": dict.fromkeys(causes_ms, 0.0),
+    }
     wait["without_cpu_ms"][max(causes_ms, key=lambda name: causes_ms[name])] = lost_ms
     report = {
         "rank": 0,

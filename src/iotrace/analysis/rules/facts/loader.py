@@ -76,7 +76,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`.
     `tensors` are in one, if many. `ready`: so many batches lay ready when the loop came for one. `making`:
     how they are made.
-    `slept_ms`: how long the training thread slept in a step, all in all. `waits_at`: where it is as it makes
+    `slept_ms`: how long the training thread slept in a step, all in all; it computed for `loop_cpu_ms` (0:
+    unknown). `waits_at`: where it is as it makes
     them. `lock_held`: the share of the wait in which a
     thread had the interpreter's lock; in `queueing_ms` of it makers queued for busy CPUs. `event_loop`: the
     least share of the wait that asyncio's event loop slept in. `hot_in`: the library that making them is
@@ -133,6 +134,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     ready: float | None = None
     making: Making = Making()
     slept_ms: float | None = None
+    loop_cpu_ms: float = 0.0
     waits_at: WaitCode = WaitCode()
     lock_held: float | None = None
     queueing_ms: float = 0.0
@@ -187,6 +189,20 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
             return 0.0
         usual_ms, first_ms = making.item_ms or 0.0, making.first_item_ms or 0.0
         return making.fill_ms if first_ms >= _FIRST_TIMES * usual_ms > 0 else 0.0
+
+    @property
+    def on_cpus_ms(self) -> float:
+        """How long a step takes at the least: its items and the loop itself compute on all CPUs; 0: unknown.
+
+        More threads or processes, and locks that are gone, make no CPU faster.
+        """
+        if not self.cpus:
+            return 0.0
+        stages = [each.busy * each.on_cpu_fraction for each in self.pipeline if each.on_cpu_fraction]
+        making_ms = self.step_ms * sum(stages)
+        if not stages and self.on_cpu is not None and self.about.workers:
+            making_ms = (self.made_ms or 0.0) * self.made_on_cpu
+        return min(self.step_ms, (making_ms + self.loop_cpu_ms) / self.cpus) if making_ms else 0.0
 
     @property
     def made_asleep(self) -> float:

@@ -146,6 +146,7 @@ def _facts(
         ready=ready_batches(source).in_turn,
         pipeline=report.pipeline if primary else [],
         slept_ms=_slept_ms(report),
+        loop_cpu_ms=report.steps.thread_cpu_ms or 0.0,
         waits_at=code_of_waits(analysis, source),
         lock_held=lock_held(analysis, source),
         queueing_ms=sum((wait.without_cpu_ms or {}).values()),

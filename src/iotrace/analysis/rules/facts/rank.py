@@ -17,6 +17,7 @@ from iotrace.analysis.wait.asleep import sleep_outside_waits
 from iotrace.analysis.wait.collectives import Collectives, collectives_of_loop
 from iotrace.analysis.wait.cpus import asleep_for_pool, decoding_without_cpu, queueing_ms, samples_made
 from iotrace.analysis.wait.data_wait import MODERATELY_PERCENT, bound_together
+from iotrace.analysis.wait.interpreter import LoopTurns, loop_turns
 from iotrace.analysis.wait.loop_io import LoopWrites, loop_writes
 from iotrace.session.names import KIND_REDUCTION, OF_GRADIENTS, OPTIMIZER
 from iotrace.sources.records import DebugSwitches, Threads
@@ -41,7 +42,8 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     optimizer steps; `unused_ms` a step is reduced in those without one.
     `switches` are those for debugging that were on, each with the line that names it, if that is known.
     `asleep`: how long the training thread is in ``time.sleep`` in each step beside its data waits, in ms, and
-    at which line. `made_asleep` is the share of the samples' making in which their threads slept.
+    at which line. `made_asleep` is the share of the samples' making in which their threads slept. `turns`:
+    what it waits beside its data waits for the interpreter, and whose threads have it.
     """
 
     report: RankReport
@@ -64,6 +66,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     switches: dict[str, str] = {}
     asleep: tuple[float, str] = (0.0, "")
     made_asleep: float | None = None
+    turns: LoopTurns = LoopTurns()
 
     def is_significant(self, cost_ms: float) -> bool:
         """Whether that is a quarter of the data wait or more, and 5 % of a step."""
@@ -105,6 +108,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         switches=_switches(analysis),
         asleep=sleep_outside_waits(analysis),
         made_asleep=None if analysis.source is None else samples_made(analysis, analysis.source)[0],
+        turns=loop_turns(analysis, report),
         **_reductions(analysis),
     )
     if not facts.lacks_cpus:
