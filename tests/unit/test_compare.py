@@ -896,9 +896,19 @@ def test_the_command_line_of_check(kept: Path) -> None:
     code, text = run("now.json", "--baseline", "before.json")
     assert "iotrace compare before.json " in text
     code, text = run("before.json", "--baseline", "before.json", "--json", "--save-baseline", "kept.json")
-    found = json.loads(text)
-    assert (code, found["ok"], found["comparable"]) == (0, True, True)
+    found, wrote = text.rsplit("iotrace: ", 1)
+    found = json.loads(found)
+    assert (code, found["ok"], found["comparable"], wrote) == (0, True, True, "wrote kept.json\n")
     assert json.loads((kept / "kept.json").read_text()) == json.loads((kept / "before.json").read_text())
+    code, text = run("now.json", "--baseline", "before.json", "--save-baseline", "kept.json")
+    assert (code, text.splitlines()[-1]) == (
+        4,
+        "iotrace: kept.json is not written: the check did not pass",
+    )
+    assert json.loads((kept / "kept.json").read_text()) == json.loads((kept / "before.json").read_text())
+    code, text = run("before.json", "--fail-if", "steps.mean_ms > 1e6", "--save-baseline", "none/kept.json")
+    assert (code, text.splitlines()[0]) == (1, "PASSED")
+    assert "iotrace: cannot write none/kept.json: No such file or directory\n  choose another" in text
     assert run("failed.json", "--baseline", "before.json")[0] == 4
     code, text = run(
         "now.json", "--fail-if", "steps.mean_ms > 1", "--fail-if", "data_wait.raw_wait_fraction > 0.1%"

@@ -35,12 +35,13 @@ from iotrace.analysis.host.disturbance import grown_beside_others
 from iotrace.analysis.results import BAD
 from iotrace.analysis.rules.facts.check import CheckFacts
 from iotrace.analysis.rules.model import UNKNOWN, Finding as Judged, find_all
-from iotrace.errors import SessionError, UsageError
+from iotrace.errors import SessionError, UsageError, replacing, writing
 from iotrace.session import names
 from iotrace.session.listing import sessions_in
 
 _WORTH_FAILING = 0.01  # of what a sample costs in all
 _OF_COMPARISON = ("comparable", "step_ms", "change_pct", "ci95_pct", "causes_ms", "changed")
+_ANOTHER = "choose another --save-baseline FILE"
 _MOSTLY = 0.6  # of a stage's growth: what one file has of it, to be named for it
 
 
@@ -298,11 +299,14 @@ def kept_at(path: Path, leave_out: Sequence[Path] = ()) -> list[Path]:
     return kept
 
 
-def save(reports: Sequence[Any], target: str) -> None:
+def save(reports: Sequence[Any], target: str) -> list[Path]:
     """Keep `reports`: into a directory, where `target` is one or ends in ``/``, else as that file.
+
+    What is kept there stays until the new file is whole. Returns the files.
 
     Raises:
         UsageError: several reports, and one file.
+        IotraceError: they cannot be written there.
     """
     directory = Path(target)
     if not target.endswith("/") and not directory.is_dir():
@@ -311,11 +315,16 @@ def save(reports: Sequence[Any], target: str) -> None:
                 f"{target} would be one file for {len(reports)} sessions",
                 f"name a directory: --save-baseline {target}/",
             )
-        directory.write_bytes(_encoded(reports[0]))
-        return
-    directory.mkdir(parents=True, exist_ok=True)
-    for report in reports:
-        (directory / _name_of(report["session"])).write_bytes(_encoded(report))
+        return [_save_file(directory, reports[0])]
+    with writing(directory, _ANOTHER):
+        directory.mkdir(parents=True, exist_ok=True)
+    return [_save_file(directory / _name_of(report["session"]), report) for report in reports]
+
+
+def _save_file(path: Path, report: Any) -> Path:
+    with replacing(path, _ANOTHER) as file:
+        file.write_bytes(msgspec.json.encode(report) + b"\n")
+    return path
 
 
 def _name_of(session: Any) -> str:
@@ -323,7 +332,3 @@ def _name_of(session: Any) -> str:
     started_ns = session.get("started_ns") or 0
     began = datetime.fromtimestamp(started_ns // 10**9, timezone.utc)
     return f"{began:%Y%m%dT%H%M%SZ}-{Path(session['path']).name}.json"
-
-
-def _encoded(report: Any) -> bytes:
-    return msgspec.json.encode(report) + b"\n"
