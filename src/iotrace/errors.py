@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +55,28 @@ def writing(path: Path, remedy: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise IotraceError(f"cannot write {path}: {error.strerror}", remedy) from error
+
+
+@contextmanager
+def replacing(path: Path, remedy: str) -> Iterator[Path]:
+    """Write the file that is yielded; then it takes the place of `path`, whose old content stays until then.
+
+    A device, a pipe or a directory at `path` is written as it is: its writer says what does not fit.
+    """
+    with writing(path, remedy):
+        real = path.resolve()  # a link stays one
+        there = real.exists()
+        if (there and not real.is_file()) or not os.access(real.parent, os.W_OK):
+            yield path
+            return
+        temporary = real.with_name(f".iotrace-{os.getpid()}")
+        try:
+            yield temporary
+            if there:
+                temporary.chmod(stat.S_IMODE(real.stat().st_mode))
+            temporary.replace(real)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def what_failed(error: OSError) -> str:

@@ -15,7 +15,7 @@ import pytest
 from iotrace.sources.records import TorchProgram, TorchProgramTrace
 from tests.faults.rows import row
 from tests.support.faults import AFTER, BEFORE, IN_WARMUP, IN_WINDOW, STEPS, assert_same, run_both
-from tests.support.runs import Run, environment
+from tests.support.runs import Run, environment, report_of
 
 ENDED = [("warmup", ""), ("active", ""), ("end", ""), ("exported", "")]
 TAKEN = [("warmup", ""), ("active", ""), ("end", "program"), ("exported", "program")]
@@ -168,6 +168,11 @@ def test_a_disk_that_fills_up_midway(tmp_path: Path) -> None:
         both = run_both(tmp_path, "disk full", BEFORE, session=session, FULL=str(small))
         assert not both.traces()
         assert not list(session.glob("processes/*/.torch*"))
+        report = report_of(session)
+        (told,) = [each for each in report["not_captured"] if "torch" in each["why"]]
+        assert told["why"].startswith(f"the disk of {session} has no room for a trace of torch.profiler: ")
+        assert told["remedy"].startswith("free some space")
+        assert not [each for each in report["not_captured"] if "own code failed" in each["why"]]
     finally:
         subprocess.run(["umount", str(small)], check=True)
 

@@ -217,3 +217,9 @@ def test_an_error_of_the_agent_is_told_once(tmp_path: Path) -> None:
         (directory / "agent.log").write_text("1795366850.304 the hook of torch failed: KeyError('x')\n" * 3)
     (told,) = [item for item in run.report()["not_captured"] if "KeyError" in item["why"]]
     assert told["why"] == "iotrace's own code failed there: the hook of torch failed: KeyError('x')"
+    for directory in run.session.glob("processes/*"):
+        full = "1795366850.304 the hook failed: OSError(28, 'No space left on device')\n"
+        (directory / "agent.log").write_text(full)
+    (told,) = [item for item in run.report()["not_captured"] if "hook" in item["why"]]
+    assert told["why"].startswith(f"the disk of {run.session} was full: the hook failed: ")
+    assert told["remedy"] == "free some space there, or record to another disk with -o"

@@ -29,7 +29,7 @@ from iotrace.report.blocks import (
     write_csv,
 )
 from iotrace.report.console import make_console
-from iotrace.report.layout import print_document, print_tables
+from iotrace.report.layout import grid_rows, print_document, print_tables
 from iotrace.report.page.sections import shown_table
 
 
@@ -176,3 +176,30 @@ def test_a_table_of_nothing_says_why(width: int) -> None:
 def test_what_is_declared_is_known_to_the_renderers() -> None:
     (name, *_) = [each for each in figures_of(RegionResult) if each.attribute == "name"]
     assert (name.said, name.is_text, name.absent) == ("region", True, "?")
+
+
+def test_figures_that_do_not_fit_stand_below_and_are_whole() -> None:
+    grid = Grid(
+        ("mark", "rank", "step ms", "data ms", "host"),
+        [("late", "1", "287.9", "255.1", "vm"), ("", "0", "291.4", "8.3", "vm")],
+        (0, 4),
+    )
+    assert [row.plain for row in grid_rows(grid, 34)] == [
+        "mark  rank  step ms  data ms  host",
+        "late     1    287.9    255.1  vm",
+        "         0    291.4      8.3  vm",
+    ]
+    assert [row.plain for row in grid_rows(grid, 33)] == [
+        "mark  rank  step ms  host",
+        "late     1    287.9  vm",
+        "         0    291.4  vm",
+        "mark  rank  data ms  host",
+        "late     1    255.1  vm",
+        "         0      8.3  vm",
+    ]
+    named = grid._replace(rows=[(*row[:4], host) for row, host in zip(grid.rows, ("n1", "n2"), strict=True)])
+    assert [row.plain for row in grid_rows(named, 33)][3:] == [
+        "mark  data ms  host",
+        "late    255.1  n1",
+        "          8.3  n2",
+    ]

@@ -387,6 +387,38 @@ def test_quiet_seconds_of_a_busy_run_tell() -> None:
     assert [item.what for item in checked(now, report(2)).worse] == ["decode"]
 
 
+@pytest.mark.parametrize("others", [0.0, 0.4, 0.8])
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_check_says_from_which_growth_on_it_fails(others: float, quiet: bool) -> None:
+    def run(seed: int, decode: float) -> dict[str, Any]:
+        made = report(seed, decode, others=others)
+        for cost in made["ranks"][0]["stages"]:
+            cost["quiet"] = quiet
+        return made
+
+    same = checked(run(1, 1.0), run(2, 1.0))
+    assert same.finds_pct is not None
+    from_on = 1 + same.finds_pct / 100
+    assert checked(run(1, 1.05 * from_on), run(2, 1.0)).worse[0].what == "decode"
+    assert checked(run(1, 1 + 0.9 * (from_on - 1)), run(2, 1.0)).worse == []
+    assert (same.finds_pct >= 30) == (others > 0 and not quiet)  # what others may do is no less
+
+
+@pytest.mark.parametrize(("decode", "certain"), [(3.0, True), (1.0, False)])
+def test_reading_from_storage_made_no_step_longer_that_decoding_did(decode: float, certain: bool) -> None:
+    sides = [report(1), report(2, decode=decode)]
+    if not certain:
+        (rank,) = sides[1]["ranks"]
+        rank["blocks"]["step_ms"] = [3 * each for each in rank["blocks"]["step_ms"]]
+        rank["steps"]["mean_ms"] *= 3
+    for side, stored_bytes in zip(sides, (0, 60 << 20), strict=True):
+        side["ranks"][0]["system"]["processes"] = [{"storage_read_bytes": stored_bytes}]
+    found = checked(sides[1], sides[0])
+    (step,) = (each for each in (*found.worse, *found.untold) if each.what == "the step")
+    assert (step in found.worse) == certain
+    assert ("from storage" in step.text) == (not certain)
+
+
 def test_reading_from_storage_is_not_held_against_reading_from_memory() -> None:
     sides = [report(1), report(2)]
     for side, factor, stored_bytes in zip(sides, (1.0, 5.0), (0, 60 << 20), strict=True):
@@ -682,6 +714,44 @@ def test_other_files_for_other_batches_are_other_work(batches: tuple[int | None,
     assert found.differs == ["data: no file was read in both (x/a.h5 / y/a.h5)"]
 
 
+def with_rank(run: dict[str, Any], number: int, *files: str) -> dict[str, Any]:
+    """The run with another rank, which waits less and reads these files."""
+    (rank,) = run["ranks"]
+    waits_less = {**rank["data_wait"], "raw_ms": 1.0}
+    read = {"files": [{"path": path, "reads": 9} for path in files]}
+    stages = [{**each, "path": each["path"] and files[0]} for each in rank["stages"]]
+    run["ranks"].append({**rank, "rank": number, "data_wait": waits_less, "io": read, "stages": stages})
+    return run
+
+
+@pytest.mark.parametrize(
+    ("of_other_rank", "differs"),
+    [
+        # All ranks read other files; the other rank reads as before; files are dealt out anew.
+        (("u/a.h5", "v/a.h5"), ["data: no file was read in both (x/a.h5 / y/a.h5)"]),
+        (("same/a.h5", "same/a.h5"), ["data of rank 0: no file was read in both (x/a.h5 / y/a.h5)"]),
+        (("y/a.h5", "x/a.h5"), []),
+    ],
+)
+def test_data_is_called_another_only_where_no_rank_reads_it(
+    of_other_rank: tuple[str, str], differs: list[str]
+) -> None:
+    sides = [
+        with_rank(moved(report(1), name, 9, count), 1, file)
+        for name, count, file in zip("xy", (60, 30), of_other_rank, strict=True)
+    ]
+    assert compared(*sides).differs == differs
+
+
+def test_files_that_ranks_exchanged_replace_none() -> None:
+    sides = [
+        with_rank(moved(report(1), name, 9, 60), 1, f"{other}/a.h5", f"{other}/b.h5")
+        for name, other in ("xy", "yx")
+    ]
+    found = compared(*sides)
+    assert (found.differs, found.settings) == ([], [])
+
+
 def without_wait(run: dict[str, Any], rest: float) -> dict[str, Any]:
     """The run of a loop that no known loader feeds: a step of two phases, and `rest` times 30 ms."""
     (rank,) = run["ranks"]
@@ -896,9 +966,19 @@ def test_the_command_line_of_check(kept: Path) -> None:
     code, text = run("now.json", "--baseline", "before.json")
     assert "iotrace compare before.json " in text
     code, text = run("before.json", "--baseline", "before.json", "--json", "--save-baseline", "kept.json")
-    found = json.loads(text)
-    assert (code, found["ok"], found["comparable"]) == (0, True, True)
+    found, wrote = text.rsplit("iotrace: ", 1)
+    found = json.loads(found)
+    assert (code, found["ok"], found["comparable"], wrote) == (0, True, True, "wrote kept.json\n")
     assert json.loads((kept / "kept.json").read_text()) == json.loads((kept / "before.json").read_text())
+    code, text = run("now.json", "--baseline", "before.json", "--save-baseline", "kept.json")
+    assert (code, text.splitlines()[-1]) == (
+        4,
+        "iotrace: kept.json is not written: the check did not pass",
+    )
+    assert json.loads((kept / "kept.json").read_text()) == json.loads((kept / "before.json").read_text())
+    code, text = run("before.json", "--fail-if", "steps.mean_ms > 1e6", "--save-baseline", "none/kept.json")
+    assert (code, text.splitlines()[0]) == (1, "PASSED")
+    assert "iotrace: cannot write none/kept.json: No such file or directory\n  choose another" in text
     assert run("failed.json", "--baseline", "before.json")[0] == 4
     code, text = run(
         "now.json", "--fail-if", "steps.mean_ms > 1", "--fail-if", "data_wait.raw_wait_fraction > 0.1%"

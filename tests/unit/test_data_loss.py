@@ -30,6 +30,7 @@ def told(
     batches = [BatchRecord(0, 0, 0, index, 1, 0, 1, True, 0, worker=0, pid=2) for index in range(taken)]
     main = process(1, *batches, End())
     session: Any = SimpleNamespace(
+        path="run",
         exit_code=exit_code,
         state="ended",
         ranks=[Rank(0, None, 0, main, list(workers))],

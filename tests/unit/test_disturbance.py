@@ -141,6 +141,33 @@ def test_cpu_time_carries_the_verdict_where_the_steps_do_not() -> None:
     )
 
 
+def with_transform(document: dict[str, Any], cost_ms: float) -> dict[str, Any]:
+    """The run with a transform of so many ms of CPU a sample, for which the loop waits, too."""
+    (rank,) = document["ranks"]
+    rank["stages"][-1] = {**rank["stages"][-1], "per_sample": 1.0, "mean_ms": cost_ms, "quartile_ms": cost_ms}
+    rank["stages"][-1]["blocks_ms"] = [cost_ms] * 20
+    rank["data_wait"]["causes_ms"]["transform"] = 4 * cost_ms
+    return document
+
+
+@pytest.mark.parametrize(
+    ("decode", "said"),
+    [
+        (0.72, "% less CPU in transform"),  # decode lies within what others may do: it says nothing
+        (0.2, "% less CPU in transform"),  # for certain, but less of a sample
+        (0.02, "% less CPU in decode"),
+    ],
+)
+def test_the_stage_that_changed_most_carries_the_verdict(decode: float, said: str) -> None:
+    before = with_transform(run(1.0, others=0.5, queueing_ms=100.0), 7.6)
+    after = with_transform(run(decode, others=0.5, queueing_ms=40.0), 0.4)
+    found = told(before, after)
+    assert (found.verdict, found.likely) == ("faster", True)
+    assert said in found.text
+    (stage,) = (each for each in found.stages if each.what == "decode")
+    assert (stage.ci95_pct[1] > 0) == (decode == 0.72)
+
+
 def test_what_varies_by_itself_is_not_put_down_to_others() -> None:
     before, after = run(2.0, others=0.5, queueing_ms=10.0), run(0.5, others=0.5, queueing_ms=2.0)
     for document in (before, after):

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from iotrace.cli.parameters import SOURCE, TARGET, form_options, import_numpy, print_document, print_json
-from iotrace.errors import writing
+from iotrace.errors import replacing, writing
 from iotrace.report.printing import echo, encode_json
 
 if TYPE_CHECKING:
@@ -117,8 +117,6 @@ def check(
     paths = [path for given in baselines for path in kept_at(given, sessions)]
     result = judge(reports, [basis_of(report_at(path), path) for path in paths], limits, worse_by, anyway)
     failed = not result.ok or (strict and bool(result.untold))
-    if save_baseline is not None and not failed:
-        save(reports, save_baseline)
     found = _suggested(sessions[0]) if suggests or sarif is not None else None
     if found is None or not suggests or form != "json":
         titled = partial(check_document, label="iotrace check" if form == "md" else "")
@@ -128,9 +126,14 @@ def check(
     if found is not None and sarif is not None:
         from iotrace.report.suggestion import sarif as sarif_of
 
-        with writing(sarif, "choose another --sarif FILE"):
-            sarif.write_bytes(encode_json(sarif_of(found)))
+        with replacing(sarif, "choose another --sarif FILE") as file:
+            file.write_bytes(encode_json(sarif_of(found)))
         echo(f"iotrace: wrote {sarif}", err=True)
+    if save_baseline is not None:  # behind the result, which is worth more where it cannot be kept
+        wrote = [] if failed else save(reports, save_baseline)
+        echo(*(f"iotrace: wrote {path}" for path in wrote), err=True)
+        if failed:
+            echo(f"iotrace: {save_baseline} is not written: the check did not pass", err=True)
     return _WORSE if failed else 0
 
 

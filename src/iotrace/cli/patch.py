@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from iotrace.cli.parameters import PATH, import_numpy, json_option, output_option, print_json
-from iotrace.errors import IotraceError, writing
+from iotrace.errors import IotraceError, replacing
 from iotrace.report.printing import echo, visible
 from iotrace.session.listing import newest_session
 
@@ -64,8 +64,8 @@ def patch(session: Path | None, wanted: str, output: Path | None, applies: bool,
         apply(found)
         echo(f"iotrace: changed {', '.join(dict.fromkeys(file for file, _ in found.lines))}", err=True)
     if output is not None:
-        with writing(output, "choose another -o FILE"):
-            output.write_bytes(found.diff.encode())
+        with replacing(output, "choose another -o FILE") as file:
+            file.write_bytes(found.diff.encode())
         echo(f"iotrace: wrote {output}; in {found.root}: git apply {output}", err=True)
     elif not applies and not as_json:
         _print(found.diff)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iotrace.cli.parameters import PATH, TARGET, import_numpy, json_option, output_option, print_json
-from iotrace.errors import IotraceError, writing
+from iotrace.errors import IotraceError, replacing
 from iotrace.report.printing import echo
 from iotrace.session.listing import newest_session
 
@@ -171,8 +171,8 @@ def _write(made: Patch, diff: str, target: Path | None, applies: bool) -> None:
     from iotrace.patching.git import apply
 
     if target is not None:
-        with writing(target, "choose another --patch FILE"):
-            target.write_bytes(diff.encode())
+        with replacing(target, "choose another --patch FILE") as file:
+            file.write_bytes(diff.encode())
         echo(f"iotrace: wrote {target}; in {made.root}: git apply {target}", err=True)
     if applies:
         apply(made)

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from iotrace.errors import UsageError
+from iotrace.errors import UsageError, replacing, writing
 
 SHELLS = ("bash", "zsh", "fish")
 DETECT = "by $SHELL"
@@ -105,8 +105,11 @@ def install(app: click.Command, variable: str, shell: str) -> str:
         "fish": config / "fish/completions/iotrace.fish",
     }[shell]
     wrote = "replaced" if path.exists() else "wrote"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(script_of(app, variable, shell))
+    otherwise = "iotrace --show-completion prints it: save it where your shell finds it"
+    with writing(path, otherwise):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, otherwise) as file:
+        file.write_text(script_of(app, variable, shell))
     lines = [f"{wrote} {path}; no other file was changed"]
     if shell == "zsh":
         lines.append("add to ~/.zshrc: fpath+=~/.zfunc; autoload -Uz compinit; compinit")

@@ -23,7 +23,7 @@ from isal import igzip
 
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
-from iotrace.errors import IotraceError, writing
+from iotrace.errors import IotraceError, replacing
 from iotrace.session import names
 from iotrace.session.reading import entries
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
@@ -184,16 +184,11 @@ def write_dftracer(analysis: SessionAnalysis, path: Path) -> dict[str, int]:
     if path.exists() and not path.is_file():
         raise IotraceError(f"{path} is no regular file", "name a file with -o FILE.pfw.gz")
     counts: Counter[str] = Counter()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with writing(path, "choose another path with -o"):
-        try:
-            opened = _open(temporary, "wb", _FASTEST) if path.suffix == ".gz" else temporary.open("wb")
-            with opened as file:
-                for line in _lines(events_of(analysis), counts):
-                    file.write(line + b"\n")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with replacing(path, "choose another path with -o") as made:
+        opened = _open(made, "wb", _FASTEST) if path.suffix == ".gz" else made.open("wb")
+        with opened as file:
+            for line in _lines(events_of(analysis), counts):
+                file.write(line + b"\n")
     return dict(counts)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from iotrace.errors import writing
+from iotrace.errors import replacing
 from iotrace.report.printing import encode_json, visible
 from iotrace.units import one_decimal, percent, size, three_digits
 
@@ -313,8 +313,8 @@ def write_csv(tables: Sequence[Table], path: Path) -> None:
         IotraceError: the file cannot be written.
     """
     with (
-        writing(path, "choose another --csv FILE"),
-        path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+        replacing(path, "choose another --csv FILE") as made,
+        made.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
     ):
         writer = csv.writer(file)
         before: tuple[str, ...] = ()

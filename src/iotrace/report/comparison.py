@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -50,7 +51,7 @@ def comparison_document(result: Comparison) -> Document:
             *stages,
             [
                 *sides,
-                *lines_of("Around", [*around, *speed_of(result)]),
+                *lines_of("Differ", [*around, *speed_of(result)]),
             ],
         ],
         f"iotrace report {shlex.quote(result.sessions[1].path)}",
@@ -121,13 +122,13 @@ def _read_of(read_bytes: list[int] | None) -> str:
     return f": {size(before)} -> {size(after)} in traced reads"
 
 
-def speed_of(result: Comparison) -> list[str]:
+def speed_of(result: Comparison, where: str = "in B than in A") -> list[str]:
     """Say how fast the CPUs were in the second run, where that differed."""
     slower = result.cpu_slower_pct
     if slower is None or abs(slower) < _WORTH_TELLING_PCT:
         return []
     how = "slower" if slower > 0 else "faster"
-    return [f"CPUs {abs(slower):.1f} % {how} than before; taken out of CPU times"]
+    return [f"the CPUs were {abs(slower):.1f} % {how} {where}; changes of CPU times leave that out"]
 
 
 def trust_of(result: Comparison, names: tuple[str, str] = NAMES) -> list[str]:
@@ -201,7 +202,7 @@ def check_document(result: Check, label: str = "") -> Document:
     if comparison.verdict != "unknown" and len(result.baselines) + len(result.sessions) == 2:
         lines.append(Line("Step", comparison.text))
     differing = [*comparison.settings, *comparison.environment]
-    lines += lines_of("Sees", _seen_by(result))
+    lines += lines_of("Finds", _found_by(result))
     lines += lines_of("Trust", trust_of(comparison, FROM_TO))
     lines += lines_of("Differ", [f"{item.what}: {' / '.join(item.values)}" for item in differing])
     paths = f"{shlex.quote(result.baseline or '')} {shlex.quote(result.session)}"
@@ -210,14 +211,18 @@ def check_document(result: Check, label: str = "") -> Document:
     return Document(head, [*stages, []], again if result.baseline != result.session else "")
 
 
-def _seen_by(result: Check) -> list[str]:
+def _found_by(result: Check) -> list[str]:
     """Say what growth of the costliest stage is told from noise, and how fast the CPUs were."""
-    if result.comparison is None or not result.comparison.stages:
+    if result.comparison is None or result.finds_pct is None:
         return []
     runs = f"{counted(len(result.baselines), 'baseline')} and {counted(len(result.sessions), 'session')}"
-    stage = result.comparison.stages[0]
-    seen = f"{stage.stage} from {stage.noise_pct:+.0f} % on, by {runs}"
-    return [seen, *speed_of(result.comparison)]
+    stage = result.comparison.stages[0].stage
+    by_pct = result.finds_pct
+    by = f"{math.ceil(by_pct)} %" if by_pct < 100 else f"{1 + by_pct / 100:.1f}x"
+    return [
+        f"{stage} if it is at least {by} slower, with {runs}; less is not clear",
+        *speed_of(result.comparison, "now than before"),
+    ]
 
 
 class _Change(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from iotrace.report.blocks import (
     grid_of,
     whose,
 )
-from iotrace.report.printing import GAP, laid_out, middle_cut, visible
+from iotrace.report.printing import GAP, in_bands, laid_out, middle_cut, visible
 
 LABEL_WIDTH = 12
 SHORT_LABEL = 6  # of a first screen, and of what reads like one
@@ -157,14 +157,25 @@ def _print_facts(block: Facts, console: Console, width: int) -> None:
 
 
 def grid_rows(grid: Grid, width: int) -> Iterator[Text]:
-    """Draw rows below their headings: texts share what figures leave of `width` columns."""
+    """Draw rows below their headings: texts share what figures leave of `width` columns.
+
+    Figures that do not fit stand below, beside the texts once more: half a figure is none.
+    """
     rows = [[visible(cell) for cell in row] for row in (grid.headings, *grid.rows)]
-    for number, row in enumerate(laid_out(rows, grid.texts, width, middle_cut, cell_len), -1):
-        tones = ["bold" if number < 0 else grid.tones.get((number, at), "") for at in range(len(row))]
-        cells = [Text(cell, _style(tone)) for cell, tone in zip(row, tones, strict=True)]
-        whole = Text(GAP, style=_style(grid.tones.get((number, None), ""))).join(cells)
-        whole.rstrip()
-        yield whole
+    widest = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    filled = [at for at in grid.texts if all(row[at] for row in rows)]
+    names = {tuple(row[at] for at in filled) for row in rows}
+    figures = [at for at in range(len(widest)) if at not in grid.texts]
+    first = figures[:1] if len(names) < len(rows) else []  # as a rank's number
+    for shown in in_bands(widest, grid.texts, width, [*grid.texts, *first]):
+        texts = [at for at, column in enumerate(shown) if column in grid.texts]
+        band = [[row[column] for column in shown] for row in rows]
+        for number, row in enumerate(laid_out(band, texts, width, middle_cut, cell_len), -1):
+            tones = ["bold" if number < 0 else grid.tones.get((number, column), "") for column in shown]
+            cells = [Text(cell, _style(tone)) for cell, tone in zip(row, tones, strict=True)]
+            whole = Text(GAP, style=_style(grid.tones.get((number, None), ""))).join(cells)
+            whole.rstrip()
+            yield whole
 
 
 def _print_bars(bars: Bars, console: Console, width: int) -> None:

@@ -23,7 +23,7 @@ _IN_A_LINE = re.compile(f"[{_STEERING}]")
 _IN_LINES = re.compile(f"(?!\n)[{_STEERING}]")
 _IN_ASCII = {"±": "+-", "≥": ">=", "≤": "<=", "→": ">", "µ": "u", "·": "|"}
 GAP = "  "  # between two columns of a table
-_NARROWEST_TEXT = 8  # columns
+_NARROWEST_TEXT, _READABLE_TEXT = 8, 20  # columns
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -83,6 +83,32 @@ def encode_json(document: Any) -> bytes:
         import json
 
         return json.dumps(msgspec.to_builtins(document), ensure_ascii=False).encode(errors="replace")
+
+
+def in_bands(
+    widest: Sequence[int], texts: Container[int], width: int, names: Container[int]
+) -> list[list[int]]:
+    """Share out columns of these widths over tables of `width` columns, where one table would cut figures.
+
+    Each has the columns of `names`, in the order of all.
+    """
+    every = range(len(widest))
+    named = [at for at in every if at in names]
+
+    def taken(shown: Sequence[int], of_text: int) -> int:
+        cells = [min(widest[at], of_text) if at in texts else widest[at] for at in shown]
+        return sum(cells) + len(GAP) * (len(shown) - 1)
+
+    if taken(every, _NARROWEST_TEXT) <= width or len(named) == len(widest):
+        return [[*every]]
+    bands: list[list[int]] = [[]]
+    for at in every:
+        if at in names:
+            continue
+        if bands[-1] and taken([*named, *bands[-1], at], _READABLE_TEXT) > width:
+            bands.append([])
+        bands[-1].append(at)
+    return [sorted([*named, *band]) for band in bands]
 
 
 def laid_out(

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from iotrace.analysis.results import Fix
-from iotrace.errors import writing
+from iotrace.errors import replacing
 from iotrace.report.blocks import Block, Commands, Document, Grid, Head, Line, Paragraph, lines_of
 from iotrace.report.layout import print_blocks, print_document, print_head, print_parts
 from iotrace.report.screen import shown_path, trust_text
@@ -202,7 +202,7 @@ _COLUMNS = (
 def write_points(points: Sequence[PointResult], path: Path) -> None:
     """Write points as CSV, a line each: its values, the figures, its interval; unknown is an empty cell."""
     names = list(dict.fromkeys(name for row in points for name in row.params))
-    with writing(path, "choose another --csv FILE"), path.open("w", newline="") as file:
+    with replacing(path, "choose another --csv FILE") as made, made.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*names, *_COLUMNS, "ci95_low", "ci95_high"])
         for row in points:

@@ -125,8 +125,12 @@ def read_document(path: Path, kind: type[_Document]) -> _Document | None:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write beside `path` and rename, so that a reader sees all or nothing."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    _write_private(temporary, data)
-    temporary.replace(path)
+    try:
+        _write_private(temporary, data)
+        temporary.replace(path)
+    except BaseException:  # a full disk: what was written of it would stay
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _write_private(path: Path, data: bytes) -> None:

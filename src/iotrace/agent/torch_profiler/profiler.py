@@ -10,6 +10,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable
+from errno import ENOSPC
 from posix import close, open as posix_open, unlink
 from typing import Any
 
@@ -121,7 +122,7 @@ class TorchProfiler:
         directory, name = os.path.split(path)
         disk = os.statvfs(directory)
         if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:
-            raise OSError("too little space is left on the disk for a trace")
+            raise OSError(ENOSPC, f"less than {_LEAST_FREE_BYTES >> 20} MiB are free")
         plain, packed = f"{directory}/.{name}.plain", f"{directory}/.{name}"
         try:
             close(private(plain, os.O_WRONLY | os.O_CREAT))  # Kineto's own would be as the umask has it

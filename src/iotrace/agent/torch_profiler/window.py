@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from errno import EDQUOT, ENOSPC
 from posix import stat
 from time import monotonic_ns
 from typing import Any
@@ -243,8 +244,11 @@ class Window:
         """Profile no more in this process; the program goes on."""
         self.phase = OVER
         profiler, self._profiler = self._profiler, None
-        self._recorder.absorb(error, "the window of the torch profiler")
-        self._record("error", monotonic_ns(), why=str(error) or repr(error))
+        if isinstance(error, OSError) and error.errno in _FULL:  # nobody's mistake
+            self._record("error", monotonic_ns(), why=error.strerror, full=True)
+        else:
+            self._recorder.absorb(error, "the window of the torch profiler")
+            self._record("error", monotonic_ns(), why=str(error) or repr(error))
         try:
             if profiler is not None:
                 profiler.stop()
@@ -256,6 +260,7 @@ class Window:
 current: Window | None = None
 # The thread that imported torch. Kineto complains on standard error of a first profiler on another one.
 _kineto_thread = 0
+_FULL = (ENOSPC, EDQUOT)
 _OTHER_THREAD = "the batches come to another thread than the one that imported torch: Kineto would complain"
 # Whether the starts of the program's profilers are patched; set by `foreign_profilers`.
 guarded = False

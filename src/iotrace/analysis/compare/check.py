@@ -35,13 +35,14 @@ from iotrace.analysis.host.disturbance import grown_beside_others
 from iotrace.analysis.results import BAD
 from iotrace.analysis.rules.facts.check import CheckFacts
 from iotrace.analysis.rules.model import UNKNOWN, Finding as Judged, find_all
-from iotrace.errors import SessionError, UsageError
+from iotrace.errors import SessionError, UsageError, replacing, writing
 from iotrace.session import names
 from iotrace.session.listing import sessions_in
 
 _WORTH_FAILING = 0.01  # of what a sample costs in all
 _OF_COMPARISON = ("comparable", "step_ms", "change_pct", "ci95_pct", "causes_ms", "changed")
-_MOSTLY = 0.6  # of a stage's growth: what one file has of it, to be named for it
+_ANOTHER = "choose another --save-baseline FILE"
+_MOSTLY = 0.6  # of a growth: what one file has of a stage's, or stages of the step's, to be named for it
 
 
 def check(
@@ -61,13 +62,14 @@ def check(
     """
     sessions = [basis_of(report) for report in reports]
     found = [each for session in sessions for each in _failed(session, len(sessions) > 1)]
-    comparison = None
+    comparison, about = None, CheckFacts()
     if not found:
         _refuse("session", sessions)
         _refuse("baseline", baselines)
         if baselines:
             comparison = _compared(baselines, sessions, anyway)
-            found = [*_judged(comparison, baselines, sessions, worse_by_pct, before)]
+            about = _about(comparison, baselines, sessions, worse_by_pct, before)
+            found = [*_judged(comparison, about, baselines, sessions)]
     conditions = [_of_most([judge(limit, report) for report in reports]) for limit in limits]
     for item in conditions:
         found += [(item.condition, each) for each in find_all("check", CheckFacts(condition=item))]
@@ -88,6 +90,7 @@ def check(
         comparison=comparison,
         sessions=[session.path for session in sessions],
         baselines=[baseline.path for baseline in baselines],
+        finds_pct=None if comparison is None else _found_from(comparison.stages, about),
         warnings=[each.text for each in warnings],
         warning_codes=[each.rule for each in warnings],
     )
@@ -153,16 +156,16 @@ def _compared(baselines: Sequence[Basis], sessions: Sequence[Basis], anyway: boo
     return comparison
 
 
-def _judged(
+def _about(
     comparison: Comparison,
     baselines: Sequence[Basis],
     sessions: Sequence[Basis],
     worse_by_pct: float,
     before: str,
-) -> Iterator[tuple[str, Judged]]:
-    """Judge what grew, each with its name: what is worse for certain, and what the machine leaves unclear."""
+) -> CheckFacts:
+    """Gather what is behind all that grew: how many runs there are, and what the machine did to them."""
     hosts = [rank.system.host for side in (*baselines, *sessions) for rank in side.ranks]
-    about = CheckFacts(
+    return CheckFacts(
         worse_by_pct=worse_by_pct,
         before=before,
         baselines=len(baselines),
@@ -173,6 +176,22 @@ def _judged(
         cpu_slower_pct=max(comparison.cpu_slower_pct or 0.0, 0.0),
         correction_error=ERROR_OF_CORRECTION,
     )
+
+
+def _found_from(stages: Sequence[StageChange], about: CheckFacts) -> float | None:
+    """Return from which growth on, in percent, the costliest stage is worse, for certain; None: from none."""
+    if not stages or (stages[0].stage == "read" and about.storage):
+        return None
+    by_others = about.beside_others_pct.get(stages[0].clock, 0.0)
+    beside = by_others if about.others and not stages[0].quiet else 0.0
+    return max(about.worse_by_pct, stages[0].noise_pct, beside)
+
+
+def _judged(
+    comparison: Comparison, about: CheckFacts, baselines: Sequence[Basis], sessions: Sequence[Basis]
+) -> Iterator[tuple[str, Judged]]:
+    """Judge what grew, each with its name: what is worse for certain, and what the machine leaves unclear."""
+    worse_by_pct = about.worse_by_pct
     found: list[tuple[str, Judged]] = []
 
     def judge_one(what: str, **grown: Any) -> None:
@@ -198,10 +217,21 @@ def _judged(
     ci95_pct = comparison.ci95_pct
     change_pct, noise_pct = _step_of_all(baselines, sessions)
     if ci95_pct and change_pct >= worse_by_pct and ci95_pct[0] > RUN_TO_RUN_PCT:
-        judge_one("the step", step=comparison, step_pct=change_pct, noise_pct=noise_pct)
+        worse = [what for what, each in found if each.level != UNKNOWN]
+        by_stages = _is_made_by(comparison, [each for each in comparison.stages if each.what in worse])
+        judge_one("the step", step=comparison, step_pct=change_pct, noise_pct=noise_pct, by_stages=by_stages)
     elif about.others and comparison.verdict == "unknown" and all(each.level == UNKNOWN for _, each in found):
         judge_one("the step", held_up=next(filter(None, map(busy, baselines)), None))
     yield from found
+
+
+def _is_made_by(comparison: Comparison, stages: Sequence[StageChange]) -> bool:
+    """Whether waits for stages whose CPU time is worse for certain have most of what the step grew by."""
+    waits = [
+        comparison.causes_ms.get(stage) for stage in {each.stage for each in stages if each.clock == "cpu"}
+    ]
+    by_ms = sum(after - before for before, after in filter(None, waits))
+    return by_ms >= _MOSTLY * (comparison.step_ms[1] - comparison.step_ms[0])
 
 
 def _step_of_all(baselines: Sequence[Basis], sessions: Sequence[Basis]) -> tuple[float, float]:
@@ -298,11 +328,14 @@ def kept_at(path: Path, leave_out: Sequence[Path] = ()) -> list[Path]:
     return kept
 
 
-def save(reports: Sequence[Any], target: str) -> None:
+def save(reports: Sequence[Any], target: str) -> list[Path]:
     """Keep `reports`: into a directory, where `target` is one or ends in ``/``, else as that file.
+
+    What is kept there stays until the new file is whole. Returns the files.
 
     Raises:
         UsageError: several reports, and one file.
+        IotraceError: they cannot be written there.
     """
     directory = Path(target)
     if not target.endswith("/") and not directory.is_dir():
@@ -311,11 +344,16 @@ def save(reports: Sequence[Any], target: str) -> None:
                 f"{target} would be one file for {len(reports)} sessions",
                 f"name a directory: --save-baseline {target}/",
             )
-        directory.write_bytes(_encoded(reports[0]))
-        return
-    directory.mkdir(parents=True, exist_ok=True)
-    for report in reports:
-        (directory / _name_of(report["session"])).write_bytes(_encoded(report))
+        return [_save_file(directory, reports[0])]
+    with writing(directory, _ANOTHER):
+        directory.mkdir(parents=True, exist_ok=True)
+    return [_save_file(directory / _name_of(report["session"]), report) for report in reports]
+
+
+def _save_file(path: Path, report: Any) -> Path:
+    with replacing(path, _ANOTHER) as file:
+        file.write_bytes(msgspec.json.encode(report) + b"\n")
+    return path
 
 
 def _name_of(session: Any) -> str:
@@ -323,7 +361,3 @@ def _name_of(session: Any) -> str:
     started_ns = session.get("started_ns") or 0
     began = datetime.fromtimestamp(started_ns // 10**9, timezone.utc)
     return f"{began:%Y%m%dT%H%M%SZ}-{Path(session['path']).name}.json"
-
-
-def _encoded(report: Any) -> bytes:
-    return msgspec.json.encode(report) + b"\n"

@@ -117,10 +117,11 @@ _SETTINGS = {
 def compare(one: Basis, other: Basis) -> Comparison:
     """Compare two sessions, `one` before `other`, whether they did the same work or not."""
     recorded = rank_pair(one, other)
-    names = new_names(recorded)
+    data = replaced(one, other, recorded)
+    names = new_names(data)
     samples = samples_of_step(one, other, recorded)
     factor = samples[0] / samples[1] if samples else 1.0
-    before, after = of_samples(under_old_names(recorded))
+    before, after = of_samples(under_old_names(recorded, names))
     ranks = before, for_as_many(after, factor)
     steps_ms, change_pct, ci95_pct = step_change(ranks)
     stages = stage_changes(ranks[:1], ranks[1:])
@@ -165,7 +166,7 @@ def compare(one: Basis, other: Basis) -> Comparison:
         rest_ms=rest_parts(ranks),
         changed=[_named(each, each.cause or "", names) for each in changed_parts(ranks)],
         stages=[_named(each, each.stage, names) for each in stages],
-        settings=[*_renamed(one, other, recorded), *_replaced(recorded), *_settings(ranks)],
+        settings=[*_renamed(one, other, recorded), *_replaced(recorded, data), *_settings(ranks)],
         environment=list(_environment(one, other, ranks)),
         cpu_slower_pct=cpu_slower_pct(ranks[:1], ranks[1:]),
         whole_run=whole,
@@ -213,9 +214,8 @@ def _renamed(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[Dif
         yield Differing(what=PROGRAM, values=[*names])
 
 
-def _replaced(ranks: tuple[Rank, Rank]) -> Iterator[Differing]:
+def _replaced(ranks: tuple[Rank, Rank], names: tuple[list[str], list[str]] | None) -> Iterator[Differing]:
     """Yield the data that the second reads in place of the first's."""
-    names = replaced(ranks)
     if names is not None:
         shown = [each[0] if len(each) == 1 else f"{each[0]} and {len(each) - 1} more" for each in names]
         yield Differing(what=DATA, values=shown, read_bytes=read_bytes(ranks, names))

@@ -258,7 +258,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the session passes: nothing is worse, and no condition holds.
 
     `session` and `baseline` are those in the middle, by the length of their steps, where there are several:
-    of them are the fields of the comparison, each None without a baseline; its stages are of all.
+    of them are the fields of the comparison, each None without a baseline; its stages are of all. A growth
+    of `finds_pct` of the first of these is found, a smaller one is not clear.
     `warnings`: sessions and baselines that were measured beside other programs, or say little by themselves;
     `warning_codes` are of the rules that say so.
     """
@@ -280,6 +281,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     comparison: Comparison | None
     sessions: list[str] = []
     baselines: list[str] = []
+    finds_pct: float | None = None
     warnings: list[str] = []
     warning_codes: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
 
 from msgspec.structs import replace
@@ -51,10 +51,8 @@ def differences(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[
     of_pools = all(rank.primary is not None and rank.primary.pool for rank in ranks)
     if datasets[0] != datasets[1] and all(datasets) and not of_pools:  # unknown where it has no name
         yield f"dataset: {datasets[0]} / {datasets[1]}"
-    if replaced(ranks) is None:
-        every = [set[str]().union(*map(_files, side.ranks)) for side in (one, other)]
-        of = f" of rank {ranks[1].rank}" if every[0] & every[1] else ""  # other ranks read the same
-        yield from _data(*(_files(rank) for rank in ranks), of=of)
+    if replaced(one, other, ranks) is None:
+        yield from _data(one, other, ranks)
 
 
 def renamed(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> tuple[str, str] | None:
@@ -72,14 +70,15 @@ def renamed(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> tuple[str, st
     return differing[0]
 
 
-def replaced(ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | None:
+def replaced(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | None:
     """Name the data that each side reads, where the second reads other files for the same work; else None.
 
     Data that is re-chunked or compressed anew stands in files of other names: a sample gets as many bytes.
     Data that is stored smaller, too: no file is read in both, and loaders hand over as many batches.
+    What another rank reads on the other side is only dealt out anew.
     """
-    names = _decoded_alike(ranks)
-    if names is None and same_batches(ranks) and any(_data(*(_files(rank) for rank in ranks))):
+    names = _decoded_alike(one, other, ranks)
+    if names is None and same_batches(ranks) and any(_data(one, other, ranks)):
         return _places(ranks[0]), _places(ranks[1])
     return names
 
@@ -160,23 +159,27 @@ def _places(rank: Rank) -> list[str]:
     return sorted(named or (files if len(files) == 1 else {f"{os.path.dirname(path)}/" for path in files}))
 
 
-def _decoded_alike(ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | None:
+def _decoded_alike(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> tuple[list[str], list[str]] | None:
     """Name the files that each side decodes, where they are others with as much in them; else None."""
     costs = [[cost for cost in rank.stages if cost.stage == _DECODE and cost.path] for rank in ranks]
     names = [sorted({cost.path or "" for cost in each}) for each in costs]
-    if not all(names) or set(names[0]) & set(names[1]):
+    of_job = [
+        {cost.path for rank in side.ranks for cost in rank.stages if cost.stage == _DECODE}
+        for side in (one, other)
+    ]
+    if not all(names) or of_job[0] & set(names[1]) or of_job[1] & set(names[0]):
         return None
     found = [_bytes_of_sample(each) for each in costs]
     if None in found:
         return None
-    (one, error), (other, other_error) = (each or (0.0, 0.0) for each in found)
-    is_alike = abs(one - other) <= max(_ALIKE * one, 3 * math.hypot(error, other_error))
-    return (names[0], names[1]) if one > 0 and is_alike else None
+    (before, error), (after, other_error) = (each or (0.0, 0.0) for each in found)
+    is_alike = abs(before - after) <= max(_ALIKE * before, 3 * math.hypot(error, other_error))
+    return (names[0], names[1]) if before > 0 and is_alike else None
 
 
-def under_old_names(ranks: tuple[Rank, Rank]) -> tuple[Rank, Rank]:
-    """Call replaced files by their names before, in the order of both, so that they are compared."""
-    old = {after: before for before, after in new_names(ranks).items()}
+def under_old_names(ranks: tuple[Rank, Rank], names: Mapping[str, str]) -> tuple[Rank, Rank]:
+    """Call replaced files by their `names` before, in the order of both, so that they are compared."""
+    old = {after: before for before, after in names.items()}
     one, other = ranks
     if not old:
         return ranks
@@ -185,9 +188,8 @@ def under_old_names(ranks: tuple[Rank, Rank]) -> tuple[Rank, Rank]:
     return one, replace(other, stages=stages, data_wait=replace(other.data_wait, files=files))
 
 
-def new_names(ranks: tuple[Rank, Rank]) -> dict[str, str]:
+def new_names(names: tuple[list[str], list[str]] | None) -> dict[str, str]:
     """Return the replaced files of the first by the ones in their places, in the order of both."""
-    names = replaced(ranks)
     if names is None or len(names[0]) != len(names[1]):
         return {}
     return dict(zip(*names, strict=True))
@@ -283,11 +285,16 @@ def _files(rank: Rank) -> set[str]:
     return {file.path for file in rank.io.files if file.reads or file.maps} if rank.io else set()
 
 
-def _data(one: set[str], other: set[str], *, of: str = "") -> Iterator[str]:
-    if not one or not other or one & other:
+def _data(one: Basis, other: Basis, ranks: tuple[Rank, Rank]) -> Iterator[str]:
+    """Say that no rank of the other side reads what these do, and of which rank, where others read alike."""
+    sides = (one, other)
+    files = [_files(rank) for rank in ranks]
+    of_job = [set().union(*map(_files, side.ranks)) for side in sides]
+    if not all(files) or of_job[0] & files[1] or of_job[1] & files[0]:
         return
-    directories = [{os.path.dirname(path) for path in files} for files in (one, other)]
-    few = min(len(one), len(other)) <= _FEW_FILES
+    directories = [{os.path.dirname(path) for path in each} for each in files]
+    few = min(map(len, files)) <= _FEW_FILES
     if few or not directories[0] & directories[1]:
-        shown = [min(files) for files in (one, other)]
-        yield f"data{of}: no file was read in both ({shown[0]} / {shown[1]})"
+        shown = " / ".join(min(each) for each in files)
+        whose = f"data of rank {ranks[0].rank}" if of_job[0] & of_job[1] else "data"
+        yield f"{whose}: no file was read in both ({shown})"

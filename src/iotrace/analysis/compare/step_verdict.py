@@ -108,25 +108,34 @@ def _of_interval(interval_pct: Sequence[float], change_pct: float) -> str:
 
 
 def _speaking(ranks: tuple[Rank, Rank], stages: Sequence[StageChange], measured: str) -> StageChange | None:
-    """Find the stage whose CPU time, or bytes, changed most, as the step did, beyond what neighbours do."""
+    """Find the stage whose CPU time changed as the step did, beyond what neighbours do, by most a sample.
+
+    One file of a stage speaks only where no stage does as a whole.
+    """
     if measured not in BANNERS:
         return None
-    found: list[StageChange] = []
     by_others = grown_between(ranks[0].system.host, ranks[1].system.host)
-    for change in stages:
-        by = change.change_pct / 100
-        if change.clock != "cpu" or (by > 0) != (measured == "slower"):
-            continue
-        if change.ci95_pct[0] <= 0 <= change.ci95_pct[1]:
-            continue
-        beyond = abs(math.log1p(max(by, -0.999)))
-        noise = math.log1p(change.noise_pct / 100)
-        is_certain = beyond > noise and (change.quiet or beyond > math.log1p(by_others))
-        if not _carries(change, ranks):
-            continue
-        if is_certain and change.share * abs(by) >= _CARRIES:
-            found.append(change)
-    return max(found, key=lambda change: change.share * abs(change.change_pct), default=None)
+    speaking = [
+        change
+        for change in stages
+        if _is_certain(change, measured, by_others) and _by(change) >= _CARRIES and _carries(change, ranks)
+    ]
+    return max(speaking, key=lambda change: (change.file is None, _by(change)), default=None)
+
+
+def _by(change: StageChange) -> float:
+    """By how much of what a sample costs in all a stage changed."""
+    return change.share * abs(change.change_pct) / 100
+
+
+def _is_certain(change: StageChange, measured: str, by_others: float) -> bool:
+    """Whether a CPU time changed as the step did: beyond chance, by the shown interval, too, and others."""
+    by, (low, high) = change.change_pct / 100, change.ci95_pct
+    if change.clock != "cpu" or (by > 0) != (measured == "slower") or low <= 0 <= high:
+        return False
+    beyond = abs(math.log1p(max(by, -0.999)))
+    is_beyond_noise = beyond > math.log1p(change.noise_pct / 100)
+    return is_beyond_noise and (change.quiet or beyond > math.log1p(by_others))
 
 
 def _carries(change: StageChange, ranks: tuple[Rank, Rank]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,12 +21,15 @@ from iotrace.sources.session import Session
 from iotrace.sources.telemetry import Telemetry
 
 _MOST_ERRORS = 5
+# How the system says that a disk, or somebody's quota of it, is full.
+_FULL = re.compile("No space left on device|Disk quota exceeded")
 
 
 def data_loss(session: Session) -> Iterator[NotCaptured]:
     """Find what was captured in part only, by process."""
     running = session.state == RUNNING
-    yield from _parts("the session", session.problems)
+    disk = str(session.path)
+    yield from _parts("the session", session.problems, disk)
     yield from _agent_errors(session)
     usual = {id(process) for process in workers_left(session)}
     for process in session.processes:
@@ -44,16 +48,18 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
                 lost_calls_alone=not _recorded_data(process),
                 buffered_calls=BUFFERED_CALLS if buffers else 0,
             )
-        yield from _parts(name, process.problems)
+        yield from _parts(name, process.problems, disk)
         yield from missing(whose=name, failed_to_start=bool(process.of_type(PosixEnded)))
     for rank in session.ranks:
-        yield from _parts(f"the torch.profiler traces of rank {rank.number}", rank.main.windows.problems)
-    yield from _parts("the POSIX calls", session.calls.problems)
+        yield from _parts(
+            f"the torch.profiler traces of rank {rank.number}", rank.main.windows.problems, disk
+        )
+    yield from _parts("the POSIX calls", session.calls.problems, disk)
     for node, pid in sorted(session.namesakes) if session.posix_on else ():
         yield from missing(whose=node, namesake=pid)
     for telemetry in session.telemetry:
         node = telemetry.sampler.node
-        yield from _parts(f"the telemetry of {node}", telemetry.damage)
+        yield from _parts(f"the telemetry of {node}", telemetry.damage, disk)
         late_ns = _last_seen_ns(session, telemetry) - telemetry.last_ns
         if not telemetry.ended:
             killed_by = telemetry.killed_by or None
@@ -61,14 +67,20 @@ def data_loss(session: Session) -> Iterator[NotCaptured]:
 
 
 def _agent_errors(session: Session) -> Iterator[NotCaptured]:
-    """Name what the agent could not do, each error once, with the processes that it happened in."""
+    """Name what the agent could not do, each error once, with the processes that it happened in.
+
+    What a full disk did is no error of the agent's.
+    """
     happened: dict[str, list[str]] = {}
     for process in session.processes:
         for error in dict.fromkeys(process.agent_errors):
             happened.setdefault(error, []).append(named(process))
     for error, where in list(happened.items())[:_MOST_ERRORS]:
         whose = where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1} more"
-        yield from missing(whose=whose, agent_error=error)
+        if _FULL.search(error):
+            yield from _parts(whose, [error], str(session.path))
+        else:
+            yield from missing(whose=whose, agent_error=error)
     yield from missing(more_errors=max(0, len(happened) - _MOST_ERRORS))
 
 
@@ -105,9 +117,9 @@ def _wanted(batches: Columns, process: Process) -> Times:
     return key_of(batches["generation"][own], batches["index"][own])
 
 
-def _parts(of: str, problems: list[str]) -> Iterator[NotCaptured]:
+def _parts(of: str, problems: list[str], disk: str) -> Iterator[NotCaptured]:
     for problem in problems:
-        yield from missing(whose=of, damage=problem)
+        yield from missing(whose=of, damage=problem, full_disk=disk if _FULL.search(problem) else "")
 
 
 def _last_seen_ns(session: Session, telemetry: Telemetry) -> int:

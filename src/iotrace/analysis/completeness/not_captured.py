@@ -206,13 +206,14 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
         exported = any(window.event == "exported" and window.path not in of_no_step for window in windows)
         if exported or any(trace.path for trace in main.of_type(TorchProgramTrace)):
             continue
-        errors = [window.why for window in windows if window.event == "error"]
+        errors = [window for window in windows if window.event == "error"]
         if programs:
             # Traces that were exported and not kept, and a daemon's, need something else.
             exports = not main.of_type(TorchProgramTrace) and "daemon" not in programs[0].what
             yield from missing(whose=whose, program_profiles=programs[0].what, program_exports=exports)
         elif errors:
-            yield from missing(whose=whose, profiler_error=errors[0])
+            disk = str(analysis.session.path) if errors[0].full else ""
+            yield from missing(whose=whose, profiler_error=errors[0].why, full_disk=disk)
         elif why := _missed(one, windows, bool(of_no_step)):
             yield from missing(whose=whose, profiler_missed=why, remedy="")
         elif one.loaders:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iotrace.analysis.results import MEMORY_BY_OPERATOR
-from iotrace.analysis.rules.facts.capture import CaptureFacts
+from iotrace.analysis.rules.facts.capture import ANOTHER_DISK, CaptureFacts
 from iotrace.analysis.rules.model import Finding, fires, rule, silent
 
 _WRAP = "for batch in iotrace.batches(source)"
@@ -41,13 +41,25 @@ def program_profiles(facts: CaptureFacts) -> Iterator[Finding]:
 
 
 @rule("IO066", "profiler-failed", "capture")
-@fires({"whose": "0", "profiler_error": "CUPTI is busy"})
+@fires(
+    {"whose": "0", "profiler_error": "CUPTI is busy"},
+    {"whose": "0", "profiler_error": "less than 256 MiB are free", "full_disk": "/scratch/run"},
+)
 @silent({"whose": "0", "program_profiles": "torch.profiler"})
 def profiler_failed(facts: CaptureFacts) -> Iterator[Finding]:
-    """torch's profiler failed in a rank."""
-    if facts.profiler_error is not None:
-        why = f"torch's profiler failed: {facts.profiler_error}"
-        yield Finding(text=f"compute of rank {facts.whose}", why=why)
+    """torch's profiler failed in a rank, or the disk of the session had no room for its trace.
+
+    Remedy: free some space, or record to another disk with -o.
+    """
+    if facts.profiler_error is None:
+        return
+    why, remedy = f"torch's profiler failed: {facts.profiler_error}", ""
+    if facts.full_disk:
+        why = (
+            f"the disk of {facts.full_disk} has no room for a trace of torch.profiler: {facts.profiler_error}"
+        )
+        remedy = ANOTHER_DISK
+    yield Finding(text=f"compute of rank {facts.whose}", why=why, remedy=remedy)
 
 
 @rule("IO067", "profiler-saw-no-step", "capture")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from iotrace.analysis.rules.facts.capture import CaptureFacts
+from iotrace.analysis.rules.facts.capture import ANOTHER_DISK, CaptureFacts
 from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.session import names
 from iotrace.units import counted
@@ -13,11 +13,20 @@ BUFFERED_CALLS = 19  # dftracer holds calls back in a buffer of 4 KiB
 
 
 @rule("IO081", "damaged", "capture")
-@fires({"whose": "main (pid 12)", "damage": "records.jsonl was cut in its last line"})
+@fires(
+    {"whose": "main (pid 12)", "damage": "records.jsonl was cut in its last line"},
+    {"whose": "main (pid 12)", "damage": "the hook of torch failed", "full_disk": "/scratch/run"},
+)
 @silent({"whose": "main (pid 12)", "end_lost": True})
 def damaged(facts: CaptureFacts) -> Iterator[Finding]:
-    """A part of what was recorded is cut or cannot be read."""
-    if facts.damage is not None:
+    """A part of what was recorded is cut, cannot be read, or had no room on the disk of the session.
+
+    Remedy: where the disk was full, free some space, or record to another disk with -o.
+    """
+    if facts.damage is not None and facts.full_disk:
+        why = f"the disk of {facts.full_disk} was full: {facts.damage}"
+        yield Finding(text=f"part of {facts.whose}", why=why, remedy=ANOTHER_DISK)
+    elif facts.damage is not None:
         yield Finding(text=f"part of {facts.whose}", why=facts.damage)
 
 

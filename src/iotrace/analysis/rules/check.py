@@ -142,6 +142,8 @@ def part_slower(facts: CheckFacts) -> Iterator[Finding]:
     {"step": _CHANGED, "step_pct": 20.0},
     {"step": _CHANGED, "step_pct": 20.0, "noise_pct": 25.0},
     {"step": {**_CHANGED, "verdict": "slower"}, "step_pct": 20.0, "noise_pct": 25.0},
+    {"step": _CHANGED, "step_pct": 20.0, "storage": "the session read its files from storage"},
+    {"step": _CHANGED, "step_pct": 20.0, "by_stages": True, "storage": "the session read from storage"},
 )
 @silent({"stage": _STAGE})
 def step_slower(facts: CheckFacts) -> Iterator[Finding]:
@@ -149,7 +151,8 @@ def step_slower(facts: CheckFacts) -> Iterator[Finding]:
 
     The result is not clear where runs differ as much by chance, where the CPUs were slower, where both sides
     read from different storage, and where other programs took CPUs: without them it may be no slower. If
-    `iotrace compare` says that the runs differ, this says so, too: then only the cause is not clear.
+    `iotrace compare` says that the runs differ, this says so, too: then only the cause is not clear. Where
+    waits for stages that are worse for certain have most of it, only by how much is not clear.
     """
     step = facts.step
     if step is None or step.ci95_pct is None:
@@ -157,13 +160,17 @@ def step_slower(facts: CheckFacts) -> Iterator[Finding]:
     several = facts.baselines + facts.sessions > 2
     percents = _against(facts, step) if several else _percents(facts.step_pct, step.ci95_pct)
     alone_pct = step.alone_pct or step.ci95_pct
-    why = facts.storage or (facts.others if alone_pct[0] < facts.worse_by_pct else None)
+    why = (None if facts.by_stages else facts.storage) or (
+        facts.others if alone_pct[0] < facts.worse_by_pct else None
+    )
     if facts.step_pct < facts.noise_pct:
         why = facts.noise
     elif facts.step_pct < facts.noise_pct + (1 + facts.correction_error) * facts.cpu_slower_pct:
         why = f"the CPUs were {facts.cpu_slower_pct:.0f} % slower"
     said = f"the step: {percents}{_because(step)}"
-    if why and step.verdict == "slower":
+    if why and facts.by_stages:
+        yield Finding(level=UNKNOWN, text=f"{said}: slower, but by how much is not clear, as {why}")
+    elif why and step.verdict == "slower":
         yield Finding(level=UNKNOWN, text=f"{said}: slower, but perhaps not because of the program: {why}")
     else:
         yield _judged(said, why)
@@ -175,7 +182,8 @@ def step_slower(facts: CheckFacts) -> Iterator[Finding]:
 def baseline_held_up(facts: CheckFacts) -> Iterator[Finding]:
     """Other programs held the baseline up, which hides what got slower since."""
     if facts.held_up:
-        yield _judged("the step", f"in the {facts.before} {facts.held_up}")
+        text = f"the step: in the {facts.before} {facts.held_up}, which may hide that it got slower"
+        yield Finding(level=UNKNOWN, text=text)
 
 
 @rule("IO959", "checked-beside-others", "check")

@@ -18,7 +18,7 @@ import jinja2
 import msgspec
 from markupsafe import Markup, escape
 
-from iotrace.errors import writing
+from iotrace.errors import replacing
 from iotrace.report.blocks import Head, beside
 from iotrace.report.printing import visible
 from iotrace.session.hangs import is_foreign
@@ -174,8 +174,8 @@ def write_page(page: str, path: Path) -> None:
     Raises:
         IotraceError: it cannot be written there.
     """
-    with writing(path, "choose another --html FILE"):
-        path.write_bytes(page.encode(errors="replace"))  # the name of a file may be any bytes
+    with replacing(path, "choose another --html FILE") as file:
+        file.write_bytes(page.encode(errors="replace"))  # the name of a file may be any bytes
 
 
 def _variables(theme: dict[str, str]) -> str:

@@ -84,7 +84,8 @@ class TorchWindow(Record, tag="torch_window"):
     """A change of a window of the torch profiler, which took `duration_ns` from the program.
 
     `event` is ``warmup``, ``active``, ``end``, ``exported`` or ``error``, or ``spared``: the device is left
-    out. `why` is empty where the window ended as planned, else what cut it short.
+    out. `why` is empty where the window ended as planned, else what cut it short; `full`: an error, as the
+    disk had no room for the trace.
     """
 
     window: Int
@@ -93,6 +94,7 @@ class TorchWindow(Record, tag="torch_window"):
     duration_ns: Int
     path: str = ""
     why: str = ""
+    full: bool = False
 
 
 class TorchProgram(Record, tag="torch_program"):

@@ -49,6 +49,7 @@ class CaptureFacts(msgspec.Struct, frozen=True, kw_only=True):
     program_profiles: str | None = None
     program_exports: bool = False
     profiler_error: str | None = None
+    full_disk: str = ""  # a path on it
     profiler_missed: str | None = None
     device_spared: bool = False
     remedy: str = ""
@@ -77,6 +78,9 @@ class CaptureFacts(msgspec.Struct, frozen=True, kw_only=True):
     ranks_missing: str | None = None
     no_steps: str | None = None
     unknown_events: Sequence[str] = ()
+
+
+ANOTHER_DISK = "free some space there, or record to another disk with -o"
 
 
 def missing(**known: Any) -> Iterator[NotCaptured]:

@@ -19,11 +19,12 @@ class CheckFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `stage` takes longer, `decodes` decodes more bytes, `whole_run` takes longer to start workers, or for
     `part` beside its steps, `epoch` has more batches, `step` is a comparison whose steps grew by `step_pct`
-    over all runs, of so many `baselines` and `sessions`, these called as `before` says. Runs of one program
-    may differ by `noise_pct`; others took CPUs in a session as `others` says, by which times of a clock may
-    have grown by `beside_others_pct`; `storage` says how differently the sides were read. A fixed piece of
-    work took `cpu_slower_pct` more, known to within `correction_error` of it. Of `side`, a session or a
-    baseline, `side_busy` says what took its CPUs, `side_distrusted` why its figures say little.
+    over all runs, most of it `by_stages` that are worse for certain, of so many `baselines` and `sessions`,
+    these called as `before` says. Runs of one program may differ by `noise_pct`; others took CPUs in a
+    session as `others` says, by which times of a clock may have grown by `beside_others_pct`; `storage` says
+    how differently the sides were read. A fixed piece of work took `cpu_slower_pct` more, known to within
+    `correction_error` of it. Of `side`, a session or a baseline, `side_busy` says what took its CPUs,
+    `side_distrusted` why its figures say little.
     """
 
     stage: StageChange | None = None
@@ -33,6 +34,7 @@ class CheckFacts(msgspec.Struct, frozen=True, kw_only=True):
     epoch: EpochChange | None = None
     step: Comparison | None = None
     step_pct: float = 0.0
+    by_stages: bool = False
     worse_by_pct: float = 0.0
     noise_pct: float = 0.0
     before: str = "baseline"
