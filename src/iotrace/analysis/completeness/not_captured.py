@@ -223,7 +223,7 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
 def _missed(one: RankAnalysis, windows: Sequence[TorchWindow], of_no_step: bool) -> str:
     """Say why what torch's profiler recorded holds no step; empty where its window did not open."""
     if of_no_step:
-        return "torch's profiler recorded a pass in which nothing trained"
+        return "nothing trained between the batches or items that torch's profiler recorded"
     if any(window.event == "active" for window in windows):
         return "the program died while torch's profiler recorded"
     if one.loop.thread is not None and one.loop.thread.handing:
