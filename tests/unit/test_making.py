@@ -17,7 +17,7 @@ from iotrace.analysis.results import RankReport
 from iotrace.analysis.rules.facts.examples import fill
 from iotrace.analysis.rules.facts.making import _draw_ms, _shared, making_of
 from iotrace.analysis.wait.file_costs import FileCosts, FileNames
-from iotrace.analysis.wait.locks import Locked
+from iotrace.analysis.wait.locks import Locked, spread
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.turns import in_turns
 from iotrace.analysis.wait.waits import CAUSES, Waits
@@ -35,6 +35,25 @@ ABOUT = IteratorStart(iterator=0, loader=0, dataset="S", workers=4, epoch=0, gen
 def shared(*workers: int | None) -> tuple[int | None, float | None]:
     batches = [Delivery(0, number, 0, 0, number, 0, 1, worker=each) for number, each in enumerate(workers)]
     return _shared(LoaderRun(0, ABOUT, deliveries_of(batches)))
+
+
+@pytest.mark.parametrize(
+    ("looks_ms", "made_ms", "expected_ms"),
+    [
+        # Each look stands for the three items of its 50 ms: they wait for 50 of 60 ms.
+        ([50, 0, 0, 50, 0, 0], [20] * 6, [16] * 6),
+        # Waits that lie in the making of their items stay theirs.
+        ([50, 0, 0, 50, 0, 0], [60] * 6, [50, 0, 0, 50, 0, 0]),
+        # A long item has waits of its own, and takes none of the short ones'.
+        ([900, 50, 0, 50, 0], [1000] + [25] * 4, [900] + [25] * 4),
+        ([0, 0, 0], [20] * 3, [0] * 3),
+    ],
+)
+def test_looks_at_threads_that_are_rarer_than_their_items_are_of_all_of_them(
+    looks_ms: list[int], made_ms: list[int], expected_ms: list[int]
+) -> None:
+    found = spread(np.array(looks_ms) * 10**6, np.array(made_ms) * 10**6)
+    assert (found // 10**6).tolist() == expected_ms
 
 
 def test_how_many_workers_made_the_batches() -> None:
