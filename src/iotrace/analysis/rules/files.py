@@ -18,6 +18,7 @@ from iotrace.analysis.results import (
     RowGroups,
     cost_of_file_ms,
 )
+from iotrace.analysis.rules.arrow_rows import ARROW, made_lists, only_copied
 from iotrace.analysis.rules.causes import (
     MOSTLY,
     Remedy,
@@ -223,6 +224,7 @@ _SLIDES = {
     "decode_ms": 50.0,
     "whole_reads": {"files": 40, "times": 3200, "times_per_pass": 80.0, "readers": 2, "in_turn": 80},
 }
+_ROWS: dict[str, Any] = {"cause": "decode", "files": [{"path": "d/a.arrow", "decode_ms": 50.0}]}
 
 
 @rule("IO102", "slow-decoding", "loader", id="decode-bound", turn=THE_CAUSE)
@@ -238,9 +240,13 @@ _SLIDES = {
     {"cause": "decode", "files": [{"path": "d/a.h5ad", "decode_ms": 50.0, "arrays": [LOST]}]},
     {**_CLIPS, "making": Making(frames=118.0)},
     {"cause": "decode", "files": [{"path": "d/a.png", "decode_ms": 9.0}], "groups": [_SLIDES]},
+    # Images in a dataset are decoded; lists are made of its columns.
+    _ROWS,
+    {**_ROWS, "making": Making(as_lists=0.9)},
 )
 @silent(
     {"cause": "decode", "files": [{"path": "d/a.npy", "decode_ms": 50.0}]},
+    {**_ROWS, "making": Making(as_copied=0.9)},
     {"cause": "decode", "wait_ms": 4.0, "causes_ms": {"decode": 4.0}},
 )
 def slow_decoding(facts: LoaderFacts) -> Iterator[Finding]:
@@ -251,8 +257,12 @@ def slow_decoding(facts: LoaderFacts) -> Iterator[Finding]:
     at each access (`file["x"][i]`) loses HDF5's cache of decoded chunks each time. That is told only where
     the cache would have held the chunks, and the bytes that were read show that they were read again.
 
+    Rows of Hugging Face's datasets in the format "python" are made into Python's lists: their Arrow files
+    hold nothing to decode.
+
     Remedy: depends on the format: other chunks or row groups, lighter compression, a smaller size; or decode
-    once, ahead of training. None for arrays that need no decoding.
+    once, ahead of training. Of rows: features of a fixed shape, and `set_format`. None for arrays that need
+    no decoding.
     """
     if held_up_by(facts, "decode"):
         yield from ended_by(_less_decoding(facts), "decode", facts)
@@ -278,7 +288,9 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
         return again if facts.causes_ms["decode"] > facts.causes_ms.get("read", 0.0) else None
     if (opened := opened_again(facts, "decode")) is not None:
         return opened
-    if formats == {".npy"}:
+    if file is not None and formats == ARROW and (listed := made_lists(facts, file.path)) is not None:
+        return listed
+    if formats == {".npy"} or (formats == ARROW and only_copied(facts)):
         return None  # nothing to decode: what this time is, is not known
     for known, what, how, text in _STORE_AS:
         if formats and formats <= known and not (known is _IMAGES and _are_small(facts)):
