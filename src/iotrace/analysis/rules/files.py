@@ -48,7 +48,7 @@ from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.rules.reread import frames_sought, kept, opened_again
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
-from iotrace.units import counted, size
+from iotrace.units import counted, percent, size
 
 _SMALL_READ = 64 << 10
 _FROM_STORAGE = 0.5  # of the bytes read
@@ -79,7 +79,8 @@ def _target(facts: LoaderFacts, cause: str) -> FileFacts | FileGroup | None:
     """The file or group that costs most of a cause, if it costs most of that; of few files their group."""
     most = costliest(facts, cause)
     if most is not None:
-        most = next((each for each in facts.groups if each.few and most.path in each.few.paths), most)
+        few = (each for each in facts.groups if each.few and most.path in each.few.paths)
+        most = next((each for each in few if each.path != most.path), most)
     return most if most and cost_of_file_ms(most, cause) >= MOSTLY * facts.causes_ms[cause] else None
 
 
@@ -284,7 +285,10 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
         regrouped = _regrouped(_row_groups(facts, file.path), name, gone, facts)
         if regrouped is not None:
             return regrouped
-    if (again := _kept(facts, target, name, gone, formats)) is not None:
+    dear = None if file is None else next((each.few for each in facts.groups if each.path == file.path), None)
+    # One that is far larger than the others is to be made smaller, before all of it is kept.
+    larger = dear is not None and bool(formats) and formats <= _IMAGES
+    if not larger and (again := _kept(facts, target, name, gone, formats)) is not None:
         return again if facts.causes_ms["decode"] > facts.causes_ms.get("read", 0.0) else None
     if (opened := opened_again(facts, "decode")) is not None:
         return opened
@@ -301,6 +305,8 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
                 return Remedy(f"store {stored} decoded", text + _the_few(target), gone, FILES, change=change)
             short = f"store {stored} {how}"
             # Nobody sees how much of the transform makes images smaller, or numbers of texts.
+            if dear is not None:
+                text += f" ({percent(dear.fraction)} of what {dear.of} files take)"
             return Remedy(short, text + _the_few(target), spared, RESIZED, change=change)
     text = "decode it once, ahead of training, and keep the result where there is room"
     return Remedy("decode once, ahead of training; keep the result", text, FILES, RESIZED)
