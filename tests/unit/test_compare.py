@@ -818,6 +818,32 @@ def test_cpu_time_of_the_training_tells_beside_neighbours(
 
 
 @pytest.mark.parametrize(
+    ("cpu_pct", "delay_pct", "workers", "expected"),
+    [
+        ((20.0, 20.0), 75.0, 2, ("faster", True)),  # they compute a third as long for a step
+        ((20.0, 55.0), 75.0, 2, ("unknown", False)),  # as long as before: neighbours may have made the change
+        ((20.0, 20.0), 10.0, 2, ("unknown", False)),  # they mostly sleep: their CPU time makes no step
+        ((20.0, 20.0), 75.0, 3, ("unknown", False)),  # one has left, or came anew: of it nothing is known
+    ],
+)
+def test_cpu_time_of_the_workers_tells_where_the_loop_waits_for_them(
+    cpu_pct: tuple[float, float], delay_pct: float, workers: int, expected: tuple[str, bool]
+) -> None:
+    runs = [computing(report(seed, decode=1 - 0.8 * seed, others=0.9), 3.0, 8.0) for seed in (0, 1)]
+    for run, cpu in zip(runs, cpu_pct, strict=True):
+        (rank,) = run["ranks"]
+        rank["data_wait"]["raw_ms"] = 0.9 * rank["steps"]["mean_ms"]
+        next(each for each in rank["loaders"] if each["primary"])["workers"] = workers
+        rank["system"]["processes"] += [
+            {"role": f"worker {number}", "cpu_pct_mean": cpu, "run_delay_pct_mean": delay_pct}
+            for number in range(2)
+        ]
+    found = compared(*runs)
+    assert (found.verdict, found.likely) == expected
+    assert ("its workers take" in found.text) is found.likely
+
+
+@pytest.mark.parametrize(
     ("one", "other", "differs"),
     [
         ("torchrun --master_port 1 t.py", "torchrun --master-port=2 t.py", False),

@@ -190,6 +190,10 @@ def phases(other: float, step_ms: float) -> dict[str, Any]:
     }
 
 
+def unknown() -> dict[str, Any]:
+    return {"data_wait": {"raw_ms": None, "causes_ms": {}}}
+
+
 @pytest.mark.parametrize(
     ("before", "after", "named"),
     [
@@ -249,6 +253,24 @@ def test_collections_that_ended_are_named_for_what_is_other() -> None:
     assert [each.what for each in found.causes] == ["Python's garbage collection"]
     # Less than 5 % of a loop is not kept.
     assert "Python's garbage collection: at least -5.8 ms a step in all" in told(found)
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "after_ms", "is_why"), [(10.0, 4.0, True), (100.0, 89.9, True), (100.0, 5.0, False)]
+)
+def test_a_small_part_of_a_change_is_not_told_as_all_of_why(
+    before_ms: float, after_ms: float, is_why: bool
+) -> None:
+    """Collections took up to 6 ms: of a change of 6 that is why, of one of 95 it says nearly nothing."""
+    events = {"kind": "collection", "count": 299, "seconds": 1.8, "loop_seconds": 3.0, "loop_fraction": 0.6}
+    found = compared(
+        report(step_ms=before_ms, loop_events=[events], **unknown()),
+        report(step_ms=after_ms, **unknown()),
+    )
+    said = f"what made most of the change ({after_ms - before_ms:+.1f} ms a step) is not known"
+    assert (said in told(found)) != is_why
+    none = compared(report(step_ms=before_ms, **unknown()), report(step_ms=after_ms, **unknown()))
+    assert "the parts of a step are not known" in told(none)
 
 
 def starting(*parts: tuple[str, float]) -> dict[str, Any]:

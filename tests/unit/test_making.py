@@ -20,7 +20,7 @@ from iotrace.analysis.rules.facts.examples import fill
 from iotrace.analysis.rules.facts.making import _draw_ms, _shared, making_of
 from iotrace.analysis.storage.read_by_each import read_by_each
 from iotrace.analysis.wait.file_costs import FileCosts, FileNames
-from iotrace.analysis.wait.locks import Locked
+from iotrace.analysis.wait.locks import Locked, spread
 from iotrace.analysis.wait.production import PARTS
 from iotrace.analysis.wait.turns import in_turns
 from iotrace.analysis.wait.waits import CAUSES, Waits
@@ -44,6 +44,25 @@ def test_workers_of_a_pool_have_no_part_of_the_data_each() -> None:
     about = SimpleNamespace(workers=2, iterable=True, wrapped=True)
     analysis: Any = SimpleNamespace(source=SimpleNamespace(description=about))
     assert read_by_each(analysis, None) is None
+
+
+@pytest.mark.parametrize(
+    ("looks_ms", "made_ms", "expected_ms"),
+    [
+        # Each look stands for the three items of its 50 ms: they wait for 50 of 60 ms.
+        ([50, 0, 0, 50, 0, 0], [20] * 6, [16] * 6),
+        # Waits that lie in the making of their items stay theirs.
+        ([50, 0, 0, 50, 0, 0], [60] * 6, [50, 0, 0, 50, 0, 0]),
+        # A long item has waits of its own, and takes none of the short ones'.
+        ([900, 50, 0, 50, 0], [1000] + [25] * 4, [900] + [25] * 4),
+        ([0, 0, 0], [20] * 3, [0] * 3),
+    ],
+)
+def test_looks_at_threads_that_are_rarer_than_their_items_are_of_all_of_them(
+    looks_ms: list[int], made_ms: list[int], expected_ms: list[int]
+) -> None:
+    found = spread(np.array(looks_ms) * 10**6, np.array(made_ms) * 10**6)
+    assert (found // 10**6).tolist() == expected_ms
 
 
 def test_how_many_workers_made_the_batches() -> None:

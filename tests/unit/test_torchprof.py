@@ -192,6 +192,36 @@ def test_a_window_that_warmed_up_opens_on_a_loader_that_trains(monkeypatch: pyte
     assert passed(2, 4, True) == [warm, ready, ready, (window.ACTIVE, 2)]
 
 
+@pytest.mark.parametrize("items", [1, 16])
+def test_a_window_counts_steps_that_train_not_the_items_of_one(
+    monkeypatch: pytest.MonkeyPatch, items: int
+) -> None:
+    """The loop takes a pool's samples one by one, and trains on several: the window still holds its steps."""
+    monkeypatch.setattr(window, "_kineto_thread", get_ident())
+    monkeypatch.setattr(training, "threads", {get_ident(): 0})
+    monkeypatch.setattr(training, "backward_count", 0)
+    finished: list[int] = []
+    recorder: Any = SimpleNamespace(records=[])
+    one = _Opened(
+        recorder, WindowSchedule(decode_settings(encode_settings(traced_run.settings("4:2:3:1", "", "all"))))
+    )
+    monkeypatch.setattr(one, "_finish", lambda _: finished.append(training.backward_count))
+    loader = SimpleNamespace(number=0, delivered=0, trains=False, backward_count=-1)
+    iterator = type("Iterator", (), {})()
+    iterator.loader, iterator.number, iterator.generation = loader, 0, 0
+    phases = []
+    for _ in range(10):
+        for _ in range(items):
+            one.delivered(iterator, True)
+        phases.append(one.phase)
+        training.backward_count += 1
+    assert phases[:7] == [window.WAITING] * 4 + [window.WARMUP] * 2 + [window.ACTIVE]
+    assert finished[0] == 9  # three steps later
+    for _ in range(2000):  # it trains no more, and goes on taking items
+        one.delivered(iterator, True)
+    assert len(finished) > 1
+
+
 @pytest.mark.parametrize(
     ("trained_at", "named"), [([5, 45], set()), ([5, 35], {"torch-0.json.gz"}), ([], set())]
 )

@@ -33,6 +33,7 @@ from iotrace.analysis.results import (
     LoopEvents,
     LoopReads,
     Overhead,
+    PipelineStage,
     RankReport,
     Recommendation,
     SessionInfo,
@@ -189,6 +190,27 @@ def test_what_the_loop_itself_does_comes_first_where_no_loader_feeds_it() -> Non
     assert found.kind == "not-input-bound"
     assert found.why == "it matches"
     assert (found.beside or "").startswith("no known loader feeds the loop")
+
+
+@pytest.mark.parametrize(
+    ("busy", "makers", "said"),
+    [
+        (0.76, 1, "parse (a.py:9) runs 900 times, 16.0 ms each: 76 % of the loop's time"),
+        (1.9, 4, "parse (a.py:9) runs 900 times, 16.0 ms each, on 4 threads: 190 % of the loop's time"),
+        (0.1, 1, None),
+    ],
+)
+def test_where_the_wait_is_unknown_a_function_that_a_library_calls_is_named(
+    busy: float, makers: int, said: str | None
+) -> None:
+    """Keras asks in its compiled step; whether it waits is not known, how long the function works is."""
+    stage = unknown(
+        PipelineStage, name="parse", site="a.py:9", busy=busy, items=900, item_ms=16.0, makers=makers
+    )
+    loader = unknown(LoaderResult, id=0, library="keras", dataset="fit")
+    found = judged(replace(rank(wait_ms=None), pipeline=[stage], loaders=[loader]))
+    assert (found.kind, found.why) == ("wait-unknown", said)
+    assert [each.id for each in found.fixes] == ["ask-in-python"]
 
 
 @pytest.mark.parametrize("tries", [True, False])

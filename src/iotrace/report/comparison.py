@@ -81,9 +81,14 @@ def _reasons(result: Comparison) -> list[str]:
     settings = sorted(result.settings, key=lambda item: item.what != DATA)
     reasons = [_differing(item) for item in settings]  # what the rest is for
     reasons += [_of_epoch(result.epoch.times)] if result.epoch and result.epoch.times else []
-    reasons += [_of_part(part, result.unit) for part in result.causes[:_MOST_REASONS]]
+    parts = [_of_part(part, result.unit) for part in result.causes[:_MOST_REASONS]]
+    if parts and not reasons and (by_ms := result.unexplained_ms) is not None:
+        reasons.append(f"what made most of the change ({by_ms:+.1f} ms {result.unit}) is not known")
     changed = {"faster": "got shorter", "slower": "got longer"}.get(result.verdict, "changed")
-    return reasons or [f"no part of the step {changed} beyond its noise"]
+    none = f"no part of the step {changed} beyond its noise"
+    if not result.causes_ms and not result.rest_ms:
+        none = "the parts of a step are not known"
+    return [*reasons, *parts] or [none]
 
 
 def _of_epoch(times: Sequence[int]) -> str:

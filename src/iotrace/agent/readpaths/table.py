@@ -278,8 +278,9 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("datasets", "Dataset._getitem", finders.hf_dataset, "", skip=finders.hf_is_transformed),
         Row("datasets", "query_table", finders.hf_table, ""),
     ),
-    "datasets.formatting.formatting": _alike(
-        "datasets", "PythonArrowExtractor.extract_batch, PythonFeaturesDecoder.decode_batch", size=""
+    "datasets.formatting.formatting": (
+        Row("datasets", "PythonArrowExtractor.extract_row extract_batch", size=""),
+        Row("datasets", "PythonFeaturesDecoder.decode_batch", size=""),
     ),
     "pandas.io.parsers.readers": (
         *_pandas("read_csv read_table read_fwf", "filepath_or_buffer"),

@@ -24,6 +24,7 @@ from iotrace.session import names
 from iotrace.session.guard import ours, while_held
 
 WAITING, WARMUP, ACTIVE, OVER = "waiting", "warmup", "active", "over"
+_MOST_ITEMS = 1024  # of a step: a loop that takes more has gone over to something else than training
 
 
 class WindowSchedule:
@@ -55,6 +56,7 @@ class Window:
         self._iterator: tuple[int, int] = (-1, -1)
         self._pass: ref[Any] | None = None
         self._step = 0
+        self._items = 0  # delivered since the step began
         self._profiler: TorchProfiler | None = None
         self._registered = False
         self.snapshot: CudaSnapshot | None = None
@@ -67,13 +69,18 @@ class Window:
         if self.phase is OVER:
             return
         loader = iterator.loader
-        step, loader.delivered = loader.delivered, loader.delivered + 1
         # A loader is known to train once a backward pass of its thread has followed a batch of its own.
         # Kineto complains of a profiler that another thread starts.
-        count = training.backward_count
-        if not loader.trains and grad and 0 <= loader.backward_count < count:
-            loader.trains = get_ident() in training.threads
+        count, before = training.backward_count, loader.backward_count
         loader.backward_count = count if grad else -1
+        if loader.trains and grad and before == count and self._items < _MOST_ITEMS:
+            self._items += 1  # of a step that takes several: a pool's samples, or batches
+            return
+        self._items = 0
+        if not loader.trains and grad and 0 <= before < count:
+            loader.trains = get_ident() in training.threads
+            loader.delivered = 1 if loader.trains and loader.delivered else loader.delivered
+        step, loader.delivered = loader.delivered, loader.delivered + 1
         if self.phase is WAITING and not loader.trains and self._schedule.wait:
             return  # `_is_due` says no
         with self._lock:

@@ -16,6 +16,7 @@ DATA = "data"  # what differs where the second reads other files for the same wo
 PROGRAM = "program"  # where it is another file with the same arguments
 REST = "the rest of the step"
 OTHER = "other"
+_HALF = 0.5
 _MOSTLY = 0.6  # of a change that is called other: what named parts have to have of it
 
 
@@ -226,6 +227,20 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         if self.verdict in ("faster", "slower"):
             found = [each for each in found if (each.by_ms < 0) == (self.verdict == "faster")]
         return sorted(found, key=lambda each: -abs(each.by_ms))
+
+    @property
+    def unexplained_ms(self) -> float | None:
+        """How much longer a step takes, where `causes` have less than half of that; None where they have.
+
+        Of runs that differ for certain: a small part of the change alone is not why.
+        """
+        if self.verdict not in ("faster", "slower") or self.epoch is not None:
+            return None
+        by_ms = self.step_ms[1] - self.step_ms[0]
+        if (by_ms < 0) != (self.verdict == "faster") and self.whole_run is not None:  # which was judged
+            by_ms = self.whole_run.by_ms
+        explained_ms = sum(each.by_ms for each in self.causes)
+        return by_ms if abs(explained_ms) < _HALF * abs(by_ms) else None
 
 
 def unit_of(samples: Sequence[int] | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from iotrace.analysis.compare.basis import Rank
+from iotrace.analysis.compare.basis import ProcessUse, Rank
 from iotrace.analysis.compare.results import StageChange, unit_of
 from iotrace.analysis.compare.same_work import OTHER_COUNT
 from iotrace.analysis.host.disturbance import alone, disturbances, grown_between
@@ -74,11 +74,11 @@ def judge_step(
     if stage is not None:
         text = f"LIKELY {BANNERS[measured]}: {steps} beside other programs; a sample costs {_cpu(stage)}"
         return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct)
-    spent_ms = _spent(ranks, measured)
-    if spent_ms is not None:
-        before, after = spent_ms
+    spent = _spent(ranks, measured)
+    if spent is not None:
+        who, before, after = spent
         text = (
-            f"LIKELY {BANNERS[measured]}: {steps} beside other programs; the training process takes "
+            f"LIKELY {BANNERS[measured]}: {steps} beside other programs; {who} "
             f"{before:.1f} -> {after:.1f} ms of CPU a step"
         )
         return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct)
@@ -150,30 +150,57 @@ def _carries(change: StageChange, ranks: tuple[Rank, Rank]) -> bool:
     return abs(waits[1] - waits[0]) >= _CARRIES * abs(steps_ms[1] - steps_ms[0])
 
 
-def _spent(ranks: tuple[Rank, Rank], measured: str) -> tuple[float, float] | None:
-    """Return the CPU time of the training process a step, where it changed as the step did, beyond chance.
+def _spent(ranks: tuple[Rank, Rank], measured: str) -> tuple[str, float, float] | None:
+    """Return the CPU time of what makes the step, where it changed as the step did, beyond chance.
 
-    Only where the process was on a CPU, or ready for one, in most of the longer step: else its CPU time does
-    not make the step. In ms, before and after.
+    That is the training process, where it was on a CPU, or ready for one, in most of the longer step; with
+    its workers where the loop waited for most of it, and they were. Else CPU time does not make the step. It
+    is in ms a step, before and after.
     """
-    mains = [rank.main for rank in ranks]
-    if measured not in BANNERS or any(each is None or not each.cpu_pct_mean for each in mains):
+    if measured not in BANNERS:
         return None
-    longer = mains[0 if measured == "faster" else 1]
-    if (
-        longer is None
-        or (longer.cpu_pct_mean or 0.0) + (longer.run_delay_pct_mean or 0.0) < _MOST_OF_STEP_PCT
-    ):
+    longer = ranks[0 if measured == "faster" else 1]
+    by_workers = not _computes(longer.main) and _waits_for_workers(longer)
+    if not by_workers and not _computes(longer.main):
         return None
+    who = "the training process and its workers take" if by_workers else "the training process takes"
     before, after = (
-        (each.cpu_pct_mean or 0.0) / 100 * (rank.steps.mean_ms or 0.0)
-        for each, rank in zip(mains, ranks, strict=True)
-        if each is not None
+        sum(each.cpu_pct_mean or 0.0 for each in _computing(rank, by_workers))
+        / 100
+        * (rank.steps.mean_ms or 0.0)
+        for rank in ranks
     )
     by = math.log(after / before) if before > 0 and after > 0 else 0.0
     by_others = max(_LEAST_GROWN, grown_between(ranks[0].system.host, ranks[1].system.host))
     is_certain = (by > 0) == (measured == "slower") and abs(by) > math.log1p(by_others)
-    return (before, after) if is_certain else None
+    return (who, before, after) if is_certain else None
+
+
+def _computing(rank: Rank, by_workers: bool) -> list[ProcessUse]:
+    """The processes that make a step; none where one is not known, or workers were started anew."""
+    found = [each for each in rank.system.processes if each.role == "main"]
+    if by_workers:
+        workers = _workers(rank)
+        if rank.primary is None or len(workers) != rank.primary.workers:
+            return []
+        found += workers
+    return [] if any(each.cpu_pct_mean is None for each in found) else found
+
+
+def _workers(rank: Rank) -> list[ProcessUse]:
+    return [each for each in rank.system.processes if each.role.startswith("worker")]
+
+
+def _waits_for_workers(rank: Rank) -> bool:
+    """Whether the loop waits in most of a step, and its workers compute, or are ready to."""
+    wait_ms, step_ms, workers = rank.data_wait.raw_ms or 0.0, rank.steps.mean_ms or 0.0, _workers(rank)
+    return 100 * wait_ms >= _MOST_OF_STEP_PCT * step_ms > 0 and bool(workers) and all(map(_computes, workers))
+
+
+def _computes(process: ProcessUse | None) -> bool:
+    if process is None or not process.cpu_pct_mean:
+        return False
+    return process.cpu_pct_mean + (process.run_delay_pct_mean or 0.0) >= _MOST_OF_STEP_PCT
 
 
 def _because(ranks: tuple[Rank, Rank], kept: Sequence[float]) -> str:

@@ -16,6 +16,7 @@ from iotrace.analysis.completeness.data_loss import BUFFERED_CALLS, named, worke
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.measured import untrained
 from iotrace.analysis.loop.steps import NO_LOADER
+from iotrace.analysis.loop.turns import ASK_OUTSIDE, ASKS_WITHIN
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.rules.facts.capture import missing
 from iotrace.session import names
@@ -224,7 +225,7 @@ def _untraced_compute(analysis: SessionAnalysis) -> Iterator[NotCaptured]:
 def _missed(one: RankAnalysis, windows: Sequence[TorchWindow], of_no_step: bool) -> str:
     """Say why what torch's profiler recorded holds no step; empty where its window did not open."""
     if of_no_step:
-        return "torch's profiler recorded a pass in which nothing trained"
+        return "nothing trained between the batches or items that torch's profiler recorded"
     if any(window.event == "active" for window in windows):
         return "the program died while torch's profiler recorded"
     if one.loop.thread is not None and one.loop.thread.handing:
@@ -304,7 +305,9 @@ def _unseen_loop(one: RankAnalysis, session: Session) -> Iterator[NotCaptured]:
     if any(each.number == rank.number and each.incarnation > rank.incarnation for each in session.ranks):
         whose += f" before restart {rank.incarnation + 1}"
     no_batch = bool(one.loaders) and one.loop.unknown_why == NO_LOADER
-    yield from missing(whose=whose, no_batch=no_batch, wait_unknown=one.loop.unknown_why or None)
+    within = any(run.description.library == ASKS_WITHIN for run in one.loaders)
+    why, remedy = one.loop.unknown_why or None, ASK_OUTSIDE if within else ""
+    yield from missing(whose=whose, no_batch=no_batch, wait_unknown=why, remedy=remedy)
 
 
 def _unseen_workers(analysis: SessionAnalysis) -> Iterator[NotCaptured]:

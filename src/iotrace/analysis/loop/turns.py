@@ -16,6 +16,8 @@ from iotrace.sources.columns import Columns
 from iotrace.sources.records import IteratorStart, LoopStacks, StepCall
 from iotrace.sources.session import Rank
 
+# A library that asks for its batches within its step, and what the program can do to show the wait.
+ASKS_WITHIN, ASK_OUTSIDE = "keras", "a loop of train_on_batch, or KERAS_BACKEND=jax, shows the wait"
 _FEWEST = 3  # turns
 _FEWEST_SAMPLES = 50
 _MOST = 0.5  # of the turns: what follows more of them is a part of a turn
@@ -80,7 +82,7 @@ def _source(
     about = IteratorStart(
         iterator=site.site,
         loader=number,
-        library="keras" if site.kind == "within" else "",
+        library=ASKS_WITHIN if site.kind == "within" else "",
         dataset=site.by or site.called,
         workers=0,
         epoch=0,

@@ -134,18 +134,24 @@ def no_loop_seen(facts: CaptureFacts) -> Iterator[Finding]:
 
 
 @rule("IO072", "wait-not-known", "capture")
-@fires({"whose": "rank 0", "wait_unknown": "two loops at once"}, {"whose": "rank 0", "no_batch": True})
+@fires(
+    {"whose": "rank 0", "wait_unknown": "two loops at once"},
+    {"whose": "rank 0", "wait_unknown": "fit asks in its step", "remedy": "a loop of train_on_batch"},
+    {"whose": "rank 0", "no_batch": True},
+)
 @silent({"loop_unseen": True})
 def wait_not_known(facts: CaptureFacts) -> Iterator[Finding]:
     """The data wait of a rank is unknown: the recording does not show its steps.
 
-    Remedy: wrap the loop's source by `iotrace.batches`.
+    Remedy: wrap the loop's source by `iotrace.batches`. Where a library's own loop asks within its step, as
+    Keras's `fit` does, there is none to wrap: a loop of `train_on_batch` asks outside.
     """
     name = f"data wait of {facts.whose}"
     if facts.no_batch:
         yield Finding(text=name, why="its loader delivered no batch")
     elif facts.wait_unknown is not None:
-        yield Finding(text=name, why=facts.wait_unknown, remedy=f"wrap the loop's source: {_WRAP}")
+        remedy = facts.remedy or f"wrap the loop's source: {_WRAP}"
+        yield Finding(text=name, why=facts.wait_unknown, remedy=remedy)
 
 
 @rule("IO073", "workers-not-seen", "capture")

@@ -28,7 +28,8 @@ class Remedy(msgspec.Struct, frozen=True):
     `gone` is what it spares, as `LoaderFacts.gains_ms` names it; empty: its cause. `most` is that with what
     it may spare, too; empty: no more. Without `gains` it only shows more; `tries`: it may gain nothing.
     `share` of that is spared, about, where that is not all; `at_most`: no more is known. `command` makes it;
-    `change` is what `iotrace try` does. `spares_work`: less is read or decoded.
+    `change` is what `iotrace try` does. `spares_work`: less is read or decoded. `said`: what costs the time,
+    where that is no matter of a file.
     """
 
     short: str
@@ -43,6 +44,7 @@ class Remedy(msgspec.Struct, frozen=True):
     command: str = ""
     change: Change | None = None
     evidence: Evidence = {}
+    said: str = ""
 
 
 def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[Finding]:
@@ -68,6 +70,8 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         if facts.first_samples_ms:
             each = f"{facts.making.first_item_ms:.0f} ms each, others {facts.making.item_ms:.2g} ms"
             costs += f", {facts.first_samples_ms:.1f} of it their first samples ({each})"
+    if remedy.said:
+        costs = f"{remedy.said}{of_loader(facts)}: {cause_ms:.1f} ms of wait a step"
     yield finding(
         facts,
         text=costs,
@@ -87,7 +91,8 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         cost_ms=_spared_ms(facts, cause, remedy),
         tries=remedy.tries,
         spares_work=remedy.spares_work,
-        is_main_cause=cause == "startup" and facts.first_samples_ms >= MOSTLY * facts.wait_ms,
+        is_main_cause=(cause == "startup" and facts.first_samples_ms >= MOSTLY * facts.wait_ms)
+        or (bool(remedy.said) and cause_ms >= TOLD * facts.wait_ms),
         **(predicted if remedy.gains and not is_bound else {}),
         **({"gain_interval_ms": [0.0, gain_ms]} if remedy.gains and is_bound else {}),
     )

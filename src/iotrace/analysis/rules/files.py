@@ -18,6 +18,7 @@ from iotrace.analysis.results import (
     RowGroups,
     cost_of_file_ms,
 )
+from iotrace.analysis.rules.arrow_rows import ARROW, made_lists, only_copied
 from iotrace.analysis.rules.causes import (
     MOSTLY,
     Remedy,
@@ -47,7 +48,7 @@ from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.rules.reread import frames_sought, kept, opened_again
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
-from iotrace.units import counted, size
+from iotrace.units import counted, percent, size
 
 _SMALL_READ = 64 << 10
 _FROM_STORAGE = 0.5  # of the bytes read
@@ -78,7 +79,8 @@ def _target(facts: LoaderFacts, cause: str) -> FileFacts | FileGroup | None:
     """The file or group that costs most of a cause, if it costs most of that; of few files their group."""
     most = costliest(facts, cause)
     if most is not None:
-        most = next((each for each in facts.groups if each.few and most.path in each.few.paths), most)
+        few = (each for each in facts.groups if each.few and most.path in each.few.paths)
+        most = next((each for each in few if each.path != most.path), most)
     return most if most and cost_of_file_ms(most, cause) >= MOSTLY * facts.causes_ms[cause] else None
 
 
@@ -223,6 +225,7 @@ _SLIDES = {
     "decode_ms": 50.0,
     "whole_reads": {"files": 40, "times": 3200, "times_per_pass": 80.0, "readers": 2, "in_turn": 80},
 }
+_ROWS: dict[str, Any] = {"cause": "decode", "files": [{"path": "d/a.arrow", "decode_ms": 50.0}]}
 
 
 @rule("IO102", "slow-decoding", "loader", id="decode-bound", turn=THE_CAUSE)
@@ -238,9 +241,13 @@ _SLIDES = {
     {"cause": "decode", "files": [{"path": "d/a.h5ad", "decode_ms": 50.0, "arrays": [LOST]}]},
     {**_CLIPS, "making": Making(frames=118.0)},
     {"cause": "decode", "files": [{"path": "d/a.png", "decode_ms": 9.0}], "groups": [_SLIDES]},
+    # Images in a dataset are decoded; lists are made of its columns.
+    _ROWS,
+    {**_ROWS, "making": Making(as_lists=0.9)},
 )
 @silent(
     {"cause": "decode", "files": [{"path": "d/a.npy", "decode_ms": 50.0}]},
+    {**_ROWS, "making": Making(as_copied=0.9)},
     {"cause": "decode", "wait_ms": 4.0, "causes_ms": {"decode": 4.0}},
 )
 def slow_decoding(facts: LoaderFacts) -> Iterator[Finding]:
@@ -251,8 +258,12 @@ def slow_decoding(facts: LoaderFacts) -> Iterator[Finding]:
     at each access (`file["x"][i]`) loses HDF5's cache of decoded chunks each time. That is told only where
     the cache would have held the chunks, and the bytes that were read show that they were read again.
 
+    Rows of Hugging Face's datasets in the format "python" are made into Python's lists: their Arrow files
+    hold nothing to decode.
+
     Remedy: depends on the format: other chunks or row groups, lighter compression, a smaller size; or decode
-    once, ahead of training. None for arrays that need no decoding.
+    once, ahead of training. Of rows: features of a fixed shape, and `set_format`. None for arrays that need
+    no decoding.
     """
     if held_up_by(facts, "decode"):
         yield from ended_by(_less_decoding(facts), "decode", facts)
@@ -274,11 +285,16 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
         regrouped = _regrouped(_row_groups(facts, file.path), name, gone, facts)
         if regrouped is not None:
             return regrouped
-    if (again := _kept(facts, target, name, gone, formats)) is not None:
+    dear = None if file is None else next((each.few for each in facts.groups if each.path == file.path), None)
+    # One that is far larger than the others is to be made smaller, before all of it is kept.
+    larger = dear is not None and bool(formats) and formats <= _IMAGES
+    if not larger and (again := _kept(facts, target, name, gone, formats)) is not None:
         return again if facts.causes_ms["decode"] > facts.causes_ms.get("read", 0.0) else None
     if (opened := opened_again(facts, "decode")) is not None:
         return opened
-    if formats == {".npy"}:
+    if file is not None and formats == ARROW and (listed := made_lists(facts, file.path)) is not None:
+        return listed
+    if formats == {".npy"} or (formats == ARROW and only_copied(facts)):
         return None  # nothing to decode: what this time is, is not known
     for known, what, how, text in _STORE_AS:
         if formats and formats <= known and not (known is _IMAGES and _are_small(facts)):
@@ -289,6 +305,8 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
                 return Remedy(f"store {stored} decoded", text + _the_few(target), gone, FILES, change=change)
             short = f"store {stored} {how}"
             # Nobody sees how much of the transform makes images smaller, or numbers of texts.
+            if dear is not None:
+                text += f" ({percent(dear.fraction)} of what {dear.of} files take)"
             return Remedy(short, text + _the_few(target), spared, RESIZED, change=change)
     text = "decode it once, ahead of training, and keep the result where there is room"
     return Remedy("decode once, ahead of training; keep the result", text, FILES, RESIZED)

@@ -251,6 +251,12 @@ def program_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[F
 @fires(
     {"making": _locked("peer", 30.0, 22.0, 2, file="child process at train.py:9")},
     {"cause": "unknown", "making": _locked("peer", 30.0, 22.0, 1, file="pipe at train.py:9")},
+    {
+        "pool": "ThreadPoolExecutor",
+        "wrapped": True,
+        "workers": 8,
+        "making": _locked("peer", 30.0, 22.0, 8, file="socket at train.py:9"),
+    },
     {"cause": "read", "workers": 4, "making": _locked("peer", 30.0, 22.0, 4, file="socket at train.py:9")},
     {
         "making": _locked("peer", 30.0, 28.0, 1, file="socket at train.py:9"),
@@ -284,6 +290,10 @@ def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
         at = f", at {(stage.set_at or '').rpartition('/')[2]}" if stage.set_at else ""
         how = f"raise {stage.setting} of {stage.name}{now}{at}: {how}"
         remedy = f"raise {stage.setting} of {stage.name}{now}{at}; or {remedy.rpartition(' or ')[2]}"
+    elif lock.file.startswith("socket") and facts.about.workers and facts.about.pool.endswith("Executor"):
+        more = f"more than {facts.about.workers} workers in the {facts.about.pool}"
+        how = f"{more}, where who writes there can serve them; or {how.rpartition('; or ')[2]}"
+        remedy = f"{more}, or {remedy.rpartition(' or ')[2]}"
     yield from _waited(
         facts,
         lock,

@@ -67,8 +67,14 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
         "phases_ms": {**_COMPUTING, "other": None},
         "loop_code": [{**_METRIC, "function": "scipy's match (t.py:9)", "within": True}],
     },
+    {"phases_ms": {}, "loop_code": [{**_METRIC, "function": "main (fit.py:54)", "ms_per_step": 60.0}]},
 )
 @silent(
+    {"phases_ms": {}, "loop_code": [_METRIC]},
+    {
+        "phases_ms": {},
+        "loop_code": [{**_METRIC, "ms_per_step": 60.0, "hot": {**ADD_IMAGES, "library": "queue"}}],
+    },
     {"phases_ms": {**_PHASES, "other": 40.0}},
     {"phases_ms": {**_PHASES, "other": None}},
     {"phases_ms": {**_COMPUTING, "other": None}, "loop_code": [_METRIC]},
@@ -100,8 +106,10 @@ def code_of_the_loop(
     used, as the loop may wait for that there, nor where most of it is the loop's own reads, writes or
     checkpoints, or its waits in collectives for other ranks.
 
-    Samples of the thread's stack name the function, or the line, that takes most of it. That a loop sleeps
-    (`time.sleep`) is seen by looking at its thread; the sleep may stand for a device.
+    Samples of the thread's stack name the function, or the line, that takes most of it. Of a loop without
+    forward and backward passes, such as one of `partial_fit`, they name the line that takes half of a step:
+    it may be the training itself. That a loop sleeps (`time.sleep`) is seen by looking at its thread; the
+    sleep may stand for a device.
 
     Remedy: make that function, or that line, faster, or call it every N steps, unless it computes what the
     training needs. None if no single function takes much: `iotrace.region` around parts of the loop names
@@ -116,6 +124,7 @@ def code_of_the_loop(
         yield from _one_function(
             [each for each in report.loop_code if each.within], report, step_ms, least_of_one
         )
+        yield from _the_step(report, step_ms, least_of_step)
         return
     named = ("checkpoint", "collection")
     events_ms = sum(1e3 * each.seconds for each in report.loop_events if each.kind in named)
@@ -166,6 +175,24 @@ def code_of_the_loop(
         evidence={"other_ms": other_ms, "step_ms": step_ms},
         is_main_cause=bool(remedy),
         gain_ms=gain_ms,
+    )
+
+
+def _the_step(report: RankReport, step_ms: float, least: float) -> Iterator[Finding]:
+    """Name the line that takes most of a step of a loop without phases: it trains there, or does else."""
+    phases, wait_ms = report.phases_ms, report.data_wait.raw_ms
+    if wait_ms is None or phases.forward is not None or phases.backward is not None:
+        return
+    own = [each for each in report.loop_code if not each.within and not each.recurs]
+    most = max(own, key=attrgetter("ms_per_step"), default=None)
+    if most is None or most.ms_per_step < least * step_ms:
+        return
+    if most.hot is not None and most.hot.library in WAITING:
+        return
+    most_ms = min(most.ms_per_step, step_ms - wait_ms)
+    yield Finding(
+        text=f"{most_ms:.1f} of {step_ms:.1f} ms of a step is what the loop does at {most.function}",
+        evidence={"own_ms": most_ms, "step_ms": step_ms},
     )
 
 

@@ -153,8 +153,10 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
     called = facts.about.library and not facts.item and facts.waits_at.function_share >= MOSTLY
     if called:  # what a library's pipeline calls; its own code is a part of the transform, too
         item = f"what {item or facts.about.library} runs, such as {facts.waits_at.function}"
+    generator = facts.about.wrapped and not (facts.about.pool or facts.about.library or facts.item)
+    where = f" ({facts.hot_line})" if generator and facts.hot_line else ""
     return Remedy(
-        f"precompute or vectorise {item or 'the transform'}",
+        f"precompute or vectorise {item or 'the transform'}{where}",
         f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}",
         most=RESIZED,  # what was made ahead is neither read nor decoded as before
         gains=not called,

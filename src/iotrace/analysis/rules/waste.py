@@ -70,8 +70,11 @@ _DEAR = {
 }
 
 
+_ALONE = {**_DEAR, "path": "d/7.png", "few": {"paths": ["d/7.png"], "of": 24, "fraction": 0.82}}
+
+
 @rule("IO409", "few-files", "rank")
-@fires({"file_groups": [_DEAR]})
+@fires({"file_groups": [_DEAR]}, {"file_groups": [_ALONE]})
 @silent({"file_groups": [{**_DEAR, "few": None}]}, {"file_groups": [{**_DEAR, "ms": 4.0}]})
 def few_files(facts: RankFacts) -> Iterator[Finding]:
     """Few files of a directory take most of the time that all of them take.
@@ -91,11 +94,17 @@ def few_files(facts: RankFacts) -> Iterator[Finding]:
             named = ", ".join([*map(os.path.basename, few.paths[:3]), *["…"][: files - 3 > 0]])
             take = f"take{'s' if files == 1 else ''} {percent(few.fraction)} of its time"
             yield Finding(
-                text=f"{files} of {few.of} files in {group.path} {take} ({named})",
+                text=f"{files} of {few.of} files in {_directory(group)} {take} ({named})",
                 evidence={"files": float(files), "of": float(few.of), "fraction": few.fraction},
                 cost_ms=cost_ms,
                 is_main_cause=facts.is_main_cause(cost_ms),
             )
+
+
+def _directory(group: FileGroup) -> str:
+    """The group, or the directory of a file that stands alone in its group."""
+    alone = group.few is not None and group.few.paths == [group.path]
+    return f"{os.path.dirname(group.path)}/" if alone else group.path
 
 
 _BY_EACH = {"files": 200, "workers": 2, "share": 1.0}

@@ -30,12 +30,22 @@ Costs = dict[str, tuple[float, int, float]]
 
 
 def with_few_files(groups: Sequence[FileGroup], analysis: RankAnalysis) -> list[FileGroup]:
-    """Add to each group the few files that make up most of its time."""
+    """Add to each group the few files that make up most of its time; of one file: of its directory's."""
     names, of_group = {group.path for group in groups}, defaultdict[str, Costs](dict)
-    for path, cost in _costs(analysis).items():
+    costs = _costs(analysis)
+    for path, cost in costs.items():
         if (own := group_of(path, names)) is not None:
             of_group[own][path] = cost
-    return [replace(group, few=few_files(of_group[group.path])) for group in groups]
+    found = []
+    for group in groups:
+        few = few_files(of_group[group.path])
+        if few is None and group.path in costs:  # it stands alone, as it costs most of its directory
+            directory = os.path.dirname(group.path)
+            beside = {path: cost for path, cost in costs.items() if os.path.dirname(path) == directory}
+            dear = few_files(beside)
+            few = dear if dear is not None and dear.paths == [group.path] else None
+        found.append(replace(group, few=few))
+    return found
 
 
 def few_of_directories(analysis: RankAnalysis) -> frozenset[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from iotrace.analysis.loop.turns import ASK_OUTSIDE, ASKS_WITHIN
 from iotrace.analysis.results import (
     SKIPPED,
     START_UP,
@@ -52,8 +53,7 @@ _NAME_IT = Fix(
 )
 
 # What does where a library asks for its batches within its step.
-_ASK_OUTSIDE = Fix(id="ask-in-python", text="a loop of train_on_batch, or KERAS_BACKEND=jax, shows the wait")
-_ASKS_WITHIN = "keras"
+_ASK_OUTSIDE = Fix(id="ask-in-python", text=ASK_OUTSIDE)
 
 # What makes a wait known that tracing made, or may have.
 _TRACE_LESS = Fix(id="trace-less", text="run again with --io off: POSIX calls cost most of that")
@@ -147,9 +147,11 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
     """Judge a rank whose wait is not known: without a loader by what lies before its forward pass."""
     what, feeding = rank.steps.unknown_why or "no step was measured", rank.feeding
     if feeding is None:
-        within = any(loader.library == _ASKS_WITHIN for loader in rank.loaders)
+        within = any(loader.library == ASKS_WITHIN for loader in rank.loaders)
         fix = None if rank.steps.unknown_why is None else _ASK_OUTSIDE if within else _NAME_IT
-        return Finding(kind="wait-unknown", text=f"{whose}{what}", why=_loop_reads(rank), rank=rank, fix=fix)
+        told = [*filter(None, (_busiest_of_library(rank), _loop_reads(rank)))]
+        why, beside = [*told, None, None][:2]
+        return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, beside=beside, rank=rank, fix=fix)
     saved_ms = _saved_before_ms(rank)
     fraction = (
         feeding.before_fraction * max(0.0, 1 - saved_ms / feeding.before_ms)
@@ -171,6 +173,20 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
     if own is None:
         return Finding(kind="wait-unknown", text=text, why=feeding.asleep, rank=rank)
     return Finding(kind="wait-unknown", text=text, why=own.text, beside=feeding.asleep, rank=rank)
+
+
+def _busiest_of_library(rank: RankReport) -> str | None:
+    """Name the program's function that a library calls to make batches, where it works for most of the loop.
+
+    Whether the loop waits for it is not known: it may work ahead.
+    """
+    stage = max(rank.pipeline, key=attrgetter("busy"), default=None)
+    if stage is None or stage.busy < MOSTLY:
+        return None
+    at = f" ({stage.site})" if stage.site else ""
+    threads = f", on {stage.makers} threads" if stage.makers > 1 else ""
+    called = f"{stage.name}{at} runs {stage.items} times, {stage.item_ms:.1f} ms each{threads}"
+    return f"{called}: {percent(stage.busy)} of the loop's time"
 
 
 def _saved_before_ms(rank: RankReport) -> float:

@@ -28,12 +28,15 @@ _LEAST_SHARE = 0.25  # of the loop's wait: with less no stage holds the loop up
 def pipeline_of(analysis: RankAnalysis) -> list[PipelineStage]:
     """Find the stages behind what the loop takes from queues and pools, the first one first."""
     chains, kept = analysis.chains, analysis.kept
-    if not len(kept) or analysis.loop.unknown_why:
+    library = "" if analysis.source is None else analysis.source.description.library
+    if not len(kept) or (analysis.loop.unknown_why and not library):
         return []
     start_ns, end_ns = int(kept["start_ns"].min()), int(kept["end_ns"].max())
+    if analysis.loop.unknown_why:  # how long a function of the program works is known all the same
+        called = called_by(library, analysis, start_ns, end_ns)
+        return [replace(stage, wait_ms=0.0) for stage in reversed(with_settings(analysis, called))]
     awaited = kept.awaited
     found: list[PipelineStage] = []
-    library = "" if analysis.source is None else analysis.source.description.library
     if chains is not None:
         items = _Items(analysis, chains, bool(library), start_ns, end_ns)
         worked: Counter[int] = Counter()

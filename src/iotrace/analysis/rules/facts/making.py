@@ -18,6 +18,7 @@ from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ChunkedArray, RankReport
 from iotrace.analysis.rules.facts.long_samples import LongSamples, items_by_maker, long_samples, wait_for
+from iotrace.analysis.wait.arrow_rows import arrow_rows
 from iotrace.analysis.wait.cpus import samples_made
 from iotrace.analysis.wait.locks import locks_of
 from iotrace.analysis.wait.page_faults import bounds
@@ -74,6 +75,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     `frames` of an image are decoded each time that one is opened; `image_bytes` are those of a
     sample's images once they are decoded. With a share of the batches, `with_state`, a worker of
     StatefulDataLoader sends its state, whose making takes `state_ms`.
+    Of taking rows from Hugging Face's datasets, `as_lists` is the share that makes Python's objects of them,
+    `as_copied` the share that only copies.
     """
 
     sharing: float | None = None
@@ -101,6 +104,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     image_bytes: float | None = None
     with_state: float = 0.0
     state_ms: float = 0.0
+    as_lists: float = 0.0
+    as_copied: float = 0.0
 
 
 def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: RankReport) -> Making:
@@ -110,6 +115,7 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
     asleep, on_cpu = samples_made(analysis, run, KIND_COLLATE)[:2]
     over_ns, first_ms, item_ms = _firsts(analysis, run, waits)
     collecting_ns, lengths = _collecting(analysis, waits.deliveries)
+    as_lists, as_copied = arrow_rows(analysis)
     return Making(
         sharing=sharing,
         makers=makers,
@@ -128,6 +134,8 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         draw_ms=_draw_ms(waits),
         frames=_frames(report),
         image_bytes=_image_bytes(analysis, run),
+        as_lists=as_lists,
+        as_copied=as_copied,
         **_state(run, report),
         **_read_by_others(analysis, run, report),
     )
