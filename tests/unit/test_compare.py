@@ -1157,6 +1157,7 @@ def test_the_stage_that_changed_most_speaks_and_none_that_chance_may_have_change
             stage=name,
             clock="cpu",
             quiet=True,
+            file=None,
             change_pct=sum(ci95) / 2,
             ci95_pct=ci95,
             share=share,

@@ -20,6 +20,7 @@ from iotrace.session.names import KIND_REDUCTION, OF_GRADIENTS
 _EVERY, _USUAL = 1, 100  # iterations that DDP times one of
 _MOST_COST = 200  # an iteration takes as often as long as the question, at least
 _FEWEST_ASKED = 10
+_TRIES, _AT_ONCE_NS = 5, 20_000  # of three readings of clocks, one behind the other
 
 _CALLS = (
     *("all_reduce", "all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "barrier"),
@@ -101,6 +102,15 @@ def leave() -> None:
         left.close()
 
 
+def _since_day() -> int:
+    """Return what turns a time of the clock of the day into one of ours: read while nothing interrupts it."""
+    for _ in range(_TRIES):
+        before_ns, day_ns, after_ns = monotonic_ns(), time_ns(), monotonic_ns()
+        if after_ns - before_ns < _AT_ONCE_NS:
+            break
+    return (before_ns + after_ns) // 2 - day_ns
+
+
 class _Asked:
     """The modules whose reductions are timed, each with the end of the last one that was recorded."""
 
@@ -131,7 +141,7 @@ class _Asked:
             if not last[0] < ready <= reduced:
                 continue
             last[0] = reduced
-            start_ns = now_ns - (time_ns() - ready)
+            start_ns = ready + _since_day()
             if self._began_ns < start_ns < now_ns:  # else somebody has set the clock of the day
                 _record(self._recorder, OF_GRADIENTS, start_ns, reduced - ready)
         if self._count == _FEWEST_ASKED and self._cost_ns * _MOST_COST > monotonic_ns() - self._began_ns:

@@ -13,10 +13,9 @@ from pathlib import PurePath
 import numpy as np
 
 from iotrace.analysis.completeness.data_loss import BUFFERED_CALLS, named, workers_left
-from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.loop.deliveries import ASK_OUTSIDE, ASKS_WITHIN, Deliveries
 from iotrace.analysis.loop.measured import untrained
 from iotrace.analysis.loop.steps import NO_LOADER
-from iotrace.analysis.loop.loaders import ASK_OUTSIDE, ASKS_WITHIN
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
 from iotrace.analysis.rules.facts.capture import missing
 from iotrace.session import names

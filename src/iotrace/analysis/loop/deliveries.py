@@ -29,6 +29,8 @@ PHASES = {
     "predict": "predict",
     "sanity_check": "sanity check",
 }
+# A library that asks for its batches within its step, and what the program can do to show the wait.
+ASKS_WITHIN, ASK_OUTSIDE = "keras", "a loop of train_on_batch, or KERAS_BACKEND=jax, shows the wait"
 
 
 class Delivery(msgspec.Struct, frozen=True):

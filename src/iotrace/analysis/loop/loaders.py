@@ -18,8 +18,6 @@ from iotrace.sources.records import IteratorStart, TrainerRun
 if TYPE_CHECKING:  # a report of bare traces has no ranks
     from iotrace.analysis.rank import RankAnalysis
 
-# A library that asks for its batches within its step, and what the program can do to show the wait.
-ASKS_WITHIN, ASK_OUTSIDE = "keras", "a loop of train_on_batch, or KERAS_BACKEND=jax, shows the wait"
 _SETTINGS = (
     *("workers", "batch_size", "prefetch_factor", "persistent_workers"),
     *("pin_memory", "in_order", "start_method"),

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, holding
-from iotrace.analysis.loop.deliveries import FIELDS, Deliveries, LoaderRun, Pass
-from iotrace.analysis.loop.loaders import ASKS_WITHIN
+from iotrace.analysis.loop.deliveries import ASKS_WITHIN, FIELDS, Deliveries, LoaderRun, Pass
 from iotrace.analysis.table import NONE
 from iotrace.session import names
 from iotrace.sources.columns import Columns

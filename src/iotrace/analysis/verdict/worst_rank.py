@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from iotrace.analysis.loop.loaders import ASK_OUTSIDE, ASKS_WITHIN
+from iotrace.analysis.loop.deliveries import ASK_OUTSIDE, ASKS_WITHIN
 from iotrace.analysis.results import (
     SKIPPED,
     START_UP,
