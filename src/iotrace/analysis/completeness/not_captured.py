@@ -16,8 +16,8 @@ from iotrace.analysis.completeness.data_loss import BUFFERED_CALLS, named, worke
 from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.measured import untrained
 from iotrace.analysis.loop.steps import NO_LOADER
-from iotrace.analysis.loop.turns import ASK_OUTSIDE, ASKS_WITHIN
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
+from iotrace.analysis.results import ASK_OUTSIDE, ASKS_WITHIN
 from iotrace.analysis.rules.facts.capture import missing
 from iotrace.session import names
 from iotrace.session.liveness import RUNNING, UNKNOWN

@@ -10,14 +10,13 @@ import numpy.typing as npt
 
 from iotrace.analysis.intervals import Times, holding
 from iotrace.analysis.loop.deliveries import FIELDS, Deliveries, LoaderRun, Pass
+from iotrace.analysis.results import ASKS_WITHIN
 from iotrace.analysis.table import NONE
 from iotrace.session import names
 from iotrace.sources.columns import Columns
 from iotrace.sources.records import IteratorStart, LoopStacks, StepCall
 from iotrace.sources.session import Rank
 
-# A library that asks for its batches within its step, and what the program can do to show the wait.
-ASKS_WITHIN, ASK_OUTSIDE = "keras", "a loop of train_on_batch, or KERAS_BACKEND=jax, shows the wait"
 _FEWEST = 3  # turns
 _FEWEST_SAMPLES = 50
 _MOST = 0.5  # of the turns: what follows more of them is a part of a turn

@@ -14,6 +14,8 @@ from iotrace.analysis.results.base import ReportPart, figure
 
 # Not captured where nobody asked for it: the first screen does not miss it.
 MEMORY_BY_OPERATOR = "memory by operator and module"
+# A library that asks for its batches within its step, and what the program can do to show the wait.
+ASKS_WITHIN, ASK_OUTSIDE = "keras", "a loop of train_on_batch, or KERAS_BACKEND=jax, shows the wait"
 
 
 class PhaseSpeed(ReportPart, frozen=True, kw_only=True):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from iotrace.analysis.loop.turns import ASK_OUTSIDE, ASKS_WITHIN
 from iotrace.analysis.results import (
+    ASK_OUTSIDE,
+    ASKS_WITHIN,
     SKIPPED,
     START_UP,
     TRACING_PERCENT,
