@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
+from iotrace.analysis.results import FileGroup
+from iotrace.analysis.storage import few_files as module
 from iotrace.analysis.storage.few_files import Costs, few_files
+from tests.support.results import unknown
 from tests.unit.test_file_groups import cost, grouped, images, row
 
 
@@ -52,3 +57,17 @@ def test_one_of_several_that_dominate_does_not_stand_alone() -> None:
     assert [*groups] == ["dog/"]
     alone, _ = grouped(waits, [row(path) for path in paths])
     assert [*alone] == [paths[7], "dog/"]
+
+
+def test_a_file_that_stands_alone_is_compared_with_its_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(known: Costs, *groups: str) -> dict[str, list[str] | None]:
+        monkeypatch.setattr(module, "_costs", lambda _: known)
+        asked: Any = [unknown(FileGroup, path=path) for path in groups]
+        found = module.with_few_files(asked, cast(Any, None))
+        return {each.path: None if each.few is None else each.few.paths for each in found}
+
+    larger = costs(100.0, of_007=90_000.0)
+    assert told(larger, "dog/007", "dog/") == {"dog/007": ["dog/007"], "dog/": None}
+    # As dear as another one, or in another directory: it is not told as the larger one.
+    assert told(costs(100.0, of_007=9000.0, of_027=9000.0), "dog/007", "dog/")["dog/007"] is None
+    assert told({**costs(100.0), "cat/1": (90_000.0, 2, 90_000.0)}, "cat/1", "dog/")["cat/1"] is None
