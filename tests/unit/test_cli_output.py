@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from iotrace import cli
+from iotrace.cli.open import _is_plain_text
+from iotrace.cli.trial import FEWEST_RUNS
+from iotrace.trying.proof import FEWEST_PAIRS
+from tests.support.runs import in_process
 
 
 def iotrace(
@@ -75,3 +79,44 @@ def test_an_interrupt_within_a_class_that_is_being_made(
             cli._main(["ls"])
     else:
         assert cli._main(["ls"]) == code
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["report", "--view", "kernals"], "there is no --view kernals: did you mean kernels?"),
+        (["report", "--format", "xml"], "--format is text, md or json, not xml"),
+        (["report", "-o", "page.html"], "there is no option -o: --html FILE writes a page"),
+        (["compare", "-o", "page.html"], "there is no option -o: --html FILE writes a page"),
+        (["ls", "-o", "list"], "there is no option -o"),
+        (["try", "none", "--runs", "5"], "--runs takes a whole number of at least 6"),
+        (["explain", "slow-decodin"], "IO102 slow-decoding, "),
+    ],
+)
+def test_wrong_words_are_answered_with_what_may_be_meant(words: list[str], said: str) -> None:
+    done = in_process(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_try_refuses_as_few_runs_as_prove_nothing() -> None:
+    assert FEWEST_RUNS == 2 * FEWEST_PAIRS
+
+
+@pytest.mark.parametrize(
+    ("text", "opened"),
+    [("hello\nthis is caf\u00e9", False), ('{"traceEvents": []}', True), ("# tracer: nop", True)],
+)
+def test_only_plain_text_is_not_opened(tmp_path: Path, text: str, opened: bool) -> None:
+    file = tmp_path / "trace.txt"
+    file.write_text(text)
+    assert _is_plain_text(file) is not opened
+    if not opened:
+        done = in_process("open", str(file))
+        assert (done.returncode, f"{file} is no trace that iotrace knows" in done.stderr) == (1, True)
+
+
+def test_binary_traces_are_no_plain_text(tmp_path: Path) -> None:
+    file = tmp_path / "trace.pftrace"
+    file.write_bytes(b"\x0a\x05hello\x00\xff")
+    assert not _is_plain_text(file)

@@ -458,7 +458,7 @@ def test_a_gain_beyond_its_own_cause_says_where_the_rest_comes_from() -> None:
         shown = screen(report(rank(), verdict=replace(VERDICT, fixes=[fix])))
         return shown[shown.index(next(row for row in shown if row.startswith("Fix"))) + 1 :]
 
-    told = "       (it costs 40.2 ms; 14.5 ms of other waits end too, as workers get ahead)"
+    told = "       (it saves 40.2 ms of its own, and 14.5 ms of other waits)"
     assert rows(40.2)[0] == told
     assert rows(50.0)[0].startswith("Trust")
     assert rows(None)[0].startswith("Trust")

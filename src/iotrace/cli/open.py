@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import platform
 import shlex
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from iotrace.viewer.view import View
 
 _HELP = "see: iotrace open --help"
+_HEAD_BYTES = 1 << 14
 _LARGE_BYTES = 64 << 20  # what takes a browser 10 s of CPU and more
 
 
@@ -136,6 +138,11 @@ def _bare(source: Path, at: float | None, directory: Path) -> tuple[Path, View]:
             trace = read_kineto(source)
     except TraceError:
         trace = None
+        if _is_plain_text(source):
+            raise TraceError(
+                f"{source} is no trace that iotrace knows",
+                "Perfetto's other formats open at https://ui.perfetto.dev",
+            ) from None
     # A merge of ours has its tracks.
     if trace is None or not Activity(trace).device.any() or "iotrace_merge" in trace.document:
         if at is not None:
@@ -148,6 +155,17 @@ def _bare(source: Path, at: float | None, directory: Path) -> tuple[Path, View]:
     made = directory / f"{source.name}.pftrace"
     merge([str(source)], made, Options(processes=1, device_tracks=True))
     return made, view_of_trace(Activity(trace), at)
+
+
+def _is_plain_text(path: Path) -> bool:
+    """Whether a file is text that begins as no trace does: as JSON, as HTML, or as ftrace begins."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head).strip()
+    except UnicodeDecodeError:
+        return False
+    return text[:1] not in ("", *"{[<#") and all(each.isprintable() or each.isspace() for each in text)
 
 
 def _analysis(session: Path) -> SessionAnalysis:

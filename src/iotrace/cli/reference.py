@@ -92,7 +92,7 @@ def explain(rule: str) -> int:
     if found is None:
         from iotrace.cli.usage import either
 
-        meant = near(rule)
+        meant = [f"{code} {each.name}" for code in near(rule) if (each := named(code)) is not None]
         asked = f": did you mean {either(meant)}?" if meant else ""
         raise UsageError(f"there is no rule {rule}{asked}", "all rules: iotrace rules")
     from iotrace.report.listing import print_rule

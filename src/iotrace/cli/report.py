@@ -172,6 +172,8 @@ def _of_ranks(report: Report, chosen: frozenset[int]) -> Report:
     kept = [rank for rank in report.ranks if rank.rank in chosen]
     if not kept:
         numbers = [rank.rank for rank in report.ranks]
+        if len(numbers) == 1:
+            raise UsageError(f"it has rank {numbers[0]} alone", "leave --ranks out")
         raise UsageError(f"none of its ranks was chosen: it has {min(numbers)} to {max(numbers)}", _RANKS)
     return replace(report, ranks=kept)
 

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from iotrace.launch import traced_run, tracing_costs
 from iotrace.launch.metrics import Exporter
 from iotrace.launch.telemetry.start import DEFAULT_INTERVAL_MS, LONGEST_INTERVAL_MS, SHORTEST_INTERVAL_MS
 from iotrace.report.printing import echo
-from iotrace.session.names import DFTRACER, RECORDER
+from iotrace.session.names import DFTRACER, OFF, RECORDER
 from iotrace.session.serving import served_at, tunnel_to
 
 # With --quiet, the costs of tracing are measured after commands that took so long.
@@ -120,6 +121,7 @@ def run(
         exported = exporter.start(directory) if exporter is not None else ""
         if not quiet or exported.startswith("no "):
             _announce(directory, exported, quiet)
+        _warn_of_absent(io)
 
     begun = time.monotonic()
     try:
@@ -153,6 +155,14 @@ def _announce(directory: Path, exported: str, quiet: bool) -> None:
                 lines.append(f"iotrace: where the browser is, first: {tunnel}")
     with suppress(OSError, ValueError, AttributeError):  # standard error is full, closed, or nobody reads it
         echo(*lines, err=True)
+
+
+def _warn_of_absent(io: Sequence[str]) -> None:
+    """Say which paths of --io are not there: CMD may make them, and a typing error would trace nothing."""
+    absent = [path for path in io if path != OFF and not os.path.lexists(path)]
+    with suppress(OSError, ValueError, AttributeError):
+        for path in absent:
+            echo(f"iotrace: --io {path}: there is no such path now; I/O elsewhere is not traced", err=True)
 
 
 def _leave_deleted_directory() -> None:

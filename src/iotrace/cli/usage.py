@@ -16,6 +16,7 @@ from iotrace.errors import UsageError, replacing, writing
 
 SHELLS = ("bash", "zsh", "fish")
 DETECT = "by $SHELL"
+_GIVEN = re.compile(r"'(.*)' is not one of ", re.DOTALL)
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((?P<words>.*)\)")
 
 
@@ -36,11 +37,14 @@ def describe(error: click.UsageError, command: click.Command) -> str:
     if isinstance(error, click.NoSuchOption):
         nearest = get_close_matches(error.option_name, error.possibilities or (), n=3)
         near = f": did you mean {either(nearest)}?" if nearest else ""
+        if error.option_name == "-o" and any("--html" in param.opts for param in command.params):
+            near = ": --html FILE writes a page"  # as other commands have -o for what they write
         return f"there is no option {error.option_name}{near}"
     if isinstance(error, click.MissingParameter):
         return f"{_shown(error.param)} is missing" if error.param is not None else "an argument is missing"
     if isinstance(error, click.BadParameter):
-        wanted = _wanted(error.param) if error.param is not None else ""
+        given = _GIVEN.match(error.message)
+        wanted = _wanted(error.param, given[1] if given else "") if error.param is not None else ""
         return wanted or error.message
     if isinstance(error, click.BadOptionUsage):
         return _wrong_value(error.option_name, command)
@@ -50,11 +54,14 @@ def describe(error: click.UsageError, command: click.Command) -> str:
     return "the command line cannot be understood"
 
 
-def _wanted(param: click.Parameter) -> str:
-    """Say which values a parameter takes; empty where its type refuses none."""
+def _wanted(param: click.Parameter, given: str) -> str:
+    """Say which values a parameter takes, where it was `given` another; empty where its type refuses none."""
     kind, name = param.type, _name(param)
     if isinstance(kind, click.Choice):
-        return f"{name} is {either(kind.choices)}"
+        nearest = get_close_matches(given, kind.choices, n=1)
+        if nearest:
+            return f"there is no {name} {given}: did you mean {nearest[0]}?"
+        return f"{name} is {either(kind.choices)}" + (f", not {given}" if given else "")
     if not isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
         return ""
     what = "a whole number" if isinstance(kind, click.types.IntParamType) else "a number"

@@ -86,19 +86,19 @@ def ranks_parts(report: Report, width: int) -> list[Sequence[Block]]:
             rows.append(
                 ["", *("" for _ in (*named, *hosts)), what, *cells, *[""] * (len(shown_headings) - 2)]
             )
-    legend = "data: own wait for data, of measured steps"
+    legend = "data: own waits for data"
     if found is not None:
         whom = "late ones" if found.late_rank is None else f"rank {found.late_rank}"
-        legend += f"; for others: waits for {whom}, of {counted(found.steps, 'step')}"
+        legend += f"; for others: waits for {whom}, in {counted(found.steps, 'step')}"
     if imbalance is not None:
         profiled = counted(max((each.steps for each in imbalance.ranks), default=0), "profiled step")
         if found is None:
-            legend += f"; for others: waits in collectives{', compute: both' if wide else ''} of {profiled}"
+            legend += f"; for others (waits in collectives){' and compute' if wide else ''}: in {profiled}"
         elif wide:
-            legend += f"; compute: of {profiled}"
+            legend += f"; compute: in {profiled}"
         late_steps = None if found is None else found.late_steps
         of = "all collectives" if late_steps is None else counted(late_steps, "late step")
-        legend += f"; late in: last to arrive, of {of}"
+        legend += f"; late in: arrived last, of {of}"
         legend += "" if imbalance.withheld is None else "; ?: the clocks do not tell"
     named_first = ["", number, *named, *hosts]
     texts = [at for at, each in enumerate(named_first) if each in ("", "command", "host")]

@@ -58,8 +58,10 @@ def _state(top: Top, worst: TopRank | None) -> Iterator[Line | Paragraph]:
     if top.state in _OVER:
         how = "" if top.exit_code is None else f"exit code {top.exit_code}"
         if top.state == "killed":
-            how = "nothing of it lives, and no end was written"
+            how = "its processes are gone, before it said that it ended"
         ago = "" if top.news_s is None else f"{_ago(top.news_s)} ago"
+        if top.state == "killed" and ago:
+            ago = f"it last wrote {ago}"
         what = "no step was measured" if top.awaited else "below: its last steps"
         told = ", ".join(filter(None, (how, ago)))
         yield _banner(f"{'FAILED' if top.exit_code else top.state.upper()} {told}; {what}")

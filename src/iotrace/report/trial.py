@@ -30,7 +30,7 @@ def print_trial(trial: Trial, console: Console, is_patched: bool = False) -> Non
     lines += [Line("", _setting(each)) for each in (*trial.settings, *trial.variables)]
     lines += [Line("", f"in each worker, {_setting(each)}") for each in trial.in_workers]
     if trial.data:
-        lines.append(Line("", _data(trial.data)))
+        lines.append(Line("", _data(trial.data, trial.proven)))
     if trial.runs.before_ns:
         lines += _measured(trial)
     for left in trial.untried:
@@ -46,8 +46,8 @@ def _setting(each: Setting) -> str:
     return f"{each.parameter}: {before} as it is, {each.after} as tried"
 
 
-def _data(data: Sequence[Data]) -> str:
-    """How large the data is, as it is and as tried, and how often a run opened the copy."""
+def _data(data: Sequence[Data], is_kept: bool) -> str:
+    """How large the data is, as it is and as tried, how often a run opened the copy, and if that is gone."""
     what = shown_path(data[0].path) if len(data) == 1 else counted(len(data), "file")
     bytes_, new_bytes = sum(each.bytes for each in data), sum(each.new_bytes for each in data)
     opens = [each.opens for each in data if each.opens is not None]
@@ -56,7 +56,8 @@ def _data(data: Sequence[Data]) -> str:
         where = shown_path(kept if len(data) == 1 else os.path.dirname(kept))
         what = f"{what} is the copy now, the original is {where}"
     opened = f", opened {counted(sum(opens), 'time')} or more" if opens else ""
-    return f"{what}: {size(bytes_)} as it is, {size(new_bytes)} as tried{opened}"
+    gone = "" if is_kept else "; the copy is deleted"
+    return f"{what}: {size(bytes_)} as it is, {size(new_bytes)} as tried{opened}{gone}"
 
 
 def _measured(trial: Trial) -> list[Line]:

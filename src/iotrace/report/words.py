@@ -94,7 +94,7 @@ def other_wait_text(fix: Fix) -> str:
     if gain_ms is None or cost_ms is None or gain_ms - cost_ms < _WORTH_TELLING * gain_ms:
         return ""
     more = milliseconds(gain_ms - cost_ms)
-    return f"it costs {milliseconds(cost_ms)}; {more} of other waits end too, as workers get ahead"
+    return f"it saves {milliseconds(cost_ms)} of its own, and {more} of other waits"
 
 
 def who_failed(failure: Failure, several: bool) -> str:

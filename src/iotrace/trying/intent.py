@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from iotrace.analysis.results import LIGHTER, UNPACKED
 from iotrace.session.masks import masked
 from iotrace.trying.copies import Job
 from iotrace.trying.fixes import Choice
 from iotrace.trying.program import Program
 from iotrace.trying.proof import FEWEST_PAIRS
-from iotrace.units import counted, time_span
+from iotrace.units import counted, size, time_span
 
 _MOST_NAMED = 3
 
@@ -30,7 +31,30 @@ def intent_of(
     least = 2 * FEWEST_PAIRS
     times = f"{least} times" if most_runs < least + 2 else f"{least} to {most_runs} times"
     found.append(f"runs {times}{took}{ended}: {shlex.join(masked(program.command))}")
+    found += _needs(jobs, program.seconds, least, max(least, most_runs), bool(steps))
     return [*found, *_writes(jobs, program)]
+
+
+def _needs(
+    jobs: Sequence[Job], seconds: float | None, least: int, most: int, are_ended: bool
+) -> Iterator[str]:
+    """Say about how long it takes and how much disk, as far as that is known beforehand."""
+    if seconds:
+        spans = [time_span(count * seconds) for count in dict.fromkeys((least, most))]
+        shorter = "; less where runs are ended before" if are_ended else ""
+        yield f"takes about {' to '.join(spans)} where a run takes as long as the recorded one{shorter}"
+    if jobs:
+        held = size(sum(_bytes_at(job.source) for job in jobs))
+        unpacks = any(job.how in (UNPACKED, LIGHTER) for job in jobs)
+        larger = "; decoded, it may take several times as much" if unpacks else ""
+        yield f"needs disk for the copy: the original has {held}{larger}"
+
+
+def _bytes_at(path: str) -> int:
+    if not os.path.isdir(path):
+        return os.path.getsize(path)
+    inside = (os.path.join(root, name) for root, _, names in os.walk(path) for name in names)
+    return sum(os.lstat(each).st_size for each in inside)
 
 
 def _writes(jobs: Sequence[Job], program: Program) -> list[str]:

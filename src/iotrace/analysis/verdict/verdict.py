@@ -177,9 +177,11 @@ def _late(job: JobFacts) -> Finding | None:
     least = "at least " if late.is_least else ""
     each = "its time" if late.kind in _NOW_AND_THEN else "each step"
     of_profiled = f" ({late.profiled[0]:.0f} % of {late.profiled[1]} profiled)" if late.profiled else ""
-    waiting = (
-        f"{late.others} rank{'s wait' if late.others > 1 else ' waits'} {least}{late.pct:.0f} % of {each}"
-    )
+    others = {each.rank for each in job.ranks} - {late.rank}
+    who = f"{late.others} rank{'s wait' if late.others > 1 else ' waits'}"
+    if late.others == len(others) == 1:
+        who = f"rank {others.pop()} waits"
+    waiting = f"{who} {least}{late.pct:.0f} % of {each}"
     text = f"rank {late.rank} is late; {waiting} for it{of_profiled}"
     if late.by_turns:
         text = f"{late.by_turns} ranks are late by turns; ranks wait {late.pct:.0f} % of each step for one"
