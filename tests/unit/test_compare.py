@@ -1155,7 +1155,6 @@ def test_the_stage_that_changed_most_speaks_and_none_that_chance_may_have_change
     stages: Any = [
         SimpleNamespace(
             stage=name,
-            file=None,
             clock="cpu",
             quiet=True,
             file=None,

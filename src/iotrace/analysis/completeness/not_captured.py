@@ -17,7 +17,6 @@ from iotrace.analysis.loop.deliveries import ASK_OUTSIDE, ASKS_WITHIN, Deliverie
 from iotrace.analysis.loop.measured import untrained
 from iotrace.analysis.loop.steps import NO_LOADER
 from iotrace.analysis.rank import RankAnalysis, SessionAnalysis
-from iotrace.analysis.results import ASK_OUTSIDE, ASKS_WITHIN
 from iotrace.analysis.rules.facts.capture import missing
 from iotrace.session import names
 from iotrace.session.liveness import RUNNING, UNKNOWN
