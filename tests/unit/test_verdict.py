@@ -338,6 +338,8 @@ def test_the_rank_that_is_late_stands_over_those_that_wait_for_it() -> None:
     found = judged(*ranks, imbalance=late(1, 53.0, 95.0))
     assert (found.kind, found.rank, found.cause) == ("rank-late", 1, "transform")
     assert "rank 1 is late; 3 ranks wait 53 % of each step for it" in found.text
+    of_two = replace(late(1, 53.0, 95.0), ranks_seen=2)
+    assert "rank 1 is late; rank 0 waits 53 % of each step for it" in judged(*ranks, imbalance=of_two).text
     assert judged(*ranks, imbalance=late(1, 9.0, 95.0)).kind == "input-bound"
     computes = judged(*ranks, imbalance=late(0, 53.0, 10.0))
     # Nothing was seen that made it late: that its data did not is said of no such rank.
