@@ -15,8 +15,8 @@ from click.shell_completion import get_completion_class
 from iotrace.errors import UsageError, replacing, writing
 
 SHELLS = ("bash", "zsh", "fish")
-_MUCH_ALIKE = 0.7  # of two words: kernals, kernels; not else, ls
 DETECT = "by $SHELL"
+_SURE = 0.75  # that one word is another, misspelt: then the others are not listed
 _GIVEN = re.compile(r"'(.*)' is not one of ", re.DOTALL)
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((?P<words>.*)\)")
 
@@ -59,7 +59,7 @@ def _wanted(param: click.Parameter, given: str) -> str:
     """Say which values a parameter takes, where it was `given` another; empty where its type refuses none."""
     kind, name = param.type, _name(param)
     if isinstance(kind, click.Choice):
-        nearest = get_close_matches(given, kind.choices, n=1, cutoff=_MUCH_ALIKE)
+        nearest = get_close_matches(given, kind.choices, n=1, cutoff=_SURE)
         if nearest:
             return f"there is no {name} {given}: did you mean {nearest[0]}?"
         return f"{name} is {either(kind.choices)}" + (f", not {given}" if given else "")
