@@ -291,9 +291,11 @@ def hook_tf_map(module: Any, recorder: Recorder) -> None:
 
 def hook_tf_functions(module: Any, recorder: Recorder) -> None:
     """Patch the registry of Python functions in `module`, ``tensorflow.python.ops.script_ops``."""
+    from iotrace.agent.loaders.tensorflow import called  # other libraries' stages need none of it
 
     def inserted(args: list[Any], _: dict[str, Any]) -> None:
-        function = getattr(args[1], "_func", args[1])
-        tell(recorder, "tensorflow", function, *_mapping.get(current.thread.tid, ()))
+        function = called(args[1])
+        if function is not None:
+            tell(recorder, "tensorflow", function, *_mapping.get(current.thread.tid, ()))
 
     observe(module.FuncRegistry, "insert", recorder, _WHAT, before=inserted, layer="stage")

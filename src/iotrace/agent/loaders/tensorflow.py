@@ -11,6 +11,22 @@ from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.names import KIND_CALLBACK
 
+_FROM_GENERATOR = "_from_generator."  # a function of TensorFlow's, around the program's generator
+
+
+def called(function: Any) -> Any:
+    """Return the program's function behind one that ``tf.data`` calls; None: it is TensorFlow's own."""
+    function = getattr(function, "_func", function)
+    if not str(getattr(function, "__module__", "")).startswith("tensorflow."):
+        return function
+    if not str(getattr(function, "__qualname__", "")).startswith(_FROM_GENERATOR):
+        return None
+    if function.__name__ != "generator_py_func":  # it ends a pass
+        return None
+    within = getattr(function, "__wrapped__", function)
+    held = (getattr(cell.cell_contents, "_generator", None) for cell in within.__closure__ or ())
+    return next((each for each in held if each is not None), function)
+
 
 def hook_functions(module: Any, recorder: Recorder) -> None:
     """Patch the registry of Python functions in `module`, ``tensorflow.python.ops.script_ops``."""
@@ -18,9 +34,10 @@ def hook_functions(module: Any, recorder: Recorder) -> None:
     def before(args: list[Any], _: dict[str, Any]) -> tuple[tasks.Begun, str] | None:
         if recorder.over or current.thread.depth:
             return None
-        function = args[0].get(args[1])
-        function = getattr(function, "_func", function)
-        return tasks.begin_task(), str(getattr(function, "__qualname__", type(function).__qualname__))
+        function = called(args[0].get(args[1]))
+        if function is None:
+            return None
+        return tasks.begin_task(), tasks.name_of(function)
 
     observe(
         module.FuncRegistry,

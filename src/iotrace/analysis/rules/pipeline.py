@@ -299,6 +299,54 @@ def makers_idle(facts: LoaderFacts, *, busy: float = 0.5) -> Iterator[Finding]:
     )
 
 
+_ROWS = replace(
+    _stage("rows", 1, 0.5, True), items=30_000, item_ms=0.1, before=None, puts="tensorflow", site="d/a.py:9"
+)
+_BY_ROWS = {"cause": "transform", "batches": 100, "pipeline": [_ROWS]}
+_BY_ROWS |= {"causes_ms": {"transform": 22.0, "unknown": 20.0}}
+
+
+@rule("IO253", "single-elements", "loader", turn=MORE_WORKERS)
+@fires(_BY_ROWS, {**_BY_ROWS, "pipeline": [replace(_ROWS, site=None)]})
+@silent(
+    {**_BY_ROWS, "pipeline": [replace(_ROWS, items=800)]},
+    {**_BY_ROWS, "pipeline": [replace(_ROWS, item_ms=3.0)]},
+    {**_BY_ROWS, "pipeline": [replace(_ROWS, puts="queue.Queue")]},
+    {**_BY_ROWS, "causes_ms": {"transform": 41.0, "unknown": 1.0}},
+)
+def single_elements(
+    facts: LoaderFacts, *, least: float = 16.0, most_ms: float = 1.0, least_unseen: float = 0.25
+) -> Iterator[Finding]:
+    """``tf.data`` calls a function of the program for each element of a batch, and each call is short.
+
+    To hand an element over takes as long as such a call, in code of TensorFlow that iotrace does not see. So
+    much of the wait lies there, and none of the calls is slow.
+
+    Remedy: let the function, or the generator, make whole batches; or give the data as arrays
+    (`from_tensor_slices`).
+    """
+    stage = next((each for each in facts.pipeline if each.slowest), None)
+    unseen_ms = facts.causes_ms.get("unknown", 0.0)
+    if stage is None or stage.puts != "tensorflow" or not facts.batches or not facts.is_waited_for:
+        return
+    elements = stage.items / facts.batches
+    if elements < least or stage.item_ms > most_ms or unseen_ms < least_unseen * facts.wait_ms:
+        return
+    where = f" ({file_of(stage.site)})" if stage.site else ""
+    yield finding(
+        facts,
+        text=f"tf.data takes single elements from {stage.name}{where}: {elements:.0f} for each batch, "
+        f"{stage.item_ms:.2f} ms each, and {unseen_ms:.1f} ms of wait a step in TensorFlow itself",
+        how=f"let {stage.name} make whole batches, or give the data as arrays (from_tensor_slices)",
+        remedy=f"let {stage.name} make whole batches, or use from_tensor_slices",
+        level=level(stage.wait_ms + unseen_ms, facts),
+        evidence={"elements": elements, "item_ms": stage.item_ms, **which(facts)},
+        cost_ms=stage.wait_ms + unseen_ms,
+        is_main_cause=stage.wait_ms + unseen_ms >= MOSTLY * facts.wait_ms,
+        silences=("IO103", "IO236"),
+    )
+
+
 def _set_together(one: PipelineStage, other: PipelineStage) -> bool:
     """Whether the same threads work for both."""
     return other.set_at is not None and (one.setting, one.set_at) == (other.setting, other.set_at)

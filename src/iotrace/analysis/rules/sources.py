@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from iotrace.analysis.results import PipelineStage
 from iotrace.analysis.rules.causes import (
     MOSTLY,
     TOLD,
@@ -74,6 +75,9 @@ def fed_by_the_program(facts: LoaderFacts) -> Iterator[Finding]:
 
 
 _ASLEEP = {"cause": "unknown", "wrapped": True, "workers": 0, "dataset": "batches"}
+_STAGE = PipelineStage(
+    name="rows", makers=1, of="threads", busy=0.5, items=30_000, item_ms=0.1, puts="tensorflow", wait_ms=20.0
+)
 _NAPS = Making(locks={SLEEP: LockWait(ms=30.0, file="iterable_dataset.py:944 (datasets)")})
 
 
@@ -95,6 +99,7 @@ _NAPS = Making(locks={SLEEP: LockWait(ms=30.0, file="iterable_dataset.py:944 (da
         "waits_at": WaitCode("batches (train.py:12)", 0.9),
         "making": Making(locks={PEER: LockWait(ms=30.0, file="pipe at train.py:12")}),
     },
+    {**_ASLEEP, "waits_at": WaitCode("batches (train.py:12)", 0.9), "pipeline": [_STAGE]},
     # A worker's: more of them sleep at once.
     {**_ASLEEP, "cause": "transform", "workers": 4, "making": _NAPS},
 )
@@ -116,6 +121,8 @@ def source_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
     peer = facts.making.locks.get(PEER)
     if peer is not None and peer.ms >= MOSTLY * unknown_ms:
         return  # for which it waits
+    if facts.pipeline:
+        return  # it waits for what these stages make
     if not at.line or cost_ms < MOSTLY * facts.wait_ms or not is_worth(cost_ms, facts):
         return
     if facts.slept_ms is not None and cost_ms > facts.slept_ms:  # it computes, or queues for a CPU
