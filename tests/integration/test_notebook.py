@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_a_notebook_shows_verdict_why_fixes_trust_and_ranks(session: Path) -> No
     assert "<script" not in html
     for text in (report.verdict.why, report.verdict.trust.level, "data wait"):
         assert text is not None
-        assert text.replace("'", "&#x27;") in html
+        assert escape(text) in html
     hostile = "<script>alert(1)</script>&"
     fixes = [replace(fix, text=hostile) for fix in report.verdict.fixes]
     trust = replace(report.verdict.trust, reasons=[hostile])

@@ -58,7 +58,7 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     ms_per_step: Annotated[float, figure("`seconds` over all steps", "ms per step")]
     loop_fraction: Annotated[float, figure("the share of the loop's time, as in the account")]
     count: Annotated[int | None, figure("in how many steps, where nearly all of it lies in few", null="it lies in many steps")] = None
-    every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="`count` is null, or 1")] = None
+    every_steps: Annotated[float | None, figure("steps from one to the next, their median", null="`count` is null, or 1, or they differ much")] = None
     hot: Annotated[HotLine | None, figure("the line that most of it is in", null="no line is")] = None
     least: Annotated[bool, figure("whether its time is the least that it may be, as some samples have no place: `--io off`")] = False
     held_fraction: Annotated[

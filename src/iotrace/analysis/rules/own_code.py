@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from iotrace.analysis.results import LoopCode, RankReport
+from iotrace.analysis.results import HotLine, LoopCode, RankReport
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.loop import ADD_IMAGES, CODE, WAITING, WRITES
 from iotrace.analysis.rules.model import THE_LOOP, Finding, fires, rule, silent
@@ -18,12 +18,27 @@ _COMPUTING = {"forward": 20.0, "backward": 40.0, "optimizer": 2.0, "other": 35.0
 _FOR_CERTAIN = 0.3
 _METRIC = {**CODE, "function": "edit (wer.py:22)", "ms_per_step": 30.0, "loop_fraction": 0.3}
 _NOW_AND_THEN = {**CODE, "count": 4, "every_steps": 25.0}
+_JITTED = ("jax", "reraise_with_filtered_traceback")  # in which `jax.jit` traces and compiles a function
+_IN_JITTED = f", in {_JITTED[0]}'s {_JITTED[1]}"
+_ABOUT = 0.8  # of the number of times
+_FEWEST_SHAPES = 3  # of the first ones a program has to compile some
+_COMPILES = {
+    **CODE,
+    "function": "main (fit.py:87)",
+    "count": 19,
+    "hot": {"line": "fit.py:87", "calls": _JITTED[1], "library": "jax", "fraction": 0.9, "samples": 90},
+}
 
 
 @rule("IO509", "recurring-code", "loop", turn=THE_LOOP, saves_wait=False)
-@fires({"loop_code": [_NOW_AND_THEN]}, {"loop_code": [{**_NOW_AND_THEN, "inside_seconds": 2.0}]})
+@fires(
+    {"loop_code": [_NOW_AND_THEN]},
+    {"loop_code": [{**_NOW_AND_THEN, "inside_seconds": 2.0}]},
+    {"loop_code": [_COMPILES]},
+)
 @silent(
     {"loop_code": [CODE]},
+    {"loop_code": [{**_COMPILES, "count": 2}]},
     {"loop_code": [{**CODE, "count": 1}]},
     {"loop_code": [{**_NOW_AND_THEN, "seconds": 0.4, "loop_fraction": 0.04}]},
 )
@@ -35,21 +50,42 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
     it writes, and garbage that is collected in it, is counted elsewhere: with that it takes up to the time
     that is told, and that hides some of its calls.
 
-    Remedy: call it less often, make it faster, or do it in another process.
+    A step that calls a function of `jax.jit` is long now and then where that compiles it anew, as it does
+    for each new shape of its arguments. The function's own code runs then alone.
+
+    Remedy: call it less often, make it faster, or do it in another process. Of `jax.jit`: pad the arguments
+    to few shapes.
     """
+    compiles = [each for each in facts.report.loop_code if each.hot is not None and _is_jitted(each.hot)]
     for code in facts.report.loop_code:
         if code.hot is not None and code.hot.library in WAITING:
             continue  # it waits there for a thread or process, whatever that does
+        is_compiled = code in compiles
+        if is_compiled and (code.count or 0) < _FEWEST_SHAPES:
+            continue
+        if any(each.seconds > code.seconds and _about_as_often(code, each) for each in compiles):
+            continue  # it may be what is compiled there
         if code.recurs and code.loop_fraction >= least_of_loop and code.seconds >= LEAST_SECONDS:
             yield Finding(
                 text=code.said,
-                remedy=f"{code.advice('less often')}, or make it faster",
+                remedy=f"pad what jax.jit's function gets at {code.hot.line} to few shapes"
+                if is_compiled and code.hot is not None
+                else f"{code.advice('less often')}, or make it faster",
                 evidence={"count": float(code.count or 0), "seconds": code.seconds},
                 level="high" if code.loop_fraction >= HIGH else "medium",
                 # Calls that are left out spare what is written and collected in them, too.
                 cost_ms=code.ms_per_step * (code.most_fraction / code.loop_fraction),
                 is_main_cause=leads(facts, code),
             )
+
+
+def _is_jitted(hot: HotLine) -> bool:
+    return (hot.library, hot.calls) == _JITTED
+
+
+def _about_as_often(one: LoopCode, other: LoopCode) -> bool:
+    counts = sorted((one.count or 0, other.count or 0))
+    return counts[0] >= _ABOUT * counts[1] > 0
 
 
 @rule("IO506", "code-of-the-loop", "loop", turn=THE_LOOP, saves_wait=False)

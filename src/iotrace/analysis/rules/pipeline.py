@@ -46,6 +46,11 @@ _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
     {"pipeline": [_set("load", 2, 1.9, "concurrency", "train.py:9", True)], "queueing_ms": 30.0},
     {"pipeline": [_set("load", 2, 1.9, "num_parallel_calls", "a.py:9", True)], "lock_held": 0.95},
     {"pipeline": [_stage("fetch", 2, 2.0, True)], "asleep": 0.1, "on_cpu": 0.2, "core_free": False},
+    {
+        "pipeline": [replace(_stage("blur", 1, 1.0, True), on_cpu_fraction=0.6)],
+        "core_free": False,
+        "lock_held": 0.1,
+    },
     # Two functions on the same threads, which are all busy.
     {
         "pipeline": [
@@ -122,6 +127,9 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     else:
         how = f"give it more {stage.of}, or less work"
         remedy = f"more {stage.of} for {stage.name}"
+        if (stage.on_cpu_fraction or 0.0) >= _COMPUTES and facts.core_free is False:
+            how = f"give it less work, or more {stage.of} where CPUs are free: here none was"
+            remedy = f"less work in {stage.name}, or more {stage.of} where CPUs are free"
     # Processes do nothing else; of the threads of a stage only the loop's own is sampled.
     is_sampled = stage.of == "processes" and stage is facts.pipeline[-1] and facts.hot_line
     where = f", most of its own code at {facts.hot_line}" if is_sampled else ""

@@ -172,7 +172,7 @@ def _shown(analysis: RankAnalysis, text: str) -> str:
     library, _, site = text.removeprefix(prefix).partition(":")
     line = site.rpartition("/")[2]
     whose = "a library's lock" if library == names.OF_LIBRARY else library
-    return f"{line} ({whose})" if library else line
+    return f"{line} ({whose})" if library and not library.startswith("<") else line  # of code without a file
 
 
 def _joined(rows: list[tuple[int, Times, Times, Times, Times]], files: dict[str, int]) -> Locked:

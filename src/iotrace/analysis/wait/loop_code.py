@@ -30,6 +30,7 @@ from iotrace.session.names import BACKWARD, FORWARD, OPTIMIZER, TURN_ROW
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import StepCall
 
+_REGULAR, _MOSTLY_REGULAR = 0.2, 0.5  # of the median distance; of the distances
 _RUN = 3  # samples in one step: so many are no chance
 _CONFINED = 0.8  # of a function's samples lie in few steps
 _MOST = 0.5  # of the steps are few; of a function's time is a wait
@@ -279,7 +280,7 @@ def _divided(
             ms_per_step=len(own) * each_ns / 1e6 / steps,
             loop_fraction=min(1.0, len(own) * each_ns / whole_ns),
             count=len(in_few) or None,
-            every_steps=float(np.median(between)) if len(between) else None,
+            every_steps=_spacing(between),
             hot=None if within or paths is None else free.of(number).hot(paths),
             least=free.is_least,
             held_fraction=free.of(number).held_fraction,
@@ -287,6 +288,14 @@ def _divided(
         )
         found.append((code, in_few))
     return found
+
+
+def _spacing(between: Times) -> float | None:
+    """Return the steps from one to the next, if half of the distances are about their median; else None."""
+    if not len(between):
+        return None
+    usual = float(np.median(between))
+    return usual if (np.abs(between - usual) <= _REGULAR * usual).mean() >= _MOSTLY_REGULAR else None
 
 
 def _few_steps(own: Times, steps: int) -> Times:
