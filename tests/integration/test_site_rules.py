@@ -80,7 +80,7 @@ def test_a_rule_of_a_site_concludes_and_one_that_fails_is_named(session: Path, p
         report["ranks"][0]["culprits"] = [item for item in report["ranks"][0]["culprits"] if item != culprit]
         report["not_captured"] = [item for item in report["not_captured"] if item not in missing]
         report["verdict"]["fixes"] = [item for item in report["verdict"]["fixes"] if item["code"] != "XX002"]
-        report["verdict"].update(why=None, culprit=None)
+        report["verdict"].update(why=None, beside=None, culprit=None)
     assert after == before
 
 
