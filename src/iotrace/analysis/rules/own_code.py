@@ -19,7 +19,6 @@ _FOR_CERTAIN = 0.3
 _METRIC = {**CODE, "function": "edit (wer.py:22)", "ms_per_step": 30.0, "loop_fraction": 0.3}
 _NOW_AND_THEN = {**CODE, "count": 4, "every_steps": 25.0}
 _JITTED = ("jax", "reraise_with_filtered_traceback")  # in which `jax.jit` traces and compiles a function
-_IN_JITTED = f", in {_JITTED[0]}'s {_JITTED[1]}"
 _ABOUT = 0.8  # of the number of times
 _FEWEST_SHAPES = 3  # of the first ones a program has to compile some
 _COMPILES = {
