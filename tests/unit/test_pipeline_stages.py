@@ -102,6 +102,20 @@ def test_a_queue_made_anew_is_called_as_the_first() -> None:
     assert found == ["images", "labels", "images", "labels"]
 
 
+def test_more_queues_side_by_side_than_are_told_apart_keep_their_names() -> None:
+    queues = of_program(*([f"thread {number}"] for number in range(200)))
+    # Each hands over at the same times.
+    numbered, ns = np.tile(np.arange(200), 3), np.repeat(np.arange(3), 200)
+    firsts = firsts_of(queues, numbered, ns)
+    assert firsts.tolist() == [*range(200)]
+    assert {each.by for each in named_apart(queues, firsts) if each} == {"put_all"}
+
+
+def test_a_queue_for_each_request_is_one_stage() -> None:
+    queues = of_program(*([] for _ in range(200)))
+    assert set(firsts_of(queues, np.arange(200), np.arange(200)).tolist()) == {0}
+
+
 def test_a_function_has_as_many_threads_as_were_in_it_at_once() -> None:
     assert _most_at_once(numbers(0, 10, 12, 30), numbers(10, 20, 14, 40)) == 2
 

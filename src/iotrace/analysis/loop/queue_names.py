@@ -12,6 +12,9 @@ from iotrace.analysis.intervals import Times
 from iotrace.sources.records import Queue
 
 _BESIDE = 0.5  # of what is taken from one while another is in use: they are two, side by side
+# Of one function's queues so many stages are told apart, each by its last queues: a program may make a queue
+# for each request.
+_MOST_STAGES, _LAST = 64, 8
 
 
 def firsts_of(queues: Sequence[Queue | None], queue: Times, taken_ns: Times, renewed: bool = False) -> Times:
@@ -21,15 +24,20 @@ def firsts_of(queues: Sequence[Queue | None], queue: Times, taken_ns: Times, ren
     the other. `renewed`: a library does that, which may take from two of them at once for a while.
     """
     firsts = np.arange(len(queues))
-    times = [np.sort(taken_ns[queue == each]) for each in range(len(queues))]
+    order = np.lexsort((taken_ns, queue))
+    begin, end = (np.searchsorted(queue[order], firsts, side) for side in ("left", "right"))
+    times = [taken_ns[order[start:stop]] for start, stop in zip(begin, end, strict=True)]
     stages: dict[tuple[str, str, int], list[list[int]]] = defaultdict(list)
     for at, each in enumerate(queues):
         if each is None or not (each.by or renewed):
             continue
         known = stages[each.by, each.of, each.limit]
-        fitting = [own for own in known if renewed or not any(_beside(times[at], times[one]) for one in own)]
+        fitting = [
+            own for own in known if renewed or not any(_beside(times[at], times[one]) for one in own[-_LAST:])
+        ]
         if not fitting:
-            known.append([at])
+            if len(known) < _MOST_STAGES:
+                known.append([at])
             continue
         # Of several, which the loop takes from in turns: whose makers are called alike, else the oldest.
         stage = max(fitting, key=lambda own: (_alike(each, queues[own[0]]), -own[-1]))
@@ -62,9 +70,11 @@ def named_apart(queues: Sequence[Queue | None], firsts: Times) -> list[Queue | N
             stages[about.by].append(at)
     called: dict[int, str] = {}
     for by, same in stages.items():
+        if not 1 < len(same) <= _MOST_STAGES:
+            continue
         given = [about.apart for at in same if (about := queues[at]) is not None]
         own = [_own(each, [one for one in given if one is not each]) for each in given]
-        if len(same) > 1 and all(own):
+        if all(own):
             called.update({at: _called(by, name) for at, name in zip(same, own, strict=True)})
     pairs = zip(queues, firsts.tolist(), strict=True)
     return [
