@@ -37,8 +37,10 @@ from iotrace.analysis.storage.read_pattern import (
     pattern_of,
     ranges_by_place,
 )
+from iotrace.analysis.storage.whole_reads import _of_members
 from iotrace.launch.telemetry.procfs import mounts_with_files
 from iotrace.session.names import KIND_ITEM
+from iotrace.sources.columns import Columns
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import IteratorStart, Mapped, RowGroupsRead, Tick, Worker
 from iotrace.sources.session import Session
@@ -463,3 +465,20 @@ def test_what_spares_needless_work_comes_before_more_workers(leads: bool, gain_m
     more = Finding(rule="IO204", text="", remedy="more workers", gain_ms=10.0)
     keep = Finding(rule="IO102", text="", remedy="keep it", gain_ms=gain_ms, spares_work=True)
     assert rule_of(resolve([waste, more, keep])[0].rule).id == first
+
+
+@pytest.mark.parametrize(
+    ("sizes", "held"),
+    [
+        ([12, 12, 12, 12], 12),  # one array, read again and again from an archive that stays open
+        ([8, 4, 8, 4], 12),  # two arrays, by each opening
+        ([8, -1], None),  # a call does not tell
+    ],
+)
+def test_what_is_held_of_an_archive_is_no_repeated_read(sizes: list[int], held: int | None) -> None:
+    spans = Columns(
+        len(sizes),
+        {"name": np.ones(len(sizes), np.int64), "file": np.full(len(sizes), 7), "bytes": np.array(sizes)},
+    )
+    found = _of_members(spans, {1: "numpy.NpzFile.__getitem__", 7: "d/a.npz"})
+    assert found == ({} if held is None else {7: held})

@@ -205,7 +205,9 @@ class WholeReads(ReportPart, frozen=True, kw_only=True):
     times: Annotated[int, figure("how often they were read whole")]
     times_per_pass: Annotated[float, figure("`times` / `files` / iterations of the rank's loaders, of all together")]
     readers: Annotated[int, figure("the processes that did, of the file that most had read")]
-    given_bytes: Annotated[int | None, figure("what one call for each of the files gave at most, together", null="a call does not say")] = None
+    given_bytes: Annotated[
+        int | None, figure("what one call for each of the files gave at most, together; of an archive of arrays one of each size", null="a call does not say")
+    ] = None
     fits: Annotated[bool, figure("whether the files, kept in each of the `readers`", null="never; false where neither is known")]
     in_turn: Annotated[int | None, figure("how often a process read another of them than the last time", null="`fits`")] = None
 

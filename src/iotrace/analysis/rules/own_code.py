@@ -50,7 +50,8 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
     that is told, and that hides some of its calls.
 
     A step that calls a function of `jax.jit` is long now and then where that compiles it anew, as it does
-    for each new shape of its arguments. The function's own code runs then alone.
+    for each new shape of its arguments. Only then does Python run the function's own code. Samples show a
+    call of jax, and not what it does.
 
     Remedy: call it less often, make it faster, or do it in another process. Of `jax.jit`: pad the arguments
     to few shapes.
@@ -67,7 +68,7 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
         if code.recurs and code.loop_fraction >= least_of_loop and code.seconds >= LEAST_SECONDS:
             yield Finding(
                 text=code.said,
-                remedy=f"pad what jax.jit's function gets at {code.hot.line} to few shapes"
+                remedy=f"if jax.jit compiles at {code.hot.line}, pad its arguments to few shapes"
                 if is_compiled and code.hot is not None
                 else f"{code.advice('less often')}, or make it faster",
                 evidence={"count": float(code.count or 0), "seconds": code.seconds},

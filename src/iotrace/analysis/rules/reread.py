@@ -79,7 +79,7 @@ def kept(
         return Remedy(short, text, gone, RESIZED, spares_work=True, change=decoded, evidence=evidence)
     text = f"read {one} once and keep it (functools.cache, or in the dataset's __init__): {times}"
     if found.given_bytes is not None:
-        text += f"; {size(found.given_bytes)} held in each process that reads"
+        text += f"; {size(found.given_bytes)} or more held in each process that reads"
     # What is kept may be what the transform made of it.
     short = f"read {one} once and keep it"
     # The first reads stay; a replay is of the measured steps, most of which come behind these.

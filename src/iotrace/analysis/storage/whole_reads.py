@@ -183,17 +183,13 @@ def _counted(calls: Columns) -> tuple[list[tuple[int, int]], list[int]]:
 
 
 def _of_members(spans: Columns, texts: Mapping[int, str]) -> dict[int, int]:
-    """The bytes that one opening of an archive of arrays gave: of all its members that were read."""
-    members, opened = (
-        spans[np.isin(spans["name"], [number for number, text in texts.items() if text == name])]
-        for name in (_MEMBER, _NUMPY)
-    )
+    """The bytes of an archive's arrays that were read, or less: those of one size may be one, read again."""
+    members = spans[np.isin(spans["name"], [number for number, text in texts.items() if text == _MEMBER])]
     if not len(members) or (members["bytes"] < 0).any():
         return {}
-    files, _, of = grouped(members["file"])
-    given = np.bincount(of, members["bytes"])
-    times = [max(1, int((opened["file"] == number).sum())) for number in files.tolist()]
-    return {number: round(whole / n) for number, whole, n in zip(files.tolist(), given, times, strict=True)}
+    sizes = np.unique(np.stack((members["file"].astype(np.int64), members["bytes"])), axis=1)
+    files, _, of = grouped(sizes[0])
+    return dict(zip(files.tolist(), np.bincount(of, sizes[1]).astype(np.int64).tolist(), strict=True))
 
 
 def _largest(spans: Columns) -> dict[int, int]:
