@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import attrgetter
 from pathlib import PurePath
 from typing import Any
 
@@ -14,7 +13,6 @@ from iotrace.analysis.results import (
     Change,
     Evidence,
     FileGroup,
-    MappedReads,
     RowGroups,
     cost_of_file_ms,
 )
@@ -45,6 +43,7 @@ from iotrace.analysis.rules.chunks import (
 )
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
+from iotrace.analysis.rules.mapped_arrays import mapped_reads, read_across, single_pages
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.rules.reread import frames_sought, kept, opened_again
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
@@ -161,11 +160,11 @@ def _faster_reads(facts: LoaderFacts) -> Remedy | None:
     target, formats, found = _target(facts, "read"), _formats(facts, "read"), []
     name, gone = _named(target, "the data")
     most = costly(facts, "read")
-    mapped = _mapped(facts, most.path) if target is not None and most is not None else None
+    mapped = mapped_reads(facts, most.path) if target is not None and most is not None else None
     if (across := read_across(facts, "read")) is not None:
         return across
     if target is not None and mapped is not None and mapped.predicted_bytes:
-        return _single_pages(name, mapped)
+        return single_pages(name, mapped)
     if most is not None and (part := read_in_part(most, gone)) is not None:
         return part if facts.causes_ms["read"] >= facts.causes_ms.get("decode", 0.0) else None
     if (again := _kept(facts, target, name, gone, formats)) is not None:
@@ -190,18 +189,6 @@ def _faster_reads(facts: LoaderFacts) -> Remedy | None:
     if len(found) < 2:
         return found[0] if found else None
     return Remedy(found[0].short, f"{found[0].text}, or {found[1].text}")
-
-
-def _single_pages(name: str, mapped: MappedReads) -> Remedy:
-    """Whether many small reads are faster than few large ones is the storage's; hence no gain is told."""
-    predicted = mapped.predicted_bytes or 0
-    text = (
-        f"the kernel reads much more than the pages of {name} that are needed: try single pages "
-        f"(data._mmap.madvise(mmap.MADV_RANDOM), then {size(predicted)} at most), and compare"
-    )
-    evidence: Evidence = {"predicted_bytes": float(predicted), "major_faults": float(mapped.major_faults)}
-    short = f"try single pages of {name}: data._mmap.madvise(mmap.MADV_RANDOM)"
-    return Remedy(short, text, gains=False, tries=True, spares_work=True, evidence=evidence)
 
 
 _CLIPS: dict[str, Any] = {
@@ -331,32 +318,6 @@ def _kept(
 ) -> Remedy | None:
     decoded = _unpacked(facts, target, formats) if formats and formats <= _UNPACKED else None
     return kept(facts, target, name, gone, formats, decoded)
-
-
-def read_across(facts: LoaderFacts, cause: str) -> Remedy | None:
-    """Of a memory map whose samples are columns: their elements lie far from each other."""
-    groups = (each for each in facts.groups if each.amplification and each.amplification.mapped)
-    most = max(groups, key=attrgetter(f"{cause}_ms"), default=None)
-    mapped = None if most is None or most.amplification is None else most.amplification.mapped
-    if most is None or mapped is None or mapped.piece_bytes is None or mapped.gap_bytes is None:
-        return None
-    if (getattr(most, f"{cause}_ms") or 0.0) < MOSTLY * facts.causes_ms[cause]:
-        return None
-    if (mapped.apart_fraction or 0.0) < MOSTLY:
-        return None
-    name, evidence = name_of(most.path), {"apart_fraction": mapped.apart_fraction or 0.0}
-    pieces = f"{size(mapped.piece_bytes)} every {size(mapped.gap_bytes)}"
-    text = (
-        f"a sample takes {pieces} of {name}, a column: store the array transposed, so that what a sample "
-        "takes lies in one piece"
-    )
-    short = f"store {name} transposed: a sample takes {pieces} (a column)"
-    return Remedy(short, text, most=RESIZED, evidence={**evidence})
-
-
-def _mapped(facts: LoaderFacts, path: str) -> MappedReads | None:
-    known = [group.amplification for group in facts.groups if group.path == path and group.amplification]
-    return known[0].mapped if known else None
 
 
 def _row_groups(facts: LoaderFacts, path: str) -> RowGroups | None:

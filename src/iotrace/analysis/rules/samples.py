@@ -19,7 +19,7 @@ from iotrace.analysis.rules.causes import (
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
-from iotrace.analysis.rules.files import read_across
+from iotrace.analysis.rules.mapped_arrays import read_across
 from iotrace.analysis.rules.model import MORE_WORKERS, THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.rules.reread import opened_again, stores_opened_again
 from iotrace.analysis.wait.gain_bound import RESIZED
