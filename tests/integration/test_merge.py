@@ -672,8 +672,11 @@ def test_a_file_given_twice_is_merged_once(tmp_path: Path) -> None:
     one = _write(tmp_path / "a.json", [_slice(BASE_US, 5)])
     (tmp_path / "copy.json").write_bytes(Path(one).read_bytes())
     summary = merge([one, str(tmp_path / "copy.json")], tmp_path / "out.json", ONE)
-    assert summary.notes == [f"left out: {tmp_path / 'copy.json'}, the same as {one}"]
+    assert summary.notes == [f"{tmp_path / 'copy.json'} and {one} are the same: merged once"]
     assert summary.counts["slices"].written == 1
+    again = merge([one, one], tmp_path / "out.json", ONE)
+    assert again.notes == [f"{one} is named twice: merged once"]
+    assert [source.events for source in again.sources] == [count.read for count in again.counts.values()]
 
 
 def test_steps_that_are_nowhere_and_inputs_without_steps(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_two_ranks_are_compared() -> None:
     assert "iotrace run -- CMD" in screen
     details = report(*RANKS, "-v").stdout
     assert details.startswith(screen.partition("\nNext")[0])
-    assert "rank 1 is waited for" in details
+    assert "the others wait for rank 1" in details
     assert "breakdown" in details
 
 

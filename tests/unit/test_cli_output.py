@@ -91,12 +91,23 @@ def test_an_interrupt_within_a_class_that_is_being_made(
         (["ls", "-o", "list"], "there is no option -o"),
         (["try", "none", "--runs", "5"], "--runs takes a whole number of at least 6"),
         (["explain", "slow-decodin"], "IO102 slow-decoding, "),
+        (["rules", "zarr", "nosuchword"], "no rule has the words zarr nosuchword"),
     ],
 )
 def test_wrong_words_are_answered_with_what_may_be_meant(words: list[str], said: str) -> None:
     done = in_process(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
+
+
+def test_rules_are_found_by_words() -> None:
+    every = in_process("rules").stdout
+    found = in_process("rules", "Chunks", "h5py").stdout
+    assert "IO102 slow-decoding" in found
+    assert "IO204" not in found
+    assert len(found) < len(every)
+    listed = json.loads(in_process("rules", "slow-decod", "--json").stdout)["rules"]
+    assert [each["code"] for each in listed] == ["IO102"]
 
 
 def test_try_refuses_as_few_runs_as_prove_nothing() -> None:

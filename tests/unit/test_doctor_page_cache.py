@@ -12,6 +12,7 @@ from rich.console import Console
 
 from iotrace import page_cache
 from iotrace.doctor.checks.storage import Files, check_page_cache, find
+from iotrace.doctor.results import CachedFile, Check
 from iotrace.report.doctor import _print_check
 from tests.support.pagecache import drop, resident_pages, write
 
@@ -107,3 +108,14 @@ def test_a_share_that_the_kernel_does_not_tell_is_absent_with_the_reason(
     _print_check(check, console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"? of 1.0 MiB: {tmp_path}/a.bin ({told.why})" in shown
+
+
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [((1.0, 0.98, 0.92), False), ((0.0, 0.04), False), ((1.0, 0.0), True), ((None, 0.0), True)],
+)
+def test_files_are_listed_only_where_they_differ(shares: tuple[float | None, ...], told: bool) -> None:
+    files = [CachedFile(f"d/{at}.bin", 1 << 30, 256, share) for at, share in enumerate(shares)]
+    written = io.StringIO()
+    _print_check(Check("page-cache", "ok", "in memory", files=files), Console(file=written, width=80))
+    assert ("d/0.bin" in written.getvalue()) == told

@@ -338,7 +338,7 @@ def test_what_the_loop_calls_now_and_then_is_told_by_itself() -> None:
 def test_the_words_begin_with_the_largest_part() -> None:
     found = explained(pauses=(("collection", -1, 5, 65),))
     assert slow_text(found) == (
-        "1 of 40 steps took 100.0 ms more than usual in all: garbage collection 60 %, not explained 40 %"
+        "1 of 40 steps was slow, by 100.0 ms in all: garbage collection 60 %, not explained 40 %"
     )
     steps = unknown(Steps, mean_ms=12.5, count=40)
     assert slow_facts(unknown(RankReport, loop_slow_steps=found, steps=steps)) == [slow_text(found)]

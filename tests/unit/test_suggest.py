@@ -190,10 +190,30 @@ def test_the_command_prints_and_writes_the_patch(
     assert none.returncode == 1
     assert "this fix has no patch: re-chunk a_b.h5" in none.stderr
     assert "it is data" in none.stderr
-    assert in_process("patch", str(tmp_path), "--fix", "9").returncode == 2
+    beyond = in_process("patch", str(tmp_path), "--fix", "9")
+    assert beyond.returncode == 2
+    assert [line.strip() for line in beyond.stderr.splitlines()[1:]] == [
+        f"--fix {number}: {fix.text} [{fix.code or fix.id}]" for number, fix in enumerate(fixes, 1)
+    ]
     assert json.loads(in_process("patch", str(tmp_path), "--json").stdout)["diff"] == DIFF
     refused = in_process("patch", str(tmp_path), "--apply")
     assert (refused.returncode, refused.stdout) == (1, "")
+
+
+def test_where_no_fix_has_a_patch_each_says_why(
+    three: Suggestions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [msgspec.structs.replace(each, patch=Patch(why_not="it is data")) for each in three.found]
+    verdict = unknown(Verdict, text="x", fixes=[each.fix for each in found])
+    report = msgspec.structs.replace(three.report, verdict=verdict)
+    monkeypatch.setattr(suggest, "suggestions", lambda _: three._replace(report=report, found=found))
+    done = in_process("patch", str(tmp_path))
+    assert done.returncode == 1
+    first, *rest = done.stderr.splitlines()
+    assert first == "iotrace: no fix of the report has a patch"
+    assert len(rest) == len(found)
+    assert all(line.startswith(f"  --fix {at}: ") for at, line in enumerate(rest, 1))
+    assert all(line.endswith("it is data") for line in rest)
 
 
 def _files(folder: Path, *names: str) -> None:

@@ -270,7 +270,7 @@ def test_others_whose_cost_was_counted_are_no_more_than_a_caution() -> None:
     wait = replace(one.data_wait, without_cpu_ms={"decode": 40.0}, queueing_ms=44.0)
     counted = replace(one, system=system, data_wait=wait)
     alone = "other programs used 50 % of the CPUs: without them a step takes 47.7 to 100.5 ms"
-    wait_text = "without the others the wait is 11 to 51 % of a step"
+    wait_text = "without other programs the wait is 11 to 51 % of a step"
     assert told(counted) == ("caution", [alone, wait_text])
     assert told(one)[0] == "bad"  # nobody counted
     item = Recommendation(

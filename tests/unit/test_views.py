@@ -52,6 +52,15 @@ def test_every_view_is_printed_with_and_without_a_device(name: str) -> None:
         assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
 
 
+def test_collectives_of_cpus_need_no_device() -> None:
+    both = [str(GLOO), str(GLOO.with_name("gloo_rank1.json.gz"))]
+    done = CliRunner().invoke(app, ["report", *both, "--view", "collectives"])
+    assert "shows a device" not in done.output
+    assert "Communication: which rank comes last" in done.output
+    alone = text_of(*tables_of("collectives", analyse_traces([trace_of(step(1, 0, 9))])))
+    assert "shows a device" in " ".join(alone)
+
+
 def test_unknown_is_a_question_mark_and_long_names_are_cut_in_their_middle() -> None:
     long = "void " + "x" * 200 + "(Tensor)"
     first, heading, *rows = text_of(

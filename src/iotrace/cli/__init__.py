@@ -201,6 +201,6 @@ def _give_up() -> None:
 def _say(message: str, remedy: str, output: str = "") -> None:
     said = [f"  | {line}" for line in output.splitlines()]
     try:
-        echo(f"iotrace: {message}", *said, *([f"  {remedy}"] if remedy else []), err=True)
+        echo(f"iotrace: {message}", *said, *(f"  {line}" for line in remedy.splitlines()), err=True)
     except OSError:  # the exit code has to say it
         sys.stderr = None

@@ -43,10 +43,10 @@ def compare(
 ) -> int:
     """Show what changed from session A to B, by how much, and why.
 
-    A and B are sessions, or reports that iotrace report --json wrote. What differs in command, data, ranks
-    and batch size is told; steps of other sizes are compared for as many samples. Two programs that have
-    nothing in common are refused. In two traces of torch.profiler, iotrace compares kernels and operators by
-    name.
+    A and B are sessions, or reports that iotrace report --json wrote; A is the earlier one. iotrace says what
+    differs in command, data, ranks and batch size. It compares steps of different sizes by the sample. It
+    refuses two programs that have nothing in common. In two traces of torch.profiler, it compares kernels and
+    operators by name.
 
     Exit codes: 0 compared, 1 A or B cannot be read, has no measured steps, or nothing in common, 2 wrong
     usage.

@@ -21,7 +21,7 @@ def ls(directory: Path, delete: tuple[str, ...], as_json: bool) -> int:
 
     The default is this directory. Each row shows the start time, duration, exit code, size, verdict (if
     iotrace run stored one) and command of a session. --delete takes the name of a session as the list shows
-    it, and lists those that are left. A session that still runs is not deleted.
+    it, and prints the list of the others. A session that still runs is not deleted.
 
     Exit codes: 0 listed, also if there is no session, 1 DIR cannot be read or a session cannot be deleted,
     2 wrong usage.

@@ -20,7 +20,7 @@ from iotrace.session.listing import newest_session
     "wanted",
     metavar="N|CODE",
     default="",
-    help="Write the patch of this fix: its number in the report, or its rule's code."
+    help="Write the patch of this fix: its number in the report (1 is the first one), or its rule's code."
     " Default: the first that has a patch.",
 )
 @output_option("FILE", "Write the patch there; default: print it.")
@@ -41,7 +41,7 @@ def patch(session: Path | None, wanted: str, output: Path | None, applies: bool,
     import_numpy()
     from iotrace.patching.git import apply
     from iotrace.patching.suggest import suggestions
-    from iotrace.trying.fixes import find_fix
+    from iotrace.trying.fixes import find_fix, numbered
 
     if session is None:
         session = newest_session(Path())
@@ -59,6 +59,10 @@ def patch(session: Path | None, wanted: str, output: Path | None, applies: bool,
         if as_json:
             return 1
         none = "needs no patch" if found.command is not None else "has no patch"
+        if not wanted and len(fixes) > 1 and found.command is None:
+            lines = zip(numbered(fixes).splitlines(), known.found, strict=True)
+            why = "\n".join(f"{line}: {each.patch.why_not}" for line, each in lines)
+            raise IotraceError("no fix of the report has a patch", why)
         raise IotraceError(f"this fix {none}: {fix.text}", found.why_not or "")
     if applies:
         apply(found)

@@ -47,18 +47,22 @@ def schema(subject: str) -> int:
 
 
 @click.command()
+@click.argument("words", metavar="[WORD]...", nargs=-1)
 @json_option("the list")
-def rules(as_json: bool) -> int:
+def rules(words: tuple[str, ...], as_json: bool) -> int:
     """List the rules by which iotrace concludes what to change.
 
-    For each: its code, its name, what it is about, and what it means in a sentence. A site's own rules
-    (entry points of the group iotrace.rules) are listed, too.
+    Each rule has a code, a name, what it is about, and its meaning in a sentence. With WORDs, iotrace lists
+    only rules that hold all of them in code, name, meaning or remedy. A site's own rules (entry points of the
+    group iotrace.rules) are listed, too.
 
-    Exit codes: 0 listed, 2 wrong usage.
+    Exit codes: 0 listed, 2 no rule has these words, or wrong usage.
     """
     from iotrace.analysis.rules.catalogue import listed
 
-    found = listed()
+    found = listed(words)
+    if words and not found.rules:
+        raise UsageError(f"no rule has the words {' '.join(words)}", "all rules: iotrace rules")
     if as_json:
         print_json(found)
     else:

@@ -42,8 +42,8 @@ class _WithCommand(click.Command):
     "wanted",
     metavar="N|CODE",
     multiple=True,
-    help="Try this fix: its number in the report, or its rule's code. Repeat it to try several together."
-    " Default: the first fix that needs no edit of the program.",
+    help="Try this fix: its number in the report (1 is the first one), or its rule's code. Repeat it to try"
+    " several together. Default: the first fix that needs no edit of the program.",
 )
 @click.option(
     "--runs",
@@ -100,10 +100,10 @@ def try_(
     """Try a fix of SESSION's report, and measure what it gains.
 
     iotrace runs the session's command without and with the fix in turn, until the runs show whether it is
-    faster. It changes neither the program nor its data, unless you give --apply: it sets DataLoader's
-    arguments, and in each worker CPUs and threads of libraries; it keeps archives open; it writes a copy of
-    data, which the program gets in the place of the original. The default SESSION is the newest one here. CMD
-    replaces the recorded command.
+    faster. That takes at least six runs. It changes neither the program nor its data, unless you give
+    --apply: it sets DataLoader's arguments, and in each worker CPUs and threads of libraries; it keeps
+    archives open; it writes a copy of data, which the program gets in the place of the original. The default
+    SESSION is the newest one here. CMD replaces the recorded command.
 
     Exit codes: 0 proven faster; 1 no fix can be tried, or the program fails; 2 wrong usage; 4 not proven: the
     fix does not help, or the runs do not show it; 130 interrupted.

@@ -41,7 +41,7 @@ _STEPS = "steps, data waits and their causes"
 # What a run records, and the checks on which that rests.
 _RECORDED = {
     _STEPS: ("agent", "torch"),
-    "reads and decoding by file (h5py, zarr, numpy, PIL)": ("agent",),
+    "reads and decoding by file": ("agent",),
     "POSIX calls": ("posix",),
     "operators and kernels (torch.profiler)": ("agent", "torch", "torch-profiler"),
     "processes and host": ("telemetry",),

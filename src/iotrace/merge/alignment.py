@@ -241,7 +241,7 @@ def _moved_too_far(inputs: list[Input]) -> str | None:
 def _first(file: InputFile, found: Survey) -> ClockLink:
     if file.kind == SESSION:
         bound = found.bound_ns or 0
-        why, domain = "anchors of its session", found.clock_domain or found.host
+        why, domain = "its session recorded how the host's clocks relate", found.clock_domain or found.host
         return ClockLink("exact", bound_ns=bound, why=why, domain=domain, own_bound_ns=bound)
     if file.kind == DFTRACER:
         why = "CLOCK_REALTIME of its host, in whole us"
@@ -295,7 +295,7 @@ def _same_process(inputs: list[Input]) -> None:
             continue
         link.map = own
         link.domain, link.own_bound_ns = other.link.domain, _SAME_HOST_BOUND_NS
-        link.why = f"process {pid} is the one of {other.file.label}"
+        link.why = f"process {pid} is also in {other.file.label}"
         if other.link.kind != "assumed":
             link.kind = other.link.kind
             link.bound_ns = _SAME_HOST_BOUND_NS + (other.link.bound_ns or 0 if link.kind != "exact" else 0)

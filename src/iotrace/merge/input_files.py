@@ -68,7 +68,10 @@ def expand(patterns: Iterable[str], notes: list[str]) -> list[tuple[Path, bool]]
                 if session is not None:
                     notes.append(f"{path} is a timeline of the session {session}: that is merged")
                 meant = session or path
-                unique.setdefault(os.path.realpath(meant), (meant, named))
+                real = os.path.realpath(meant)
+                if named and unique.get(real, (path, False))[1]:
+                    notes.append(f"{path} is named twice: merged once")
+                unique.setdefault(real, (meant, named))
         except OSError as error:
             raise MergeError(f"{pattern} cannot be read: {error.strerror}") from error
     return list(unique.values())
@@ -133,7 +136,7 @@ def identify(path: Path, problems: list[str], notes: list[str]) -> InputFile | N
         )
     if kind is None:
         raise MergeError(
-            f"{path} is no trace that iotrace merge knows",
+            f"nothing is merged: {path} is no trace that iotrace merge knows",
             "it reads Chrome JSON (torch.profiler and others), .xplane.pb (JAX, TensorFlow), "
             "dftracer's .pfw, and sessions of iotrace run",
         )
@@ -185,7 +188,7 @@ def each_once(files: list[InputFile], notes: list[str]) -> list[InputFile]:
             alike = looks.setdefault(_look_of(file.path), [])
             same = next((other for other in alike if filecmp.cmp(other.path, file.path, shallow=False)), None)
             if same is not None:
-                notes.append(f"left out: {file.path}, the same as {same.path}")
+                notes.append(f"{file.path} and {same.path} are the same: merged once")
                 continue
             alike.append(file)
         kept.append(file)

@@ -14,6 +14,7 @@ from iotrace.merge.plan import ClockLink, Input
 from iotrace.sources.chrome.batch import KINDS
 
 SCHEMA_VERSION = 1
+_METADATA = "metadata"
 _DAY_NS = 86_400 * 10**9
 _EXACT_SPAN_NS = 100 * _DAY_NS
 _BROWSER_JSON_BYTES = 1_200_000_000
@@ -115,7 +116,7 @@ def summarise(
             read[KINDS.get(phase, "other")] += count
         for phase, count in result.written.items():
             written[KINDS.get(phase, "other")] += count
-    kinds = [kind for kind in (*dict.fromkeys(KINDS.values()), "other") if read[kind] and kind != "metadata"]
+    kinds = [kind for kind in (*dict.fromkeys(KINDS.values()), "other") if read[kind] and kind != _METADATA]
     sizes = [path.stat().st_size for path in paths]
     read_bytes = sum(item.survey.bytes for item in inputs)
     first = min((result.first_ns for result in results if result.first_ns is not None), default=None)
@@ -142,7 +143,7 @@ def summarise(
                 kind=item.file.kind,
                 rank=item.survey.rank,
                 **_clock(item.link),
-                events=sum(item.result.read.values()),
+                events=sum(count for phase, count in item.result.read.items() if _counts(phase)),
                 lost_events=item.result.lost_events,
                 lanes_moved=item.result.moved,
                 arrows_backwards=item.result.backwards,
@@ -152,6 +153,11 @@ def summarise(
         problems=problems,
         notes=notes,
     )
+
+
+def _counts(phase: str) -> bool:
+    """Whether an event counts: names of processes and threads do not."""
+    return KINDS.get(phase) != _METADATA
 
 
 def _advice(suffix: str, native: bool, span_ns: int, largest_bytes: int) -> Iterator[str]:

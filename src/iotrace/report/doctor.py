@@ -16,6 +16,7 @@ from iotrace.units import counted, if_known, percent, rate, size
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "magenta"}
 _STATUS_WIDTH, _ID_WIDTH = 7, 14
 _SHOWN_FILES = 5
+_ALL = 0.9  # of a file: as good as all of it
 _LITTLE_BYTES = 16 << 20  # to one reader: a tenth of a second at 160 MiB/s
 _LABEL_WIDTH = _STATUS_WIDTH + 1 + _ID_WIDTH
 
@@ -45,14 +46,15 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, output: str | None) 
 
 def print_storage(found: PlainReads, console: Console) -> None:
     """Print what a plain reader got, from where, and what to do with it."""
-    where = {True: "from storage", False: "NOT from storage", None: "from storage or memory, not known"}
+    where = {True: "storage", False: "NOT storage: memory", None: "storage or memory, not known"}
     speed = rate(found.bytes, found.seconds)
     files = counted(found.files, "file")
     rows = [
         ("storage", f"{visible(found.point)} ({found.type}): {speed} to one sequential reader"),
         ("read", f"{size(found.bytes)} of {files} in {found.seconds:.2f} s, 1 MiB a read"),
-        ("from", where[found.cold] + (f": {found.why}" if found.why else "")),
+        ("read from", where[found.cold] + (f": {found.why}" if found.why else "")),
     ]
+    rows.append(("", "before, iotrace dropped these files from the page cache as far as it could"))
     if found.cold:
         rows.append(("", "what a server or a disk keeps in memory of its own is not seen from here"))
     if found.bytes < _LITTLE_BYTES:
@@ -78,8 +80,11 @@ def _print_check(check: Check, console: Console) -> None:
         text.append(f" ({check.code})", style="dim")
     if check.why:
         text.append(f"\n{check.why}", style="dim")
+    # Where all or none are in memory, the check's sentence has said it.
+    shares = [file.resident_fraction or 0.0 for file in check.files]
+    alike = min(shares, default=1.0) > _ALL or max(shares, default=0.0) < 1 - _ALL
     untold = any(file.resident_fraction is None for file in check.files)
-    for file in check.files[:_SHOWN_FILES] if len(check.files) > 1 or untold else ():
+    for file in check.files[:_SHOWN_FILES] if (len(check.files) > 1 and not alike) or untold else ():
         text.append(f"\n{_cached(file)}", style="dim")
     if check.remedy:
         text.append(f"\n→ {check.remedy}")

@@ -48,7 +48,7 @@ def print_rules(found: RuleList) -> None:
     for each in found.rules:
         echo(f"{each.code} {each.name} ({each.scope})")
         echo(*textwrap.wrap(each.summary, width, initial_indent="  ", subsequent_indent="  "))
-    echo("iotrace explain CODE says more of one")
+    echo("iotrace explain CODE says more of one; iotrace rules WORD finds some")
 
 
 def print_rule(rule: Explained) -> None:

@@ -14,6 +14,7 @@ from iotrace.session.listing import title_of
 from iotrace.units import counted, duration, if_known, rate, size
 
 _SHOWN = 12
+_FIXED = 5  # columns of the table that are always there
 _LABEL_WIDTH = 13
 
 
@@ -46,7 +47,7 @@ def print_summary(summary: Summary) -> None:
     _print_clocks(summary.sources)
     echo("")
     for kind in ("exact", "measured", "inferred", "assumed", "none"):
-        _lines(kind, list(dict.fromkeys(item.clock_why for item in summary.sources if item.clock == kind)))
+        _lines(kind, _reasons([item for item in summary.sources if item.clock == kind], summary.sources))
     for note in summary.notes:
         _line("note", note)
     _lines("damage", summary.problems)
@@ -56,6 +57,30 @@ def print_summary(summary: Summary) -> None:
     sessions = dict.fromkeys(item.path for item in summary.sources if item.kind == SESSION)
     for path in list(sessions)[:_SHOWN]:
         _line("report", f"iotrace report {shlex.quote(path)}")
+
+
+def _reasons(known: list[SourceSummary], sources: list[SourceSummary]) -> list[str]:
+    """Say why the clocks of inputs are `known` so, each reason once, with the inputs that it is about."""
+    inputs: dict[str, list[str]] = {}
+    for item in known:
+        inputs.setdefault(item.clock_why, []).append(_name(item, sources))
+    return [
+        why if len(names) == len(sources) > 1 else f"{_listed(names)}: {why}" for why, names in inputs.items()
+    ]
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'other')}"
+
+
+def _name(source: SourceSummary, sources: list[SourceSummary]) -> str:
+    """Name an input as the user knows it: a trace that a session holds by both."""
+    path = Path(source.path)
+    if source.kind == SESSION:
+        return visible(title_of(path))
+    holders = (item.path for item in sources if item.kind == SESSION)
+    held = next((holder for holder in holders if path.is_relative_to(holder)), None)
+    return visible(path.name if held is None else f"{path.name} in {title_of(Path(held))}")
 
 
 def _lines(label: str, texts: list[str]) -> None:
@@ -77,7 +102,7 @@ def _print_clocks(sources: list[SourceSummary]) -> None:
         drift, bound = source.clock_drift_ppb, source.clock_bound_ns
         rows.append(
             [
-                visible(title_of(Path(source.path)) if source.kind == SESSION else Path(source.path).name),
+                _name(source, sources),
                 if_known(source.rank),
                 str(source.events),
                 source.clock,
@@ -86,8 +111,9 @@ def _print_clocks(sources: list[SourceSummary]) -> None:
                 f"{abs(drift) / 1e3:.3g} ppm" if drift else "",
             ]
         )
-    if not any(source.clock_drift_ppb for source in shown):
-        rows = [row[:-1] for row in rows]
+    for column in range(len(rows[0]) - 1, _FIXED - 1, -1):
+        if not any(row[column] for row in rows[1:]):
+            rows = [row[:column] + row[column + 1 :] for row in rows]
     echo(*aligned(rows, (0, 3), sys.maxsize, middle_cut))
     if len(sources) > _SHOWN:
         echo(f"{len(sources) - _SHOWN} more inputs: --json lists them")

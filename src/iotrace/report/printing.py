@@ -99,7 +99,7 @@ def in_bands(
         cells = [min(widest[at], of_text) if at in texts else widest[at] for at in shown]
         return sum(cells) + len(GAP) * (len(shown) - 1)
 
-    if taken(every, _NARROWEST_TEXT) <= width or len(named) == len(widest):
+    if taken(every, _READABLE_TEXT) <= width or len(named) == len(widest):
         return [[*every]]
     bands: list[list[int]] = [[]]
     for at in every:

@@ -34,7 +34,7 @@ _LONGEST = 36  # of a setting's name
 _LEGEND = {
     "95 %": "interval of steps/s",
     "wait": "share of a step that waits for data",
-    "model": "predicted from the fewest workers",
+    "predicted": "steps/s by the model, from the run with the fewest workers",
     "memory": "peak of all processes",
     "yours": "as the program has it",
     "best": "advised",
@@ -107,7 +107,7 @@ def point_rows(result: SweepResult, wide: bool = True) -> tuple[list[str], list[
         "steps/s",
         "95 %",
         "wait",
-        *(("model", "memory") if wide else ()),
+        *(("predicted", "memory") if wide else ()),
         "",
     ]
     rows = []
@@ -218,7 +218,7 @@ def _warnings(warnings: Sequence[str]) -> list[Paragraph]:
 def print_tune(result: TuneResult, console: Console) -> None:
     """Print what to set and how it is typed, what is not worth it, then the settings that were run."""
     none = [
-        f"{item.knob}: {item.interval_pct[0]:+.1f} … {item.interval_pct[1]:+.1f} % ({item.source})"
+        f"{item.knob}: {item.interval_pct[0]:+.1f} to {item.interval_pct[1]:+.1f} % steps/s ({item.source})"
         for item in result.no_effect
     ]
     settings: list[Block] = [_settings_grid(result, console.width)]

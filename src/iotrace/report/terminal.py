@@ -71,8 +71,9 @@ def details_of(report: Report, width: int) -> list[Sequence[Block]]:
     several = len(report.ranks) > 1
     shown = report.ranks if len(report.ranks) <= MOST_RANKS else latest_first(report)[:_DETAILED]
     parts: list[list[Block]] = [[*_about(report, width)]]
+    explained = next((rank for rank in shown if any(_worth_a_bar(rank))), None)
     for rank in shown:
-        first, *others = _of_rank(rank, several)
+        first, *others = _of_rank(rank, several, legend=_LEGEND if rank is explained else "")
         if several:
             parts.append(first)
         else:
@@ -142,8 +143,8 @@ def _failure(failure: Failure, earlier: Sequence[Failure], several: bool) -> Ite
         yield Verbatim([f"  {row.rstrip().expandtabs()}" for row in failure.stack.splitlines()], "dim")
 
 
-def _of_rank(rank: RankReport, several: bool) -> Iterator[list[Block]]:
-    """Say all that is known of a rank, in parts; of `several` its name stands above."""
+def _of_rank(rank: RankReport, several: bool, legend: str) -> Iterator[list[Block]]:
+    """Say all that is known of a rank, in parts; of `several` with its name. `legend` explains causes."""
     blocks: list[Block] = []
     if several:
         restart = f", restart {rank.incarnation}" if rank.incarnation else ""
@@ -163,7 +164,7 @@ def _of_rank(rank: RankReport, several: bool) -> Iterator[list[Block]]:
         blocks.append(Line("steps", text))
         if rank.loop_slow_steps is not None and rank.loop_slow_steps.count:
             blocks.append(Line("slow steps", slow_text(rank.loop_slow_steps)))
-        blocks += _wait(rank, steps.mean_ms)
+        blocks += _wait(rank, steps.mean_ms, legend)
     blocks += _compute(rank)
     if rank.overhead is not None:
         blocks += overhead_lines(rank.overhead)
@@ -181,7 +182,11 @@ def _of_rank(rank: RankReport, several: bool) -> Iterator[list[Block]]:
         yield [*io_blocks(rank.io, rank.file_groups)]
 
 
-def _wait(rank: RankReport, step_ms: float) -> Iterator[Block]:
+def _worth_a_bar(rank: RankReport) -> Iterator[bool]:
+    yield from (ms >= _LEAST_MS for ms in (rank.data_wait.causes_ms or {}).values())
+
+
+def _wait(rank: RankReport, step_ms: float, legend: str) -> Iterator[Block]:
     wait = rank.data_wait
     if wait.raw_ms is None or wait.raw_wait_fraction is None:
         why = f": {rank.steps.unknown_why}" if rank.steps.unknown_why else ""
@@ -207,7 +212,7 @@ def _wait(rank: RankReport, step_ms: float) -> Iterator[Block]:
         if ms >= _LEAST_MS and wait.raw_ms
     ]
     if bars:
-        yield Bars("cause", bars, _LEGEND)
+        yield Bars("cause", bars, legend)
     yield from after_reading(wait)
     if wait.files and wait.files[0].ms >= _WORTH_NAMING * wait.raw_ms:
         costly = wait.files[0]
@@ -280,11 +285,11 @@ def _imbalance(found: Imbalance, loops: Lockstep | None) -> Iterator[Block]:
     """The ranks compared, and which of them the others wait for: of all steps, then of the profiled ones."""
     yield Heading("ranks compared")
     if loops is not None and loops.late_rank is not None:
-        who = f"rank {loops.late_rank} is waited for"
+        who = f"the others wait for rank {loops.late_rank}"
         longer = sorted(loops.late_by_ms.items(), key=lambda pair: -pair[1])
         told = ", ".join(f"{part} {ms:.1f} ms" for part, ms in longer if ms >= _LEAST_LONGER_MS)
-        wait = f"{loops.wait_ms:.1f} ms a step, {loops.wait_pct:.0f} % of the others' time"
-        yield Line("late", f"{who}: {wait}; it takes longer: {told} (of {loops.steps} steps)", strong=who)
+        wait = f"{loops.wait_ms:.1f} ms a step, {loops.wait_pct:.0f} % of their time"
+        yield Line("late", f"{who}: {wait}; it takes longer: {told} (in {loops.steps} steps)", strong=who)
     for one in found.ranks:
         parts = {
             "compute": one.compute_ms,
@@ -314,10 +319,10 @@ def _imbalance(found: Imbalance, loops: Lockstep | None) -> Iterator[Block]:
 
 
 def _straggler(severity: str, found: Straggler, own: RankBalance | None) -> Line:
-    who = f"rank {found.rank} is waited for"
+    who = f"the others wait for rank {found.rank}"
     cause = "" if found.by_data_pct is None else f"; {found.by_data_pct:.0f} % of its lateness is data wait"
     evidence = "" if found.evidence is None else f"; {found.evidence}"
-    impact = f"{found.impact_pct:.0f} % of the others' time, last in {found.last_to_arrive} collectives"
+    impact = f"{found.impact_pct:.0f} % of their time; it comes last in {found.last_to_arrive} collectives"
     impact += f" of {counted(own.steps, 'profiled step')}" if own is not None else ""
     tone = "bad" if severity == "critical" else ""
     return Line(severity, f"{who}: {impact}{cause}{evidence}", strong=who, tone=tone)

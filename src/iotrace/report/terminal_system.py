@@ -36,8 +36,8 @@ def system_lines(system: System) -> Iterator[Line]:
 
 def _parts(system: System) -> Iterator[str]:
     if system.cpu_pct_mean is not None:
-        of = f" of {100 * system.cpus}" if system.cpus else ""
-        yield f"CPU {system.cpu_pct_mean:.0f} %{of}"
+        of = f" of {counted(system.cpus, 'CPU')}" if system.cpus else " CPUs"
+        yield f"the run used {system.cpu_pct_mean / 100:.2g}{of}"
     if system.rss_peak_bytes is not None:
         yield f"RSS of its processes {size(system.rss_peak_bytes)} at most{_unsampled(system)}"
     host = system.host
@@ -169,9 +169,10 @@ def io_blocks(io: Io, groups: Sequence[FileGroup] = ()) -> Iterator[Block]:
     rest = f"{counted(more, 'more row')}; " if more > 0 else ""
     told, when = f"{rest}{io.calls} calls", " in the measured steps" if io.data_coverage_of_steps else ""
     if not partly and io.unseen_because is not None:
-        of = ", of what makes batches" if io.data_coverage is not None else ""
-        seen = if_known(coverage, percent, "unknown")
-        told += f", coverage of the kernel's own account: {seen}{of}{when}"
+        whose = " for what makes batches" if io.data_coverage is not None else ""
+        seen = if_known(coverage, percent, "how much")
+        told += f"; traced: {seen} of the bytes that the kernel counts as read{whose}{when}"
+        told += " is unknown" if coverage is None else ""
     yield Paragraph(told, tone="dim")
     workers = [process for process in io.processes if process.is_worker]
     if partly:

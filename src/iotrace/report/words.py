@@ -191,8 +191,8 @@ def slow_text(found: SlowLoopSteps) -> str:
     if found.unnamed_ms >= 0.01 * found.over_ms:
         named.append(f"not explained {percent(found.unnamed_ms / found.over_ms)}")
     apart = f", apart from {found.apart} with recurring work of the loop" if found.apart else ""
-    took = f"took {milliseconds(found.over_ms)} more than usual in all{apart}"
-    return f"{found.count} of {found.measured} steps {took}: " + ", ".join(named)
+    slow = f"{'was' if found.count == 1 else 'were'} slow, by {milliseconds(found.over_ms)} in all{apart}"
+    return f"{found.count} of {found.measured} steps {slow}: " + ", ".join(named)
 
 
 def loop_facts(rank: RankReport, why: str | None) -> list[str]:

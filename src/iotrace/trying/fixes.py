@@ -109,15 +109,17 @@ def find_fix(fixes: Sequence[Fix], name: str) -> Fix:
     if name.isdigit():
         if 1 <= int(name) <= len(fixes):
             return fixes[int(name) - 1]
-        raise UsageError(
-            f"--fix {name}: the report names {len(fixes) or 'no fix'}", "iotrace report -v lists them"
-        )
+        raise UsageError(f"--fix {name}: the report names {len(fixes) or 'no fix'}", numbered(fixes))
     found = next((fix for fix in fixes if name.upper() == fix.code or name == fix.id), None)
     if found is None:
-        known = ", ".join(dict.fromkeys(fix.code or fix.id for fix in fixes))
-        such = "no such fix" if known else "no fix"
-        raise UsageError(f"--fix {name}: the report names {such}", f"it names {known}" if known else "")
+        such = "no such fix" if fixes else "no fix"
+        raise UsageError(f"--fix {name}: the report names {such}", numbered(fixes))
     return found
+
+
+def numbered(fixes: Sequence[Fix]) -> str:
+    """List fixes as `--fix` takes them: a line each with number, code and words."""
+    return "\n".join(f"--fix {at}: {fix.text} [{fix.code or fix.id}]" for at, fix in enumerate(fixes, 1))
 
 
 def _check_together(fixes: Sequence[Fix]) -> None:

@@ -148,9 +148,9 @@ def _compared(baselines: Sequence[Basis], sessions: Sequence[Basis], anyway: boo
         reference = after if side in baselines else before
         differs = list(differences(reference, side, rank_pair(reference, side)))
         if differs and not anyway:
+            names = ("session", "baseline") if side in baselines else ("baseline", "session")
             raise SessionError(
-                f"{'the baseline' if side in baselines else 'the session'} {side.path} did different work: "
-                f"{'; '.join(differs)}",
+                f"the {names[1]} {side.path} did different work ({' / '.join(names)}): {'; '.join(differs)}",
                 "compare them nevertheless with --anyway",
             )
     return comparison

@@ -165,7 +165,7 @@ class System(ReportPart, frozen=True, kw_only=True):
         figure(
             "the same without pages of files, shared pages divided (PSS): the largest of looks 2 s after processes were added, and each 10 s or rarer",
             null="no look found as many processes as the largest sum, and 95 % of it",
-            said="memory, shared pages once",
+            said="memory (shared pages once)",
         ),
     ] = None
     cpus: Annotated[int | None, figure("CPUs that the training process may run on", null="unknown")] = None

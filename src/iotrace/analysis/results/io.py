@@ -276,6 +276,7 @@ class Io(ReportPart, frozen=True, kw_only=True):
     data_coverage: Annotated[float | None, figure("the same of the processes that make batches", "0 to 1", null="no kernel bytes")] = None
     data_coverage_of_steps: bool = False
     unseen_because: Annotated[str | None, figure("what the kernel counts as read and the tracer does not see", null="no data was read, no kernel bytes")] = None
+    only: Annotated[list[str] | None, figure("paths of `--io`: calls on other files were not traced", null="all were")] = None
     calls: Annotated[int, figure("calls of every kind")]
     bytes: Annotated[int, figure("`read_bytes` + `write_bytes` of all files, where known")]
     ms_total: Annotated[float, figure("sum of all calls' lengths, a call inside another counted once; calls at the same time add up")]

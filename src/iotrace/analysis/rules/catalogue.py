@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 import msgspec
@@ -63,9 +64,15 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     change: str
 
 
-def listed() -> RuleList:
-    """List all rules, a site's own among them."""
-    return RuleList([RuleLine(each.code, each.name, each.scope, each.summary) for each in catalogue()])
+def listed(words: Sequence[str] = ()) -> RuleList:
+    """List the rules that have all these words, in whatever case; a site's own rules among them."""
+    found = [each for each in catalogue() if not words or _has(each, words)]
+    return RuleList([RuleLine(each.code, each.name, each.scope, each.summary) for each in found])
+
+
+def _has(rule: Rule, words: Sequence[str]) -> bool:
+    text = " ".join(f"{rule.code} {rule.name} {rule.id} {rule.scope} {rule.meaning}".lower().split())
+    return all(word.lower() in text for word in words)
 
 
 def named(name: str) -> Rule | None:

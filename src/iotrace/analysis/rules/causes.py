@@ -62,7 +62,10 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
     if not is_worth(gain_ms, facts):
         return
     most, is_bound = costliest(facts, cause), remedy.tries or remedy.at_most
-    share = f" ({cost_of_file_ms(most, cause):.1f} ms of it in {most.path})" if most is not None else ""
+    share = ""
+    if most is not None:
+        of_file = f"{cost_of_file_ms(most, cause):.1f}"
+        share = f" ({'all' if of_file == f'{cause_ms:.1f}' else f'{of_file} ms'} of it in {most.path})"
     where = f" in {facts.item}" if cause == "transform" and facts.item else ""
     costs = f"{cause}{of_loader(facts)}{where} costs {cause_ms:.1f} ms of wait a step{share}"
     if cause == "startup":

@@ -119,5 +119,6 @@ def prediction_missed(facts: OutcomeFacts, *, most: float = 0.1) -> Iterator[Fin
     A search advises what it measured, and nothing that was predicted alone.
     """
     if facts.missed_fraction is not None and facts.missed_fraction > most:
-        text = f"the model missed a setting that was then measured by {percent(facts.missed_fraction)}"
+        wrong = percent(facts.missed_fraction)
+        text = f"a prediction was wrong by {wrong}: only what was measured is advised"
         yield Finding(level=WARNING, text=text)

@@ -168,7 +168,15 @@ def drift(facts: TrustFacts, *, least_pct: float = 10.0, first_from_pct: float =
             "coverage": 0.5,
             "processes": [{"is_worker": True, "kernel_bytes": 100 * MIB}],
         }
-    }
+    },
+    {
+        "io": {
+            "unseen_because": "--io traces data alone",
+            "only": ["data"],
+            "coverage": 0.0,
+            "processes": [{"is_worker": True, "kernel_bytes": 100 * MIB}],
+        }
+    },
 )
 @silent(
     {
@@ -234,8 +242,9 @@ def untraced_reads(
     read = [process.steps_kernel_bytes if of_steps else process.kernel_bytes for process in makers]
     missed = (1 - coverage) * sum(filter(None, read))
     if missed >= max(_CODE_AND_PIPES_BYTES, _OF_EACH_PROCESS_BYTES * len(makers)):
-        what = f"{percent(1 - coverage)} of the bytes read were not traced: some of decode may be reading"
-        yield Finding(level=CAUTION, text=what)
+        only = f" (--io traces {', '.join(io.only)} alone)" if io.only else ""
+        untraced = f"{percent(1 - coverage)} of the bytes read were not traced{only}"
+        yield Finding(level=CAUTION, text=f"{untraced}: some of decode may be reading")
 
 
 @rule("IO711", "class-uncertain", "trust")
@@ -270,7 +279,7 @@ def class_uncertain(facts: TrustFacts, *, widest: float = 0.5) -> Iterator[Findi
         low = min(low, found.least_wait_ms / found.least_step_ms)
     if any(low < bound < high for bound in _VERDICT_BOUNDS):
         share = f"the wait is {100 * low:.0f} to {percent(high)} of a step"
-        text = f"{share} (95 %)" if low == interval[0] else f"without the others {share}"
+        text = f"{share} (95 %)" if low == interval[0] else f"without other programs {share}"
         if low < interval[0] and high - low > widest:
             text = "not known: how long the loop waits without other programs on its CPUs"
         yield Finding(level=CAUTION, text=text)

@@ -177,6 +177,7 @@ def io_of(
         data_coverage_of_steps=of_steps,
         coverage=seen,
         unseen_because=None if seen is None else unseen_because(session, rank, calls),
+        only=session.manifest.posix.only or None,
         calls=sum(map(len, of_each)) if sums is None else _made(files),
         bytes=sum(file.read_bytes + file.write_bytes for file in files.values()),
         ms_total=sum(file.read_ns + file.write_ns + file.metadata_ns for file in files.values()) / 1e6,

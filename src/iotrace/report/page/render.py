@@ -205,7 +205,7 @@ WORDS = {
 SWEEP = {
     "point": "One combination of the settings that the sweep compares.",
     "95 %": "With other runs as noisy as these, the figure would lie in this interval 95 times of 100.",
-    "model": "The steps/s that were predicted from the point with the fewest workers.",
+    "predicted": "The steps/s that the model predicted from the point with the fewest workers.",
     "ceiling": "Training on batches from memory: no loader can be faster.",
     "memory": "Peak of all processes of the run.",
     "yours": "As the program has it without the sweep.",

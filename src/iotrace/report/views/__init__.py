@@ -29,12 +29,12 @@ class View(NamedTuple):
 
 # The command line reads this table at each start: the modules are imported when a view is asked for.
 VIEWS = {
-    "kernels": View("kernels by name, and who launched them", "device", "device"),
-    "operators": View("operators: time on the host and on the device", "device", "device"),
-    "ranges": View("ranges that the program named: time on the host and on the device", "device", "device"),
+    "kernels": View("by name, and who launched them", "device", "device"),
+    "operators": View("time on the host and on the device", "device", "device"),
+    "ranges": View("parts that the program named: time on the host and on the device", "device", "device"),
     "shapes": View("operators by input shapes: FLOP/s against the roofline", "device", "device"),
-    "slow-steps": View("slow steps with causes, costs of a trace's first steps", "steps", "traces"),
-    "launches": View("launches: the host's cost, delay until the device begins, queue", "device", "device"),
+    "slow-steps": View("their causes, and what a trace's first steps cost", "steps", "traces"),
+    "launches": View("the host's cost, delay until the device begins, queue", "device", "device"),
     "collectives": View(
         "communication by kind and group: bandwidth, exposed part, late rank", "device", "device"
     ),
@@ -53,7 +53,7 @@ VIEWS = {
     "modules": View("idle, device time, communication by module and phase", "device", "device"),
     "gain": View("what each change would gain: causes, files, settings", "steps"),
     "pipeline": View(
-        "the stages that make the loop's items by queues and pools: busy, items before", "steps"
+        "the stages between queues and pools: how busy each is, how many items wait for it", "steps"
     ),
     "samples": View(
         "the calls that make a sample, one in another: functions, regions, libraries, opens, reads", "steps"
@@ -66,7 +66,7 @@ VIEWS = {
     "memory": View("memory of each device that operators were given", "program", "traces"),
     "snapshot": View("the files of device memory for pytorch.org/memory_viz", "program", "traces"),
     "storage": View("reads: latency, small, random, amplified, device bytes", "host"),
-    "system": View("means and peaks of processes, host, devices", "host"),
+    "system": View("means and peaks of processes, host and devices", "host"),
 }
 
 

@@ -154,8 +154,11 @@ def collectives(report: Report) -> list[Table]:
     """Show the communication, the costliest first."""
     notes = ["exposed: while no kernel computed; a bandwidth includes the wait for late ranks"]
     fields = columns(CollectiveKind)
-    tables = of_device(report, "Communication", fields, lambda found: found.collectives, lambda _: notes)
-    return [*tables, speeds(report), waits(report), late_in_groups(report)]
+    of_devices = of_device(report, "Communication", fields, lambda found: found.collectives, lambda _: notes)
+    of_all = [speeds(report), waits(report), late_in_groups(report)]
+    # Collectives of CPUs (gloo) are known without a device: then no line says that none was seen.
+    is_known = any(table.rows for table in of_all)
+    return [*(table for table in of_devices if table.rows or not is_known), *of_all]
 
 
 def memory_operations(report: Report) -> list[Table]:
