@@ -151,8 +151,8 @@ def step_slower(facts: CheckFacts) -> Iterator[Finding]:
 
     The result is not clear where runs differ as much by chance, where the CPUs were slower, where both sides
     read from different storage, and where other programs took CPUs: without them it may be no slower. If
-    `iotrace compare` says that the runs differ, this says so, too: then only the cause is not clear. Where
-    waits for stages that are worse for certain have most of it, only by how much is not clear.
+    `iotrace compare` says that the runs differ, this says so, too: then only the cause is not clear. If
+    stages that are certainly worse make most of the change, only its size is not clear.
     """
     step = facts.step
     if step is None or step.ci95_pct is None:

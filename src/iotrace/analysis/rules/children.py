@@ -66,8 +66,8 @@ def child_at_work(
     """The loop sleeps before its forward pass, and processes that it started work all that time.
 
     Nothing shows a hand-over between them: the data may come through a pipe, a socket, shared memory or a
-    file. But while it waits, the loop's thread uses no CPU and is not ready to run, and the process is. Its
-    share of the time includes that in which it was ready to run without a CPU.
+    file. But while the loop's thread sleeps, the process works. Time in which it was ready to run without a
+    CPU counts as work.
 
     Remedy: make what that process does faster, such as a file that it reads again for each item, or start
     more of them, if there are CPUs for them.

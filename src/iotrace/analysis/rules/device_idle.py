@@ -102,8 +102,8 @@ def slow_launch_calls(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Fin
 def host_between_kernels(facts: DeviceFacts, *, least: float = 0.1) -> Iterator[Finding]:
     """Between two kernels the host does something else for more than 0.2 ms: more than a launch costs.
 
-    Where nearly all of it comes before kernels that run for the first time in the trace, it may be what their
-    first use costs (loading, compiling, choosing an algorithm), which later steps do not pay.
+    If nearly all of it comes before kernels that run for the first time in the trace, it may be the cost of
+    their first use (loading, compiling, choosing an algorithm). Later steps do not pay that.
 
     Remedy: move it to a thread or a step ahead; record stacks where its frames are not known.
     """

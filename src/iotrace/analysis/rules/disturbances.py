@@ -42,7 +42,7 @@ def other_programs(
 
     Other programs can only make a run slower. If the kernel counted how long the job's threads were ready to
     run without a CPU, this says how long a step takes alone: at least what is left without that time. What is
-    true for all these values is true whatever the others did. The figures are bad only if others took much
+    true in this whole interval is true whatever the others did. The figures are bad only if others took much
     and nothing was counted. If a CPU was free, they took none from the job.
 
     Remedy: none for what is true in the whole interval; for the rest, repeat the run with fewer other

@@ -144,9 +144,8 @@ def _formats(facts: LoaderFacts, cause: str) -> set[str]:
 def slow_reads(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for reads from files.
 
-    Many small reads cost more than few large ones; and data that comes from storage cannot come faster than
-    the storage gives it. The time is that of calls and page faults in the making of those batches that the
-    loop waited for.
+    Many small reads cost more than few large ones, and storage has a limit of its own. iotrace counts the
+    calls and page faults of those batches that the loop waited for.
 
     Remedy: read or store larger pieces where the format allows, keep files that each sample reads whole, or
     keep the data on faster storage. No remedy is named for formats whose pieces the program does not choose.
@@ -242,8 +241,8 @@ def slow_decoding(facts: LoaderFacts) -> Iterator[Finding]:
 
     The time is what the library's calls took, without the reads in them. Where chunks or row groups do not
     fit what a sample reads, most decoded bytes are never used. A program that looks up an h5py dataset again
-    at each access (`file["x"][i]`) loses HDF5's cache of decoded chunks each time. That is told only where
-    the cache would have held the chunks, and the bytes that were read show that they were read again.
+    at each access (`file["x"][i]`) loses HDF5's cache of decoded chunks each time. iotrace says so only if
+    the cache has room for the chunks, and the bytes read show that they were read again.
 
     Rows of Hugging Face's datasets in the format "python" are made into Python's lists: their Arrow files
     hold nothing to decode.

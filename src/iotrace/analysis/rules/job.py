@@ -156,9 +156,9 @@ def late_by_its_work(facts: JobFacts) -> Iterator[Finding]:
     Collectives show whether it computes longer or waits itself: it comes to them last. If it writes to a file
     every few steps, and that takes most of the time, the file is named. Else samples of its stack name the
     function of the program that takes most of the time, and that no other rank is in. If it is ready to run
-    without a CPU, the text says whether another thread of its process is busy, and none of the other ranks'.
-    If its passes take longer, and workers hand larger batches to it than to any other rank, the text says so:
-    its samples are longer.
+    without a CPU, the text says if another thread of its process is busy where other ranks have none. If its
+    passes take longer, and workers hand larger batches to it than to any other rank, the text says so: its
+    samples are longer.
 
     Remedy: give every rank the same share of work, such as samples of the same lengths; look at a machine
     whose rank stays late; log less often, or in a thread.

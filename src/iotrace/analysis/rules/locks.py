@@ -87,10 +87,10 @@ def interpreter_lock(
 ) -> Iterator[Finding]:
     """The makers of batches wait for the interpreter's lock: one thread of a process runs at a time.
 
-    iotrace measures how long each thread waited for the lock while it made an item: at least half of the
-    making. Or samples of the loop say that a thread has the lock nearly all the time it waits, and a stage of
-    several threads computes. Code written in Python holds the lock; what sleeps, reads, or computes in NumPy
-    and the like mostly does not. More threads only wait longer.
+    iotrace measures how long each thread waited for the lock while it made an item: here at least half of
+    that time. Or samples say that another thread has the lock for nearly all of the loop's wait, and a stage
+    of several threads computes. Python code holds the lock. Sleeps, reads, and NumPy and the like mostly let
+    it go. More threads only wait longer.
 
     Remedy: processes in place of threads, as DataLoader's workers or a ProcessPoolExecutor; or less Python
     code for each item.
@@ -271,10 +271,10 @@ def program_lock(facts: LoaderFacts, *, leading: float = _LEADING) -> Iterator[F
 def peer_slow(facts: LoaderFacts, *, most: float = 0.4) -> Iterator[Finding]:
     """The makers of batches wait for data from a pipe or a socket: for a server, or another program.
 
-    iotrace looks 20 times a second, or less often in a long run, what each thread sleeps in. One in a read of
-    a pipe (``pipe:curl`` of webdataset, ``ffmpeg``, ``xz -dc``) or a socket (an object store) waits for its
-    writer. So the time is an estimate. The decoding of the data has no part in it. One in ``subprocess.run``
-    waits for a program, which is started anew for each item.
+    20 times a second, or less often in a long run, iotrace looks at what each thread sleeps in. A thread in a
+    read of a pipe (``pipe:curl`` of webdataset, ``ffmpeg``, ``xz -dc``) or a socket (an object store) waits
+    for its writer. So the time is an estimate. The decoding of the data has no part in it. A thread in
+    ``subprocess.run`` waits for a program, which is started anew for each item.
 
     Remedy: use several connections or programs at once: each worker of a DataLoader has its own. Or keep a
     copy of the data nearby, or of what comes through the pipe. A server or a disk may be no faster for

@@ -40,10 +40,10 @@ def few_long_samples(facts: LoaderFacts, *, most_ahead: int = 64) -> Iterator[Fi
     """Few samples take much longer than the others, and the loop waits for them.
 
     For example, a tenth of the samples is on slow storage, or much larger. If batches are delivered in order,
-    all that follow wait for a long one. If the workers make batches faster on average than the loop takes
-    them, batches that are ready bridge it.
+    all that follow wait for a long one. If workers are faster than the loop on average, a stock of ready
+    batches hides it.
 
-    Not told for loaders of other libraries whose threads make the samples: those samples are not timed.
+    Silent for loaders of other libraries whose threads make the samples: iotrace does not time those.
 
     Indices of samples that are long again and again are named, with the file that a library reads for each.
 

@@ -46,8 +46,8 @@ def recurring_code(facts: RankFacts, *, least_of_loop: float = 0.05) -> Iterator
 
     It is not seen as evaluation, checkpoint or writing, and it is no wait for other ranks in a collective;
     samples of the thread's stack name it. Nearly all of these samples are in few steps, several in each. What
-    it writes, and garbage that is collected in it, is counted elsewhere: with that it takes up to the time
-    that is told, and that hides some of its calls.
+    it writes, and garbage that is collected in it, count elsewhere, and may hide some of its calls. With
+    these it takes up to the time that is told.
 
     A step that calls a function of `jax.jit` is long now and then where that compiles it anew, as it does
     for each new shape of its arguments. Only then does Python run the function's own code. Samples show a
@@ -138,9 +138,9 @@ def code_of_the_loop(
 
     That is half of the step or more, or one function of the program that takes a large share in all steps.
 
-    Logging, metrics and losses that are no modules are such code. It is not told where an accelerator is
-    used, as the loop may wait for that there, nor where most of it is the loop's own reads, writes or
-    checkpoints, or its waits in collectives for other ranks.
+    Logging, metrics and losses that are no modules are such code. Silent if an accelerator is used, as the
+    loop may wait for it there. Silent, too, if most of it is the loop's own reads, writes or checkpoints, or
+    waits in collectives for other ranks.
 
     Samples of the thread's stack name the function, or the line, that takes most of it. Of a loop without
     forward and backward passes, such as one of `partial_fit`, they name the line that takes half of a step:

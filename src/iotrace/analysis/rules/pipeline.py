@@ -170,8 +170,8 @@ def queue_too_short(facts: LoaderFacts, *, room: float = 0.5) -> Iterator[Findin
     """The queue before the loop is too short: its makers wait for room, and later the loop waits for them.
 
     The makers of items are fast enough on average, as they wait for room for half of their time or more. But
-    the loop, or the making, is uneven: during a long step, no more items get ready than the queue holds, and
-    the loop takes those before the next one is made.
+    the loop or the making is uneven. During a long step, no more items get ready than the queue holds. The
+    loop then takes these faster than new ones are made.
 
     Remedy: a larger ``maxsize``: as many items as the loop takes between two long steps. They take memory.
     """

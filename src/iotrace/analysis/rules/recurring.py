@@ -186,9 +186,9 @@ def recurring_sync(
     """The training thread writes to files, or syncs them, every few steps: that takes much of the loop.
 
     A logger that flushes does this, or code that opens a file for each save, such as a preview or a table:
-    its time counts from opening to closing, in the same step. If the steps that sync are longer than the
-    others by more than their calls take, that time counts, too, where nearly all of them are longer than
-    nearly all of the others.
+    its time counts from opening to closing, in the same step. Steps that sync may be longer than others by
+    more than their calls take. That time counts, too, if nearly all of them are longer than nearly all of the
+    others.
 
     Remedy: write less often, keep what is logged in memory, or write it in a thread.
     """

@@ -79,9 +79,8 @@ def repeated_work(
 
     They list the same directories, read the same index, or read a file from its start to their own part,
     decode the same video or compressed archive for one part of it, open the same file and read its layout, or
-    ask whether files exist. The time is that of the calls and of what is done between them, until the sample
-    turns to another file: entries are matched and rows parsed there. From half of a sample's time on it is a
-    main cause.
+    ask whether files exist. The time is that of the calls, and of what the sample does after them until it
+    turns to another file, such as parsing rows. From half of a sample's time on, this is a main cause.
 
     Remedy: make the list or read the index once, in the dataset's `__init__`; unpack archives and videos
     ahead of training, or seek in them; give a database an index of what is asked for; open files once in each

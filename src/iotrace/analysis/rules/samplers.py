@@ -51,8 +51,8 @@ def slow_sampling(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits while it chooses the samples of a batch itself.
 
     A sampler works in the process that trains, whatever the number of workers: DataLoader asks it for the
-    next indices each time that the loop takes a batch. One that draws an epoch's samples at once makes the
-    first batch of each epoch late.
+    next indices each time that the loop takes a batch. A sampler that draws an epoch's samples at once makes
+    the first batch of each epoch late.
 
     Remedy: sort and shuffle once an epoch, in the sampler's `__iter__` before it yields; or with arrays. If
     it draws once an epoch already, draw with replacement, or with arrays. `WeightedRandomSampler` without
@@ -83,7 +83,7 @@ def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
     """Making an iterator takes long although its workers stay: its sampler is asked for the first indices.
 
     A loop that makes an iterator each epoch waits there for a sampler that draws all samples of the epoch at
-    once. How long that takes was not measured separately: workers that begin a new pass take a part of it.
+    once. That time was not measured alone: workers that begin a new pass take a part of it.
 
     Remedy: draw with arrays; for `WeightedRandomSampler`, search in a cumulative sum of the weights.
     """
@@ -124,10 +124,10 @@ def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
     {"about": _SEQUENTIAL, "making": Making(ranks=2)},
 )
 def each_rank_draws_all(facts: LoaderFacts, *, alike: float = 0.05) -> Iterator[Finding]:
-    """Each rank reads the same files in each pass, all of them, one for each sample; none takes its share.
+    """In each pass each rank reads all files, one for each sample: none takes a share of its own.
 
-    Its sampler is one of torch's that knows nothing of ranks. That costs no wait. But with N ranks a pass has
-    N times as many steps, if each sample is meant for one rank in each pass.
+    Its sampler is one of torch's that knows nothing of ranks. The loop does not wait for that. But a pass has
+    N times as many steps with N ranks, if each sample is meant for one rank in each pass.
 
     Remedy: `DistributedSampler`; none if each rank should see all samples.
     """

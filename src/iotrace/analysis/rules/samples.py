@@ -74,10 +74,9 @@ _PIPELINE = {
 def slow_transform(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for the dataset's own code.
 
-    What is neither reading, nor decoding in a library that iotrace knows, is the transform. Whether its
-    thread computed, slept or waited for a CPU is known from the kernel's account of the thread. If other
-    programs took CPUs, only its CPU time counts, and only where the loop would wait for that without them,
-    too.
+    The transform is all that is neither reading nor decoding in a library that iotrace knows. The kernel's
+    account of the thread says whether it computed, slept or waited for a CPU. If other programs took CPUs,
+    only CPU time counts, as far as the loop would wait for it without them, too.
 
     Remedy: precompute what is not random, vectorise the rest; keep a file open that each sample opens; store
     an array transposed if samples take its columns; or find what a thread that sleeps waits for.
@@ -206,11 +205,10 @@ _CALLS = {**_ASLEEP, "item": "read", "library": "spdl", "wrapped": True, "worker
 def samples_in_turns(facts: LoaderFacts) -> Iterator[Finding]:
     """Workers make samples one after the other, and sleep in between, as if they shared a lock.
 
-    No sample ends soon after one of another worker. Or a library runs a function of the program in several
-    threads, and no call ends soon after another: what that would gain is unknown, as the one whose turn it is
-    may compute. Else the gain is a bound: each worker sleeps only for its own turn, and computes as long as
-    now. If no CPU was free, it also queues for one as long as now, or longer, as more of them compute at
-    once.
+    No sample ends soon after one of another worker. The gain is a bound: each worker sleeps only for its own
+    turn, and computes as long as now. If no CPU was free, it also queues for one as long as now, or longer.
+    Threads in which a library runs a function of the program are judged alike. Their gain is unknown, as the
+    thread whose turn it is may compute.
 
     Remedy: find what they wait for (a lock, a server that serves one at a time), and hold it for less time.
     """

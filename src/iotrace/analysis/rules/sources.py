@@ -107,8 +107,8 @@ def source_sleeps(facts: LoaderFacts) -> Iterator[Finding]:
     """What the loop iterates sleeps at a line of the program, as for a server, a rate limit or a lock.
 
     The kernel's account says how long the thread slept, samples of its stack say where. Neither says what it
-    waited for. But iotrace also looks what the thread sleeps in: one in ``time.sleep`` waits for nothing but
-    the time. That may be a library's line. So the time is an estimate.
+    waited for. iotrace also looks at what the thread sleeps in: in ``time.sleep`` it waits for the time
+    alone. The line may be a library's. The time is an estimate.
 
     Remedy: ask ahead in a thread, for several at once if what it waits for can serve several; or sleep less.
     """

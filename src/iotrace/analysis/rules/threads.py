@@ -167,10 +167,10 @@ def training_without_cpu(
     """The training thread is ready to run and has no CPU, while workers have them.
 
     The loader keeps up, and steps are slow all the same. The kernel counts how long the thread was ready and
-    did not run. Either threads of a library in the workers take the CPUs: what fewer threads gain is not
-    known, as threads that spin compute nothing. Or the dataset's own code does, and one line of it takes most
-    of each sample. Other programs take CPUs, too: the workers have the share of the wait that they have of
-    the CPU time beside the training.
+    did not run. Either threads of a library in the workers take the CPUs. The gain of fewer threads is then
+    unknown, as threads that spin compute nothing. Or the dataset's own code takes them, and one line of it
+    takes most of each sample. Other programs take CPUs, too: the workers are charged by their share of all
+    CPU time but the training's.
 
     Remedy: one thread of the library in each worker; or make that line cheaper, as by doing once, ahead of
     training, what is the same for each epoch.

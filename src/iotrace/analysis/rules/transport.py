@@ -51,12 +51,12 @@ def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
     """The loop waits for batches to come from the workers, which had made them.
 
     A batch is put into shared memory, and its handle is sent through a queue. Large batches take long to
-    copy; of small ones, handing over may cost more than making them. Where no CPU was free, the loop may
-    have waited for one to take what lay ready, which no loader changes: then nothing is advised.
+    copy; of small ones, handing over may cost more than making them. If no CPU was free, the loop may have
+    waited for a CPU to take a batch that was ready. No loader changes that, so nothing is advised.
 
     Anything but a tensor is pickled, and comes through a pipe: with many Python objects, each is taken apart
-    and made again, which takes a CPU in both processes. What the training process read besides files shows
-    that.
+    and made again, which takes a CPU in both processes. iotrace sees it by what the training process reads
+    besides files.
 
     Remedy: return tensors, not lists of Python objects; send narrower dtypes; if batches are made quickly,
     try it without workers.
@@ -224,11 +224,12 @@ _PIPED = {"cause": "transport", "wrapped": True, "workers": 2, "piped_bytes": 25
     {**_PIPED, "wait_ms": 4.0, "causes_ms": {"transport": 4.0}},
 )
 def piped_items(facts: LoaderFacts) -> Iterator[Finding]:
-    """Processes send large results or items, and the loop waits for their way.
+    """Processes send large results or items, and the loop waits until they have arrived.
 
     A ``Pool``, a ``ProcessPoolExecutor`` or a queue of ``multiprocessing`` pickles each, writes it to a pipe,
     reads it again, and unpickles it: one item after the other, by one thread of the process that trains.
-    iotrace counts the wait from the end of the making until an item of 1 MiB or more has come, and its bytes.
+    iotrace counts the bytes of each item of 1 MiB or more, and the wait from when it was made until it
+    arrived.
 
     Remedy: send fewer bytes: a narrower dtype, which the loop widens, or a part; or put arrays into shared
     memory, and send where they lie. Threads instead of processes send nothing, where the work lets go of the
@@ -277,9 +278,10 @@ _GIVEN = {"cause": "queued", "wrapped": True, "workers": 2, "given_bytes": 24e6,
 def large_tasks(facts: LoaderFacts) -> Iterator[Finding]:
     """Each task of a pool of processes is sent with much data, and the loop waits until it is begun.
 
-    What ``submit``, ``map`` or ``apply_async`` is given is pickled in the process that trains, written to a
-    pipe, and unpickled by a worker, for each task anew: arrays among the arguments, and also all that the
-    object of a bound method or a ``partial`` holds. iotrace counts the bytes that a worker gets with a task.
+    For each task anew, the process that trains pickles what ``submit``, ``map`` or ``apply_async`` is given
+    and writes it to a pipe, and a worker unpickles it. That includes arrays among the arguments, and all that
+    the object of a bound method or a ``partial`` holds. iotrace counts the bytes that a worker gets with a
+    task.
 
     Remedy: give each worker the data once, by the pool's ``initializer`` or a file that it maps, and each
     task an index.

@@ -266,8 +266,8 @@ def untraced_reads(
 def class_uncertain(facts: TrustFacts, *, widest: float = 0.5) -> Iterator[Finding]:
     """The interval of the wait holds a bound of the verdict's classes: 5 or 20 % of a step.
 
-    If other programs ran, it begins with the wait that is left where no thread queues for a CPU. One that is
-    wider than `widest` is not printed: it says nothing.
+    If other programs ran, it begins with the wait that is left where no thread queues for a CPU. An interval
+    that is wider than `widest` is not printed: it says nothing.
     """
     wait = facts.report.data_wait
     interval = wait.raw_wait_fraction_ci95 if wait.stall_fraction is None else wait.stall_fraction_ci95

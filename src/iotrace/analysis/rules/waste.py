@@ -143,8 +143,8 @@ def read_by_each_worker(
     all samples, and an epoch has each one as often as there are workers. A `worker_init_fn` gets the number,
     too, and may divide them. That makes epochs shorter, not steps.
 
-    Where workers look at their number, and a function of the sample runs as often for each sample that is
-    given as the job has workers, they make all samples, and drop what is not their own.
+    Workers may also look at their number, make all samples, and drop those of other workers. With N workers,
+    a function of the sample then runs N times for each sample that is given.
 
     Remedy: choose a worker's files before they are read, by `torch.utils.data.get_worker_info()`; in a job of
     several ranks by the rank, too. A single file has to be split first.

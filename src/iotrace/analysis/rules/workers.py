@@ -79,9 +79,9 @@ def _more_ahead(facts: LoaderFacts) -> Remedy | None:
 def workers_restarted(facts: LoaderFacts) -> Iterator[Finding]:
     """Workers are ended and started anew for each epoch.
 
-    Each new worker imports what the dataset needs, gets a copy of it, and makes its first batch while the
-    loop waits: where the dataset opens files or reads an index at its first sample, each does that again. The
-    time counts outside the waits for batches, too: that in which iterators are made and ended.
+    Each new worker imports what the dataset needs, gets a copy of the dataset, and makes its first batch
+    while the loop waits. If the dataset opens files or reads an index at its first sample, each worker does
+    so again. The time also counts outside the waits for batches: while iterators are made and ended.
 
     Remedy: `persistent_workers=True`, on a DataLoader that is made once; where a program makes an iterator
     for each batch (`next(iter(loader))`), one iterator that is kept.
@@ -147,13 +147,14 @@ def too_few_workers(facts: LoaderFacts) -> Iterator[Finding]:
     """Workers make batches slower than the loop takes them, and more of them would have a CPU or need none.
 
     The loop waited for batches that were not made yet. The number in the advice is what is needed for batches
-    as fast as the loop takes them; more than the CPUs help only where workers mostly sleep. If these take
-    turns, as with a lock, more of them gain nothing, and nothing is advised: then no sample ends soon after
-    one of another worker. If that is unknown, more workers are only worth a try, and no gain is named.
+    as fast as the loop takes them; more than the CPUs help only where workers mostly sleep. If workers take
+    turns, as with a lock, more of them gain nothing, and nothing is advised. iotrace sees that where no
+    sample ends soon after one of another worker. If it is unknown, more workers are only worth a try, and no
+    gain is named.
 
-    Remedy: more workers. An IterableDataset has to share its samples among them. None for one that a thread
-    or process of the program feeds, or whose samples start workers of their own, which no worker may, and
-    where some workers have no data already.
+    Remedy: more workers. An IterableDataset has to share its samples among them. None if a thread or process
+    of the program feeds the dataset, or if some workers have no data already. None if samples start workers
+    of their own: no worker may do that.
     """
     about = facts.about
     if about.fed_by or facts.inner_workers or shared_unevenly(facts):
