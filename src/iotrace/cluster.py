@@ -98,7 +98,7 @@ class Cluster:
                 why = unseen[0] if isinstance(unseen, list) else unseen
                 raise IotraceError(
                     f"the Dask worker at {worker} does not see {why}",
-                    "inputs and output have to lie where all workers see them, under the same path",
+                    "inputs and output must be where all workers see them, under the same path",
                 )
 
     def check_versions(self) -> None:

@@ -92,13 +92,13 @@ def upload(source: Path, url: str) -> None:
     Raises:
         StoreError: the store does not take it.
     """
-    kept = f"the result lies in {source}: copy it there by hand, or repeat the command"
+    kept = f"the result is in {source}: copy it there by hand, or repeat the command"
     with _told(url, "written", kept):
         store, path = _store_of(url)
         _again(store.put_file, os.fspath(source), path)
         store.invalidate_cache()
         if store.info(path)["size"] != source.stat().st_size:
-            raise OSError("what lies there is not what was sent")
+            raise OSError("what is there is not what was sent")
 
 
 def _again(do: Callable[..., Any], *words: Any, **named: Any) -> Any:

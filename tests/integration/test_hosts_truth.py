@@ -134,7 +134,7 @@ def test_a_clock_that_is_set_in_mid_run(tmp_path: Path, host: int, step: int, by
     assert (counts["user_annotation", host] == 0) == is_stretched
     report = report_of(tmp_path / "session")
     assert (report["imbalance"] is None) == is_stretched
-    lost = [one for one in report["not_captured"] if "was set, or right beside" in json.dumps(one)]
+    lost = [one for one in report["not_captured"] if "was set, or shortly before" in json.dumps(one)]
     assert len(lost) == is_stretched
     clocks = _clocks(tmp_path)
     (found,) = clocks[HOSTS[host]]["set"]

@@ -117,7 +117,7 @@ def test_what_others_cannot_have_done_is_told_with_what_it_is_at_least() -> None
     before, after = run(4.0, others=0.5, queueing_ms=100.0), run(0.25, others=0.5, queueing_ms=5.0)
     found = told(before, after)
     assert (found.verdict, found.likely) == ("faster", False)
-    assert re.match(r"FASTER \S+x: .* ms a step; at least \S+x without the programs beside it$", found.text)
+    assert re.match(r"FASTER \S+x: .* ms a step; at least \S+x without other programs$", found.text)
     assert found.alone_pct is not None
     on_quiet_cpus = 100 * (
         run(0.25)["ranks"][0]["steps"]["mean_ms"] / run(4.0)["ranks"][0]["steps"]["mean_ms"] - 1
@@ -190,7 +190,7 @@ def test_what_neither_others_nor_chance_did_is_likely() -> None:
         rank["blocks"]["step_ms"] = [9.1 * step_ms if row % 10 == 0 else 0.1 * step_ms for row in range(60)]
     found = told(before, after)
     assert (found.verdict, found.likely) == ("faster", True)
-    assert found.text.endswith("beside other programs, which alone do not explain it")
+    assert found.text.endswith("other programs ran, but do not explain all of it")
 
 
 def test_a_wait_that_others_may_have_made_is_said_to_be_so() -> None:

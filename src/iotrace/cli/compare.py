@@ -78,7 +78,7 @@ def compare(
         echo(f"iotrace: A and B have nothing to compare: {refused}", err=True)
         for difference in result.differs:
             echo(f"  {difference}", err=True)
-        echo("  compare them nevertheless with --anyway", err=True)
+        echo("  --anyway compares them all the same", err=True)
         return 1
     return 0
 

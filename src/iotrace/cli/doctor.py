@@ -49,7 +49,7 @@ def doctor(
     """
     if storage is not None:
         if command or data is not None or output is not None:
-            raise click.UsageError("--storage PATH stands alone")
+            raise click.UsageError("--storage PATH takes no other option and no command")
         return _read_storage(storage, as_json)
     import_numpy()
     from iotrace.cli.parameters import ended_by_signals

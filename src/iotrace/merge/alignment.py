@@ -156,7 +156,7 @@ class _Tree:
             text += f"; they part by {abs(found.refused_ppm):.3g} ppm, more than clocks drift"
         ends = [end for _, end in ours.values()]
         if found.beyond_ns * 2 > max(ends) - min(ends):
-            text += f"; {found.beyond_ns / 1e9:.3g} s of the trace lie beyond them"
+            text += f"; {found.beyond_ns / 1e9:.3g} s of the trace are beyond them"
         return text
 
 
@@ -249,7 +249,7 @@ def _first(file: InputFile, found: Survey) -> ClockLink:
     if found.absolute and found.host:
         return ClockLink("assumed", why=f"time since 1970 on {found.host}, by no clock that was measured")
     if found.absolute:
-        host = f"of {found.named_host}, beside which no other clock" if found.named_host else ""
+        host = f"of {found.named_host}, where no other clock" if found.named_host else ""
         host = f"{host} was measured" if host else "of a host that the file does not name"
         return ClockLink("assumed", why=f"time since 1970 {host}")
     return ClockLink("none", why="it does not say when its time begins")
@@ -266,7 +266,7 @@ def _other_hosts(inputs: list[Input]) -> None:
             first.survey.host_link is None or item.file.path != first.file.path
         ):
             link.kind, link.bound_ns = "assumed", None
-            link.why = f"the clock of {item.survey.host}, beside that of {first.survey.host}"
+            link.why = f"the clock of {item.survey.host}, next to that of {first.survey.host}"
 
 
 def _same_process(inputs: list[Input]) -> None:
@@ -290,7 +290,7 @@ def _same_process(inputs: list[Input]) -> None:
             other = others[-1]
         own = _map(item.survey, other.survey, item.file.path)
         if own is None:
-            when = "while it was recorded, or right beside"
+            when = "while it was recorded, or shortly before or after"
             link.why += f"; {other.file.label}'s clock was set {when}: where it lies is not known"
             continue
         link.map = own

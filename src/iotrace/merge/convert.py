@@ -98,9 +98,9 @@ def _convert(job: Job, spill: Spill, flows: FlowCheck, progress: Progress) -> Re
     if unbound and not job.selection.everything:
         rewriter.written["f"] -= unbound
     elif unbound:
-        what = "flow end lies in no slice, shown as an instant"
+        what = "flow end is in no slice, shown as an instant"
         if unbound > 1:
-            what = "flow ends lie in no slice, shown as instants"
+            what = "flow ends are in no slice, shown as instants"
         problems.append(f"{unbound} {what}")
     problems += getattr(reader, "problems", [])
     problems += [f"{what} ({count})" for what, count in rewriter.mended.items()]
@@ -162,5 +162,5 @@ def _metadata(reader: Any, notes: list[str]) -> dict[str, Any]:
             found.update(json.loads(text.encode(errors="replace")))
         else:
             found[key] = "(left out: too large)"
-            notes.append(f"{key}, {len(text) / 1e6:.1f} MB beside its events, is left out")
+            notes.append(f"{key}, {len(text) / 1e6:.1f} MB besides its events, is left out")
     return found

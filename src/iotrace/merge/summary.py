@@ -164,7 +164,7 @@ def _advice(suffix: str, native: bool, span_ns: int, largest_bytes: int) -> Iter
     """Say what the kind of the output costs, and which one has no such cost."""
     if not native and span_ns > _EXACT_SPAN_NS:
         yield (
-            f"the inputs lie {span_ns / _DAY_NS:.0f} days apart: Perfetto rounds times of JSON beyond "
+            f"the inputs are {span_ns / _DAY_NS:.0f} days apart: Perfetto rounds times of JSON beyond "
             "100 days; .pftrace keeps every ns"
         )
     if ".pftrace" in suffix and not native:

@@ -37,7 +37,7 @@ def print_summary(summary: Summary) -> None:
     moved = sum(source.lanes_moved for source in summary.sources if source.kind != SESSION)
     check = [
         f"{counted(moved, 'slice')} outside the slice that they begin in (children outside their parents)"
-        + (", on a track beside it" if moved else ""),
+        + (", on a track of its own" if moved else ""),
         f"{counted(summary.arrows_backwards, 'flow')} backwards (kernels before their launch)",
     ]
     if summary.loose_arrow_ends:

@@ -49,7 +49,7 @@ def _deliver(sinks: tuple[str, ...], directory: Path, again: str, quiet: bool) -
     for name in dict.fromkeys(sinks):
         where, why = _send(name, directory)
         if why:
-            retry = f"  its files lie in {directory}; to try again: {again} --log {name}"
+            retry = f"  its files are in {directory}; to try again: {again} --log {name}"
             echo(f"iotrace: warning: {name} did not take the result: {why}", retry, err=True)
         elif not quiet:
             echo(f"iotrace: logged to {name}: {where}", err=True)

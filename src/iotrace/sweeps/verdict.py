@@ -132,7 +132,7 @@ def choose(rows: Sequence[PointResult], ceiling: Ceiling | None, repeats: int) -
     """Choose the fewest workers that are as good as any other point, where the points differ clearly."""
     usable = [row for row in rows if row.gave_figures]
     again = f"--repeat {max(_REPEATS, 2 * repeats)}"
-    quiet = f"run it again with fewer programs beside it, and {again}"
+    quiet = f"run it again with fewer other programs, and {again}"
     vague = next((row for row in usable if row.ci95 is None), None)
     too_fast = max((row for row in usable if above(row, ceiling)), key=lambda row: row.rate, default=None)
     if len(usable) < 2:

@@ -141,7 +141,7 @@ class Copied:
             return
         opens, written = given(self._table, self.data)
         if written:
-            raise StopError(FAILED, f"the program writes to {written[0]}, so no copy can stand for it")
+            raise StopError(FAILED, f"the program writes to {written[0]}, so no copy can replace it")
         if not any(opens.values()):
             what = self.data[0].path if len(self.data) == 1 else "any of the files"
             raise StopError(FAILED, f"the program did not open {what} by a call that iotrace can redirect")

@@ -181,7 +181,7 @@ def write_copies(jobs: Sequence[Job], python: str, progress: Callable[[float], N
             if "needed" in said:
                 room = f"it needs {size(said['needed'])}, {size(said['free'])} are free"
                 what = f"there is no room for the copy: {room}"
-                raise IotraceError(what, "it lies on the file system of the data: free some space there")
+                raise IotraceError(what, "it is on the file system of the data: free some space there")
             if "refused" in said:
                 refused.append(str(said["refused"]))
             elif said.get("done"):

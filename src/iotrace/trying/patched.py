@@ -81,12 +81,12 @@ def _no_stand_in(folder: str, place: str, data: Sequence[Data], written: Sequenc
     """Say why the directory of the copies cannot stand for that of the data; "" where it can."""
     for each in data:
         if os.path.relpath(each.path, folder) != os.path.relpath(os.path.realpath(each.new_path), place):
-            return "the copies do not lie as the data does"
+            return "the copies are not laid out as the data is"
     if f"{place}/".startswith(f"{folder}/"):
-        return f"the copies lie below {folder} themselves"
+        return f"the copies are below {folder} themselves"
     copied = {each.path for each in data}
     others = [path for path in written if path not in copied and path.startswith(f"{folder}/")]
-    return f"the program writes {others[0]} beside the data" if others else ""
+    return f"the program writes {others[0]} next to the data" if others else ""
 
 
 def _missing(folder: str, place: str, copied: set[str]) -> Iterator[str]:

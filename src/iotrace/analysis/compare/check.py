@@ -151,7 +151,7 @@ def _compared(baselines: Sequence[Basis], sessions: Sequence[Basis], anyway: boo
             names = ("session", "baseline") if side in baselines else ("baseline", "session")
             raise SessionError(
                 f"the {names[1]} {side.path} did different work ({' / '.join(names)}): {'; '.join(differs)}",
-                "compare them nevertheless with --anyway",
+                "--anyway compares them all the same",
             )
     return comparison
 

@@ -76,7 +76,7 @@ def epoch_text(epoch: EpochChange, steps_ms: Sequence[float]) -> str:
     rest = f"{took}, in {epoch.batches[0]} -> {epoch.batches[1]} batches; {step}"
     if epoch.verdict not in BANNERS:
         if epoch.verdict == "unknown":
-            return f"NOT CLEAR: {rest}; other programs ran beside"
+            return f"NOT CLEAR: {rest}; other programs ran"
         return f"NO DIFFERENCE seen: {rest}"
     by = times(1 + epoch.change_pct / 100)
     return f"{'LIKELY ' if epoch.likely else ''}{BANNERS[epoch.verdict]} {by}: {rest}"

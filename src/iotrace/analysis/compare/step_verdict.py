@@ -23,7 +23,7 @@ _MOST_OF_STEP_PCT = 50.0  # of one CPU
 _LEAST_GROWN = 1.0  # of the CPU time of a process: cores shared, and cold caches, may double it for one work
 _A_FACTOR, _TWO_DIGITS = 1.05, 1.2
 _LONGER = "run both for more steps"
-REMEDY = "run both again with fewer programs beside them, or several times each, for iotrace check"
+REMEDY = "run both again with fewer other programs, or several times each, for iotrace check"
 
 
 class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,29 +66,29 @@ def judge_step(
         text = _text(verdict, steps, change_pct, alone_pct)
         return StepVerdict(verdict=verdict, text=text, alone_pct=alone_pct)
     if verdict in BANNERS and min(map(abs, alone_pct)) >= RUN_TO_RUN_PCT:
-        bound = f"at least {times(high if high < 1 else low)} without the programs beside it"
+        bound = f"at least {times(high if high < 1 else low)} without other programs"
         text = f"{BANNERS[verdict]} {times(1 + change_pct / 100)}: {steps}; {bound}"
         return StepVerdict(verdict=verdict, text=text, alone_pct=alone_pct)
     measured = _of_interval(ci95_pct, change_pct)
     stage = _speaking(ranks, stages, measured)
     if stage is not None:
-        text = f"LIKELY {BANNERS[measured]}: {steps} beside other programs; a sample costs {_cpu(stage)}"
+        text = f"LIKELY {BANNERS[measured]}: {steps}, while other programs ran; a sample costs {_cpu(stage)}"
         return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct)
     spent = _spent(ranks, measured)
     if spent is not None:
         who, before, after = spent
         text = (
-            f"LIKELY {BANNERS[measured]}: {steps} beside other programs; {who} "
+            f"LIKELY {BANNERS[measured]}: {steps}, while other programs ran; {who} "
             f"{before:.1f} -> {after:.1f} ms of CPU a step"
         )
         return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct)
     ratio = 1 + change_pct / 100
     others_did_not = (ratio * kept[1] - 1) * (ratio / kept[0] - 1) > 0
     if others_did_not and measured in BANNERS:  # nor did chance: both together might have
-        text = f"LIKELY {BANNERS[measured]}: {steps} beside other programs, which alone do not explain it"
+        text = f"LIKELY {BANNERS[measured]}: {steps}; other programs ran, but do not explain all of it"
         return StepVerdict(verdict=measured, likely=True, text=text, alone_pct=alone_pct, remedy=REMEDY)
     if others_did_not:
-        text = f"NOT CLEAR: {steps}; the steps vary by more than that, and other programs ran beside"
+        text = f"NOT CLEAR: {steps}; the steps vary by more than that, and other programs ran"
         return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=_LONGER)
     text = f"NOT CLEAR: {steps}; {_because(ranks, kept)}"
     return StepVerdict(verdict="unknown", text=text, alone_pct=alone_pct, remedy=REMEDY)

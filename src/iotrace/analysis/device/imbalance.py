@@ -39,7 +39,7 @@ _PARTS = ("compute_ms", "communication_wait_ms", "data_wait_ms", "other_ms")
 _EVIDENCE = {
     "compute": "it computes {:.1f} ms a step longer",
     "communication": "it stays {:.1f} ms a step longer in other collectives",
-    "launch": "its device stands idle {:.1f} ms a step longer: late launches",
+    "launch": "its device is idle {:.1f} ms a step longer: late launches",
     "host": "{:.1f} ms a step more are neither computing nor waiting",
 }
 

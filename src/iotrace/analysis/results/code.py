@@ -67,7 +67,7 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
             "the share of its samples in which the interpreter's lock was not free: else it is in calls that release that, as torch's do", null="not recorded"
         ),
     ] = None
-    inside_seconds: Annotated[float, figure("writing and collecting garbage that is mostly in it: beside `seconds`, it takes as much at most")] = 0.0
+    inside_seconds: Annotated[float, figure("writing and collecting garbage that is mostly in it: on top of `seconds`, it takes as much at most")] = 0.0
     within: Annotated[bool, figure("whether it lies in forward, backward or optimizer, where the program calls a library that does not train")] = False
 
     @property

@@ -119,7 +119,7 @@ class ChunkedArray(ReportPart, frozen=True, kw_only=True):
     decoded_at_most_bytes: Annotated[int, figure("every touched chunk decoded")]
     suggested_chunk: Annotated[list[int] | None, figure("`access` as a chunk", "elements", null="it would not help; sharded arrays")] = None
     predicted_bytes: Annotated[int | None, figure("what the same accesses would decode with it at most", null="as above")] = None
-    command: Annotated[str, figure("writes a copy with these chunks beside", null="empty where none is suggested")] = ""
+    command: Annotated[str, figure("writes a copy with these chunks next to it", null="empty where none is suggested")] = ""
     complete: Annotated[int, figure("accesses that asked for the whole array; of older sessions 0")] = 0
     complete_once: Annotated[int, figure("as many as would do: one an epoch in each process that did; 0: no loader was seen")] = 0
     field: Annotated[str, figure("a field that these asked for, of an array of records", null="empty where they asked for all")] = ""
@@ -156,7 +156,7 @@ class RowGroups(ReportPart, frozen=True, kw_only=True):
         int | None, figure("rows a group that would help", "rows", null="none would; the file was read whole", said="fit", absent="-")
     ] = None
     predicted_bytes: Annotated[int | None, figure("what the same reads would decode, about", null="neither is named")] = None
-    command: Annotated[str, figure("writes a copy with these row groups beside, with the file's compression", null="empty where none is suggested")] = ""
+    command: Annotated[str, figure("writes a copy with these row groups next to it, with the file's compression", null="empty where none is suggested")] = ""
     whole_reads: Annotated[int, figure("how often the whole file was given (once for each set of columns), as one call or by batches")] = 0
     readers: Annotated[int, figure("processes in which it was")] = 0
     keep: Annotated[bool, figure("whether keeping what was read would help")] = False

@@ -141,7 +141,7 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     wait_seconds: Annotated[float | None, figure("of an evaluation, its own waits for data")] = None
     start_seconds: Annotated[float | None, figure("of an evaluation, its iterators and workers start: until it asks for its first batch, and that wait")] = None
     first_start_seconds: Annotated[
-        float | None, figure("beside `seconds`, of an evaluation: the first start of its workers, which comes once", null="another kind")
+        float | None, figure("on top of `seconds`, of an evaluation: the first start of its workers, which comes once", null="another kind")
     ] = None
     workers: Annotated[int | None, figure("`num_workers` of the evaluation's busiest loader")] = None
     persistent_workers: Annotated[bool | None, figure("as set there", null="no DataLoader's")] = None

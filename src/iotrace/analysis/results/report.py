@@ -127,7 +127,7 @@ class Verdict(ReportPart, frozen=True, kw_only=True):
     kind: Annotated[str, figure("what holds, in a word: `input-bound`, `rank-late`, `failed` and so on")] = msgspec.field(name="class")
     why: Annotated[str | None, figure("the costliest cause, and the file on which at least half of it is spent", null="nothing is known")] = None
     beside: Annotated[
-        str | None, figure("what else made the wait longer, and nobody who runs the job can change, as other programs on its CPUs", null="nothing is known")
+        str | None, figure("what else made the wait longer and is out of the job's hands, such as other programs on its CPUs", null="nothing is known")
     ] = None
     file: Annotated[str | None, figure("the path of the file or group that `why` names", null="none is named")] = None
     cause: Annotated[str | None, figure("the cause that `why` names", null="none is named")] = None
@@ -243,7 +243,7 @@ class RankReport(ReportPart, frozen=True, kw_only=True):
     culprits: list[Culprit] = msgspec.field(default_factory=list)
     loop_reads: LoopReads | None = None
     loop_slow_steps: SlowLoopSteps | None = None
-    loop_events: Annotated[list[LoopEvents], figure("what the loop does now and then beside its steps, longest first")] = msgspec.field(default_factory=list)
+    loop_events: Annotated[list[LoopEvents], figure("what the loop does now and then between its steps, longest first")] = msgspec.field(default_factory=list)
     loop_code: Annotated[list[LoopCode], figure("what else the training thread is in, the eight longest")] = msgspec.field(default_factory=list)
     feeding: Annotated[
         Feeding | None, figure("what a loop without a loader does before its forward passes", null="a loader feeds the loop, or its steps have no forward pass")

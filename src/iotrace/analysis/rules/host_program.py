@@ -75,7 +75,7 @@ def not_cpython(facts: HostFacts) -> Iterator[Finding]:
 
 
 @rule("IO005", "agent-kept-out", "host")
-@fires({"kept_out": "python -S loads no site, hence no agent", "remedy": "leave out -S"})
+@fires({"kept_out": "python -S loads no site packages, so no agent", "remedy": "leave out -S"})
 @silent({"what": "gets into the interpreter, through PYTHONPATH"})
 def agent_kept_out(facts: HostFacts) -> Iterator[Finding]:
     """The agent does not get into the interpreter: options of Python keep it out, or an empty environment.

@@ -291,7 +291,7 @@ def batches_skipped(facts: RankFacts, *, least_percent: float = MODERATELY_PERCE
     yield Finding(
         text=(
             f"the loop takes {counted(part.times or 0, 'batch', 'batches')} that it does not train on, in "
-            f"{duration(part.ns)} of its {duration(account.loop_ns)}: the loader makes them nevertheless"
+            f"{duration(part.ns)} of its {duration(account.loop_ns)}: the loader makes them all the same"
         ),
         remedy=(
             "if the run resumes, skip them in the sampler, before samples are read (StatefulDataLoader "

@@ -181,7 +181,7 @@ def few_steps_for_an_interval(facts: ChoiceFacts) -> Iterator[Finding]:
 def faster_than_its_ceiling(facts: ChoiceFacts) -> Iterator[Finding]:
     """A point is faster than training on batches from memory: one of both was held up.
 
-    Remedy: run it again with fewer programs beside it.
+    Remedy: run it again with fewer other programs.
     """
     if facts.above_ceiling is not None:
         which, figures = facts.above_ceiling
@@ -195,7 +195,7 @@ def faster_than_its_ceiling(facts: ChoiceFacts) -> Iterator[Finding]:
 def points_not_apart(facts: ChoiceFacts) -> Iterator[Finding]:
     """Which of two points is faster is not clear: their intervals overlap.
 
-    Remedy: more runs a point, longer ones, fewer programs beside it.
+    Remedy: more runs a point, longer ones, fewer other programs.
     """
     if facts.apart is not None:
         which, figures = facts.apart

@@ -93,7 +93,7 @@ def check_agent(facts: InterpreterFacts) -> Check:
     """Check that the agent was there before the program's first line; else find what keeps it out."""
     kept_out, remedy = "its start failed, or the environment was emptied", _INSTALL
     if facts.no_site:
-        kept_out, remedy = "python -S loads no site, hence no agent", "leave out -S"
+        kept_out, remedy = "python -S loads no site packages, so no agent", "leave out -S"
     elif facts.isolated or facts.ignore_environment:
         option = "-I" if facts.isolated else "-E"
         kept_out = f"python {option} ignores PYTHONPATH, and iotrace is not installed there"

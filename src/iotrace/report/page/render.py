@@ -191,9 +191,9 @@ WORDS = {
     "causes sum to it.",
     "rest of the step": "The step without its data wait: forward, backward, optimizer, all else.",
     "fetch": "Making a batch, in a worker or in the loop: from taking its index to having it prepared.",
-    "ready": "The batch lay prepared, and the loop had not asked for it yet. Where batches lie ready, "
+    "ready": "The batch was ready, and the loop had not asked for it yet. Where batches are ready, "
     "the loader is fast enough.",
-    "ready queue": "How many batches lay ready at each moment. At 0 the loop waits for what is being made.",
+    "ready queue": "How many batches were ready at each moment. At 0 the loop waits for what is being made.",
     "at most ... faster": "A bound: all of the wait that the fix is about is gone. Gains of several fixes "
     "do not add up.",
     "trust": "How far the figures can be relied on: ok, caution or bad, by noise, other programs, losses "
@@ -204,7 +204,7 @@ WORDS = {
 }
 SWEEP = {
     "point": "One combination of the settings that the sweep compares.",
-    "95 %": "With other runs as noisy as these, the figure would lie in this interval 95 times of 100.",
+    "95 %": "With other runs as noisy as these, the figure would be in this interval 95 times of 100.",
     "predicted": "The steps/s that the model predicted from the point with the fewest workers.",
     "ceiling": "Training on batches from memory: no loader can be faster.",
     "memory": "Peak of all processes of the run.",

@@ -26,7 +26,7 @@ from iotrace.sources.chrome.scan import END, MORE, ODD, Events, Scan, decode
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NEXT_DOCUMENT = re.compile(rb"\}\s*\{(?=[^{}]*$)")  # the last one before some keys
 _LARGEST_HEADER = 64 << 20
-_KEYS_LOST = "the keys beside traceEvents could not all be read"
+_KEYS_LOST = "the keys next to traceEvents could not all be read"
 _BETWEEN = b" \t\r\n,\0"
 _BEFORE = b"\xef\xbb\xbf" + _BETWEEN
 _ODD_BYTES = 1 << 16  # how much is decoded where the compiled scan met an odd event

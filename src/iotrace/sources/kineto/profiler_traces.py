@@ -60,8 +60,8 @@ def read_windows(
             moved = _steadied(trace, clock, (recordings or {}).get(path.name))
             if moved is None:
                 problems.append(
-                    f"{path.name} was recorded while the clock of its host was set, or right beside: "
-                    "torch.profiler stretches its times over such a step"
+                    f"{path.name} was recorded while the clock of its host was set, or shortly before or "
+                    "after: torch.profiler stretches its times over such a step"
                 )
                 continue
             trace = moved

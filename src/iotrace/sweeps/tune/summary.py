@@ -129,7 +129,7 @@ def _verdict(
         what = f"whether {named(best.params)} is faster than yours is not clear"
         again = Fix(
             id="rerun",
-            text="more --steps, with fewer programs beside it",
+            text="more --steps, with fewer other programs",
             gain_ms_per_step=None,
             speedup=None,
         )
