@@ -287,7 +287,7 @@ def test_a_job_of_many_ranks_is_a_screen_or_two() -> None:
     assert any(row.startswith("most ") and "120.0" in row for row in tables)
     assert any(row.startswith("node87 8 ") and row.endswith("120.0 700") for row in tables)
     assert any("118 more hosts" in row for row in tables)
-    assert any("compute of 1024 ranks" in row for row in tables)
+    assert any("operators and kernels of 1024 ranks" in row for row in tables)
     details = screen(found, verbose=True)
     assert any("1021 more ranks: choose them with --ranks" in row for row in details)
 

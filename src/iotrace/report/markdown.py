@@ -30,6 +30,7 @@ from iotrace.report.printing import visible
 from iotrace.report.screen import fact_rows, following, head_of
 from iotrace.report.sweep import point_rows, sweep_head
 from iotrace.report.views.ranks import ranks
+from iotrace.report.words import part_not_captured
 from iotrace.sweeps.results import SweepResult
 
 _MOST_RANKS = 16
@@ -50,7 +51,7 @@ def report_markdown(report: Report) -> str:
     if len(report.ranks) > 1:
         parts.append(_first(known(ranks(report)[0]), _MOST_RANKS))
     if report.not_captured:
-        missing = dict.fromkeys(item.what for item in report.not_captured)
+        missing = dict.fromkeys(part_not_captured(item.what) for item in report.not_captured)
         parts.append([Paragraph(f"Not captured: {', '.join(missing)}")])
     parts.append([Commands(following(report, verbose=False))])
     return document_markdown(Document(head_of(report), parts))

@@ -23,6 +23,7 @@ from iotrace.report.words import (
     loop_facts,
     other_wait_text,
     pace_texts,
+    part_not_captured,
     run_facts,
     slow_facts,
     start_facts,
@@ -81,7 +82,7 @@ def screen_of(report: Report, width: int) -> Document:
     if rank is not None:
         blocks += fact_rows(rank, report.verdict.why)
     blocks += [Line("Soon", text) for text in forecast_texts(report.forecasts)]
-    missing = [item.what for item in report.not_captured if item.code != _OF_OPERATORS]
+    missing = [part_not_captured(item.what) for item in report.not_captured if item.code != _OF_OPERATORS]
     if missing:
         what = ", ".join(_summed(dict.fromkeys(missing)))
         blocks.append(Paragraph(f"Not captured: {what}; -v says why"))

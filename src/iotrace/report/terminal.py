@@ -29,7 +29,14 @@ from iotrace.report.screen_ranks import MOST_RANKS, advice_rows, advice_text, la
 from iotrace.report.terminal_system import io_blocks, system_lines
 from iotrace.report.views import filled
 from iotrace.report.views.device import CLASSES
-from iotrace.report.words import hang_rows, pace_texts, slow_text, spawned_texts, who_failed
+from iotrace.report.words import (
+    hang_rows,
+    pace_texts,
+    part_not_captured,
+    slow_text,
+    spawned_texts,
+    who_failed,
+)
 from iotrace.sources.clocks.session_clock import step_text
 from iotrace.units import bounds, counted, if_known, milliseconds, percent, with_article
 
@@ -99,7 +106,7 @@ def details_of(report: Report, width: int) -> list[Sequence[Block]]:
     for item in report.not_captured:
         remedy = f" → {item.remedy}" if item.remedy else ""
         code = f" [{item.code}]" if item.code else ""
-        missing.append(Line("not captured", f"{item.what}: {item.why}{remedy}{code}"))
+        missing.append(Line("not captured", f"{part_not_captured(item.what)}: {item.why}{remedy}{code}"))
     shows = filled(report)
     views = [Line("views", f"{', '.join(shows)}: iotrace report --view NAME shows one")] if shows else []
     return [*parts, *(part for part in (told, missing, views) if part)]

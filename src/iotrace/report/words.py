@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 from iotrace.analysis.results import (
@@ -44,6 +45,9 @@ _PART_NAMES = {
     "no_cpu": "no CPU",
     "unnamed": "not explained",
 }
+# Parts of a recording by their names in JSON.
+_CALLED = {"posix": "POSIX calls", "compute": "operators and kernels"}
+_PARTS_NOT_CAPTURED = re.compile(r"^(?:posix|compute)\b")
 
 
 def gain_text(fix: Fix) -> str:
@@ -178,6 +182,11 @@ def pace_texts(rank: RankReport) -> list[str]:
 def part_name(part: str) -> str:
     """Name a part of a slow step as people read it."""
     return f"wait for {part}" if part in _WAITS else _PART_NAMES.get(part, part)
+
+
+def part_not_captured(part: str) -> str:
+    """Name a part that is not captured as people call it."""
+    return _PARTS_NOT_CAPTURED.sub(lambda found: _CALLED[found[0]], part)
 
 
 def slow_text(found: SlowLoopSteps) -> str:

@@ -30,7 +30,7 @@ def trust_of(
     theirs can be seen, and their steps are as long as the others'.
     """
     if not ranks:
-        return Trust(level=BAD, reasons=["no process was traced"])
+        return Trust(level=BAD, reasons=["no Python process was traced"])
     # A rank that trained nothing has no figures.
     trained = [rank for rank in ranks if rank.steps.count]
     without = [rank for rank in ranks if not rank.steps.count] if trained else []

@@ -89,7 +89,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
     commands = commands_of(ranks)
     rank = max(ranks, key=_lost_seconds if commands else wait_fraction, default=None)
     if rank is None:
-        return Finding(kind="wait-unknown", text="no process was traced")
+        return Finding(kind="wait-unknown", text="no Python process was traced")
     command = commands.get(rank.pid or 0)
     whose = f"{command or rank.called}: " if len(ranks) > 1 else ""
     wait, fraction, costs = rank.data_wait, wait_fraction(rank), _loop_costs(rank)

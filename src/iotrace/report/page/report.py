@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from html import escape
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from iotrace.analysis.results import RankReport, Report
@@ -24,7 +25,7 @@ from iotrace.report.screen import fact_rows, following, head_of, opened
 from iotrace.report.screen_ranks import advice_rows
 from iotrace.report.views import VIEWS, tables_of
 from iotrace.report.views.ranks import ranks
-from iotrace.report.words import who_failed
+from iotrace.report.words import part_not_captured, who_failed
 
 _MOST_ROWS, _MOST_OF_RUN = 20, 100  # of a view, of another table
 # What the page shows of its rank, by the names in its template.
@@ -87,7 +88,9 @@ def report_page(report: Report, columns: RankColumns | None = None, timeline: st
         "worst": _shown(tables.worst_batches(rank, report.session)) if rank is not None else None,
         "regions": _shown(tables.regions(rank)) if rank is not None else None,
         "advice": advice_rows(report.recommendations, several=len(report.ranks) > 1),
-        "missing": report.not_captured,
+        "missing": [
+            msgspec.structs.replace(item, what=part_not_captured(item.what)) for item in report.not_captured
+        ],
         "about": about(report),
     }
     shown |= {name: make(rank) if rank is not None else None for name, make in _OF_RANK.items()}
