@@ -29,10 +29,10 @@ from iotrace.session.listing import newest_session
 def patch(session: Path | None, wanted: str, output: Path | None, applies: bool, as_json: bool) -> int:
     """Write a fix of SESSION's report as a diff of your own source.
 
-    iotrace changes the call that makes the training loader, or what its setting comes from: a variable, the
-    default of an option, a field of a dataclass, a key of a dict, of a YAML file or of Hydra's configuration.
-    Where it does not know that place for certain, it writes no patch and says why. The default SESSION is
-    the newest one here.
+    iotrace changes the call that makes the training loader, or the place that its setting comes from. This
+    may be a variable, the default of an option, a field of a dataclass, or a key of a dict, a YAML file or
+    Hydra's configuration. Where it does not know that place for certain, it writes no patch and says why. The
+    default SESSION is the newest one here.
 
     iotrace try measures what a fix gains; a patch alone proves nothing.
 

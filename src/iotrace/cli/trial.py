@@ -101,9 +101,10 @@ def try_(
 
     iotrace runs the session's command without and with the fix in turn, until the runs show whether it is
     faster. That takes at least six runs. It changes neither the program nor its data, unless you give
-    --apply: it sets DataLoader's arguments, and in each worker CPUs and threads of libraries; it keeps
-    archives open; it writes a copy of data, which the program gets in the place of the original. The default
-    SESSION is the newest one here. CMD replaces the recorded command.
+    --apply. It can set DataLoader's arguments, and CPUs and threads of libraries in each worker. It can keep
+    archives open. It can write a copy of data, which the program gets in place of the original.
+
+    The default SESSION is the newest one here. CMD replaces the recorded command.
 
     Exit codes: 0 proven faster; 1 no fix can be tried, or the program fails; 2 wrong usage; 4 not proven: the
     fix does not help, or the runs do not show it; 130 interrupted.

@@ -190,7 +190,7 @@ def _window(top: Top, worst: TopRank | None, width: int) -> Iterator[Line]:
     since = "" if over or top.running_s is None else f" · runs for {_ago(top.running_s)}"
     yield Line("Session", f"{top.path}{since}")
     yield Line("", command(top.argv, width - _LABEL - 1))
-    rest = "" if over else "  (Ctrl-C ends this screen alone)"
+    rest = "" if over else "  (Ctrl-C ends only this screen)"
     yield Line("Next", f"iotrace report {shlex.quote(top.path)}{rest}")
 
 
