@@ -201,7 +201,7 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
             of_it += "; of the last one its batches alone"
         first = self.first_start_seconds or 0.0
         if first >= _WORTH_SAYING * self.loop_seconds:
-            of_it += f"; beside that the first start of its workers took {first:.1f} s"
+            of_it += f"; the first start of its workers took another {first:.1f} s"
         return f"{self.what} took {took}{often}{to}{of_it}"
 
     @property

@@ -171,13 +171,13 @@ class StageCost(ReportPart, frozen=True, kw_only=True):
     """What one stage costs in one file (None: in all others) each time that a sample needs it.
 
     All calls of one sample are one cost, as opening an image and decoding it later; so are its calls on all
-    files that do not stand on their own.
-    Other programs only add to a cost, and seldom to all of it: hence lower quartiles. None changes
+    files that have no row of their own.
+    Other programs only add to a cost, and seldom to all of it: so these are lower quartiles. None changes
     `decoded_bytes`: it is a count.
     """
 
     stage: Annotated[str, figure("`read`, `decode`, `transform`, `collate` (of a batch)")]
-    path: Annotated[str | None, figure("the file, or the directory of files that are needed seldom", null="no file, or all that do not stand on their own")] = (
+    path: Annotated[str | None, figure("the file, or the directory of files that are needed seldom", null="no file, or all that have no row of their own")] = (
         None
     )
     loader: Annotated[str | None, figure("the dataset of the loader whose samples they are", null="the steps wait for one loader")] = None
