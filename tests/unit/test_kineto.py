@@ -201,7 +201,7 @@ def test_damage_costs_no_more_than_its_event(tmp_path: Path, damage: bytes, prob
 def test_keys_before_garbage_are_kept_and_the_garbage_is_said(tmp_path: Path) -> None:
     trace = read(tmp_path, json.dumps(AROUND).encode() + b' oops "')
     assert (trace.rank, trace.base_ns, trace.document["extra"]) == (3, BASE_NS, AROUND["extra"])
-    assert trace.problems == ["the keys beside traceEvents could not all be read"]
+    assert trace.problems == ["the keys next to traceEvents could not all be read"]
 
 
 def test_names_that_are_no_utf8_are_told_by_their_bytes(tmp_path: Path) -> None:

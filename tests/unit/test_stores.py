@@ -98,7 +98,7 @@ def test_a_result_that_cannot_be_uploaded_stays(
     (kept,) = temporary.rglob("all.json")
     assert done.returncode == 1
     assert "memory://bucket/all.json cannot be written: reset by peer" in done.stderr
-    assert f"the result lies in {kept}" in done.stderr
+    assert f"the result is in {kept}" in done.stderr
 
 
 def test_what_matches_a_pattern_is_merged(tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ def test_the_copies_and_links_to_the_rest_stand_for_a_directory(
     assert not (place / "sub").is_symlink()  # a program that walks follows no links to directories
 
 
-@pytest.mark.parametrize("why", ["no literal", "the program writes", "lie below"])
+@pytest.mark.parametrize("why", ["no literal", "the program writes", "are below"])
 def test_without_a_patch_there_are_no_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
@@ -267,7 +267,7 @@ def test_without_a_patch_there_are_no_links(
     found, written = _trial(tmp_path, "a.h5", "sub/b.h5"), []
     if why == "the program writes":
         written = [str(tmp_path / "data/log")]
-    elif why == "lie below":
+    elif why == "are below":
         found = _trial(tmp_path / "data", "a.h5", "sub/b.h5")
         found = msgspec.structs.replace(
             found,
