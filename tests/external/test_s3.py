@@ -132,7 +132,7 @@ def test_an_upload_to_a_bucket_that_is_not_there_keeps_the_result(session: Path)
     done = in_process("merge", str(session), "-o", "s3://nowhere/all.pftrace")
     assert done.returncode == 1
     assert "s3://nowhere/all.pftrace cannot be written" in done.stderr
-    kept = Path(done.stderr.partition("the result lies in ")[2].partition(": ")[0])
+    kept = Path(done.stderr.partition("the result is in ")[2].partition(": ")[0])
     assert kept.stat().st_size > 0
     kept.unlink()
 
