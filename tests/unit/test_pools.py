@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import asyncio.futures
+import asyncio.selector_events
 import concurrent.futures
 import concurrent.futures.process
 import concurrent.futures.thread
@@ -19,7 +22,7 @@ from typing import Any
 import pytest
 
 from iotrace.agent.patching import undo_all
-from iotrace.agent.pools import executors, process_pools, tasks, workers
+from iotrace.agent.pools import callers, event_loops, executors, process_pools, tasks, workers
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.session import names
 
@@ -222,3 +225,91 @@ def test_a_large_result_of_a_process_is_known_by_its_bytes(recorder: Recorder) -
     assert (sent["pool"], sent["item"], sent["bytes"]) == (7, 3, 2 << 20)
     made = rows(recorder, names.MADE_ROW)[0]
     assert made["prepared_ns"] <= sent["pickled_ns"] <= sent["sent_ns"]
+
+
+LIBRARY = """
+import asyncio, contextvars, functools
+
+def read(key):
+    return [key]
+
+def fetch(pool, keys, call=read):
+    for key in keys:
+        pool.submit(functools.partial(contextvars.copy_context().run, call, key)).result()
+
+async def awaited(pool, keys, call=read):
+    for key in keys:
+        await asyncio.get_running_loop().run_in_executor(pool, call, key)
+"""
+
+
+def of_library(package: str) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    exec(compile(LIBRARY, f"/x/site-packages/{package}/core.py", "exec"), known)
+    return known
+
+
+@pytest.fixture
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each task is followed that is submitted."""
+    found: list[bool] = []
+    is_librarys = executors._is_librarys
+
+    def asked(*args: Any) -> bool:
+        found.append(not is_librarys(*args))
+        return not found[-1]
+
+    monkeypatch.setattr(executors, "_is_librarys", asked)
+    return found
+
+
+def on_its_own(pool: Any, package: str, *args: Any) -> None:
+    """Have a library submit tasks on a thread of its own."""
+    thread = threading.Thread(target=of_library(package)["fetch"], args=(pool, *args))
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.usefixtures("recorder")
+def test_what_a_library_submits_for_itself_is_followed_no_further(followed: list[bool]) -> None:
+    """As zarr reads each chunk of an access: nobody takes that from a loop."""
+    with ThreadPoolExecutor(1) as pool:
+        on_its_own(pool, "zarr", [1])
+        # The program runs on that thread: it may take the results.
+        of_library("zarr")["fetch"](pool, [2])
+        # What it submits is the program's: the library decides on the number of threads alone.
+        on_its_own(pool, "tqdm", [3], double)
+        on_its_own(pool, "tqdm", [4], lambda key: key)
+        # What the library makes feeds a loop.
+        on_its_own(pool, "torchdata", [5])
+    assert followed == [False, True, True, True, True]
+
+
+def test_a_librarys_pool_is_looked_at_again_now_and_then(
+    recorder: Recorder, followed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Any] = []
+    is_librarys = callers.is_librarys
+    monkeypatch.setattr(callers, "is_librarys", lambda frame: looked.append(1) or is_librarys(frame))
+    monkeypatch.setattr(executors, "_FEW_TASKS", 4)
+    with ThreadPoolExecutor(1) as pool:
+        on_its_own(pool, "zarr", range(64))
+        assert not any(followed)
+        assert 4 < len(looked) <= 4 + 1 + 64 / 16
+        for _ in range(32):
+            pool.submit(double, 1).result()
+    assert all(followed[-16:])  # soon it is known that the program has it, too
+    assert len(rows(recorder, names.BATCH_ROW)) >= 16
+
+
+def test_what_a_coroutine_waits_for_a_librarys_task_is_no_item(recorder: Recorder) -> None:
+    event_loops.hook_futures(asyncio.futures, recorder)
+    event_loops.hook_selectors(asyncio.selector_events, recorder)
+    awaited = of_library("zarr")["awaited"]
+    with ThreadPoolExecutor(1) as pool:
+        thread = threading.Thread(target=asyncio.run, args=(awaited(pool, range(10)),))
+        thread.start()
+        thread.join()
+        assert not rows(recorder, names.BATCH_ROW)
+        asyncio.run(awaited(pool, range(10)))  # by the program
+    assert len(rows(recorder, names.BATCH_ROW)) == 10

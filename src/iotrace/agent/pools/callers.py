@@ -24,7 +24,9 @@ _COPIES = 0x1  # the flag of a function's code
 _MOST_HELD, _MOST_WITHIN, _MOST_NAMES, _LONGEST = 64, 8, 6, 80  # variables, frames, names, characters
 _FUNCTIONS = ("function", "method")
 _OF_NOBODY_ELSE = 3  # the frame, a variable, and the call that counts
+_DEEPEST = 64  # frames of a thread that are looked at
 known_files: dict[str, int] = {}
+_libraries: set[str] = set()  # of these those that are installed, and not Python's
 HERE = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
 
 
@@ -174,6 +176,21 @@ def feeds(frame: FrameType | None) -> bool:
     return False
 
 
+def is_librarys(frame: FrameType | None) -> bool:
+    """Whether a library runs here that feeds no loop, on a thread on which no code of the program does."""
+    found = False
+    for _ in range(_DEEPEST):
+        if frame is None:
+            return found
+        file = frame.f_code.co_filename
+        whose = whose_file(file)
+        if whose in (PROGRAMS, FEEDS):
+            return False
+        found = found or (whose == OTHERS and file in _libraries)
+        frame = frame.f_back
+    return False
+
+
 def whose_file(file: str) -> int:
     """Tell whose code a file holds."""
     if (whose := known_files.get(file)) is None:
@@ -186,6 +203,7 @@ def _whose(file: str) -> int:
         return BETWEEN
     _, installed, within = file.rpartition("-packages/")
     if installed:
+        _libraries.add(file)
         return FEEDS if within.partition("/")[0] in _FEEDING else OTHERS
     if file.startswith("<") and hasattr(sys.modules.get("__main__"), "__file__"):
         # Of text that a library made, as proxies of a manager's are.

@@ -68,6 +68,8 @@ def hook_futures(module: Any, recorder: Recorder) -> None:
     def copied(_: Any, __: Any, args: Sequence[Any], ___: dict[str, Any]) -> None:
         source, future = args
         task = getattr(source, "__dict__", {}).get(tasks.OF_FUTURE)
+        if task is tasks.UNFOLLOWED:  # what is slept for a library's own is slept for the next result
+            return
         tid = current.thread.tid
         end_ns, slept_ns = _slept.pop(tid, _AWAKE)
         if task is None or task.taken or recorder.over or future.cancelled() or source.exception():

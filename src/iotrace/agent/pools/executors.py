@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _WHAT = "recording a task"
+# So many of a library's own tasks in a row, and the next ones of that pool are looked at now and then.
+_FEW_TASKS, _LOOK_AT_LIBRARYS = 256, 16
 _FINISHED = "FINISHED"  # the state of a future that is done
 
 _pools = WeakTable()  # by an executor
@@ -155,12 +157,20 @@ def hook_threads(module: Any, recorder: Recorder) -> None:
 def _run(recorder: Recorder, original: Any) -> Any:
     def run(self: Any, *args: Any) -> Any:
         # What is known of a task lies in its future as soon as `submit` returns, if not yet.
-        if recorder.over or (_fast and tasks.OF_FUTURE not in self.future.__dict__):
+        task = self.future.__dict__.get(tasks.OF_FUTURE)
+        if recorder.over or task is tasks.UNFOLLOWED or (_fast and task is None):
+            before_ns = tasks.lock_wait_ns()
             try:
-                return original(self, *args)
+                result = original(self, *args)
             except BaseException as error:
                 hide_frame(error)
                 raise
+            if task is tasks.UNFOLLOWED:
+                try:
+                    tasks.note_queueing(before_ns, recorder)
+                except ours(Exception) as error:
+                    recorder.absorb(error, _WHAT)
+            return result
         ident = get_ident()
         try:
             given = self.task[1:] if hasattr(self, "task") else (self.args, self.kwargs)
@@ -191,6 +201,8 @@ def hook_processes(module: Any, recorder: Recorder) -> None:
         if item is not None:
             task = item.future.__dict__.get(tasks.OF_FUTURE)
             if task is None and _fast:
+                return
+            if task is tasks.UNFOLLOWED:
                 return
             task = task or _task_of(item.future)
             task.number, task.arrived_ns = args[1].work_id, monotonic_ns()
@@ -241,6 +253,9 @@ def _hook_submit(kind: Any, recorder: Recorder) -> None:
             _pools.put(executor, pool)
         if pool.is_fast:
             return
+        if _is_librarys(pool, sys._getframe(2), args):
+            future.__dict__[tasks.OF_FUTURE] = tasks.UNFOLLOWED
+            return
         task = _task_of(future)
         task.name = tasks.name_of(call)
         task.chunked = getattr(call, "func", None) is not None and _items_of(call, args[2:]) > 1
@@ -254,6 +269,20 @@ def _hook_submit(kind: Any, recorder: Recorder) -> None:
                 imports.load("loaders.stages").tell(recorder, "", function)
 
     observe(kind, "submit", recorder, _WHAT, after=submitted)
+
+
+def _is_librarys(pool: tasks.Pool, frame: Any, args: Any) -> bool:
+    """Whether a library submits a task for itself, on a thread where nothing of the program runs.
+
+    So zarr reads and decodes each chunk of an access: nobody takes those from a loop. `args`: of ``submit``.
+    """
+    if pool.of_library > _FEW_TASKS and pool.of_library % _LOOK_AT_LIBRARYS:
+        pool.of_library += 1
+        return True
+    given = (*args[1:], *getattr(args[1], "args", ()))  # `asyncio.to_thread` makes a partial
+    own = callers.is_librarys(frame) and tasks.of_program(given) is None
+    pool.of_library = pool.of_library + 1 if own else 0
+    return own
 
 
 def _items_of(call: Any, args: Any) -> int:

@@ -96,6 +96,7 @@ class Pool(Pace):
         self.taking: Any = None
         self.doubts: set[str] = set()
         self.described = False
+        self.of_library = 0  # tasks in a row that a library has submitted for itself
 
 
 class Task:
@@ -114,6 +115,10 @@ class Task:
         self.submitted_ns = self.asked_ns = 0
         self.arrived_ns = -1  # from another process, unpickled
         self.made: Made | None = None  # by a thread of this process
+
+
+UNFOLLOWED = Task()  # stands for each task that a library has submitted for itself
+UNFOLLOWED.taken = True
 
 
 def number_of(pipe: Any) -> int:
@@ -176,6 +181,18 @@ def lock_wait_ns() -> int:
     """Return how long this thread has waited for the interpreter's lock so far; 0 where nobody asks."""
     waits = current.thread.lock_waits
     return 0 if waits is None else waits[0]
+
+
+def note_queueing(before_ns: int, recorder: Recorder) -> None:
+    """Record how long this thread waited for the interpreter's lock in a task that is not followed."""
+    thread = current.thread
+    if recorder.over:
+        return
+    if thread.lock_waits is None:
+        thread.lock_waits = find_lock_waits()
+    elif thread.lock_waits[0] - before_ns >= _LONG_WAIT_NS:
+        waited_ns, now_ns = thread.lock_waits[0] - before_ns, monotonic_ns()
+        recorder.records.append((LOCKED_ROW, thread.tid, now_ns - waited_ns, now_ns, waited_ns, -1))
 
 
 def note_lock_wait(before_ns: int, asked_ns: int, recorder: Recorder) -> None:
