@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 
-from iotrace.analysis.host.overhead import count_inside, following, following_spans, overhead_of
+from iotrace.agent.recording.encode import lines_of
+from iotrace.analysis.host.overhead import count_inside, following, following_spans, hooks_ns, overhead_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
 from iotrace.report.layout import LABEL_WIDTH, print_blocks
 from iotrace.report.terminal import overhead_lines
 from iotrace.session import names
+from iotrace.sources.columns import Columns
 from iotrace.sources.posix_calls import COLUMNS, PosixCalls
-from iotrace.sources.processes import SPAN_DTYPE
+from iotrace.sources.processes import SPAN_DTYPE, Process
 from iotrace.sources.records import Identity, IteratorEnd
 from iotrace.sources.session import Rank, open_session
 from tests.support.growing import Growing
@@ -70,11 +73,12 @@ def test_spans_that_follow_another_of_their_thread_at_once() -> None:
     assert following_spans(spans).tolist() == [False, False, True, False, True, False]
 
 
-def shown(percent: float | None, calls: int | None) -> str:
+def shown(percent: float | None, calls: int | None, hooks_ms: float = 0.0) -> str:
     output = io.StringIO()
     overhead = Overhead(
         posix_calls=calls,
         spans=10,
+        hooks_ms=hooks_ms,
         processes=1,
         posix_call_us=None if calls is None else 3.0,
         next_posix_call_us=None if calls is None else 2.0,
@@ -110,13 +114,59 @@ def test_a_line_with_its_remedy_where_it_may_have_cost_more() -> None:
         "--io PATH traces fewer, --io off none"
     )
     assert shown(3.0, None) == "tracing may itself take 2 to 3 % of the steps: 10 spans at 1.0 µs"
+    assert (
+        shown(3.0, None, 12.0)
+        == "tracing may itself take 2 to 3 % of the steps: its hooks took 12.0 ms of CPU"
+    )
+    assert "10 spans" in shown(3.0, None, 0.009)
 
 
-def told(path: Path, workers: int) -> tuple[list[float], float]:
+HOOKED = 7  # a thread
+
+
+def hooked(*sums: tuple[int, int, int], began_ns: int = 0) -> Process:
+    """A process whose hooks took so much so far: a thread, a time in ms, ns."""
+    identity = Identity(format=1, pid=MAIN, ppid=0, role="main", clock=(began_ns, 0, 1))
+    found = process_of(identity, [], np.zeros(0, SPAN_DTYPE), {})
+    rows = [(tid, at_ms * MS, own_ns) for tid, at_ms, own_ns in sums]
+    dtype = np.dtype([(field, "<i8") for field in names.ROW_FIELDS[names.OWN_ROW]])
+    return replace(found, arrays={names.OWN_ROW: Columns.of(np.array(rows, dtype))})
+
+
+def hooks(process: Process, windows: list[tuple[int, int]], busy: list[tuple[int, int]] | None = None) -> int:
+    starts, ends = (np.array([each[side] * MS for each in windows], np.int64) for side in (0, 1))
+    more = None
+    if busy is not None:
+        more = tuple(np.array([each[side] * MS for each in busy], np.int64) for side in (0, 1))
+    return hooks_ns(process, process.rows(names.OWN_ROW), starts, ends, more)
+
+
+def test_what_hooks_took_is_of_the_time_between_their_sums() -> None:
+    process = hooked((HOOKED, 10, 1_000), (HOOKED, 20, 5_000), (8, 20, 100))
+    assert hooks(process, [(0, 30)]) == 5_100  # all of it
+    assert hooks(process, [(5, 10), (10, 15)]) == 500 + 2_000 + 50
+    assert hooks(process, [(20, 30)]) == 0
+    assert hooks(process, []) == hooks(hooked(), [(0, 30)]) == 0
+
+
+def test_a_worker_that_waits_for_an_index_calls_no_hooks() -> None:
+    process = hooked((HOOKED, 10, 1_000))
+    # Of ten ms it made batches in two: one of them is measured.
+    assert hooks(process, [(2, 3)], [(0, 1)]) == 500
+    assert hooks(process, [(2, 3)], []) == 1_000
+    assert hooks(process, [], []) == 0
+
+
+def told(path: Path, workers: int, hooks_of_a_batch_ns: int = 0) -> tuple[list[float], float]:
     """Percentages of a run with `workers`, whose two spans a batch cost 4 % of its making, and its waits'."""
     run = Growing(path, workers)
-    run.record(30)
+    until_ns = run.record(30)
     run.end()
+    if hooks_of_a_batch_ns:
+        for each in path.glob(f"{names.PROCESSES}/{run.main + 1}-*/{names.RECORDS}"):
+            [line] = lines_of([(names.OWN_ROW, 1, until_ns, 30 * hooks_of_a_batch_ns)], pytest.fail)
+            with open(each, "a") as file:
+                file.write(f"{line}\n")
     (path / names.COSTS).write_text(json.dumps({"host": "n1", "span_ns": 300_000, "posix_call_ns": 0}))
     session = open_session(path)
     rank = RankAnalysis(session, session.ranks[0])
@@ -158,3 +208,14 @@ def test_what_tracing_costs_workers_counts_as_far_as_the_loop_waits_for_their_ba
     (production, most, least), waits = told(tmp_path / "ready", 3)
     assert (production, least) == (pytest.approx(4), 0)
     assert 0 < most < waits
+
+
+def test_hooks_that_record_nothing_are_told_of_where_they_cost_much(tmp_path: Path) -> None:
+    """Of 15 ms that a batch takes to make 3 ms are of hooks without spans, as of zarr's chunks."""
+    (production, most, least), _ = told(tmp_path / "few", 1)
+    (dear_production, dear_most, dear_least), waits = told(tmp_path / "many", 1, 3 * MS)
+    assert production == pytest.approx(4)
+    assert dear_production == pytest.approx(24)
+    assert dear_most == pytest.approx(24)
+    assert 5 * least < dear_least < dear_production * waits / 100
+    assert dear_most > most

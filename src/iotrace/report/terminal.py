@@ -38,7 +38,7 @@ from iotrace.report.words import (
     who_failed,
 )
 from iotrace.sources.clocks.session_clock import step_text
-from iotrace.units import bounds, counted, if_known, milliseconds, percent, with_article
+from iotrace.units import bounds, counted, if_known, length, milliseconds, percent, with_article
 
 _WORTH_SHOWING = 0.005  # of the step
 _MOST_MODULES = 3
@@ -346,7 +346,9 @@ def overhead_lines(overhead: Overhead) -> Iterator[Line]:
         return
     calls, of_calls = "", (overhead.posix_calls or 0) * (overhead.posix_call_us or 0.0)
     of_spans = overhead.spans * (overhead.span_us or 0.0)
-    if of_spans > of_calls:
+    if 1e3 * overhead.hooks_ms > max(of_spans, of_calls):
+        calls = f": its hooks took {length(overhead.hooks_ms)} of CPU"
+    elif of_spans > of_calls:
         calls = f": {overhead.spans} spans at {overhead.span_us:.1f} µs"
     elif overhead.posix_calls and overhead.posix_call_us is not None:
         each = f"{overhead.posix_call_us:.1f} µs"

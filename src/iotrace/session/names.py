@@ -110,7 +110,8 @@ SPAN_FORMAT = "<" + "".join(SPAN_FIELDS.values())
     LONG_ROW,
     SENT_ROW,
     GIVEN_ROW,
-) = range(17)
+    OWN_ROW,
+) = range(18)
 ROW_FIELDS = (
     (
         *("iterator", "epoch", "generation", "index", "tid", "wait_start_ns", "delivered_ns", "grad"),
@@ -140,6 +141,7 @@ ROW_FIELDS = (
     # Of a large item that a process sends to another: pickled, and written to a pipe, by these times.
     ("pool", "item", "pickled_ns", "sent_ns", "bytes"),
     ("pool", "item", "came_ns", "bytes"),  # of a task that much is pickled with: a process has got its bytes
+    ("tid", "mono_ns", "own_ns"),  # CPU time so far of hooks beside spans, on this thread
 )
 LOCK_AT = "lock:"  # before the library that takes a lock of threads, and FILE:LINE of who calls it
 OF_LIBRARY = "*"  # in its place: the lock is a library's own, in C

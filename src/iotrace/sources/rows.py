@@ -44,6 +44,7 @@ TIME_FIELDS = (
     "start_ns",
     "sent_ns",
     "came_ns",
+    None,  # a sum, which tells of nothing that the process has done since
 )
 _MOST = 2**62  # as of all numbers in records: what a damaged line holds shall not overflow
 _WORDS = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}

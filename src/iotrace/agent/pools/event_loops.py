@@ -78,7 +78,7 @@ def hook_futures(module: Any, recorder: Recorder) -> None:
         timed = bool(slept_ns and getattr(future.get_loop(), "_scheduled", None))
         _come.setdefault(tid, []).append((task, end_ns - slept_ns, timed))
 
-    observe(module, "_copy_future_state", recorder, _WHAT, after=copied)
+    observe(module, "_copy_future_state", recorder, _WHAT, after=recorder.own_times.sampled(copied))
 
 
 def hook_queues(module: Any, recorder: Recorder) -> None:

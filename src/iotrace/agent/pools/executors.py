@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from itertools import count
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 
 from iotrace.agent import imports
-from iotrace.agent.patching import WeakTable, hide_frame, observe, pass_for, patch
+from iotrace.agent.patching import TIMED_EVERY, WeakTable, hide_frame, observe, pass_for, patch
 from iotrace.agent.pools import callers, results, tasks
 from iotrace.agent.pools.tasks import Task
 from iotrace.agent.pools.workers import Calls, Worker
@@ -50,6 +50,8 @@ def hook_futures(module: Any, recorder: Recorder) -> None:
 
 
 def _result(recorder: Recorder, original: Any) -> Any:
+    counted, times = 0, recorder.own_times
+
     def result(self: Any, timeout: float | None = None) -> Any:
         task = self.__dict__.get(tasks.OF_FUTURE)
         if task is None or task.taken or recorder.over:
@@ -67,11 +69,16 @@ def _result(recorder: Recorder, original: Any) -> Any:
                 task.asked_ns = asked_ns  # the next call, if there is one, goes on waiting
             hide_frame(error)
             raise
+        nonlocal counted
+        counted += 1
+        begun_ns = 0 if counted % TIMED_EVERY else thread_time_ns()
         try:
             tasks.take(task, task.asked_ns or asked_ns, was_done and not task.asked_ns, recorder)
             tasks.note_lock_wait(lock_ns, asked_ns, recorder)
         except ours(Exception) as error:
             recorder.absorb(error, _WHAT)
+        if begun_ns:
+            times.add(begun_ns)
         return value
 
     pass_for(result, original)
@@ -89,9 +96,14 @@ def _done(original: Any) -> Any:
 
 
 def _set_result(recorder: Recorder, original: Any) -> Any:
+    counted, times = 0, recorder.own_times
+
     def set_result(self: Any, result: Any) -> None:
+        nonlocal counted
         begun = _begun.get(get_ident())
         if begun is not None and begun[0] is self:  # known before anybody has the result
+            counted += 1
+            begun_ns = 0 if counted % TIMED_EVERY else thread_time_ns()
             try:
                 task = _task_of(self)
                 task.made = tasks.end_task(recorder, begun[2], task.name, begun[1], task.feeds)
@@ -105,6 +117,8 @@ def _set_result(recorder: Recorder, original: Any) -> Any:
                     task.taken = True
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
+            if begun_ns:
+                times.add(begun_ns)
         try:
             original(self, result)
         except BaseException as error:
@@ -155,6 +169,8 @@ def hook_threads(module: Any, recorder: Recorder) -> None:
 
 
 def _run(recorder: Recorder, original: Any) -> Any:
+    counted, times = 0, recorder.own_times
+
     def run(self: Any, *args: Any) -> Any:
         # What is known of a task lies in its future as soon as `submit` returns, if not yet.
         task = self.future.__dict__.get(tasks.OF_FUTURE)
@@ -171,7 +187,9 @@ def _run(recorder: Recorder, original: Any) -> Any:
                 except ours(Exception) as error:
                     recorder.absorb(error, _WHAT)
             return result
-        ident = get_ident()
+        nonlocal counted
+        counted += 1
+        ident, own_ns = get_ident(), 0 if counted % TIMED_EVERY else thread_time_ns()
         try:
             given = self.task[1:] if hasattr(self, "task") else (self.args, self.kwargs)
             tasks.running.add(ident)
@@ -179,6 +197,8 @@ def _run(recorder: Recorder, original: Any) -> Any:
             _begun[ident] = self.future, fed, tasks.begin_task()
         except ours(Exception) as error:
             recorder.absorb(error, _WHAT)
+        if own_ns:
+            times.add(own_ns)
         try:
             original(self, *args)
         except BaseException as error:
@@ -268,7 +288,7 @@ def _hook_submit(kind: Any, recorder: Recorder) -> None:
             if function is not None:
                 imports.load("loaders.stages").tell(recorder, "", function)
 
-    observe(kind, "submit", recorder, _WHAT, after=submitted)
+    observe(kind, "submit", recorder, _WHAT, after=recorder.own_times.sampled(submitted))
 
 
 def _is_librarys(pool: tasks.Pool, frame: Any, args: Any) -> bool:

@@ -12,9 +12,9 @@ import os
 import sys
 from _functools import partial  # type: ignore[import-not-found]  # `functools` is five files to read
 from itertools import count
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 
-from iotrace.agent.patching import WeakTable, hide_frame, pass_for, patch
+from iotrace.agent.patching import TIMED_EVERY, WeakTable, hide_frame, pass_for, patch
 from iotrace.agent.pools import results, tasks
 from iotrace.agent.pools.beside import Beside
 from iotrace.agent.pools.callers import (
@@ -150,9 +150,14 @@ def _is_awaited(frame: FrameType | None) -> bool:
 
 
 def _put(recorder: Recorder, original: Any) -> Any:
+    counted, times = 0, recorder.own_times
+
     def put(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal counted
         put_by = None
         if not recorder.over:
+            counted += 1
+            begun_ns = 0 if counted % TIMED_EVERY else thread_time_ns()
             try:
                 caller = sys._getframe(1)
                 whose = known_files.get(caller.f_code.co_filename, BETWEEN)
@@ -170,6 +175,8 @@ def _put(recorder: Recorder, original: Any) -> Any:
                         put_by = stamp(channel, item, frame, recorder)
             except ours(Exception) as error:
                 recorder.absorb(error, _WHAT)
+            if begun_ns:
+                times.add(begun_ns)
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
@@ -185,6 +192,8 @@ def _put(recorder: Recorder, original: Any) -> Any:
 
 
 def _get(recorder: Recorder, original: Any) -> Any:
+    counted, times = 0, recorder.own_times
+
     def get(self: Any, *args: Any, **kwargs: Any) -> Any:
         channel = None if recorder.over else channels.get(self)
         length = 0 if channel is None else channel.stamps.count
@@ -196,6 +205,9 @@ def _get(recorder: Recorder, original: Any) -> Any:
                 channel.asked.setdefault(current.thread.tid, asked_ns)
             hide_frame(error)
             raise
+        nonlocal counted
+        counted += 1
+        begun_ns = 0 if counted % TIMED_EVERY else thread_time_ns()
         try:
             channel = channel or (None if recorder.over else channels.get(self))
             known = None if channel is None else channel.stamps.let_go(item)
@@ -205,6 +217,8 @@ def _get(recorder: Recorder, original: Any) -> Any:
                     tasks.note_lock_wait(lock_ns, asked_ns, recorder)
         except ours(Exception) as error:
             recorder.absorb(error, _WHAT)
+        if begun_ns:
+            times.add(begun_ns)
         return item
 
     return get

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     Keywords = dict[str, Any]
 
 
+# What a call costs that is passed on to the original: that was measured once, as no clock is as fast.
+_PASSED_NS = 250
+
+
 def hook_library(module: Any, recorder: Recorder, name: str, added: str = "") -> None:
     """Hook the library's module `name`, by its own rows and those of `added`, a line each."""
     for row in ROWS.get(name, ()):
@@ -79,8 +83,8 @@ def _record(owner: Any, name: str, shown: str, row: Row, recorder: Recorder) -> 
         # find_stack_level, skip_file_prefixes): ours passes for a frame of theirs.
         pass_for(replacement, original)
         if row.least:
-            return _unless_small(original, replacement, row.least, int(isinstance(owner, type)))
-        return replacement if row.skip is None else _unless(original, replacement, row.skip)
+            return _unless_small(original, replacement, row.least, int(isinstance(owner, type)), recorder)
+        return replacement if row.skip is None else _unless(original, replacement, row.skip, recorder)
 
     original = None if isinstance(owner, type) else getattr(owner, name, None)
     patch(owner, name, make)
@@ -160,20 +164,24 @@ def _note(owner: Any, name: str, row: Row, recorder: Recorder) -> None:
 
         patch(owner, name, lambda _: noted)
     else:
-        observe(owner, name, recorder, f"noting the file of {name}", after=made)
+        after = recorder.own_times.sampled(made)
+        observe(owner, name, recorder, f"noting the file of {name}", after=after)
 
 
-def _unless_small(original: Any, recorded: Any, least: int, position: int) -> Any:
+def _unless_small(original: Any, recorded: Any, least: int, position: int, recorder: Recorder) -> Any:
     """Return a call that goes to `original` where its argument has less than `least` bytes.
 
     Each batch of a worker comes by such a call of pickle's: `timed` itself would cost it more.
     """
+    passed = recorder.own_times.passed(_PASSED_NS)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            small = len(args) > position and len(args[position]) < least
-        except ours(TypeError):
+            small = len(args[position]) < least
+        except ours(IndexError, TypeError):
             small = False
+        if small:
+            passed()
         try:
             return original(*args, **kwargs) if small else recorded(*args, **kwargs)
         except BaseException as error:
@@ -184,14 +192,17 @@ def _unless_small(original: Any, recorded: Any, least: int, position: int) -> An
     return call
 
 
-def _unless(original: Any, recorded: Any, skip: Callable[[Arguments], bool]) -> Any:
+def _unless(original: Any, recorded: Any, skip: Callable[[Arguments], bool], recorder: Recorder) -> Any:
     """Return a call that goes to `original` where ``skip(args)``."""
+    passed = recorder.own_times.passed(_PASSED_NS)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             skipped = skip(args)
         except ours(AttributeError, IndexError):
             skipped = False
+        if skipped:
+            passed()
         try:
             return original(*args, **kwargs) if skipped else recorded(*args, **kwargs)
         except BaseException as error:

@@ -14,6 +14,7 @@ from posix import getpid, mkdir, stat, uname
 from time import monotonic_ns, process_time_ns, time
 
 from iotrace.agent import unpatched
+from iotrace.agent.patching import OwnTimes
 from iotrace.agent.recording.encode import encode, lines_of
 from iotrace.session import names
 from iotrace.session.append_file import Stream, append_line
@@ -73,6 +74,7 @@ class Recorder:
         self.records: list[Record] = _Records(self)
         # Appends a row, and wakes no writer: who calls it looks at `asleep`.
         self.append_row: Callable[[Record], None] = super(_Records, self.records).append
+        self.own_times = OwnTimes()
         self._texts: dict[str, int] = {}
         self._next_text = count().__next__
         self._lock: Any = unpatched.RLock()
@@ -95,8 +97,7 @@ class Recorder:
         self.unsettled = False  # `over` or `asleep`: one check for what records often
         self.begun = False  # the writer was started in this process
         self._writing = False  # the writer works, it does not wait
-        self._writer_id = 0
-        self._absorbed = 0
+        self._writer_id = self._absorbed = 0
         self._loop_begun = False
         self._failures: Failures | None = None
         # The exception that is recorded already, by its id; one of before the session is not its own.
@@ -240,8 +241,7 @@ class Recorder:
         record: dict[str, Any] = {"type": "tick", "clock": clock_anchor(), "cpu_ns": process_time_ns()}
         self.records.append({**record, "writer": self._writer_id, **io_account()})
         imports = None if self.imports is None else self.imports.record()
-        if imports is not None:
-            self.records.append(imports)
+        self.records.extend([*([] if imports is None else [imports]), *self.own_times.rows()])
 
     def flush_soon(self) -> None:
         """Write what has been collected, unless that was done less than 0.1 s ago."""
@@ -372,6 +372,7 @@ class Recorder:
         self.spans.clear()
         self.records.clear()
         self.before_close.clear()
+        self.own_times.clear()
         if self.imports is not None:
             self.imports.clear()
         self.before_flush.clear()

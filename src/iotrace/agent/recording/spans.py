@@ -11,9 +11,9 @@ from __future__ import annotations
 from _contextvars import ContextVar
 from _operator import itemgetter
 from resource import getrusage
-from time import monotonic_ns, process_time_ns
+from time import monotonic_ns, process_time_ns, thread_time_ns
 
-from iotrace.agent.patching import hide_frame
+from iotrace.agent.patching import TIMED_EVERY, hide_frame
 from iotrace.agent.recording.borders import find_border
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import RUSAGE_THREAD, after_switch, cpu_ns_at, current
@@ -115,17 +115,23 @@ def _timed_described(
     part: bool,
 ) -> Callable[..., Any]:
     append, text, border = recorder.spans.append, recorder.text, find_border()
+    times, counted = recorder.own_times, 0
 
     def timed_call(*args: Any, **kwargs: Any) -> Any:
-        aside = False
+        nonlocal counted
+        counted += 1
+        is_timed, aside = not counted % TIMED_EVERY, False
         if recorder.unsettled:
             aside = recorder.over  # an object of the program may outlive the part that was recorded
             recorder.wake()
         thread = current.thread
+        begun_ns = thread_time_ns() if is_timed else 0
         if part and not aside:
             is_inside = _caller.get(_NOBODY)[0] not in (_NO_THREAD, thread.tid)
             aside = is_inside and not _describe_failed(describe, args, kwargs)[1]
         if aside:
+            if is_timed:
+                times.add(begun_ns)
             try:
                 return call(*args, **kwargs)
             except BaseException as error:
@@ -134,13 +140,15 @@ def _timed_described(
         if own_threads:
             caller = [thread.tid]
             outer = _caller.set(caller)
+        process_ns = process_time_ns() if own_threads else 0
+        if is_timed:  # all that a plain span does not do
+            times.add(begun_ns)
         start_ns = border[0] = monotonic_ns()
         before = getrusage(RUSAGE_THREAD)
         switches = before[14] + before[15]  # `cpu_ns_at`, without the call
         same = switches == thread.switches
         start_cpu_ns = start_ns + thread.offset_ns if same else after_switch(thread, switches)
         start_delay_ns = thread.run_delay_ns
-        process_ns = process_time_ns() if own_threads else 0
         returned = failed = False
         try:
             result = call(*args, **kwargs)
@@ -158,6 +166,7 @@ def _timed_described(
             end_cpu_ns = end_ns + thread.offset_ns if same else after_switch(thread, switches)
             cpu_ns = end_cpu_ns - start_cpu_ns
             delay_ns = thread.run_delay_ns - start_delay_ns if start_delay_ns >= 0 else -1
+            begun_ns = thread_time_ns() if is_timed else 0
             if own_threads:
                 caller[0] = _NO_THREAD
                 try:
@@ -174,6 +183,9 @@ def _timed_described(
                     recorder.absorb(error, "describing a call")
             elif describe is not None and failed:
                 known = _describe_failed(describe, args, kwargs)
+            file = text(known[1]) if known is not None and known[1] else -1
+            if is_timed:
+                times.add(begun_ns)
             if known is not None:
                 append(
                     (
@@ -183,7 +195,7 @@ def _timed_described(
                         known[0],
                         thread.tid,
                         name_id,
-                        text(known[1]) if known[1] else -1,
+                        file,
                         kind,
                         after[6] - before[6],
                         after[7] - before[7],

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import Times, distinct
+from iotrace.analysis.intervals import Intervals, Times, distinct, union
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Overhead
 from iotrace.analysis.wait.page_faults import bounds
@@ -35,6 +35,7 @@ def overhead_of(analysis: RankAnalysis) -> Overhead:
     return Overhead(
         posix_calls=sum(session.calls_of(each).made for each in processes) if session.posix_on else None,
         spans=sum(len(process.spans) for process in processes),
+        hooks_ms=sum(_in_all_ns(process) for process in processes) / 1e6,
         processes=len(processes),
         posix_call_us=_in_units(measured.posix_call_ns, 1e3) if measured else None,
         next_posix_call_us=_in_units(measured.next_posix_call_ns, 1e3) if measured else None,
@@ -132,7 +133,9 @@ def _consumer_ns(analysis: RankAnalysis, costs: _Costs, starts: Times, ends: Tim
     tids = distinct(main.rows(names.BATCH_ROW)["tid"])
     calls, spans = analysis.session.calls_of(main), main.spans
     own_spans = spans[np.isin(spans["tid"], tids)]
-    return costs.added_ns(calls.where(np.isin(calls.tid, tids)), own_spans, starts, ends)
+    added_ns = costs.added_ns(calls.where(np.isin(calls.tid, tids)), own_spans, starts, ends)
+    own = main.rows(names.OWN_ROW)
+    return added_ns + hooks_ns(main, own[np.isin(own["tid"], tids)], starts, ends)
 
 
 def _of_worker(analysis: RankAnalysis, costs: _Costs, worker: Process) -> tuple[int, int]:
@@ -144,7 +147,50 @@ def _of_worker(analysis: RankAnalysis, costs: _Costs, worker: Process) -> tuple[
     made = made[np.lexsort((made["prepared_ns"], made["taken_ns"]))]
     starts, ends = made["taken_ns"], made["prepared_ns"]
     added_ns = costs.added_ns(analysis.session.calls_of(worker), worker.spans, starts, ends)
+    added_ns += hooks_ns(worker, worker.rows(names.OWN_ROW), starts, ends, _productions(worker))
     return added_ns, int((ends - starts).sum())
+
+
+def _productions(worker: Process) -> Intervals:
+    """All that a worker of torch's loader has produced; empty of another."""
+    made, real = worker.rows(names.PRODUCED_ROW), worker.clock.times_to_session_ns
+    return real(made["taken_ns"]), real(made["prepared_ns"])
+
+
+def hooks_ns(
+    process: Process, own: Columns, starts: Times, ends: Times, busy: Intervals | None = None
+) -> int:
+    """What the hooks took by themselves in the windows ``[starts[i], ends[i])``, by rows of their sums.
+
+    Between two rows that is spread evenly: over the time, or over the windows and what else the process was
+    `busy` with. A worker that waits for its next index calls none.
+    """
+    found = 0.0
+    if busy is not None:
+        busy = union(np.concatenate((busy[0], starts)), np.concatenate((busy[1], ends)))
+        if not len(busy[0]):
+            return 0
+    for tid in distinct(own["tid"]).tolist():
+        rows = own[own["tid"] == tid]
+        at = np.append(process.began_ns, process.clock.times_to_session_ns(rows["mono_ns"]))
+        sums = np.append(0, rows["own_ns"])
+        first, last, at = (each if busy is None else _spent(busy, each) for each in (starts, ends, at))
+        found += float((np.interp(last, at, sums) - np.interp(first, at, sums)).sum())
+    return int(found)
+
+
+def _spent(busy: Intervals, times: Times) -> Times:
+    """How much of disjoint intervals, in their order, has passed at each of these times."""
+    starts, ends = busy
+    sums = np.append(0, np.cumsum(ends - starts))
+    last = np.searchsorted(starts, times, side="right") - 1
+    within = np.minimum(times - starts[last], (ends - starts)[last])
+    return np.asarray(np.where(last < 0, 0, sums[last] + within))
+
+
+def _in_all_ns(process: Process) -> int:
+    own = process.rows(names.OWN_ROW)
+    return sum(int(own["own_ns"][own["tid"] == tid].max()) for tid in distinct(own["tid"]).tolist())
 
 
 def following(calls: PosixCalls) -> npt.NDArray[np.bool_]:

@@ -182,6 +182,7 @@ class Overhead(ReportPart, frozen=True, kw_only=True):
 
     posix_calls: Annotated[int | None, figure("calls of the rank's processes, as `io.calls`", null="POSIX calls were not traced")] = None
     spans: Annotated[int, figure("spans of the rank's processes")]
+    hooks_ms: Annotated[float, figure("CPU time of the hooks in them beside plain spans, measured there by one call in 17; 0 in older sessions")] = 0.0
     processes: Annotated[int, figure("the training process and its workers")]
     posix_call_us: Annotated[float | None, figure("added to a read of 4 KiB by the POSIX tracer, after other work", null="not measured, or not traced")] = None
     next_posix_call_us: Annotated[float | None, figure("the same, for a read that follows another", null="as above")] = None
@@ -189,23 +190,23 @@ class Overhead(ReportPart, frozen=True, kw_only=True):
     process_start_ms: Annotated[float | None, figure("CPU time added to the start of a Python process, by all sources", null="not measured")] = None
     measured_on: Annotated[str | None, figure("host where it was measured: that of the job's first launcher", null="not measured")] = None
     consumer_pct_of_step: Annotated[
-        float | None, figure("cost of the calls and spans on the consumer's threads / length of the steps", "%", null="no measured step, or a cost unknown")
+        float | None, figure("cost of the calls, spans and hooks on the consumer's threads / length of the steps", "%", null="no step, or a cost unknown")
     ] = None
     workers_pct_of_production: Annotated[
-        float | None, figure("cost of the workers' calls and spans / length of their productions", "%", null="no workers, none known, or as above")
+        float | None, figure("cost of the workers' calls, spans and hooks / length of their productions", "%", null="no workers, none known, or as above")
     ] = None
     estimated_pct_of_step: Annotated[float | None, figure("by how much the steps would be shorter at most", "%", null="as `consumer_pct_of_step`")] = None
     least_pct_of_step: Annotated[float | None, figure("the same, of workers pro rata to the waits for their batches", "%", null="as above")] = None
     evaluation_pct: Annotated[
         float | None,
-        figure("cost of the calls and spans on the consumer's threads in evaluation passes / length of these, at most", "%", null="no pass, or as above"),
+        figure("cost of calls, spans and hooks on the consumer's threads in evaluation passes / length of these, at most", "%", null="no pass, or as above"),
     ] = None
 
     @property
     def calls_cost_most(self) -> bool:
-        """Whether to trace POSIX calls cost more than spans did, at the least."""
+        """Whether to trace POSIX calls cost more than spans and hooks did, at the least."""
         calls_us = (self.posix_calls or 0) * (self.next_posix_call_us or 0.0)
-        return calls_us > self.spans * (self.span_us or 0.0)
+        return calls_us > self.spans * (self.span_us or 0.0) + 1e3 * self.hooks_ms
 
     @property
     def is_for_calls(self) -> bool:

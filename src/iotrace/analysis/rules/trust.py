@@ -93,6 +93,7 @@ def _seen_ms(facts: TrustFacts) -> float:
 @fires(
     {"overhead": {"estimated_pct_of_step": 5.0}},
     {"overhead": {"estimated_pct_of_step": 0.5, "evaluation_pct": 12.0}},
+    {"overhead": {"estimated_pct_of_step": 30.0}, "culprits": [{"gain_ms_per_step": 20.0}]},
     {"overhead": None},
 )
 @silent(
@@ -103,6 +104,7 @@ def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> I
     """Tracing itself took much of a step, or of the evaluation between the steps.
 
     The estimate is an upper bound: it raises a doubt. Only what tracing took at least makes figures bad.
+    Gains are computed from what the traced run did.
     """
     overhead = facts.report.overhead
     cost = overhead.estimated_pct_of_step if overhead is not None else None
@@ -115,6 +117,8 @@ def tracing_cost(facts: TrustFacts, *, least_pct: Bounds = TRACING_PERCENT) -> I
     if cost >= least_pct[0]:
         level = BAD if (overhead.least_pct_of_step or 0.0) >= least_pct[1] else CAUTION
         text = f"tracing took {bounds(overhead.least_pct_of_step, cost)} of a step"
+        if cost >= least_pct[1] and any(each.gain_ms_per_step for each in facts.report.culprits):
+            text += "; gains are those of the traced run"
         yield Finding(
             level=level,
             text=f"{text}: repeat with --io off" if overhead.is_for_calls else text,
