@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,22 @@ def test_conditions_of_python_itself_are_left_alone(recorder: Recorder) -> None:
     threading.Barrier(1).wait()
     in_thread(lambda: None).join()
     assert not hasattr(threading.Condition.__enter__, MARKER)
+
+
+def test_a_place_where_python_makes_one_is_looked_at_once(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each future has a condition, and zarr makes some for each chunk."""
+    looked: list[Any] = []
+    making = callers.making
+    monkeypatch.setattr(meetings, "_elsewhere", set())
+    monkeypatch.setattr(meetings, "making", lambda *of: looked.append(of) or making(*of))
+    assert [Future().done() for _ in range(3)] == [False] * 3
+    assert len(looked) == 1
+    for over in (True, False):  # the program's own place counts as soon as something is recorded
+        recorder.over = over
+        threading.Condition()
+        assert hasattr(threading.Condition.__enter__, MARKER) is not over
 
 
 @pytest.mark.parametrize("how", ["wait", "wait_for"])

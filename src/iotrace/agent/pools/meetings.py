@@ -39,6 +39,8 @@ _MOST = 256  # of a process that are followed: who makes one for each request ma
 
 # By a thread's id and a meeting's number: the section in which the thread has the condition.
 _open: dict[tuple[int, int], _Section] = {}
+# By a class, a file and a function's first line there: code that is not the program's makes one.
+_elsewhere: set[tuple[type, str, int]] = set()
 
 
 class Meeting(Channel):
@@ -86,7 +88,7 @@ def watch(module: Any, recorder: Recorder) -> None:
         (module.Event, {"wait": take, "set": put}),
         (module.Semaphore, {"acquire": take, "__enter__": _same_as_acquire(take), "release": put}),
     ):
-        made = partial(_made, recorder, kind, patches, left, ends)
+        made = recorder.own_times.sampled(partial(_made, recorder, kind, patches, left, ends))
         ends.append(observe(kind, "__init__", recorder, _WHAT, after=made, layer=_MAKING))
 
 
@@ -95,8 +97,16 @@ def _made(
 ) -> None:
     _, _, args, _ = seen
     of = args[0]
-    frame = making(of, sys._getframe(2))
-    if frame is None or whose_file(frame.f_code.co_filename) != PROGRAMS or recorder.over or not left[0]:
+    caller = sys._getframe(3)
+    place = type(of), caller.f_code.co_filename, caller.f_code.co_firstlineno
+    if place in _elsewhere:  # each future has a condition, which the first lines of its class make
+        return
+    frame = making(of, caller)
+    if frame is None or whose_file(frame.f_code.co_filename) != PROGRAMS:
+        if frame is caller and len(_elsewhere) < _MOST:
+            _elsewhere.add(place)
+        return
+    if recorder.over or not left[0]:
         return
     left[0] -= 1
     if not left[0]:
