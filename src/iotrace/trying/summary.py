@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import PARQUET, Change, Report
+from iotrace.analysis.results import PARQUET, WIDE, Change, Report
 from iotrace.patching.patch import THREADS_OF
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.grid import LOADER_ARGUMENTS, WORKERS
@@ -79,7 +79,10 @@ def describe_gain(told: Told) -> str:
         return f"at most {high}"
     if high is None:
         return f"about {low}, perhaps more"
-    return f"about {low}, at most {high}" if told.about else f"{low.removesuffix('x')} to {high}"
+    if told.about and told.low is not None and told.high is not None:
+        is_wide = told.high >= WIDE * told.low
+        return f"{low} to {high}" if is_wide else f"about {low}, at most {high}"
+    return f"{low.removesuffix('x')} to {high}"
 
 
 def times(ratio: float) -> str:

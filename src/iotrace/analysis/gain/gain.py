@@ -123,7 +123,9 @@ def _causes(found: Recorded, wait: DataWait, least_ms: float) -> Iterator[Change
 def _files(found: Recorded, wait: DataWait, least_ms: float) -> Iterator[Change]:
     costs = found.waits.made_files
     worth = [file for file in wait.files if file.ms >= least_ms]
-    if worth:
+    # Many files may cost much together: a fix of all of them has its gain from here, too.
+    together_ms = wait.causes_ms.get("read", 0.0) + wait.causes_ms.get("decode", 0.0)
+    if worth or together_ms >= least_ms:
         own = {name: found.parts_ns[:, PARTS.index(name)] for name in ("read", "decode")}
         yield Change(FILES, "file", "reading and decoding of all files", GONE, less(found, own))
     for file in worth[:_MOST_FILES]:

@@ -41,7 +41,8 @@ class Change(ReportPart, frozen=True, kw_only=True):
 
 _LEAST = 0.01  # of a step, which no change makes shorter
 _NEAR = 1.1  # times what a change gains with all else as it was: a bound that says it all
-MOST_FACTOR = 10.0  # nobody meets a larger one
+MOST_FACTOR = 10.0  # a larger one is no figure
+WIDE = 2.0  # times what a change gains with all else as it was: a bound from which on the gain is told as a range
 
 
 class Fix(ReportPart, frozen=True, kw_only=True):

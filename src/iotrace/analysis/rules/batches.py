@@ -15,6 +15,7 @@ from iotrace.analysis.rules.causes import (
     leading,
     level,
     of_loader,
+    share_of_making_ms,
     which,
 )
 from iotrace.analysis.rules.facts.loader import LoaderFacts
@@ -32,6 +33,8 @@ _LOSES_CPU = LongSamples(
 _CHEAP_US = 30.0  # a sample: to ask for it takes as long as to make it
 _MANY_ROWS = 8
 _MANY_SAMPLES = 16
+_OF_LIBRARIES = ("Tensor", "ndarray", "memmap")  # types that take a list of rows; nobody adds a method to them
+_OF_PYTHON = ("list", "tuple")  # these take none
 _MANY_FROZEN = 10_000  # objects: so many no library leaves frozen
 
 
@@ -71,7 +74,11 @@ def rows_one_by_one(facts: LoaderFacts) -> Iterator[Finding]:
     if not facts.is_waited_for or not is_worth(gain_ms, facts):
         return
     whole = f"DataLoader({facts.about.dataset.lower()}, sampler=BatchSampler(…), batch_size=None)"
-    if facts.about.item_library:
+    if facts.about.dataset in _OF_PYTHON:
+        how = "hold the rows in a tensor or an array, and index it by the whole batch: DataLoader(rows, "
+        how += "sampler=BatchSampler(…), batch_size=None)"
+        remedy = "rows at once: a tensor and BatchSampler"
+    elif facts.about.item_library or facts.about.dataset in _OF_LIBRARIES:
         how = f"{whole} asks for a batch at once; or index the tensors yourself"
         remedy = "rows at once: BatchSampler and batch_size=None"
     else:
@@ -178,9 +185,16 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
         level=level(gain_ms, facts),
         evidence={"collecting_ms": making.collecting_ms, "collections": making.collections, **which(facts)},
         gain_ms=gain_ms,
+        most_ms=_most_of_collecting_ms(facts, gain_ms),
         cost_ms=making.collecting_ms,
         **leads,
     )
+
+
+def _most_of_collecting_ms(facts: LoaderFacts, gain_ms: float) -> float | None:
+    """What of the wait goes with it at most: as much as it takes of the making of a step's batches."""
+    most_ms = share_of_making_ms(facts, facts.making.collecting_ms)
+    return None if most_ms is None else max(gain_ms, min(facts.bound_ms, most_ms))
 
 
 @rule("IO215", "tokenised-each-time", "loader", turn=THE_CAUSE)

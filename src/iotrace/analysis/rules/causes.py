@@ -166,7 +166,8 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
 
     Where none was replayed, what is spared of the making; of what is no part of it the whole wait. Several
     makers spare as much at once: as many batches are on their way as before, so that a step takes less by
-    that share of the making, and no more.
+    that share of the making, and no more. Where batches lie ready, their makers are quick enough: then it is
+    what the cause is charged with, as in the first batch of an epoch.
     """
     if cause == "startup":  # which no replay tells: the loop itself does it
         return cost_ms(facts, cause)
@@ -177,8 +178,10 @@ def _gain_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:
     replayed_ms = facts.gains_ms.get(remedy.gone or cause)
     making_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)
     if replayed_ms is None and cause in PARTS and facts.made_ms is not None and making_ms:
-        longest_ms = min(facts.made_ms, facts.step_ms)
-        replayed_ms = longest_ms * min(1.0, _charged_ms(facts, cause, remedy) / making_ms)
+        charged_ms, longest_ms = _charged_ms(facts, cause, remedy), min(facts.made_ms, facts.step_ms)
+        replayed_ms = longest_ms * min(1.0, charged_ms / making_ms)
+        if (facts.ready or 0.0) >= 1:
+            replayed_ms = min(replayed_ms, charged_ms)
     bound_ms = facts.bound_ms
     if cause in PARTS and facts.piped_ms is not None:  # what is made sooner comes through the pipe as slowly
         bound_ms -= min(bound_ms, facts.causes_ms.get("transport", 0.0))
@@ -208,10 +211,15 @@ def _spared(facts: LoaderFacts, cause: str, remedy: Remedy) -> Evidence:
 
 def making_ms(facts: LoaderFacts, cause: str) -> float | None:
     """What a cause takes of the making of a step's batches, about; None: unknown."""
-    charged_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)
-    if facts.made_ms is None or not charged_ms:
+    return share_of_making_ms(facts, facts.causes_ms.get(cause, 0.0))
+
+
+def share_of_making_ms(facts: LoaderFacts, charged_ms: float) -> float | None:
+    """What takes so much of the wait takes of the making of a step's batches, about; None: unknown."""
+    whole_ms = sum(facts.causes_ms.get(part, 0.0) for part in PARTS)
+    if facts.made_ms is None or not whole_ms:
         return None
-    return facts.made_ms * facts.causes_ms.get(cause, 0.0) / charged_ms
+    return facts.made_ms * min(1.0, charged_ms / whole_ms)
 
 
 def _charged_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float:

@@ -55,7 +55,7 @@ def gain_of(item: Recommendation, rank: RankReport) -> FixGain:
         of_rest_ms = rest_gets_quicker_by_ms(rank, 0.0 if is_of_run else most_wait_ms)
         most_ms = None if of_rest_ms is None else max(most_ms or 0.0, most_wait_ms + of_rest_ms)
         if interval_ms is None and most_ms is not None:
-            most_ms = _in_longer_steps(rank, most_ms)
+            most_ms = _in_longer_waits(rank, most_ms)
     if not saves_wait(item) and interval_ms is None and _lacks_free_cpus(rank):
         most_ms = None  # a thread that computes less queues for less behind other programs, too
     if interval_ms is not None:
@@ -132,15 +132,19 @@ def _queued_ms(rank: RankReport) -> float | None:
     return max(0.0, delay_ms)
 
 
-def _in_longer_steps(rank: RankReport, most_ms: float) -> float:
-    """Return a bound that holds, too, where the mean step is as long as the few measured ones let it be.
+def _in_longer_waits(rank: RankReport, most_ms: float) -> float:
+    """Return a bound that holds, too, where the mean wait is as long as the few measured steps let it be.
 
-    What it takes longer is a wait that goes: the step without it is as long as before.
+    What a step takes longer is then a wait that goes: the step without it is as long as before. What else in
+    it varies does not go.
     """
-    step_ms, between = rank.steps.mean_ms, rank.steps.mean_ci95_ms
+    step_ms, between, wait = rank.steps.mean_ms, rank.steps.mean_ci95_ms, rank.data_wait
     if not step_ms or between is None or most_ms >= step_ms:
         return most_ms
-    return step_ms - step_ms * (step_ms - most_ms) / max(step_ms, between[1])
+    longest_ms, shares = max(step_ms, between[1]), wait.raw_wait_fraction_ci95
+    if shares is not None and wait.raw_ms is not None:
+        longest_ms = min(longest_ms, step_ms + max(0.0, shares[1] * longest_ms - wait.raw_ms))
+    return step_ms - step_ms * (step_ms - most_ms) / longest_ms
 
 
 def _makes_batches(rank: RankReport) -> bool:

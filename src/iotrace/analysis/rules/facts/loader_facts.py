@@ -102,8 +102,9 @@ def _facts(
         wait_ms=wait_ms,
         idle_ms=wait.exposed_ms,
         causes_ms=causes_ms,
+        # A loader around another one waits for that one's batches, which are replayed.
         predicted={row.id: row for row in report.gain if row.change != HALVED}
-        if run is analysis.source
+        if source is analysis.source
         else {},
         gains_ms=gains_ms,
         most_ms=most_ms,
