@@ -655,6 +655,23 @@ def test_what_the_loop_makes_itself_can_be_made_meanwhile(changes: dict[str, Any
         assert found["made-by-the-loop"].gain_ms_per_step == 40.0  # the rest of the step hides no more
 
 
+def test_where_batches_lie_ready_a_cause_gains_what_it_is_charged_with() -> None:
+    """As of a shuffle buffer that is filled before an epoch: what is left of the wait has other reasons."""
+    known = {"causes_ms": {"decode": 7.0, "transform": 7.0, "transport": 3.0}, "wait_ms": 17.0, "files": []}
+    about = {"wrapped": True, "made_ms": 62.0, "gains_ms": {}, "unmade_fraction": 0.0, **known}
+    slow, ready = (
+        next(item for item in recommend([facts("decode", ready=ready, **about)]) if item.code == "IO102")
+        for ready in (0.2, 3.8)
+    )
+    assert (slow.gain_ms_per_step, ready.gain_ms_per_step) == (17.0, 7.0)
+
+
+def test_what_collecting_takes_of_the_making_bounds_what_its_end_gains() -> None:
+    making = Making(collecting_ms=10.0, collections=3, collection_ms=90.0)
+    (item,) = (each for each in recommend([facts(making=making, made_ms=100.0)]) if each.code == "IO214")
+    assert (item.gain_ms_per_step, item.most_ms_per_step) == (10.0, 20.0)
+
+
 def test_a_gain_that_the_model_predicts_is_told_with_its_interval() -> None:
     row = GainRow(
         id="decode",
@@ -689,6 +706,13 @@ def test_a_gain_that_the_model_predicts_is_told_with_its_interval() -> None:
          "rows at once: BatchSampler and batch_size=None"),
         ("rows-one-by-one", {"samples": 4096.0, "collate": "default_collate", "making": Making(item_ms=0.01)},
          "rows at once: Images.__getitems__"),
+        # Nobody adds a method to these: one takes a list of rows, the other none.
+        ("rows-one-by-one", {"samples": 4096.0, "collate": "default_collate", "dataset": "Tensor",
+                             "making": Making(item_ms=0.01)},
+         "rows at once: BatchSampler and batch_size=None"),
+        ("rows-one-by-one", {"samples": 4096.0, "collate": "default_collate", "dataset": "list",
+                             "making": Making(item_ms=0.01)},
+         "rows at once: a tensor and BatchSampler"),
         ("uneven-shards", {"iterable": True, "workers": 4, "production_ms": 200.0, "asleep": 1.0,
                            "on_cpu": 0.0, "unmade_fraction": 1.0, "making": Making(sharing=1.0, makers=1)},
          "split the data evenly: 4 shards for 4 workers"),

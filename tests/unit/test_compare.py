@@ -20,6 +20,7 @@ from iotrace.analysis.compare.results import Changed, Check, Comparison
 from iotrace.analysis.compare.same_work import both_names, differences, other_steps
 from iotrace.analysis.compare.spread import noise_of
 from iotrace.analysis.compare.stage_changes import stage_changes
+from iotrace.analysis.compare.step_parts import _changes
 from iotrace.analysis.compare.step_verdict import _carries, _speaking, times
 from iotrace.analysis.host.disturbance import TRACING_COST
 from iotrace.analysis.results import StageCost
@@ -578,6 +579,28 @@ def test_without_loaders_as_many_steps_are_as_much(steps: int | None, differs: b
         rank["account"] = count and {**rank["account"], "steps": count}
     found = compared(one, other)
     assert bool(found.differs) == differs
+
+
+def test_a_change_of_the_datasets_own_code_names_the_line_that_had_most_of_it() -> None:
+    before, after = report(1), report(2)
+    for side, ms, function in ((before, 90.0, "encode_mask"), (after, 1.0, None)):
+        (rank,) = side["ranks"]
+        hot = {"line": "t.py:36", "function": function, "fraction": 0.9, "samples": 99}
+        rank["loaders"] = [{"primary": True, "dataset": "D", "item_hot": hot if function else None}]
+        rank["data_wait"]["causes_ms"]["transform"] = ms
+    changes = {
+        each.what: each for each in _changes(tuple(basis_of(side).ranks[0] for side in (before, after)))
+    }
+    assert changes["transform"].code == "encode_mask (t.py:36)"
+    assert all(each.code is None for name, each in changes.items() if name != "transform")
+    longer = {
+        each.what: each for each in _changes(tuple(basis_of(side).ranks[0] for side in (after, before)))
+    }
+    assert longer["transform"].code == "encode_mask (t.py:36)"
+    found = replace(compared(before, after), verdict="faster", changed=[changes["transform"]], settings=[])
+    assert any(
+        "; most of it in A: encode_mask (t.py:36)" in line.text for line in comparison_head(found).lines
+    )
 
 
 def test_a_part_that_takes_longer_is_no_reason_of_a_faster_run() -> None:

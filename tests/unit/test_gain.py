@@ -16,7 +16,7 @@ from iotrace.analysis.gain import gain as gains
 from iotrace.analysis.gain.gain import Gain, gain_of, less
 from iotrace.analysis.gain.pipeline import Epoch, Pipeline, replay
 from iotrace.analysis.gain.recorded import Recorded, Withheld, as_it_was
-from iotrace.analysis.results import GONE, HALVED, DataWait, HostUse, LoaderWait, System
+from iotrace.analysis.results import GONE, HALVED, DataWait, FileCost, HostUse, LoaderWait, System
 from iotrace.analysis.wait.production import PARTS
 from tests.support.results import unknown
 from tests.support.tables import waits_of
@@ -138,6 +138,7 @@ def told(
     world_size: int | None = None,
     in_turns: bool | None = None,
     by_loader: Sequence[LoaderWait] = (),
+    files: Sequence[FileCost] = (),
 ) -> Gain:
     """What is told of a run with the steps that the model gives."""
     host = unknown(HostUse, others_cpu_fraction=others, pressure_fraction={}, cgroup_pressure_fraction={})
@@ -146,7 +147,7 @@ def told(
     wait = unknown(
         DataWait,
         causes_ms={"transform": 4.0, "decode": 2.0},
-        files=[],
+        files=list(files),
         by_loader=list(by_loader),
         worst_batches=[],
         raw_wait_fraction=fraction,
@@ -197,6 +198,15 @@ def test_a_change_is_told_with_its_interval(monkeypatch: pytest.MonkeyPatch) -> 
     assert row(found, "transform", HALVED).predicted_ms_per_step == pytest.approx(10.0, rel=0.05)
     assert row(found, "num_workers=4").predicted_ms_per_step == pytest.approx(10.0, rel=0.05)
     assert abs(row(found, "prefetch_factor=4").gain_ms_per_step) < 0.3
+
+
+def test_many_files_that_cost_little_each_are_asked_about_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fix of all of them has the gain of that row: both screens say the same."""
+    each = FileCost(path="a.tar", ms=0.1, read_ms=0.0, decode_ms=0.1, transform_ms=0.0)
+    found = told(monkeypatch, recorded(), files=[each])
+    together, decode = row(found, "files"), row(found, "decode")
+    assert together.predicted_ms_per_step == pytest.approx(decode.predicted_ms_per_step)
+    assert not any(each.id.startswith("files:") for each in found.rows)
 
 
 def test_the_part_of_a_batch_that_goes_takes_its_sleep_or_its_computing() -> None:

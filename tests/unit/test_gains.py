@@ -129,14 +129,18 @@ def test_a_gain_is_told_with_all_else_as_it_was_and_at_most() -> None:
     assert (found.gain_ms, found.most_ms, found.at_most) == (40.0, pytest.approx(65.0), True)
     assert told(found) == "about 1.7x, at most 2.9x faster"
     # Where it is not known how much of the wait goes, all of it may; a bound is never rounded down.
-    assert told(gain_of(advice(40.0), rank())) == "about 1.7x, at most 4.0x faster"
+    assert told(gain_of(advice(40.0), rank())) == "1.7x to 4.0x faster"
     assert told(gain_of(advice(40.0, most_ms_per_step=50.3), rank())) == "about 1.7x, at most 2.9x faster"
     assert told(gain_of(advice(40.0, most_ms_per_step=51.0), rank())) == "about 1.7x, at most 3.0x faster"
     # A bound that is near says it all, and one that nobody meets is none.
     quiet = rank(process_pct=1.0, thread_cpu_ms=1.0, thread_run_delay_ms=0.0)
     assert told(gain_of(replace(advice(60.0), gain_ms_per_step=59.0), quiet)) == "at most 2.6x faster"
     crowded = rank(process_pct=1.0, thread_cpu_ms=1.0, thread_run_delay_ms=39.0)
-    assert told(gain_of(advice(50.0), crowded)) == "about 2.0x faster, perhaps more"
+    assert told(gain_of(advice(50.0), crowded)) == "2.0x to over 10x faster"
+    # A range that begins near there says no more than its begin.
+    assert told(gain_of(advice(85.0), replace(crowded, data_wait=unknown(DataWait)))) == (
+        "about 6.7x faster, perhaps more"
+    )
 
 
 def test_what_makes_no_less_to_do_gains_no_more() -> None:
@@ -150,6 +154,22 @@ def test_the_mean_step_is_as_uncertain_as_its_steps_vary() -> None:
     )
     assert found.most_ms == pytest.approx(68.0)  # of 125 ms 85 go
     assert told(found) == "about 2.5x, at most 3.2x faster"
+
+
+def test_what_varies_beside_the_wait_is_no_part_of_a_gain_of_it() -> None:
+    varied = rank(thread_cpu_ms=0.0, thread_run_delay_ms=0.0, mean_ci95_ms=[80.0, 125.0])
+    for share, most_ms in ((0.6, 100 - 100 * 40 / 115), (0.48, 60.0)):  # of 125 ms 75 or 60 are waits
+        wait = replace(varied.data_wait, raw_wait_fraction_ci95=[0.4, share])
+        found = gain_of(advice(60.0), replace(varied, data_wait=wait))
+        assert found.most_ms == pytest.approx(most_ms)
+
+
+def test_more_cpus_make_no_work_less() -> None:
+    """A job that keeps one of two CPUs busy for 80 of 100 ms takes 40 on both."""
+    system = replace(rank().system, cpu_pct_mean=80.0, cpus_online=2, cpus_usable=[0])
+    bound = gain_of(advice(50.0, "IO302"), replace(rank(), system=system))
+    other = gain_of(advice(50.0, "IO103"), replace(rank(), system=system))
+    assert (bound.most_ms, other.most_ms) == (pytest.approx(60.0), pytest.approx(75.0))
 
 
 def test_a_prediction_holds_what_the_rest_gains() -> None:

@@ -86,6 +86,33 @@ def test_of_a_loop_its_own_line_counts() -> None:
     assert hot.beside("main (train.py:1)") == ", most of it at train.py:20, in random's Random.sample"
 
 
+@pytest.mark.parametrize(
+    ("called", "function", "said"),
+    [
+        (helper(31), "sampled", ", most of it in sampled (data.py:31)"),
+        ((), "Rows.__getitem__", ", most of it at data.py:10"),  # which is named already
+        # A function inside another one goes by its own name, a comprehension by that of the one that has it.
+        (
+            (Frame("/p/data.py", "Rows.__getitem__.<locals>.cut", 9, 12),),
+            "cut",
+            ", most of it in cut (data.py:12)",
+        ),
+        (
+            (Frame("/p/data.py", "sampled.<locals>.<listcomp>", 9, 12),),
+            "sampled",
+            ", most of it in sampled (data.py:12)",
+        ),
+        ((Frame("/p/data.py", "<lambda>", 9, 12),), None, ", most of it at data.py:12"),
+    ],
+)
+def test_the_function_that_holds_the_line_is_named_where_another_one_calls_it(
+    called: tuple[Frame, ...], function: str | None, said: str
+) -> None:
+    hot = found((9, item(10, *called)))
+    assert hot is not None
+    assert (hot.function, hot.beside("Rows.__getitem__ (data.py:8)")) == (function, said)
+
+
 def test_lines_of_a_function_that_shares_its_time_name_that_function() -> None:
     hot = found(*((4, item(10, *helper(line))) for line in (31, 32, 33)))
     assert hot is not None
@@ -93,6 +120,7 @@ def test_lines_of_a_function_that_shares_its_time_name_that_function() -> None:
     same = Frame("/p/data.py", "sampled", 30, 31)
     assert found((9, item(10, same, PANDAS)), (4, item(10))) == HotLine(
         line="data.py:31",
+        function="sampled",
         calls=PANDAS.function,
         library="pandas",
         fraction=9 / 13,
@@ -173,7 +201,9 @@ def test_samples_of_workers_count_while_they_make_items_of_that_loader() -> None
         session=SimpleNamespace(paths=PATHS),
     )
     loader = with_hot_lines(cast(RankAnalysis, analysis), run, fill(LoaderResult, {}))
-    assert loader.item_hot == HotLine(line="data.py:10", fraction=1.0, samples=30)
+    assert loader.item_hot == HotLine(
+        line="data.py:10", function="Rows.__getitem__", fraction=1.0, samples=30
+    )
     assert loader.collate_hot is None
     assert len(stack_samples(own, 6).times) == 0  # of another thread
     # Samples that could not be taken at any time show no line.

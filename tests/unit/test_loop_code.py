@@ -24,6 +24,7 @@ from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.unfed import unfed_evaluations
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import HotLine, LoopCode
+from iotrace.analysis.rules.own_code import _faster
 from iotrace.analysis.wait import loop_code as loop_code_module
 from iotrace.analysis.wait.feeding import feeding_of
 from iotrace.analysis.wait.loop_code import CodeSamples, code_of_loop, code_samples, joined, loop_code
@@ -130,6 +131,19 @@ def test_a_library_that_is_called_within_a_pass_is_told_beside_the_rest() -> Non
     assert found.ms_per_step == pytest.approx(25.0)
 
 
+def test_what_lies_between_a_batch_and_its_forward_pass_is_known() -> None:
+    """Where a pass of another model, or none, comes first it prepares no batch."""
+    delivered, forward = STEPS[:-1] + 10 * MS, STEPS[:-1] + 50 * MS
+    before = loop_code_module._before_forward(delivered, forward, forward)
+    own = samples({"sample": [*range(20, 5000, 50)][::2], "log": [*range(90, 5000, 100)]})
+    found = {each.function: each.before_fraction for each in divided(own, NOTHING, STEPS, before=before)}
+    assert found == {"sample": 1.0, "log": 0.0}
+    backward = np.sort(np.concatenate([forward, STEPS[:-1] + 15 * MS]))
+    assert len(loop_code_module._before_forward(delivered, forward, backward)[0]) == 0
+    assert loop_code_module._before_forward(delivered[:0], forward, forward) is None
+    assert divided(own, NOTHING, STEPS)[0].before_fraction is None
+
+
 def test_few_samples_name_nothing() -> None:
     assert divided(samples({"a": [1, 2, 3]}), NOTHING, STEPS) == []
 
@@ -212,6 +226,36 @@ def test_a_line_of_the_loop_is_not_called(function: str, advice: str) -> None:
     hot = unknown(HotLine, line="train.py:31")
     code = unknown(LoopCode, function=function, hot=hot)
     assert code.advice("less often") == advice
+
+
+@pytest.mark.parametrize(
+    ("function", "hot", "before", "remedy"),
+    [
+        ("sample (t.py:9)", None, 0.9,
+         "make sample (t.py:9) faster, or call it in the loader's workers (collate_fn)"),
+        ("Sampler.run (t.py:9)", ("Sampler.pick", None), 0.9,
+         "make Sampler.pick (t.py:31) faster, or call Sampler.run in the loader's workers (collate_fn)"),
+        ("main (t.py:31)", ("main", None), 0.9,
+         "make t.py:31 faster, or do it in the loader's workers (collate_fn)"),
+        # Behind the passes: as an exchange of weights.
+        ("sample (t.py:9)", None, 0.1, "make sample (t.py:9) faster"),
+        ("sample (t.py:9)", None, None, "make sample (t.py:9) faster"),
+        ("EpochMetrics.update (t.py:9)", None, 0.1,
+         "make EpochMetrics.update (t.py:9) faster, or call it every N steps"),
+        ("main (t.py:31)", ("main", "Logger.info"), 0.1, "make t.py:31 faster, or do it every N steps"),
+        # Names that only look so: a logarithm, logits, a file.
+        ("log_mel (t.py:9)", None, 0.1, "make log_mel (t.py:9) faster"),
+        ("Logits.run (t.py:9)", None, 0.1, "make Logits.run (t.py:9) faster"),
+        ("mix (logs/metrics.py:9)", None, 0.1, "make mix (logs/metrics.py:9) faster"),
+    ],
+)  # fmt: skip
+def test_what_each_step_needs_is_not_to_be_left_out(
+    function: str, hot: tuple[str, str | None] | None, before: float | None, remedy: str
+) -> None:
+    line = (
+        None if hot is None else unknown(HotLine, line="t.py:31", function=hot[0], calls=hot[1], fraction=1.0)
+    )
+    assert _faster(unknown(LoopCode, function=function, hot=line, before_fraction=before)) == remedy
 
 
 def test_lines_of_the_loop_that_call_the_same_are_named_together() -> None:

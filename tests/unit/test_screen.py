@@ -511,6 +511,50 @@ def test_code_of_the_loop_that_takes_most_of_a_step_is_in_the_why() -> None:
     assert "a faster loader" in (found.beside or "")
 
 
+@pytest.mark.parametrize(
+    ("evidence", "own_ms", "said"),
+    [
+        ({"other_ms": 40.0}, 40.0, "; the loop's own code takes 40 % of each step"),
+        ({"asleep_ms": 35.0}, 40.0, ""),  # perhaps in place of a device
+        ({"other_ms": 25.0}, 25.0, ""),  # the wait is more
+        (None, 40.0, ""),  # no code of the program: a device, or what nobody knows
+    ],
+)
+def test_the_headline_of_a_wait_names_own_code_that_takes_more(
+    evidence: dict[str, float] | None, own_ms: float, said: str
+) -> None:
+    wait = replace(rank().data_wait, raw_wait_fraction=0.3, raw_ms=30.0, verdict="highly input-bound")
+    code = Culprit(id="code-of-the-loop", text="", evidence=evidence or {}, wait_ms=0.0, leads=False)
+    one = rank(data_wait=wait, culprits=[] if evidence is None else [code])
+    steps, phases = replace(one.steps, mean_ms=100.0), replace(one.phases_ms, other=own_ms)
+    found = of_worst([replace(one, steps=steps, phases_ms=phases)])
+    assert (found.kind, found.text) == (
+        "input-bound",
+        f"30 % of each step waits for data (30.0 of 100.0 ms){said}",
+    )
+
+
+def test_a_loop_that_sleeps_is_not_said_to_work() -> None:
+    about = {"raw_wait_fraction": 0.01, "raw_ms": 1.0, "exposed_ms": 1.0, "verdict": "not input-bound"}
+    one = rank(data_wait=replace(rank().data_wait, **about))
+    code = Culprit(
+        id="code-of-the-loop", text="it sleeps", evidence={"asleep_ms": 35.0}, wait_ms=0.0, leads=False
+    )
+    one = replace(one, steps=replace(one.steps, mean_ms=100.0), culprits=[code])
+    found = of_worst([replace(one, phases_ms=replace(one.phases_ms, other=40.0))])
+    assert found.text.endswith("(1.0 of 100.0 ms); the loop sleeps for 35 % of each step")
+
+
+def test_a_healthy_loop_says_where_its_step_goes() -> None:
+    about = {"raw_wait_fraction": 0.01, "raw_ms": 1.0, "exposed_ms": 1.0, "verdict": "not input-bound"}
+    one = rank(data_wait=replace(rank().data_wait, **about))
+    known = {"steps": replace(one.steps, mean_ms=100.0)}
+    for backward, said in ((63.0, "backward takes 63 % of a step"), (30.0, None)):
+        phases = replace(one.phases_ms, forward=28.0, backward=backward)
+        found = of_worst([replace(one, phases_ms=phases, **known)])
+        assert (found.why, found.beside) == ("a faster loader can save at most 1.0 ms a step", said)
+
+
 def test_of_several_commands_the_one_that_loses_most_time_is_judged() -> None:
     """A short evaluation that only waits loses less than a long training that waits for half of its time."""
     argv = [["python", "/a/job.py", what] for what in ("eval", "train")]

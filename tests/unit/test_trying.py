@@ -138,7 +138,10 @@ def test_what_was_told_is_a_bound_or_an_interval() -> None:
     bound = told_of([replace(_WORKERS, most_ms_per_step=75.0)])
     assert bound == Told(low=2.0, high=pytest.approx(4.0), about=True)
     assert bound is not None
-    assert describe_gain(bound) == "about 2.0x, at most 4.0x"
+    assert describe_gain(bound) == "2.0x to 4.0x"
+    near = told_of([replace(_WORKERS, most_ms_per_step=70.0)])
+    assert near is not None
+    assert describe_gain(near) == "about 2.0x, at most 3.3x"
     unbounded = told_of([replace(predicted, most_ms_per_step=None)])
     assert unbounded == Told(low=2.0, high=None, about=True)
     assert unbounded is not None

@@ -532,7 +532,7 @@ def test_a_wait_that_the_device_works_through_is_not_what_binds_the_loop() -> No
         "not-input-bound",
         "NOT INPUT-BOUND the device waits for data in no step (0.0 of 100.0 ms)",
     )
-    saved = "a faster loader ends at most 0.0 ms of wait a step"
+    saved = "a faster loader can save at most 0.0 ms a step"
     assert busy.why == f"the loop waits 87.0 ms, but the device has work meanwhile: {saved}"
     idle = on_device(45.0)
     assert (idle.kind, idle.text) == (
@@ -548,11 +548,11 @@ def test_a_wait_that_the_device_works_through_is_not_what_binds_the_loop() -> No
 @pytest.mark.parametrize(
     ("code", "behind_ms", "slower_ms", "most_ms", "text"),
     [
-        ("IO101", 30.0, None, 80.0, "about 2.0x, at most 5.0x faster"),
+        ("IO101", 30.0, None, 80.0, "2.0x to 5.0x faster"),
         ("IO101", 0.0, 40.0, 50.0, "at most 2.0x faster"),
         ("IO101", None, None, None, "about 2.0x faster, perhaps more"),  # what it waits for others: unknown
         ("IO101", None, 90.0, None, "about 1.1x faster, perhaps more"),  # another makes its batches in 90 ms
-        ("IO101", 30.0, 90.0, 80.0, "about 1.1x, at most 5.0x faster"),
+        ("IO101", 30.0, 90.0, 80.0, "1.1x to 5.0x faster"),
         ("IO504", 30.0, 90.0, 50.0, "at most 2.0x faster"),  # a checkpoint: no wait for data
     ],
 )
@@ -623,9 +623,9 @@ def test_where_the_training_shares_busy_cpus_with_workers_no_bound_is_told() -> 
         return judged(replace(one, loaders=[loader], system=system)).why
 
     ready = "the loader keeps up: the loop finds 2.0 batches ready"
-    bound = f"{ready}; a faster loader ends at most 1.0 ms of wait a step"
+    bound = f"{ready}; a faster loader can save at most 1.0 ms a step"
     assert (why(0.5, workers=2), why(1.0, workers=0)) == (bound, bound)
-    untold = "what a faster loader saves is unknown, as no CPU was free"
+    untold = "no CPU was free: a loader that computes less may speed up the rest"
     assert why(1.0, workers=2) == f"{ready}; {untold}"
 
 
@@ -690,7 +690,7 @@ def test_bare_traces_tell_the_idle_time_of_the_device() -> None:
     assert traced(240_000, wait_ms=50.0).kind == "input-bound"
     busy = traced(50_000, wait_ms=1.0)
     assert busy.kind == "not-input-bound"
-    saved = "a faster loader ends at most 1.0 ms of wait a step"
+    saved = "a faster loader can save at most 1.0 ms a step"
     assert busy.why == f"{saved}; the device is busy 95 % of the traced steps"
     silent = traced(50_000, wait_ms=None)
     assert (silent.kind, silent.text) == ("device-busy", "DEVICE BUSY 100 % GEMM")

@@ -100,7 +100,9 @@ def _of_part(part: Changed | PartChange, unit: str) -> str:
     said = f"{part.what}: {part.by_ms:+.1f} ms {unit}"
     interval = f" (95 %: {_bounds(part.ci95_ms)})" if part.ci95_ms else ""
     if isinstance(part, Changed):
-        return f"{said}{interval}"
+        side = NAMES[0 if part.by_ms < 0 else 1]
+        where = "" if part.code is None else f"; most of it in {side}: {part.code}"
+        return f"{said}{interval}{where}"
     least = "at least " if part.bounded else ""
     often = "" if part.times is None else f" ({_often(part.times)})"
     unsure = "; other programs may have done that" if part.unsure else ""

@@ -66,9 +66,11 @@ def gain_text(fix: Fix) -> str:
         if about is None or about < _WORTH_A_FACTOR:
             return f"at most {_faster(most)}"
         is_wide = most >= WIDE * about  # what queued for CPUs, most often: how much of that goes nobody knows
-        return f"{about:.1f}x to {_faster(most)}" if is_wide else f"about {about:.1f}x, at most {_faster(most)}"
+        return (
+            f"{about:.1f}x to {_faster(most)}" if is_wide else f"about {about:.1f}x, at most {_faster(most)}"
+        )
     if about is not None and about >= _WORTH_A_FACTOR:
-        if most_ms is not None and about <= MOST_FACTOR:
+        if most_ms is not None and WIDE * about <= MOST_FACTOR:
             return f"{about:.1f}x to over {MOST_FACTOR:.0f}x faster"
         return f"about {f'{about:.1f}x faster' if about <= MOST_FACTOR else _shorter(about)}, perhaps more"
     if most_ms is None:

@@ -16,6 +16,7 @@ from iotrace.analysis.results import (
     SCHEMA_VERSION,
     Account,
     HostUse,
+    HotLine,
     LoopEvents,
     StageCost,
     StepBlocks,
@@ -82,6 +83,15 @@ class Loader(msgspec.Struct, frozen=True):
     pin_memory: bool | None = None
     in_order: bool | None = None
     start_method: str | None = None
+    item_hot: HotLine | None = None
+    collate_hot: HotLine | None = None
+    sampling_hot: HotLine | None = None
+
+    def hot(self, cause: str) -> HotLine | None:
+        """The line that most of a cause is in; None of one that is no code of the program, or not known."""
+        return {"transform": self.item_hot, "collate": self.collate_hot, "sampling": self.sampling_hot}.get(
+            cause
+        )
 
 
 class FileRead(msgspec.Struct, frozen=True):

@@ -23,7 +23,8 @@ _MOSTLY = 0.6  # of a change that is called other: what named parts have to have
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """What takes more or less of a step than before, by how much.
 
-    `replaced_by`: the file that the second reads in place of `file`, where it is another one.
+    `replaced_by`: the file that the second reads in place of `file`, where it is another one. `code` is the
+    line, and its function, that most of it is in, on the side that takes more.
     """
 
     what: str
@@ -32,6 +33,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None
     file: str | None
     replaced_by: str | None = None
+    code: str | None = None
 
 
 class StageChange(msgspec.Struct, frozen=True, kw_only=True):

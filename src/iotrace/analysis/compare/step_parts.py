@@ -56,10 +56,18 @@ def _changes(ranks: tuple[Rank, Rank]) -> Iterator[Changed]:
             ci95_ms=_difference(ranks, cause, by_ms),
             cause=cause,
             file=file,
+            code=None if file else _code_behind(ranks, cause, by_ms),
         )
     for part, values in rest_parts(ranks).items():
         by_ms = values[1] - values[0]
         yield Changed(what=part, by_ms=by_ms, ci95_ms=_difference(ranks, part, by_ms), cause=None, file=None)
+
+
+def _code_behind(ranks: tuple[Rank, Rank], cause: str, by_ms: float) -> str | None:
+    """Name the line that most of a cause is in on the side that takes more; the other one may lack it."""
+    loader = ranks[0 if by_ms < 0 else 1].primary
+    hot = None if loader is None else loader.hot(cause)
+    return None if hot is None else hot.placed(None)
 
 
 def rest_parts(ranks: tuple[Rank, Rank]) -> dict[str, list[float]]:

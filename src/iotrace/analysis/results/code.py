@@ -15,6 +15,7 @@ class HotLine(ReportPart, frozen=True, kw_only=True):
     """The innermost line of the program that most of some time is in, or in what it calls: by samples of the stack."""
 
     line: Annotated[str, figure("its file and number")]
+    function: Annotated[str | None, figure("the function that holds it", null="none: the line of a module or of a comprehension")] = None
     calls: Annotated[str | None, figure("the function that it is mostly in there", null="none, or one that tells nothing")] = None
     library: Annotated[str | None, figure("the library that `calls` is of", null="it is the program's, or null")] = None
     fraction: Annotated[float, figure("its share of the samples")]
@@ -35,9 +36,25 @@ class HotLine(ReportPart, frozen=True, kw_only=True):
         """Name the line, and what it calls."""
         return self.line + self._in
 
+    def in_callee_of(self, function: str | None) -> str | None:
+        """Name the function that holds the line, where that is another one that `function` calls."""
+        named = (function or "").partition(" (")[0].rpartition("<locals>.")[2]
+        return None if self.function is None or self.function == named else self.function
+
+    def placed(self, function: str | None) -> str:
+        """Name the line, with its own function where that is not `function`."""
+        inner = self.in_callee_of(function)
+        return self.line if inner is None else f"{inner} ({self.line})"
+
+    def said_in(self, function: str | None) -> str:
+        """The same, and what it calls."""
+        return self.placed(function) + self._in
+
     def beside(self, function: str) -> str:
         """Name the line behind a function of the program, which may name it by itself."""
-        return self._in if function == self.line or function.endswith(f"({self.line})") else f", most of it at {self.said}"
+        if function == self.line or function.endswith(f"({self.line})"):
+            return self._in
+        return f", most of it {'at' if self.in_callee_of(function) is None else 'in'} {self.said_in(function)}"
 
     @property
     def _in(self) -> str:
@@ -65,6 +82,13 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
         float | None,
         figure(
             "the share of its samples in which the interpreter's lock was not free: else it is in calls that release that, as torch's do", null="not recorded"
+        ),
+    ] = None
+    before_fraction: Annotated[
+        float | None,
+        figure(
+            "the share of its samples that lie between the delivery of a batch and the forward pass behind it",
+            null="no loader feeds the loop, or its steps have no forward pass",
         ),
     ] = None
     inside_seconds: Annotated[float, figure("writing and collecting garbage that is mostly in it: on top of `seconds`, it takes as much at most")] = 0.0

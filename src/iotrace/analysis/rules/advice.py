@@ -53,8 +53,9 @@ def unsilenced(found: Sequence[Finding]) -> list[Finding]:
 
 
 def _worth(each: Finding, turn: int) -> float:
-    """What a change gains; of the loop and the device also what its cause costs, where no gain is told."""
-    return max(each.gain_ms or 0.0, (each.cost_ms or 0.0) if turn in (THE_LOOP, THE_DEVICE) else 0.0)
+    """What a change gains; of the loop, the device, and what leads without a gain also what it costs."""
+    is_by_cost = turn in (THE_LOOP, THE_DEVICE) or (each.gain_ms is None and each.is_main_cause)
+    return max(each.gain_ms or 0.0, (each.cost_ms or 0.0) if is_by_cost else 0.0)
 
 
 def _turn(found: Finding) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 from iotrace.analysis.host.disturbance import TAKEN, THROTTLED, is_crowded
 from iotrace.analysis.results import Change, Evidence, ProcessUse
@@ -15,18 +17,25 @@ from iotrace.units import counted, percent
 _BEFORE_BINDING, _BEHIND_OTHERS = "IO302", "IO306"
 # What binds threads to CPUs from outside of the program's own code.
 _BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
+_HALF = 0.5  # of the CPUs
 _DOING = {"read": "reading", "decode": "decoding", "transform": "in transforms", "collate": "collating"}
 # What rules on threads and CPUs share: four workers that wait 40 of 60 ms for a CPU.
 _BOUND = [{"role": f"worker {number}", "cpus": [0]} for number in range(4)]
+_WITH_LOOP = [*_BOUND, {"role": "main", "cpus": [0]}]
 FREE = [{"role": f"worker {number}", "cpus": [*range(8)]} for number in range(4)]
 _CROWDED = {"others_cpu_fraction": 0.6, "cpu_busy_fraction": 0.99, "cpu_saturated_fraction": 0.9}
 
 
 @rule("IO302", "cpu-binding", "rank")
 @fires(
-    {"processes": _BOUND}, {"processes": _BOUND[:2], "usable": 1, "variables": {"SLURM_CPUS_PER_TASK": "1"}}
+    {"processes": _BOUND},
+    {"processes": _BOUND[:2], "usable": 1, "variables": {"SLURM_CPUS_PER_TASK": "1"}},
+    {"processes": _WITH_LOOP, "without_cpu_ms": 5.0, "steps": {"thread_run_delay_ms": 15.0}},
 )
 @silent(
+    {"processes": _WITH_LOOP, "without_cpu_ms": 5.0, "steps": {"thread_run_delay_ms": 9.0}},
+    {"processes": _BOUND, "without_cpu_ms": 5.0, "steps": {"thread_run_delay_ms": 15.0}},  # the loop is not
+    {"processes": _WITH_LOOP, "online": 1, "without_cpu_ms": 5.0, "steps": {"thread_run_delay_ms": 15.0}},
     {"processes": [{"role": f"worker {number}", "cpus": [number]} for number in range(2)]},
     {"processes": _BOUND, "without_cpu_ms": 14.9},
     {"processes": FREE},
@@ -35,31 +44,44 @@ def cpu_binding(facts: RankFacts) -> Iterator[Finding]:
     """A set of CPUs has more processes bound to it than it has CPUs, and the host has other CPUs.
 
     The kernel says which CPUs each process may run on, and how long its threads were ready to run without
-    one. The gain is a bound: a replay of the batches without these waits.
+    one. The gain is a bound: a replay of the batches without these waits. Where the training is bound to the
+    same CPUs, it may queue itself, also to take batches that lie ready: what that gains is not known.
 
     Remedy: depends on what binds them: the scheduler's request, a variable of OpenMP, or the program's own
     call.
     """
     system = facts.report.system
     found, online = bound_together(system.processes), system.cpus_online
-    if not facts.lacks_cpus or found is None or online is None or len(found[0]) >= online:
+    if found is None or online is None or len(found[0]) >= online:
+        return
+    if not (facts.lacks_cpus or facts.loop_lacks_cpus):
         return
     cpus, sharing = found
     usable = system.cpus_usable or []
     text = f"{_who(sharing)[1]} share{'s' if len(sharing) == 1 else ''} {_named(cpus)}"
-    yield _without_cpus(
-        facts,
-        text,
-        {
-            "affinity": cpus,
-            "processes": float(len(sharing)),
-            "cpus_usable": float(len(usable)),
-            "cpus_online": float(online),
-        },
-        remedy=_unbound(facts, cpus, sharing),
-        change=Change(cpus=usable) if set(usable) - set(cpus) else None,
-        gain_ms=facts.cpu_gain_ms,
-        place=_BEHIND_OTHERS if _is_no_binding(facts) else "",
+    evidence: Evidence = {
+        "affinity": cpus,
+        "processes": float(len(sharing)),
+        "cpus_usable": float(len(usable)),
+        "cpus_online": float(online),
+    }
+    known: dict[str, Any] = {
+        "remedy": _unbound(facts, cpus, sharing),
+        "change": Change(cpus=usable) if set(usable) - set(cpus) else None,
+        "place": _BEHIND_OTHERS if _is_no_binding(facts) else "",
+    }
+    if facts.lacks_cpus:
+        yield _without_cpus(facts, text, evidence, gain_ms=facts.cpu_gain_ms, **known)
+        return
+    queued_ms, raw_ms = facts.loop_queues_ms, facts.report.data_wait.raw_ms or 0.0
+    step_ms = facts.report.steps.mean_ms or 0.0
+    yield Finding(
+        text=f"{text}: the loop queues for it for up to {queued_ms:.1f} of {step_ms:.1f} ms of a step",
+        evidence={**evidence, "queued_ms": queued_ms},
+        cost_ms=min(queued_ms, raw_ms),
+        is_main_cause=raw_ms > 0 and queued_ms >= MAIN * raw_ms,
+        silences=("IO201",),  # to take a batch takes long, as the loop queues meanwhile
+        **known,
     )
 
 
@@ -167,18 +189,35 @@ def _has_neighbours(facts: RankFacts) -> bool:
         "online": 2,
         "without_cpu_ms": 5.0,
     },
+    {  # others have most of these CPUs: without them the job has enough
+        "processes": [
+            {"role": role, "cpus": [0, 1], "cpu_pct_mean": 20.0} for role in ("main", "worker 0", "worker 1")
+        ],
+        "usable": 2,
+        "online": 2,
+        "host": _CROWDED,
+    },
 )
 def too_few_cpus(facts: RankFacts) -> Iterator[Finding]:
     """More processes than the host has CPUs share all of them.
 
-    Fewer workers may do as much: a sweep finds how many.
+    Fewer workers may do as much: a sweep finds how many. Not where other programs took the CPUs, and the job
+    had less than half of them.
     """
     system = facts.report.system
     found, online = bound_together(system.processes), system.cpus_online
+    if found is not None and online and _has_neighbours(facts) and _used(found[1]) < _HALF * online:
+        return
     if facts.lacks_cpus and found is not None and online is not None and len(found[0]) >= online:
         text = f"{_who(found[1])[1]} share all {counted(online, 'CPU')} of the host"
         evidence: Evidence = {"processes": float(len(found[1])), "cpus_online": float(online)}
         yield _without_cpus(facts, text, evidence)
+
+
+def _used(sharing: list[ProcessUse]) -> float:
+    """How many CPUs these processes kept busy; infinite where that is not known."""
+    known = [each.cpu_pct_mean for each in sharing]
+    return sum(each / 100 if each is not None else math.inf for each in known)
 
 
 def _without_cpus(

@@ -132,7 +132,7 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
         return  # IO509 tells it: it is called now and then, not in each step
     hot, waits = found.hot, found.hot is not None and found.hot.library in WAITING
     at = "" if hot is None else hot.beside(found.function)
-    faster = f"make {found.function if hot is None else hot.line} faster"
+    faster = f"make {found.function if hot is None else hot.placed(found.function)} faster"
     if hot is not None and (hot.library, hot.calls) in _QUICKER:
         faster = f"{_QUICKER[hot.library, hot.calls]} (at {hot.line})"
     remedy = f"{faster}; or, unless the loop adds to its data, move it into a Dataset: workers do it ahead"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
@@ -18,6 +19,28 @@ _COMPUTING = {"forward": 20.0, "backward": 40.0, "optimizer": 2.0, "other": 35.0
 _FOR_CERTAIN = 0.3
 _METRIC = {**CODE, "function": "edit (wer.py:22)", "ms_per_step": 30.0, "loop_fraction": 0.3}
 _NOW_AND_THEN = {**CODE, "count": 4, "every_steps": 25.0}
+# Words in names of what logs, measures or saves: no step needs that.
+_OBSERVES = frozenset(
+    (
+        *("logs", "logged", "logger", "logging", "metric", "metrics", "accuracy", "f1", "wer", "cer", "bleu"),
+        *(
+            "rouge",
+            "auc",
+            "eval",
+            "evaluate",
+            "evaluation",
+            "checkpoint",
+            "save",
+            "print",
+            "plot",
+            "histogram",
+        ),
+        *("summary", "progress", "tqdm", "monitor", "wandb", "mlflow", "tensorboard", "torchmetrics"),
+        "matplotlib",
+    )
+)
+_ALONE = frozenset(("log", "log_dict", "item"))  # whole names: `log_prob` is none that logs
+_WORDS = re.compile(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?(?![a-z])")  # of names_like_this and NamesLikeThis
 _JITTED = ("jax", "reraise_with_filtered_traceback")  # in which `jax.jit` traces and compiles a function
 _ABOUT = 0.8  # of the number of times
 _FEWEST_SHAPES = 3  # of the first ones a program has to compile some
@@ -147,9 +170,10 @@ def code_of_the_loop(
     it may be the training itself. That a loop sleeps (`time.sleep`) is seen by looking at its thread; the
     sleep may stand for a device.
 
-    Remedy: make that function, or that line, faster, or call it every N steps, unless it computes what the
-    training needs. None if no single function takes much: `iotrace.region` around parts of the loop names
-    them.
+    Remedy: make that function, or that line, faster. If its name says that it logs or measures, call it every
+    N steps. If it lies between a batch's arrival and the forward pass, it may prepare the batch: do that in
+    the loader's workers, which work ahead of the loop. None if no single function takes much:
+    `iotrace.region` around parts of the loop names them.
     """
     report = facts.report
     other_ms, step_ms = report.phases_ms.other, report.steps.mean_ms
@@ -314,12 +338,30 @@ def _one_function(
 
 
 def _faster(code: LoopCode) -> str:
-    seldom = "do it" if code.is_line else "call it"
-    if code.hot is None:
-        return f"make {code.function} faster, or {seldom} every N steps unless the training needs it"
-    if not code.is_line:  # the line is one of the function's, or of what it calls
-        seldom = f"call {code.function.partition(' (')[0]}"
-    return f"make {code.hot.line} faster, or {seldom} every N steps unless the training needs it"
+    """Say to make it faster; or to do it seldom, or in workers, where its name or its place allows that."""
+    what = code.function if code.hot is None else code.hot.placed(code.function)
+    called = f"call {'it' if code.hot is None else code.function.partition(' (')[0]}"
+    called = "do it" if code.is_line else called
+    if may_be_left_out(code):
+        return f"make {what} faster, or {called} every N steps"
+    if (code.before_fraction or 0.0) >= MOSTLY:
+        return f"make {what} faster, or {called} in the loader's workers (collate_fn)"
+    return f"make {what} faster"
+
+
+def may_be_left_out(code: LoopCode) -> bool:
+    """Whether names say that it logs or measures, which no step needs: its own, or of what it calls.
+
+    A file's name says nothing: there is more in it.
+    """
+    hot = code.hot
+    named = [
+        code.function.partition(" (")[0],
+        *(() if hot is None else (hot.function, hot.calls, hot.library)),
+    ]
+    names = [name for name in named if name and ":" not in name]
+    words = {word.lower() for name in names for word in _WORDS.findall(name)}
+    return bool(words & _OBSERVES) or any(name.rpartition(".")[2] in _ALONE for name in names)
 
 
 def _trains(code: LoopCode) -> bool:

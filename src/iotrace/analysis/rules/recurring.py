@@ -113,7 +113,7 @@ def recurring_evaluation(facts: RankFacts, *, least_of_loop: float = 0.05) -> It
         elif waits >= MOSTLY * events.seconds and _has_room(facts, events.workers or 0):
             remedy = "more workers for the loader of validation, or validate less often"
         elif events.hot is not None:
-            remedy = f"make {events.hot.line} faster, or validate less often"
+            remedy = f"make {events.hot.placed(events.function)} faster, or validate less often"
             remedy += "" if events.function is None else ", or by a DataLoader with workers"
         elif events.function is not None:
             remedy = f"validate by a DataLoader with workers, or less often: it is in {events.function}"

@@ -154,8 +154,9 @@ def _faster_code(facts: LoaderFacts) -> Remedy | None:
         item = f"what {item or facts.about.library} runs, such as {facts.waits_at.function}"
     generator = facts.about.wrapped and not (facts.about.pool or facts.about.library or facts.item)
     where = f" ({facts.hot_line})" if generator and facts.hot_line else ""
+    item = facts.hot_function or f"{item or 'the transform'}{where}"
     return Remedy(
-        f"precompute or vectorise {item or 'the transform'}{where}",
+        f"precompute or vectorise {item}",
         f"do once, ahead of training, what is not random in it; vectorise the rest{on_device}",
         most=RESIZED,  # what was made ahead is neither read nor decoded as before
         gains=not called,

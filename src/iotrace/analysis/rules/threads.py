@@ -214,9 +214,9 @@ def _costly_line(facts: RankFacts, lost_ms: float, step_ms: float, mostly: float
     who = loader.item or loader.dataset
     yield Finding(
         text=f"workers take CPUs from the training: it waits about {lost_ms:.1f} of {step_ms:.1f} ms of a "
-        f"step for one, and {who} spends {percent(share)} of its time at {hot.said}",
+        f"step for one, and {who} spends {percent(share)} of its time at {hot.said_in(who)}",
         evidence={"lost_ms": lost_ms, "share": share},
-        remedy=f"compute less at {hot.said}, or once, ahead of training",
+        remedy=f"compute less at {hot.said_in(who)}, or once, ahead of training",
         cost_ms=lost_ms,
         is_main_cause=True,
         spares_work=True,

@@ -24,6 +24,7 @@ from iotrace.units import size
 _LARGE_BATCH = 1 << 20
 _MUCH_PICKLED = 64 << 10
 _ABOUT = 1.5  # as long: making is slower beside the loop than in its place
+_FEW_BATCHES = 20
 _FEW_TENSORS = 8  # that a batch of many may become
 _SHARING = 'torch.multiprocessing.set_sharing_strategy("file_system")'
 
@@ -42,6 +43,7 @@ _SHARING = 'torch.multiprocessing.set_sharing_strategy("file_system")'
     {"cause": "transport", "core_free": False},
     {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0, "core_free": False},
     {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 100.0},
+    {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0, "batches": 10},
     {"cause": "transport", "wait_ms": 9.0, "causes_ms": {"transport": 9.0}, "ready": 3.9},
     {"cause": "transport", "ready": 3.9, "others_may_make_it": True},
     {"cause": "transport", "wrapped": True, "batch_bytes": None, "piped_bytes": 1e6},
@@ -95,9 +97,12 @@ def _unpickled(facts: LoaderFacts, piped_bytes: float) -> Remedy:
 
 
 def _without_workers(facts: LoaderFacts) -> Remedy | None:
-    """Where the loop waits for a batch about as long as it would take to make it; a sweep tells."""
+    """Where the loop waits for a batch about as long as it would take to make it; a sweep tells.
+
+    Of a few batches nothing is known: as workers start, the loop waits for all of them.
+    """
     handing_ms = facts.causes_ms["transport"]
-    if facts.made_ms is None or facts.made_ms > _ABOUT * handing_ms:
+    if facts.made_ms is None or facts.made_ms > _ABOUT * handing_ms or facts.batches < _FEW_BATCHES:
         return None
     text = (
         f"the loop waits {handing_ms:.1f} ms a step for batches that workers made in {facts.made_ms:.1f} ms: "

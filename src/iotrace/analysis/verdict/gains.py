@@ -14,6 +14,7 @@ from iotrace.analysis.rules.advice import frees_cpus, saves_wait
 from iotrace.analysis.rules.model import rule_of
 from iotrace.analysis.wait.data_wait import device_waits, quicker_by
 
+_MORE_CPUS = ("IO302", "IO303")  # rules whose remedy gives the same work more of the host's CPUs
 _TAKEN = 0.2  # of the CPUs, by other programs: what a thread's queueing depends on
 _SEVERAL_THREADS = 1.5  # CPUs that the training keeps busy: its thread waits for others, which may lack one
 
@@ -56,6 +57,8 @@ def gain_of(item: Recommendation, rank: RankReport) -> FixGain:
         most_ms = None if of_rest_ms is None else max(most_ms or 0.0, most_wait_ms + of_rest_ms)
         if interval_ms is None and most_ms is not None:
             most_ms = _in_longer_waits(rank, most_ms)
+    if most_ms is not None and item.code in _MORE_CPUS:
+        most_ms = max(gain_ms, min(most_ms, _beyond_work_ms(rank)))
     if not saves_wait(item) and interval_ms is None and _lacks_free_cpus(rank):
         most_ms = None  # a thread that computes less queues for less behind other programs, too
     if interval_ms is not None:
@@ -72,6 +75,15 @@ def gain_of(item: Recommendation, rank: RankReport) -> FixGain:
 def _lacks_free_cpus(rank: RankReport) -> bool:
     host = rank.system.host
     return host is not None and not host.has_free_cpus and (host.others_cpu_fraction or 0.0) >= _TAKEN
+
+
+def _beyond_work_ms(rank: RankReport) -> float:
+    """What of a step is no work of the job on all CPUs: to get more of these makes none of it less."""
+    system, step_ms = rank.system, rank.steps.mean_ms or 0.0
+    cpus = max(system.cpus_online or 0, len(system.cpus_usable or ()))
+    if system.cpu_pct_mean is None or not cpus:
+        return step_ms
+    return max(0.0, step_ms - step_ms * system.cpu_pct_mean / 100 / cpus)
 
 
 def rest_gets_quicker_by_ms(rank: RankReport, gone_ms: float) -> float | None:

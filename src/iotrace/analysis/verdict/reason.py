@@ -33,6 +33,7 @@ from iotrace.units import percent
 
 MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for it
 _TOGETHER = (("decode", "read"), ("decode", "transform", "read"))  # what one change of files spares
+_OF_HOST = ("IO305", "IO306")  # rules on what other machines and programs took: nothing in the program
 _MAKING = ("read", "decode", "transform", "collate")
 _LITTLE = 0.1  # of a wait
 _MORE = 1.1  # times what a change is charged with: a gain beyond it is no share of the wait
@@ -89,18 +90,16 @@ def ready_text(rank: RankReport) -> str | None:
     """Say that batches lie ready, where that was seen."""
     primary, wait = rank.primary, rank.data_wait
     most_ms = wait.raw_ms if wait.exposed_ms is None else wait.exposed_ms
-    gain = f"a faster loader ends at most {most_ms:.1f} ms of wait a step"
+    gain = f"a faster loader can save at most {most_ms:.1f} ms a step"
     if device_waits(wait) and 100 * (wait.raw_wait_fraction or 0.0) >= MODERATELY_PERCENT:
         return f"the loop waits {wait.raw_ms:.1f} ms, but the device has work meanwhile: {gain}"
     device = rank.accelerator
     if device is not None and device.span_us:
         gain += f"; the device is busy {percent(device.busy_us / device.span_us)} of the traced steps"
     if competes(rank):
-        gain = "what a faster loader saves is unknown, as no CPU was free"
+        gain = "no CPU was free: a loader that computes less may speed up the rest"
     elif any(stage.of == "threads" for stage in rank.pipeline):
-        gain = (
-            "what a faster loader saves is unknown, as its threads share Python's interpreter with the loop"
-        )
+        gain = "its threads share Python's interpreter with the loop: less code in them may speed it up"
     if primary is None or (primary.ready_in_turn_mean or 0.0) < 0.5:
         return gain
     if 100 * (bound_fraction(wait) or 0.0) >= KEPT_UP_PERCENT and rank.system.host is not None:
@@ -152,7 +151,10 @@ def reason_of(rank: RankReport, without: Culprit | None = None) -> dict[str, str
     mended = sorted((each for each in leading if each.remedy), key=lambda each: not _is_of_loop(each))
     culprit = mended[0] if mended else leading[0]
     why = culprit.text if culprit.remedy else found["why"]
-    beside = None if leading[0].remedy else leading[0].text
+    first = leading[0]
+    # What others took belongs to the trust, unless the loop may hardly wait without them.
+    is_told = not first.remedy and (first.code not in _OF_HOST or _of_others(rank) is not None)
+    beside = first.text if is_told else None
     return {**found, "why": why, "beside": beside, "culprit": culprit.id}
 
 
@@ -238,7 +240,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         if competes(rank) and delay_ms is not None and delay_ms >= MOSTLY * raw_ms:
             share += f"; the loop queued for a CPU for up to {min(delay_ms, raw_ms):.1f} ms of it"
         return {"why": f"{what} takes {share}", "cause": cause}
-    where = start if hot is None else f", most of it at {hot.said}"
+    where = start if hot is None else hot.beside(what)
     return {"why": f"{what} takes {share} of the wait{where}", "cause": cause}
 
 

@@ -47,6 +47,8 @@ _KINDS = {
     "not input-bound": "not-input-bound",
 }
 
+_LARGE = 0.4  # of a step: a phase that is worth naming
+
 # What makes an unknown wait known.
 _NAME_IT = Fix(
     id="name-the-source", text="iotrace.batches(YOUR_ITERABLE) around the loop's source names the wait"
@@ -114,12 +116,13 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
             text = f"{whose}{traced}, the wait {percent(fraction)}"
             fix = _TRACE_LESS if rank.overhead is not None and rank.overhead.calls_cost_most else None
             return Finding(kind="wait-unknown", text=text, rank=rank, fix=fix)
-        text += _now_and_then(rank)
+        text += _now_and_then(rank) or _own_code(rank, more_than=fraction)
         return replace(Finding(kind=_KINDS[wait.verdict or ""], text=text, rank=rank), **reason_of(rank))
     unseen = next((each for each in ranks if each.data_wait.raw_wait_fraction is None), None)
     if unseen is None:
         # A rank's own code is told before what its loader might save.
-        own_first, *others_too = filter(None, [*_own_of(rank), ready_text(rank)])
+        own = _own_of(rank)
+        own_first, *others_too = filter(None, [*own, ready_text(rank), None if own else _phase_of(rank)])
         takes_ready = (ready or 0.0) >= 1 and handing_over >= MOSTLY
         if 100 * fraction >= KEPT_UP_PERCENT and takes_ready and not device_waits(wait):
             waited = f"{percent(fraction)} of {each_step(rank)} ({wait.raw_ms or 0.0:.1f} ms)"
@@ -141,6 +144,17 @@ def _own_of(rank: RankReport) -> list[str]:
     if most is not None and 100 * most.loop_fraction >= MODERATELY_PERCENT:
         own.insert(0, most.said)
     return own
+
+
+def _phase_of(rank: RankReport) -> str | None:
+    """Name the phase that takes most of a step, where the host computes it."""
+    phases, step_ms = rank.phases_ms, rank.steps.mean_ms
+    known = {name: getattr(phases, name) or 0.0 for name in ("forward", "backward", "optimizer")}
+    most = max(known, key=lambda name: known[name])
+    device = rank.accelerator
+    if not step_ms or known[most] < _LARGE * step_ms or (device is not None and device.span_us):
+        return None
+    return f"{most} takes {percent(known[most] / step_ms)} of a step"
 
 
 def _of_unseen(rank: RankReport, whose: str) -> Finding:
@@ -206,9 +220,8 @@ def _outside_steps(rank: RankReport) -> str:
     """Say what the loop, or the start, does beside its steps where that takes as much as a bad wait would."""
     if found := _now_and_then(rank):
         return found
-    own_pct = 100 * (rank.phases_ms.other or 0.0) / (rank.steps.mean_ms or 1.0)
-    if own_pct >= HIGHLY_PERCENT and any(each.id == "code-of-the-loop" for each in rank.culprits):
-        return f"; the loop's own code takes {own_pct:.0f} % of each step"
+    if found := _own_code(rank):
+        return found
     if rank.account is None:  # of bare traces
         return ""
     skipped_pct = 100 * rank.account.part_ns(SKIPPED) / max(1, rank.account.loop_ns)
@@ -222,6 +235,22 @@ def _outside_steps(rank: RankReport) -> str:
     if 100 * start_ns < HIGHLY_PERCENT * whole_ns:
         return ""
     return f"; start-up takes {duration(start_ns)} of {duration(whole_ns)}"
+
+
+def _own_code(rank: RankReport, more_than: float = 0.0) -> str:
+    """Say what share of a step the loop's own code, or its sleep, takes where that is `more_than`."""
+    step_ms, ms = rank.steps.mean_ms or 1.0, rank.phases_ms.other or 0.0
+    own = next((each for each in rank.culprits if each.id == "code-of-the-loop"), None)
+    if own is None or 100 * ms < max(HIGHLY_PERCENT, 100 * more_than) * step_ms:
+        return ""
+    asleep_ms = own.evidence.get("asleep_ms")
+    if isinstance(asleep_ms, float):  # perhaps in place of a device: nothing to change beside a wait
+        return (
+            ""
+            if more_than
+            else f"; the loop sleeps for {percent(min(1.0, asleep_ms / step_ms))} of each step"
+        )
+    return f"; the loop's own code takes {percent(ms / step_ms)} of each step"
 
 
 def _now_and_then(rank: RankReport) -> str:

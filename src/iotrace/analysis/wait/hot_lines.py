@@ -210,6 +210,7 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
     is_named = named is not None and library is not None
     return HotLine(
         line=line.at(paths),
+        function=_own_name(line.function),
         # A function that stands in for another passes for it by its file, not by its name.
         calls=None if named is None or library is None else named.function.rpartition("<locals>.")[2],
         library=library or None,
@@ -218,6 +219,14 @@ def hot_line(stacks: Sequence[Stack], paths: Paths, *, of_called: bool) -> HotLi
         also=[own.at(paths) for own in also] if is_named else [],
         calls_fraction=in_lines / whole if is_named else None,
     )
+
+
+def _own_name(function: str) -> str | None:
+    """Name a function without those that it is defined in; a comprehension goes by the one that has it."""
+    while function.endswith(_COMPREHENSIONS):
+        function = function.rpartition(".<locals>.")[0]
+    name = function.rpartition("<locals>.")[2]
+    return None if not name or name.startswith("<") else name
 
 
 def _joined(frames: Counter[Frame], whole: int) -> dict[Frame, Frame]:

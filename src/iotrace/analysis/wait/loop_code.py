@@ -19,6 +19,7 @@ from iotrace.analysis.intervals import (
     distinct,
     grouped,
     holding,
+    subtract,
     union,
 )
 from iotrace.analysis.loop.deliveries import Deliveries
@@ -26,7 +27,7 @@ from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Account, HotLine, LoopCode
 from iotrace.analysis.wait.hot_lines import Stack, StackSamples, hot_line, stack_samples
-from iotrace.session.names import BACKWARD, FORWARD, OPTIMIZER, TURN_ROW
+from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER, TURN_ROW
 from iotrace.sources.paths import Paths
 from iotrace.sources.records import StepCall
 
@@ -150,6 +151,7 @@ def code_of_loop(
     if not len(steps) or not len(samples.times):
         return DividedLoop([], np.empty(0, np.int64))
     texts, spans = analysis.rank.main.texts, analysis.phase_spans
+    of_models = spans[np.isin(spans["name"], [n for n, text in texts.items() if text == FORWARD_NO_GRAD])]
     numbers = [number for number, text in texts.items() if text in (FORWARD, BACKWARD, OPTIMIZER)]
     spans = spans[np.isin(spans["name"], numbers)]
     thread, made = analysis.loop.thread, iterations_of(analysis).spans
@@ -165,9 +167,29 @@ def code_of_loop(
     waits = union(*(np.concatenate(each) for each in zip(*every, strict=True)))
     busy = union(*(np.concatenate(each) for each in zip(waits, phases, strict=True)))
     within = samples.outside(*waits).within(*phases).by_library(analysis.session.paths)
+    forward = spans["start_ns"][np.isin(spans["name"], [n for n in numbers if texts[n] == FORWARD])]
+    before = _before_forward(asked["delivered_ns"], forward, spans["start_ns"])
+    if before is not None:  # a model that only predicts is none that a worker may run
+        starts = of_models["start_ns"]
+        before = subtract(before, union(starts, starts + of_models["duration_ns"]))
     bounds = np.append(steps["start_ns"], steps["end_ns"][-1])
     loop_ns = None if account is None or account.loop_ns <= 0 else account.loop_ns
-    return loop_code(samples, busy, bounds, analysis.session.paths, within, loop_ns)
+    return loop_code(samples, busy, bounds, analysis.session.paths, within, loop_ns, before)
+
+
+def _before_forward(delivered: Times, forward: Times, phases: Times) -> Intervals | None:
+    """From the last delivery before each forward pass to that, where no other phase begins in between.
+
+    What the loop does there prepares its batch, mostly. None without a delivery or a forward pass.
+    """
+    if not len(delivered) or not len(forward):
+        return None
+    delivered, forward, phases = np.sort(delivered), np.sort(forward), np.sort(phases)
+    last = np.searchsorted(delivered, forward, side="right") - 1
+    starts = delivered[last]
+    is_first = np.searchsorted(phases, starts) == np.searchsorted(phases, forward)
+    chosen = (last >= 0) & is_first & (starts < forward)
+    return starts[chosen], forward[chosen]
 
 
 def _awaiting(analysis: RankAnalysis) -> Intervals:
@@ -187,11 +209,13 @@ def loop_code(
     paths: Paths | None = None,
     within: CodeSamples | None = None,
     loop_ns: int | None = None,
+    before: Intervals | None = None,
 ) -> DividedLoop:
     """Divide what of the loop nothing else covers by what was sampled then; `steps_ns` bound its steps.
 
     `busy` is what has another name; `within` are samples of it that have one of their own, with their line.
-    `loop_ns` is the loop's length, with what comes behind its known steps; None: theirs.
+    `loop_ns` is the loop's length, with what comes behind its known steps; None: theirs. `before` is where
+    it has a batch, and no forward pass has begun.
     Each sample stands for as much time as any other. What was done now and then counts behind the last step,
     too, where the thread goes on with it.
     """
@@ -208,7 +232,7 @@ def loop_code(
     if inside.sum() >= FEWEST_SAMPLES:
         loop = np.array([first_ns], np.int64), np.array([last_ns], np.int64)
         each_ns = (last_ns - first_ns - int(Coverage(*busy).within(*loop)[0])) / int(inside.sum())
-        found = _divided(free, of_step, steps, each_ns, loop_ns, paths)
+        found = _divided(free, of_step, steps, each_ns, loop_ns, paths, before=before)
     if within is not None and len(within.times):
         of_step = np.searchsorted(steps_ns, within.times, side="right") - 1
         every = int(((samples.times >= first_ns) & (samples.times < last_ns)).sum())
@@ -253,6 +277,7 @@ def _divided(
     whole_ns: int,
     paths: Paths | None = None,
     within: bool = False,
+    before: Intervals | None = None,
 ) -> list[tuple[LoopCode, Times]]:
     """Sum up samples by name, each of `each_ns`; `of_step` is the step that each is in.
 
@@ -284,6 +309,9 @@ def _divided(
             hot=None if within or paths is None else free.of(number).hot(paths),
             least=free.is_least,
             held_fraction=free.of(number).held_fraction,
+            before_fraction=None
+            if before is None
+            else float((holding(*before, free.of(number).times) >= 0).mean()),
             within=within,
         )
         found.append((code, in_few))

@@ -92,7 +92,7 @@ def _facts(
     files = _files(analysis, report, waits)
     wait_ms = int(waits.deliveries.wait_ns.sum()) / steps / 1e6
     slowest = next((stage.name for stage in report.pipeline if stage.slowest), "")
-    hot = _hot(report, source)
+    hot, item = _hot(report, source), item_of(about, analysis.session.paths) or (slowest if primary else "")
     gains_ms, most_ms = ({}, {}) if handed_over else _gains(analysis, run, causes_ms, files)
     return LoaderFacts(
         number=run.number,
@@ -141,9 +141,10 @@ def _facts(
         storage_bytes=_storage_bytes(report, steps),
         batches=len(source.deliveries),
         batches_per_step=len(waits) / steps,
-        item=item_of(about, analysis.session.paths) or (slowest if primary else ""),
+        item=item,
         hot_in="" if hot is None or hot.library is None else hot.library,
-        hot_line="" if hot is None else hot.said,
+        hot_line="" if hot is None else hot.said_in(item),
+        hot_function="" if hot is None else hot.placed(item) if hot.in_callee_of(item) else "",
         ready=ready_batches(source).in_turn,
         pipeline=report.pipeline if primary else [],
         slept_ms=_slept_ms(report),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from iotrace.session.names import KIND_REDUCTION, OF_GRADIENTS, OPTIMIZER
 from iotrace.sources.records import DebugSwitches, Threads
 
 TOLD, MAIN = 0.25, 0.5  # of the data wait: what is worth telling, and what is a main cause
+_QUEUES = 0.1  # of a step: so long the training thread has no CPU
 _BUSY = 0.9  # of the time of the CPUs beside the bound ones
 
 
@@ -89,6 +91,23 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Whether that wait is worth a word."""
         return self.is_significant(self.without_cpu_ms)
 
+    @property
+    def loop_queues_ms(self) -> float:
+        """How long the loop queues for a CPU in a step, at most, where workers are bound to its CPUs."""
+        system, steps = self.report.system, self.report.steps
+        found = bound_together(system.processes)
+        main = None if found is None else next((each for each in found[1] if each.role == "main"), None)
+        if main is None or not steps.mean_ms:
+            return 0.0
+        if steps.thread_run_delay_ms is not None:
+            return min(steps.mean_ms, steps.thread_run_delay_ms)
+        return min(1.0, (main.run_delay_pct_mean or 0.0) / 100) * steps.mean_ms
+
+    @property
+    def loop_lacks_cpus(self) -> bool:
+        """Whether that is worth a word."""
+        return self.loop_queues_ms >= _QUEUES * (self.report.steps.mean_ms or math.inf)
+
 
 def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
     """Look at the surroundings of a rank, as far as its waits make that worth while."""
@@ -111,7 +130,7 @@ def rank_facts(analysis: RankAnalysis, report: RankReport) -> RankFacts:
         turns=loop_turns(analysis, report),
         **_reductions(analysis),
     )
-    if not facts.lacks_cpus:
+    if not (facts.lacks_cpus or facts.loop_lacks_cpus):
         return facts
     return msgspec.structs.replace(
         facts,
