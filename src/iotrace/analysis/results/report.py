@@ -41,8 +41,7 @@ class Change(ReportPart, frozen=True, kw_only=True):
 
 _LEAST = 0.01  # of a step, which no change makes shorter
 _NEAR = 1.1  # times what a change gains with all else as it was: a bound that says it all
-MOST_FACTOR = 10.0  # a larger one is no figure
-WIDE = 2.0  # times what a change gains with all else as it was: a bound from which on the gain is told as a range
+MOST_FACTOR, WIDE = 10.0, 2.0  # a larger one is no figure; times what a fix gains: from there its bound makes it a range
 
 
 class Fix(ReportPart, frozen=True, kw_only=True):
