@@ -109,10 +109,19 @@ def test_many_small_chunks_are_to_be_larger(
     array = replace(CHUNKS, path=path, chunk_bytes=chunk_bytes, chunks_touched=touched)
     store = file(path, 6.0, 44.0, reads=6000, read_bytes=6000 * 500, arrays=[array])
     found = recommend([facts(causes_ms={"read": 6.0, "decode": 44.0}, files=[store], samples=0.24)])
-    remedy = next(item.remedy for item in found if item.id == "decode-bound")
+    advice = next(item for item in found if item.id == "decode-bound")
     name = path.removeprefix("d/")
-    larger = f"store {name} in larger chunks: a sample reads 256 chunks of 1.0 KiB"
-    assert remedy == (larger if is_small else f"store {name} with lighter compression")
+    assert advice.remedy == f"store {name} {'in larger chunks' if is_small else 'with lighter compression'}"
+    reads = f"a sample reads 256 chunks of 1.0 KiB (32x256) of {path}: 44.0 ms of wait a step"
+    assert advice.text.startswith(reads) == is_small
+    # Where another cause is larger, the chunks are no reason of the wait.
+    most = {"causes_ms": {"read": 6.0, "decode": 20.0, "transform": 24.0}}
+    (advice,) = (
+        each
+        for each in recommend([facts(files=[store], samples=0.24, **most)])
+        if each.id == "decode-bound"
+    )
+    assert advice.text.startswith("decode costs")
 
 
 READ = {"files": [file("d/a.npy", read_ms=45.0, reads=1000, read_bytes=4000 * 1024)]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from iotrace.agent.readpaths.chunk_accesses import ChunkAccesses
 from iotrace.analysis.results import ChunkedArray
-from iotrace.analysis.rules.chunks import a_part_of, read_whole_again
+from iotrace.analysis.rules.chunks import a_part_of, read_whole_again, spares_decoding
 from iotrace.analysis.rules.facts.examples import facts_of
 from iotrace.analysis.rules.model import rule_of
 from iotrace.analysis.storage.arrays import arrays_of
@@ -129,7 +130,7 @@ def _array(record: Chunked, calls: FileCalls | None = None) -> ChunkedArray:
     rank: Any = SimpleNamespace(processes=[process])
     paths: Any = SimpleNamespace(shown=lambda path: path)
     arrays, _ = arrays_of(rank, paths, {"a.h5": calls} if calls else {}, {7: 2})
-    return arrays["a.h5"][0]
+    return arrays[record.path][0]
 
 
 def test_bytes_from_the_file_bound_what_is_decoded_where_chunks_are_small() -> None:
@@ -263,3 +264,40 @@ def test_what_waits_for_a_server_is_not_zarrs_own_work(path: str, known: dict[st
     found = _decoding(arrays, 42.0, made_ms=8.0, batches=320, **known)
     assert found.remedy.startswith("re-chunk")
     assert found.gain_ms == 42.0
+
+
+def _access(access: list[int] | None, chunk: list[int], **known: Any) -> ChunkedArray:
+    """One array of 160 fields of float32 in a store; accesses lie across chunks as they are aligned."""
+    shape = [160, 8, 90, 180]
+    each = prod(-(-length // own) for length, own in zip(access or shape, chunk, strict=True))
+    extents = [] if access is None else [(access, 300)]
+    record = _chunked(
+        **{
+            "path": "d/a.zarr", "dataset": "", "shape": shape, "chunk": chunk, "item_bytes": 4,
+            "accesses": 300, "touched": 300 * each, "odd": 300 if access is None else 0,
+            "extents": extents, "cache_bytes": 0, "version": "3.1.0", **known,
+        }
+    )  # fmt: skip
+    return _array(record)
+
+
+@pytest.mark.parametrize(
+    ("access", "chunk", "known", "suggested"),
+    [
+        ([2, 8, 90, 180], [1, 1, 30, 30], {}, [1, 8, 90, 180]),  # pairs of fields that slide by one
+        ([2, 8, 90, 180], [1, 8, 90, 180], {}, None),  # mended
+        ([2, 8, 90, 180], [1, 1, 90, 180], {}, None),  # few chunks: what takes the time are their bytes
+        ([1, 8, 90, 180], [1, 1, 15, 15], {"dataset": "/x", "path": "d/a.h5"}, [1, 8, 90, 180]),
+        ([1, 8, 90, 180], [1, 1, 30, 30], {"dataset": "/x", "path": "d/a.h5"}, None),  # HDF5 is quick at these
+        ([8, 1, 30, 30], [1, 1, 30, 30], {"dataset": "/x", "path": "d/a.h5"}, None),  # eight, which fit
+        (None, [1, 1, 30, 30], {}, None),  # by lists: what they take is not known
+    ],
+)
+def test_many_small_chunks_become_what_accesses_take(
+    access: list[int] | None, chunk: list[int], known: dict[str, Any], suggested: list[int] | None
+) -> None:
+    array = _access(access, chunk, **known)
+    assert array.suggested_chunk == suggested
+    assert suggested is None or str(suggested[-1]) in array.command
+    # As many bytes are decoded as before: no waste is told.
+    assert not spares_decoding(array)

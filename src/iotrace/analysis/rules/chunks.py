@@ -15,10 +15,7 @@ from iotrace.units import digits, size
 
 _ACROSS = 1.5  # chunks for each access of one chunk's size
 _INFLATED, _READ_IN_VAIN = 1.2, 1.5  # delivered / read, and the other way round
-# Chunks so small cost more each than their bytes do: 0.2 to 0.5 ms in zarr, 3 µs in HDF5 (docs/culprits.md).
-_SMALL_CHUNK = {".zarr": 16 << 10}
-_SMALL_HDF5_CHUNK = 4 << 10
-_MANY_CHUNKS = 16  # of an access
+_SPARES = 1.5  # decoded now, for each byte that other chunks would have decoded
 _LOOKED_UP = 4096  # bytes a read: of what says where data lies, not of the data
 _ONE_A_SAMPLE = 1.1  # accesses: a worker that left took some samples along
 _LONGEST_NAME = 24
@@ -110,14 +107,19 @@ def suffix_of(path: str) -> str:
     return PurePath(path).suffix.lower()
 
 
+def spares_decoding(array: ChunkedArray) -> bool:
+    """Whether other chunks spare decoding for certain; larger ones in place of small ones may spare calls alone."""
+    if not array.suggested_chunk or not array.predicted_bytes:
+        return False
+    return not array.takes_small_chunks or array.decoded_at_least_bytes >= _SPARES * array.predicted_bytes
+
+
 def most_small_chunks(arrays: Iterable[ChunkedArray]) -> ChunkedArray | None:
     """The array whose accesses take many small chunks, in all the most; None: there is none.
 
     A call for each chunk then takes longer than its bytes do, however they are compressed.
     """
-    small = [
-        each for each in arrays if _is_small(each) and each.chunks_touched >= _MANY_CHUNKS * each.accesses
-    ]
+    small = [each for each in arrays if each.takes_small_chunks]
     return max(small, key=attrgetter("chunks_touched"), default=None)
 
 
@@ -126,12 +128,6 @@ def decodes_small_chunks(groups: Iterable[FileGroup]) -> bool:
     most = max(groups, key=attrgetter("decode_ms"), default=None)
     known = None if most is None else most.amplification
     return known is not None and most_small_chunks(known.arrays) is not None
-
-
-def _is_small(array: ChunkedArray) -> bool:
-    if not array.accesses or array.chunks_touched < _MANY_CHUNKS * array.accesses:
-        return False
-    return 0 < array.chunk_bytes <= _SMALL_CHUNK.get(suffix_of(array.path), _SMALL_HDF5_CHUNK)
 
 
 def cache_lost(file: FileFacts | None, gone: str) -> Remedy | None:
@@ -164,19 +160,36 @@ def chunks_now(file: FileFacts) -> str:
 
 
 def larger_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) -> Remedy | None:
-    """Larger chunks, where an access takes many small ones and other chunks spare no decoding for certain."""
+    """Larger chunks, where an access takes many small ones: as many bytes are decoded, in fewer calls."""
     array = most_small_chunks(file.arrays)
     if array is None:
         return None
     each, samples = array.chunks_touched / array.accesses, (facts.samples or 0.0) * facts.batches
     who = "a sample" if samples <= array.accesses <= _ONE_A_SAMPLE * samples else "an access"
-    reads = f"{who} reads {each:.0f} chunks of {size(array.chunk_bytes)}"
-    shape = "x".join(map(str, array.chunk))
+    reads = f"{who} reads {each:.0f} chunks of {size(array.chunk_bytes)} ({_shown(array.chunk)})"
     of = f" of {array.dataset}" if array.dataset else ""
-    text = f"store it in larger chunks{of}: {reads} ({shape}) now, and each takes a call"
+    larger = f"chunks of {_shown(array.suggested_chunk)}" if array.suggested_chunk else "larger chunks"
     evidence: Evidence = {"chunks": each, "chunk_bytes": float(array.chunk_bytes)}
-    short = f"store {name} in larger chunks: {reads}"
-    return Remedy(short, text, gone, spares_work=True, evidence=evidence)
+    return Remedy(
+        f"store {name} in {larger}",
+        f"store it in {larger}{of}: {reads} now, and each takes a call",
+        gone,
+        spares_work=True,
+        command=array.command,
+        change=Change(stored=CHUNKS, paths=[array.path]) if array.suggested_chunk else None,
+        evidence=evidence,
+        said=_leading(facts, f"{reads} of {array.path}{f' {array.dataset}' if array.dataset else ''}"),
+    )
+
+
+def _shown(shape: Iterable[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _leading(facts: LoaderFacts, said: str) -> str:
+    """What a verdict names, where reading and decoding are most of the wait; else nothing."""
+    most = max(facts.causes_ms, key=lambda cause: facts.causes_ms[cause], default="")
+    return said if most in ("read", "decode") else ""
 
 
 def read_whole_again(arrays: Iterable[ChunkedArray]) -> list[ChunkedArray]:
@@ -253,7 +266,7 @@ def fitting_chunks(facts: LoaderFacts, file: FileFacts, name: str, gone: str) ->
     if (fewer := fewer_accesses(facts, file, name, gone)) is not None:
         return fewer
     array = max(file.arrays, key=_spared, default=None)
-    if array is not None and _fits_better(array):
+    if array is not None and spares_decoding(array):
         return _rechunked(facts, file, array, name, gone)
     if (crossing := next(filter(None, map(_crossed, file.arrays)), None)) is not None:
         each, chunk = crossing
@@ -339,15 +352,15 @@ def _rechunked(facts: LoaderFacts, file: FileFacts, array: ChunkedArray, name: s
     """Other chunks: of all arrays that are slow to decode, or of the file alone that costs most."""
     chosen, arrays = [file], [array]
     if gone == FILES:
-        chosen = [each for each in facts.files if any(map(_fits_better, each.arrays))]
-        arrays = [each for one in chosen for each in one.arrays if _fits_better(each)]
+        chosen = [each for each in facts.files if any(map(spares_decoding, each.arrays))]
+        arrays = [each for one in chosen for each in one.arrays if spares_decoding(each)]
         if sum(each.decode_ms for each in chosen) < _NEARLY_ALL * facts.causes_ms["decode"]:
             chosen, arrays, name, gone = [file], [array], name_of(file.path), f"{FILES}:{file.path}"
     least, most, used = (
         sum(getattr(each, field) or 0 for each in arrays)
         for field in ("decoded_at_least_bytes", "predicted_bytes", "used_bytes")
     )
-    shapes = {"x".join(map(str, each.suggested_chunk or ())) for each in arrays}
+    shapes = {_shown(each.suggested_chunk or ()) for each in arrays}
     chunk = f"chunks of {next(iter(shapes))}" if len(shapes) == 1 else "other chunks"
     what = f"its {len(arrays)} arrays" if len(arrays) > 1 else array.dataset or "it"
     text = (
@@ -370,16 +383,12 @@ def _rechunked(facts: LoaderFacts, file: FileFacts, array: ChunkedArray, name: s
     )
 
 
-def _fits_better(array: ChunkedArray) -> bool:
-    return bool(array.suggested_chunk and array.predicted_bytes)
-
-
 def _crossed(array: ChunkedArray) -> tuple[float, str] | None:
     """How many chunks an access of one chunk's size takes, and the chunk; None where others fit better."""
     alike = array.access is not None and [*array.access] == [*array.chunk]
     if not alike or not array.accesses or array.chunks_touched < _ACROSS * array.accesses:
         return None
-    return array.chunks_touched / array.accesses, "x".join(map(str, array.chunk))
+    return array.chunks_touched / array.accesses, _shown(array.chunk)
 
 
 def _spared(array: ChunkedArray) -> int:

@@ -14,7 +14,7 @@ from iotrace.analysis.results import (
     WholeReads,
 )
 from iotrace.analysis.rules.causes import per_epoch
-from iotrace.analysis.rules.chunks import read_whole_again
+from iotrace.analysis.rules.chunks import read_whole_again, spares_decoding
 from iotrace.analysis.rules.facts.rank import RankFacts
 from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.analysis.storage.read_by_each import ReadByEach
@@ -255,7 +255,7 @@ def _of_array(array: ChunkedArray) -> Seen | None:
             f"accesses read all of {array.dataset.lstrip('/') or 'it'} ({size(array.array_bytes)}) each time"
         )
         return _seen(text, whole_reads=array.complete, predicted_reads=array.complete_once)
-    if array.predicted_bytes is None:
+    if not spares_decoding(array):
         return None
     ratio = digits(array.decoded_at_least_bytes / array.used_bytes, 2)
     if array.decoded_at_most_bytes != array.decoded_at_least_bytes:

@@ -26,6 +26,9 @@ _WORTH = 1.5  # decoded at least / predicted at most
 _ANEW, _FEW_ANEW = 0.5, 16  # of the accesses: through objects that were made anew
 _NO_CHUNK_BYTES = 4 << 10  # of a read of what says where chunks lie, at most
 _LEAST_BYTES, _MOST_BYTES = 4 << 10, 64 << 20  # of a chunk: smaller ones cost more in calls than they save
+# What a chunk costs beside its bytes, in ms, in zarr and in HDF5; and bytes that are decoded in 1 ms, about.
+_ZARR_CHUNK_MS, _HDF5_CHUNK_MS, _DECODED_BY_MS = 0.2, 0.003, 500e3
+_WORTH_LARGER = 0.5  # of what small chunks cost
 
 
 def arrays_of(
@@ -137,13 +140,13 @@ def _with_suggestion(array: ChunkedArray, zarr: str) -> ChunkedArray:
     access, item_bytes = array.access, array.chunk_bytes // prod(array.chunk)
     chunk = _at_least(access, array.shape, _LEAST_BYTES // max(item_bytes, 1))
     chunk_bytes = prod(chunk) * item_bytes
-    # Where an access begins is not known: between the ends it may lie across two chunks.
-    each = prod(
-        1 if length == 1 or chunk[axis] == array.shape[axis] else 2 for axis, length in enumerate(access)
-    )
-    predicted = array.accesses * each * chunk_bytes
+    predicted = array.accesses * _touched(access, chunk, array.shape) * chunk_bytes
     if not _LEAST_BYTES <= chunk_bytes <= _MOST_BYTES or array.decoded_at_least_bytes < _WORTH * predicted:
-        return array
+        larger = _larger(array, access, item_bytes) if array.takes_small_chunks else None
+        if larger is None:
+            return array
+        chunk = larger
+        predicted = array.accesses * _touched(access, chunk, array.shape) * prod(chunk) * item_bytes
     command = (
         _h5repack({array.dataset: chunk}, array.path)
         if array.dataset
@@ -152,6 +155,36 @@ def _with_suggestion(array: ChunkedArray, zarr: str) -> ChunkedArray:
         else ""
     )
     return replace(array, suggested_chunk=chunk, predicted_bytes=predicted, command=command)
+
+
+def _touched(access: Sequence[int], chunk: Sequence[int], shape: Sequence[int]) -> int:
+    """Count the chunks that an access lies across at most: where it begins is not known."""
+    return prod(
+        1 if own == size else (length - 1) // own + (2 if own > 1 and length > 1 else 1)
+        for length, own, size in zip(access, chunk, shape, strict=True)
+    )
+
+
+def _larger(array: ChunkedArray, access: Sequence[int], item_bytes: int) -> list[int] | None:
+    """Choose chunks for accesses that take many small ones: all of an access, or single places of first axes.
+
+    Samples that slide along an axis share what single places hold; what an access crosses is decoded twice.
+    """
+    by_chunk_ms = _HDF5_CHUNK_MS if array.dataset else _ZARR_CHUNK_MS
+
+    def cost_ms(chunks: float, decoded_bytes: float) -> float:
+        return chunks * by_chunk_ms + decoded_bytes / _DECODED_BY_MS
+
+    now = (array.chunks_touched / array.accesses, array.decoded_at_least_bytes / array.accesses)
+    best, best_ms = None, _WORTH_LARGER * cost_ms(*now)
+    parts = [axis for axis, length in enumerate(access) if length < array.shape[axis]]
+    for singly in range(len(parts) + 1):
+        chunk = [1 if axis in parts[:singly] else length for axis, length in enumerate(access)]
+        each, chunk_bytes = _touched(access, chunk, array.shape), prod(chunk) * item_bytes
+        taken_ms = cost_ms(each, each * chunk_bytes)
+        if _LEAST_BYTES <= chunk_bytes <= _MOST_BYTES and taken_ms < best_ms:
+            best, best_ms = chunk, taken_ms
+    return best
 
 
 def _at_least(access: Sequence[int], shape: Sequence[int], elements: int) -> list[int]:
