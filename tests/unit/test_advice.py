@@ -728,6 +728,12 @@ def test_a_gain_that_the_model_predicts_is_told_with_its_interval() -> None:
         ("slow-first-sample", {"iterable": True,
                                "making": Making(fill_ms=30.0, first_item_ms=900.0, item_ms=1.0)},
          "fill less before an epoch's first sample"),
+        ("slow-first-sample", {"iterable": True, "shuffle": "shuffle(450, initial=450)",
+                               "making": Making(fill_ms=30.0, first_item_ms=900.0, item_ms=1.0)},
+         "lower initial in shuffle(450, initial=450)"),
+        ("slow-first-sample", {"iterable": True, "shuffle": "shuffle(buffer_size=1000)",
+                               "making": Making(fill_ms=30.0, first_item_ms=900.0, item_ms=1.0)},
+         "lower buffer_size in shuffle(buffer_size=1000)"),
         ("collecting-garbage", {"making": Making(collecting_ms=30.0, collections=3, collection_ms=90.0)},
          "gc.freeze() in worker_init_fn, or fewer objects"),
     ],
@@ -796,3 +802,14 @@ def test_frames_that_are_sought_are_told_where_files_are_read_from_their_begin_a
         )
     )
     assert ("store each frame of d/" in found["decode-bound"]) == sought
+
+
+@pytest.mark.parametrize(("fill_ms", "told"), [(47.0, False), (30.0, True)])
+def test_what_costs_a_wait_that_is_filling_alone_is_not_told_beside(fill_ms: float, told: bool) -> None:
+    """What is left is below 5 % of a step, or is not: then decoding is worth it in the other samples, too."""
+    making = Making(fill_ms=fill_ms, first_item_ms=900.0, item_ms=1.0)
+    causes = {"decode": 48.0, "read": 2.0}
+    found = recommend([facts(iterable=True, causes_ms=causes, making=making, unmade_fraction=0.0)])
+    assert ("decode-bound" in {item.id for item in found}) == told
+    filled = next(item for item in found if item.id == "slow-first-sample")
+    assert (filled.gain_ms_per_step, filled.gain_interval_ms) == (fill_ms, [0.0, fill_ms])

@@ -11,8 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import webdataset
+from torch.utils.data.datapipes.iter import IterableWrapper
 
-from iotrace.agent.dataloader.held import fed_by, sampler_of, tokenizer_of, torch_sampler_of
+from iotrace.agent.dataloader.held import fed_by, sampler_of, shuffle_of, tokenizer_of, torch_sampler_of
 
 SHARED: queue.Queue[int] = queue.Queue()
 
@@ -183,3 +185,18 @@ def test_torchs_own_sampler_is_named_with_what_it_replaces() -> None:
     ):
         assert torch_sampler_of(SimpleNamespace(sampler=sampler)) == name
     assert torch_sampler_of(object()) is None
+
+
+def test_the_buffer_that_shuffles_samples_is_written_as_a_program_does() -> None:
+    """What shuffles the names of shards, before they are opened, holds no samples back."""
+    shards = webdataset.WebDataset(["a.tar"] * 64, shardshuffle=64)
+    assert shuffle_of(shards) is None
+    assert shuffle_of(shards.shuffle(450, initial=450).batched(4)) == "shuffle(450, initial=450)"
+    unset = webdataset.WebDataset(["a.tar"], shardshuffle=False)
+    assert shuffle_of(unset.shuffle(2000)) == "shuffle(2000, initial=100)"
+    unset = webdataset.WebDataset(["a.tar"], shardshuffle=False)
+    assert shuffle_of(unset.shuffle(2000, initial=8)) is None  # it begins to give after eight
+    pipe = IterableWrapper(range(9))
+    assert shuffle_of(pipe.map(str)) is None
+    assert shuffle_of(pipe.shuffle(buffer_size=77).map(str)) == "shuffle(buffer_size=77)"
+    assert shuffle_of(object()) is None

@@ -63,17 +63,20 @@ def _unsampled(system: System) -> str:
 
 def _growing(processes: list[ProcessUse]) -> str:
     """The processes whose memory grew over the measured steps, by how much; empty where none did."""
-    grown = [
-        (process.rss_growth_bytes, process.role)
-        for process in processes
-        if process.rss_growth_bytes is not None
-        and process.rss_peak_bytes
-        and process.rss_growth_bytes >= max(_GROWN_BYTES, _GROWN_FRACTION * process.rss_peak_bytes)
-    ]
-    if not grown:
+    of_roles: dict[str, list[int]] = {}
+    for process in processes:
+        grown_bytes, peak_bytes = process.rss_growth_bytes, process.rss_peak_bytes
+        if grown_bytes is not None and peak_bytes:
+            if grown_bytes >= max(_GROWN_BYTES, _GROWN_FRACTION * peak_bytes):
+                of_roles.setdefault(process.role, []).append(grown_bytes)
+    if not of_roles:
         return ""
-    grown.sort(key=lambda pair: -pair[0])
-    named = ", ".join(f"{role} {size(grown_bytes)}" for grown_bytes, role in grown[:_MOST_GROWN])
+    grown = sorted(of_roles.items(), key=lambda own: -max(own[1]))
+    # Each epoch's workers have the same numbers.
+    named = ", ".join(
+        f"{role} {size(max(own))}{f' (the most of {len(own)} processes)' if len(own) > 1 else ''}"
+        for role, own in grown[:_MOST_GROWN]
+    )
     more = f", {len(grown) - _MOST_GROWN} more" if len(grown) > _MOST_GROWN else ""
     return f"grew over the measured steps: {named}{more}"
 

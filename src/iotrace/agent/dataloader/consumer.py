@@ -162,6 +162,7 @@ class _Iterator:
             "fed_by": held.fed_by(loader.dataset),
             "sampler": held.sampler_of(loader),
             "torch_sampler": held.torch_sampler_of(loader),
+            "shuffle": held.shuffle_of(loader.dataset) if iterator._dataset_kind == 1 else None,
             "tokenizer": held.tokenizer_of(getattr(loader, "collate_fn", None)),
             **fetch.item_source(loader.dataset, iterator._dataset_kind == 1),
             **fetch.collate_source(getattr(loader, "collate_fn", None)),

@@ -20,6 +20,10 @@ _TOKENIZERS = {"tokenizers", "transformers", "sentencepiece", "tiktoken"}
 _ONLY_PADS = {"pad"}
 _ENCODE = {"encode", "encode_batch", "batch_encode_plus", "encode_plus", "tokenize", "__call__"}
 _MOST_WRAPPERS = 4
+_MOST_STAGES = 32
+_MANY_SAMPLES = 16  # that a buffer holds before it gives one
+_SOURCES = ("datapipe", "source_datapipe", "main_datapipe", "_ex_iterable", "ex_iterable", "source_dataset")
+_WDS_SHUFFLE = (1000, 100)  # webdataset's own defaults
 
 
 def fed_by(dataset: Any) -> str | None:
@@ -107,6 +111,43 @@ def torch_sampler_of(loader: Any) -> str | None:
     except ours(Exception):
         pass
     return None
+
+
+def shuffle_of(dataset: Any) -> str | None:
+    """Write the shuffle buffer of an iterable dataset as the program may have; None: none is seen.
+
+    Of webdataset, of torch's data pipes and of Hugging Face's datasets; of several the largest one.
+    """
+    try:
+        found: list[tuple[int, str]] = []
+        for stage in _stages(dataset):
+            own = vars(stage)
+            function = getattr(own.get("f"), "__name__", "")  # of webdataset's stages
+            if function.startswith("tar"):
+                found.clear()  # what was shuffled before are names of shards
+            elif function == "_shuffle":
+                most = (*own.get("args", ()), *_WDS_SHUFFLE[len(own.get("args", ())) :])[:2]
+                of = dict(zip(("bufsize", "initial"), most, strict=False))
+                of.update({key: value for key, value in own.get("kw", {}).items() if key in of})
+                initial = min(of["bufsize"], of["initial"])
+                found.append((initial, f"shuffle({of['bufsize']}, initial={initial})"))
+            elif "buffer_size" in own and "Shuffle" in type(stage).__name__:
+                found.append((own["buffer_size"], f"shuffle(buffer_size={own['buffer_size']})"))
+        return max(found)[1] if found and max(found)[0] >= _MANY_SAMPLES else None
+    except ours(Exception):
+        return None
+
+
+def _stages(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset's stages, each the source of the one before."""
+    for _ in range(_MOST_STAGES):
+        own = getattr(dataset, "__dict__", None)
+        if own is None:
+            return
+        yield dataset
+        if type(pipeline := own.get("pipeline")) is list:  # webdataset's
+            yield from (each for each in pipeline if hasattr(each, "__dict__"))
+        dataset = next((own[name] for name in _SOURCES if name in own), None)
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -85,6 +85,7 @@ class IteratorStart(Record, tag="iterator"):
     fed_by: str | None = None
     sampler: str | None = None
     torch_sampler: str | None = None
+    shuffle: str | None = None
     tokenizer: str | None = None
     prefetch_factor: Int | None = None
     persistent_workers: bool | None = None
