@@ -117,9 +117,7 @@ def test_many_small_chunks_are_to_be_larger(
     # Where another cause is larger, the chunks are no reason of the wait.
     most = {"causes_ms": {"read": 6.0, "decode": 20.0, "transform": 24.0}}
     (advice,) = (
-        each
-        for each in recommend([facts(files=[store], samples=0.24, **most)])
-        if each.id == "decode-bound"
+        each for each in recommend([facts(files=[store], samples=0.24, **most)]) if each.id == "decode-bound"
     )
     assert advice.text.startswith("decode costs")
 
@@ -736,6 +734,12 @@ def test_a_gain_that_the_model_predicts_is_told_with_its_interval() -> None:
          "lower buffer_size in shuffle(buffer_size=1000)"),
         ("collecting-garbage", {"making": Making(collecting_ms=30.0, collections=3, collection_ms=90.0)},
          "gc.freeze() in worker_init_fn, or fewer objects"),
+        ("collecting-garbage", {"making": Making(collecting_ms=30.0, collections=3, collection_ms=90.0,
+                                                 full_share=1.0, objects=3_900_000)},
+         "gc.freeze() in worker_init_fn (3.9M old objects)"),
+        ("collecting-garbage", {"making": Making(collecting_ms=30.0, collections=300, collection_ms=1.2,
+                                                 full_share=0.1, objects=390_000)},
+         "gc.disable() in worker_init_fn: many new objects"),
     ],
 )  # fmt: skip
 def test_what_is_behind_slow_code_is_told_in_place_of_it(

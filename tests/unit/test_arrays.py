@@ -288,7 +288,8 @@ def _access(access: list[int] | None, chunk: list[int], **known: Any) -> Chunked
         ([2, 8, 90, 180], [1, 8, 90, 180], {}, None),  # mended
         ([2, 8, 90, 180], [1, 1, 90, 180], {}, None),  # few chunks: what takes the time are their bytes
         ([1, 8, 90, 180], [1, 1, 15, 15], {"dataset": "/x", "path": "d/a.h5"}, [1, 8, 90, 180]),
-        ([1, 8, 90, 180], [1, 1, 30, 30], {"dataset": "/x", "path": "d/a.h5"}, None),  # HDF5 is quick at these
+        # HDF5 is quick at these.
+        ([1, 8, 90, 180], [1, 1, 30, 30], {"dataset": "/x", "path": "d/a.h5"}, None),
         ([8, 1, 30, 30], [1, 1, 30, 30], {"dataset": "/x", "path": "d/a.h5"}, None),  # eight, which fit
         (None, [1, 1, 30, 30], {}, None),  # by lists: what they take is not known
     ],

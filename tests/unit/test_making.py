@@ -107,7 +107,9 @@ def test_of_few_samples_their_number_tells_that_they_are_made_at_once(
     assert judged([150.0] * 50, ends, workers=2) is found
 
 
-def made(tmp_path: Path, pauses: Sequence[tuple[int, int]] = ()) -> RankAnalysis:
+def made(
+    tmp_path: Path, pauses: Sequence[tuple[int, int]] = (), looks: Sequence[dict[str, object]] = ()
+) -> RankAnalysis:
     run = Growing(tmp_path)
     run.record(20)
     run.end()
@@ -116,28 +118,52 @@ def made(tmp_path: Path, pauses: Sequence[tuple[int, int]] = ()) -> RankAnalysis
         for start_ns, end_ns in pauses:
             row = {"type": "pause", "pause": "collection", "tid": -1, "start_ns": start_ns, "end_ns": end_ns}
             file.write(json.dumps(row) + "\n")
+        file.writelines(f"{json.dumps(look)}\n" for look in looks)
     session = open_session(tmp_path)
     return RankAnalysis(session, session.ranks[0])
 
 
-def test_long_collections_in_the_making_of_batches_count_as_they_are_waited_for(
+def test_collections_in_the_making_of_batches_count_as_they_are_waited_for(
     tmp_path: Path,
 ) -> None:
     taken_ns = SECOND + 3 * 15 * MS
     pauses = [(taken_ns, taken_ns + 12 * MS), (taken_ns + 13 * MS, taken_ns + 14 * MS), (1, 20 * MS)]
     analysis = made(tmp_path, pauses)
-    decoding = making_of(analysis, analysis.loaders[0], analysis.measured_waits, REPORT)
-    assert decoding.collections == 0  # it is the decoding that makes the objects
-    worker = analysis.rank.workers[0]
-    computing = replace(worker, spans=worker.spans[worker.spans["kind"] == KIND_ITEM])
-    analysis = RankAnalysis(analysis.session, replace(analysis.rank, workers=[computing]))
     making = making_of(analysis, analysis.loaders[0], analysis.measured_waits, REPORT)
-    # One is short, one lies before the first batch.
-    assert (making.collections, making.collection_ms) == (1, 12.0)
+    # One lies before the first batch.
+    assert (making.collections, making.collection_ms) == (2, 6.5)
+    assert (making.full_share, making.objects) == (None, None)  # nobody looked at the collector
     waits = analysis.measured_waits
     own = waits[waits.deliveries["taken_ns"] == analysis.rank.main.clock.to_session_ns(taken_ns)]
     waited_ns = int(own.deliveries.wait_ns.sum()) - int(own.of_cause("transport").sum())
-    assert making.collecting_ms == pytest.approx(waited_ns * 12 / 15 / len(analysis.kept) / 1e6)
+    assert making.collecting_ms == pytest.approx(waited_ns * 13 / 15 / len(analysis.kept) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("long_ms", "full", "share"),
+    [
+        # Lists that samples make: none is a full one, but perhaps one since the last look.
+        (1, 0, 1 / 10),
+        (8, 1, 9 / 17),  # objects that stay
+        (1, 8, 9 / 10),
+    ],
+)
+def test_no_more_than_the_longest_collections_were_full(
+    tmp_path: Path, long_ms: int, full: int, share: float
+) -> None:
+    begun_ns = SECOND + 3 * 15 * MS
+    lengths = [long_ms] + [1] * 9
+    starts = [begun_ns + place * 15 * MS for place in range(10)]
+    pauses = [(start, start + length * MS) for start, length in zip(starts, lengths, strict=True)]
+    look = {"type": "collector", "enabled": True, "threshold": [700, 10, 10], "objects": 390_000, "frozen": 0}
+    looks = [
+        {**look, "mono_ns": begun_ns, "collections": [100, 10, 5]},
+        {**look, "mono_ns": begun_ns + SECOND, "collections": [200, 20, 5 + full]},
+    ]
+    analysis = made(tmp_path, pauses, looks)
+    making = making_of(analysis, analysis.loaders[0], analysis.measured_waits, REPORT)
+    assert making.full_share == pytest.approx(share)
+    assert (making.objects, making.frozen) == (390_000, 0)
 
 
 def test_without_collections_and_later_passes_there_is_none(tmp_path: Path) -> None:

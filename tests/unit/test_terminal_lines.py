@@ -68,6 +68,10 @@ def test_memory_that_grew_is_named_the_most_first() -> None:
     grown = [process(f"worker {n}", n * 20 * MIB, 200 * MIB) for n in range(1, 7)]
     text = shown([steady, *grown], [])
     assert "worker 6 120.0 MiB, worker 5 100.0 MiB, worker 4 80.0 MiB, worker 3 60.0 MiB, 2 more" in text
+    # Workers of two epochs have the same numbers.
+    again = [process("worker 0", n * 20 * MIB, 200 * MIB) for n in (2, 3)]
+    text = shown([process("worker 1", 50 * MIB, 200 * MIB), *again], [])
+    assert "worker 0 60.0 MiB (the most of 2 processes), worker 1 50.0 MiB\n" in text
 
 
 def test_processes_without_a_sample_are_counted() -> None:

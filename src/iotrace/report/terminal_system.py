@@ -66,9 +66,10 @@ def _growing(processes: list[ProcessUse]) -> str:
     of_roles: dict[str, list[int]] = {}
     for process in processes:
         grown_bytes, peak_bytes = process.rss_growth_bytes, process.rss_peak_bytes
-        if grown_bytes is not None and peak_bytes:
-            if grown_bytes >= max(_GROWN_BYTES, _GROWN_FRACTION * peak_bytes):
-                of_roles.setdefault(process.role, []).append(grown_bytes)
+        if not peak_bytes or grown_bytes is None:
+            continue
+        if grown_bytes >= max(_GROWN_BYTES, _GROWN_FRACTION * peak_bytes):
+            of_roles.setdefault(process.role, []).append(grown_bytes)
     if not of_roles:
         return ""
     grown = sorted(of_roles.items(), key=lambda own: -max(own[1]))

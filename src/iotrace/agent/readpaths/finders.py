@@ -164,6 +164,21 @@ def about_zarr(args: Arguments) -> dict[str, Any]:
     }
 
 
+def about_rasterio(args: Arguments) -> dict[str, Any]:
+    """Describe a raster of rasterio: its size when it is decoded, and the block that is decoded at once."""
+    raster = args[0]
+    height, width = raster.block_shapes[0]
+    return {
+        "type": "raster",
+        "shape": [int(raster.height), int(raster.width)],
+        "block": [int(height), int(width)],
+        "bands": int(raster.count),
+        "item_bytes": sys.modules["numpy"].dtype(raster.dtypes[0]).itemsize,
+        "compression": getattr(raster.compression, "name", "") if raster.compression else "",
+        "driver": str(raster.driver),
+    }
+
+
 def about_anemoi(args: Arguments) -> dict[str, Any]:
     """Describe a dataset of anemoi, by what it has read of its store already: its dates and variables."""
     dataset = args[0]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # What a call costs that is passed on to the original: that was measured once, as no clock is as fast.
 _PASSED_NS = 250
+_MOST_TOLD = 1024  # files of which something is recorded once
 
 
 def hook_library(module: Any, recorder: Recorder, name: str, added: str = "") -> None:
@@ -124,7 +125,7 @@ def _describe(row: Row, recorder: Recorder, called: str) -> Describe:
         if not find:
             return size_bytes, ""
         path = path_of(find(result, args, kwargs))
-        if about is not None and path not in told:
+        if about is not None and path not in told and len(told) < _MOST_TOLD:
             told.add(path)
             try:
                 recorder.records.append({**about(args), "path": path})

@@ -163,7 +163,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
         *_alike("tifffile", _TIFF_PARTS, file="0.parent.filehandle.path", threads=True),
     ),
     "rasterio.io": (
-        *_alike("rasterio", "DatasetReader.read, DatasetWriter.read", file="0.name", threads=True),
+        Row("rasterio", "DatasetReader.read", "0.name", threads=True, about=finders.about_rasterio),
+        Row("rasterio", "DatasetWriter.read", "0.name", threads=True),
         Row("rasterio", "DatasetReader.read_masks sample", "0.name", threads=True),
     ),
     "osgeo.gdal": (

@@ -114,6 +114,13 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
     kept_bytes: Annotated[int | None, figure("what to keep these files takes in each process at least, of `reading` and `decoding`", null="another kind")] = (
         None
     )
+    stored_bytes: Annotated[int | None, figure("of these files, as they are stored", null="another kind")] = None
+    decoded_bytes: Annotated[int | None, figure("of these files, all of them decoded, as their headers tell", null="not known, or another kind")] = None
+    given_fraction: Annotated[float | None, figure("of `decoded_bytes` of a file, what a sample is given of it", null="likewise")] = None
+    block: Annotated[
+        list[int] | None, figure("rows and columns that are decoded at once, of rasters that are one block or strips", null="they are none, or are tiled")
+    ] = None
+    compression: Annotated[str, figure("of such rasters; empty where it is none, or not known")] = ""
     entries: Annotated[
         int | None, figure("entries of a directory, the mean", null="not of `listing`, or the results were not counted", said="entries", absent="-")
     ] = None

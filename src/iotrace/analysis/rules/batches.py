@@ -22,7 +22,7 @@ from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.long_samples import LongSamples
 from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
-from iotrace.units import percent, size
+from iotrace.units import many, percent, size
 
 _FILLS = LongSamples(
     count=5, of=1328, long_ms=866.0, usual_ms=0.001, share=0.9, of_batches=0.03, wait_ms=26.0
@@ -39,6 +39,7 @@ _OF_LIBRARIES = (
     "memmap",
 )  # types that take a list of rows; nobody adds a method to them
 _OF_PYTHON = ("list", "tuple")  # these take none
+_MILLION = 10**6
 _MANY_FROZEN = 10_000  # objects: so many no library leaves frozen
 
 
@@ -137,6 +138,11 @@ def _takes_few(facts: LoaderFacts) -> bool:
     {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0)},
     {"making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0, frozen=2_000_000)},
     {
+        "making": Making(
+            collecting_ms=30.0, collections=900, collection_ms=1.2, full_share=0.2, objects=390_000
+        )
+    },
+    {
         "making": Making(collecting_ms=30.0, collections=12, collection_ms=800.0),
         "pool": "queue.Queue",
         "wrapped": True,
@@ -155,7 +161,8 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
 
     Remedy: call `gc.freeze()` when a worker starts: collections then skip the dataset's objects. Or hold
     arrays instead of objects. Or call `gc.disable()`, and `gc.collect()` every N batches, which bounds the
-    memory. `gc.freeze()` is not advised where the program calls it already.
+    memory. `gc.freeze()` is not advised where the program calls it already, and where most of the time are
+    collections of new objects alone, such as the lists that a sample makes.
     """
     making = facts.making
     gain_ms = min(facts.bound_ms, making.collecting_ms)
@@ -165,6 +172,9 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
     if any(stage.of == "processes" for stage in facts.pipeline):
         where = "in each process"
     remedy = f"gc.freeze() {where}, or fewer objects"
+    if making.objects is not None:
+        old = f"{making.objects / 1e6:.1f}M" if making.objects >= _MILLION else f"{making.objects / 1e3:.0f}k"
+        remedy = f"gc.freeze() {where} ({old} old objects)"
     if facts.about.pool:  # whose makers mostly make what they work on anew
         remedy = f"fewer objects: arrays, not lists; or gc.freeze() {where}"
     how = (
@@ -175,6 +185,13 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
         remedy = f"gc.disable() {where} and a rare gc.collect(), or fewer new objects a sample"
         how = "gc.freeze() was called: the rest comes from objects made since; make fewer, or gc.disable() "
         how += "with gc.collect() every N batches"
+    elif making.full_share is not None and making.full_share < MOSTLY:
+        remedy = f"gc.disable() {where}: many new objects"
+        how = (
+            "most of it are collections of new objects, which gc.freeze() makes no shorter: make fewer for a "
+            "sample (arrays, not lists of numbers), or gc.disable() with gc.collect() every N batches"
+        )
+    over = "" if making.objects is None else f" (full ones look at {many(making.objects)} objects)"
     leads = leading(making.collecting_ms, facts)
     if leads["is_main_cause"] and not facts.about.workers:  # IO507: the same collector, outside of the waits
         leads["silences"] = (*leads["silences"], "IO507")
@@ -182,7 +199,8 @@ def collecting_garbage(facts: LoaderFacts) -> Iterator[Finding]:
         facts,
         text=(
             f"making batches{of_loader(facts)} stops for Python's garbage collector: {making.collections} "
-            f"collections of {making.collection_ms:.0f} ms, {making.collecting_ms:.1f} ms of wait a step"
+            f"collections of {making.collection_ms:.2g} ms{over}, {making.collecting_ms:.1f} ms of wait a "
+            "step"
         ),
         how=how,
         remedy=remedy,

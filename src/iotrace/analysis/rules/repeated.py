@@ -25,6 +25,9 @@ _NAMED = 2  # files that a sentence names; of more their directory
 _FIRST = "IO300"  # before who takes CPUs: what is not done needs none
 _VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".mpg", ".mpeg", ".m4v", ".wmv", ".ts")
 _LISTED_ARCHIVE = ".zip"  # which names its members at its end; read when it is opened
+# A window lies across four tiles of its own size; tiles are worth it where they spare most of the decoding.
+_CROSSED, _SPARED = 4, 0.5
+_LOSSLESS = ("deflate", "lzw", "zstd", "lzma", "packbits")  # which a copy may be compressed with again
 _PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4", ".7z")
 _LISTED = {
     "kind": LISTING,
@@ -38,6 +41,15 @@ _LISTED = {
     "gain_ms": 52.0,
 }
 _FILE = {**_LISTED, "paths": ["d/a.csv"], "files": 1, "entries": None}
+_STRIPS = {
+    **_FILE,
+    "kind": DECODING,
+    "paths": ["d/a.tif"],
+    "read_fraction": 1.0,
+    "decoded_bytes": 32 << 20,
+    "given_fraction": 0.016,
+    "block": [2048, 2048],
+}
 _PLAUSIBLE = 0.25  # of the wait for decoding: what reading and decoding have of it at least
 _MANY = [f"d/{number}.h5" for number in range(20)]
 
@@ -50,6 +62,7 @@ _MANY = [f"d/{number}.h5" for number in range(20)]
     {"repeated": [{**_FILE, "kind": READING_AGAIN, "paths": ["d/a.zip"], "read_fraction": 0.05}]},
     {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.mp4"], "read_fraction": 0.5}]},
     {"repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.sqlite"]}]},
+    {"repeated": [_STRIPS]},
     {
         "repeated": [{**_FILE, "kind": DECODING, "paths": ["d/a.h5"]}],
         "file_groups": [{"path": "d/a.h5", "amplification": {"arrays": [WHOLE_AGAIN]}}],
@@ -105,7 +118,7 @@ def repeated_work(
                 how=how,
                 evidence=_evidence(work),
                 cost_ms=work.wait_ms,
-                gain_ms=work.gain_ms,
+                gain_ms=None if work.gain_ms is None else _spared(work) * work.gain_ms,
                 most_ms=work.most_ms,
                 is_main_cause=is_main_cause,
                 spares_work=True,
@@ -137,7 +150,29 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
         does += f" ({work.entries} entries{' each' if work.files > 1 else ''})"
     rare = "" if work.samples_fraction >= 0.9 else f", in {percent(work.samples_fraction)} of the samples"
     of = f"{work.ms_per_sample:.1f} of the {work.of_ms_per_sample:.1f} ms of a sample"
-    return f"{who} spends {of} {does}{rare}"
+    return f"{who} spends {of} {does}{rare}{_blocks(work)}"
+
+
+def _is_tiled_better(work: RepeatedWork) -> bool:
+    """Whether samples decode much more of rasters than they are given: these lie in one block or in strips."""
+    if work.block is None or work.given_fraction is None:
+        return False
+    return _CROSSED * work.given_fraction <= _SPARED * (work.read_fraction or 0.0)
+
+
+def _spared(work: RepeatedWork) -> float:
+    """How much of it a remedy spares, about: tiles leave those that a window lies across."""
+    left = _CROSSED * (work.given_fraction or 0.0) / (work.read_fraction or 1.0)
+    return 1 - left if _is_tiled_better(work) else 1.0
+
+
+def _blocks(work: RepeatedWork) -> str:
+    """Say why windows of rasters take so long."""
+    if work.block is None or not _is_tiled_better(work):
+        return ""
+    block = "x".join(map(str, work.block))
+    each = "" if work.files == 1 else "each "
+    return f": {each}stored in blocks of {block}, of which it takes {percent(work.given_fraction or 0.0)}"
 
 
 def _is_database(work: RepeatedWork) -> bool:
@@ -191,6 +226,17 @@ def _read_once(work: RepeatedWork) -> tuple[str, str]:
     )
 
 
+def _room(work: RepeatedWork) -> str:
+    """Say what it takes to keep files decoded, as far as their headers or what was given tell."""
+    if work.decoded_bytes is not None:
+        return f": {size(work.decoded_bytes)} in each process"
+    if work.kept_bytes is None:
+        return ""
+    if work.stored_bytes is None or work.kept_bytes > work.stored_bytes:
+        return f": {size(work.kept_bytes)} or more in each process"
+    return f": {size(work.kept_bytes)} as stored, decoded more"
+
+
 def _decode_once(work: RepeatedWork) -> tuple[str, str]:
     what = _what(work, "the files")
     if work.paths[0].endswith(_VIDEOS):
@@ -206,8 +252,14 @@ def _decode_once(work: RepeatedWork) -> tuple[str, str]:
         )
     if work.paths[0].endswith(_PACKED):
         return f"unpack {what} once, ahead of training", f"unpack {what} once, ahead of training"
-    it = "it" if len(work.paths) == 1 else "them"
-    room = "" if work.kept_bytes is None else f": {size(work.kept_bytes)} or more in each process"
+    it, room = "it" if len(work.paths) == 1 else "them", _room(work)
+    if _is_tiled_better(work):
+        compress = f" -co COMPRESS={work.compression.upper()}" if work.compression in _LOSSLESS else ""
+        return (
+            f"store {what} in tiles: gdal_translate -co TILED=YES",
+            f"store {what} in tiles (gdal_translate -co TILED=YES{compress} FROM TO): a window then decodes "
+            f"its own tiles; or decode {it} once and keep {it}{room}",
+        )
     if suffix_of(work.paths[0]) in CHUNKED:
         part = f"open {what} once in each worker, and read only the part that a sample uses"
         return part, f"{part}, or decode {it} once and keep {it}{room}"

@@ -287,8 +287,8 @@ def slow_first_sample(facts: LoaderFacts, *, times: float = 20.0) -> Iterator[Fi
             f"{making.fill_ms:.1f} ms of wait a step; others take {making.item_ms:.2g} ms"
         ),
         how=(
-            "yield while a shuffle buffer fills, make it smaller and shuffle the files, or keep one pass going "
-            "over all epochs; where workers then cannot keep up, make samples cheaper"
+            "yield while a shuffle buffer fills, make it smaller and shuffle the files, or keep one pass "
+            "going over all epochs; where workers then cannot keep up, make samples cheaper"
         ),
         remedy=remedy,
         level=level(gain_ms, facts),

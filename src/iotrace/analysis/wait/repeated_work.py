@@ -27,6 +27,7 @@ from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.analysis.wait.cpus import replayed
 from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.gain_bound import MOST, RESIZED, Replayed, replayed_gain_ms
+from iotrace.analysis.wait.rasters import of_rasters, rasters_of
 from iotrace.analysis.wait.regions import share_of_making
 from iotrace.analysis.wait.visits import NEVER, Costs, Listings, Visits, listings_of, visits_of
 
@@ -228,13 +229,18 @@ def _work(
     )
     ordered = np.argsort(-spent_ns, kind="stable")
     paths = [names.paths[number // 2] for number in numbers[ordered].tolist()]
+    reads = kind in (READING_AGAIN, DECODING)
+    given = ((each.path, each.given_bytes / max(1, each.visits)) for each in targets.values())
+    rasters = of_rasters(given, rasters_of(analysis.rank, analysis.session.paths)) if reads else {}
     results = [listings[path] for path in paths if path in listings]
     return RepeatedWork(
         kind=kind,
         paths=_costly(paths, spent_ns[ordered]),
         files=len(paths),
-        read_fraction=_read_fraction(targets.values(), calls) if kind in (READING_AGAIN, DECODING) else None,
-        kept_bytes=_kept_bytes(targets.values(), calls) if kind in (READING_AGAIN, DECODING) else None,
+        read_fraction=_read_fraction(targets.values(), calls) if reads else None,
+        kept_bytes=_kept_bytes(targets.values(), calls) if reads else None,
+        stored_bytes=sum(calls[each.path].distinct_bytes for each in targets.values()) if reads else None,
+        **rasters,
         entries=_entries(results) if kind == LISTING else None,
         samples_fraction=samples / items,
         ms_per_sample=float(spent_ns.sum()) / made_samples / 1e6,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from iotrace.sources.records.base import Int, Record
 
 
@@ -13,6 +15,23 @@ class ArrayInfo(Record, tag="array"):
     chunk_bytes: Int
     rows_per_chunk: Int = 1
     sharded: bool = False
+
+
+class RasterInfo(Record, tag="raster"):
+    """A raster that was read: its rows and columns, and those of a block, which is decoded at once."""
+
+    path: str
+    shape: list[Int]
+    block: list[Int]
+    bands: Int
+    item_bytes: Int
+    compression: str = ""
+    driver: str = ""
+
+    @property
+    def decoded_bytes(self) -> int:
+        """All of it, decoded."""
+        return prod(self.shape) * self.bands * self.item_bytes
 
 
 class Chunked(Record, tag="chunked"):

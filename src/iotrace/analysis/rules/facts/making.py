@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from iotrace.analysis.intervals import Times, holding, union
+from iotrace.analysis.intervals import Times, holding
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import ChunkedArray, RankReport
@@ -21,8 +21,6 @@ from iotrace.analysis.rules.facts.long_samples import LongSamples, items_by_make
 from iotrace.analysis.wait.arrow_rows import arrow_rows
 from iotrace.analysis.wait.cpus import samples_made
 from iotrace.analysis.wait.locks import locks_of
-from iotrace.analysis.wait.page_faults import bounds
-from iotrace.analysis.wait.production import outermost_of
 from iotrace.analysis.wait.turns import take_turns
 from iotrace.analysis.wait.waits import Waits
 from iotrace.session import names
@@ -30,7 +28,7 @@ from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Collector
 
-_FULL_NS = 10_000_000  # a collection that looks at many objects: fewer of them make it shorter
+_FEWEST_LOOKS = 2  # at a process's collector
 _FEWEST_PASSES, _MOST_IN_FIRST = 2, 0.8  # of what choosing samples takes
 _DECODERS = ("PIL.ImageFile.load", "cv2.imread", "cv2.imdecode", "simplejpeg.decode_jpeg")
 
@@ -63,8 +61,9 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     `sharing`: so many workers, each with as much as the busiest, would have made all batches; `makers` made
     any. `first_item_ms` is the median of the first samples of later passes, of each worker, `item_ms` that of
     all samples; `fill_ms` is the wait for what the first ones took longer. `collecting_ms` is the wait in
-    which their makers collected garbage: in `collections` of 10 ms or more, `collection_ms` each; `frozen` is
-    what `gc.freeze()` had taken out of them, where that was looked at.
+    which their makers collected garbage: in `collections`, `collection_ms` each, of which full ones took
+    `full_share` at most. `frozen` is what `gc.freeze()` had taken out of them, `objects` what a full one
+    looks at, where that was looked at.
     `collate_asleep` and `collate_on_cpu` are shares of the collate function's time. Of the files that cost
     most, `also_read` is the share that another rank reads, too; `opens_per_sample` and `opens_per_pass`, of a
     file, say how often this one opened them. Of an array in chunks (`array`, its file) these are accesses to
@@ -87,7 +86,9 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     collecting_ms: float = 0.0
     collections: int = 0
     collection_ms: float | None = None
+    full_share: float | None = None
     frozen: int | None = None
+    objects: int | None = None
     collate_asleep: float | None = None
     collate_on_cpu: float | None = None
     also_read: float | None = None
@@ -114,7 +115,8 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
     makers, sharing = _shared(run)
     asleep, on_cpu = samples_made(analysis, run, KIND_COLLATE)[:2]
     over_ns, first_ms, item_ms = _firsts(analysis, run, waits)
-    collecting_ns, lengths = _collecting(analysis, waits.deliveries)
+    collecting_ns, lengths, full_ns = _collecting(analysis, waits.deliveries)
+    looks = _looks(analysis, waits.deliveries)
     as_lists, as_copied = arrow_rows(analysis)
     return Making(
         sharing=sharing,
@@ -125,7 +127,9 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         collecting_ms=wait_for(waits, collecting_ns) / steps / 1e6,
         collections=len(lengths),
         collection_ms=float(lengths.mean()) / 1e6 if len(lengths) else None,
-        frozen=_frozen(analysis, waits.deliveries),
+        full_share=full_ns / float(lengths.sum()) if full_ns is not None and len(lengths) else None,
+        frozen=min((look.frozen for look in looks if look.frozen is not None), default=None),
+        objects=max((look.objects for look in looks if look.objects is not None), default=None),
         collate_asleep=asleep,
         collate_on_cpu=on_cpu,
         turns=take_turns(analysis, run),
@@ -300,13 +304,17 @@ def _draw_ms(waits: Waits) -> float | None:
     return of_first_ns / int(first.sum()) / 1e6 if of_first_ns else None
 
 
-def _collecting(analysis: RankAnalysis, own: Deliveries) -> tuple[npt.NDArray[np.float64], Times]:
-    """How long garbage was collected in the making of each batch; the lengths of these collections, in ns.
+def _collecting(
+    analysis: RankAnalysis, own: Deliveries
+) -> tuple[npt.NDArray[np.float64], Times, float | None]:
+    """How long garbage was collected in the making of each batch; how long each time; in full ones; in ns.
 
-    Those in the call of a library that reads or decodes are a part of that: it makes the objects.
+    Also those in the call of a library that reads or decodes: what sets the collector ends them, too. Which
+    ones were full is not recorded, but how many: no more than the longest ones took. None: that is not known.
     """
-    inside_ns, lengths = np.zeros(len(own)), []
+    inside_ns, lengths, full_ns = np.zeros(len(own)), [np.zeros(0, np.int64)], 0.0
     makers, made = own.maker(analysis.rank.main.pid), own.made
+    unknown = False
     for process in analysis.rank.processes:
         mine = np.flatnonzero(made & (makers == process.pid))
         starts, ends = _collections(process)
@@ -314,27 +322,28 @@ def _collecting(analysis: RankAnalysis, own: Deliveries) -> tuple[npt.NDArray[np
             continue
         mine = mine[np.argsort(own["taken_ns"][mine], kind="stable")]
         of = holding(own["taken_ns"][mine], own["prepared_ns"][mine], starts)
-        in_call = holding(*union(*bounds(outermost_of(process, KIND_READ_PATH))), starts) >= 0
-        chosen = (of >= 0) & ~in_call
-        starts, ends, of = starts[chosen], ends[chosen], of[chosen]
+        starts, ends, of = starts[of >= 0], ends[of >= 0], of[of >= 0]
         np.add.at(inside_ns, mine[of], ends - starts)
         lengths.append(ends - starts)
-    return inside_ns, np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
+        looks = [look.collections for look in process.of_type(Collector) if look.collections]
+        unknown |= len(looks) < _FEWEST_LOOKS
+        full = looks[-1][-1] - looks[0][-1] + 1 if looks else 0  # one may have come since the last look
+        full_ns += float(np.sort(ends - starts)[-full:].sum()) if full else 0.0
+    return inside_ns, np.concatenate(lengths), None if unknown else full_ns
 
 
-def _frozen(analysis: RankAnalysis, own: Deliveries) -> int | None:
-    """The fewest objects that a maker of batches had frozen when it was looked at last; None: none was."""
+def _looks(analysis: RankAnalysis, own: Deliveries) -> list[Collector]:
+    """The last look at the collector's objects of each process that made batches."""
     makers = {*own.maker(analysis.rank.main.pid).tolist()}
-    own_looks = (each.of_type(Collector) for each in analysis.rank.processes if each.pid in makers)
-    counted = ([look.frozen for look in looks if look.frozen is not None][-1:] for looks in own_looks)
-    return min((frozen for last in counted for frozen in last), default=None)
+    of_each = (each.of_type(Collector) for each in analysis.rank.processes if each.pid in makers)
+    counted = ([look for look in looks if look.frozen is not None][-1:] for looks in of_each)
+    return [look for last in counted for look in last]
 
 
 def _collections(process: Process) -> tuple[Times, Times]:
-    """When the long collections of a process began and ended."""
+    """When the collections of a process began and ended, but for very short ones, which have no row."""
     rows = process.rows(names.PAUSE_ROW)
     rows = rows[rows["pause"] == names.PAUSES.index("collection")]
-    rows = rows[rows["end_ns"] - rows["start_ns"] >= _FULL_NS]
     starts, ends = (process.clock.times_to_session_ns(rows[field]) for field in ("start_ns", "end_ns"))
     order = np.argsort(starts, kind="stable")
     return starts[order], ends[order]
