@@ -154,7 +154,7 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
 
 
 def _is_tiled_better(work: RepeatedWork) -> bool:
-    """Whether samples decode much more of rasters than they are given: these lie in one block or in strips."""
+    """Whether samples decode much more of rasters in one block, or in strips, than they are given."""
     if work.block is None or work.given_fraction is None:
         return False
     return _CROSSED * work.given_fraction <= _SPARED * (work.read_fraction or 0.0)

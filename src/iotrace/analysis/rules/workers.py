@@ -61,6 +61,10 @@ def _more_ahead(facts: LoaderFacts) -> Remedy | None:
     return Remedy(change, text, change=more)
 
 
+# Each worker's first sample takes three times as long as others, or more.
+_WARMS_UP = Making(fill_ms=40.0, first_item_ms=30.0, first_least_ms=8.0, item_ms=2.0)
+
+
 @rule(
     "IO203", "workers-restarted", "loader", id="startup-bound", turn=THE_CAUSE, saves_wait=False, of_run=True
 )
@@ -69,8 +73,11 @@ def _more_ahead(facts: LoaderFacts) -> Remedy | None:
     {"cause": "startup", "epochs": 3, "objects": 3},
     {"cause": "startup", "epochs": 100, "single": 100},
     {"cause": "decode", "epochs": 6, "making": Making(fill_ms=40.0, first_item_ms=900.0, item_ms=2.0)},
+    {"cause": "decode", "epochs": 6, "making": _WARMS_UP},
 )
 @silent(
+    {"cause": "decode", "epochs": 6, "making": _WARMS_UP, "torch_sampler": "SequentialSampler()"},
+    {"cause": "decode", "epochs": 6, "making": _WARMS_UP, "persistent_workers": True},
     {"cause": "decode", "epochs": 6, "making": Making(fill_ms=40.0, first_item_ms=30.0, item_ms=2.0)},
     {"cause": "startup", "epochs": 1},
     {"cause": "startup", "epochs": 3, "persistent_workers": True},

@@ -190,7 +190,11 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
         if not self.about.workers or self.about.iterable or self.about.persistent_workers is not False:
             return 0.0
         usual_ms, first_ms = making.item_ms or 0.0, making.first_item_ms or 0.0
-        return making.fill_ms if first_ms >= _FIRST_TIMES * usual_ms > 0 else 0.0
+        # In order, each pass begins with the same samples, which may be long by themselves.
+        in_order = self.about.torch_sampler == "SequentialSampler()"
+        every_ms = 0.0 if in_order else making.first_least_ms or 0.0
+        longer = first_ms >= _FIRST_TIMES * usual_ms or every_ms >= _EVERY_TIMES * usual_ms
+        return making.fill_ms if longer and usual_ms else 0.0
 
     @property
     def on_cpus_ms(self) -> float:
@@ -241,3 +245,4 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 _MOSTLY = 0.5  # of the making
 _FIRST_TIMES = 20.0  # as long as any other: a first sample in which a worker gets ready
+_EVERY_TIMES = 3.0  # likewise, if each of several is so long

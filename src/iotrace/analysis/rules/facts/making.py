@@ -28,6 +28,7 @@ from iotrace.session.names import KIND_COLLATE, KIND_READ_PATH
 from iotrace.sources.processes import Process
 from iotrace.sources.records import Collector
 
+_FEWEST_FIRSTS = 3  # samples: of fewer one may be long by itself
 _FEWEST_LOOKS = 2  # at a process's collector
 _FEWEST_PASSES, _MOST_IN_FIRST = 2, 0.8  # of what choosing samples takes
 _DECODERS = ("PIL.ImageFile.load", "cv2.imread", "cv2.imdecode", "simplejpeg.decode_jpeg")
@@ -59,8 +60,8 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     """Figures in ms are of wait, means per measured step; None is unknown.
 
     `sharing`: so many workers, each with as much as the busiest, would have made all batches; `makers` made
-    any. `first_item_ms` is the median of the first samples of later passes, of each worker, `item_ms` that of
-    all samples; `fill_ms` is the wait for what the first ones took longer. `collecting_ms` is the wait in
+    any. `first_item_ms` is the median of the first samples of later passes, of each worker, `first_least_ms`
+    the shortest of three or more, `item_ms` the median of all samples; `fill_ms` is the wait for what the first ones took longer. `collecting_ms` is the wait in
     which their makers collected garbage: in `collections`, `collection_ms` each, of which full ones took
     `full_share` at most. `frozen` is what `gc.freeze()` had taken out of them, `objects` what a full one
     looks at, where that was looked at.
@@ -81,6 +82,7 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     sharing: float | None = None
     makers: int | None = None
     first_item_ms: float | None = None
+    first_least_ms: float | None = None
     item_ms: float | None = None
     fill_ms: float = 0.0
     collecting_ms: float = 0.0
@@ -114,7 +116,7 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
     steps = len(analysis.kept)
     makers, sharing = _shared(run)
     asleep, on_cpu = samples_made(analysis, run, KIND_COLLATE)[:2]
-    over_ns, first_ms, item_ms = _firsts(analysis, run, waits)
+    over_ns, first_ms, least_ms, item_ms = _firsts(analysis, run, waits)
     collecting_ns, lengths, full_ns = _collecting(analysis, waits.deliveries)
     looks = _looks(analysis, waits.deliveries)
     as_lists, as_copied = arrow_rows(analysis)
@@ -122,6 +124,7 @@ def making_of(analysis: RankAnalysis, run: LoaderRun, waits: Waits, report: Rank
         sharing=sharing,
         makers=makers,
         first_item_ms=first_ms,
+        first_least_ms=least_ms,
         item_ms=item_ms,
         fill_ms=wait_for(waits, over_ns) / steps / 1e6,
         collecting_ms=wait_for(waits, collecting_ns) / steps / 1e6,
@@ -273,10 +276,11 @@ def _shared(run: LoaderRun) -> tuple[int | None, float | None]:
 
 def _firsts(
     analysis: RankAnalysis, run: LoaderRun, waits: Waits
-) -> tuple[npt.NDArray[np.float64], float | None, float | None]:
+) -> tuple[npt.NDArray[np.float64], float | None, float | None, float | None]:
     """What the first sample of each later pass took longer than the median one, by batch of `waits`, in ns.
 
-    With the medians of these first samples and of all, in ms; None where there is none.
+    With the median of these first samples, the least of them and the median of all, in ms; None where there
+    is none, or there are too few.
     """
     own, first_epoch = waits.deliveries, min((epoch for _, epoch in run.passes), default=0)
     over_ns, firsts, usual = np.zeros(len(own)), [], []
@@ -292,7 +296,7 @@ def _firsts(
         firsts.extend(lengths[opens].tolist())
         over_ns[of[opens]] = np.maximum(lengths[opens] - median_ns, 0)
     first_ms, item_ms = (float(np.median(each)) / 1e6 if each else None for each in (firsts, usual))
-    return over_ns, first_ms, item_ms
+    return over_ns, first_ms, min(firsts) / 1e6 if len(firsts) >= _FEWEST_FIRSTS else None, item_ms
 
 
 def _draw_ms(waits: Waits) -> float | None:
