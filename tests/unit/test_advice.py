@@ -814,6 +814,37 @@ def test_what_costs_a_wait_that_is_filling_alone_is_not_told_beside(fill_ms: flo
     making = Making(fill_ms=fill_ms, first_item_ms=900.0, item_ms=1.0)
     causes = {"decode": 48.0, "read": 2.0}
     found = recommend([facts(iterable=True, causes_ms=causes, making=making, unmade_fraction=0.0)])
-    assert ("decode-bound" in {item.id for item in found}) == told
+    assert [item.id for item in found] == ["slow-first-sample", *["decode-bound"][: int(told)]]
     filled = next(item for item in found if item.id == "slow-first-sample")
     assert (filled.gain_ms_per_step, filled.gain_interval_ms) == (fill_ms, [0.0, fill_ms])
+    # Less than half of the wait is it: what gains more comes first.
+    less = Making(fill_ms=20.0, first_item_ms=900.0, item_ms=1.0)
+    found = recommend([facts(iterable=True, causes_ms=causes, making=less, unmade_fraction=0.0)])
+    assert [item.id for item in found] == ["decode-bound", "slow-first-sample"]
+
+
+RESIZES = {"hot_in": "PIL", "hot_line": "t.py:9, in PIL's Image.resize", "hot_share": 0.5, "samples": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "gain_ms"),
+    [
+        (RESIZES, 40.0),  # half of the transform resizes them: it ends with the decoding
+        ({**RESIZES, "batch_bytes": 8 * MIB, "making": Making(image_bytes=4.0 * MIB)}, 37.5),
+        ({**RESIZES, "batch_bytes": 32 * MIB, "making": Making(image_bytes=4.0 * MIB)}, 30.0),  # of one size
+        ({**RESIZES, "hot_line": "t.py:9, in PIL's Image.rotate"}, 30.0),
+        ({**RESIZES, "hot_in": "numpy", "hot_line": "t.py:9, in numpy's resize"}, 30.0),
+        ({}, 30.0),
+    ],
+)
+def test_images_that_are_stored_resized_are_not_resized_by_samples(
+    changes: dict[str, Any], gain_ms: float
+) -> None:
+    images = [file(f"d/{number}.jpg", decode_ms=10.0) for number in range(3)]
+    group = unknown(FileGroup, path="d/", kind="directory", members=3, decode_ms=30.0, read_ms=0.0)
+    known = {"files": images, "groups": [group], "causes_ms": {"decode": 30.0, "transform": 20.0}}
+    gains_ms = {"decode": 30.0, "files": 30.0, "files and transform": 50.0}
+    images_of = {**known, "gains_ms": gains_ms}
+    found = recommend([facts(unmade_fraction=0.0, **{**images_of, **changes})])
+    item = next(item for item in found if item.id == "decode-bound")
+    assert item.gain_ms_per_step == pytest.approx(gain_ms)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from iotrace.agent.readpaths.finders import rows_size
+from iotrace.agent.readpaths.finders import about_rasterio, rows_size
+from iotrace.analysis.rules.facts.examples import facts_of
+from iotrace.analysis.rules.model import rule_of
 from iotrace.analysis.storage.read_pattern import FileCalls
+from iotrace.analysis.wait.rasters import of_rasters
 from iotrace.analysis.wait.repeated_work import _kind_of, _read_fraction, _Target
 from iotrace.analysis.wait.visits import _opened_again
 from iotrace.sources.paths import Paths
+from iotrace.sources.records import RasterInfo
 
 MIB = 1 << 20
+_IO407 = rule_of("IO407")
 
 
 @pytest.mark.parametrize(
@@ -108,3 +115,88 @@ def test_a_map_that_each_sample_makes_anew_is_opened_again_and_not_decoded() -> 
     file = FileCalls(opens=100, distinct_bytes=8192, read_bytes=100 * 4096)
     assert _kind_of(target, file, 0) == "decoding"
     assert _kind_of(target, replace(file, maps=100), 0) == "opening"
+
+
+def _raster(path: str, block: list[int], **known: Any) -> RasterInfo:
+    about = {"shape": [2048, 2048], "bands": 4, "item_bytes": 2, "driver": "GTiff", "compression": "deflate"}
+    return RasterInfo(path=path, block=block, **{**about, **known})
+
+
+@pytest.mark.parametrize(
+    ("block", "known", "given", "remedy"),
+    [
+        ([2048, 2048], {}, 128 << 10, "store a.tif in tiles: gdal_translate -co TILED=YES"),
+        ([16, 2048], {}, 128 << 10, "store a.tif in tiles: gdal_translate -co TILED=YES"),  # strips
+        # Tiles; all of it is taken; another format, whose blocks are not TIFF's.
+        ([256, 256], {}, 128 << 10, "decode a.tif once and keep it: 32.0 MiB in each process"),
+        ([2048, 2048], {}, 32 << 20, "decode a.tif once and keep it: 32.0 MiB in each process"),
+        ([1, 2048], {"driver": "PNG"}, 128 << 10, "decode a.tif once and keep it: 32.0 MiB in each process"),
+    ],
+)
+def test_windows_of_a_raster_in_one_block_are_to_be_tiles(
+    block: list[int], known: dict[str, Any], given: int, remedy: str
+) -> None:
+    rasters = of_rasters([("d/a.tif", given)], {"d/a.tif": _raster("d/a.tif", block, **known)})
+    work = {**_DECODED, "read_fraction": 1.0, "gain_ms": 50.0, **rasters}
+    (finding,) = _IO407.find(facts_of(_IO407, {"repeated": [work]}))
+    assert finding.remedy == remedy
+    if "tiles" in remedy:
+        assert "-co TILED=YES -co COMPRESS=DEFLATE FROM TO" in finding.how
+        assert "or decode it once and keep it: 32.0 MiB in each process" in finding.how
+        assert finding.text.endswith("32.0 MiB decoded for 128.0 KiB")
+        assert 45.0 < finding.gain_ms < 50.0  # a window lies across tiles
+    else:
+        assert finding.gain_ms == 50.0
+        assert "where a sample uses a part, store it in tiles and read that" in finding.how
+
+
+_DECODED = {
+    "kind": "decoding",
+    "paths": ["d/a.tif"],
+    "files": 1,
+    "samples_fraction": 1.0,
+    "ms_per_sample": 14.0,
+    "of_ms_per_sample": 16.0,
+    "wait_ms": 50.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("known", "room"),
+    [
+        ({"kept_bytes": 17 * MIB, "stored_bytes": 17 * MIB}, ": 17.0 MiB as stored, decoded more"),
+        ({"kept_bytes": 32 * MIB, "stored_bytes": 17 * MIB}, ": 32.0 MiB or more in each process"),
+        ({"kept_bytes": 17 * MIB}, ": 17.0 MiB or more in each process"),
+        ({}, ""),
+    ],
+)
+def test_what_keeping_files_takes_is_their_size_once_decoded_as_far_as_that_is_known(
+    known: dict[str, Any], room: str
+) -> None:
+    (finding,) = _IO407.find(facts_of(_IO407, {"repeated": [{**_DECODED, **known}]}))
+    assert finding.remedy == f"decode a.tif once and keep it{room}"
+
+
+def test_of_files_whose_headers_are_not_all_known_nothing_is_told() -> None:
+    known = _raster("d/a.tif", [2048, 2048])
+    assert of_rasters([("d/a.tif", 9.0), ("d/b.tif", 9.0)], {"d/a.tif": known}) == {}
+    assert of_rasters([("d/b.h5", 9.0)], {}) == {}
+    other = _raster("d/b.tif", [16, 2048])
+    found = of_rasters([("d/a.tif", 9.0), ("d/b.tif", 9.0)], {"d/a.tif": known, "d/b.tif": other})
+    assert "block" not in found
+    assert found["decoded_bytes"] == 64 * MIB
+
+
+def test_a_raster_of_rasterio_is_described_by_its_header() -> None:
+    raster = SimpleNamespace(
+        block_shapes=[(2048, 2048)] * 4,
+        height=2048,
+        width=2048,
+        count=4,
+        dtypes=("uint16",) * 4,
+        compression=SimpleNamespace(name="deflate"),
+        driver="GTiff",
+    )
+    about = about_rasterio((raster,))
+    assert about.pop("type") == "raster"
+    assert RasterInfo(path="d/a.tif", **about) == _raster("d/a.tif", [2048, 2048])

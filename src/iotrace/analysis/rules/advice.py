@@ -36,6 +36,8 @@ def resolve(found: Sequence[Finding]) -> list[Finding]:
         turn = _turn(each)
         if turn == THE_LOOP and each.is_main_cause:
             return each.tries, OUTSIDE - 0.5, -_worth(each, turn)
+        if each.first and each.is_main_cause:
+            return each.tries, _OF_LOADERS[0] - 0.5, -1.0
         if is_wasted and turn in _OF_LOADERS and each.spares_work and (each.gain_ms or 0.0) >= most_ms:
             return each.tries, _OF_LOADERS[0] - 0.5, 0.0
         return each.tries, turn, -_worth(each, turn) if turn in _BY_GAIN else 0.0

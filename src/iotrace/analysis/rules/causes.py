@@ -201,7 +201,7 @@ def _spared_ms(facts: LoaderFacts, cause: str, remedy: Remedy) -> float | None:
     """The wait of what a remedy spares: its file, all files, or its cause; None where none was replayed."""
     if not remedy.gains or (remedy.gone or cause) not in facts.gains_ms:
         return None
-    return _charged_ms(facts, cause, remedy)
+    return _charged_ms(facts, cause, remedy) * remedy.share
 
 
 def _spared(facts: LoaderFacts, cause: str, remedy: Remedy) -> Evidence:

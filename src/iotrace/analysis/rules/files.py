@@ -43,6 +43,13 @@ from iotrace.analysis.rules.chunks import (
 )
 from iotrace.analysis.rules.facts.loader import FileFacts, LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
+from iotrace.analysis.rules.images import (
+    IMAGES,
+    are_small,
+    ended_resizing,
+    have_their_size,
+    with_resizing,
+)
 from iotrace.analysis.rules.mapped_arrays import mapped_reads, read_across, single_pages
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
 from iotrace.analysis.rules.reread import frames_sought, kept, opened_again
@@ -52,15 +59,12 @@ from iotrace.units import counted, percent, size
 _SMALL_READ = 64 << 10
 _FROM_STORAGE = 0.5  # of the bytes read
 _MOST_NAMED = 5
-_SMALL = 16 << 10  # bytes of an encoded image
-_AS_FLOATS = 3.9  # bytes of a sample for each of its images, if these keep their size
 _PARQUET = frozenset({".parquet", ".pq"})
-_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Formats, what to call such files, how to store them instead, and that as a sentence.
 _TABLES = ("the tables", "as Parquet", "store the table in a binary format, such as Parquet")
 _STORE_AS = (
     (
-        _IMAGES,
+        IMAGES,
         "the images",
         "resized for training, or decoded",
         "store the images at the size that training takes, or decode them once and keep the arrays",
@@ -69,7 +73,7 @@ _STORE_AS = (
     ({".csv"}, *_TABLES),
     ({".tsv"}, *_TABLES),
 )
-_UNPACKED = _IMAGES | {".npz"}
+_UNPACKED = IMAGES | {".npz"}
 # The program chooses how much of these it reads in a call; of a zarr store the chunks do.
 _ANY_PIECE = frozenset({"", ".npy", ".bin", ".dat", ".raw", ".idx", ".txt", ".jsonl", ".csv", ".tsv"})
 
@@ -273,7 +277,7 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
             return regrouped
     dear = None if file is None else next((each.few for each in facts.groups if each.path == file.path), None)
     # One that is far larger than the others is to be made smaller, before all of it is kept.
-    larger = dear is not None and bool(formats) and formats <= _IMAGES
+    larger = dear is not None and bool(formats) and formats <= IMAGES
     if not larger and (again := _kept(facts, target, name, gone, formats)) is not None:
         return again if facts.causes_ms["decode"] > facts.causes_ms.get("read", 0.0) else None
     if (opened := opened_again(facts, "decode")) is not None:
@@ -283,33 +287,24 @@ def _less_decoding(facts: LoaderFacts) -> Remedy | None:
     if formats == {".npy"} or (formats == ARROW and only_copied(facts)):
         return None  # nothing to decode: what this time is, is not known
     for known, what, how, text in _STORE_AS:
-        if formats and formats <= known and not (known is _IMAGES and _are_small(facts)):
+        if formats and formats <= known and not (known is IMAGES and are_small(facts)):
             spared = "" if formats == {".npz"} else gone  # an array that is not compressed is read, too
             change, stored = _unpacked(facts, target, formats), what if target is None else name
-            if known is _IMAGES and _have_their_size(facts):
+            if known is IMAGES and have_their_size(facts):
                 text = "decode the images once, and keep the arrays: samples are no smaller than they are"
                 return Remedy(f"store {stored} decoded", text + _the_few(target), gone, FILES, change=change)
             short = f"store {stored} {how}"
             # Nobody sees how much of the transform makes images smaller, or numbers of texts.
+            resized = ended_resizing(facts) if known is IMAGES else 0.0
             if dear is not None:
                 text += f" ({percent(dear.fraction)} of what {dear.of} files take)"
-            return Remedy(short, text + _the_few(target), spared, RESIZED, change=change)
+            share = 1.0
+            if resized and gone == FILES:
+                text += f"; stored resized they end most of {facts.hot_line}, too"
+                spared, share = RESIZED, with_resizing(facts, resized)
+            return Remedy(short, text + _the_few(target), spared, RESIZED, share=share, change=change)
     text = "decode it once, ahead of training, and keep the result where there is room"
     return Remedy("decode once, ahead of training; keep the result", text, FILES, RESIZED)
-
-
-def _have_their_size(facts: LoaderFacts) -> bool:
-    """Whether a sample has a float for each byte of its images: they are not made smaller for it."""
-    images_bytes, batch_bytes = facts.making.image_bytes, facts.batch_bytes
-    if not images_bytes or not batch_bytes or not facts.samples:
-        return False
-    return batch_bytes / facts.samples >= _AS_FLOATS * images_bytes
-
-
-def _are_small(facts: LoaderFacts) -> bool:
-    """Whether the files that are decoded are thumbnails, by their bytes: there is nothing to make smaller."""
-    read = [(each.read_bytes, each.opens) for each in facts.files if each.opens and each.read_bytes]
-    return bool(read) and sum(size for size, _ in read) < _SMALL * sum(opens for _, opens in read)
 
 
 def _kept(

@@ -101,7 +101,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `gain`, a row of the rank's gains, predicts within `gain_interval_ms`. `most_ms` is what of the data wait
     goes with it at most; None: all of it. A main cause is most of the wait. `tries`: the
     change may gain nothing. `spares_work`: it makes less to do, where others only do it faster. Findings
-    of the rules that `silences` names are dropped. Those of one scope come in the order of their codes;
+    of the rules that `silences` names are dropped. `first`: most of the wait is its own, and what else gains
+    more makes the same shorter, and comes later. Those of one scope come in the order of their codes;
     with a `place` where that code would.
     """
 
@@ -121,6 +122,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     is_main_cause: bool = False
     tries: bool = False
     spares_work: bool = False
+    first: bool = False
     silences: tuple[str, ...] = ()
     place: str = ""
     loader: int | None = None

@@ -28,6 +28,7 @@ _LISTED_ARCHIVE = ".zip"  # which names its members at its end; read when it is 
 # A window lies across four tiles of its own size; tiles are worth it where they spare most of the decoding.
 _CROSSED, _SPARED = 4, 0.5
 _LOSSLESS = ("deflate", "lzw", "zstd", "lzma", "packbits")  # which a copy may be compressed with again
+_TIFF = (".tif", ".tiff")
 _PACKED = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4", ".7z")
 _LISTED = {
     "kind": LISTING,
@@ -171,8 +172,10 @@ def _blocks(work: RepeatedWork) -> str:
     if work.block is None or not _is_tiled_better(work):
         return ""
     block = "x".join(map(str, work.block))
-    each = "" if work.files == 1 else "each "
-    return f": {each}stored in blocks of {block}, of which it takes {percent(work.given_fraction or 0.0)}"
+    whole_bytes = (work.decoded_bytes or 0) / work.files
+    decoded = size((work.read_fraction or 1.0) * whole_bytes)
+    used = size((work.given_fraction or 0.0) * whole_bytes)
+    return f": in blocks of {block}, {decoded} decoded for {used}"
 
 
 def _is_database(work: RepeatedWork) -> bool:
@@ -263,9 +266,15 @@ def _decode_once(work: RepeatedWork) -> tuple[str, str]:
     if suffix_of(work.paths[0]) in CHUNKED:
         part = f"open {what} once in each worker, and read only the part that a sample uses"
         return part, f"{part}, or decode {it} once and keep {it}{room}"
+    part = ""
+    if suffix_of(work.paths[0]) in _TIFF:
+        part = (
+            f"; where a sample uses a part, store {it} in tiles and read that (rasterio's window=, tifffile's"
+        )
+        part += " aszarr=True)"
     return (
         f"decode {what} once and keep {it}{room}",
-        f"decode {what} once, ahead of training, and keep what is used of {it}{room}",
+        f"decode {what} once, ahead of training, and keep what is used of {it}{room}{part}",
     )
 
 

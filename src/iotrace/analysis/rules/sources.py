@@ -297,6 +297,7 @@ def slow_first_sample(facts: LoaderFacts, *, times: float = 20.0) -> Iterator[Fi
         gain_ms=gain_ms,
         gain_interval_ms=[0.0, gain_ms],
         most_ms=gain_ms,
+        first=making.fill_ms >= MOSTLY * facts.wait_ms,
         **leads,
     )
 

@@ -145,6 +145,7 @@ def _facts(
         hot_in="" if hot is None or hot.library is None else hot.library,
         hot_line="" if hot is None else hot.said_in(item),
         hot_function="" if hot is None else hot.placed(item) if hot.in_callee_of(item) else "",
+        hot_share=0.0 if hot is None else hot.calls_fraction or 0.0,
         ready=ready_batches(source).in_turn,
         pipeline=report.pipeline if primary else [],
         slept_ms=_slept_ms(report),

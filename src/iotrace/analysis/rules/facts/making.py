@@ -61,10 +61,10 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
 
     `sharing`: so many workers, each with as much as the busiest, would have made all batches; `makers` made
     any. `first_item_ms` is the median of the first samples of later passes, of each worker, `first_least_ms`
-    the shortest of three or more, `item_ms` the median of all samples; `fill_ms` is the wait for what the first ones took longer. `collecting_ms` is the wait in
-    which their makers collected garbage: in `collections`, `collection_ms` each, of which full ones took
-    `full_share` at most. `frozen` is what `gc.freeze()` had taken out of them, `objects` what a full one
-    looks at, where that was looked at.
+    the shortest of three or more, `item_ms` the median of all samples; `fill_ms` is the wait for what the
+    first ones took longer. `collecting_ms` is the wait in which their makers collected garbage: in
+    `collections`, `collection_ms` each, of which full ones took `full_share` at most. `frozen` is what
+    `gc.freeze()` had taken out of them, `objects` what a full one looks at, where that was looked at.
     `collate_asleep` and `collate_on_cpu` are shares of the collate function's time. Of the files that cost
     most, `also_read` is the share that another rank reads, too; `opens_per_sample` and `opens_per_pass`, of a
     file, say how often this one opened them. Of an array in chunks (`array`, its file) these are accesses to
