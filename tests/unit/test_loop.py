@@ -318,3 +318,16 @@ def test_evaluations_that_touch_at_a_cut_stay_two() -> None:
     """One of them belongs to the step before the cut, the other to the step behind it."""
     assert _merged([(10, 20), (0, 10), (12, 25), (30, 30)]).tolist() == [[0, 10], [10, 25], [30, 30]]
     assert _merged([]).shape == (0, 2)
+
+
+def test_a_loop_that_pools_batches_has_its_trainings_as_steps() -> None:
+    """A generator takes several batches before it gives one, and at the end gives what it still holds.
+
+    From one delivery to the next the last of these steps would hold all trainings of the pool.
+    """
+    loop = played("aaaa t at at at at at at tttt at at at at")
+    assert loop.unknown_why == "the program trained 15 times, and its loaders delivered 14 batches"
+    assert loop.begun == 15
+    lengths = [(step.end_ns - step.start_ns) / MS for step in loop.steps]
+    assert len(lengths) == 14
+    assert max(lengths) <= 3

@@ -127,7 +127,9 @@ def _by_rounds(
             )
         else:
             why = f"the program trained {len(rounds_ns)} times, and its loaders delivered {taken} batches"
-    if primary is None or 2 * len(cuts) < len(rounds_ns):
+    # Of batches that the program pools, several rounds lie between two deliveries.
+    pooled = bool(why) and len(cuts) < len(rounds_ns)
+    if primary is None or pooled or 2 * len(cuts) < len(rounds_ns):
         cuts = Cuts(rounds_ns, np.full(len(rounds_ns), NONE), thread.asked)
         primary = _most(loaders, thread.handed) or primary or _fed(loaders, thread)
     return Loop(primary, _steps(cuts, thread, loaders), len(cuts), False, why, thread)

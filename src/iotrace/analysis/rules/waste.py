@@ -255,7 +255,7 @@ def _of_array(array: ChunkedArray) -> Seen | None:
             f"accesses read all of {array.dataset.lstrip('/') or 'it'} ({size(array.array_bytes)}) each time"
         )
         return _seen(text, whole_reads=array.complete, predicted_reads=array.complete_once)
-    if not spares_decoding(array):
+    if not spares_decoding(array) or array.predicted_bytes is None:
         return None
     ratio = digits(array.decoded_at_least_bytes / array.used_bytes, 2)
     if array.decoded_at_most_bytes != array.decoded_at_least_bytes:
