@@ -109,7 +109,7 @@ def suffix_of(path: str) -> str:
 
 def spares_decoding(array: ChunkedArray) -> bool:
     """Whether other chunks spare decoding for certain; larger ones than small ones may spare calls alone."""
-    if not array.suggested_chunk or not array.predicted_bytes:
+    if not array.predicted_bytes:
         return False
     return not array.takes_small_chunks or array.decoded_at_least_bytes >= _SPARES * array.predicted_bytes
 
