@@ -122,6 +122,9 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
     samples_fraction: Annotated[float, figure("samples that do it")]
     ms_per_sample: Annotated[float, figure("time of a sample with these files", said="ms", place=-3)]
     of_ms_per_sample: Annotated[float, figure("time of a sample", said="sample ms", place=-2)]
+    site: Annotated[
+        str | None, figure("the program's function and line that most of it is called in", null="no line is, too few samples, or several libraries in turn")
+    ] = None
     wait_ms: Annotated[float, figure("the data wait charged to it, per step", "ms", said="wait", place=-1)]
     gain_ms: Annotated[float | None, figure("what a step loses without it, by replay", "ms per step", null="the loader is no DataLoader in order")] = None
     most_ms: Annotated[float | None, figure("the same at most, where what is left gets quicker", "ms per step", null="it is not known")] = None
