@@ -150,8 +150,9 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
         does += f" ({work.entries} entries{' each' if work.files > 1 else ''})"
     rare = "" if work.samples_fraction >= 0.9 else f", in {percent(work.samples_fraction)} of the samples"
     of = f"{work.ms_per_sample:.1f} of the {work.of_ms_per_sample:.1f} ms of a sample"
-    where = "" if work.site is None else f", most of it in {work.site}"
-    return f"{who} spends {of} {does}{rare}{where}"
+    name, _, line = (work.site or "").partition(" (")
+    where = f"at {line[:-1]}" if who.startswith(f"{name} (") else f"in {work.site}"
+    return f"{who} spends {of} {does}{rare}{f', most of it {where}' if work.site else ''}"
 
 
 def _is_database(work: RepeatedWork) -> bool:
