@@ -308,6 +308,38 @@ def rank_of(found: Account) -> RankReport:
     return unknown(RankReport, rank=0, account=found, data_wait=DataWait())
 
 
+def with_validations(**seconds: float) -> Account:
+    """Nine iterators of training, of 2 workers each, and nine of validation, of one."""
+    found = made(**seconds)
+    times = {"iterators": 9, "validation iterators": 9}
+    parts = [replace(part, times=times.get(part.name)) for part in found.parts]
+    counts = {"iterators": 18, "restarted": 18, "workers_started": 27, "validation_workers_started": 9}
+    return replace(found, parts=parts, validation_first_batches_ns=int(0.3 * S), **counts)
+
+
+def test_iterators_of_training_and_of_validation_are_no_mean_of_each_other() -> None:
+    def told(**seconds: float) -> str:
+        known: list[dict[str, Any]] = [
+            {"kind": "training", "primary": True, "first_file": "train.jsonl", "first_file_ms": 1800.0},
+            {"kind": "validation", "first_file": "val.jsonl", "first_file_ms": 30.0},
+        ]
+        known[0]["first_code"] = "load (t.py:3)"
+        loaders = [unknown(LoaderResult, **{"primary": False, **each}) for each in known]
+        costs = loop_costs(replace(rank_of(with_validations(**seconds)), loaders=loaders))
+        assert costs is not None
+        return costs.why
+
+    assert told(training=9, first_batches=15, iterators=2.25, validation_iterators=1) == (
+        "9 iterators of training made anew, with 18 new workers: the first batch of each takes 1.67 s, the "
+        "rest 250 ms an iterator; each worker works with train.jsonl for 1.8 s in its first sample, in no "
+        "other, in load (t.py:3)"
+    )
+    assert told(training=9, first_batches=1, iterators=1, validation_iterators=9.3) == (
+        "9 iterators of validation made anew, with 9 new workers: 1 s an iterator; each worker works with "
+        "val.jsonl for 30 ms in its first sample, in no other"
+    )
+
+
 def test_a_verdict_tells_what_starting_workers_costs_the_loop() -> None:
     costs = loop_costs(rank_of(made(training=14, waits=1, iterators=85)))
     assert costs is not None

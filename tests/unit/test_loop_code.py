@@ -207,6 +207,7 @@ def test_waits_in_collectives_are_no_code_of_the_loop(monkeypatch: pytest.Monkey
             loop={"steps": steps},
             phase_spans=np.zeros(0, SPAN_DTYPE),
             collectives=(starts, ends),
+            primary=None,
         )
         return [each.function for each in code_of_loop(analysis, code_samples(analysis), []).code]
 

@@ -13,6 +13,11 @@ from msgspec.structs import replace
 from iotrace.agent.readpaths.finders import about_rasterio, rows_size
 from iotrace.analysis.rules.facts.examples import facts_of
 from iotrace.analysis.rules.model import rule_of
+from iotrace.agent.readpaths.finders import rows_size
+from iotrace.analysis.results import DECODING
+from iotrace.analysis.rules.facts.examples import facts_of
+from iotrace.analysis.rules.model import Finding, find_all, rule_of
+from iotrace.analysis.rules.repeated import _FILE
 from iotrace.analysis.storage.read_pattern import FileCalls
 from iotrace.analysis.wait.rasters import of_rasters
 from iotrace.analysis.wait.repeated_work import _kind_of, _read_fraction, _Target
@@ -200,3 +205,35 @@ def test_a_raster_of_rasterio_is_described_by_its_header() -> None:
     about = about_rasterio((raster,))
     assert about.pop("type") == "raster"
     assert RasterInfo(path="d/a.tif", **about) == _raster("d/a.tif", [2048, 2048])
+@pytest.mark.parametrize(
+    ("changes", "calls", "path", "remedy"),
+    [
+        ({}, "soundfile.SoundFile.read", "d/a.wav", "read only what is used: sf.read(path, start=, stop=)"),
+        # A sample as large as the file: all of it may be used.
+        ({"batch_bytes_mean": 4e6}, "soundfile.SoundFile.read", "d/a.wav", "decode a.wav once"),
+        ({}, "soundfile.SoundFile.read", "d/a.mp3", "decode a.mp3 once"),  # no place to seek to
+        ({}, "pandas.read_csv", "d/a.csv", "decode a.csv once"),
+    ],
+)
+def test_a_part_is_read_where_the_library_can_and_a_part_is_used(
+    changes: dict[str, Any], calls: str, path: str, remedy: str
+) -> None:
+    loader = {"primary": True, "workers": 2, "persistent_workers": True, "batch_size": 4, "dataset": "Clips"}
+    work = {**_FILE, "kind": DECODING, "paths": [path], "kept_bytes": 1 << 20, "site": "load (t.py:8)"}
+    called = [
+        {"name": "Clips.__getitem__", "depth": 0, "per_sample": 1.0, "ms_each": 16.0},
+        {"name": calls, "depth": 1, "per_sample": 1.0, "ms_each": 13.0},
+    ]
+    known = {"repeated": [work], "sample_calls": called, "causes_ms": {"decode": 58.0}}
+
+    def found(**more: Any) -> Finding:
+        loaders = [{**loader, "batch_bytes_mean": 4e3, **changes, **more}]
+        facts = facts_of(rule_of("IO407"), {**known, "loaders": loaders})
+        return next(each for each in find_all("rank", facts) if each.rule == "IO407")
+
+    kept = found()
+    assert kept.remedy.startswith(remedy)
+    assert kept.text.endswith("again, most of it in load (t.py:8)")
+    assert "persistent_workers" not in (kept.how or "")
+    # What workers keep ends with them.
+    assert "persistent_workers=True" in (found(persistent_workers=False).how or "")

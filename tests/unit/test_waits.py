@@ -14,8 +14,9 @@ from iotrace.analysis.loop.join import _sampled, loaders_of
 from iotrace.analysis.loop.loaders import queue_depth
 from iotrace.analysis.loop.measured import measured
 from iotrace.analysis.loop.steps import Loop, loop_of
+from iotrace.analysis.results import DataWait
 from iotrace.analysis.table import NONE
-from iotrace.analysis.wait.data_wait import is_of_the_loader, verdict
+from iotrace.analysis.wait.data_wait import handed_over, is_of_the_loader, verdict
 from iotrace.analysis.wait.explain import explained
 from iotrace.analysis.wait.file_costs import FileCosts, FileNames
 from iotrace.analysis.wait.production import PARTS
@@ -179,6 +180,22 @@ def test_a_wait_for_a_batch_in_its_turn_is_the_loaders_whatever_lies_ready(
     percent: float, handing_over: float, others: bool, told: bool
 ) -> None:
     assert is_of_the_loader(percent, handing_over, 2.0, others_may_make_it=others) is told
+
+
+def test_to_unpickle_what_lies_ready_is_the_loaders() -> None:
+    def share(transport: float, least_ms: float | None) -> float:
+        return handed_over(
+            DataWait(raw_ms=20.0, causes_ms={"transport": transport}, unpickling_least_ms=least_ms)
+        )
+
+    assert (
+        share(18.0, None) == share(18.0, 0.5) == 0.9
+    )  # small batches, and tensors: a pipe explains none of it
+    assert share(18.0, 2.0) == 0.0
+    assert verdict(0.17, 2.0, 0.9) == "not input-bound"
+    assert verdict(0.17, 2.0, 0.0) == "moderately input-bound"
+    assert verdict(0.58, 2.0, 0.9, others_may_make_it=True) == "not input-bound"
+    assert verdict(0.58, 2.0, 0.9) == "highly input-bound"
 
 
 def test_waits_behind_a_ready_batch_are_told_apart() -> None:

@@ -66,6 +66,7 @@ from iotrace.analysis.wait.loader_lines import with_hot_lines
 from iotrace.analysis.wait.loop_code import code_of_loop, code_samples
 from iotrace.analysis.wait.loop_events import loop_events, summed, with_events
 from iotrace.analysis.wait.loop_io import loop_reads
+from iotrace.analysis.wait.pickled import judged, with_pickled
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.repeated_work import repeated_work
 from iotrace.analysis.wait.sample_calls import sample_calls
@@ -235,6 +236,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     wait = with_cpu(data_wait(analysis, system), analysis, system.host)
     traced = io_of(analysis.session, rank, (kept[0].start_ns, kept[-1].end_ns) if kept else None)
     groups, io = file_groups(wait, traced and traced[0], used_files(analysis))
+    wait = with_pickled(wait, analysis, io)
     if traced is not None and io is not None:
         samples, paths = samples_of(analysis.loaders), analysis.session.paths
         groups, io = with_storage(groups, io, traced[1], analysis.session, rank, samples)
@@ -253,7 +255,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     divided = code_of_loop(analysis, code, [(each.starts, each.ends) for each in events], account)
     recurring = summed(analysis, events, account, code)
     pipeline = _pipeline(analysis)
-    return RankReport(
+    found = RankReport(
         rank=rank.number,
         pid=None if rank.numbered else rank.main.pid,
         argv=[] if rank.numbered else rank.main.identity.argv,
@@ -301,6 +303,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         self_prediction_error_pct=gain.error_pct,
         gain_withheld=gain.withheld,
     )
+    return judged(found, analysis)
 
 
 # What few sessions hold is imported where one does.

@@ -47,6 +47,8 @@ class _Wait(Protocol):
     def queueing_ms(self) -> float | None: ...
     @property
     def making_least_ms(self) -> float | None: ...
+    @property
+    def unpickling_least_ms(self) -> float | None: ...
 
 
 class _System(Protocol):
@@ -139,8 +141,9 @@ def alone(rank: Measured) -> Alone:
 
     All the time is given back in which a thread that the step waits for was ready and had no CPU, but no
     more than others used of the CPUs meanwhile. Of transport, and of what nobody explains, no account of
-    the kernel tells: all of it may be waiting for a CPU. CPU time that the job itself used does not go away,
-    nor what the loop itself computes in a wait to choose samples.
+    the kernel tells: all of it may be waiting for a CPU, but what it takes to read batches from pipes. CPU
+    time that the job itself used does not go away, nor what the loop itself computes in a wait to choose
+    samples.
     """
     step_ms, wait_ms = rank.steps.mean_ms or 0.0, rank.data_wait.raw_ms or 0.0
     host, taken = rank.system.host, taken_share(rank.system.host) or 0.0
@@ -229,6 +232,7 @@ def _queued_ms(rank: Measured) -> tuple[float, float] | None:
     if chosen_ms is not None:
         queued_ms = wait.causes_ms["sampling"] - chosen_ms
         of_wait = min(max(of_wait, queued_ms), wait_ms - chosen_ms)
+    of_wait = min(of_wait, wait_ms - (wait.unpickling_least_ms or 0.0))
     return max(0.0, of_wait), min(of_rest, step_ms - wait_ms)
 
 

@@ -93,6 +93,18 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
     ] = None
     inside_seconds: Annotated[float, figure("writing and collecting garbage that is mostly in it: on top of `seconds`, it takes as much at most")] = 0.0
     within: Annotated[bool, figure("whether it lies in forward, backward or optimizer, where the program calls a library that does not train")] = False
+    grows_ms: Annotated[
+        list[float] | None,
+        figure("in the first and the last quarter of each epoch", "ms per step", null="it does not grow threefold in each of two or more"),
+    ] = None
+
+    @property
+    def growing(self) -> str:
+        """Say that it grows; empty where it does not."""
+        if self.grows_ms is None:
+            return ""
+        first_ms, last_ms = self.grows_ms
+        return f", as it grows through each epoch: {first_ms:.1f} ms a step in its first quarter, {last_ms:.1f} in its last"
 
     @property
     def recurs(self) -> bool:
@@ -156,6 +168,7 @@ class LoopCode(ReportPart, frozen=True, kw_only=True):
             samples=self.samples + other.samples,
             ms_per_step=self.ms_per_step + other.ms_per_step,
             loop_fraction=min(1.0, self.loop_fraction + other.loop_fraction),
+            grows_ms=None,
             hot=hot,
             held_fraction=held,
         )

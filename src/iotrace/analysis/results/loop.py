@@ -295,6 +295,10 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
             null="as `queueing_ms`, or no worker makes them",
         ),
     ] = None
+    unpickling_least_ms: Annotated[
+        float | None,
+        figure("what reading batches from workers' pipes takes at the least: 2 GiB/s", "ms per step", null="none of 1 MiB or more comes pickled, or not known"),
+    ] = None
 
 
 class RegionResult(ReportPart, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
         str | None, figure("the file that its workers work with for most of their first sample, and in no other one", null="there is none")
     ] = None
     first_file_ms: Annotated[float | None, figure("how long they do, the median", null="`first_file` is")] = None
+    first_code: Annotated[str | None, figure("the program's innermost function that most of that is in", null="none is, or too few samples")] = None
     wrapped: Annotated[bool, figure("whether it is a source wrapped by `iotrace.batches`")]
     within: Annotated[int | None, figure("the loader that asks it for all of its batches, and hands them to the loop", null="the loop asks it")] = None
     library: Annotated[str | None, figure("the library whose loader hands the batches to the loop", null="torch's DataLoader, `iotrace.batches`")] = None
@@ -79,7 +80,8 @@ class LoaderResult(ReportPart, frozen=True, kw_only=True):
         if self.start_code is not None and self.start_code_ms is not None:
             found = f"; {self.start_code} takes {duration(1e6 * self.start_code_ms)} in each worker"
         if self.first_file is not None and self.first_file_ms is not None:
-            found += f"; each worker works with {self.first_file} for {duration(1e6 * self.first_file_ms)} in its first sample, in no other"
+            code = f", in {self.first_code}" if self.first_code else ""
+            found += f"; each worker works with {self.first_file} for {duration(1e6 * self.first_file_ms)} in its first sample, in no other{code}"
         return found
 
     @property
@@ -127,6 +129,9 @@ class RepeatedWork(ReportPart, frozen=True, kw_only=True):
     samples_fraction: Annotated[float, figure("samples that do it")]
     ms_per_sample: Annotated[float, figure("time of a sample with these files", said="ms", place=-3)]
     of_ms_per_sample: Annotated[float, figure("time of a sample", said="sample ms", place=-2)]
+    site: Annotated[
+        str | None, figure("the program's function and line that most of it is called in", null="no line is, too few samples, or several libraries in turn")
+    ] = None
     wait_ms: Annotated[float, figure("the data wait charged to it, per step", "ms", said="wait", place=-1)]
     gain_ms: Annotated[float | None, figure("what a step loses without it, by replay", "ms per step", null="the loader is no DataLoader in order")] = None
     most_ms: Annotated[float | None, figure("the same at most, where what is left gets quicker", "ms per step", null="it is not known")] = None

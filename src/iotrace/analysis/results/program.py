@@ -334,6 +334,7 @@ class Account(ReportPart, frozen=True, kw_only=True):
     one_batch_iterators: Annotated[int, figure("iterators of which the loop took one batch, and left them")] = 0
     restarted: Annotated[int, figure("of the iterators those with new workers")] = 0
     workers_started: Annotated[int, figure("workers that were started for them")] = 0
+    validation_workers_started: Annotated[int, figure("those of `workers_started` that were for evaluations")] = 0
     spawned: Annotated[
         SpawnedWorkers | None, figure("what spawned workers did before they worked", null="none was spawned, or recorded by an older iotrace")
     ] = None

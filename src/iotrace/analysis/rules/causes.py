@@ -27,7 +27,8 @@ class Remedy(msgspec.Struct, frozen=True):
 
     `gone` is what it spares, as `LoaderFacts.gains_ms` names it; empty: its cause. `most` is that with what
     it may spare, too; empty: no more. Without `gains` it only shows more; `tries`: it may gain nothing.
-    `share` of that is spared, about, where that is not all; `at_most`: no more is known. `command` makes it;
+    `share` of that is spared, about, where that is not all, and `least_ms` at the least, where that is known;
+    `at_most`: no more is known. `command` makes it;
     `change` is what `iotrace try` does. `spares_work`: less is read or decoded. `said`: what costs the time,
     where that is no matter of a file.
     """
@@ -41,6 +42,7 @@ class Remedy(msgspec.Struct, frozen=True):
     at_most: bool = False
     spares_work: bool = False
     share: float = 1.0
+    least_ms: float | None = None
     command: str = ""
     change: Change | None = None
     evidence: Evidence = {}
@@ -57,8 +59,12 @@ def ended_by(remedy: Remedy | None, cause: str, facts: LoaderFacts) -> Iterator[
         gain_ms = cause_ms
         low_ms, high_ms = predicted["gain_interval_ms"]
         predicted["gain_interval_ms"] = [low_ms, max(high_ms, cause_ms)]
+    all_ms = gain_ms
     if remedy.share < 1:  # no replay is of so much
         gain_ms, predicted = gain_ms * remedy.share, {}
+    if remedy.least_ms is not None:
+        gain_ms = max(gain_ms, min(remedy.least_ms, all_ms))
+        predicted["gain_interval_ms"] = [min(remedy.least_ms, all_ms), all_ms]
     if not is_worth(gain_ms, facts):
         return
     most, is_bound = costliest(facts, cause), remedy.tries or remedy.at_most

@@ -165,9 +165,10 @@ def code_of_the_loop(
     loop may wait for it there. Silent, too, if most of it is the loop's own reads, writes or checkpoints, or
     waits in collectives for other ranks.
 
-    Samples of the thread's stack name the function, or the line, that takes most of it. Of a loop without
-    forward and backward passes, such as one of `partial_fit`, they name the line that takes half of a step:
-    it may be the training itself. That a loop sleeps (`time.sleep`) is seen by looking at its thread; the
+    Samples of the thread's stack name the function, or the line, that takes most of it, and tell where it
+    grows through each epoch, as what works on all that was kept since its start. Of a loop without forward
+    and backward passes, such as one of `partial_fit`, they name the line that takes half of a step: it may
+    be the training itself. That a loop sleeps (`time.sleep`) is seen by looking at its thread; the
     sleep may stand for a device.
 
     Remedy: make that function, or that line, faster. If its name says that it logs or measures, call it every
@@ -218,7 +219,7 @@ def code_of_the_loop(
             return
     if most is not None and most.ms_per_step >= MOSTLY * other_ms:
         at = "" if most.hot is None else most.hot.beside(most.function)
-        naming = f": most of it {most.function}{at}"
+        naming = f": most of it {most.function}{at}{most.growing}"
         waits = most.hot is not None and most.hot.library in WAITING  # for others, whatever these do
         if not waits:
             remedy = _faster(most)
@@ -329,7 +330,7 @@ def _one_function(
     on_top = "; the writing and garbage collection in it come on top" if most.inside_seconds else ""
     yield Finding(
         text=f"the loop is in {most.function} for {least}{most.ms_per_step:.1f} of {step_ms:.1f} ms of each "
-        f"step{at}{on_top}",
+        f"step{at}{most.growing}{on_top}",
         remedy=_faster(most),
         evidence={"code_ms": most.ms_per_step, "step_ms": step_ms},
         is_main_cause=most.ms_per_step >= (report.data_wait.raw_ms or 0.0),

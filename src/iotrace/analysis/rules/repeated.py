@@ -22,6 +22,16 @@ from iotrace.analysis.rules.model import Finding, fires, rule, silent
 from iotrace.units import counted, percent, size
 
 _NAMED = 2  # files that a sentence names; of more their directory
+_MOST = 0.5  # of a sample's time with the files
+_MUCH = 0.25  # of a file
+_SOUND = (".wav", ".flac", ".w64", ".rf64", ".aiff", ".aif", ".au", ".caf", ".ogg")
+# By library: files that it can seek in, and how it reads a part of one, in short and with more.
+_PARTS = {
+    "soundfile": (_SOUND, "sf.read(path, start=, stop=)", " (librosa.load: offset=, duration=)"),
+    "torchaudio": (_SOUND, "load(path, frame_offset=...)", ", with num_frames="),
+    "rasterio": ((".tif", ".tiff"), "read(window=Window(...))", ""),
+    "nibabel": ((".nii",), "image.dataobj[..., i:j]", ""),
+}
 _FIRST = "IO300"  # before who takes CPUs: what is not done needs none
 _VIDEOS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".mpg", ".mpeg", ".m4v", ".wmv", ".ts")
 _LISTED_ARCHIVE = ".zip"  # which names its members at its end; read when it is opened
@@ -96,8 +106,9 @@ def repeated_work(
     ask whether files exist. The time is that of the calls, and of what the sample does after them until it
     turns to another file, such as parsing rows. From half of a sample's time on, this is a main cause.
 
-    Remedy: make the list or read the index once, in the dataset's `__init__`; unpack archives and videos
-    ahead of training, or seek in them; give a database an index of what is asked for; open files once in each
+    Remedy: make the list or read the index once, in the dataset's `__init__`; read only the part of a sound
+    or an image that is used, where its library can; unpack archives and videos ahead of training, or seek in
+    them; give a database an index of what is asked for; open files once in each
     worker, and keep them open, and what was read of their layout.
     """
     causes_ms = facts.report.data_wait.causes_ms
@@ -112,6 +123,8 @@ def repeated_work(
         if work.samples_fraction >= least_samples and facts.is_significant(work.wait_ms):
             whole = read_whole_again(arrays)
             remedy, how = a_part_of(whole) if whole else _REMEDIES[work.kind](work)
+            if not whole and work.kind == DECODING:
+                remedy, how = _read_a_part(work, facts, remedy, how)
             is_main_cause = work.ms_per_sample >= most_of_sample * work.of_ms_per_sample
             yield Finding(
                 text=_text(work, facts),
@@ -151,7 +164,9 @@ def _text(work: RepeatedWork, facts: RankFacts) -> str:
         does += f" ({work.entries} entries{' each' if work.files > 1 else ''})"
     rare = "" if work.samples_fraction >= 0.9 else f", in {percent(work.samples_fraction)} of the samples"
     of = f"{work.ms_per_sample:.1f} of the {work.of_ms_per_sample:.1f} ms of a sample"
-    return f"{who} spends {of} {does}{rare}{_blocks(work)}"
+    name, _, line = (work.site or "").partition(" (")
+    where = f"at {line[:-1]}" if who.startswith(f"{name} (") else f"in {work.site}"
+    return f"{who} spends {of} {does}{rare}{_blocks(work)}{f', most of it {where}' if work.site else ''}"
 
 
 def _is_tiled_better(work: RepeatedWork) -> bool:
@@ -276,6 +291,40 @@ def _decode_once(work: RepeatedWork) -> tuple[str, str]:
         f"decode {what} once and keep {it}{room}",
         f"decode {what} once, ahead of training, and keep what is used of {it}{room}{part}",
     )
+
+
+def _read_a_part(work: RepeatedWork, facts: RankFacts, keep: str, how: str) -> tuple[str, str]:
+    """Read no more than is used, where the library that reads these files can; else keep them.
+
+    Workers that end with each epoch lose what they keep.
+    """
+    primary = facts.report.primary
+    if primary is not None and primary.workers and primary.persistent_workers is False and "keep" in keep:
+        how += ", in workers that stay (persistent_workers=True)"
+        keep = keep.replace(" and keep", ", with persistent_workers=True, and keep")
+    call, more = _call_for_a_part(work, facts)
+    if not call or _uses_all(work, facts):
+        return keep, how
+    part = f"read only what is used: {call}"
+    return f"{part}; or keep all decoded", f"{part}{more}, not the whole file; or, if all is used, {how}"
+
+
+def _call_for_a_part(work: RepeatedWork, facts: RankFacts) -> tuple[str, str]:
+    """How the library that most of it is in reads a part of such a file; empty: not known."""
+    for call in sorted(facts.report.sample_calls, key=lambda each: -each.per_sample * each.ms_each):
+        formats, part, more = _PARTS.get(call.name.partition(".")[0], ((), "", ""))
+        is_most = call.depth and call.per_sample * call.ms_each >= _MOST * work.ms_per_sample
+        if is_most and suffix_of(work.paths[0]) in formats:
+            return part, more
+    return "", ""
+
+
+def _uses_all(work: RepeatedWork, facts: RankFacts) -> bool:
+    """Whether a sample is as large as much of a file: then it may be all of that."""
+    primary = facts.report.primary
+    if primary is None or not primary.batch_bytes_mean or not primary.batch_size or not work.kept_bytes:
+        return False
+    return primary.batch_bytes_mean / primary.batch_size >= _MUCH * work.kept_bytes / work.files
 
 
 def _keep_open(work: RepeatedWork) -> tuple[str, str]:

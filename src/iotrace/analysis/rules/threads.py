@@ -144,13 +144,29 @@ _PARSING = {
     "without_cpu_ms": 0.0,
     "steps": {"thread_run_delay_ms": 35.0},
     "loaders": [_VOC],
-    "sample_calls": [{"name": "Voc.__getitem__", "depth": 0, "ms_each": 11.0, "own_ms_each": 9.0}],
+    "sample_calls": [
+        {"name": "Voc.__getitem__", "depth": 0, "count": 1, "ms_each": 11.0, "own_ms_each": 9.0}
+    ],
     "made_asleep": 0.1,
 }
 
 
+_COLLATING = [
+    {"name": "pad", "depth": 0, "count": 10, "ms_each": 80.0, "own_ms_each": 80.0},
+    {"name": "Voc.__getitem__", "depth": 0, "count": 80, "ms_each": 1.0, "own_ms_each": 1.0},
+]
+
+
 @rule("IO308", "training-without-cpu", "loop", saves_wait=False)
-@fires({"processes": _POOLED, "without_cpu_ms": 0.0, "steps": {"thread_run_delay_ms": 35.0}}, _PARSING)
+@fires(
+    {"processes": _POOLED, "without_cpu_ms": 0.0, "steps": {"thread_run_delay_ms": 35.0}},
+    _PARSING,
+    {
+        **_PARSING,
+        "loaders": [{**_VOC, "collate": "pad (voc.py:20)", "collate_hot": {**_PARSE, "line": "voc.py:22"}}],
+        "sample_calls": _COLLATING,
+    },
+)
 @silent(
     {"processes": _POOLED, "without_cpu_ms": 0.0, "steps": {"thread_run_delay_ms": 9.0}},
     {"processes": FREE, "without_cpu_ms": 0.0, "steps": {"thread_run_delay_ms": 35.0}},
@@ -160,6 +176,7 @@ _PARSING = {
     {**_PARSING, "made_asleep": 0.8},
     {**_PARSING, "loaders": [{**_VOC, "item_hot": {**_PARSE, "fraction": 0.5}}]},
     {**_PARSING, "steps": {"thread_run_delay_ms": 9.0}},
+    {**_PARSING, "sample_calls": _COLLATING},  # in which no line is hot
 )
 def training_without_cpu(
     facts: RankFacts, *, least_of_step: float = 0.3, least_of_own: float = 0.1, mostly: float = 0.5
@@ -171,6 +188,8 @@ def training_without_cpu(
     unknown, as threads that spin compute nothing. Or the dataset's own code takes them, and one line of it
     takes most of each sample. Other programs take CPUs, too: the workers are charged by their share of all
     CPU time but the training's.
+
+    It is a line of making samples or of the collate function, of whichever the workers do longer.
 
     Remedy: one thread of the library in each worker; or make that line cheaper, as by doing once, ahead of
     training, what is the same for each epoch.
@@ -202,21 +221,29 @@ def _workers_share(system: System) -> float:
 
 
 def _costly_line(facts: RankFacts, lost_ms: float, step_ms: float, mostly: float) -> Iterator[Finding]:
-    """Name the line that most of a sample is computed in: it, and no reading or decoding, takes the CPUs."""
+    """Name the line that most of the workers' work is: it, and no reading or decoding, takes the CPUs."""
     loader = facts.report.primary
-    hot = None if loader is None or not loader.workers else loader.item_hot
-    item = next((each for each in facts.report.sample_calls if not each.depth), None)
-    if loader is None or hot is None or facts.made_asleep is None or facts.made_asleep >= mostly:
+    if loader is None or not loader.workers or facts.made_asleep is None or facts.made_asleep >= mostly:
         return
-    share = hot.fraction * (item.own_ms_each / item.ms_each if item is not None and item.ms_each else 1.0)
-    if share < mostly:
+    calls = [each for each in facts.report.sample_calls if not each.depth]
+    most = max(calls, key=lambda each: each.count * each.own_ms_each, default=None)
+    whole_ms = sum(each.count * each.ms_each for each in calls)
+    collates = most is not None and loader.collate is not None and loader.collate.startswith(f"{most.name} (")
+    who, hot = (loader.collate, loader.collate_hot) if collates else (loader.item, loader.item_hot)
+    if hot is None or (most is not None and not (collates or f"{who} ".startswith(f"{most.name} "))):
         return
-    who = loader.item or loader.dataset
+    own = most.own_ms_each / most.ms_each if most is not None and most.ms_each else 1.0
+    of_all = most.count * most.own_ms_each / whole_ms if most is not None and whole_ms else 1.0
+    if hot.fraction * of_all < mostly:
+        return
+    who, share = who or loader.dataset, hot.fraction * own
+    # A batch is another one in each epoch.
+    once = "" if collates else ", or once, ahead of training, if it is not random"
     yield Finding(
         text=f"workers take CPUs from the training: it waits about {lost_ms:.1f} of {step_ms:.1f} ms of a "
         f"step for one, and {who} spends {percent(share)} of its time at {hot.said_in(who)}",
         evidence={"lost_ms": lost_ms, "share": share},
-        remedy=f"compute less at {hot.said_in(who)}, or once, ahead of training",
+        remedy=f"compute less at {hot.said_in(who)}{once}",
         cost_ms=lost_ms,
         is_main_cause=True,
         spares_work=True,

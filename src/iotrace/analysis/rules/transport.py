@@ -26,7 +26,19 @@ _MUCH_PICKLED = 64 << 10
 _ABOUT = 1.5  # as long: making is slower beside the loop than in its place
 _FEW_BATCHES = 20
 _FEW_TENSORS = 8  # that a batch of many may become
+_AS_MUCH = 1.25  # what comes through pipes is what the batch holds, with what little comes beside it
 _SHARING = 'torch.multiprocessing.set_sharing_strategy("file_system")'
+
+
+_ARRAYS = {
+    "cause": "transport",
+    "batch_bytes": 43e6,
+    "piped_bytes": 44e6,
+    "unpickling_least_ms": 20.0,
+    "unqueued": 0.5,
+    "core_free": False,
+    "ready": 3.0,
+}
 
 
 @rule("IO201", "slow-transport", "loader", id="transport-bound", turn=THE_CAUSE)
@@ -34,6 +46,9 @@ _SHARING = 'torch.multiprocessing.set_sharing_strategy("file_system")'
     {"cause": "transport"},
     {"cause": "transport", "batch_bytes": 4096.0, "made_ms": 20.0},
     {"cause": "transport", "batch_bytes": None, "piped_bytes": 1e6, "core_free": False},
+    {**_ARRAYS, "others_may_make_it": False},
+    {**_ARRAYS, "wait_ms": 17.0, "causes_ms": {"transport": 17.0}},
+    {**_ARRAYS, "batch_bytes": None},
 )
 @silent(
     {"cause": "transport", "batch_bytes": None, "piped_bytes": 4096.0, "core_free": False},
@@ -47,6 +62,9 @@ _SHARING = 'torch.multiprocessing.set_sharing_strategy("file_system")'
     {"cause": "transport", "wait_ms": 9.0, "causes_ms": {"transport": 9.0}, "ready": 3.9},
     {"cause": "transport", "ready": 3.9, "others_may_make_it": True},
     {"cause": "transport", "wrapped": True, "batch_bytes": None, "piped_bytes": 1e6},
+    {**_ARRAYS, "unpickling_least_ms": None, "others_may_make_it": True},
+    {**_ARRAYS, "unpickling_least_ms": 1.0, "others_may_make_it": True},  # others make the rest
+    {**_ARRAYS, "piped_bytes": 4096.0, "unpickling_least_ms": None},  # tensors, and no CPU is free
     {"cause": "transport", "wait_ms": 19.0, "causes_ms": {"transport": 19.0}, "ready": 3.9},
 )
 def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
@@ -57,11 +75,12 @@ def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
     waited for a CPU to take a batch that was ready. No loader changes that, so nothing is advised.
 
     Anything but a tensor is pickled, and comes through a pipe: with many Python objects, each is taken apart
-    and made again, which takes a CPU in both processes. iotrace sees it by what the training process reads
-    besides files.
+    and made again, which takes a CPU in both processes; arrays of NumPy are copied through it. iotrace sees
+    it by what the training process reads besides files. That is work, also where no CPU is free: to read
+    2 GiB from pipes takes 1 s at the least. Tensors spare at least that, and at most the whole hand-over.
 
-    Remedy: return tensors, not lists of Python objects; send narrower dtypes; if batches are made quickly,
-    try it without workers.
+    Remedy: return tensors (`torch.from_numpy`), not arrays or lists of Python objects; send narrower dtypes;
+    if batches are made quickly, try it without workers.
     """
     if held_up_by(facts, "transport"):
         yield from ended_by(_less_transport(facts), "transport", facts)
@@ -87,13 +106,35 @@ def _less_transport(facts: LoaderFacts) -> Remedy | None:
 
 
 def _unpickled(facts: LoaderFacts, piped_bytes: float) -> Remedy:
-    """What it gains is told only where a CPU was free: else the loop may have waited for one as well."""
+    """Tensors instead of what comes pickled.
+
+    Where no CPU was free, the loop may have waited for one as well: for as much of it as the training thread
+    did of all that it was ready to run in. Then no more is told but of large batches.
+    """
+    held, share = facts.batch_bytes or 0.0, 1.0 if facts.core_free is True else facts.unqueued
+    are_arrays = held >= _LARGE_BATCH and held <= piped_bytes * _AS_MUCH and piped_bytes <= held * _AS_MUCH
+    least_ms = facts.unpickling_least_ms or 0.0
     text = (
         f"{size(piped_bytes)} a batch come pickled through the workers' pipe: return tensors, which lie in "
         "shared memory, not Python objects or arrays"
     )
-    short = "return tensors, not lists of Python objects: they are pickled"
-    return Remedy(short, text, gains=facts.core_free is True, evidence={"piped_bytes": piped_bytes})
+    short, said = "return tensors, not lists of Python objects: they are pickled", ""
+    if are_arrays:
+        collate = f" in {facts.collate}" if facts.collate and facts.collate != "default_collate" else ""
+        short = f"return tensors (torch.from_numpy{collate}): arrays are pickled"
+        said = f"batches of {size(piped_bytes)} are numpy arrays that travel pickled through a pipe"
+        text = f"return tensors{collate} (torch.from_numpy, or default_collate), which lie in shared memory"
+    elif facts.is_unpickling:
+        said = f"batches of {size(piped_bytes)} are Python objects that travel pickled through a pipe"
+    return Remedy(
+        short,
+        text,
+        gains=facts.core_free is True or (facts.is_unpickling and share is not None),
+        evidence={"piped_bytes": piped_bytes},
+        share=share or 1.0,
+        said=said,
+        least_ms=least_ms,
+    )
 
 
 def _without_workers(facts: LoaderFacts) -> Remedy | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from iotrace.analysis.results import (
+    FIRST_BATCHES,
     FIRST_START,
     ITERATORS,
     SKIPPED,
@@ -65,7 +66,36 @@ def _in_each_worker(rank: RankReport, account: Account) -> str:
     loaders = sorted(rank.loaders, key=lambda each: not each.primary)
     if _restarts(account):
         loaders = [each for each in loaders if each.persistent_workers is not True]
+        if (of := _restarted(account)).kind:  # the others may do something else
+            loaders = [each for each in loaders if (each.kind == "training") == (of.kind == "training")]
     return next((each.start_said for each in loaders if each.start_said), "")
+
+
+class _Restarted(msgspec.Struct, frozen=True):
+    """Iterators that were made anew: of training or of validation, empty where there are no others."""
+
+    kind: str
+    iterators: int
+    workers: int
+    first_ns: int
+    rest_ns: int
+
+
+def _restarted(account: Account) -> _Restarted:
+    """Count those of training or of validation, whichever cost more: a mean over both is true of neither."""
+    of_validation, of_loop = account.part(VALIDATION_ITERATORS), account.part(ITERATORS)
+    evaluates = 0 if of_validation is None else of_validation.times or 0
+    firsts_ns, validation_ns = account.validation_first_batches_ns, account.part_ns(VALIDATION_ITERATORS)
+    if not evaluates:
+        count, rest_ns = account.restarted or account.iterators, account.restarts_ns - firsts_ns
+        return _Restarted("", count, account.workers_started, account.first_batches_ns, rest_ns)
+    trains = account.restarted - evaluates or (0 if of_loop is None else of_loop.times or 0)
+    first_ns, rest_ns = account.part_ns(FIRST_BATCHES), account.part_ns(ITERATORS)
+    if trains > 0 and first_ns + rest_ns >= validation_ns:
+        workers = account.workers_started - account.validation_workers_started
+        return _Restarted("training", trains, workers, first_ns, rest_ns)
+    workers = account.validation_workers_started
+    return _Restarted("validation", evaluates, workers, firsts_ns, validation_ns - firsts_ns)
 
 
 def _restarts(account: Account) -> bool:
@@ -85,18 +115,14 @@ def _why(account: Account) -> str:
     """Say how often workers were started, what that took, and what spawned ones did first."""
     spawned = account.spawned
     if _restarts(account):
-        started = (
-            f", with {counted(account.workers_started, 'new worker')}" if account.workers_started else ""
-        )
-        count = account.restarted or account.iterators
-        rest_ns, first_ns = (
-            account.restarts_ns - account.validation_first_batches_ns,
-            account.first_batches_ns,
-        )
-        each = f"{duration(rest_ns / count)} an iterator"
-        if first_ns > rest_ns:
-            each = f"the first batch of each takes {duration(first_ns / account.iterators)}, the rest {each}"
-        parts = [f"{counted(count, 'iterator')} made anew{started}: {each}"]
+        of = _restarted(account)
+        started = f", with {counted(of.workers, 'new worker')}" if of.workers else ""
+        each = f"{duration(of.rest_ns / of.iterators)} an iterator"
+        if of.first_ns > of.rest_ns:
+            first = duration(of.first_ns / of.iterators)
+            each = f"the first batch of each takes {first}, the rest {each}"
+        kind = f" of {of.kind}" if of.kind else ""
+        parts = [f"{counted(of.iterators, 'iterator')}{kind} made anew{started}: {each}"]
     else:
         parts = [f"its workers took {duration(account.part_ns(FIRST_START))} to start"]
     if spawned is not None:

@@ -28,7 +28,13 @@ from iotrace.analysis.results import (
 from iotrace.analysis.rules.model import THE_LOOP, rule_of
 from iotrace.analysis.verdict.device import each_step
 from iotrace.analysis.verdict.gains import gain_of
-from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT, MODERATELY_PERCENT, bound_fraction, device_waits
+from iotrace.analysis.wait.data_wait import (
+    KEPT_UP_PERCENT,
+    MODERATELY_PERCENT,
+    bound_fraction,
+    device_waits,
+    is_unpickling,
+)
 from iotrace.units import percent
 
 MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for it
@@ -247,6 +253,8 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
 def lies_ready(rank: RankReport) -> bool:
     """Whether its batches lie ready, and no CPU is free to take one: nothing in the loader mends that."""
     primary = _most_awaited(rank)
+    if is_unpickling(rank.data_wait):
+        return False
     return competes(rank) and primary is not None and (primary.ready_in_turn_mean or 0.0) >= 1
 
 

@@ -28,6 +28,7 @@ from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     bound_fraction,
     device_waits,
+    handed_over,
     is_of_the_loader,
     verdict as verdict_in_words,
 )
@@ -105,7 +106,7 @@ def of_worst(ranks: Sequence[RankReport]) -> Finding:
         return reads
     text = f"{whose}{waits_text(rank, fraction)}"
     ready = None if rank.primary is None else rank.primary.ready_in_turn_mean
-    handing_over = wait.causes_ms.get("transport", 0.0) / wait.raw_ms if wait.raw_ms else 0.0
+    handing_over = handed_over(wait)
     others, most = _others_may_make_it(rank), _recurs_most(rank)
     if most is not None and _hardly_waits_in_all(rank) and not device_waits(wait):
         of_loop = rank.account.loader_pct / 100 if rank.account and rank.account.loader_pct else 0.0

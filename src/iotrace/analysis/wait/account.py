@@ -125,6 +125,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
         one_batch_iterators=sum(each.is_single for each, _ in later),
         restarted=len(anew),
         workers_started=sum(anew),
+        validation_workers_started=sum(each.workers for each, of in later if each.is_anew and of),
         spawned=_spawned(analysis),
     )
 

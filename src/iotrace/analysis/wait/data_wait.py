@@ -156,13 +156,39 @@ def _by_loader(waits: Waits, steps: int) -> list[LoaderWait]:
     ]
 
 
-def verdict(wait_fraction: float, ready: float | None = None, handing_over: float = 0.0) -> str:
+_UNPICKLES = 0.05  # of handing over: what it takes at the least tells that it is that
+
+
+def unpickles(handing_ms: float, least_ms: float | None) -> bool:
+    """Whether the loop, as it takes batches, reads them from pipes: that takes `least_ms` at the least."""
+    return least_ms is not None and 0 < _UNPICKLES * handing_ms <= least_ms
+
+
+def is_unpickling(wait: DataWait) -> bool:
+    """Whether that is how the loop takes what lies ready."""
+    return unpickles(wait.causes_ms.get("transport", 0.0), wait.unpickling_least_ms)
+
+
+def handed_over(wait: DataWait) -> float:
+    """The share of a wait in which the loop takes what lies ready; none of it where it makes that anew."""
+    if not wait.raw_ms or is_unpickling(wait):
+        return 0.0
+    return wait.causes_ms.get("transport", 0.0) / wait.raw_ms
+
+
+def verdict(
+    wait_fraction: float,
+    ready: float | None = None,
+    handing_over: float = 0.0,
+    *,
+    others_may_make_it: bool = False,
+) -> str:
     """Name, in XProf's words, the share of the step that waits for input: below 5 %, to 20 %, above.
 
     Where a batch or more lay `ready`, the first bound is that of `is_of_the_loader`.
     """
     percent = 100 * wait_fraction
-    if not is_of_the_loader(percent, handing_over, ready, others_may_make_it=False):
+    if not is_of_the_loader(percent, handing_over, ready, others_may_make_it=others_may_make_it):
         return "not input-bound"
     return "moderately input-bound" if percent <= HIGHLY_PERCENT else HIGHLY
 

@@ -33,7 +33,7 @@ def with_hot_lines(analysis: RankAnalysis, loader: LoaderRun, found: LoaderResul
     source = analysis.source if loader is analysis.primary and analysis.source is not None else loader
     item, collate = (_line_of(analysis, kind, source) for kind in (KIND_ITEM, KIND_COLLATE))
     code, ms = _start_of(analysis, source)
-    file, file_ms = _first_file(analysis, source)
+    file, file_ms, code_of_first = _first_file(analysis, source)
     return msgspec.structs.replace(
         found,
         item_hot=item,
@@ -43,6 +43,7 @@ def with_hot_lines(analysis: RankAnalysis, loader: LoaderRun, found: LoaderResul
         start_code_ms=ms,
         first_file=file,
         first_file_ms=file_ms,
+        first_code=code_of_first,
     )
 
 
@@ -79,12 +80,13 @@ def _start_of(analysis: RankAnalysis, run: LoaderRun) -> tuple[str | None, float
     return f"{most.function} ({analysis.session.paths.shown(most.file)}:{most.first_line})", took_ms
 
 
-def _first_file(analysis: RankAnalysis, run: LoaderRun) -> tuple[str | None, float | None]:
-    """Find the file that workers are busy with for most of their first sample alone, and how long: ms.
+def _first_file(analysis: RankAnalysis, run: LoaderRun) -> tuple[str | None, float | None, str | None]:
+    """Find the file that workers are busy with for most of their first sample alone, how long (ms), where.
 
     From a call on it until the next one on another file, or the sample's end. None where less than half of
     the workers have such a file in common.
     """
+    stacks: list[Stack] = []
     shown, took_ms, workers = analysis.session.paths.shown, defaultdict[str, list[float]](list), 0
     for process in analysis.rank.workers:
         items = outermost_of(process, KIND_ITEM)
@@ -108,10 +110,27 @@ def _first_file(analysis: RankAnalysis, run: LoaderRun) -> tuple[str | None, flo
             and not ((calls.file == number) & ~inside & (calls.start_ns > begin_ns)).any()
         ):
             took_ms[shown(calls.files[number])].append(ns / 1e6)
+            for tid in {record.tid for record in process.of_type(LoopStacks)}:
+                samples = stack_samples(process, tid)
+                stacks += samples.chosen(abs(samples.times - begin_ns - first_ns / 2) <= first_ns / 2).each
     most = max(took_ms, key=lambda file: len(took_ms[file]), default=None)
     if most is None or len(took_ms[most]) < _MOST * workers:
-        return None, None
-    return most, float(np.median(took_ms[most]))
+        return None, None, None
+    return most, float(np.median(took_ms[most])), _innermost(stacks, analysis)
+
+
+def _innermost(stacks: list[Stack], analysis: RankAnalysis) -> str | None:
+    """Name the program's innermost function that most of the samples are in, or in what it calls."""
+    depths: dict[Frame, list[int]] = defaultdict(list)
+    for stack in stacks:
+        own = [frame._replace(line=0, since=0) for frame in stack.called if frame.line]
+        for frame in {*own}:
+            depths[frame].append(len(own) - own[::-1].index(frame))
+    known = {frame: at for frame, at in depths.items() if len(at) >= max(FEWEST_SAMPLES, _MOST * len(stacks))}
+    innermost = max(known, key=lambda frame: sum(known[frame]) / len(known[frame]), default=None)
+    if innermost is None:
+        return None
+    return f"{innermost.function} ({analysis.session.paths.shown(innermost.file)}:{innermost.first_line})"
 
 
 def _line_of(analysis: RankAnalysis, kind: int, run: LoaderRun) -> HotLine | None:

@@ -26,6 +26,7 @@ from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Account, HotLine, LoopCode
+from iotrace.analysis.wait.growth import growth
 from iotrace.analysis.wait.hot_lines import Stack, StackSamples, hot_line, stack_samples
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER, TURN_ROW
 from iotrace.sources.paths import Paths
@@ -174,7 +175,8 @@ def code_of_loop(
         before = subtract(before, union(starts, starts + of_models["duration_ns"]))
     bounds = np.append(steps["start_ns"], steps["end_ns"][-1])
     loop_ns = None if account is None or account.loop_ns <= 0 else account.loop_ns
-    return loop_code(samples, busy, bounds, analysis.session.paths, within, loop_ns, before)
+    begun_ns = _begun(analysis)
+    return loop_code(samples, busy, bounds, analysis.session.paths, within, loop_ns, before, begun_ns)
 
 
 def _before_forward(delivered: Times, forward: Times, phases: Times) -> Intervals | None:
@@ -190,6 +192,14 @@ def _before_forward(delivered: Times, forward: Times, phases: Times) -> Interval
     is_first = np.searchsorted(phases, starts) == np.searchsorted(phases, forward)
     chosen = (last >= 0) & is_first & (starts < forward)
     return starts[chosen], forward[chosen]
+
+
+def _begun(analysis: RankAnalysis) -> Times:
+    """When the loop got the first batch of each epoch."""
+    if analysis.primary is None:
+        return np.empty(0, np.int64)
+    own = analysis.primary.deliveries
+    return np.sort(own["delivered_ns"][own["index"] == 0])
 
 
 def _awaiting(analysis: RankAnalysis) -> Intervals:
@@ -210,12 +220,13 @@ def loop_code(
     within: CodeSamples | None = None,
     loop_ns: int | None = None,
     before: Intervals | None = None,
+    begun_ns: Times | None = None,
 ) -> DividedLoop:
     """Divide what of the loop nothing else covers by what was sampled then; `steps_ns` bound its steps.
 
     `busy` is what has another name; `within` are samples of it that have one of their own, with their line.
     `loop_ns` is the loop's length, with what comes behind its known steps; None: theirs. `before` is where
-    it has a batch, and no forward pass has begun.
+    it has a batch, and no forward pass has begun. Epochs: `begun_ns`.
     Each sample stands for as much time as any other. What was done now and then counts behind the last step,
     too, where the thread goes on with it.
     """
@@ -233,6 +244,8 @@ def loop_code(
         loop = np.array([first_ns], np.int64), np.array([last_ns], np.int64)
         each_ns = (last_ns - first_ns - int(Coverage(*busy).within(*loop)[0])) / int(inside.sum())
         found = _divided(free, of_step, steps, each_ns, loop_ns, paths, before=before)
+        firsts = np.searchsorted(steps_ns, [] if begun_ns is None else begun_ns, side="right") - 1
+        found = [(_growing(code, free, of_step, steps, firsts, each_ns), few) for code, few in found]
     if within is not None and len(within.times):
         of_step = np.searchsorted(steps_ns, within.times, side="right") - 1
         every = int(((samples.times >= first_ns) & (samples.times < last_ns)).sum())
@@ -316,6 +329,16 @@ def _divided(
         )
         found.append((code, in_few))
     return found
+
+
+def _growing(
+    code: LoopCode, free: CodeSamples, of_step: Times, steps: int, firsts: Times, each_ns: float
+) -> LoopCode:
+    """Add how it grows, of what lies in many steps."""
+    if code.count is not None:
+        return code
+    own = of_step[free.numbers == free.names.index(code.function)]
+    return msgspec.structs.replace(code, grows_ms=growth(own, steps, firsts, each_ns))
 
 
 def _spacing(between: Times) -> float | None:

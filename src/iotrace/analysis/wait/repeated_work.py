@@ -29,6 +29,7 @@ from iotrace.analysis.wait.file_costs import FileNames
 from iotrace.analysis.wait.gain_bound import MOST, RESIZED, Replayed, replayed_gain_ms
 from iotrace.analysis.wait.rasters import of_rasters, rasters_of
 from iotrace.analysis.wait.regions import share_of_making
+from iotrace.analysis.wait.visit_lines import site_of
 from iotrace.analysis.wait.visits import NEVER, Costs, Listings, Visits, listings_of, visits_of
 
 _EACH = 0.9  # of the samples that touch it: a worker that left took some along
@@ -245,6 +246,7 @@ def _work(
         samples_fraction=samples / items,
         ms_per_sample=float(spent_ns.sum()) / made_samples / 1e6,
         of_ms_per_sample=sum(visits.items_ns for visits in found) / made_samples / 1e6,
+        site=site_of(analysis, found, numbers),
         wait_ms=waited_ns / steps / 1e6,
         gain_ms=gain_ms,
         most_ms=None if most_ms is None or gain_ms is None else max(gain_ms, most_ms),

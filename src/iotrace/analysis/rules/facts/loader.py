@@ -15,6 +15,7 @@ from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     is_of_the_loader,
+    unpickles,
 )
 from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.sources.records import IteratorStart
@@ -73,7 +74,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     what ending and starting workers takes in later epochs; `single` iterators were left after one batch;
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
     pickled through a pipe: what the process that trains read beyond calls on files, or `piped_ms`, where it
-    was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`.
+    was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`. Taking
+    a step's batches so lasts `unpickling_least_ms` at the least, where they are large. `unqueued`: in that
+    share of the time in which it was ready to run, the training thread had a CPU.
     `tensors` are in one, if many. `ready`: so many batches lay ready when the loop came for one. `making`:
     how they are made.
     `slept_ms`: how long the training thread slept in a step, all in all; it computed for `loop_cpu_ms` (0:
@@ -114,6 +117,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     tensors: float | None = None
     piped_bytes: float | None = None
     piped_ms: float | None = None
+    unpickling_least_ms: float | None = None
     given_bytes: float | None = None
     samples: float | None = None
     collate: str = ""
@@ -136,6 +140,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     making: Making = Making()
     slept_ms: float | None = None
     loop_cpu_ms: float = 0.0
+    unqueued: float | None = None
     waits_at: WaitCode = WaitCode()
     lock_held: float | None = None
     queueing_ms: float = 0.0
@@ -168,11 +173,19 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     def is_waited_for(self) -> bool:
         """Whether the waits for all loaders of the loop are worth a word: 5 % of a step, or more of it."""
         all_ms = self.bound_ms if self.all_bound_ms is None else self.all_bound_ms
-        handing_over = min(1.0, self.causes_ms.get("transport", 0.0) / self.wait_ms) if self.wait_ms else 0.0
+        handing_ms = self.causes_ms.get("transport", 0.0)
+        handing_over = min(1.0, handing_ms / self.wait_ms) if self.wait_ms else 0.0
+        if self.is_unpickling:
+            handing_over = 0.0
         others = self.others_may_make_it
         return is_of_the_loader(
             100 * all_ms / self.step_ms, handing_over, self.ready, others_may_make_it=others
         )
+
+    @property
+    def is_unpickling(self) -> bool:
+        """Whether the loop, as it takes batches, reads large ones from pipes and unpickles them."""
+        return unpickles(self.causes_ms.get("transport", 0.0), self.unpickling_least_ms)
 
     @property
     def queue_for_cpus(self) -> bool:

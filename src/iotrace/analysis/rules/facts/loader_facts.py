@@ -35,6 +35,7 @@ from iotrace.analysis.wait.data_wait import (
     unmade_fraction,
 )
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
+from iotrace.analysis.wait.pickled import piped_bytes
 from iotrace.analysis.wait.production import PARTS, outermost
 from iotrace.analysis.wait.sending import sends_behind_next
 from iotrace.analysis.wait.wait_code import asleep_in_event_loop, code_of_waits, lock_held
@@ -124,7 +125,8 @@ def _facts(
         batch_bytes=int(sizes.sum()) / len(sizes) if len(sizes) else None,
         tensors=tensors_of(source.deliveries),
         given_bytes=_given_bytes(source),
-        **(_sent(source) or {"piped_bytes": _piped_bytes(report, len(waits)) if loaders == 1 else None}),
+        **(_sent(source) or {"piped_bytes": piped_bytes(report.io, len(waits)) if loaders == 1 else None}),
+        unpickling_least_ms=wait.unpickling_least_ms if loaders == 1 else None,
         samples=int(samples.sum()) / len(samples) if len(samples) else None,
         collate=_collate(analysis, source),
         collate_line=collate_of(about, analysis.session.paths) or "",
@@ -150,6 +152,7 @@ def _facts(
         pipeline=report.pipeline if primary else [],
         slept_ms=_slept_ms(report),
         loop_cpu_ms=report.steps.thread_cpu_ms or 0.0,
+        unqueued=_unqueued(report),
         waits_at=code_of_waits(analysis, source),
         lock_held=lock_held(analysis, source),
         queueing_ms=sum((wait.without_cpu_ms or {}).values()),
@@ -282,15 +285,6 @@ def _given_bytes(run: LoaderRun) -> float | None:
     return float(given.mean()) if len(given) and 2 * len(given) >= len(run.deliveries) else None
 
 
-def _piped_bytes(report: RankReport, batches: int) -> float | None:
-    """What the process that trains read in the measured steps, but by no call on a file, for each batch."""
-    account = report.io.processes if report.io else []
-    main = next((each for each in account if each.role == "main"), None)
-    if main is None or main.steps_kernel_bytes is None or not batches:
-        return None
-    return max(0, main.steps_kernel_bytes - (main.steps_traced_bytes or 0)) / batches
-
-
 def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
     """The name of the collate function; empty where the run's loaders have several, or none."""
     pids = {*distinct(run.deliveries.maker(analysis.rank.main.pid)).tolist()}
@@ -309,6 +303,12 @@ def _slept_ms(report: RankReport) -> float | None:
     if steps.mean_ms is None or steps.thread_cpu_ms is None or steps.thread_run_delay_ms is None:
         return None
     return max(0.0, steps.mean_ms - steps.thread_cpu_ms - steps.thread_run_delay_ms)
+
+
+def _unqueued(report: RankReport) -> float | None:
+    """The share in which the training thread had a CPU, of the time that it was ready to run."""
+    cpu_ms, delay_ms = report.steps.thread_cpu_ms, report.steps.thread_run_delay_ms
+    return cpu_ms / (cpu_ms + delay_ms) if cpu_ms and delay_ms is not None else None
 
 
 def _hot(report: RankReport, run: LoaderRun) -> HotLine | None:
