@@ -31,7 +31,7 @@ from iotrace.analysis.wait.data_wait import (
     is_of_the_loader,
     verdict as verdict_in_words,
 )
-from iotrace.units import bounds, duration, percent
+from iotrace.units import bounds, duration, percent, size
 
 if TYPE_CHECKING:
     from iotrace.analysis.verdict.loop_costs import LoopCosts
@@ -41,6 +41,8 @@ _OF_STEPS = (
     *("batches-skipped", "training-without-cpu", "code-of-the-loop", "collectives-of-the-loop"),
     *("padded-batches", "state-with-each-batch"),
 )
+_AGAIN = 4  # times what is used
+_DECODED_BY_MS = 500e3  # bytes, about
 _KINDS = {
     "highly input-bound": "input-bound",
     "moderately input-bound": "moderately-input-bound",
@@ -78,6 +80,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None = None
     rank: RankReport | None = None
     fix: Fix | None = None  # in place of those of the advice
+    second: Fix | None = None  # beside it
     culprit: str | None = None
 
 
@@ -163,9 +166,13 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
     if feeding is None:
         within = any(loader.library == ASKS_WITHIN for loader in rank.loaders)
         fix = None if rank.steps.unknown_why is None else _ASK_OUTSIDE if within else _NAME_IT
-        told = [*filter(None, (_busiest_of_library(rank), _loop_reads(rank)))]
+        suspect, second = _suspect_of(rank) if within else (None, None)
+        told = [*filter(None, (_busiest_of_library(rank), suspect, _loop_reads(rank)))]
         why, beside = [*told, None, None][:2]
-        return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, beside=beside, rank=rank, fix=fix)
+        found = Finding(
+            kind="wait-unknown", text=f"{whose}{what}", why=why, beside=beside, rank=rank, fix=fix
+        )
+        return found if second is None else replace(found, fix=second, second=fix)
     saved_ms = _saved_before_ms(rank)
     fraction = (
         feeding.before_fraction * max(0.0, 1 - saved_ms / feeding.before_ms)
@@ -199,8 +206,37 @@ def _busiest_of_library(rank: RankReport) -> str | None:
         return None
     at = f" ({stage.site})" if stage.site else ""
     threads = f", on {stage.makers} threads" if stage.makers > 1 else ""
-    called = f"{stage.name}{at} runs {stage.items} times, {stage.item_ms:.1f} ms each{threads}"
-    return f"{called}: {percent(stage.busy)} of the loop's time"
+    called = f"{stage.name}{at} runs {stage.items} times in the measured steps, {stage.item_ms:.1f} ms each"
+    together = "together " if stage.makers > 1 else ""
+    return f"{called}{threads}: {together}{percent(stage.busy)} of their time"
+
+
+def _suspect_of(rank: RankReport) -> tuple[str | None, Fix | None]:
+    """Name the file that is decoded many times for what is used, though nobody knows what the loop waits for.
+
+    Its decoding has to take a part of the loop that would be worth a fix, as quick as decoders are.
+    """
+    loop_ms = 0.0 if rank.account is None else rank.account.loop_ns / 1e6
+    found = [
+        (array, group)
+        for group in rank.file_groups
+        for array in (group.amplification.arrays if group.amplification is not None else ())
+        if array.command and array.decoded_at_least_bytes >= _AGAIN * array.used_bytes > 0
+    ]
+    array, group = max(found, key=lambda pair: pair[0].decoded_at_least_bytes, default=(None, None))
+    if array is None or group is None:
+        return None, None
+    decoding_ms = array.decoded_at_least_bytes / _DECODED_BY_MS
+    if not loop_ms or 100 * decoding_ms < MODERATELY_PERCENT * loop_ms:
+        return None, None
+    times = array.decoded_at_least_bytes / array.used_bytes
+    text = f"{array.path} is decoded {times:.0f} times for what is used of it"
+    text += f" ({size(array.decoded_at_least_bytes)} for {size(array.used_bytes)})"
+    text += ": that may be a part of the wait"
+    name = array.path.rpartition("/")[2]
+    shape = "x".join(map(str, array.suggested_chunk or ()))
+    remedy = f"perhaps: store {name} in chunks of {shape}, as it is read"
+    return text, Fix(id="decode-bound", text=remedy, code="IO102", command=array.command)
 
 
 def _saved_before_ms(rank: RankReport) -> float:
