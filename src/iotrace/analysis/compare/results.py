@@ -24,8 +24,8 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """What takes more or less of a step than before, by how much.
 
     `replaced_by`: the file that the second reads in place of `file`, where it is another one. `code` is the
-    line, and its function, that most of it is in, on the side that takes more. `unsure`: other programs beside
-    the runs may have done that.
+    line, and its function, that most of it is in, on the side that takes more. `unsure`: other programs
+    beside the runs may have done that.
     """
 
     what: str

@@ -22,6 +22,7 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.verdict.device import each_step
 from iotrace.analysis.verdict.reason import MOSTLY, ready_text, reason_of, waits_text
+from iotrace.analysis.verdict.suspects import suspect_of
 from iotrace.analysis.wait.data_wait import (
     HIGHLY_PERCENT,
     KEPT_UP_PERCENT,
@@ -31,7 +32,7 @@ from iotrace.analysis.wait.data_wait import (
     is_of_the_loader,
     verdict as verdict_in_words,
 )
-from iotrace.units import bounds, duration, percent, size
+from iotrace.units import bounds, duration, percent
 
 if TYPE_CHECKING:
     from iotrace.analysis.verdict.loop_costs import LoopCosts
@@ -41,8 +42,6 @@ _OF_STEPS = (
     *("batches-skipped", "training-without-cpu", "code-of-the-loop", "collectives-of-the-loop"),
     *("padded-batches", "state-with-each-batch"),
 )
-_AGAIN = 4  # times what is used
-_DECODED_BY_MS = 500e3  # bytes, about
 _KINDS = {
     "highly input-bound": "input-bound",
     "moderately input-bound": "moderately-input-bound",
@@ -166,7 +165,7 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
     if feeding is None:
         within = any(loader.library == ASKS_WITHIN for loader in rank.loaders)
         fix = None if rank.steps.unknown_why is None else _ASK_OUTSIDE if within else _NAME_IT
-        suspect, second = _suspect_of(rank) if within else (None, None)
+        suspect, second = suspect_of(rank) if within else (None, None)
         told = [*filter(None, (_busiest_of_library(rank), suspect, _loop_reads(rank)))]
         why, beside = [*told, None, None][:2]
         found = Finding(
@@ -209,34 +208,6 @@ def _busiest_of_library(rank: RankReport) -> str | None:
     called = f"{stage.name}{at} runs {stage.items} times in the measured steps, {stage.item_ms:.1f} ms each"
     together = "together " if stage.makers > 1 else ""
     return f"{called}{threads}: {together}{percent(stage.busy)} of their time"
-
-
-def _suspect_of(rank: RankReport) -> tuple[str | None, Fix | None]:
-    """Name the file that is decoded many times for what is used, though nobody knows what the loop waits for.
-
-    Its decoding has to take a part of the loop that would be worth a fix, as quick as decoders are.
-    """
-    loop_ms = 0.0 if rank.account is None else rank.account.loop_ns / 1e6
-    found = [
-        (array, group)
-        for group in rank.file_groups
-        for array in (group.amplification.arrays if group.amplification is not None else ())
-        if array.command and array.decoded_at_least_bytes >= _AGAIN * array.used_bytes > 0
-    ]
-    array, group = max(found, key=lambda pair: pair[0].decoded_at_least_bytes, default=(None, None))
-    if array is None or group is None:
-        return None, None
-    decoding_ms = array.decoded_at_least_bytes / _DECODED_BY_MS
-    if not loop_ms or 100 * decoding_ms < MODERATELY_PERCENT * loop_ms:
-        return None, None
-    times = array.decoded_at_least_bytes / array.used_bytes
-    text = f"{array.path} is decoded {times:.0f} times for what is used of it"
-    text += f" ({size(array.decoded_at_least_bytes)} for {size(array.used_bytes)})"
-    text += ": that may be a part of the wait"
-    name = array.path.rpartition("/")[2]
-    shape = "x".join(map(str, array.suggested_chunk or ()))
-    remedy = f"perhaps: store {name} in chunks of {shape}, as it is read"
-    return text, Fix(id="decode-bound", text=remedy, code="IO102", command=array.command)
 
 
 def _saved_before_ms(rank: RankReport) -> float:
