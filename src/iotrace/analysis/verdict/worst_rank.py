@@ -22,7 +22,6 @@ from iotrace.analysis.results import (
 )
 from iotrace.analysis.verdict.device import each_step
 from iotrace.analysis.verdict.reason import MOSTLY, ready_text, reason_of, waits_text
-from iotrace.analysis.verdict.suspects import suspect_of
 from iotrace.analysis.wait.data_wait import (
     HIGHLY_PERCENT,
     KEPT_UP_PERCENT,
@@ -165,7 +164,11 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
     if feeding is None:
         within = any(loader.library == ASKS_WITHIN for loader in rank.loaders)
         fix = None if rank.steps.unknown_why is None else _ASK_OUTSIDE if within else _NAME_IT
-        suspect, second = suspect_of(rank) if within else (None, None)
+        suspect = second = None
+        if within:  # few loops ask so
+            from iotrace.analysis.verdict.suspects import suspect_of
+
+            suspect, second = suspect_of(rank)
         told = [*filter(None, (_busiest_of_library(rank), suspect, _loop_reads(rank)))]
         why, beside = [*told, None, None][:2]
         found = Finding(
