@@ -21,7 +21,7 @@ from iotrace.agent.recording.loop_stacks import LoopStacks
 from iotrace.analysis.intervals import Times, union
 from iotrace.analysis.loop.cuts import Cuts, Rounds, explains
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
-from iotrace.analysis.loop.unfed import unfed_evaluations
+from iotrace.analysis.loop.unfed import Called, unfed_evaluations
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import HotLine, LoopCode
 from iotrace.analysis.rules.own_code import _faster
@@ -385,6 +385,23 @@ def calls(steps: list[int], count: int, after_ms: int = 20) -> Times:
 def test_calls_without_gradients_behind_the_training_of_few_steps_are_an_evaluation() -> None:
     found = unfed_evaluations(CUTS, ROUNDS, calls([9, 19], 10), [], [])
     assert (found // MS).tolist() == [[910, 967], [1910, 1967]]
+
+
+@pytest.mark.parametrize(
+    ("seen", "ends_ms"),
+    [
+        ([0] * 9, 995),  # what it makes of the results, until its function returns
+        ([0] * 5 + [-1] * 4, 967),  # in the loop itself since
+        ([0] * 7 + [1] * 2, 975),  # then in another function
+        ([1] * 2 + [2] * 2 + [0] * 5, 967),  # no function has most of the calls
+        ([-1] * 9, 967),  # the loop itself calls the model
+    ],
+)
+def test_what_an_evaluation_makes_of_its_results_is_a_part_of_it(seen: list[int], ends_ms: int) -> None:
+    times = np.arange(915, 1000, 10) * MS
+    called = Called(times, np.array(seen, np.int64))
+    found = unfed_evaluations(CUTS, ROUNDS, calls([9, 19], 10), [], [], called)
+    assert (found // MS).tolist() == [[910, ends_ms], [1910, 1967]]
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ def program(
             thread=SimpleNamespace(
                 tid=TID,
                 calls=np.empty((0, 2), np.int64),
+                called=None,
                 rounds=SimpleNamespace(times_ns=np.empty(0, np.int64)),
             ),
         ),

@@ -174,6 +174,15 @@ def test_where_all_threads_work_their_number_holds_up() -> None:
     assert found[0].makers == 2
 
 
+def test_a_setting_that_more_threads_than_it_allows_contradict_says_nothing() -> None:
+    """Several datasets have it at once, as where one interleaves others."""
+    analysis = told(("load", "num_parallel_calls", 1, "/a/b.py:9"))
+    (found,) = with_settings(analysis, [replace(stage("load", 1.7), makers=2)])
+    assert (found.makers, found.setting, found.set_at) == (2, None, None)
+    (found,) = with_settings(analysis, [replace(stage("load", 1.0), makers=2)])  # calls of two epochs overlap
+    assert (found.makers, found.setting, found.set_at) == (1, "num_parallel_calls", "b.py:9")
+
+
 def test_two_lines_that_set_it_differently_say_nothing() -> None:
     analysis = told(("load", "concurrency", 3, "/a/b.py:9"), ("load", "concurrency", 4, "/a/b.py:12"))
     (found,) = with_settings(analysis, [stage("load", 2.8)])

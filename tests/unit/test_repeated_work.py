@@ -11,9 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from iotrace.agent.readpaths.finders import about_rasterio, rows_size
-from iotrace.analysis.rules.facts.examples import facts_of
-from iotrace.analysis.rules.model import rule_of
-from iotrace.agent.readpaths.finders import rows_size
 from iotrace.analysis.results import DECODING
 from iotrace.analysis.rules.facts.examples import facts_of
 from iotrace.analysis.rules.model import Finding, find_all, rule_of
@@ -205,6 +202,8 @@ def test_a_raster_of_rasterio_is_described_by_its_header() -> None:
     about = about_rasterio((raster,))
     assert about.pop("type") == "raster"
     assert RasterInfo(path="d/a.tif", **about) == _raster("d/a.tif", [2048, 2048])
+
+
 @pytest.mark.parametrize(
     ("changes", "calls", "path", "remedy"),
     [

@@ -233,6 +233,22 @@ def test_of_few_profiled_steps_no_other_rank_is_late_where_all_steps_tell() -> N
     assert "waits for other ranks of 5 profiled steps" in table["caption"]
 
 
+def test_the_table_of_ranks_has_steps_with_the_evaluations_that_others_wait_for() -> None:
+    own = {"step_ms": 268.8, "waits_ms": None}
+    ranks = [
+        LockedRank(rank=0, **own, parts_ms={"evaluation": 134.4}),
+        LockedRank(rank=1, **own, parts_ms={"evaluation": 0.0}),
+    ]
+    loops = unknown(
+        Lockstep, steps=90, ranks=ranks, late_rank=0, wait_ms=120.0, wait_pct=45.0,
+        late_by_ms={"evaluation": 134.4}, kind="evaluation",
+    )  # fmt: skip
+    shown = " ".join(" ".join(screen(replace(report(rank(0), rank(1)), lockstep=loops))).split())
+    assert "0 node1 268.8 59.5 22 %" in shown
+    assert "1 node1 134.4 59.5 44 %" in shown  # it evaluates nothing: its step is what was measured
+    assert "step: with evaluations; data: own waits for data" in shown
+
+
 def test_a_mean_above_the_95th_percentile_has_a_word() -> None:
     steps = unknown(Steps, count=32, excluded=NONE, mean_ms=48.5, p95_ms=24.7)
     shown = screen(report(rank(steps=steps)))

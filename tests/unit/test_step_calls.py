@@ -241,7 +241,7 @@ def test_steps_of_keras_fit_are_recorded_where_tensorflow_asks(
     config.__dict__["backend"] = lambda: backend[0]
     monkeypatch.setitem(sys.modules, config.__name__, config)
     module: Any = ModuleType("keras.src.callbacks.callback_list")
-    around = {f"on_train_batch_{when}": lambda *_: None for when in ("begin", "end")}
+    around = {f"on_{what}": lambda *_: None for what in ("train_batch_begin", "train_batch_end", "epoch_end")}
     module.CallbackList = type("CallbackList", (), around)
     step_calls.hook_fit(module, recorder)
     called = module.CallbackList()
@@ -251,6 +251,14 @@ def test_steps_of_keras_fit_are_recorded_where_tensorflow_asks(
         called.on_train_batch_end(0)
     assert kinds_of(recorder) == [("fit", "within")]
     assert sum(each[0] == TURN_ROW for each in recorder.records if isinstance(each, tuple)) == 2
+    # Where the number of batches is not known, the epoch ends in a step that finds none, and has no end.
+    for ends_the_epoch in (True, False):
+        called.on_train_batch_begin(2)
+        if ends_the_epoch:
+            called.on_epoch_end(0)
+        called.on_train_batch_begin(0)
+        called.on_train_batch_end(0)
+    assert sum(each[0] == TURN_ROW for each in recorder.records if isinstance(each, tuple)) == 4
 
 
 def test_a_loop_of_which_no_line_is_known_to_make_data_has_no_wait() -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.results import (
     Accelerator,
+    Account,
     Amplification,
     ChunkedArray,
     Collectives,
@@ -192,11 +193,14 @@ def test_what_the_loop_itself_does_comes_first_where_no_loader_feeds_it() -> Non
     assert (found.beside or "").startswith("no known loader feeds the loop")
 
 
+PARSE = "parse (a.py:9) runs 900 times in the measured steps, 16.0 ms each"
+
+
 @pytest.mark.parametrize(
     ("busy", "makers", "said"),
     [
-        (0.76, 1, "parse (a.py:9) runs 900 times, 16.0 ms each: 76 % of the loop's time"),
-        (1.9, 4, "parse (a.py:9) runs 900 times, 16.0 ms each, on 4 threads: 190 % of the loop's time"),
+        (0.76, 1, f"{PARSE}: 76 % of their time"),
+        (1.9, 4, f"{PARSE}, on 4 threads: together 190 % of their time"),
         (0.1, 1, None),
     ],
 )
@@ -211,6 +215,61 @@ def test_where_the_wait_is_unknown_a_function_that_a_library_calls_is_named(
     found = judged(replace(rank(wait_ms=None), pipeline=[stage], loaders=[loader]))
     assert (found.kind, found.why) == ("wait-unknown", said)
     assert [each.id for each in found.fixes] == ["ask-in-python"]
+
+
+@pytest.mark.parametrize(
+    ("decoded", "command", "fixes"),
+    [
+        (3_240_000_000, "h5repack a.h5", ["decode-bound", "ask-in-python"]),
+        (3_240_000_000, "", ["ask-in-python"]),  # no other chunks fit better
+        (162_000_000, "h5repack a.h5", ["ask-in-python"]),  # three times what is used
+        (216_000_000, "h5repack a.h5", ["ask-in-python"]),  # half a second of a loop of 30 s
+    ],
+)
+def test_a_file_that_is_decoded_in_vain_is_a_suspect_where_the_wait_is_unknown(
+    decoded: int, command: str, fixes: list[str]
+) -> None:
+    array = unknown(
+        ChunkedArray, path="d/a.h5", used_bytes=54_000_000, decoded_at_least_bytes=decoded, command=command,
+        suggested_chunk=[1, 96, 192],
+    )  # fmt: skip
+    amplification = unknown(Amplification, why="", arrays=[array])
+    group = unknown(FileGroup, path="d/a.h5", kind="file", amplification=amplification)
+    loader = unknown(LoaderResult, id=0, library="keras", dataset="fit")
+    account = unknown(Account, loop_ns=30 * 10**9, parts=[])
+    found = judged(replace(rank(wait_ms=None, groups=[group]), loaders=[loader], account=account))
+    assert [each.id for each in found.fixes] == fixes
+    said = "d/a.h5 is decoded 60 times for what is used of it (3.0 GiB for 51.5 MiB)"
+    is_named = found.why == f"{said}: that may be a part of the wait"
+    assert is_named == (len(fixes) > 1)
+
+
+@pytest.mark.parametrize(
+    ("waits", "last", "told"),
+    [
+        (0.12, 55, True),
+        (0.12, 10, False),  # it comes last by chance
+        (0.03, 55, False),  # not for its data
+    ],
+)
+def test_a_second_rank_that_comes_last_as_it_waits_is_told_with_its_fix(
+    waits: float, last: int, told: bool
+) -> None:
+    late = LateRank(rank=0, pct=48.0, kind="evaluation", longer_ms={"evaluation": 89.6}, wait_ms=83.0)
+    ranks = [rank(0, 10.0), rank(1, 100 * waits)]
+    job = JobFacts(ranks=ranks, late=late, in_step=True, last_in={0: (76 - last, 76), 1: (last, 76)})
+    advice = unknown(
+        Recommendation, id="transform-bound", severity="medium", text="", evidence={}, remedy="cache it",
+        rank=1, code="IO103",
+    )  # fmt: skip
+    found = verdict_of(session(), ranks, job, [advice], OK)
+    first, *second = found.fixes
+    assert (first.code, first.gain_ms_per_step, first.at_most) == ("IO802", 83.0, True)
+    assert first.most_speedup == pytest.approx(1 / 0.52)
+    assert [each.text for each in second] == ["on rank 1: cache it"] * told
+    assert [each.gain_ms_per_step for each in second] == [None] * told
+    said = f"rank 1 waits for data 12 % of its time, and comes last in {last} of 76 late steps: "
+    assert (found.beside or "").startswith(said) == told
 
 
 @pytest.mark.parametrize("tries", [True, False])

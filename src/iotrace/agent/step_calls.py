@@ -62,11 +62,19 @@ def hook_calls(module: Any, recorder: Recorder, name: str) -> None:
 def hook_fit(module: Any, recorder: Recorder) -> None:
     """Patch `module`, ``keras.src.callbacks.callback_list``: what is called around each step of `fit`.
 
-    TensorFlow asks for the batch within the step, which it has compiled: nobody else sees that wait.
+    TensorFlow asks for the batch within the step, which it has compiled: nobody else sees that wait. Where it
+    does not know how many batches there are, an epoch ends with a step that begins, finds no batch, and has
+    no end.
     """
     calls, begun = calls_of(recorder), list[Begun]()
 
+    def drop(*_: Any) -> None:
+        if begun:
+            begun.clear()
+            calls.drop()
+
     def before(*_: Any) -> None:
+        drop()
         keras = sys.modules.get("keras.src.backend.config")
         if keras is not None and keras.backend() == "tensorflow":
             found = calls.begin("fit", _program_of(sys._getframe(1)))
@@ -78,6 +86,7 @@ def hook_fit(module: Any, recorder: Recorder) -> None:
 
     observe(module.CallbackList, "on_train_batch_begin", recorder, WHAT, before=before)
     observe(module.CallbackList, "on_train_batch_end", recorder, WHAT, before=after)
+    observe(module.CallbackList, "on_epoch_end", recorder, WHAT, before=drop)
 
 
 def _program_of(frame: Any) -> Any:
@@ -133,6 +142,11 @@ class Calls:
             recorder.spans.append(tasks.span_of(recorder, self._since.pop(), begun, between))
         self.open = True
         return site, begun[1]
+
+    def drop(self) -> None:
+        """Forget the call that is under way: it trained nothing. The next one may begin."""
+        self.open = False
+        self._since[:] = [tasks.begin_task()]
 
     def end(self, begun: Begun, kind: str) -> None:
         """End the call; of which `kind` it is shows in the first one of a place."""

@@ -99,18 +99,23 @@ def _of_epoch(times: Sequence[int]) -> str:
 def _of_part(part: Changed | PartChange, unit: str) -> str:
     said = f"{part.what}: {part.by_ms:+.1f} ms {unit}"
     interval = f" (95 %: {_bounds(part.ci95_ms)})" if part.ci95_ms else ""
+    unsure = "; other programs may have done that" if part.unsure else ""
     if isinstance(part, Changed):
         side = NAMES[0 if part.by_ms < 0 else 1]
         where = "" if part.code is None else f"; most of it in {side}: {part.code}"
-        return f"{said}{interval}{where}"
+        return f"{said}{interval}{where}{unsure}"
     least = "at least " if part.bounded else ""
     often = "" if part.times is None else f" ({_often(part.times)})"
-    unsure = "; other programs may have done that" if part.unsure else ""
     return f"{part.what}: {least}{part.by_ms:+.1f} ms {unit} in all{often}{interval}{unsure}"
 
 
 def _often(times: Sequence[int]) -> str:
-    return "once" if {*times} == {1} else f"{' -> '.join(map(str, dict.fromkeys(times)))} times"
+    """How often on both sides. Of what happened once, or behind the last step, nothing may have been seen."""
+    if {*times} == {1}:
+        return "once"
+    if 0 in times and any(times):
+        return " -> ".join(f"{each} times" if each > 1 else "once" if each else "none seen" for each in times)
+    return f"{' -> '.join(map(str, dict.fromkeys(times)))} times"
 
 
 def _differing(item: Differing) -> str:

@@ -41,6 +41,7 @@ _LONG_START_NS = 5_000_000_000
 _MOST_CAUSES = 5
 _MOST_ALIKE = 3  # of parts that many ranks lack
 _LEAST_MS = 0.05  # what is shown as 0.0
+_MUCH = 0.05  # of the loop
 _TONES = {
     "not-input-bound": "good",
     "device-busy": "good",
@@ -231,7 +232,8 @@ def fact_rows(rank: RankReport, why: str | None) -> list[Facts]:
     if steps.mean_ms is not None:
         few = ", few long steps" if (steps.p95_ms or 0.0) < steps.mean_ms else ""
         long = f" (p95 {steps.p95_ms:.1f}{few})" if steps.count > 1 else ""
-        pace = " · ".join([f"{milliseconds(steps.mean_ms)}{long}", *pace_texts(rank)])
+        mean = f"{milliseconds(steps.mean_ms)}{_left_out(rank)}"
+        pace = " · ".join([f"{mean}{long}", *pace_texts(rank)])
         label = "Trace" if steps.count == 1 and steps.per_second is None else "Step"
         split = " · ".join(_split(rank, steps.mean_ms))
         rows.append(Facts(label, [pace, split] if split else [pace]))
@@ -247,6 +249,13 @@ def fact_rows(rank: RankReport, why: str | None) -> list[Facts]:
         "Ran": run_facts,
     }
     return rows + [Facts(label, parts) for label, make in more.items() if (parts := make(rank))]
+
+
+def _left_out(rank: RankReport) -> str:
+    """Say that a step is without the evaluations in it, where these are much of the loop."""
+    events = rank.loop_events or ()
+    much = any(each.kind == "evaluation" and each.loop_fraction >= _MUCH for each in events)
+    return " without validation" if much else ""
 
 
 def _split(rank: RankReport, whole_ms: float) -> list[str]:

@@ -21,6 +21,7 @@ _COMMAND_WIDTH = 28
 _NARROW = 76  # columns, below which neither hosts nor computing are shown
 _OWN = ("step ms", "data ms", "data")
 _COMPUTE = "compute"
+_LEAST_EVALUATED = 0.005  # of a step: what evaluations take to be in it
 _BESIDE_THE_TABLE = (UNEVEN_STEPS, FED_BY_ANOTHER)
 _COMPARED = ("for others", _COMPUTE, "late in")
 
@@ -86,7 +87,9 @@ def ranks_parts(report: Report, width: int) -> list[Sequence[Block]]:
             rows.append(
                 ["", *("" for _ in (*named, *hosts)), what, *cells, *[""] * (len(shown_headings) - 2)]
             )
-    legend = "data: own waits for data"
+    evaluating = [each for each in shown if _whole_ms(each, report) != each.steps.mean_ms]
+    legend = "step: with evaluations; " if evaluating else ""
+    legend += "data: own waits for data"
     if found is not None:
         whom = "late ones" if found.late_rank is None else f"rank {found.late_rank}"
         legend += f"; for others: waits for {whom}, in {counted(found.steps, 'step')}"
@@ -159,12 +162,27 @@ def _number(rank: RankReport) -> int:
     return rank.rank if rank.pid is None else rank.pid
 
 
+def _whole_ms(rank: RankReport, report: Report) -> float | None:
+    """What a step of a rank takes with its evaluations, where the loops were compared: as long on all."""
+    loops = report.lockstep
+    if loops is None or rank.incarnation != report.last_start:
+        return rank.steps.mean_ms
+    own = next((each for each in loops.ranks if each.rank == rank.rank), None)
+    mean_ms = rank.steps.mean_ms
+    if own is None or mean_ms is None or not own.parts_ms.get("evaluation"):
+        return mean_ms
+    return own.step_ms if own.step_ms >= (1 + _LEAST_EVALUATED) * mean_ms else mean_ms
+
+
 def _row(rank: RankReport, report: Report) -> Sequence[str]:
-    imbalance = report.imbalance
+    imbalance, raw_ms, share = report.imbalance, rank.data_wait.raw_ms, rank.data_wait.raw_wait_fraction
+    step_ms = _whole_ms(rank, report)
+    if share is not None and raw_ms is not None and step_ms and step_ms != rank.steps.mean_ms:
+        share = raw_ms / step_ms
     row = [
-        if_known(rank.steps.mean_ms, one_decimal, "?"),
-        if_known(rank.data_wait.raw_ms, one_decimal, "?"),
-        if_known(rank.data_wait.raw_wait_fraction, percent, "?"),
+        if_known(step_ms, one_decimal, "?"),
+        if_known(raw_ms, one_decimal, "?"),
+        if_known(share, percent, "?"),
     ]
     if imbalance is None:
         return [*row, _waited(rank, report)]

@@ -20,6 +20,7 @@ from iotrace.analysis.results import (
     Report,
     Straggler,
 )
+from iotrace.analysis.verdict.reason import unit_of
 from iotrace.report import tables
 from iotrace.report.blocks import Bar, Bars, Block, Commands, Heading, Line, Paragraph, Verbatim, shortened
 from iotrace.report.layout import LABEL_WIDTH, print_document, print_parts
@@ -177,7 +178,7 @@ def _of_rank(rank: RankReport, several: bool, legend: str) -> Iterator[list[Bloc
         blocks += overhead_lines(rank.overhead)
     for loader in rank.loaders:
         label = f"loader {loader.id}" if len(rank.loaders) > 1 else "loader"
-        blocks.append(Line(label, loader_text(loader)))
+        blocks.append(Line(label, loader_text(loader, unit_of(rank) if loader.primary else "batches")))
     blocks += [Line("workers", text) for text in spawned_texts(rank.account)]
     if rank.regions:
         yield blocks
@@ -359,8 +360,8 @@ def overhead_lines(overhead: Overhead) -> Iterator[Line]:
     yield Line("tracing", f"may itself take {share} of the steps{calls}")
 
 
-def loader_text(loader: LoaderResult) -> str:
-    """What a loader is, and how it ran."""
+def loader_text(loader: LoaderResult, unit: str = "batches") -> str:
+    """What a loader is, and how it ran; `unit` is what it hands over."""
     role = f"{loader.kind}{' (primary)' if loader.primary else ''}"
     if loader.after_training:
         role += ", after the trainer's last run: no training reads"
@@ -377,7 +378,7 @@ def loader_text(loader: LoaderResult) -> str:
         made = "iterated by the loop itself" if loader.wrapped else workers
     phases = [f"{count} in {phase}" for phase, count in loader.phases.items()]
     parts += [
-        f"{made}, {loader.batches} batches",
+        f"{made}, {loader.batches} {unit}",
         ", ".join(phases) if len(phases) > 1 else "",
         if_known(loader.production_ms, "{:.1f} ms to prepare one".format),
         _ready(loader),

@@ -22,10 +22,10 @@ from iotrace.analysis.results import (
     SlowLoopSteps,
 )
 from iotrace.analysis.rules.startup import OWN_START, SLOW_IMPORTS
+from iotrace.analysis.verdict.reason import SEVERAL, unit_of
 from iotrace.units import counted, duration, milliseconds, percent, shared_out, size
 
 _WORTH_A_FACTOR = 1.05  # a speedup below is told in ms
-_ACCUMULATED = 1.5  # micro-batches: less is an update that is left out now and then
 _LEAST_MS = 0.05  # what is shown as 0.0
 _MOST_GROUPS = 2
 _WORTH_NAMING = 0.01  # of the wait
@@ -174,15 +174,14 @@ def pace_texts(rank: RankReport) -> list[str]:
     What comes from a queue or a pool may be no batch: an item.
     """
     steps, found = rank.steps, []
-    of_pool = rank.primary is not None and rank.primary.pool
     if steps.per_second is not None:
         found.append(f"{steps.per_second:.1f} steps/s")
     if steps.samples_per_second is not None:
         found.append(f"{steps.samples_per_second:.1f} samples/s")
-    if (steps.per_update or 0.0) >= _ACCUMULATED:
+    if (steps.per_update or 0.0) >= SEVERAL:
         found.append(f"{steps.per_update:.3g} steps an update")
-    if (steps.batches or 0.0) >= _ACCUMULATED:
-        found.append(f"{steps.batches:.3g} {'items' if of_pool else 'batches'} a step")
+    if (steps.batches or 0.0) >= SEVERAL:
+        found.append(f"{steps.batches:.3g} {unit_of(rank)} a step")
     return found
 
 

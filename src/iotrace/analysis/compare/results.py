@@ -24,7 +24,8 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     """What takes more or less of a step than before, by how much.
 
     `replaced_by`: the file that the second reads in place of `file`, where it is another one. `code` is the
-    line, and its function, that most of it is in, on the side that takes more.
+    line, and its function, that most of it is in, on the side that takes more. `unsure`: other programs
+    beside the runs may have done that.
     """
 
     what: str
@@ -34,6 +35,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None
     replaced_by: str | None = None
     code: str | None = None
+    unsure: bool = False
 
 
 class StageChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +85,8 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         """Both times, ms a step."""
+        if self.times is not None and 0 in self.times and any(self.times):  # it may have been once, or last
+            return " -> ".join(f"{ms:.1f}" if ms else "none seen" for ms in self.step_ms)
         least = ["below " if self.bounded and one == min(self.step_ms) else "" for one in self.step_ms]
         return f"{least[0]}{self.step_ms[0]:.1f} -> {least[1]}{self.step_ms[1]:.1f}"
 

@@ -8,10 +8,12 @@ import numpy as np
 
 from iotrace.analysis.compare.basis import Rank
 from iotrace.analysis.compare.results import OTHER, REST, Changed
+from iotrace.analysis.host.disturbance import grown_beside_others, is_disturbed
 from iotrace.analysis.resampling import Floats, interval_of, resampled_means
 from iotrace.analysis.results import StepBlocks
 
 PHASES = ("forward", "backward", "optimizer", OTHER)  # what the rest consists of, where it is known
+_OF_TRAINING = PHASES[:-1]
 _WORTH_NAMING = 0.01  # of the step before
 _OF_FILES = ("read", "decode")
 _MOSTLY = 0.6  # of a cause's change: what one file has to change to stand for it
@@ -60,7 +62,22 @@ def _changes(ranks: tuple[Rank, Rank]) -> Iterator[Changed]:
         )
     for part, values in rest_parts(ranks).items():
         by_ms = values[1] - values[0]
-        yield Changed(what=part, by_ms=by_ms, ci95_ms=_difference(ranks, part, by_ms), cause=None, file=None)
+        yield Changed(
+            what=part,
+            by_ms=by_ms,
+            ci95_ms=_difference(ranks, part, by_ms),
+            cause=None,
+            file=None,
+            unsure=part in _OF_TRAINING and _others_may_have(ranks, values),
+        )
+
+
+def _others_may_have(ranks: tuple[Rank, Rank], values: list[float]) -> bool:
+    """Whether a time changed by no more than it may have grown beside others."""
+    hosts = [rank.system.host for rank in ranks]
+    if not any(map(is_disturbed, hosts)):
+        return False
+    return max(values) <= (1 + grown_beside_others(hosts, "wall")) * min(values)
 
 
 def _code_behind(ranks: tuple[Rank, Rank], cause: str, by_ms: float) -> str | None:

@@ -226,7 +226,9 @@ def _unfed(analysis: RankAnalysis) -> Times:
         if loader.kind not in ("training", "other")
         for each in loader.passes.values()
     ]
-    found = unfed_evaluations(cuts_ns, thread.rounds.times_ns, thread.calls, fed, analysis.loaders)
+    found = unfed_evaluations(
+        cuts_ns, thread.rounds.times_ns, thread.calls, fed, analysis.loaders, thread.called
+    )
     behind: Times = found[found[:, 0] >= cuts_ns[-1]]
     return behind
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from iotrace.analysis.intervals import holding
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun
-from iotrace.analysis.results import LoaderResult
+from iotrace.analysis.results import LoaderResult, PipelineStage
 from iotrace.session import names
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
@@ -71,6 +73,19 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
         after_training=bool(trained_ns and deliveries and deliveries[0].wait_start_ns >= max(trained_ns)),
         first_batch_ms=deliveries[0].wait_ns / 1e6 if len(deliveries) else None,
         failures=loader.failures,
+    )
+
+
+def within_queue(result: LoaderResult, pipeline: Sequence[PipelineStage]) -> LoaderResult:
+    """Bound what lies ready by what the queue holds that the loop takes from: one more is still in `put`."""
+    limit = pipeline[-1].after_limit if pipeline else None
+    if not (limit and result.primary and result.pool) or result.queue_depth_mean is None:
+        return result
+    all_ready, in_turn = result.queue_depth_mean, result.ready_in_turn_mean
+    return replace(
+        result,
+        queue_depth_mean=min(all_ready, float(limit)),
+        ready_in_turn_mean=None if in_turn is None else min(in_turn, float(limit)),
     )
 
 

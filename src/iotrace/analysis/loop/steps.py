@@ -270,7 +270,7 @@ def _evaluations(cuts: Cuts, thread: TrainingThread, loaders: list[LoaderRun]) -
                 end_ns = min(next_ns if next_ns is not None else each.end_ns, until_ns)
                 found.append((start_ns, max(start_ns, end_ns)))
     if len(batches):
-        unfed = unfed_evaluations(times, thread.rounds.times_ns, thread.calls, found, loaders)
+        unfed = unfed_evaluations(times, thread.rounds.times_ns, thread.calls, found, loaders, thread.called)
         found += [(start_ns, end_ns) for start_ns, end_ns in unfed.tolist() if start_ns < times[-1]]
     return _merged(found)
 

@@ -10,7 +10,7 @@ import numpy as np
 from iotrace.analysis.intervals import Times, distinct, grouped, ranges
 from iotrace.analysis.loop.cuts import Rounds, is_warm_up, off_cpu_fraction, rounds_by_thread
 from iotrace.analysis.loop.deliveries import Deliveries, Interval, LoaderRun
-from iotrace.analysis.loop.unfed import calls_without_gradients
+from iotrace.analysis.loop.unfed import Called, called_by, calls_without_gradients
 from iotrace.analysis.table import NONE, key_of, sums
 from iotrace.session import names
 from iotrace.sources.processes import Process
@@ -64,7 +64,7 @@ class TrainingThread(msgspec.Struct, frozen=True):
     `asked` are the deliveries to it that no other ask of it holds, in order; `inner` those inside. `handed`
     are the batches that other threads took and handed over, with the thread's own waits for them; `unhanded`
     are threads that took batches, and handed none over as far as is seen. `calls` are its calls of a model
-    without gradients: their starts and ends.
+    without gradients: their starts and ends; `called` is what its loop had called, by samples.
     """
 
     tid: int
@@ -76,6 +76,7 @@ class TrainingThread(msgspec.Struct, frozen=True):
     unhanded: set[int]
     off_cpu_fraction: float | None
     calls: Times = np.empty((0, 2), np.int64)
+    called: Called | None = None
 
 
 def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread | None:
@@ -124,7 +125,8 @@ def training_thread(main: Process, loaders: list[LoaderRun]) -> TrainingThread |
     asks = np.stack((own["wait_start_ns"], own["delivered_ns"]), axis=1)
     off_cpu = off_cpu_fraction(main, tid, np.concatenate((asks, _pairs(waits))))
     calls = calls_without_gradients(main, tid)
-    return TrainingThread(tid, found, asked, inner, handed, handing, others - handing, off_cpu, calls)
+    called = called_by(main, tid) if len(calls) else None
+    return TrainingThread(tid, found, asked, inner, handed, handing, others - handing, off_cpu, calls, called)
 
 
 def _pairs(intervals: Sequence[Interval]) -> Times:

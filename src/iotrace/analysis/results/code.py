@@ -50,11 +50,11 @@ class HotLine(ReportPart, frozen=True, kw_only=True):
         """The same, and what it calls."""
         return self.placed(function) + self._in
 
-    def beside(self, function: str) -> str:
+    def beside(self, function: str, most: str = "most of it") -> str:
         """Name the line behind a function of the program, which may name it by itself."""
         if function == self.line or function.endswith(f"({self.line})"):
             return self._in
-        return f", most of it {'at' if self.in_callee_of(function) is None else 'in'} {self.said_in(function)}"
+        return f", {most} {'at' if self.in_callee_of(function) is None else 'in'} {self.said_in(function)}"
 
     @property
     def _in(self) -> str:

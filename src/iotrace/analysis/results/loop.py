@@ -140,12 +140,15 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
     seen_seconds: Annotated[float, figure("of it, in calls and passes that were seen; the rest: so much longer than others are the steps that hold one")] = 0.0
     wait_seconds: Annotated[float | None, figure("of an evaluation, its own waits for data")] = None
     start_seconds: Annotated[float | None, figure("of an evaluation, its iterators and workers start: until it asks for its first batch, and that wait")] = None
+    writing_seconds: Annotated[
+        float | None, figure("of an evaluation, it writes to files: from opening to closing, as writing counts", null="another kind, or not known")
+    ] = None
     first_start_seconds: Annotated[
         float | None, figure("on top of `seconds`, of an evaluation: the first start of its workers, which comes once", null="another kind")
     ] = None
     workers: Annotated[int | None, figure("`num_workers` of the evaluation's busiest loader")] = None
     persistent_workers: Annotated[bool | None, figure("as set there", null="no DataLoader's")] = None
-    file: Annotated[str | None, figure("the file, or of several what their paths share, of checkpoints and writing", null="none is known")] = None
+    file: Annotated[str | None, figure("the file, or of several what their paths share, of what is written", null="none is known")] = None
     files: Annotated[int | None, figure("how many files these are", null="none is known")] = None
     bytes: Annotated[int | None, figure("written to them, as far as calls show", null="not known")] = None
     reopened: Annotated[bool, figure("of writing: most of it `file` is open, and closed again in the same step")] = False
@@ -186,13 +189,17 @@ class LoopEvents(ReportPart, frozen=True, kw_only=True):
             return f"steps that sync {self.file or 'files'} (fsync), {counted}, {longer}"
         # Of what comes in nearly each step, and perhaps several times there, steps are counted.
         often = f": {self.count} times, {every}" if seldom else ": once" if self.count == 1 else f", in {self.count} steps"
-        to = "" if self.file is None else f", {size(self.bytes)} to {self.file}" if self.bytes else f", to {self.file}"
+        to = "" if self.file is None or self.kind == "evaluation" else f", {size(self.bytes)} to {self.file}" if self.bytes else f", to {self.file}"
         waits = self.wait_seconds or 0.0
-        of_it = f"; {waits:.1f} s of it waits for its own data" if waits >= max(0.05, _WORTH_SAYING * self.seconds) else ""
+        waits_much = waits >= max(0.05, _WORTH_SAYING * self.seconds)
+        of_it = f"; {waits:.1f} s of it waits for its own data" if waits_much else ""
+        writes = self.writing_seconds or 0.0
+        if self.file is not None and writes >= max(0.05, _WORTH_SAYING * self.seconds):
+            of_it += f"; {writes:.1f} s of it writes {self.file}"
         if self.kind == "collection" and self.collector is not None and self.collector.is_called:
             of_it += f"; the program calls gc.collect(){'' if self.function is None else f' in {self.function}'}"
         elif self.hot is not None:
-            of_it += f"; most of {'the rest' if of_it else 'it'} at {self.hot.said}"
+            of_it += f"; most of {'the rest' if waits_much else 'it'} at {self.hot.said}"
         elif self.function:
             of_it += f"; most of it in {self.function}"
         if self.is_made:

@@ -91,7 +91,7 @@ def late_by_data(facts: JobFacts) -> Iterator[Finding]:
 
 @rule("IO802", "others-wait-for-evaluation", "job", turn=OUTSIDE, saves_wait=False)
 @fires({"late": _EVALUATES}, {"late": _EVALUATES, "ranks": [_CALLS, _TRAINS]})
-@silent({"late": _DATA}, {"late": _COMPUTES}, {"evaluation_ms": {0: 50.0, 1: 50.0}})
+@silent({"late": _DATA}, {"late": _COMPUTES}, {})
 def others_wait_for_evaluation(facts: JobFacts) -> Iterator[Finding]:
     """A rank evaluates alone, and the others wait for it in their next collective.
 
@@ -335,26 +335,28 @@ def late_for_several_reasons(facts: JobFacts) -> Iterator[Finding]:
 
 @rule(UNEVEN_STEPS, "uneven-steps", "job")
 @fires({"ranks": _long(26.0, 79.0)})
-@silent({"ranks": _long(70.0, 79.0)}, {"ranks": _long(26.0)})
+@silent(
+    {"ranks": _long(70.0, 79.0)},
+    {"ranks": _long(26.0)},
+    {"ranks": _long(26.0, 79.0), "in_step": True},
+)
 def uneven_steps(facts: JobFacts, *, least_ratio: float = 2.0) -> Iterator[Finding]:
     """Steps of one rank take much longer than those of another.
 
-    Ranks that train together make as many steps in the same time. What a rank does between its steps, such as
-    an evaluation, is not in its own steps; the others wait for it in theirs.
+    Ranks that train together make as many steps in the same time. Of loops that stay together this says
+    nothing: a rank's evaluation lies between its steps, and the others' wait for it in theirs.
 
     Remedy: the one for the cause of the longer steps.
     """
     known = {each.rank: each.steps.mean_ms for each in facts.ranks if each.steps.mean_ms}
-    if len(known) < 2:
+    if len(known) < 2 or facts.in_step:
         return
     most, least = (choose(known, key=lambda rank: known[rank]) for choose in (max, min))
     if known[most] < least_ratio * known[least]:
         return
-    apart_ms = facts.evaluation_ms.get(least, 0.0)
-    text = f"a step takes {known[most]:.1f} ms on rank {most}, {known[least]:.1f} ms on rank {least}"
-    if apart_ms >= known[least] * (least_ratio - 1) / 2:
-        text = f"{text}, whose evaluation is not counted: {apart_ms:.1f} ms a step"
-    yield Finding(text=text)
+    yield Finding(
+        text=f"a step takes {known[most]:.1f} ms on rank {most}, {known[least]:.1f} ms on rank {least}"
+    )
 
 
 @rule(FED_BY_ANOTHER, "batches-from-another-rank", "job")

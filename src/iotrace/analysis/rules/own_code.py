@@ -218,7 +218,7 @@ def code_of_the_loop(
         if found:
             return
     if most is not None and most.ms_per_step >= MOSTLY * other_ms:
-        at = "" if most.hot is None else most.hot.beside(most.function)
+        at = "" if most.hot is None else most.hot.beside(most.function, "there mostly")
         naming = f": most of it {most.function}{at}{most.growing}"
         waits = most.hot is not None and most.hot.library in WAITING  # for others, whatever these do
         if not waits:

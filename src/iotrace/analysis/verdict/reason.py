@@ -38,6 +38,7 @@ from iotrace.analysis.wait.data_wait import (
 from iotrace.units import percent
 
 MOSTLY = 0.5  # of a wait or a cause: what one thing has to cost to be named for it
+SEVERAL = 1.5  # batches a step: less is one that is left out now and then
 _TOGETHER = (("decode", "read"), ("decode", "transform", "read"))  # what one change of files spares
 _OF_HOST = ("IO305", "IO306")  # rules on what other machines and programs took: nothing in the program
 _MAKING = ("read", "decode", "transform", "collate")
@@ -115,12 +116,20 @@ def ready_text(rank: RankReport) -> str | None:
         gain = f"to take one costs it {wait.causes_ms.get('transport', 0.0):.1f} ms a step"
         if others is not None:
             gain = f"it may wait for a CPU to take one: {others}"
-    return f"the loader keeps up: {_found_ready(primary)}; {gain}"
+    return f"the loader keeps up: {_found_ready(rank, primary)}; {gain}"
 
 
-def _found_ready(loader: LoaderResult) -> str:
+def unit_of(rank: RankReport) -> str:
+    """Name what the loop is handed: several a step from a queue or a pool are items of it."""
+    of_pool = rank.primary is not None and rank.primary.pool
+    return "items" if of_pool and (rank.steps.batches or 0.0) >= SEVERAL else "batches"
+
+
+def _found_ready(rank: RankReport, loader: LoaderResult) -> str:
     """Say how many batches lay ready, on average, each time that the loop came for one."""
-    return f"the loop finds {loader.ready_in_turn_mean:.1f} batches ready"
+    unit = unit_of(rank)
+    makes = "" if unit == "batches" else f" ({rank.steps.batches:.3g} make a step)"
+    return f"the loop finds {loader.ready_in_turn_mean:.1f} {unit} ready{makes}"
 
 
 def competes_with_workers(rank: RankReport) -> bool:
@@ -241,7 +250,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
         made_ms = sum(causes.get(each, 0.0) for each in _MAKING)
         little = made_ms < _LITTLE * raw_ms
         making = "not making them" if little else f"making them {percent(made_ms / raw_ms)}"
-        share += f" of the wait, {making}: {_found_ready(primary)}"
+        share += f" of the wait, {making}: {_found_ready(rank, primary)}"
         delay_ms = rank.steps.thread_run_delay_ms
         if competes(rank) and delay_ms is not None and delay_ms >= MOSTLY * raw_ms:
             share += f"; the loop queued for a CPU for up to {min(delay_ms, raw_ms):.1f} ms of it"
@@ -300,10 +309,13 @@ def fixes_of(
         fix = _fix(item, by_number[item.rank], cause, of_loader)
         if not any(each.text == fix.text and each.code != fix.code for each in fixes):
             fixes.append(fix)  # two causes may have one remedy
-    if trust.level == BAD:
-        unknown = dict.fromkeys(("gain_ms_per_step", "speedup", "gain_interval_ms", "most_ms_per_step"))
-        return [replace(fix, **unknown) for fix in fixes]
-    return fixes
+    return [without_gain(fix) for fix in fixes] if trust.level == BAD else fixes
+
+
+def without_gain(fix: Fix) -> Fix:
+    """A fix of which nobody knows what it gains."""
+    unknown = dict.fromkeys(("gain_ms_per_step", "speedup", "gain_interval_ms", "most_ms_per_step"))
+    return replace(fix, **unknown)
 
 
 def with_other_ranks(

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import Fix, RankReport, Recommendation, SessionInfo, Trust, Verdict
+from iotrace.analysis.results import BAD, Fix, RankReport, Recommendation, SessionInfo, Trust, Verdict
 from iotrace.analysis.rules.advice import saves_wait
 from iotrace.analysis.rules.model import find_all, rule_of
 from iotrace.analysis.verdict.device import costliest, costs_of, verdict_of_device
-from iotrace.analysis.verdict.reason import fixes_of, making_ms, reason_of, with_other_ranks
+from iotrace.analysis.verdict.reason import fixes_of, making_ms, reason_of, with_other_ranks, without_gain
 from iotrace.analysis.verdict.worst_rank import Finding, of_worst, wait_fraction
 from iotrace.analysis.wait.data_wait import KEPT_UP_PERCENT
 from iotrace.session.liveness import ENDED, RUNNING
@@ -36,6 +36,8 @@ BANNERS = {
 
 # What a rank does alone in few of its steps.
 _NOW_AND_THEN = ("evaluation", "checkpoint", "writing")
+_LEAST_LEFT = 0.01  # of a step
+_OFTEN = 0.2  # of the late steps: what is no chance
 
 
 def verdict_of(
@@ -58,7 +60,9 @@ def verdict_of(
     rank = None if found.rank is None else found.rank.rank
     own = [item for item in recommendations if rank is None or item.rank == rank]
     found = _as_first_fix(found, own)
-    fixes = fixes_of(own, ranks, trust, found.cause) if found.fix is None else [found.fix]
+    fixes = fixes_of(own, ranks, trust, found.cause)
+    if found.fix is not None:
+        fixes = [found.fix, *([] if found.second is None else [found.second])]
     if job is not None and found.rank is not None and max(found.rank.world_size or 0, len(ranks)) > 1:
         behind_ms = job.behind_ms.get(found.rank.rank)
         slow = _next_slowest(found.rank, ranks) if job.in_step else None
@@ -68,6 +72,12 @@ def verdict_of(
             beside = [_both(*slow, recommendations), found.beside]
             found = replace(found, beside="; ".join(filter(None, beside)))
         fixes = held
+    if job is not None and found.kind == "rank-late" and found.beside is None:
+        second = _second(job, found, recommendations)
+        if second is not None:
+            found, fixes = replace(found, beside=second[0]), [*fixes, second[1]]
+    if trust.level == BAD:
+        fixes = [without_gain(fix) for fix in fixes]
     verdict = Verdict(
         text=f"{BANNERS[found.kind]} {found.text}",
         banner=BANNERS[found.kind],
@@ -103,6 +113,33 @@ def _both(rank: RankReport, ms: float, recommendations: Sequence[Recommendation]
     remedy = next(filter(None, own), "")
     text = f"{rank.called} takes {ms:.0f} ms a step to make its batches, so it needs a fix, too"
     return f"{text}: {remedy}" if remedy else text
+
+
+def _second(
+    job: JobFacts, found: Finding, recommendations: Sequence[Recommendation]
+) -> tuple[str, Fix] | None:
+    """Say which other rank comes last in many late steps as it waits for its data, and what mends that.
+
+    What it gains nobody knows while the first one is late.
+    """
+    late = None if found.rank is None else found.rank.rank
+    waiting = [
+        each
+        for each in job.ranks
+        if each.rank != late and 100 * (each.data_wait.raw_wait_fraction or 0.0) >= KEPT_UP_PERCENT
+    ]
+    for rank in sorted(waiting, key=wait_fraction, reverse=True):
+        last, of = job.last_in.get(rank.rank, (0, 0))
+        own = (each for each in recommendations if each.rank == rank.rank and each.remedy)
+        first, why = next(filter(saves_wait, own), None), reason_of(rank).get("why")
+        if first is None or why is None or last < _OFTEN * max(1, of):
+            continue
+        share = percent(rank.data_wait.raw_wait_fraction or 0.0)
+        text = f"rank {rank.rank} waits for data {share} of its time"
+        text += f", and comes last in {last} of {of} late steps"
+        remedy = f"on rank {rank.rank}: {first.remedy}"
+        return f"{text}: {why}", Fix(id=first.id, text=remedy, code=first.code, command=first.command)
+    return None
 
 
 def _as_first_fix(found: Finding, own: Sequence[Recommendation]) -> Finding:
@@ -186,6 +223,16 @@ def _late(job: JobFacts) -> Finding | None:
     if late.by_turns:
         text = f"{late.by_turns} ranks are late by turns; ranks wait {late.pct:.0f} % of each step for one"
     fix = Fix(id=rule_of(why.rule).id, text=why.remedy, code=why.rule) if why.remedy else None
+    if fix is not None and late.kind in _NOW_AND_THEN and late.wait_ms and not late.by_turns:
+        # Another rank may be late then.
+        gain_ms = late.wait_ms
+        fix = replace(
+            fix,
+            gain_ms_per_step=gain_ms,
+            speedup=1 / max(_LEAST_LEFT, 1 - late.pct / 100),
+            gain_interval_ms=[0.0, gain_ms],
+            most_ms_per_step=gain_ms,
+        )
     told = Finding(kind="rank-late", text=text, why=why.text, rank=rank, fix=fix)
     often = next((each for each in rank.culprits if each.code == REDUCES_OFTEN and each.leads), None)
     if late.by_turns and late.kind != "data" and often is not None:  # each step waits for its latest rank

@@ -79,6 +79,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None = None
     rank: RankReport | None = None
     fix: Fix | None = None  # in place of those of the advice
+    second: Fix | None = None  # beside it
     culprit: str | None = None
 
 
@@ -164,9 +165,17 @@ def _of_unseen(rank: RankReport, whose: str) -> Finding:
     if feeding is None:
         within = any(loader.library == ASKS_WITHIN for loader in rank.loaders)
         fix = None if rank.steps.unknown_why is None else _ASK_OUTSIDE if within else _NAME_IT
-        told = [*filter(None, (_busiest_of_library(rank), _loop_reads(rank)))]
+        suspect = second = None
+        if within:  # few loops ask so
+            from iotrace.analysis.verdict.suspects import suspect_of
+
+            suspect, second = suspect_of(rank)
+        told = [*filter(None, (_busiest_of_library(rank), suspect, _loop_reads(rank)))]
         why, beside = [*told, None, None][:2]
-        return Finding(kind="wait-unknown", text=f"{whose}{what}", why=why, beside=beside, rank=rank, fix=fix)
+        found = Finding(
+            kind="wait-unknown", text=f"{whose}{what}", why=why, beside=beside, rank=rank, fix=fix
+        )
+        return found if second is None else replace(found, fix=second, second=fix)
     saved_ms = _saved_before_ms(rank)
     fraction = (
         feeding.before_fraction * max(0.0, 1 - saved_ms / feeding.before_ms)
@@ -200,8 +209,9 @@ def _busiest_of_library(rank: RankReport) -> str | None:
         return None
     at = f" ({stage.site})" if stage.site else ""
     threads = f", on {stage.makers} threads" if stage.makers > 1 else ""
-    called = f"{stage.name}{at} runs {stage.items} times, {stage.item_ms:.1f} ms each{threads}"
-    return f"{called}: {percent(stage.busy)} of the loop's time"
+    called = f"{stage.name}{at} runs {stage.items} times in the measured steps, {stage.item_ms:.1f} ms each"
+    together = "together " if stage.makers > 1 else ""
+    return f"{called}{threads}: {together}{percent(stage.busy)} of their time"
 
 
 def _saved_before_ms(rank: RankReport) -> float:

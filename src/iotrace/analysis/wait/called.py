@@ -20,6 +20,7 @@ from iotrace.sources.records import Stage
 _MOST_STAGES = 16
 _TID = (1 << 32) - 1  # of a maker
 _FULL = 0.8  # of all threads: none is free for one more
+_BEYOND = 0.9  # of the threads that work at once on average: more are set
 
 
 def called_by(library: str, analysis: RankAnalysis, start_ns: int, end_ns: int) -> list[PipelineStage]:
@@ -128,6 +129,8 @@ def with_settings(analysis: RankAnalysis, stages: list[PipelineStage]) -> list[P
         site = next((each.site for each in own if each.site), None)
         limit = _only([each for each in of_main if each.name == stage.name and each.name and each.setting])
         makers = stage.makers
+        if limit is not None and 0 < limit.value < _BEYOND * stage.busy:
+            limit = None  # several datasets have it at once: another setting says how many
         if limit is not None and limit.value > 0:
             makers = limit.value
         if for_all is not None and stage.of != "coroutines" and for_all[0].library == stage.puts:

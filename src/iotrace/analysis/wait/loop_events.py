@@ -6,7 +6,7 @@ Definitions: docs/definitions.md, "loop_events".
 from __future__ import annotations
 
 import posixpath
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -28,19 +28,19 @@ from iotrace.analysis.loop.iterations import ends_with_batches, evaluations_of, 
 from iotrace.analysis.loop.step_table import StepTable
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FIRST_START, LEAST_COLLECTION, Account, HotLine, LoopCode, LoopEvents
-from iotrace.analysis.storage.io import WRITES
-from iotrace.analysis.wait.checkpoints import SYNCS, held_open_in_steps, saves_of
+from iotrace.analysis.wait.checkpoints import saves_of
 from iotrace.analysis.wait.collector import collector_of
 from iotrace.analysis.wait.loop_code import CodeSamples
+from iotrace.analysis.wait.written import written_by
 from iotrace.session import names
 
 EVALUATION, CHECKPOINT, WRITING, COLLECTION = "evaluation", "checkpoint", "writing", "collection"
 _RECURS = 2  # steps
 _LEAST = 0.001  # of the loop: less is a line of a log
-_MOSTLY = 0.5  # of the time that writing takes
+_MOSTLY = 0.5  # of the time
 _FEWEST = 3  # steps that sync, and four times as many others, are compared
 _SAMPLED_NS = 5_000_000  # behind a collection: a stack that is sampled then is the one that it lay in
-_NEARLY = 0.8  # of these samples; of the time that files are open
+_NEARLY = 0.8  # of these samples
 _Found = tuple[Intervals, list[str], int | None]
 
 
@@ -61,6 +61,7 @@ class Events(msgspec.Struct, frozen=True):
     reopened: bool = False  # most of it files of one kind are open that are closed again in the same step
     over_steps: Times = np.empty(0, np.int64)  # where those steps begin, in ns
     calls_ns: int | None = None  # of writing, in calls on files
+    writing_ns: int | None = None  # of evaluations: how long they write to `files`
 
     @property
     def count(self) -> int:
@@ -106,6 +107,7 @@ def loop_events(analysis: RankAnalysis) -> list[Events]:
     ]
     events = [_events(analysis, kind, each, end_ns) for kind, each in found]
     busy = [(each.starts, each.ends) for each in events]
+    events[0] = _with_files(analysis, events[0])
     events += [_writing(analysis, busy, end_ns), _collecting(analysis, busy, end_ns)]
     loop_ns = int(steps["end_ns"][-1] - steps["start_ns"][0])
     least = {COLLECTION: LEAST_COLLECTION}
@@ -162,6 +164,7 @@ def summed(
             bytes=each.bytes,
             reopened=each.reopened,
             call_seconds=None if each.calls_ns is None else each.calls_ns / 1e9,
+            writing_seconds=None if each.writing_ns is None else each.writing_ns / 1e9,
             first_start_seconds=None if first_ns is None else first_ns / 1e9,
         )
         if each.kind == COLLECTION:
@@ -269,53 +272,27 @@ def _code_of(analysis: RankAnalysis, samples: CodeSamples | None, during: Interv
     return found
 
 
+def _with_files(analysis: RankAnalysis, events: Events) -> Events:
+    """Add what evaluations write: that is a part of them."""
+    if not len(events.starts) or not analysis.session.posix_on:
+        return events
+    found = written_by(analysis, lambda own: intersect(own, (events.starts, events.ends)))
+    return msgspec.structs.replace(events, files=found.files, bytes=found.size, writing_ns=length(found.own))
+
+
 def _writing(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> Events:
     """Find when the loop wrote and synced outside of waits and of what is `busy`."""
-    main, steps = analysis.rank.main, analysis.loop.steps
-    tid = main.pid if analysis.loop.thread is None else analysis.loop.thread.tid
-    calls = analysis.session.calls_of(main)
-    calls = calls.where((calls.tid == tid) & (calls.file >= 0))
-    opened, closed, opened_file, written = held_open_in_steps(analysis, calls)
-    every = union(calls.start_ns, calls.end_ns)
-    calls = calls.where(calls.named(WRITES | SYNCS))
-    own = union(np.append(calls.start_ns, opened), np.append(calls.end_ns, closed))
-    awaited = steps.awaited
-    for each in (union(awaited["wait_start_ns"], awaited["delivered_ns"]), *busy):
-        own = subtract(own, each)
-    syncs = calls.where(calls.named(SYNCS))
-    named = syncs if len(syncs.file) else calls
-    files = [analysis.session.paths.shown(named.files[number]) for number in distinct(named.file).tolist()]
-    # What files of one kind are open for names them: beside them a line may go to the terminal.
-    free = Coverage(*own).within(opened, closed)
-    shown = [analysis.session.paths.shown(calls.files[number]) for number in opened_file.tolist()]
-    kinds = [(posixpath.dirname(each), posixpath.splitext(each)[1]) for each in shown]
-    open_ns: Counter[tuple[str, str]] = Counter()
-    for kind, ns in zip(kinds, free.tolist(), strict=True):
-        open_ns[kind] += ns
-    size, named_kinds = None, _most_of(open_ns)
-    reopened = sum(open_ns[kind] for kind in named_kinds) >= _MOSTLY * max(1, length(own))
-    if reopened:
-        which = [at for at, kind in enumerate(kinds) if kind in named_kinds and free[at]]
-        files = [*dict.fromkeys(shown[at] for at in which)]
-        size = int(written[which].sum())
-    events = _events(analysis, WRITING, (own, files, size), end_ns)
-    inside = holding(events.starts, events.ends, syncs.start_ns) >= 0
-    over_ns, held = _longer(analysis, syncs.start_ns[inside], [*busy, own])
-    calls_ns = length(intersect(every, (events.starts, events.ends)))
+    awaited = analysis.loop.steps.awaited
+    others = [(awaited["wait_start_ns"], awaited["delivered_ns"]), *busy]
+    taken = union(*(np.concatenate(each) for each in zip(*others, strict=True)))
+    found = written_by(analysis, lambda own: subtract(own, taken))
+    events = _events(analysis, WRITING, (found.own, found.files, found.size), end_ns)
+    inside = holding(events.starts, events.ends, found.syncs.start_ns) >= 0
+    over_ns, held = _longer(analysis, found.syncs.start_ns[inside], [*busy, found.own])
+    calls_ns = length(intersect(found.every, (events.starts, events.ends)))
     return msgspec.structs.replace(
-        events, over_ns=over_ns, over_steps=held, reopened=bool(reopened), calls_ns=calls_ns
+        events, over_ns=over_ns, over_steps=held, reopened=found.reopened, calls_ns=calls_ns
     )
-
-
-def _most_of(open_ns: Counter[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Choose the kinds of files that are open for longest, until they have nearly all of it."""
-    found, sum_ns = set(), 0
-    for kind, ns in open_ns.most_common():
-        if sum_ns >= _NEARLY * open_ns.total():
-            break
-        found.add(kind)
-        sum_ns += ns
-    return found
 
 
 def _collecting(analysis: RankAnalysis, busy: Sequence[Intervals], end_ns: int) -> Events:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from iotrace.analysis.page.costs import io_tree
 from iotrace.analysis.results import FileCost, FileIo, IdleByModule, RankReport, Report
 from iotrace.analysis.results.top import RankColumns
+from iotrace.analysis.verdict.reason import unit_of
 from iotrace.report.blocks import Bar, Bars, Field, Table, cells_of
 from iotrace.report.printing import middle_cut
 from iotrace.report.screen_ranks import late_in, waits_for_late
@@ -172,7 +173,10 @@ def devices(rank: RankReport | None) -> list[str]:
 def loaders(rank: RankReport) -> list[str]:
     """What each loader is and how it ran, as the report on a terminal has it."""
     named = [f"loader {loader.id}: " if len(rank.loaders) > 1 else "" for loader in rank.loaders]
-    return [name + loader_text(loader) for name, loader in zip(named, rank.loaders, strict=True)]
+    return [
+        name + loader_text(loader, unit_of(rank) if loader.primary else "batches")
+        for name, loader in zip(named, rank.loaders, strict=True)
+    ]
 
 
 def io_section(rank: RankReport) -> dict[str, Any] | None:

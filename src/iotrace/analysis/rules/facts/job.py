@@ -40,6 +40,7 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
     cpu_delay_ms: float | None = None
     is_least: bool = False  # `pct` is a lower bound
     profiled: tuple[float, int] | None = None  # % of so many profiled steps, where that is more
+    wait_ms: float | None = None  # a step: how long each other rank waits for it; over all steps
 
     @property
     def mostly(self) -> str | None:
@@ -56,8 +57,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ranks: Sequence[RankReport]
     late: LateRank | None = None
-    evaluation_ms: dict[int, float] = {}  # a step, by rank; where the loops could be compared
     behind_ms: dict[int, float] = {}  # a step, by rank: its wait in collectives for the last one, where timed
+    last_in: dict[int, tuple[int, int]] = {}  # by rank: late steps in which it came last, of how many
     in_step: bool = False
     imbalance: Imbalance | None = None
 
@@ -80,7 +81,6 @@ def job_facts(
     late = None if lockstep is None else _over_all_steps(lockstep, imbalance)
     # Where all steps were timed, few profiled ones tell no more.
     is_timed = lockstep is not None and lockstep.timed_steps is not None
-    parts = {} if lockstep is None else {each.rank: each.parts_ms for each in lockstep.ranks}
     if late is None and imbalance is not None and not is_timed:
         late = _by_collectives(imbalance)
         if lockstep is not None and late is not None and _are_alike(late, ranks):
@@ -88,11 +88,15 @@ def job_facts(
     return JobFacts(
         ranks=ranks,
         late=late,
-        evaluation_ms={rank: own.get("evaluation", 0.0) for rank, own in parts.items()},
         behind_ms={
             each.rank: each.behind_ms
             for each in (() if lockstep is None else lockstep.ranks)
             if each.behind_ms is not None
+        },
+        last_in={
+            each.rank: (each.late_steps, lockstep.late_steps)
+            for each in (() if lockstep is None else lockstep.ranks)
+            if lockstep is not None and lockstep.late_steps and each.late_steps is not None
         },
         in_step=lockstep is not None,
         imbalance=imbalance,
@@ -117,6 +121,7 @@ def _over_all_steps(found: Lockstep, imbalance: Imbalance | None) -> LateRank | 
         cpu_delay_ms=found.cpu_delay_ms,
         worker=None if profiled is None else profiled.worker,
         is_least=is_least,
+        wait_ms=found.wait_ms,
         profiled=_profiled(found, imbalance) if is_least else None,
     )
 
