@@ -278,6 +278,7 @@ def _hook_submit(kind: Any, recorder: Recorder) -> None:
             return
         task = _task_of(future)
         task.name = tasks.name_of(call)
+        tasks.note_site(pool, task.name, call)
         task.chunked = getattr(call, "func", None) is not None and _items_of(call, args[2:]) > 1
         task.submitted_ns = monotonic_ns()
         task.pool = pool
