@@ -104,13 +104,15 @@ class Ready(NamedTuple):
 def ready_batches(loader: LoaderRun) -> Ready:
     """Count the batches of workers that lay ready when the loop came for one, on average but the first."""
     about = loader.description
-    return queue_depth(loader.deliveries[1:]) if about.workers and not about.library else Ready()
+    known = about.workers and not about.library
+    return queue_depth(loader.deliveries[1:], about.limit) if known else Ready()
 
 
-def queue_depth(deliveries: Deliveries) -> Ready:
+def queue_depth(deliveries: Deliveries, limit: int = 0) -> Ready:
     """Count the batches that lay ready when the consumer asked, on average.
 
-    One that another process made is on its way until its bytes have arrived, where that was seen.
+    One that another process made is on its way until its bytes have arrived, where that was seen. A queue
+    holds no more than its `limit`: what is made beyond it waits for room.
     """
     own = deliveries[deliveries.known("prepared_ns")]
     ready = np.where(own.known("arrived_ns"), own["arrived_ns"], own["prepared_ns"])
@@ -122,6 +124,8 @@ def queue_depth(deliveries: Deliveries) -> Ready:
     # What is asked for before a batch is ready finds no batch behind that one, either.
     blocked_until = np.maximum.accumulate(np.searchsorted(asked, ready))
     in_turn = np.maximum(0, np.searchsorted(blocked_until, turn, side="right") - turn)
+    if limit:
+        every, in_turn = np.minimum(every, limit), np.minimum(in_turn, limit)
     return Ready(float(every.mean()), float(in_turn.mean()))
 
 
