@@ -13,7 +13,7 @@ from iotrace.analysis.results import LoaderResult
 from iotrace.session import names
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
-from iotrace.sources.records import IteratorStart, TrainerRun
+from iotrace.sources.records import IteratorStart, StepCall, TrainerRun
 
 if TYPE_CHECKING:  # a report of bare traces has no ranks
     from iotrace.analysis.rank import RankAnalysis
@@ -44,7 +44,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
     sizes = source.deliveries["size_bytes"][source.deliveries.known("size_bytes")]
     return LoaderResult(
         id=loader.number,
-        kind=loader.kind,
+        kind=_kind(analysis, loader),
         primary=primary,
         dataset=loader.description.dataset,
         item=item_of(about, analysis.session.paths),
@@ -72,6 +72,12 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
         first_batch_ms=deliveries[0].wait_ns / 1e6 if len(deliveries) else None,
         failures=loader.failures,
     )
+
+
+def _kind(analysis: RankAnalysis, loader: LoaderRun) -> str:
+    """Say what a loader's batches are for: those of a loop that calls what trains are for training."""
+    trains = any(each.kind == "trains" for each in analysis.rank.main.of_type(StepCall))
+    return "training" if loader.kind == "other" and loader is analysis.primary and trains else loader.kind
 
 
 def item_of(about: IteratorStart, paths: Paths) -> str | None:
