@@ -87,8 +87,7 @@ class LockWaits:
         if since_ns < _LEAST_NS:
             return seen
         self._last_ns = now_ns
-        if since_ns > _MOST_NS:
-            return seen
+        stands = since_ns <= _MOST_NS
         active = threading._active  # type: ignore[attr-defined]
         for ident in threads():
             # A library's own thread, in which Python runs now and then, is known where we recorded that.
@@ -96,7 +95,7 @@ class LockWaits:
             seen[ident] = places = its_places if ident == loop else places_of(ident)
             if tid is None or not places:
                 continue
-            if site := self._waits(places, tid, ident == loop):
+            if stands and (site := self._waits(places, tid, ident == loop)):
                 row = (LOCKED_ROW, tid, now_ns, now_ns, since_ns, self._recorder.text(site))
                 self._recorder.records.append(row)
         return seen
