@@ -102,7 +102,7 @@ def _waited_for(pools: list[LoaderRun], rounds: dict[int, Rounds]) -> list[Loade
     has taken another one, was not waited for.
     """
     found, needed = [], []
-    every = np.concatenate([np.empty(0, np.int64), *(pool.deliveries["delivered_ns"] for pool in pools)])
+    every = Deliveries.joined(pool.deliveries for pool in pools)
     for pool in pools:
         taken = pool.deliveries
         trained = np.zeros(len(taken), np.bool_)
@@ -110,7 +110,7 @@ def _waited_for(pools: list[LoaderRun], rounds: dict[int, Rounds]) -> list[Loade
             mine = taken["tid"] == tid
             begun, ended = (own.until(taken[at][mine]) for at in ("wait_start_ns", "delivered_ns"))
             trained[mine] = ended > begun
-        went_on = trained | _took_another(taken, np.sort(every))
+        went_on = trained | _took_another(taken, every)
         starts = np.where(went_on, taken["delivered_ns"], taken["wait_start_ns"])
         if went_on.any() and rounds:
             pool = replace(pool, deliveries=taken.changed(wait_start_ns=starts))
@@ -144,10 +144,11 @@ def _without_told(
     return others if len(own) and explains(cuts_of(own, passes, rounds[loop]), rounds[loop]) else pools
 
 
-def _took_another(taken: Deliveries, delivered_ns: Times) -> npt.NDArray[np.bool_]:
-    """Mark items in whose wait their thread has got another one: of those that one thread took alone."""
+def _took_another(taken: Deliveries, every: Deliveries) -> npt.NDArray[np.bool_]:
+    """Mark items in whose wait their thread got another of `every`: of those that one thread took alone."""
     if (taken["tid"] != taken["tid"][:1]).any():
         return np.zeros(len(taken), np.bool_)
+    delivered_ns = np.sort(every["delivered_ns"][np.isin(every["tid"], taken["tid"][:1])])
     begun = np.searchsorted(delivered_ns, taken["wait_start_ns"], side="right")
     return np.asarray(np.searchsorted(delivered_ns, taken["delivered_ns"]) > begun)
 
