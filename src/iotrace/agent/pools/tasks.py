@@ -276,7 +276,7 @@ def note_doubt(pool: Pool, doubt: str, recorder: Recorder) -> None:
 def note_site(pool: Pool, name: str, call: Any) -> None:
     """Note the line of the program's function that a pool's tasks call."""
     if name not in pool.sites and len(pool.sites) < _MOST_SITES:
-        code = code_of(_called_in(call))
+        code = code_of(called_in(call))
         is_own = code is not None and callers.whose_file(code.co_filename) == callers.PROGRAMS
         pool.sites[name] = f"{code.co_filename}:{code.co_firstlineno}" if is_own else ""
 
@@ -342,13 +342,13 @@ def _is_programs() -> bool:
 
 def name_of(call: Any) -> str:
     """Name what a task calls."""
-    call = _called_in(call)
+    call = called_in(call)
     name = str(getattr(call, "__qualname__", type(call).__qualname__)).rpartition("<locals>.")[2]
     code = code_of(call)
     return f"lambda of line {code.co_firstlineno}" if name == "<lambda>" and code is not None else name
 
 
-def _called_in(call: Any) -> Any:
+def called_in(call: Any) -> Any:
     """Return what a task calls, without what it is wrapped in."""
     while hasattr(call, "func"):
         chunk = getattr(call.func, "__name__", "") == "_process_chunk" and call.args

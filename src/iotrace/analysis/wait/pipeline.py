@@ -192,7 +192,7 @@ class _Items:
             return about.by, about.of, about.site
         pools = {each.number: each.description for each in self._analysis.inputs.pools}
         pool = pools.get(-1 - queue)
-        return ("", "", None) if pool is None else (pool.dataset, pool.pool, pool.item_site)
+        return ("", "", None) if pool is None else (pool.dataset or pool.pool, pool.pool, pool.item_site)
 
     def _hot(self, own: Deliveries, by: Times, inside: Times) -> HotLine | None:
         """Find the line that the making of items is mostly in, outside of waits for what others make."""
