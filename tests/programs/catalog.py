@@ -9,6 +9,8 @@ A program says it in a literal that is read without running it::
 ``file``      the file that costs most of reading and decoding
 ``after``     the file that each slow item has read before its work begins
 ``stage``     what makes items for the loop, of several stages: the one that is slowest
+``hot``       the file and line that this stage's work is mostly in; "": none is
+``fix``       how the first remedy begins
 ``says``      the code of a rule that has to find something
 ``silent``    the code of a rule that must not
 ``reads``     the file that the loop itself reads, beside its loader, for most of a step
@@ -41,6 +43,8 @@ class Known:
     file: str | None = None
     after: str | None = None
     stage: str | None = None
+    hot: str | None = None
+    fix: str | None = None
     says: str | None = None
     silent: str | None = None
     reads: str | None = None

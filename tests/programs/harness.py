@@ -83,6 +83,9 @@ def _run_and_compare(outcome: Outcome, directory: Path, bare: bool) -> None:
     report = json.loads(_report(session, "--json"))
     _compare_report(outcome, report, directory / "traced")
     said = [each["code"] for each in report["recommendations"]]
+    remedies = [each["remedy"] for each in report["recommendations"]]
+    if program.known.fix and not next(iter(remedies), "").startswith(program.known.fix):
+        outcome.disagreements.append(f"remedies {remedies}, not first {program.known.fix}")
     if program.known.says not in (None, *said):
         outcome.disagreements.append(f"rules {said}, not {program.known.says}")
     if program.known.silent in said:
@@ -236,6 +239,9 @@ def _compare_causes(outcome: Outcome, known: Known, rank: dict[str, Any], direct
         slowest = [stage["name"] for stage in rank["pipeline"] if stage["slowest"]]
         if slowest != [known.stage]:
             outcome.disagreements.append(f"slowest stage {slowest}, not {known.stage}")
+        lines = [(stage["hot"] or {"line": ""})["line"] for stage in rank["pipeline"] if stage["slowest"]]
+        if known.hot is not None and [line.rpartition("/")[2] for line in lines] != [known.hot]:
+            outcome.disagreements.append(f"most of its work at {lines}, not {known.hot}")
     if known.reads:
         reads = rank["loop_reads"]["files"] if rank["loop_reads"] else []
         if [os.path.relpath(directory / cost["path"], directory) for cost in reads[:1]] != [known.reads]:

@@ -56,7 +56,7 @@ def produced(index: int) -> Produced:
 @pytest.mark.parametrize("exit_code", [0, None])
 def test_workers_that_ended_with_their_program_were_not_killed(exit_code: int | None) -> None:
     (left,), lost = told(exit_code, worker(2, Idle()), worker(3, Idle()))
-    assert left.startswith("the last work of 2 workers: the program ended before they did (pid 2, 3)")
+    assert left.startswith("the last work of 2 workers: a signal ended them (pid 2, 3)")
     assert "for batches that nobody took" not in left
     assert lost == []
 

@@ -29,7 +29,15 @@ from iotrace.analysis.wait import loop_code as loop_code_module
 from iotrace.analysis.wait.feeding import feeding_of
 from iotrace.analysis.wait.loop_code import CodeSamples, code_of_loop, code_samples, joined, loop_code
 from iotrace.analysis.wait.loop_events import Events
-from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, LOCKED_ROW, PEER_AT, SLEEP_AT
+from iotrace.session.names import (
+    BACKWARD,
+    FORWARD,
+    FORWARD_NO_GRAD,
+    KIND_READ_PATH,
+    LOCKED_ROW,
+    PEER_AT,
+    SLEEP_AT,
+)
 from iotrace.sources.processes import SPAN_DTYPE
 from iotrace.sources.records import LoopStacks as Recorded
 from iotrace.sources.rows import DTYPES
@@ -298,7 +306,7 @@ def fed_by_itself(first_ms: int, second: int = 4, **thread: Any) -> RankAnalysis
     known = {"asked": none, "handed": none, "handing": set(), "unhanded": set(), **thread}
     return analysed(
         [[(3, 11), (1, 25), (0, 80)]] * 1000,
-        main={"texts": {3: FORWARD, 4: BACKWARD}},
+        main={"texts": {3: FORWARD, 4: BACKWARD}, "spans": np.zeros(0, SPAN_DTYPE)},
         thread=known,
         loop={"unknown_why": "no loader", "marked": False},
         kept=kept,
@@ -334,6 +342,27 @@ def test_a_line_that_only_waits_says_for_what(looks: list[Any], waits: str | Non
     found = feeding_of(analysis, code_samples(analysis))
     assert found is not None
     assert found.waits == waits
+
+
+@pytest.mark.parametrize(
+    ("tids", "beside"),
+    [
+        ([TID + 1], ("PIL.Image.load", pytest.approx(0.5))),
+        ([TID], (None, None)),  # the loop's own
+        ([TID + 1, TID + 2], (None, None)),  # several work at once
+    ],
+)
+def test_what_one_other_thread_reads_meanwhile_is_told(tids: list[int], beside: tuple[Any, Any]) -> None:
+    analysis = fed_by_itself(40)
+    starts = np.tile(np.arange(10) * 100 * MS, len(tids))
+    spans = np.zeros(len(starts), SPAN_DTYPE)
+    spans["start_ns"], spans["duration_ns"], spans["name"] = starts, 20 * MS, 30
+    spans["kind"], spans["tid"] = KIND_READ_PATH, np.repeat(tids, 10)
+    analysis.rank.main.spans = spans  # type: ignore[misc, assignment]
+    analysis.rank.main.texts[30] = "PIL.Image.load"
+    found = feeding_of(analysis, code_samples(analysis))
+    assert found is not None
+    assert (found.beside, found.beside_fraction) == beside
 
 
 def test_calls_of_models_without_gradients_make_no_batches() -> None:
@@ -474,6 +503,39 @@ def test_the_thread_that_trains_is_sampled_with_its_lines() -> None:
     assert line > begin
     assert first.functions[first.path[0][0]][1].endswith("trains")
     assert made[0].interval_s >= 0.02
+
+
+def test_threads_that_make_items_are_sampled_beside_it_as_long_as_they_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("iotrace.agent.recording.lock_waits._LEAST_NS", 0)
+    stop, ready, recorder = threading.Event(), threading.Event(), Records()
+    stacks = LoopStacks(cast(Any, recorder))
+
+    def resize() -> None:
+        ready.set()
+        stop.wait()
+
+    def makes() -> None:
+        stacks.beside(sys._getframe())
+        resize()
+
+    thread = threading.Thread(target=makes)
+    thread.start()
+    ready.wait()
+    stacks.beside(sys._getframe())  # the loop's own thread is sampled anyway
+    for _ in range(3):
+        stacks.sample()
+    stop.set()
+    thread.join()
+    stacks.sample()
+    tids = [each["tid"] for each in recorder.records if each["type"] == "loop_stacks"]
+    assert tids == [thread.native_id]
+    (made,) = (msgspec.convert(each, Recorded) for each in recorder.records if "stacks" in each)
+    own = [made.functions[number][1].rpartition(".")[2] for number, line in made.stacks[0] if line]
+    assert own[:2] == ["resize", "makes"]
+    assert len(made.times_ns) == 3
+    assert made.functions[made.path[0][0]][1].endswith("makes")
 
 
 class Info:

@@ -87,6 +87,23 @@ def test_stages_of_one_function_are_called_by_what_tells_them_apart(
     assert [each.by for each in named_apart(queues, numbers(*range(len(queues)))) if each] == called
 
 
+def test_a_stage_has_the_line_of_what_it_is_called_by() -> None:
+    lines = {"put_all": "a.py:3", "images": "a.py:9", "labels": "a.py:20"}
+    queues = [
+        replace(each, sites=lines)
+        for each in of_program(["images", "thread a"], ["labels", "thread b"])
+        if each is not None
+    ]
+    assert [each.site for each in named_apart(queues, numbers(0, 1)) if each] == ["a.py:9", "a.py:20"]
+    alike = [replace(each, apart=[f"thread {each.queue}"]) for each in queues]
+    assert [each.site for each in named_apart(alike, numbers(0, 1)) if each] == ["a.py:3", "a.py:3"]
+    two_of_one_name = [
+        replace(queues[0], apart=["images"], sites={"put_all": "a.py:3", "images": ""}),
+        queues[1],
+    ]
+    assert [each.site for each in named_apart(two_of_one_name, numbers(0, 1)) if each] == [None, "a.py:20"]
+
+
 def test_of_several_queues_made_anew_each_goes_on_with_its_own_stage() -> None:
     own = ["images", "thread 1"], ["labels", "thread 2"], ["labels", "thread 3"], ["images", "thread 4"]
     taken, ns = numbers(0, 1, 0, 1, 2, 3, 2, 3), numbers(*range(8))
@@ -212,6 +229,10 @@ def test_what_came_through_a_followed_pipe_is_no_untraced_read() -> None:
     message = 123 << 30 | 9_000
     assert coverage_of(process(message, queue=5), no_calls(), []).kernel_bytes == 1_000
     assert coverage_of(process(8, queue=4), no_calls(), []).kernel_bytes == 10_000
+    of_pool = process(8, queue=4)
+    task = {"pool": 5, "item": 0, "came_ns": 5, "bytes": 7_000}
+    of_pool.arrays[names.GIVEN_ROW] = Columns(1, {name: numbers(value) for name, value in task.items()})
+    assert coverage_of(of_pool, no_calls(), []).kernel_bytes == 3_000
 
 
 def test_a_sweep_names_the_settings_of_a_librarys_stages_to_change_by_hand() -> None:

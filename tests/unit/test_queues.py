@@ -484,6 +484,13 @@ class Feeder(threading.Thread):
         put_all(self.into, self.source)
 
 
+CODES = {
+    **{each.__name__: each.__code__ for each in (put_all, put_made, images, of_images)},
+    "Making": Making.__call__.__code__,
+    "Feeder.run": Feeder.run.__code__,
+}
+
+
 @pytest.mark.parametrize(
     ("make", "apart"),
     [
@@ -503,7 +510,10 @@ def test_a_queue_says_what_tells_its_maker_from_others_of_that_function(
     thread.join()
     queue_.get()
     (about,) = [row for row in recorder.records if isinstance(row, dict) and row["type"] == "queue"]
-    assert (about["by"], about["apart"]) == ("put_made" if "Making" in apart else "put_all", apart)
+    by = "put_made" if "Making" in apart else "put_all"
+    assert (about["by"], about["apart"]) == (by, apart)
+    lines = {name: f"{__file__}:{code.co_firstlineno}" for name, code in CODES.items()}
+    assert about["sites"] == {name: lines[name] for name in (by, *apart) if name in lines}
 
 
 def test_what_a_librarys_event_loop_puts_has_no_maker(recorder: Recorder) -> None:

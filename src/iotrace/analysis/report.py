@@ -16,7 +16,7 @@ from iotrace.analysis.gain.gain import gain_of, without_workers
 from iotrace.analysis.host.forecasts import forecasts_of
 from iotrace.analysis.host.overhead import overhead_of
 from iotrace.analysis.host.system import system_of
-from iotrace.analysis.loop.loaders import loader_result, within_queue
+from iotrace.analysis.loop.loaders import loader_result
 from iotrace.analysis.loop.lockstep import lockstep_of
 from iotrace.analysis.loop.measured import summarise
 from iotrace.analysis.loop.rank_loop import RankLoop, rank_loop_of
@@ -279,8 +279,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
         phases_source=phases.source,
         phases_unknown_why=phases.unknown_why,
         loaders=[
-            with_hot_lines(analysis, loader, within_queue(loader_result(analysis, loader), pipeline))
-            for loader in analysis.loaders
+            with_hot_lines(analysis, loader, loader_result(analysis, loader)) for loader in analysis.loaders
         ],
         regions=regions_of(rank, len(kept), analysis.measured_waits),
         sample_calls=sample_calls(analysis.session, rank),

@@ -23,7 +23,10 @@ from iotrace.sources.records import (
     End,
     Identity,
     Idle,
+    Imports,
     IteratorStart,
+    LoopStacks,
+    Mapped,
     PoolWorker,
     Record,
     Tick,
@@ -34,6 +37,7 @@ from iotrace.sources.records import (
 from iotrace.sources.rows import divided, each_record, newest_ns, read_columns
 from iotrace.sources.samples import Sidecar
 
+_OF_WRITER = (Tick, Imports, LoopStacks, Mapped)  # what the agent's writer sums up, also of before
 SPAN_DTYPE = np.dtype([(name, f"<{code}") for name, code in names.SPAN_FIELDS.items()])
 
 
@@ -92,7 +96,7 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     @property
     def idle(self) -> bool:
         """Whether it is a worker that had nothing to do when last heard of: its records are all written."""
-        last = next((record for record in reversed(self.records) if not isinstance(record, Tick)), None)
+        last = next((record for record in reversed(self.records) if not isinstance(record, _OF_WRITER)), None)
         newest = max((newest_ns(kind, rows) for kind, rows in self.arrays.items()), default=0)
         return isinstance(last, Idle) and last.mono_ns >= newest
 

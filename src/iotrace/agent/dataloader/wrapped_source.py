@@ -66,6 +66,8 @@ class Pass:
         taker = {"taker": getattr(code, "co_qualname", code.co_name), "taker_line": code.co_firstlineno}
         if apart := getattr(iterable, "apart", None) if pool else None:
             taker |= {"apart": apart}
+        if site_of_item := getattr(iterable, "sites", {}).get(name) if pool else None:
+            taker |= {"item_site": site_of_item}
         loop = _loop_of(frame)
         if loop is not frame:
             taker |= {"taken_by": f"{loop.f_code.co_filename}:{loop.f_code.co_firstlineno}"}

@@ -51,11 +51,11 @@ def given_by_program(frame: FrameType) -> CodeType | None:
     return None
 
 
-def names_apart(frame: FrameType | None) -> list[str]:
+def names_apart(frame: FrameType | None, sites: dict[str, str]) -> list[str]:
     """Name what else tells what this thread makes from what others make by the same function, best first.
 
     These are the program's function that it was given, the generator that it draws from, who calls it, and
-    the thread.
+    the thread. `sites` gets the lines of functions.
     """
     found: list[str] = []
     if frame is None or whose_file(frame.f_code.co_filename) != PROGRAMS:
@@ -64,16 +64,24 @@ def names_apart(frame: FrameType | None) -> list[str]:
     for each in islice((*own.values(), *_attributes(own.get("self"))), _MOST_HELD):
         code = _code_of(each)
         if code is not None and whose_file(code.co_filename) == PROGRAMS:
-            found.append(called(code))
+            found.append(note_site(code, sites))
     within = frame.f_back
     for _ in range(_MOST_WITHIN):
         if within is None:
             break
         if whose_file(within.f_code.co_filename) == PROGRAMS:
-            found.append(called(within.f_code))
+            found.append(note_site(within.f_code, sites))
         within = within.f_back
     found = [each for each in dict.fromkeys(found) if not each.startswith("<")][:_MOST_NAMES]
     return [each[:_LONGEST] for each in (*found, _thread_name()) if each]
+
+
+def note_site(code: CodeType, sites: dict[str, str]) -> str:
+    """Name a function, as `called` does, and note its line in `sites`; empty where two have one name."""
+    name, site = called(code), f"{code.co_filename}:{code.co_firstlineno}"
+    if sites.setdefault(name, site) != site:
+        sites[name] = ""
+    return name
 
 
 def _attributes(thing: Any) -> list[Any]:

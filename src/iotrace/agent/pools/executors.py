@@ -255,7 +255,7 @@ class _Process(Worker):
     def took(self, call: Any) -> None:
         """Begin with a task: its number, function and arguments."""
         self.begin(call.work_id, call.fn, call.args)
-        code = tasks.code_of(call.fn)
+        code = tasks.code_of(tasks.called_in(call.fn))  # of joblib's tasks the program's function
         self.feeds = code is not None and callers.whose_file(code.co_filename) == callers.FEEDS
         if self.feeds:
             function = tasks.of_program((call.fn, *call.args))
@@ -278,6 +278,7 @@ def _hook_submit(kind: Any, recorder: Recorder) -> None:
             return
         task = _task_of(future)
         task.name = tasks.name_of(call)
+        tasks.note_site(pool, task.name, call)
         task.chunked = getattr(call, "func", None) is not None and _items_of(call, args[2:]) > 1
         task.submitted_ns = monotonic_ns()
         task.pool = pool

@@ -15,7 +15,7 @@ from time import monotonic_ns
 from iotrace.agent.patching import has_layer, hide_frame, observe, pass_for, patch
 from iotrace.agent.pools import places, queues, tasks
 from iotrace.agent.pools.callers import PROGRAMS, making, whose_file
-from iotrace.agent.pools.queues import LOOK_EVERY, Channel, maker_of
+from iotrace.agent.pools.queues import LOOK_EVERY, Channel, maker_of, sample_beside
 from iotrace.agent.recording.recorder import Recorder
 from iotrace.agent.recording.thread_clocks import current
 from iotrace.session.guard import ours
@@ -255,6 +255,7 @@ def _has_put(
     """Record that this thread has made an item, until `begun`; it begins with the next one now."""
     thread = current.thread
     maker = maker_of(thread, meeting, frame)
+    sample_beside(thread, frame, recorder)
     maker.site = maker.site or site
     if begun is None or maker.site != site:  # elsewhere it says that there are no more
         return

@@ -22,7 +22,7 @@ _WHAT = "recording a task"
 
 _pools = WeakTable()
 # By `get_ident`: what it maps, whether by several items a task, whether all results come at once.
-_calling: dict[int, tuple[str, bool, bool]] = {}
+_calling: dict[int, tuple[str, bool, bool, Any]] = {}
 _gathering = WeakTable()  # likewise by a pool, of calls whose results come at once
 _made: dict[int, tasks.Made] = {}  # by job and index: what a thread has made, until its result knows
 
@@ -73,13 +73,13 @@ def hook_pool(module: Any, recorder: Recorder) -> None:
 def _mapping(args: list[Any], kwargs: dict[str, Any]) -> int:
     ident = get_ident()
     size = kwargs.get("chunksize", args[3] if len(args) > 3 else 1)  # of `apply_async` a dictionary
-    _calling[ident] = tasks.name_of(args[1]), isinstance(size, int) and size > 1, False
+    _calling[ident] = tasks.name_of(args[1]), isinstance(size, int) and size > 1, False, args[1]
     return ident
 
 
 def _mapping_all(args: list[Any], _: dict[str, Any]) -> int:
     ident = get_ident()
-    _calling[ident] = tasks.name_of(args[1]), False, True
+    _calling[ident] = tasks.name_of(args[1]), False, True, args[1]
     return ident
 
 
@@ -100,7 +100,8 @@ def _submitted(_: Any, __: Any, args: Any, kwargs: Any) -> None:
         pools.put(executor, pool)
     if pool.is_fast:
         return
-    result.__dict__[_CALL] = _Call(pool, result._job, *named)
+    tasks.note_site(pool, named[0], named[3])
+    result.__dict__[_CALL] = _Call(pool, result._job, *named[:3])
 
 
 def _setting(args: list[Any], _: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from iotrace.agent.pools.callers import (
     given_by_program,
     known_files,
     names_apart,
+    note_site,
     who_calls,
     whose_file,
 )
@@ -94,6 +95,7 @@ class Channel(tasks.Pool):
         self.doubts: set[str] = set()
         self.name = ""  # of the function that put the first item
         self.apart: list[str] = []
+        self.sites: dict[str, str] = {}
         self.next_item = count().__next__
         self.stamps = Beside()  # of items
         self.asked: dict[int, int] = {}  # by a thread's id: since when it asks in vain
@@ -262,6 +264,8 @@ def stamp(
     maker = maker_of(thread, channel, frame)
     since_ns, span, ended = maker.since_ns, None, None
     if since_ns < 0 or now_ns - since_ns >= _SHORT_NS:
+        if not thread.sampled:
+            sample_beside(thread, frame, recorder)
         ended = tasks.begin_task()
         now_ns = ended[1]
         if maker.begun is not None:
@@ -300,8 +304,16 @@ def maker_of(thread: Thread, channel: Channel, frame: FrameType | None) -> Maker
             thread.puts.clear()
         maker = thread.puts[channel.number] = Maker()
         if not channel.name:
-            channel.name, channel.apart = name_of(frame), names_apart(frame)
+            channel.name = name_of(frame, channel.sites)
+            channel.apart = names_apart(frame, channel.sites)
     return maker
+
+
+def sample_beside(thread: Thread, frame: FrameType | None, recorder: Recorder) -> None:
+    """Sample what this thread makes items in, once the loop's own thread is sampled."""
+    if not thread.sampled and recorder.loop_stacks is not None and frame is not None:
+        thread.sampled = True
+        recorder.loop_stacks.beside(frame)
 
 
 def has_put(maker: Maker, start_ns: int, ended: Begun | None) -> None:
@@ -313,8 +325,11 @@ def has_put(maker: Maker, start_ns: int, ended: Begun | None) -> None:
     maker.begun = ended
 
 
-def name_of(frame: FrameType | None) -> str:
-    """Name the function that runs in a frame; in one of a library the program's that it calls, or itself."""
+def name_of(frame: FrameType | None, sites: dict[str, str] | None = None) -> str:
+    """Name the function that runs in a frame; in one of a library the program's that it calls, or itself.
+
+    `sites` gets its line.
+    """
     if frame is None:
         return ""
     code = frame.f_code
@@ -323,7 +338,7 @@ def name_of(frame: FrameType | None) -> str:
         if given is None:
             return code.co_filename.rpartition("-packages/")[2].partition("/")[0]
         code = given
-    return called(code)
+    return called(code) if sites is None else note_site(code, sites)
 
 
 def took(

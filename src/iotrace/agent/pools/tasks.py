@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _LONGEST = 80  # name
 _MUCH_BYTES = 4096  # a task that is given so much works on data: it does not fetch it
+_MOST_SITES = 64  # of a pool
 _DEEPEST = 3  # sequences in each other that are looked into for that
 _LONG_NS = 1_000_000
 _LONG_WAIT_NS = 100_000  # for the interpreter's lock
@@ -88,9 +89,9 @@ class Pool(Pace):
         self.number = number_of(results._reader) if hasattr(results, "_reader") else next_pool()
         self.made_by = type(pool).__name__
         prefix = getattr(pool, "_thread_name_prefix", "")  # of an executor
-        self.apart = (
-            [f"thread {prefix}"[:_LONGEST]] if prefix else []
-        )  # what else tells its maker from others
+        # What else tells its maker from others, and the lines of functions, by name.
+        self.apart = [f"thread {prefix}"[:_LONGEST]] if prefix else []
+        self.sites: dict[str, str] = {}
         self.workers = workers
         self.limit = 0  # of items that it holds; 0: any number
         self.taking: Any = None
@@ -272,12 +273,22 @@ def note_doubt(pool: Pool, doubt: str, recorder: Recorder) -> None:
         recorder.records.append({"type": "pool_doubt", "iterator": pool.taking.number, "doubt": doubt})
 
 
+def note_site(pool: Pool, name: str, call: Any) -> None:
+    """Note the line of the program's function that a pool's tasks call."""
+    if name not in pool.sites and len(pool.sites) < _MOST_SITES:
+        code = code_of(called_in(call))
+        is_own = code is not None and callers.whose_file(code.co_filename) == callers.PROGRAMS
+        pool.sites[name] = f"{code.co_filename}:{code.co_firstlineno}" if is_own else ""
+
+
 def describe(pool: Pool, name: str, recorder: Recorder) -> None:
     """Record the class of a queue or a pool, how many items it holds, and what makes them."""
     pool.described = True
-    about = {"queue": pool.number, "of": pool.made_by, "limit": pool.limit, "by": name}
+    about: dict[str, Any] = {"queue": pool.number, "of": pool.made_by, "limit": pool.limit, "by": name}
     if pool.apart:
         about["apart"] = pool.apart
+    if sites := {each: site for each in (name, *pool.apart) if (site := pool.sites.get(each))}:
+        about["sites"] = sites
     recorder.records.append({"type": "queue", **about, "mono_ns": monotonic_ns()})
 
 
@@ -331,14 +342,18 @@ def _is_programs() -> bool:
 
 def name_of(call: Any) -> str:
     """Name what a task calls."""
-    while hasattr(call, "func"):
-        chunk = getattr(call.func, "__name__", "") == "_process_chunk" and call.args
-        call = call.args[0] if chunk else call.func
-    if type(call).__name__ == _OF_JOBLIB and call.items:
-        call = call.items[0][0]
+    call = called_in(call)
     name = str(getattr(call, "__qualname__", type(call).__qualname__)).rpartition("<locals>.")[2]
     code = code_of(call)
     return f"lambda of line {code.co_firstlineno}" if name == "<lambda>" and code is not None else name
+
+
+def called_in(call: Any) -> Any:
+    """Return what a task calls, without what it is wrapped in."""
+    while hasattr(call, "func"):
+        chunk = getattr(call.func, "__name__", "") == "_process_chunk" and call.args
+        call = call.args[0] if chunk else call.func
+    return call.items[0][0] if type(call).__name__ == _OF_JOBLIB and call.items else call
 
 
 def code_of(call: Any) -> Any:

@@ -53,6 +53,7 @@ class Worker(tasks.Pace):
     def idle(self, empty: bool) -> None:
         """Write what there is before there is nothing to do: the process may be ended by a signal."""
         if empty:
+            self.recorder.records.append({"type": "idle", "mono_ns": monotonic_ns()})
             self.recorder.flush()
         else:
             self.recorder.flush_soon()

@@ -76,28 +76,29 @@ class LockWaits:
         self._recorder, self._last_ns = recorder, 0
         self._sleepers: dict[str, int] = {}  # by a futex: a thread that slept there, -1: several
 
-    def look(self, loop: int, its_places: list[Place]) -> None:
-        """Record which threads wait for a lock now, or for a peer.
+    def look(self, loop: int, its_places: list[Place]) -> dict[int, list[Place]]:
+        """Record which threads wait for a lock now, or for a peer; return where each is that was looked at.
 
         The thread `loop`, which is at `its_places`, waits for no lock here: those of the loop are known.
         """
         now_ns = monotonic_ns()
         since_ns = now_ns - self._last_ns
+        seen: dict[int, list[Place]] = {}
         if since_ns < _LEAST_NS:
-            return
+            return seen
         self._last_ns = now_ns
-        if since_ns > _MOST_NS:
-            return
+        stands = since_ns <= _MOST_NS
         active = threading._active  # type: ignore[attr-defined]
         for ident in threads():
             # A library's own thread, in which Python runs now and then, is known where we recorded that.
             tid = getattr(active.get(ident), "native_id", None) or tids.get(ident)
-            places = its_places if ident == loop else places_of(ident)
+            seen[ident] = places = its_places if ident == loop else places_of(ident)
             if tid is None or not places:
                 continue
-            if site := self._waits(places, tid, ident == loop):
+            if stands and (site := self._waits(places, tid, ident == loop)):
                 row = (LOCKED_ROW, tid, now_ns, now_ns, since_ns, self._recorder.text(site))
                 self._recorder.records.append(row)
+        return seen
 
     def _waits(self, places: list[Place], tid: int, is_loop: bool) -> str:
         """Say what a thread waits for, and where; or nothing."""

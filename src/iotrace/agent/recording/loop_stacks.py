@@ -32,6 +32,7 @@ _SHORTEST_S = 0.02
 _RESOLUTION = 1500  # samples at most until a time has doubled
 _MOST_FRAMES = 64  # the innermost
 _MOST_SAMPLES = 256  # of a record
+_MOST_BESIDE = 256  # threads of a process, one after the other
 _OURS = os.path.join(__file__.rpartition(f"{os.sep}agent{os.sep}")[0], "")
 _LIBRARIES = ("-packages/", "/lib/python", "<frozen ", _OURS)
 
@@ -53,8 +54,10 @@ class LoopStacks:
         shortest_s: float = _SHORTEST_S,
         most_samples: int = _MOST_SAMPLES,
         loop: FrameType | None = None,  # the caller's own, unless it is given
+        beside: bool = False,  # another one takes its samples
     ) -> None:
-        self._shortest_s = shortest_s
+        self._recorder, self._shortest_s = recorder, shortest_s
+        self._most_beside = _MOST_BESIDE
         self._thread, self._tid = get_ident(), get_native_id()
         self._began_ns = monotonic_ns()
         # By a code's id, as Python computes the hash of a code anew each time, from all that it holds: the
@@ -62,8 +65,11 @@ class LoopStacks:
         self._known: dict[int, tuple[CodeType | CalledInC, bool]] = {}
         self._path = self._stack_of(places_from(loop or sys._getframe(1)))  # where it trains
         self._forget()
-        self._locks = LockWaits(recorder)
-        recorder.before_flush.append(lambda: self.drain(recorder, most_samples))
+        self._locks = None if beside else LockWaits(recorder)
+        self._beside: dict[int, LoopStacks] = {}  # by Python's number of a thread
+        self._new: list[LoopStacks] = []
+        if not beside:
+            recorder.before_flush.append(lambda: self.drain(recorder, most_samples))
 
     def _forget(self) -> None:
         # With the earliest line of the innermost that has one, and whether the interpreter's lock was free.
@@ -88,9 +94,35 @@ class LoopStacks:
         it was in then is not known. `held`: a thread had the interpreter's lock, so no call that releases it.
         """
         places = places_of(self._thread)
-        self._locks.look(self._thread, places)
-        if not places:
-            return
+        seen = self._locks.look(self._thread, places) if self._locks is not None else {}
+        if seen and (self._new or self._beside):
+            self._sample_beside(seen, times, late, held, asked)
+        if places:
+            self._note(places, times, late, held, asked)
+
+    def beside(self, frame: FrameType) -> None:
+        """Sample the calling thread, too, whose `frame` makes items for the loop."""
+        if self._most_beside > 0 and self._thread != get_ident():
+            self._most_beside -= 1
+            self._new.append(LoopStacks(self._recorder, loop=frame, beside=True))
+
+    def _sample_beside(
+        self, seen: dict[int, list[Place]], times: int, late: bool, held: bool, asked: bool
+    ) -> None:
+        """Note what the other threads are in, of all that were `seen` now; what is over, is handed over."""
+        while self._new:
+            new = self._new.pop(0)
+            former = self._beside.pop(new._thread, None)
+            if former is not None:
+                former.drain(self._recorder, 1)
+            self._beside[new._thread] = new
+        for ident, stacks in [*self._beside.items()]:
+            if seen.get(ident):
+                stacks._note(seen[ident], times, late, held, asked)
+            else:
+                self._beside.pop(ident).drain(self._recorder, 1)
+
+    def _note(self, places: list[Place], times: int, late: bool, held: bool, asked: bool) -> None:
         self._asked = self._asked and asked
         stack = self._stack_of(places, in_c=not (late or held)) if asked or not late else ()
         since = self._since(places) if stack and late else 0
@@ -140,6 +172,8 @@ class LoopStacks:
 
     def drain(self, recorder: Any, least: int) -> None:
         """Record what was sampled since the last time, if there are so many samples; the writer calls it."""
+        for each in [*self._beside.values()]:
+            each.drain(recorder, least)
         if len(self._times) < least:
             return
         functions: dict[int, int] = {}

@@ -39,7 +39,7 @@ class Thread:
 
     __slots__ = (
         *("counts", "depth", "ended", "fresh_until_ns", "lock_waits", "no_delay_ns", "offset_ns"),
-        *("puts", "run_delay_ns", "samples", "switches", "taken", "tid", "took"),
+        *("puts", "run_delay_ns", "sampled", "samples", "switches", "taken", "tid", "took"),
     )
 
     def __init__(self) -> None:
@@ -53,6 +53,7 @@ class Thread:
         self.tid = get_native_id()
         # By a queue's number: what is known of this thread's last `put` there.
         self.puts: dict[int, Any] = {}
+        self.sampled = False  # beside the loop's thread, as it makes items
         # The pass whose item this thread works on in a function that its loop asks, until its step begins.
         self.taken: Any = None
         # How long it has waited for the interpreter's lock, in ns, in its first place; unless nobody asked.

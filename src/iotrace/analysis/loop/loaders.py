@@ -15,7 +15,7 @@ from iotrace.analysis.results import LoaderResult, PipelineStage
 from iotrace.session import names
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
-from iotrace.sources.records import IteratorStart, TrainerRun
+from iotrace.sources.records import IteratorStart, StepCall, TrainerRun
 
 if TYPE_CHECKING:  # a report of bare traces has no ranks
     from iotrace.analysis.rank import RankAnalysis
@@ -46,7 +46,7 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
     sizes = source.deliveries["size_bytes"][source.deliveries.known("size_bytes")]
     return LoaderResult(
         id=loader.number,
-        kind=loader.kind,
+        kind=_kind(analysis, loader),
         primary=primary,
         dataset=loader.description.dataset,
         item=item_of(about, analysis.session.paths),
@@ -76,17 +76,10 @@ def loader_result(analysis: RankAnalysis, loader: LoaderRun) -> LoaderResult:
     )
 
 
-def within_queue(result: LoaderResult, pipeline: Sequence[PipelineStage]) -> LoaderResult:
-    """Bound what lies ready by what the queue holds that the loop takes from: one more is still in `put`."""
-    limit = pipeline[-1].after_limit if pipeline else None
-    if not (limit and result.primary and result.pool) or result.queue_depth_mean is None:
-        return result
-    all_ready, in_turn = result.queue_depth_mean, result.ready_in_turn_mean
-    return replace(
-        result,
-        queue_depth_mean=min(all_ready, float(limit)),
-        ready_in_turn_mean=None if in_turn is None else min(in_turn, float(limit)),
-    )
+def _kind(analysis: RankAnalysis, loader: LoaderRun) -> str:
+    """Say what a loader's batches are for: those of a loop that calls what trains are for training."""
+    trains = any(each.kind == "trains" for each in analysis.rank.main.of_type(StepCall))
+    return "training" if loader.kind == "other" and loader is analysis.primary and trains else loader.kind
 
 
 def item_of(about: IteratorStart, paths: Paths) -> str | None:
@@ -119,13 +112,15 @@ class Ready(NamedTuple):
 def ready_batches(loader: LoaderRun) -> Ready:
     """Count the batches of workers that lay ready when the loop came for one, on average but the first."""
     about = loader.description
-    return queue_depth(loader.deliveries[1:]) if about.workers and not about.library else Ready()
+    known = about.workers and not about.library
+    return queue_depth(loader.deliveries[1:], about.limit) if known else Ready()
 
 
-def queue_depth(deliveries: Deliveries) -> Ready:
+def queue_depth(deliveries: Deliveries, limit: int = 0) -> Ready:
     """Count the batches that lay ready when the consumer asked, on average.
 
-    One that another process made is on its way until its bytes have arrived, where that was seen.
+    One that another process made is on its way until its bytes have arrived, where that was seen. A queue
+    holds no more than its `limit`: what is made beyond it waits for room.
     """
     own = deliveries[deliveries.known("prepared_ns")]
     ready = np.where(own.known("arrived_ns"), own["arrived_ns"], own["prepared_ns"])
@@ -137,6 +132,8 @@ def queue_depth(deliveries: Deliveries) -> Ready:
     # What is asked for before a batch is ready finds no batch behind that one, either.
     blocked_until = np.maximum.accumulate(np.searchsorted(asked, ready))
     in_turn = np.maximum(0, np.searchsorted(blocked_until, turn, side="right") - turn)
+    if limit:
+        every, in_turn = np.minimum(every, limit), np.minimum(in_turn, limit)
     return Ready(float(every.mean()), float(in_turn.mean()))
 
 

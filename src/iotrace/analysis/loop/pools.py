@@ -14,6 +14,7 @@ from iotrace.analysis.loop.cuts import Rounds, cuts_of, explains, rounds_by_thre
 from iotrace.analysis.loop.deliveries import Deliveries, LoaderRun
 from iotrace.analysis.loop.hops import Hops, Made, hops_of, made_of, maker_key
 from iotrace.analysis.loop.queue_names import firsts_of, named_apart
+from iotrace.analysis.loop.taken_items import ends_of, kinds_of, most_at_once
 from iotrace.analysis.loop.takers import of_takers
 from iotrace.analysis.loop.turns import turns_of
 from iotrace.analysis.storage.kernel_account import READS
@@ -78,9 +79,11 @@ def inputs_of(session: Session, rank: Rank, loaders: list[LoaderRun]) -> Inputs:
     rounds = rounds_by_thread(rank.main)
     busiest = max(rounds, key=lambda one: len(rounds[one].times_ns)) if rounds else rank.main.pid
     all_pools = pools = _waited_for(pools, rounds)
-    pools, hops = _of_loop(rank, pools, made, hops, busiest)
+    trained_ns = rounds[busiest].times_ns if rounds else np.empty(0, np.int64)
+    pools, hops = _of_loop(rank, pools, made, hops, busiest, trained_ns)
     about = {pool.number: pool.description for pool in pools}
     all_pools = [replace(each, description=about.get(each.number, each.description)) for each in all_pools]
+    pools = _without_told(pools, hops, busiest, rounds)
     if not pools:
         return Inputs([], "", hops)
     if len(rank.main.rows(names.MARK_ROW)):
@@ -99,7 +102,7 @@ def _waited_for(pools: list[LoaderRun], rounds: dict[int, Rounds]) -> list[Loade
     has taken another one, was not waited for.
     """
     found, needed = [], []
-    every = np.concatenate([np.empty(0, np.int64), *(pool.deliveries["delivered_ns"] for pool in pools)])
+    every = Deliveries.joined(pool.deliveries for pool in pools)
     for pool in pools:
         taken = pool.deliveries
         trained = np.zeros(len(taken), np.bool_)
@@ -107,7 +110,7 @@ def _waited_for(pools: list[LoaderRun], rounds: dict[int, Rounds]) -> list[Loade
             mine = taken["tid"] == tid
             begun, ended = (own.until(taken[at][mine]) for at in ("wait_start_ns", "delivered_ns"))
             trained[mine] = ended > begun
-        went_on = trained | _took_another(taken, np.sort(every))
+        went_on = trained | _took_another(taken, every)
         starts = np.where(went_on, taken["delivered_ns"], taken["wait_start_ns"])
         if went_on.any() and rounds:
             pool = replace(pool, deliveries=taken.changed(wait_start_ns=starts))
@@ -117,10 +120,35 @@ def _waited_for(pools: list[LoaderRun], rounds: dict[int, Rounds]) -> list[Loade
     return needed or found
 
 
-def _took_another(taken: Deliveries, delivered_ns: Times) -> npt.NDArray[np.bool_]:
-    """Mark items in whose wait their thread has got another one: of those that one thread took alone."""
+def _without_told(
+    pools: list[LoaderRun], hops: Hops, loop: int, rounds: dict[int, Rounds]
+) -> list[LoaderRun]:
+    """Leave out what tells that a thread has done what the loop gave it, such as that it has sent a file.
+
+    Other items make the loop's steps, and it hardly waits for this. What it asks for, and waits for, stays.
+    """
+    given = hops.deliveries["maker_tid"] == loop
+    answer = np.unique(hops.deliveries["tid"][given])
+    told = [
+        pool
+        for pool in pools
+        if np.isin(pool.deliveries["maker_tid"], answer).mean() > _MOSTLY
+        and np.median(pool.deliveries.wait_ns) < _AT_ONCE_NS
+    ]
+    others = [pool for pool in pools if pool not in told]
+    if not told or not others or loop not in rounds:
+        return pools
+    passes = {key: each for pool in others for key, each in pool.passes.items()}
+    taken = _in_order(others)
+    own = taken[taken["tid"] == loop]
+    return others if len(own) and explains(cuts_of(own, passes, rounds[loop]), rounds[loop]) else pools
+
+
+def _took_another(taken: Deliveries, every: Deliveries) -> npt.NDArray[np.bool_]:
+    """Mark items in whose wait their thread got another of `every`: of those that one thread took alone."""
     if (taken["tid"] != taken["tid"][:1]).any():
         return np.zeros(len(taken), np.bool_)
+    delivered_ns = np.sort(every["delivered_ns"][np.isin(every["tid"], taken["tid"][:1])])
     begun = np.searchsorted(delivered_ns, taken["wait_start_ns"], side="right")
     return np.asarray(np.searchsorted(delivered_ns, taken["delivered_ns"]) > begun)
 
@@ -136,9 +164,12 @@ def _without_rows(rank: Rank, loaders: list[LoaderRun]) -> list[LoaderRun]:
 
 
 def _of_loop(
-    rank: Rank, pools: list[LoaderRun], made: Made, hops: Hops, loop: int
+    rank: Rank, pools: list[LoaderRun], made: Made, hops: Hops, loop: int, trained_ns: Times
 ) -> tuple[list[LoaderRun], Hops]:
-    """Divide what was taken from pools: by the thread `loop`, and by stages, which put what they make."""
+    """Divide what was taken from pools: by the thread `loop`, and by stages, which put what they make.
+
+    `trained_ns`: when that thread trains, sorted.
+    """
     main, found, parts = rank.main, [], [hops]
     putting = np.unique(made.tid[(made.pid == main.pid) & (made.tid != loop)])
     for pool in pools:
@@ -147,7 +178,7 @@ def _of_loop(
         if by_stage.any():
             takers = maker_key(np.full(int(by_stage.sum()), main.pid), own["tid"][by_stage])
             parts.append(Hops.of_pools(own[by_stage], takers))
-        left = own[~by_stage & ~_ends(own, hops)]
+        left = own[~by_stage & ~ends_of(own, hops, trained_ns)]
         if len(left):
             left = left.changed(number=np.arange(len(left)))
             found.append(replace(pool, deliveries=left, description=_described(rank, pool, left, hops)))
@@ -180,12 +211,18 @@ def _apart(about: IteratorStart) -> list[str]:
 def _described(rank: Rank, pool: LoaderRun, taken: Deliveries, hops: Hops) -> IteratorStart:
     """Add what the loop's thread did not know: how many made the items, and which function."""
     about, row = pool.description, hops.rows_of(taken)
-    makers = len(np.unique(np.stack((taken["pid"], taken["maker_tid"])), axis=1).T)
-    queues = [hops.queues[each] for each in np.unique(hops.queue[row[row >= 0]]).tolist() if each >= 0]
+    by = maker_key(taken["pid"], taken["maker_tid"])
+    makers = most_at_once(by, taken["taken_ns"], taken["prepared_ns"])
+    numbers = [each for each in np.unique(hops.queue[row[row >= 0]]).tolist() if each >= 0]
+    queues = [hops.queues[each] for each in numbers]
     names = [each.by for each in queues if each is not None]
+    limits = {each.limit if each is not None else 0 for each in queues}
+    # Of several that the loop takes from in turns the limits add up.
+    one = len({*firsts_of(hops.queues, hops.queue, hops.deliveries["delivered_ns"])[numbers].tolist()}) == 1
+    limit = max(limits) if len(limits) == 1 and one else 0
     # Its queue's name tells it from others of that function. A pool knows the first task's alone.
     dataset = next(filter(None, names), "") or _mostly_made_by(rank, taken) or about.dataset
-    return replace(about, workers=about.workers or makers, dataset=dataset)
+    return replace(about, workers=about.workers or makers, dataset=dataset, limit=limit)
 
 
 def _mostly_made_by(rank: Rank, taken: Deliveries) -> str:
@@ -200,21 +237,6 @@ def _mostly_made_by(rank: Rank, taken: Deliveries) -> str:
             made[process.texts.get(number, "")] += count
     name, count = made.most_common(1)[0] if made else ("", 0)
     return name if count > _HALF * len(taken) else ""
-
-
-def _kinds(taken: Deliveries, hops: Hops) -> npt.NDArray[np.int64]:
-    """Find the class of each item that was taken from a queue; -1 where that is not known."""
-    row = hops.rows_of(taken)
-    return np.where(row >= 0, hops.kind[row], -1) if len(hops.kind) else row
-
-
-def _ends(taken: Deliveries, hops: Hops) -> npt.NDArray[np.bool_]:
-    """Mark what says that no more items come: None, and what is last and of a class that no item has."""
-    kinds = _kinds(taken, hops)
-    ends = np.isin(kinds, [number for number, kind in enumerate(hops.kinds) if kind == "NoneType"])
-    if len(kinds) > _FEWEST and kinds[-1] >= 0 and not (kinds[:-1] == kinds[-1]).any():
-        ends[-1] = True
-    return ends
 
 
 def _chosen(
@@ -325,7 +347,7 @@ def _in_order(pools: list[LoaderRun]) -> Deliveries:
 
 def _is_counting(taken: Deliveries, hops: Hops) -> bool:
     """Tell whether most items are numbers."""
-    kinds = _kinds(taken, hops)
+    kinds = kinds_of(taken, hops)
     numbers = [number for number, kind in enumerate(hops.kinds) if kind in ("int", "bool", "float")]
     return len(kinds) > 0 and bool(np.isin(kinds, numbers).mean() > _HALF)
 

@@ -78,9 +78,15 @@ def named_apart(queues: Sequence[Queue | None], firsts: Times) -> list[Queue | N
             called.update({at: _called(by, name) for at, name in zip(same, own, strict=True)})
     pairs = zip(queues, firsts.tolist(), strict=True)
     return [
-        replace(each, by=called[first]) if each is not None and first in called else each
+        _renamed(each, called[first]) if each is not None and first in called else each
         for each, first in pairs
     ]
+
+
+def _renamed(queue: Queue, name: str) -> Queue:
+    """Call a queue otherwise: by a function, or by what tells apart what the same function makes."""
+    site = queue.sites.get(queue.by if name.startswith(f"{queue.by} ") else name, "")
+    return replace(queue, by=name, sites={name: site})
 
 
 def _own(names: list[str], others: list[list[str]]) -> str:

@@ -201,3 +201,5 @@ class Feeding(ReportPart, frozen=True, kw_only=True):
     waits: Annotated[
         str | None, figure("what `function` waits for most of its time: `pipe at`, `socket at`, `child process at` or `sleep at` a line", null="not known")
     ] = None
+    beside: Annotated[str | None, figure("the read path that one other thread is in for much of that time", null="none is, or several threads are")] = None
+    beside_fraction: Annotated[float | None, figure("for which share of it", null="`beside` is")] = None

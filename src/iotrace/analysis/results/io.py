@@ -282,6 +282,7 @@ class ProcessCoverage(msgspec.Struct, frozen=True):
 
 
 MOSTLY_SEEN = 0.95  # of the bytes that the kernel counted
+LITTLE_BYTES = 1 << 16
 
 
 class Io(ReportPart, frozen=True, kw_only=True):
@@ -309,7 +310,17 @@ class Io(ReportPart, frozen=True, kw_only=True):
     def seen_in_part(self) -> bool:
         """Whether processes read more than was traced: the bytes of each file are at least those told."""
         seen = self.seen_fraction
-        return seen is not None and seen < MOSTLY_SEEN and self.unseen_because is not None
+        return seen is not None and seen < MOSTLY_SEEN and self.unseen_because is not None and not self._is_little
+
+    @property
+    def _is_little(self) -> bool:
+        """Whether what makes batches read little beside what was traced: what the interpreter itself reads."""
+        makers = [each for each in self.processes if each.is_worker] or self.processes
+        of_steps = self.data_coverage_of_steps
+        kernel = [each.steps_kernel_bytes if of_steps else each.kernel_bytes for each in makers]
+        traced = [each.steps_traced_bytes if of_steps else each.traced_bytes for each in makers]
+        known = sum(filter(None, kernel))
+        return known > 0 and known - sum(filter(None, traced)) < LITTLE_BYTES
 
 
 def cost_of_file_ms(file: FileCost | FileGroup, cause: str) -> float:

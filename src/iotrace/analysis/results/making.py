@@ -150,6 +150,9 @@ class PipelineStage(ReportPart, frozen=True, kw_only=True):
     items: Annotated[int, figure("how many items it made", said="items")]
     item_ms: Annotated[float, figure("mean time of an item's making, without these waits", "ms", said="each")]
     on_cpu_fraction: Annotated[float | None, figure("the share of their making in which they computed", null="it was too quick to be timed", said="CPU")] = None
+    queued_fraction: Annotated[
+        float | None, figure("the share of their making in which they were ready and had no CPU", null="it was too quick to be timed, or a library calls it")
+    ] = None
     before: Annotated[
         float | None, figure("how many items lie before it when it takes one, on average", null="it takes none from a queue that says so", said="before")
     ] = None
@@ -168,6 +171,7 @@ class PipelineStage(ReportPart, frozen=True, kw_only=True):
     wait_ms: Annotated[float, figure("the loop's wait in which it worked on what the loop waited for, per step", "ms", said="wait")]
     slowest: Annotated[bool, figure("whether it holds the loop up: it works most of the loop's wait")] = False
     site: Annotated[str | None, figure("the line of its function", null="not known, or not the program's", said="at")] = None
+    hot: Annotated[HotLine | None, figure("the line that its making is mostly in, by samples", null="no line is, or too few samples")] = None
     setting: Annotated[str | None, figure("the library's setting that says how many work at once", null="none is known")] = None
     setting_value: Annotated[int | None, figure("its value", null="the library chooses, or no setting is known")] = None
     set_at: Annotated[str | None, figure("the line that sets it", null="not known")] = None

@@ -169,7 +169,7 @@ def workers_left(facts: CaptureFacts) -> Iterator[Finding]:
         lost.append(f"at most about {facts.buffered_calls} POSIX calls of each")
     if lost:
         pids = ", ".join(map(str, facts.left_pids))
-        early = f"the program ended before they did (pid {pids}), as with persistent workers"
+        early = f"a signal ended them (pid {pids}), as it does persistent workers and those of a Pool"
         what = f"the last work of {counted(len(facts.left_pids), 'worker')}"
         yield Finding(text=what, why=f"{early}; missing are {' and '.join(lost)}")
 

@@ -95,6 +95,14 @@ def writing_in_the_loop(facts: RankFacts, *, least_of_steps: float = 0.5) -> Ite
     {"feeding": {**_FEEDING, "hot": {**ADD_IMAGES, "calls": "load", "library": None}}},
     {"feeding": {**_FEEDING, "hot": {**ADD_IMAGES, "calls": "Random.sample", "library": "random"}}},
     {"feeding": {**_FEEDING, "hot": {**ADD_IMAGES, "calls": "Queue.get", "library": "queue"}}},
+    {
+        "feeding": {
+            **_FEEDING,
+            "hot": {**ADD_IMAGES, "calls": "Future.result", "library": "concurrent"},
+            "beside": "PIL.ImageFile.load",
+            "beside_fraction": 0.5,
+        }
+    },
     {"feeding": {**_FEEDING, "waits": "pipe at train.py:9"}},
     {"feeding": {**_FEEDING, "waits": "sleep at train.py:9"}},
 )
@@ -116,7 +124,9 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
 
     Remedy: make that line faster. Unless the loop adds to its data, as to a replay buffer, move it into a
     `Dataset` or a collate function: the workers of a `DataLoader` work ahead of the loop. A line that only
-    waits, for a pipe, a socket, another program or a time, cannot be made faster.
+    waits, for a pipe, a socket, another program or a time, cannot be made faster. Where it waits for another
+    thread, as for a coroutine's future, and one other thread reads and decodes meanwhile, that is named: an
+    event loop runs one coroutine at a time.
     """
     found, step_ms = facts.report.feeding, facts.report.steps.mean_ms
     if found is None or found.function is None or found.function_ms is None or not step_ms or found.asleep:
@@ -139,6 +149,11 @@ def prepared_in_the_loop(facts: RankFacts, *, least_percent: float = KEPT_UP_PER
     if hot is not None and waits:
         at += ", which waits for a thread or process"
         remedy = f"if its data comes at {hot.line}: iotrace.batches(YOUR_ITERABLE) around that names the wait"
+        if found.beside:
+            share, host = percent(found.beside_fraction or 0.0), facts.report.system.host
+            at += f"; meanwhile one other thread is in {found.beside} for {share} of that"
+            more = ", or several threads" if host is None or host.has_free_cpus else ""
+            remedy = f"if that thread makes its data: less work in {found.beside}{more}"
     elif found.waits:
         kind, _, site = found.waits.partition(" at ")
         if kind == "sleep":

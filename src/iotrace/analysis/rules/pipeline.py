@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from iotrace.analysis.results import PipelineStage
+from iotrace.analysis.results import HotLine, PipelineStage
 from iotrace.analysis.rules.causes import MOSTLY, finding, is_worth, level, which
 from iotrace.analysis.rules.facts.loader import LoaderFacts, TakenFrom
 from iotrace.analysis.rules.locks import in_processes
@@ -35,12 +35,13 @@ def _set(
 
 
 _POOL = TakenFrom("Pool", "load", 4, "processes", 30.0)
+_ROLL = HotLine(line="train.py:9", calls="roll", library="numpy", fraction=0.8, samples=90)
 
 
 @rule("IO230", "slowest-stage", "loader", turn=MORE_WORKERS)
 @fires(
     {"pipeline": [_stage("read", 2, 0.3), _stage("decode", 4, 3.9, True), _stage("collate", 1, 0.1)]},
-    {"pipeline": [_stage("fetch", 2, 2.0, True, "processes")], "hot_line": "train.py:9, in numpy's roll"},
+    {"pipeline": [replace(_stage("fetch", 2, 2.0, True, "processes"), hot=_ROLL, site="train.py:7")]},
     {"pipeline": [_stage("read", 1, 0.2), _stage("augment", 1, 0.5, True, "processes")]},
     {"pipeline": [_set("download", 1, 0.9, "concurrency", "train.py:9", True), _stage("decode", 2, 0.3)]},
     {"pipeline": [_set("load", 2, 1.9, "concurrency", "train.py:9", True)], "queueing_ms": 30.0},
@@ -80,8 +81,9 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
 
     Remedy: more threads for a stage that sleeps, or calls libraries that release the interpreter's lock;
     processes for one that computes in Python or reads HDF5, as threads take turns there; or less work for it.
-    More of them do not help where they queue for busy CPUs. Samples of the loop's thread show how often
-    another thread has that lock while the loop waits.
+    Less work comes first where a stage computes, or queues for a CPU, and none was free: more of them would
+    queue, too. Samples of the loop's thread show how often another thread has that lock while the loop waits,
+    those of a stage's own threads in which line it is.
     """
     stage = next((each for each in facts.pipeline if each.slowest), None)
     if stage is None or not facts.is_waited_for:
@@ -96,20 +98,27 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
     if not is_worth(gain_ms, facts):
         return
     computes = stage.of == "threads" and (stage.on_cpu_fraction or 0.0) >= _COMPUTES
+    full = facts.core_free is False and _needs_cpus(stage)
     if facts.lock_held is not None and facts.lock_held < _COMPUTES:
         computes = False  # in libraries that release the interpreter's lock
     takes_turns = stage.of == "threads" and not computes and (facts.lock_held or 0.0) >= _HELD
     queues = facts.queue_for_cpus or facts.queueing_ms >= MOSTLY * stage.wait_ms
+    line = file_of(stage.hot.line if stage.hot is not None else stage.site)
+    name = f"{stage.name} ({line})" if line else stage.name
     if queues:
         how = f"its {stage.of} queue for busy CPUs, and more of them would, too; give it less work"
         # What others took of the CPUs may be the reason: then nothing is due.
-        remedy = "" if facts.others_may_make_it else f"precompute or vectorise {stage.name}: no CPU is free"
+        remedy = "" if facts.others_may_make_it else f"make {name} faster: no CPU is free"
     elif takes_turns:
         how = (
             f"a thread has Python's interpreter in {percent(facts.lock_held or 0.0)} of the wait: more of "
             "them would take turns. Give it less work; threads that a library starts in it may be too many"
         )
-        remedy = f"make {stage.name} faster: more threads would take turns at Python's interpreter"
+        remedy = f"make {name} faster: threads take turns at Python's interpreter"
+    elif full:
+        more = "processes" if computes else f"more {stage.of}"
+        how = f"give it less work, or {more} where CPUs are free: here none was"
+        remedy = f"make {name} faster, or {more} once CPUs are free"
     elif computes:
         how = (
             f"its threads compute in {percent(stage.on_cpu_fraction or 0.0)} of that: processes do so at "
@@ -126,13 +135,8 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
         remedy = f"raise {stage.setting}{now}{at}"
     else:
         how = f"give it more {stage.of}, or less work"
-        remedy = f"more {stage.of} for {stage.name}"
-        if (stage.on_cpu_fraction or 0.0) >= _COMPUTES and facts.core_free is False:
-            how = f"give it less work, or more {stage.of} where CPUs are free: here none was"
-            remedy = f"less work in {stage.name}, or more {stage.of} where CPUs are free"
-    # Processes do nothing else; of the threads of a stage only the loop's own is sampled.
-    is_sampled = stage.of == "processes" and stage is facts.pipeline[-1] and facts.hot_line
-    where = f", most of its own code at {facts.hot_line}" if is_sampled else ""
+        remedy = f"more {stage.of}, or less work in {name}"
+    where = f", most of its work at {stage.hot.said}" if stage.hot is not None else ""
     yield finding(
         facts,
         text=f"the loop waits for {described(stage)}{where}",
@@ -140,11 +144,11 @@ def slowest_stage(facts: LoaderFacts, *, busy: float = 0.8, full: float = 0.8) -
         remedy=remedy,
         level=level(stage.wait_ms, facts),
         evidence={"busy": stage.busy, "makers": float(stage.makers), **which(facts)},
-        gain_ms=None if queues or takes_turns else gain_ms,
+        gain_ms=None if queues or takes_turns or full else gain_ms,
         cost_ms=stage.wait_ms,
         is_main_cause=stage.wait_ms >= MOSTLY * facts.wait_ms,
         # Which speaks of the last stage alone; of one that sleeps it says no more than this.
-        silences=("IO103",) if len(facts.pipeline) > 1 or not computes else (),
+        silences=("IO103",) if len(facts.pipeline) > 1 or full or not computes else (),
     )
 
 
@@ -353,6 +357,13 @@ def single_elements(
         is_main_cause=stage.wait_ms + unseen_ms >= MOSTLY * facts.wait_ms,
         silences=("IO103", "IO236"),
     )
+
+
+def _needs_cpus(stage: PipelineStage) -> bool:
+    """Whether its makers mostly compute, or are ready to and have no CPU; taken so where not timed."""
+    if stage.on_cpu_fraction is None:
+        return True
+    return stage.on_cpu_fraction + (stage.queued_fraction or 0.0) >= _COMPUTES
 
 
 def _set_together(one: PipelineStage, other: PipelineStage) -> bool:

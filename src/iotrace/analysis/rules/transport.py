@@ -336,18 +336,22 @@ def large_tasks(facts: LoaderFacts) -> Iterator[Finding]:
     if given is None or not held_up_by(facts, "queued"):
         return
     task = facts.about.dataset or "the pool"
+    line, taken = (each.rpartition("/")[2] for each in (facts.about.item_site or "", facts.about.site or ""))
+    named = f"{task} ({line})" if line else task
+    named += f", whose results the loop takes at {taken}," if taken else ""
     gain_ms = min(facts.bound_ms, before_ms)
     yield finding(
         facts,
-        text=f"each task of {task} is sent to its process with {size(given)}, pickled anew: {before_ms:.1f} "
+        text=f"each task of {named} is sent to its process with {size(given)}, pickled anew: {before_ms:.1f} "
         "ms of wait a step before it begins",
         how="what the object of a bound method, a partial or an argument holds goes along: give it to each "
         "worker once (the pool's initializer=, or a file that it maps), and each task an index",
-        remedy=f"send {task} an index, not {size(given)}: data to each worker once (initializer=)",
+        remedy=f"send {task} an index; data: initializer=",
         level=level(before_ms, facts),
         evidence={"given_bytes": given, "queued_ms": before_ms, **which(facts)},
         gain_ms=gain_ms,
         gain_interval_ms=[0.0, gain_ms],
+        most_ms=facts.wait_ms,
         cost_ms=before_ms,
         is_main_cause=before_ms >= MOSTLY * facts.wait_ms,
         silences=("IO204", "IO206"),

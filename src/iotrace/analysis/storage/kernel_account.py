@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from iotrace.analysis.loop.deliveries import Interval
 from iotrace.analysis.results import ProcessCoverage
-from iotrace.session.names import DFTRACER, HANDED_ROW, KIND_READ_PATH, RECORDER
+from iotrace.session.names import DFTRACER, GIVEN_ROW, HANDED_ROW, KIND_READ_PATH, RECORDER
 from iotrace.sources.dftracer import stdio
 from iotrace.sources.posix_calls import PosixCalls
 from iotrace.sources.processes import Process
 from iotrace.sources.records import IteratorStart, Tick, TorchProgramTrace, Worker
 from iotrace.sources.session import Rank, Session
+from iotrace.units import size
 
 READS = stdio.READS | {"read", "pread", "pread64", "readv", "preadv", "preadv64", "preadv2"}
 READS |= {"sendfile", "copy_file_range"}
@@ -126,7 +127,9 @@ def _handed_bytes(process: Process, first: Tick, last: Tick) -> int:
     rows = process.rows(HANDED_ROW)
     of_pipes = (rows["queue"] % 2 == 1) & (rows["item"] >= _LEAST_NUMBER)
     inside = (rows["taken_ns"] > first.clock[0]) & (rows["taken_ns"] <= last.clock[0])
-    return int((rows["item"][of_pipes & inside] & (_LEAST_NUMBER - 1)).sum())
+    given = process.rows(GIVEN_ROW)  # large tasks of a pool
+    came = (given["came_ns"] > first.clock[0]) & (given["came_ns"] <= last.clock[0])
+    return int((rows["item"][of_pipes & inside] & (_LEAST_NUMBER - 1)).sum() + given["bytes"][came].sum())
 
 
 def unseen_because(session: Session, rank: Rank, calls: PosixCalls) -> str | None:
@@ -138,6 +141,9 @@ def unseen_because(session: Session, rank: Rank, calls: PosixCalls) -> str | Non
     duplicating = [name for name in _DUPLICATING if name in spans and session.posix_by == DFTRACER]
     if duplicating:
         why.append(f"{' and '.join(duplicating)} read through duplicated descriptors, which dftracer misses")
+    tasks = [int(process.rows(GIVEN_ROW)["bytes"].max(initial=0)) for process in rank.processes]
+    if any(tasks):
+        why.append(f"a pool's tasks come by a pipe, with up to {size(max(tasks))} each")
     if calls.named(stdio.READS).any():
         why.append("C's buffered files read ahead of what the program takes")
     if only := session.manifest.posix.only:

@@ -141,10 +141,10 @@ def with_settings(analysis: RankAnalysis, stages: list[PipelineStage]) -> list[P
             replace(
                 stage,
                 makers=max(makers, 1),
-                site=_shown(analysis, site),
+                site=shown_site(analysis, site) or stage.site,
                 setting=limit.setting if limit is not None else None,
                 setting_value=limit.value if limit is not None and limit.value >= 0 else None,
-                set_at=_shown(analysis, None if limit is None else limit.set_at),
+                set_at=shown_site(analysis, None if limit is None else limit.set_at),
             )
         )
     return found
@@ -167,8 +167,9 @@ def _only(records: list[Stage]) -> Stage | None:
     return next(iter(known.values())) if len(known) == 1 else None
 
 
-def _shown(analysis: RankAnalysis, site: str | None) -> str | None:
-    if site is None:
+def shown_site(analysis: RankAnalysis, site: str | None) -> str | None:
+    """Write a function's or a setting's line as paths are shown."""
+    if not site:
         return None
     file, _, line = site.rpartition(":")
     return f"{analysis.session.paths.shown(file)}:{line}"

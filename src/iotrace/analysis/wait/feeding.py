@@ -6,20 +6,22 @@ Definitions: docs/definitions.md, "feeding".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from iotrace.analysis.intervals import Intervals, distinct, holding, length, subtract, union
+from iotrace.analysis.intervals import Intervals, distinct, holding, intersect, length, subtract, union
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import Feeding
 from iotrace.analysis.wait.locks import waits_within
 from iotrace.analysis.wait.loop_code import CodeSamples
 from iotrace.analysis.wait.loop_events import CHECKPOINT, EVALUATION, Events
-from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER
+from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, KIND_READ_PATH, OPTIMIZER
 
 _MOST_STEPS = 0.8  # that have a forward pass
 _NO_BATCH = (EVALUATION, CHECKPOINT)
 _MOST = 0.5  # of a function's time is a wait
+_MUCH, _OTHERS = 0.25, 0.1  # of the loop's time; of that thread's
 
 
 def _before_forward(analysis: RankAnalysis) -> Intervals:
@@ -73,4 +75,28 @@ def feeding_of(analysis: RankAnalysis, samples: CodeSamples, events: Sequence[Ev
         hot=None if number is None else before.of(number).hot(analysis.session.paths),
         asleep=analysis.inputs.asleep or None,
         waits=waits_within(analysis, thread.tid, own, _MOST * most[1] * before_ns) if most else None,
+        **_beside(analysis, thread.tid, own),
     )
+
+
+def _beside(analysis: RankAnalysis, tid: int, within: Intervals) -> dict[str, Any]:
+    """Find the read path that one other thread of the process is in for much of these intervals."""
+    spans = analysis.rank.main.spans
+    spans = spans[(spans["kind"] == KIND_READ_PATH) & (spans["tid"] != tid)]
+    times: dict[int, int] = {}
+    for other in distinct(spans["tid"]).tolist():
+        own = spans[spans["tid"] == other]
+        busy = intersect(union(own["start_ns"], own["start_ns"] + own["duration_ns"]), within)
+        times[other] = length(busy)
+    most = max(times, key=lambda other: times[other], default=None)
+    if most is None or not times[most] or times[most] < _MUCH * length(within):
+        return {}
+    if sum(times.values()) > (1 + _OTHERS) * times[most]:
+        return {}
+    own = spans[spans["tid"] == most]
+    names = distinct(own["name"]).tolist()
+    name = max(names, key=lambda number: int(own["duration_ns"][own["name"] == number].sum()))
+    return {
+        "beside": analysis.rank.main.texts.get(name),
+        "beside_fraction": times[most] / length(within),
+    }

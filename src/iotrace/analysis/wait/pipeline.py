@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from iotrace.analysis.intervals import Times, distinct
+from iotrace.analysis.intervals import Times, distinct, holding, subtract, union
 from iotrace.analysis.loop.deliveries import Deliveries
+from iotrace.analysis.loop.hops import maker_key
 from iotrace.analysis.loop.queue_names import firsts_of
+from iotrace.analysis.loop.taken_items import most_at_once
 from iotrace.analysis.rank import RankAnalysis
-from iotrace.analysis.results import PipelineStage
+from iotrace.analysis.results import HotLine, PipelineStage
 from iotrace.analysis.table import sums
-from iotrace.analysis.wait.called import called_by, with_settings
+from iotrace.analysis.wait.called import called_by, shown_site, with_settings
 from iotrace.analysis.wait.chains import Chains, makers_of
+from iotrace.analysis.wait.hot_lines import Stack, hot_line, stack_samples
 from iotrace.analysis.wait.locks import FILE, locks_of
 from iotrace.session.names import KIND_ITEM
+from iotrace.sources.records import LoopStacks
 
 _MOST_STAGES = 16
 _IDLE = 0.05  # of its time
@@ -131,9 +135,9 @@ class _Items:
         waited = sums(waits, first, np.searchsorted(of, np.arange(len(own)), side="right"))
         busy_ns = self._clipped(own["taken_ns"], own["prepared_ns"]) - waited
         main = self._analysis.rank.main.pid
-        own_queue, by = self._own_queue[rows], self._makers[rows]
-        makers = max(len(distinct(by[own_queue == each])) for each in distinct(own_queue))
-        name, puts = self._called(queue)
+        by = self._makers[rows]
+        makers = most_at_once(by, own["taken_ns"], own["prepared_ns"])
+        name, puts, site = self._called(queue)
         length = self._chains.hops.length[inside]
         limits = [self._limit(each) for each in distinct(self._chains.hops.queue[inside]).tolist()]
         known = length >= 0
@@ -144,7 +148,7 @@ class _Items:
             busy=int(busy_ns.sum()) / (self._end_ns - self._start_ns),
             items=len(own),
             item_ms=int(busy_ns.sum()) / len(own) / 1e6,
-            on_cpu_fraction=self._on_cpu(own, int(busy_ns.sum())),
+            **self._on_cpu(own, int(busy_ns.sum())),
             before=float(length[known].mean()) if known.any() else None,
             before_limit=next(iter(filter(None, limits)), None),
             room_fraction=self._room(by, makers, own) if self._limit(queue) else None,
@@ -152,6 +156,8 @@ class _Items:
             **self._locks_of(own, int(busy_ns.sum())),
             puts=puts,
             wait_ms=wait_ms,
+            site=shown_site(self._analysis, site),
+            hot=self._hot(own, by, inside),
         )
 
     def _room(self, by: Times, makers: int, own: Deliveries) -> float:
@@ -179,22 +185,40 @@ class _Items:
         inside = np.minimum(ends, self._end_ns) - np.maximum(starts, self._start_ns)
         return np.asarray(np.maximum(0, inside))
 
-    def _called(self, queue: int) -> tuple[str, str]:
-        """Return what makes the items of a queue or a pool, and its class."""
+    def _called(self, queue: int) -> tuple[str, str, str | None]:
+        """Return what makes the items of a queue or a pool, its class, and the line of what makes them."""
         about = self._chains.hops.queues[queue] if queue >= 0 else None
         if about is not None:
-            return about.by, about.of
+            return about.by, about.of, about.site
         pools = {each.number: each.description for each in self._analysis.inputs.pools}
         pool = pools.get(-1 - queue)
-        return ("", "") if pool is None else (pool.dataset, pool.pool)
+        return ("", "", None) if pool is None else (pool.dataset or pool.pool, pool.pool, pool.item_site)
+
+    def _hot(self, own: Deliveries, by: Times, inside: Times) -> HotLine | None:
+        """Find the line that the making of items is mostly in, outside of waits for what others make."""
+        taken, found = self._chains.hops.deliveries[inside], list[Stack]()
+        waits = taken["wait_start_ns"], taken["delivered_ns"], self._chains.hops.taker[inside]
+        for process in self._analysis.rank.processes:
+            for tid in {record.tid for record in process.of_type(LoopStacks)}:
+                maker = maker_key(np.array([process.pid]), np.array([tid]))[0]
+                mine = by == maker
+                samples = stack_samples(process, tid)
+                if not mine.any() or not samples.asked:
+                    continue
+                made = union(own["taken_ns"][mine], own["prepared_ns"][mine])
+                waited = union(*(times[waits[2] == maker] for times in waits[:2]))
+                found += samples.chosen(holding(*subtract(made, waited), samples.times) >= 0).each
+        # Where a function calls what the stage does, its own line says nothing.
+        calls = 2 * sum(stack.own is not None for stack in found) > len(found)
+        return hot_line(found, self._analysis.session.paths, of_called=calls)
 
     def _limit(self, queue: int) -> int:
         about = self._chains.hops.queues[queue] if queue >= 0 else None
         return 0 if about is None else about.limit
 
-    def _on_cpu(self, own: Deliveries, busy_ns: int) -> float | None:
-        """Find the share of the making in which its threads computed; None where it was not timed."""
-        pids, cpu_ns, timed = own.maker(self._analysis.rank.main.pid), 0, 0
+    def _on_cpu(self, own: Deliveries, busy_ns: int) -> dict[str, Any]:
+        """Find the shares of the making in which its threads computed, and lacked a CPU; None: not timed."""
+        pids, cpu_ns, delay_ns, timed = own.maker(self._analysis.rank.main.pid), 0, 0, 0
         for process in self._analysis.rank.processes:
             mine = own[pids == process.pid]
             spans = process.spans[process.spans["kind"] == KIND_ITEM]
@@ -203,4 +227,8 @@ class _Items:
             )
             held = np.isin(ends, mine["prepared_ns"])
             cpu_ns, timed = cpu_ns + int(spans["cpu_ns"][held].sum()), timed + int(held.sum())
-        return min(1.0, cpu_ns / busy_ns) if 2 * timed >= len(own) and busy_ns > 0 else None
+            delay_ns += int(np.maximum(spans["run_delay_ns"][held], 0).sum())
+        if 2 * timed < len(own) or busy_ns <= 0:
+            return {"on_cpu_fraction": None, "queued_fraction": None}
+        on_cpu = min(1.0, cpu_ns / busy_ns)
+        return {"on_cpu_fraction": on_cpu, "queued_fraction": min(1 - on_cpu, delay_ns / busy_ns)}

@@ -97,6 +97,7 @@ class IteratorStart(Record, tag="iterator"):
     taker_line: Int = 0
     taken_by: str = ""
     apart: list[str] = []
+    limit: Int = 0  # of a queue, which the loop's own record does not know
 
     @property
     def named(self) -> str:
@@ -127,6 +128,7 @@ class Queue(Record, tag="queue"):
     """A queue whose items are followed: its number, its class, how many it holds at most (0: any number).
 
     `by` is the function that put the first item there; `apart` has what else tells its maker from others.
+    `sites` has the lines of the functions among these.
     """
 
     queue: Int
@@ -135,6 +137,12 @@ class Queue(Record, tag="queue"):
     by: str
     mono_ns: Int
     apart: list[str] = []
+    sites: dict[str, str] = {}
+
+    @property
+    def site(self) -> str | None:
+        """The line of the function that makes its items."""
+        return self.sites.get(self.by) or None
 
 
 class Stage(Record, tag="stage"):
