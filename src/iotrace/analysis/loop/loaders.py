@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from iotrace.analysis.intervals import holding
 from iotrace.analysis.loop.deliveries import Deliveries, Delivery, LoaderRun
-from iotrace.analysis.results import LoaderResult, PipelineStage
+from iotrace.analysis.results import LoaderResult
 from iotrace.session import names
 from iotrace.sources.paths import Paths
 from iotrace.sources.processes import Process
