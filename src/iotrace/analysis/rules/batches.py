@@ -33,11 +33,8 @@ _LOSES_CPU = LongSamples(
 _CHEAP_US = 30.0  # a sample: to ask for it takes as long as to make it
 _MANY_ROWS = 8
 _MANY_SAMPLES = 16
-_OF_LIBRARIES = (
-    "Tensor",
-    "ndarray",
-    "memmap",
-)  # types that take a list of rows; nobody adds a method to them
+# Types that take a list of rows, to which nobody adds a method.
+_OF_LIBRARIES = ("Tensor", "ndarray", "memmap")
 _OF_PYTHON = ("list", "tuple")  # these take none
 _MILLION = 10**6
 _MANY_FROZEN = 10_000  # objects: so many no library leaves frozen

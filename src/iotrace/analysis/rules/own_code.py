@@ -21,23 +21,9 @@ _METRIC = {**CODE, "function": "edit (wer.py:22)", "ms_per_step": 30.0, "loop_fr
 _NOW_AND_THEN = {**CODE, "count": 4, "every_steps": 25.0}
 # Words in names of what logs, measures or saves: no step needs that.
 _OBSERVES = frozenset(
-    (
-        *("logs", "logged", "logger", "logging", "metric", "metrics", "accuracy", "f1", "wer", "cer", "bleu"),
-        *(
-            "rouge",
-            "auc",
-            "eval",
-            "evaluate",
-            "evaluation",
-            "checkpoint",
-            "save",
-            "print",
-            "plot",
-            "histogram",
-        ),
-        *("summary", "progress", "tqdm", "monitor", "wandb", "mlflow", "tensorboard", "torchmetrics"),
-        "matplotlib",
-    )
+    "logs logged logger logging metric metrics accuracy f1 wer cer bleu rouge auc eval evaluate evaluation "
+    "checkpoint save print plot histogram summary progress tqdm monitor wandb mlflow tensorboard torchmetrics "
+    "matplotlib".split()
 )
 _ALONE = frozenset(("log", "log_dict", "item"))  # whole names: `log_prob` is none that logs
 _WORDS = re.compile(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?(?![a-z])")  # of names_like_this and NamesLikeThis
