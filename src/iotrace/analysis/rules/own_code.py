@@ -20,11 +20,12 @@ _FOR_CERTAIN = 0.3
 _METRIC = {**CODE, "function": "edit (wer.py:22)", "ms_per_step": 30.0, "loop_fraction": 0.3}
 _NOW_AND_THEN = {**CODE, "count": 4, "every_steps": 25.0}
 # Words in names of what logs, measures or saves: no step needs that.
-_OBSERVES = frozenset(
+_WORDS_OF_LOGS = (
     "logs logged logger logging metric metrics accuracy f1 wer cer bleu rouge auc eval evaluate evaluation "
     "checkpoint save print plot histogram summary progress tqdm monitor wandb mlflow tensorboard torchmetrics "
-    "matplotlib".split()
+    "matplotlib"
 )
+_OBSERVES = frozenset(_WORDS_OF_LOGS.split())
 _ALONE = frozenset(("log", "log_dict", "item"))  # whole names: `log_prob` is none that logs
 _WORDS = re.compile(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?(?![a-z])")  # of names_like_this and NamesLikeThis
 _JITTED = ("jax", "reraise_with_filtered_traceback")  # in which `jax.jit` traces and compiles a function
