@@ -22,8 +22,8 @@ _NOW_AND_THEN = {**CODE, "count": 4, "every_steps": 25.0}
 # Words in names of what logs, measures or saves: no step needs that.
 _WORDS_OF_LOGS = (
     "logs logged logger logging metric metrics accuracy f1 wer cer bleu rouge auc eval evaluate evaluation "
-    "checkpoint save print plot histogram summary progress tqdm monitor wandb mlflow tensorboard torchmetrics "
-    "matplotlib"
+    "checkpoint save print plot histogram summary progress tqdm monitor wandb mlflow tensorboard "
+    "torchmetrics matplotlib"
 )
 _OBSERVES = frozenset(_WORDS_OF_LOGS.split())
 _ALONE = frozenset(("log", "log_dict", "item"))  # whole names: `log_prob` is none that logs
