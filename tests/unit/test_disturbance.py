@@ -87,7 +87,7 @@ def test_what_is_read_from_pipes_is_no_queueing_for_a_cpu() -> None:
     wait = document["ranks"][0]["data_wait"]
     wait["queueing_ms"] = wait["raw_ms"]  # as if all of it were handing over, of which no account tells
     assert alone(basis_of(document).ranks[0]).least_wait_ms == pytest.approx(0.0, abs=1)
-    wait["unpickling_least_ms"] = 20.0
+    wait["taking_least_ms"] = 20.0
     found = alone(basis_of(document).ranks[0])
     assert found.least_wait_ms == pytest.approx(0.875 * 20.0, abs=0.1)
     assert found.least_step_ms >= found.least_wait_ms

@@ -185,7 +185,7 @@ def test_a_wait_for_a_batch_in_its_turn_is_the_loaders_whatever_lies_ready(
 def test_to_unpickle_what_lies_ready_is_the_loaders() -> None:
     def share(transport: float, least_ms: float | None) -> float:
         return handed_over(
-            DataWait(raw_ms=20.0, causes_ms={"transport": transport}, unpickling_least_ms=least_ms)
+            DataWait(raw_ms=20.0, causes_ms={"transport": transport}, taking_least_ms=least_ms)
         )
 
     assert (

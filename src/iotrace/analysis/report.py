@@ -66,12 +66,12 @@ from iotrace.analysis.wait.loader_lines import with_hot_lines
 from iotrace.analysis.wait.loop_code import code_of_loop, code_samples
 from iotrace.analysis.wait.loop_events import loop_events, summed, with_events
 from iotrace.analysis.wait.loop_io import loop_reads
-from iotrace.analysis.wait.pickled import judged, with_pickled
 from iotrace.analysis.wait.regions import regions_of
 from iotrace.analysis.wait.repeated_work import repeated_work
 from iotrace.analysis.wait.sample_calls import sample_calls
 from iotrace.analysis.wait.slow_loop_steps import loop_slow_steps
 from iotrace.analysis.wait.stages import stages_of
+from iotrace.analysis.wait.taking import judged, with_taking
 from iotrace.session.manifest import NotCaptured
 from iotrace.session.names import KIND_TRAINER
 from iotrace.sources.kineto.profiler_traces import Windows
@@ -236,7 +236,7 @@ def _rank(analysis: RankAnalysis) -> RankReport:
     wait = with_cpu(data_wait(analysis, system), analysis, system.host)
     traced = io_of(analysis.session, rank, (kept[0].start_ns, kept[-1].end_ns) if kept else None)
     groups, io = file_groups(wait, traced and traced[0], used_files(analysis))
-    wait = with_pickled(wait, analysis, io)
+    wait = with_taking(wait, analysis, io)
     if traced is not None and io is not None:
         samples, paths = samples_of(analysis.loaders), analysis.session.paths
         groups, io = with_storage(groups, io, traced[1], analysis.session, rank, samples)

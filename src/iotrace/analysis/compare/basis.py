@@ -63,7 +63,7 @@ class DataWait(msgspec.Struct, frozen=True):
     files: list[File] = []
     without_cpu_ms: dict[str, float] | None = None
     making_least_ms: float | None = None
-    unpickling_least_ms: float | None = None
+    taking_least_ms: float | None = None
     queueing_ms: float | None = None
 
 

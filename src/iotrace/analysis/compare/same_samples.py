@@ -42,7 +42,7 @@ def for_as_many(rank: Rank, factor: float) -> Rank:
             ],
             without_cpu_ms=None if wait.without_cpu_ms is None else _each(wait.without_cpu_ms, factor),
             making_least_ms=times(wait.making_least_ms),
-            unpickling_least_ms=times(wait.unpickling_least_ms),
+            taking_least_ms=times(wait.taking_least_ms),
             queueing_ms=times(wait.queueing_ms),
         ),
         account=None if rank.account is None else _account(rank.account, factor),

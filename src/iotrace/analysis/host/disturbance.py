@@ -48,7 +48,7 @@ class _Wait(Protocol):
     @property
     def making_least_ms(self) -> float | None: ...
     @property
-    def unpickling_least_ms(self) -> float | None: ...
+    def taking_least_ms(self) -> float | None: ...
 
 
 class _System(Protocol):
@@ -232,7 +232,7 @@ def _queued_ms(rank: Measured) -> tuple[float, float] | None:
     if chosen_ms is not None:
         queued_ms = wait.causes_ms["sampling"] - chosen_ms
         of_wait = min(max(of_wait, queued_ms), wait_ms - chosen_ms)
-    of_wait = min(of_wait, wait_ms - (wait.unpickling_least_ms or 0.0))
+    of_wait = min(of_wait, wait_ms - (wait.taking_least_ms or 0.0))
     return max(0.0, of_wait), min(of_rest, step_ms - wait_ms)
 
 

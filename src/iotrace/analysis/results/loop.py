@@ -302,9 +302,13 @@ class DataWait(ReportPart, frozen=True, kw_only=True):
             null="as `queueing_ms`, or no worker makes them",
         ),
     ] = None
-    unpickling_least_ms: Annotated[
+    taking_least_ms: Annotated[
         float | None,
-        figure("what reading batches from workers' pipes takes at the least: 2 GiB/s", "ms per step", null="none of 1 MiB or more comes pickled, or not known"),
+        figure(
+            "what taking batches from workers takes at the least: a second for 2 GiB of large pickled ones, 0.05 ms for each of many tensors",
+            "ms per step",
+            null="neither of these, or not known",
+        ),
     ] = None
 
 

@@ -19,6 +19,7 @@ from iotrace.analysis.rules.causes import (
 from iotrace.analysis.rules.facts.loader import LoaderFacts
 from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.rules.model import THE_CAUSE, Finding, fires, rule, silent
+from iotrace.analysis.wait.taking import MANY_TENSORS
 from iotrace.units import size
 
 _LARGE_BATCH = 1 << 20
@@ -34,7 +35,7 @@ _ARRAYS = {
     "cause": "transport",
     "batch_bytes": 43e6,
     "piped_bytes": 44e6,
-    "unpickling_least_ms": 20.0,
+    "taking_least_ms": 20.0,
     "unqueued": 0.5,
     "core_free": False,
     "ready": 3.0,
@@ -62,9 +63,9 @@ _ARRAYS = {
     {"cause": "transport", "wait_ms": 9.0, "causes_ms": {"transport": 9.0}, "ready": 3.9},
     {"cause": "transport", "ready": 3.9, "others_may_make_it": True},
     {"cause": "transport", "wrapped": True, "batch_bytes": None, "piped_bytes": 1e6},
-    {**_ARRAYS, "unpickling_least_ms": None, "others_may_make_it": True},
-    {**_ARRAYS, "unpickling_least_ms": 1.0, "others_may_make_it": True},  # others make the rest
-    {**_ARRAYS, "piped_bytes": 4096.0, "unpickling_least_ms": None},  # tensors, and no CPU is free
+    {**_ARRAYS, "taking_least_ms": None, "others_may_make_it": True},
+    {**_ARRAYS, "taking_least_ms": 1.0, "others_may_make_it": True},  # others make the rest
+    {**_ARRAYS, "piped_bytes": 4096.0, "taking_least_ms": None},  # tensors, and no CPU is free
     {"cause": "transport", "wait_ms": 19.0, "causes_ms": {"transport": 19.0}, "ready": 3.9},
 )
 def slow_transport(facts: LoaderFacts) -> Iterator[Finding]:
@@ -113,7 +114,7 @@ def _unpickled(facts: LoaderFacts, piped_bytes: float) -> Remedy:
     """
     held, share = facts.batch_bytes or 0.0, 1.0 if facts.core_free is True else facts.unqueued
     are_arrays = held >= _LARGE_BATCH and held <= piped_bytes * _AS_MUCH and piped_bytes <= held * _AS_MUCH
-    least_ms = facts.unpickling_least_ms or 0.0
+    least_ms = facts.taking_least_ms or 0.0
     text = (
         f"{size(piped_bytes)} a batch come pickled through the workers' pipe: return tensors, which lie in "
         "shared memory, not Python objects or arrays"
@@ -124,12 +125,12 @@ def _unpickled(facts: LoaderFacts, piped_bytes: float) -> Remedy:
         short = f"return tensors (torch.from_numpy{collate}): arrays are pickled"
         said = f"batches of {size(piped_bytes)} are numpy arrays that travel pickled through a pipe"
         text = f"return tensors{collate} (torch.from_numpy, or default_collate), which lie in shared memory"
-    elif facts.is_unpickling:
+    elif facts.taking_is_work:
         said = f"batches of {size(piped_bytes)} are Python objects that travel pickled through a pipe"
     return Remedy(
         short,
         text,
-        gains=facts.core_free is True or (facts.is_unpickling and share is not None),
+        gains=facts.core_free is True or (facts.taking_is_work and share is not None),
         evidence={"piped_bytes": piped_bytes},
         share=share or 1.0,
         said=said,
@@ -220,7 +221,10 @@ def state_with_each_batch(facts: LoaderFacts, *, least: float = 0.1, often: floa
     {"cause": "transport", "tensors": 113.0, "wait_ms": 3.0, "causes_ms": {"transport": 3.0}},
 )
 def many_tensors(
-    facts: LoaderFacts, *, fewest_tensors: float = 32.0, most_of_each_bytes: float = float(64 << 10)
+    facts: LoaderFacts,
+    *,
+    fewest_tensors: float = float(MANY_TENSORS),
+    most_of_each_bytes: float = float(64 << 10),
 ) -> Iterator[Finding]:
     """Workers hand over many small tensors in each batch, and the loop waits for that.
 

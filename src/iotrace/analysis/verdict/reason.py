@@ -33,7 +33,7 @@ from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     bound_fraction,
     device_waits,
-    is_unpickling,
+    taking_is_work,
 )
 from iotrace.units import percent
 
@@ -262,7 +262,7 @@ def _cause_of(rank: RankReport) -> dict[str, str | None]:
 def lies_ready(rank: RankReport) -> bool:
     """Whether its batches lie ready, and no CPU is free to take one: nothing in the loader mends that."""
     primary = _most_awaited(rank)
-    if is_unpickling(rank.data_wait):
+    if taking_is_work(rank.data_wait):
         return False
     return competes(rank) and primary is not None and (primary.ready_in_turn_mean or 0.0) >= 1
 

@@ -156,22 +156,22 @@ def _by_loader(waits: Waits, steps: int) -> list[LoaderWait]:
     ]
 
 
-_UNPICKLES = 0.05  # of handing over: what it takes at the least tells that it is that
+_IS_WORK = 0.05  # of handing over: what it takes at the least tells that it is that
 
 
-def unpickles(handing_ms: float, least_ms: float | None) -> bool:
-    """Whether the loop, as it takes batches, reads them from pipes: that takes `least_ms` at the least."""
-    return least_ms is not None and 0 < _UNPICKLES * handing_ms <= least_ms
+def taking_is_work_of(handing_ms: float, least_ms: float | None) -> bool:
+    """Whether the loop works as it takes batches, for `least_ms` at the least: no want of a CPU."""
+    return least_ms is not None and 0 < _IS_WORK * handing_ms <= least_ms
 
 
-def is_unpickling(wait: DataWait) -> bool:
+def taking_is_work(wait: DataWait) -> bool:
     """Whether that is how the loop takes what lies ready."""
-    return unpickles(wait.causes_ms.get("transport", 0.0), wait.unpickling_least_ms)
+    return taking_is_work_of(wait.causes_ms.get("transport", 0.0), wait.taking_least_ms)
 
 
 def handed_over(wait: DataWait) -> float:
     """The share of a wait in which the loop takes what lies ready; none of it where it makes that anew."""
-    if not wait.raw_ms or is_unpickling(wait):
+    if not wait.raw_ms or taking_is_work(wait):
         return 0.0
     return wait.causes_ms.get("transport", 0.0) / wait.raw_ms
 

@@ -15,7 +15,7 @@ from iotrace.analysis.rules.facts.making import Making
 from iotrace.analysis.wait.data_wait import (
     MODERATELY_PERCENT,
     is_of_the_loader,
-    unpickles,
+    taking_is_work_of,
 )
 from iotrace.analysis.wait.wait_code import WaitCode
 from iotrace.sources.records import IteratorStart
@@ -75,7 +75,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     `all_bound_ms` is the sum of `bound_ms` of all loaders of the loop. `piped_bytes` of a batch came
     pickled through a pipe: what the process that trains read beyond calls on files, or `piped_ms`, where it
     was seen to take that long from its maker to the loop; its task came likewise, with `given_bytes`. Taking
-    a step's batches so lasts `unpickling_least_ms` at the least, where they are large. `unqueued`: in that
+    a step's batches lasts `taking_least_ms` at the least, where it is work, not a wait. `unqueued`: in that
     share of the time in which it was ready to run, the training thread had a CPU.
     `tensors` are in one, if many. `ready`: so many batches lay ready when the loop came for one. `making`:
     how they are made.
@@ -117,7 +117,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     tensors: float | None = None
     piped_bytes: float | None = None
     piped_ms: float | None = None
-    unpickling_least_ms: float | None = None
+    taking_least_ms: float | None = None
     given_bytes: float | None = None
     samples: float | None = None
     collate: str = ""
@@ -175,7 +175,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
         all_ms = self.bound_ms if self.all_bound_ms is None else self.all_bound_ms
         handing_ms = self.causes_ms.get("transport", 0.0)
         handing_over = min(1.0, handing_ms / self.wait_ms) if self.wait_ms else 0.0
-        if self.is_unpickling:
+        if self.taking_is_work:
             handing_over = 0.0
         others = self.others_may_make_it
         return is_of_the_loader(
@@ -183,9 +183,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def is_unpickling(self) -> bool:
-        """Whether the loop, as it takes batches, reads large ones from pipes and unpickles them."""
-        return unpickles(self.causes_ms.get("transport", 0.0), self.unpickling_least_ms)
+    def taking_is_work(self) -> bool:
+        """Whether the loop, as it takes batches, unpickles large ones, or maps many tensors."""
+        return taking_is_work_of(self.causes_ms.get("transport", 0.0), self.taking_least_ms)
 
     @property
     def queue_for_cpus(self) -> bool:

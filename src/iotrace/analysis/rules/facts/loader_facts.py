@@ -35,9 +35,9 @@ from iotrace.analysis.wait.data_wait import (
     unmade_fraction,
 )
 from iotrace.analysis.wait.gain_bound import FILES, RESIZED
-from iotrace.analysis.wait.pickled import piped_bytes
 from iotrace.analysis.wait.production import PARTS, outermost
 from iotrace.analysis.wait.sending import sends_behind_next
+from iotrace.analysis.wait.taking import piped_bytes
 from iotrace.analysis.wait.wait_code import asleep_in_event_loop, code_of_waits, lock_held
 from iotrace.analysis.wait.waits import CAUSES, Waits, split_waits
 from iotrace.session.names import KIND_COLLATE, KIND_ITEM, KIND_READ_PATH, LOCKED_ROW
@@ -126,7 +126,7 @@ def _facts(
         tensors=tensors_of(source.deliveries),
         given_bytes=_given_bytes(source),
         **(_sent(source) or {"piped_bytes": piped_bytes(report.io, len(waits)) if loaders == 1 else None}),
-        unpickling_least_ms=wait.unpickling_least_ms if loaders == 1 else None,
+        taking_least_ms=wait.taking_least_ms if loaders == 1 else None,
         samples=int(samples.sum()) / len(samples) if len(samples) else None,
         collate=_collate(analysis, source),
         collate_line=collate_of(about, analysis.session.paths) or "",
