@@ -18,7 +18,6 @@ _BATCH = Delivery(1, 0, 1, 0, 0, 0, 1_000_000, size_bytes=4096)
 
 
 def _least_ms(tensors: int, piped: int, held: int, *, transport: float = 100.0, **about: Any) -> float | None:
-    batch = replace(_BATCH, tensors=tensors or None, size_bytes=held)
     batches = [
         replace(_BATCH, number=each, index=each, tensors=tensors or None, size_bytes=held)
         for each in range(4)
