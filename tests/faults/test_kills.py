@@ -82,7 +82,12 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     # A process that ends closes its sockets before its parent is told: torch may meet the closed one first.
     closed = next((error for error in ("ConnectionResetError", "EOFError") if error in errors), "")
     signalled = "killed by signal: Killed" in errors
-    assert signalled or closed
+    # Once in some hundred runs, traced or not, torch's handler of SIGCHLD says nothing: torch finds the worker
+    # gone 5 s later.
+    gone = f"DataLoader worker (pid(s) {victim}) exited unexpectedly"
+    unnoticed = gone in errors and not signalled and not closed
+    named = signalled or unnoticed
+    assert named or closed
     report = Run(launched.returncode, output, errors, session).report()
     process = next(process for process in _workers(session) if process.pid == victim)
     assert not process.ended
@@ -92,8 +97,8 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     assert not (told and report["session"]["complete"])
     assert _count(session, victim, names.PRODUCED_ROW) >= before > 0  # what was written is kept
     assert report["ranks"][0]["loaders"][0]["batches"] > 50
-    assert report["ranks"][0]["loaders"][0]["failures"] == ["RuntimeError" if signalled else closed]
-    if not signalled:
+    assert report["ranks"][0]["loaders"][0]["failures"] == ["RuntimeError" if named else closed]
+    if not named:
         assert closed in report["verdict"]["text"]
         return
     verdict, steps = report["verdict"], report["session"]["failures"][0]["after_steps"]
@@ -102,7 +107,9 @@ def test_a_killed_worker(tmp_path: Path) -> None:
         verdict["text"]
         == f"FAILED exit code 1 after {steps} steps: RuntimeError in worker {number} (pid {victim})"
     )
-    assert f"DataLoader worker (pid {victim}) is killed by signal: Killed" in verdict["why"]
+    assert (
+        gone if unnoticed else f"DataLoader worker (pid {victim}) is killed by signal: Killed"
+    ) in verdict["why"]
 
 
 @row(
