@@ -82,7 +82,7 @@ def test_a_killed_worker(tmp_path: Path) -> None:
     # A process that ends closes its sockets before its parent is told: torch may meet the closed one first.
     closed = next((error for error in ("ConnectionResetError", "EOFError") if error in errors), "")
     signalled = "killed by signal: Killed" in errors
-    # Once in some hundred runs, traced or not, torch's handler of SIGCHLD says nothing: torch finds the worker
+    # Once in some hundred runs, traced or not, no handler of SIGCHLD speaks up: torch finds the worker
     # gone 5 s later.
     gone = f"DataLoader worker (pid(s) {victim}) exited unexpectedly"
     unnoticed = gone in errors and not signalled and not closed
