@@ -35,6 +35,7 @@ from iotrace.analysis.results import (
     LoopReads,
     Overhead,
     PipelineStage,
+    ProcessUse,
     RankReport,
     Recommendation,
     SessionInfo,
@@ -674,11 +675,15 @@ def test_what_is_predicted_of_a_whole_cause_is_a_bound_too() -> None:
 
 
 def test_where_the_training_shares_busy_cpus_with_workers_no_bound_is_told() -> None:
-    def why(busy: float, workers: int) -> str | None:
+    def why(busy: float, workers: int, **cpu_pct: float | None) -> str | None:
         loader = unknown(LoaderResult, primary=True, workers=workers, ready_in_turn_mean=2.0)
         host = unknown(HostUse, cpu_busy_fraction=busy)
         one = rank(0, 1.0, exposed_ms=1.0, exposed_source="cpu")
-        system = unknown(System, gpus=[], processes=[], host=host)
+        processes = [
+            unknown(ProcessUse, pid=pid, role=role.replace("_", " "), cpu_pct_mean=used)
+            for pid, (role, used) in enumerate(cpu_pct.items())
+        ]
+        system = unknown(System, gpus=[], processes=processes, host=host)
         return judged(replace(one, loaders=[loader], system=system)).why
 
     ready = "the loader keeps up: the loop finds 2.0 batches ready"
@@ -686,6 +691,10 @@ def test_where_the_training_shares_busy_cpus_with_workers_no_bound_is_told() -> 
     assert (why(0.5, workers=2), why(1.0, workers=0)) == (bound, bound)
     untold = "no CPU was free: a loader that computes less may speed up the rest"
     assert why(1.0, workers=2) == f"{ready}; {untold}"
+    assert why(1.0, workers=2, main=90.0, worker_0=30.0, worker_1=20.0) == f"{ready}; {untold}"
+    assert why(1.0, workers=2, main=90.0, worker_0=5.0, worker_1=None) == f"{ready}; {untold}"
+    # They compute next to nothing: less of it frees no CPU.
+    assert why(1.0, workers=2, main=90.0, worker_0=5.0, worker_1=4.0) == f"{ready}; no CPU was free"
 
 
 def test_a_run_that_failed_has_no_fix_of_its_wait_unless_it_was_interrupted() -> None:

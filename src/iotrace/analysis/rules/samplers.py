@@ -85,7 +85,8 @@ def drawn_with_the_iterator(facts: LoaderFacts) -> Iterator[Finding]:
     A loop that makes an iterator each epoch waits there for a sampler that draws all samples of the epoch at
     once. That time was not measured alone: workers that begin a new pass take a part of it.
 
-    Remedy: draw with arrays; for `WeightedRandomSampler`, search in a cumulative sum of the weights.
+    Remedy: keep what is the same in each epoch, such as lengths of files, and draw with arrays; for
+    `WeightedRandomSampler`, search in a cumulative sum of the weights.
     """
     about = facts.about
     name = about.sampler or about.torch_sampler or ""
@@ -157,7 +158,8 @@ def _faster_draw(facts: LoaderFacts) -> tuple[str, str]:
     """Say in short, and as a sentence, how a sampler draws an epoch's samples faster."""
     about = facts.about
     name = about.sampler or about.torch_sampler or "its sampler"
-    short, text = f"let {name} draw with arrays", "draw with arrays, not one sample at a time"
+    short = f"let {name} do less in __iter__: keep lengths, draw with arrays"
+    text = "keep what is the same in each epoch, such as lengths of files, and draw with arrays"
     if about.sampler is None and about.torch_sampler == _WITHOUT_REPLACEMENT:
         short = "WeightedRandomSampler(..., replacement=True), or draw the indices with numpy"
         text = "without replacement it looks at all weights: draw with replacement, or by a search in a "

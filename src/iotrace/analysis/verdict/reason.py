@@ -19,6 +19,7 @@ from iotrace.analysis.results import (
     Fix,
     HotLine,
     LoaderResult,
+    ProcessUse,
     RankReport,
     Recommendation,
     Trust,
@@ -43,6 +44,7 @@ _TOGETHER = (("decode", "read"), ("decode", "transform", "read"))  # what one ch
 _OF_HOST = ("IO305", "IO306")  # rules on what other machines and programs took: nothing in the program
 _MAKING = ("read", "decode", "transform", "collate")
 _LITTLE = 0.1  # of a wait
+_FEW_CPUS = 0.2  # of those that the training takes
 _MORE = 1.1  # times what a change is charged with: a gain beyond it is no share of the wait
 _MANY_STEPS = 20
 _BUILT_IN = (
@@ -104,7 +106,9 @@ def ready_text(rank: RankReport) -> str | None:
     if device is not None and device.span_us:
         gain += f"; the device is busy {percent(device.busy_us / device.span_us)} of the traced steps"
     if competes(rank):
-        gain = "no CPU was free: a loader that computes less may speed up the rest"
+        gain = "no CPU was free"
+        if not _workers_compute_little(rank.system.processes):
+            gain += ": a loader that computes less may speed up the rest"
     elif any(stage.of == "threads" for stage in rank.pipeline):
         gain = "its threads share Python's interpreter with the loop: less code in them may speed it up"
     if primary is None or (primary.ready_in_turn_mean or 0.0) < 0.5:
@@ -117,6 +121,15 @@ def ready_text(rank: RankReport) -> str | None:
         if others is not None:
             gain = f"it may wait for a CPU to take one: {others}"
     return f"the loader keeps up: {_found_ready(rank, primary)}; {gain}"
+
+
+def _workers_compute_little(processes: Sequence[ProcessUse]) -> bool:
+    """Whether workers are known to take few CPUs from the training: less work in them frees little."""
+    workers = [each.cpu_pct_mean for each in processes if each.role.startswith("worker")]
+    training = next((each.cpu_pct_mean for each in processes if each.role == "main"), None)
+    if not workers or not training:
+        return False
+    return sum(math.inf if each is None else each for each in workers) < _FEW_CPUS * training
 
 
 def unit_of(rank: RankReport) -> str:
