@@ -141,7 +141,7 @@ def alone(rank: Measured) -> Alone:
 
     All the time is given back in which a thread that the step waits for was ready and had no CPU, but no
     more than others used of the CPUs meanwhile. Of transport, and of what nobody explains, no account of
-    the kernel tells: all of it may be waiting for a CPU, but what it takes to read batches from pipes. CPU
+    the kernel tells: all of it may be waiting for a CPU, but for what taking batches costs at the least. CPU
     time that the job itself used does not go away, nor what the loop itself computes in a wait to choose
     samples.
     """
