@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -273,12 +273,21 @@ def test_a_daemons_descriptors_are_not_its_parents(tmp_path: Path) -> None:
     attack = Attack(tmp_path, "daemon")
     work, out = tmp_path / "work", tmp_path / "out"
     work.mkdir()
-    with out.open("wb") as file:
+    ended, held = os.pipe()  # the daemon, which is nobody's child here, holds one end until it is gone
+    with out.open("wb") as file, os.fdopen(ended, "rb") as end:
         environment = recorded(attack.session)
-        subprocess.run([attack.program], cwd=work, env=environment, stdout=file, timeout=30, check=True)
-    deadline = time.monotonic() + 30
-    while not (work / "done").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+        with os.fdopen(held, "wb"):
+            subprocess.run(
+                [attack.program],
+                cwd=work,
+                env=environment,
+                stdout=file,
+                pass_fds=[held],
+                timeout=30,
+                check=True,
+            )
+        assert select.select([end], [], [], 30)[0], "the daemon goes on"
+    assert (work / "done").exists()
     assert out.stat().st_size == 5
     assert all_moved(read_all(attack.session), WRITING, str(out)) == 5
 
