@@ -27,9 +27,8 @@ from iotrace.sweeps.ending import end
 from iotrace.sweeps.execute import Request
 from iotrace.sweeps.results import SweepRun
 from iotrace.trying.copied import given, write_table
-from iotrace.trying.copies import Job, place_for, with_targets, write_copies
+from iotrace.trying.copies import Job, place_for, put_in_place, with_targets, write_copies
 from iotrace.trying.fixes import Choice, choose, find_fix, told_of
-from iotrace.trying.in_place import put_in_place
 from iotrace.trying.options import Options
 from iotrace.trying.program import Program, offline
 from iotrace.trying.proof import judge, judge_unqueued, looks

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from iotrace.session import names
 from iotrace.session.manifest import write_atomically
 from iotrace.trying import copies
-from iotrace.trying.options import StopError
-from iotrace.trying.results import FAILED, Data
+from iotrace.trying.results import FAILED, Data, StopError
 from iotrace.units import counted, time_span
 
 _MAGIC = b"IOSERVE1"

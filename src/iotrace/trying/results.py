@@ -116,3 +116,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     untried: list[Untried] = []
     warnings: list[str] = []
     complete: bool = False
+
+
+class StopError(Exception):
+    """The trial ends here: why its change cannot be tried, or why no more is known of it."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind

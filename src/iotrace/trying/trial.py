@@ -33,17 +33,23 @@ from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.schedule import Sweep, open_sweep
 from iotrace.sweeps.tune.candidates import Budget
 from iotrace.trying.copied import Copied
-from iotrace.trying.copies import Job, jobs_of
+from iotrace.trying.copies import Job, jobs_of, put_in_place
 from iotrace.trying.fixes import Choice, choose, lines_of
-from iotrace.trying.in_place import put_in_place
-from iotrace.trying.intent import intent_of
-from iotrace.trying.options import STEPS, Options, StopError
+from iotrace.trying.options import STEPS, Options
 from iotrace.trying.patched import patch_of_trial
 from iotrace.trying.program import Program, offline, program_of
-from iotrace.trying.proof import FEWEST_PAIRS, Found, judge, judge_unqueued, looks, times_of
-from iotrace.trying.results import FAILED, PROVEN, RESULT, RUN, STEP, UNCLEAR, Trial
-from iotrace.trying.same_work import check_pair, check_run
-from iotrace.trying.summary import summed_up
+from iotrace.trying.proof import (
+    FEWEST_PAIRS,
+    Found,
+    check_pair,
+    check_run,
+    judge,
+    judge_unqueued,
+    looks,
+    times_of,
+)
+from iotrace.trying.results import FAILED, PROVEN, RESULT, RUN, STEP, UNCLEAR, StopError, Trial
+from iotrace.trying.summary import intent_of, summed_up
 from iotrace.units import counted, time_span
 
 _MOST_BYTES = 8 << 30  # of data: larger ones are left as they are
