@@ -19,7 +19,7 @@ from iotrace.errors import UsageError
 from iotrace.mcp_server import results as r
 from iotrace.mcp_server.answers import AT_MOST, PREDICTED, maybe, number_of, recorded
 from iotrace.mcp_server.places import Places
-from iotrace.mcp_server.tool import Tool
+from iotrace.mcp_server.results import Tool
 from iotrace.session.manifest import read_document
 from iotrace.trying.results import RESULT, Trial
 

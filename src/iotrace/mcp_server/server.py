@@ -16,8 +16,8 @@ from mcp.server.stdio import stdio_server
 from iotrace.errors import IotraceError, what_failed
 from iotrace.mcp_server.answers import MOST_BYTES, recorded, schema_of, shortened
 from iotrace.mcp_server.places import Places
+from iotrace.mcp_server.results import Tool
 from iotrace.mcp_server.running import Running
-from iotrace.mcp_server.tool import Tool
 from iotrace.mcp_server.tools import Reading
 from iotrace.report.printing import encode_json
 from iotrace.version import __version__

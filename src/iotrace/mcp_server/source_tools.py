@@ -10,7 +10,7 @@ from iotrace.mcp_server import results as r
 from iotrace.mcp_server.answers import code_line, maybe, paged, recorded
 from iotrace.mcp_server.places import Places
 from iotrace.mcp_server.reports import Reports
-from iotrace.mcp_server.tool import Tool
+from iotrace.mcp_server.results import Tool
 from iotrace.patching.patch import Patch, patch_of_fix
 from iotrace.session.manifest import read_manifest
 
