@@ -17,13 +17,12 @@ from iotrace.session import names
 from iotrace.session.listing import Headline, list_sessions
 from iotrace.sweeps.plan import keep
 from iotrace.ui import pages
-from iotrace.ui.choosing import Query, chosen
-from iotrace.ui.contents import content_of
 from iotrace.ui.index import Index
 from iotrace.ui.jobs import Jobs
+from iotrace.ui.lists import Query, chosen
 from iotrace.ui.places import SESSION, TRACE, Places
 from iotrace.ui.server import _listen
-from iotrace.ui.tasks import REPORT, Task
+from iotrace.ui.tasks import REPORT, Task, content_of
 from tests.support.runs import PROJECT, in_process
 from tests.support.served import TOKEN, served, session, until_done
 from tests.unit.test_sweep import Machine, swept

@@ -19,11 +19,10 @@ from iotrace.analysis.rules.facts.check import CheckFacts
 from iotrace.analysis.rules.model import UNKNOWN
 from iotrace.session.listing import Headline
 from iotrace.sweeps.plan import keep
-from iotrace.ui.choosing import histories
-from iotrace.ui.contents import content_of
 from iotrace.ui.index import Index
+from iotrace.ui.lists import histories
 from iotrace.ui.places import BASELINE, Places
-from iotrace.ui.tasks import encoded
+from iotrace.ui.tasks import content_of, encoded
 from iotrace.ui.trend import lines_of
 from tests.support.served import served, session, until_done
 from tests.unit.test_compare import report

@@ -17,11 +17,11 @@ from iotrace.analysis.results import FileGroup
 from iotrace.analysis.results.top import TopProcess, TopVerdict
 from iotrace.report.blocks import Field, Table
 from iotrace.session.hangs import BlockedProcess, Hang, Status
-from iotrace.ui.app import WORDS
-from iotrace.ui.choosing import Query, chosen
 from iotrace.ui.index import Index
+from iotrace.ui.lists import Query, chosen
 from iotrace.ui.live import Feeds, Look, _stacks, holds_up
 from iotrace.ui.running import Running, _pulse_shown, _strip
+from iotrace.ui.server import WORDS
 from iotrace.ui.worker import _meanings
 from tests.support.results import unknown
 from tests.support.served import served, session

@@ -20,9 +20,9 @@ from iotrace.session import names
 from iotrace.session.liveness import ENDED
 from iotrace.session.manifest import write_atomically
 from iotrace.ui.answers import PATIENCE_S, RefusedError, form_of, found, html, report_task, unfinished
-from iotrace.ui.choosing import histories
 from iotrace.ui.index import Entry, Index
 from iotrace.ui.jobs import Jobs
+from iotrace.ui.lists import histories
 from iotrace.ui.pages import address
 from iotrace.ui.places import BASELINE, SESSION
 from iotrace.ui.tasks import CHECK, HISTORY, REPORT_JSON, Judged, Task

@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from iotrace.session import names
-from iotrace.ui.contents import content_of
-from iotrace.ui.tasks import DONE, Done, Task, decoded, encoded
+from iotrace.ui.tasks import DONE, Done, Task, content_of, decoded, encoded
 
 _AT_ONCE = 2
 _MOST_SECONDS = 600.0

@@ -24,8 +24,7 @@ from iotrace.session.listing import Headline
 from iotrace.session.manifest import write_atomically
 from iotrace.session.reading import read_whole
 from iotrace.sources.session import open_session
-from iotrace.ui.contents import content_of
-from iotrace.ui.tasks import Done, Judged, Said, Shown, Task, encoded
+from iotrace.ui.tasks import Done, Judged, Said, Shown, Task, content_of, encoded
 
 _WORSE_BY_PCT = 5.0
 

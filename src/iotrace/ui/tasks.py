@@ -1,13 +1,22 @@
-"""What the server asks of the process that analyses, and what that answers: plain data, as JSON."""
+"""What the server asks of the process that analyses, and what that answers: plain data, as JSON.
+
+An answer is kept as long as `content_of` tells no change of what it was made from.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from iotrace.analysis.compare.results import Standing
+from iotrace.session import names
 from iotrace.session.listing import Headline
 from iotrace.viewer.view import View
 
@@ -92,3 +101,20 @@ def decoded(data: bytes, kind: type[_Kind]) -> _Kind:
         ValueError: it is no JSON, or of another kind.
     """
     return msgspec.convert(json.loads(data), kind)
+
+
+def content_of(paths: Iterable[Path]) -> bytes:
+    """Hash the files' names, sizes and times; what readers make of a session is no part."""
+    found = hashlib.sha256()
+    for path in paths:
+        tree = os.walk(path) if path.is_dir() else iter([(str(path.parent), list[str](), [path.name])])
+        for root, directories, files in tree:
+            if Path(root) == path and names.OUT in directories:
+                directories.remove(names.OUT)
+            directories.sort()
+            for name in sorted(set(files) - {names.COSTS, names.FILES}):
+                with suppress(OSError):  # deleted meanwhile
+                    status = os.lstat(os.path.join(root, name))
+                    line = f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0"
+                    found.update(os.fsencode(os.path.join(root, "")) + os.fsencode(line))
+    return found.digest()
