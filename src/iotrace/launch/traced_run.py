@@ -14,12 +14,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 
 from iotrace.errors import LaunchError
 from iotrace.launch import capture_directory, child, posix
 from iotrace.launch.capture_directory import make_private
-from iotrace.launch.read_paths import added_read_paths
 from iotrace.launch.session_directory import TakenError, begin, commit_of, job_of, may_join, numbered, task_of
 from iotrace.launch.telemetry.procfs import count_oom_kills
 from iotrace.launch.telemetry.start import Telemetry, start
@@ -29,6 +29,10 @@ from iotrace.session.manifest import Manifest, NotCaptured, Outcome, PosixState,
 from iotrace.session.masks import masked
 from iotrace.version import __version__
 
+# Of read paths that other packages add, as `agent.readpaths.finders` reads them.
+_FINDER = re.compile(r"(\d+(:\w+)?|result)(\.\w+(\(\))?)*|length")
+_CALL = re.compile(r"\w+(\.\w+)*")
+_READ_PATHS_REMEDY = "see docs/readpaths.md"
 # NVIDIA, AMD, Intel. A node without a device behind it makes the exposed wait unknown, not wrong.
 _ACCELERATOR_NODES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/accel*")
 _SHIM = Path(__file__).parent.parent / "agent" / "shim"
@@ -264,3 +268,43 @@ def _steps(text: str) -> str:
         if number < least:
             raise LaunchError(f"--torch-steps {text!r}: {name} has to be {least} or more", remedy)
     return ":".join(map(str, numbers))
+
+
+def added_read_paths() -> tuple[dict[str, str], list[NotCaptured]]:
+    """Return the agent's setting with the read paths that other packages add, and those that are none.
+
+    They are entry points, and no package is imported for them. A value is the call, such as
+    ``mylib.reader:Reader.read``. Its name says the rest, between semicolons: a label that makes it unique,
+    then any of ``file FINDER``, ``size FINDER``, ``threads`` and ``each``.
+    """
+    from importlib.metadata import entry_points
+
+    rows, refused = [], []
+    found = entry_points(group=names.READ_PATHS_GROUP)
+    for point in sorted(found, key=attrgetter("value", "name")):
+        module, _, call = point.value.partition(":")
+        row, why = _read_path(point.name)
+        if not why and not (_CALL.fullmatch(module.strip()) and _CALL.fullmatch(call.strip())):
+            why = "its value is no MODULE:CALL"
+        if why:
+            refused.append(
+                NotCaptured(f"the read path {point.value}", f"{why} (entry point)", _READ_PATHS_REMEDY)
+            )
+        else:
+            rows.append("\t".join((module.strip(), call.strip(), *row)))
+    return ({names.READ_PATHS: "\n".join(rows)} if rows else {}), refused
+
+
+def _read_path(name: str) -> tuple[list[str], str]:
+    """Return the finders of file and size and the words in an entry point's name, or why that says none."""
+    finders = {"file": "", "size": "result"}
+    words = []
+    for field in name.split(";")[1:]:
+        key, _, finder = field.strip().partition(" ")
+        if key in ("threads", "each") and not finder:
+            words.append(key)
+        elif key in finders and (_FINDER.fullmatch(finder) or (key, finder) == ("size", "unknown")):
+            finders[key] = "" if finder == "unknown" else finder
+        else:
+            return [], f"'{field.strip()}' is no field of a read path"
+    return [*finders.values(), " ".join(words)], ""

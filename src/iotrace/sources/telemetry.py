@@ -30,6 +30,7 @@ from iotrace.sources.samples import (
     DeviceRecord,
     Floats as Floats,
     GpuRecord,
+    Lists,
     MemoryRecord,
     Problem,
     ProcessRecord,
@@ -39,8 +40,9 @@ from iotrace.sources.samples import (
     Sidecar,
     SystemRecord,
     Unavailable,
+    by_process,
+    listed,
 )
-from iotrace.sources.scheduling import Lists, by_process, listed
 
 _SOON = 300  # samples, a minute: a child that ended is waited for in that
 _COUNTERS = ("rchar", "wchar", "read_calls", "write_calls", "read_bytes", "write_bytes")
