@@ -67,8 +67,8 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module = import_module(f"iotrace.cli.{_TOGETHER.get(cmd_name, cmd_name)}")
-        found: click.Command = getattr(module, _OTHERWISE.get(cmd_name, cmd_name))
-        return found
+        command: click.Command = getattr(module, _OTHERWISE.get(cmd_name, cmd_name))
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

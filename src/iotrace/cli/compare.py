@@ -100,14 +100,14 @@ def _compare_traces(before: Path, after: Path, form: str, html: Path | None, csv
     from iotrace.report.comparison import changes_of, trace_document
 
     reports = (report_of_traces((path,), of_steps=True) for path in (before, after))
-    found = compare_traces(*reports)
+    comparison = compare_traces(*reports)
     if html is not None:
         from iotrace.report.page.results import trace_comparison_page
 
-        save_page(trace_comparison_page(found), html)
+        save_page(trace_comparison_page(comparison), html)
     if csv is not None:
-        save_tables(changes_of(found), csv)
-    print_document(found, form, trace_document)
+        save_tables(changes_of(comparison), csv)
+    print_document(comparison, form, trace_document)
 
 
 def _steps_of(paths: tuple[Path, Path], rank: int) -> list[SideSteps | None]:

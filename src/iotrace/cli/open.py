@@ -174,10 +174,10 @@ def _analysis(session: Path) -> SessionAnalysis:
     from iotrace.sources.session import open_session
 
     with watched() as progress:
-        found = SessionAnalysis(open_session(session, progress))
-    if not found.ranks:
+        analysis = SessionAnalysis(open_session(session, progress))
+    if not analysis.ranks:
         raise SessionError(f"{session} holds no process: it has no timeline", f"iotrace report {session}")
-    return found
+    return analysis
 
 
 def _verdict(analysis: SessionAnalysis) -> list[tuple[str, str]]:
@@ -188,11 +188,11 @@ def _verdict(analysis: SessionAnalysis) -> list[tuple[str, str]]:
 
     with watched() as progress:
         progress("finding why it waits")
-        found = head_of(analyse(analysis), "iotrace report -v has loader, system and I/O")
+        head = head_of(analyse(analysis), "iotrace report -v has loader, system and I/O")
     rows = [
-        (row.label, f"{row.text} ({row.side})" if row.side else row.text) for row in map(beside, found.lines)
+        (row.label, f"{row.text} ({row.side})" if row.side else row.text) for row in map(beside, head.lines)
     ]
-    return [(found.label, found.text), *rows, ("Trust", f"{found.level}: {found.trust}")]
+    return [(head.label, head.text), *rows, ("Trust", f"{head.level}: {head.trust}")]
 
 
 def _timeline(analysis: SessionAnalysis, directory: Path) -> Path:

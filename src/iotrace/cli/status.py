@@ -27,12 +27,12 @@ def status(session: Path | None, as_json: bool) -> int:
     from iotrace.session.hangs import status_of
     from iotrace.session.listing import newest_session
 
-    found = status_of(session or newest_session(Path()))
+    answer = status_of(session or newest_session(Path()))
     if as_json:
-        print_json(found)
+        print_json(answer)
         return 0
-    for line in found.text:
+    for line in answer.text:
         echo(line)
-    if not found.text:
-        echo(found.state)
+    if not answer.text:
+        echo(answer.state)
     return 0

@@ -84,16 +84,16 @@ def python_of(program: str, path: str | None) -> str | None:
     """Return `program` if it is a Python, else the existing Python that its ``#!`` names; else None."""
     if PYTHON.match(os.path.basename(program)):
         return program
-    _, found = script_interpreter(program, path)
-    return found if found is not None and PYTHON.match(os.path.basename(found)) else None
+    _, interpreter = script_interpreter(program, path)
+    return interpreter if interpreter is not None and PYTHON.match(os.path.basename(interpreter)) else None
 
 
 def demand_of(command: list[str]) -> Demand:
     """Return what the words ask for: ``--workers 4``, ``batch_size=32``, torchrun's ``--nproc-per-node``."""
 
     def largest(option: re.Pattern[str]) -> int | None:
-        found = (int(value) for name, value in settings if option.fullmatch(name) and value.isdecimal())
-        return max(found, default=None)
+        values = (int(value) for name, value in settings if option.fullmatch(name) and value.isdecimal())
+        return max(values, default=None)
 
     settings = list(_settings(command))
     ranks = max(1, largest(_RANKS) or 1)

@@ -103,9 +103,9 @@ class Catalog:
     def _python(self) -> Interpreter | None:
         if not self.words:
             return Interpreter((sys.executable,), sys.executable)
-        found = interpreter_of(self.words, self._path)
-        self.interpreter = found.program if found is not None else None
-        return found
+        python = interpreter_of(self.words, self._path)
+        self.interpreter = python.program if python is not None else None
+        return python
 
     @cached_property
     def _mounts(self) -> list[storage.Mount]:
@@ -114,8 +114,8 @@ class Catalog:
     def _agent(self) -> list[Check]:
         if self._python is None:
             return []
-        found = probe(self._python, self.environment, self.sandbox)
-        return interpreter.judge(found, self.environment)
+        probed = probe(self._python, self.environment, self.sandbox)
+        return interpreter.judge(probed, self.environment)
 
     def _torch(self) -> list[Check]:
         if self._python is None:
@@ -129,8 +129,8 @@ class Catalog:
     def _copies(self, demand: Demand) -> list[Check]:
         if self._data is None or not demand.workers:
             return []
-        found = storage.find(self._data, time.monotonic() + _LOOK_SECONDS)
-        return host.copies(demand, sum(found.sizes.values()))
+        files = storage.find(self._data, time.monotonic() + _LOOK_SECONDS)
+        return host.copies(demand, sum(files.sizes.values()))
 
     def _storage(self) -> Check:
         if self._data is None:
@@ -179,13 +179,13 @@ def diagnose(
     catalog = Catalog(words, data, output, clean_environment(), torch_seconds)
     try:
         # Its own limit is to end it, so that what it said until then counts.
-        found = run_checks(catalog.checks(), longer={TORCH: torch_seconds + 0.5}, waiting=waiting)
+        checks = run_checks(catalog.checks(), longer={TORCH: torch_seconds + 0.5}, waiting=waiting)
     finally:  # an interruption, too
         catalog.sandbox.close()
-    if any(check.id == "torch" and check.status == "warning" for check in found):
-        found = [check for check in found if check.id != "torch-profiler"]
-    found = [_readable_check(check) for check in found]
-    captured, not_captured, not_known = consequences(found)
+    if any(check.id == "torch" and check.status == "warning" for check in checks):
+        checks = [check for check in checks if check.id != "torch-profiler"]
+    checks = [_readable_check(check) for check in checks]
+    captured, not_captured, not_known = consequences(checks)
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         iotrace_version=__version__,
@@ -194,7 +194,7 @@ def diagnose(
         captured=captured,
         not_captured=not_captured,
         unknown=not_known,
-        checks=found,
+        checks=checks,
         seconds=time.monotonic() - start,
     )
 

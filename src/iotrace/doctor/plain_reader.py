@@ -37,18 +37,18 @@ def read_plainly(path: str) -> PlainReads:
     Raises:
         StorageError: nothing there can be read, or nothing answers.
     """
-    found: list[PlainReads] = []
+    reads: list[PlainReads] = []
 
     def check() -> Check:
-        found.append(_read(Path(path)))
+        reads.append(_read(Path(path)))
         return ok("storage", "read")
 
     (result,) = run_checks([("storage", check)], _PATIENCE_SECONDS)
-    if not found:
+    if not reads:
         raise StorageError(f"{path}: {result.why or result.what}", remedy=result.remedy)
     with suppress(OSError):  # a home that cannot be written
-        return replace(found[0], saved=str(save(found[0])))
-    return found[0]
+        return replace(reads[0], saved=str(save(reads[0])))
+    return reads[0]
 
 
 def _read(path: Path) -> PlainReads:
@@ -124,12 +124,12 @@ def _pieces(descriptor: int, most_bytes: int, until: float) -> Iterator[tuple[in
 def _is_cold(file: Path, read_bytes: int) -> bool | None:
     """Whether none of some pages, chosen by chance, is in memory; None where the kernel does not tell."""
     try:
-        found, _ = ask_by_chance(file, read_bytes, _PAGES, find_pages)
+        pages, _ = ask_by_chance(file, read_bytes, _PAGES, find_pages)
     except OSError as error:
         if error.errno in UNSUPPORTED:
             return None
         raise
-    return True if not found.pages else False if found.exact else None
+    return True if not pages.pages else False if pages.exact else None
 
 
 def _why(cold: bool | None, kind: str) -> str:

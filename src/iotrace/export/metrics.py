@@ -127,8 +127,8 @@ class Seen:
     def _look(self) -> bytes:
         try:
             self._watch = self._watch or Watch(LiveSession(self._session))
-            found = self._watch.look()
-            return metrics_text([(self._session.name, found, status_of(self._session).state)])
+            top = self._watch.look()
+            return metrics_text([(self._session.name, top, status_of(self._session).state)])
         except (IotraceError, OSError):
             return metrics_text([])
 

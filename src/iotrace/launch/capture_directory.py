@@ -41,15 +41,15 @@ _NAMES = re.compile(rb'\{"name":"[SF]H",[^\n]*?"name":"([^"\n]*)"')
 
 def file_system_of(path: Path) -> str:
     """Return the type of the file system that holds `path`; empty where it is not known."""
-    found, longest = "", -1
+    file_system, longest = "", -1
     real = os.path.realpath(path) + "/"
     with suppress(OSError), open("/proc/self/mounts", errors="surrogateescape") as mounts:
         for line in mounts:
             _, point, kind, *_ = line.split(" ")
             point = point.replace("\\040", " ").rstrip("/") + "/"
             if real.startswith(point) and len(point) >= longest:
-                found, longest = kind, len(point)
-    return found
+                file_system, longest = kind, len(point)
+    return file_system
 
 
 def begin(directory: Path) -> Path:
@@ -113,12 +113,12 @@ def _make_log_private(path: str) -> None:
             return
         value_follows = False
         with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as log:
-            for found in _NAMES.finditer(log):
-                name = found[1].decode("latin-1")
+            for match in _NAMES.finditer(log):
+                name = match[1].decode("latin-1")
                 hidden = _hidden(name, value_follows)
                 value_follows = name.startswith("-") and not {";", "="} & {*name} and is_secret(name)
                 if hidden != name:
-                    os.pwrite(descriptor, hidden.encode("latin-1"), found.start(1))
+                    os.pwrite(descriptor, hidden.encode("latin-1"), match.start(1))
     finally:
         os.close(descriptor)
 

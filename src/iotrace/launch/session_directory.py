@@ -155,9 +155,9 @@ def may_join(session: Path, job: str, task: str) -> bool:
     try:
         if read_manifest(session).job != job:
             return False
-        found = [session, *launches(session)]
-        tasks = [read_manifest(path).task for path in found]
-        outcomes = [read_outcome(path) for path in found]
+        paths = [session, *launches(session)]
+        tasks = [read_manifest(path).task for path in paths]
+        outcomes = [read_outcome(path) for path in paths]
     except SessionError:
         return False
     ends = [outcome.ended_ns for outcome in outcomes if outcome is not None]
@@ -171,10 +171,10 @@ def await_others(session: Path, expected: int | None, seconds: float) -> int:
     """Wait for the job's other launchers to end; return how many have not."""
     deadline = time.monotonic() + seconds
     while True:
-        found = [session, *launches(session)]
-        running = sum(read_outcome(launch) is None for launch in found)
-        if expected is not None and len(found) < expected:
-            running += expected - len(found)
+        paths = [session, *launches(session)]
+        running = sum(read_outcome(launch) is None for launch in paths)
+        if expected is not None and len(paths) < expected:
+            running += expected - len(paths)
         deleted = not (session / names.MANIFEST).exists()
         if not running or deleted or time.monotonic() >= deadline:
             return running

@@ -280,8 +280,8 @@ def added_read_paths() -> tuple[dict[str, str], list[NotCaptured]]:
     from importlib.metadata import entry_points
 
     rows, refused = [], []
-    found = entry_points(group=names.READ_PATHS_GROUP)
-    for point in sorted(found, key=attrgetter("value", "name")):
+    points = entry_points(group=names.READ_PATHS_GROUP)
+    for point in sorted(points, key=attrgetter("value", "name")):
         module, _, call = point.value.partition(":")
         row, why = _read_path(point.name)
         if not why and not (_CALL.fullmatch(module.strip()) and _CALL.fullmatch(call.strip())):

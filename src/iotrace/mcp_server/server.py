@@ -37,9 +37,9 @@ An answer is cut to most_bytes; next_cursor gives the rest."""
 def make_server(root: Path, allow_run: bool) -> Server[Any]:
     """Make the server of a directory; `allow_run` offers the tools that start the user's program."""
     reading = Reading(root)
-    found = [*reading.tools(), *(Running(reading.places).tools() if allow_run else [])]
-    tools = {tool.name: tool for tool in found}
-    listed = [_listed(tool) for tool in found]
+    offered = [*reading.tools(), *(Running(reading.places).tools() if allow_run else [])]
+    tools = {tool.name: tool for tool in offered}
+    listed = [_listed(tool) for tool in offered]
 
     async def list_tools(_: Any, __: Any) -> mcp_types.ListToolsResult:
         return mcp_types.ListToolsResult(tools=listed)

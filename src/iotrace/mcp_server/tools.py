@@ -157,10 +157,10 @@ class Reading:
 
     def explain(self, asked: r.AskedRule) -> r.Rule:
         """Explain a rule; its texts are iotrace's own."""
-        found = named(asked.rule)
-        if found is None:
+        known = named(asked.rule)
+        if known is None:
             raise UsageError("there is no such rule", f"near to it: {', '.join(near(asked.rule)) or 'none'}")
-        about = explained(found)
+        about = explained(known)
         texts = [*about.meaning, *(f"Bound: {each}" for each in about.bounds), f"Remedy: {about.remedy}"]
         if about.example:
             texts.append(f"Example, of made-up figures: {about.example}")
@@ -224,31 +224,31 @@ class Reading:
         if paths[0] == paths[1]:
             raise UsageError("both are one session", "give the session before a change, and the one after it")
         reports = [msgspec.to_builtins(self.reports.of(path)) for path in paths]
-        found = compare(*(basis_of(report, path) for report, path in zip(reports, paths, strict=True)))
-        before_ms, after_ms = found.step_ms
+        comparison = compare(*(basis_of(report, path) for report, path in zip(reports, paths, strict=True)))
+        before_ms, after_ms = comparison.step_ms
         return r.Compared(
             before=asked.before,
             after=asked.after,
-            comparable=found.comparable,
-            differs=[recorded(each, 160) for each in found.differs[:5]],
-            verdict=found.verdict,
-            text=recorded(found.text),
+            comparable=comparison.comparable,
+            differs=[recorded(each, 160) for each in comparison.differs[:5]],
+            verdict=comparison.verdict,
+            text=recorded(comparison.text),
             step_before=number_of(before_ms, "ms"),
             step_after=number_of(after_ms, "ms"),
-            change=number_of(found.change_pct, "%", interval=found.ci95_pct),
+            change=number_of(comparison.change_pct, "%", interval=comparison.ci95_pct),
             parts=[
                 r.ChangedPart(
                     what=recorded(each.what, 120),
                     by=number_of(each.by_ms, "ms per step", interval=each.ci95_ms),
                 )
-                for each in found.changed[:6]
+                for each in comparison.changed[:6]
             ],
-            trust=[_trust(side.trust) for side in found.sessions],
+            trust=[_trust(side.trust) for side in comparison.sessions],
         )
 
     def doctor(self, asked: r.AskedRows) -> r.Doctor:
         """Check this machine; torch has 30 s to be imported."""
-        found = diagnose([], None, None, 30.0)
+        diagnosis = diagnose([], None, None, 30.0)
         rows = [
             r.CheckRow(
                 check=each.id,
@@ -257,17 +257,17 @@ class Reading:
                 why=maybe(each.why, 160),
                 remedy=maybe(each.remedy, 160),
             )
-            for each in sorted(found.checks, key=lambda each: each.status == "ok")
+            for each in sorted(diagnosis.checks, key=lambda each: each.status == "ok")
         ]
 
         def make(chosen: list[Any]) -> r.Doctor:
-            return r.Doctor(captured=found.captured, not_captured=found.not_captured, checks=chosen)
+            return r.Doctor(captured=diagnosis.captured, not_captured=diagnosis.not_captured, checks=chosen)
 
         return paged(make, rows, asked.cursor, asked.most_bytes, asked.most_rows)
 
 
-def _trust(found: FoundTrust) -> r.Trust:
-    return r.Trust(level=found.level, reasons=[recorded(each, 160) for each in found.reasons[:5]])
+def _trust(trust: FoundTrust) -> r.Trust:
+    return r.Trust(level=trust.level, reasons=[recorded(each, 160) for each in trust.reasons[:5]])
 
 
 def _fix(number: int, fix: Fix) -> r.FixRow:
@@ -353,14 +353,14 @@ def _cell(value: Any) -> Any:
 
 def _columns(table: Table) -> list[r.Column]:
     known = {} if not table.rows else {each.attribute: each for each in figures_of(type(table.rows[0]))}
-    found = []
+    columns = []
     for field in table.fields:
         figure = known.get(field.name.partition(".")[0])
-        found.append(
+        columns.append(
             r.Column(
                 name=field.name,
                 unit="" if figure is None else figure.unit,
                 meaning="" if figure is None else figure.meaning[:80],
             )
         )
-    return found
+    return columns

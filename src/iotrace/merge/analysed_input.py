@@ -53,10 +53,10 @@ def ranks_of(path: Path, job: str) -> list[str]:
 
 def foreign_traces(path: Path) -> list[Path]:
     """Traces of other profilers that lie in the session, such as those of torch.profiler."""
-    found = [item for pattern in ("*.json", "*.json.gz", f"*{XPLANE}") for item in path.rglob(pattern)]
+    paths = [item for pattern in ("*.json", "*.json.gz", f"*{XPLANE}") for item in path.rglob(pattern)]
     return sorted(
         item
-        for item in found
+        for item in paths
         if item.name not in _OWN
         and item.is_file()
         and not item.is_symlink()
@@ -69,30 +69,30 @@ def survey_session(file: InputFile) -> Survey:
     """Look at a rank of a session."""
     analysis = _analysis_of(file)
     session, rank = analysis.session, analysis.rank
-    found = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
-    found.clock_domain = rank.main.clock_domain
-    found.host_link = session.clocks.links.get(found.clock_domain)
+    survey = Survey(absolute=True, rank=rank.number, world_size=rank.world_size, host=rank.main.host)
+    survey.clock_domain = rank.main.clock_domain
+    survey.host_link = session.clocks.links.get(survey.clock_domain)
     unsure_ns = session.calls.unsure_ns
-    found.bound_ns = max(
+    survey.bound_ns = max(
         max(process.clock.bound_ns, unsure_ns.get(process.identity.node, 0)) for process in rank.processes
     )
-    found.clock = None if rank.main.clock.matches_realtime else rank.main.clock
-    found.pids = [process.pid for process in rank.processes]
+    survey.clock = None if rank.main.clock.matches_realtime else rank.main.clock
+    survey.pids = [process.pid for process in rank.processes]
     for process in rank.processes:
-        found.recordings |= {trace: process.recordings.get(trace.name) for trace in process.torch_traces}
+        survey.recordings |= {trace: process.recordings.get(trace.name) for trace in process.torch_traces}
     if file.session is not None:  # of all of its session: a timeline is built twice for no choice
-        found.first_ns = session.manifest.started_ns
-        return found
-    found.bytes = _bytes_of(file.path, file.job) // len(session.ranks)
+        survey.first_ns = session.manifest.started_ns
+        return survey
+    survey.bytes = _bytes_of(file.path, file.job) // len(session.ranks)
     known = _opened(file.path, file.job)
     timeline = build(analysis, known.timed_failures, known.hangs, with_torch=False)
     slices = [item for process in timeline.processes for track in process.tracks for item in track.slices]
-    found.first_ns = min((item.start_ns for item in slices), default=None)
-    found.last_ns = max((item.end_ns for item in slices), default=None)
+    survey.first_ns = min((item.start_ns for item in slices), default=None)
+    survey.last_ns = max((item.end_ns for item in slices), default=None)
     for item in slices:
         if item.category == "step" and item.name.split()[-1].isdigit():
-            found.steps[int(item.name.split()[-1])] = (item.start_ns, item.end_ns)
-    return found
+            survey.steps[int(item.name.split()[-1])] = (item.start_ns, item.end_ns)
+    return survey
 
 
 def _analysis_of(file: InputFile) -> RankAnalysis:

@@ -155,12 +155,12 @@ def _reading(job: Job, problems: list[str], progress: Progress) -> tuple[Any, It
 
 def _metadata(reader: Any, notes: list[str]) -> dict[str, Any]:
     """The keys that stood beside the events, unless they are as large as a file of their own, as is noted."""
-    found = {}
+    metadata = {}
     for key, value in getattr(reader, "metadata", {}).items():
         text = json.dumps({key: value}, ensure_ascii=False)
         if len(text) < _LARGEST_METADATA:  # half a character of UTF-16 is JSON, and no Unicode
-            found.update(json.loads(text.encode(errors="replace")))
+            metadata.update(json.loads(text.encode(errors="replace")))
         else:
-            found[key] = "(left out: too large)"
+            metadata[key] = "(left out: too large)"
             notes.append(f"{key}, {len(text) / 1e6:.1f} MB besides its events, is left out")
-    return found
+    return metadata

@@ -88,10 +88,10 @@ def _named_by(pattern: str) -> list[tuple[Path, bool]]:
         raise MergeError(
             f"{pattern} does not exist", "name a trace, a directory of traces, a pattern or a session"
         )
-    found = []
+    paths = []
     for match in matches:
-        found += _in_directory(match) if match.is_dir() else [(match, False)]
-    return found
+        paths += _in_directory(match) if match.is_dir() else [(match, False)]
+    return paths
 
 
 def _in_directory(path: Path) -> list[tuple[Path, bool]]:
@@ -159,7 +159,7 @@ def _looks_like_dftracer(text: bytes) -> bool:
     lines = [line for line in text[:200_000].splitlines() if line.strip() not in (b"", b"[", b"]")][:20]
     if len(text) > 200_000 and len(lines) < 20:
         lines = lines[:-1]
-    found = 0
+    count = 0
     for line in lines:
         try:
             value = json.loads(line.strip().rstrip(b",").decode(errors="replace"), strict=False)
@@ -175,8 +175,8 @@ def _looks_like_dftracer(text: bytes) -> bool:
             or "hhash" in str(value.get("args"))
         ):
             return True
-        found += 1
-    return found >= 2
+        count += 1
+    return count >= 2
 
 
 def each_once(files: list[InputFile], notes: list[str]) -> list[InputFile]:

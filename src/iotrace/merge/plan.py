@@ -68,14 +68,14 @@ class Input:
     @property
     def first_ns(self) -> int | None:
         """Its first time on the merged clock; None where it holds none."""
-        found = self.survey.first_ns
-        return None if found is None else self.link.map.map_one(found)
+        first_ns = self.survey.first_ns
+        return None if first_ns is None else self.link.map.map_one(first_ns)
 
     @property
     def last_ns(self) -> int | None:
         """Its last time on the merged clock; None where it holds none."""
-        found = self.survey.last_ns
-        return None if found is None else self.link.map.map_one(found)
+        last_ns = self.survey.last_ns
+        return None if last_ns is None else self.link.map.map_one(last_ns)
 
 
 _DAY_NS = 86_400 * 10**9
@@ -247,16 +247,16 @@ def far_apart(inputs: list[Input]) -> list[str]:
         for item in inputs
         if item.first_ns is not None and item.last_ns is not None
     )
-    found: list[str] = []
+    notes: list[str] = []
     for before, after in pairwise(spans):
         last_ns = max(end for start, end, _ in spans if start <= before[0])
         gap_ns = after[0] - last_ns
         if gap_ns > max(_APART_NS, spans[-1][1] - spans[0][0] - gap_ns):
-            found.append(
+            notes.append(
                 f"{after[2]} begins {gap_ns / 6e10:.1f} min after {before[2]} ended: most of the timeline "
                 "is empty; merge what ran together, or compare two sessions: iotrace compare"
             )
-    return found
+    return notes
 
 
 def plan_jobs(inputs: list[Input], options: Options, directory: Path, native: bool) -> None:

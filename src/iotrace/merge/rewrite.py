@@ -207,8 +207,8 @@ class Rewriter:
         """The threads to pack the events with: begin and end events bind flows like slices."""
         if not ((kinds == BEGIN) | (kinds == END)).any():
             return threads
-        found, at = np.unique(threads, return_inverse=True)
-        items = [self.tracks.threads[index] for index in found.tolist()]
+        indexes, at = np.unique(threads, return_inverse=True)
+        items = [self.tracks.threads[index] for index in indexes.tolist()]
         own = [self.tracks.thread(item.raw_pid, item.raw_tid) if item.stacked else item for item in items]
         return np.array([item.index for item in own], np.int64)[at]
 
@@ -342,8 +342,8 @@ def _counted(phases: Any) -> dict[str, int]:
 
 def _distinct(numbers: Any) -> list[int]:
     """The distinct ones of small numbers, in order."""
-    found: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
-    return found
+    distinct: list[int] = np.flatnonzero(np.bincount(numbers)).tolist()
+    return distinct
 
 
 def _least(one: int | None, other: int) -> int:

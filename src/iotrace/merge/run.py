@@ -105,9 +105,9 @@ def refuse_unsure_orders(inputs: Sequence[Input]) -> None:
                 f"the clock of {item.file.label} is {what}: {link.why}",
                 "leave --strict-clocks out to merge it with that note",
             )
-    found = least_sure(inputs)
-    if found is not None and found.bound_ns > found.interval_ns:
-        raise MergeError(_refusal(found, inputs), "leave --strict-clocks out to merge them all the same")
+    pair = least_sure(inputs)
+    if pair is not None and pair.bound_ns > pair.interval_ns:
+        raise MergeError(_refusal(pair, inputs), "leave --strict-clocks out to merge them all the same")
 
 
 def least_sure(inputs: Sequence[Input]) -> Order | None:
@@ -153,16 +153,16 @@ def _earliest_end(part: Part) -> int:
 
 def _together(parts: Iterator[Part]) -> Iterator[list[Part]]:
     """Divide what has the same name by time: a restarted job counts its collectives from the start again."""
-    found: list[Part] = []
+    together: list[Part] = []
     ended_ns = 0
     for part in sorted(parts, key=lambda part: part.start_ns):
-        if found and part.start_ns > ended_ns + _APART_NS:
-            yield found
-            found = []
-        ended_ns = max(ended_ns, part.end_ns) if found else part.end_ns
-        found.append(part)
-    if found:
-        yield found
+        if together and part.start_ns > ended_ns + _APART_NS:
+            yield together
+            together = []
+        ended_ns = max(ended_ns, part.end_ns) if together else part.end_ns
+        together.append(part)
+    if together:
+        yield together
 
 
 def _refusal(order: Order, inputs: Sequence[Input]) -> str:
@@ -237,21 +237,21 @@ def _merge(
     if cluster is not None:
         cluster.check_sees([file.path for file in files])
     surveys: list[Survey] = run_all("survey", survey_tasks(files, options), cores, watch, cluster)
-    found = [Input(file, survey) for file, survey in zip(files, surveys, strict=True)]
-    adopt_ranks(found)
-    found = of_ranks(found, options.ranks)
-    check_steps(found, options.steps, notes)
-    notes += clocks_set(found)
-    link(found, options.align_start)
+    inputs = [Input(file, survey) for file, survey in zip(files, surveys, strict=True)]
+    adopt_ranks(inputs)
+    inputs = of_ranks(inputs, options.ranks)
+    check_steps(inputs, options.steps, notes)
+    notes += clocks_set(inputs)
+    link(inputs, options.align_start)
     if options.strict_clocks:
-        refuse_unsure_orders(found)
-    notes += far_apart(found)
+        refuse_unsure_orders(inputs)
+    notes += far_apart(inputs)
     with _workspace(output) as directory:
-        plan_jobs(found, options, directory, native)
+        plan_jobs(inputs, options, directory, native)
         if cluster is not None:
             cluster.check_sees([directory])
-        results: list[Result] = run_all("merge", [item.job for item in found], cores, watch, cluster)
-        for item, result in zip(found, results, strict=True):
+        results: list[Result] = run_all("merge", [item.job for item in inputs], cores, watch, cluster)
+        for item, result in zip(inputs, results, strict=True):
             item.result = result
             problems += result.problems
             notes += result.notes
@@ -261,14 +261,14 @@ def _merge(
         if not any(sum(result.written.values()) for result in results):
             raise MergeError(
                 "the selection matches no events",
-                f"the inputs last {_seconds(found)} s from the merged start; see --steps, --time, --drop",
+                f"the inputs last {_seconds(inputs)} s from the merged start; see --steps, --time, --drop",
             )
-        groups = _groups(output, suffix, found, options.per_rank)
+        groups = _groups(output, suffix, inputs, options.per_rank)
         written = [(path, _write(path, members, directory)) for path, members in groups]
         for path, temporary in written:
             temporary.replace(path)
     paths = [path for path, _ in written]
-    return summarise(paths, found, problems, notes, time.monotonic() - began, suffix)
+    return summarise(paths, inputs, problems, notes, time.monotonic() - began, suffix)
 
 
 def _nowhere(dropped: frozenset[str], results: list[Result]) -> list[str]:

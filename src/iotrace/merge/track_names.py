@@ -25,7 +25,7 @@ _UNITRACE = re.compile(r"(?:RANK \d+ )?(HOST|DEVICE)<([^<>]*)>(.*)")
 
 def arrange(inputs: list[Input]) -> list[Process]:
     """All processes with their threads, in the order: rank, main, devices with their streams, workers."""
-    found: dict[int, Process] = {}
+    processes: dict[int, Process] = {}
     twice = _ranks_twice(inputs)
     for item in sorted(inputs, key=lambda item: item.file.kind == DFTRACER):
         file, rank = item.file, item.survey.rank
@@ -40,7 +40,7 @@ def arrange(inputs: list[Input]) -> list[Process]:
             threads = _threads(file, item.result, process)
             if not threads and not process.used:
                 continue
-            made = found.get(process.pid)
+            made = processes.get(process.pid)
             if made is None:
                 name, labels = _process_name(file, process), _labels(process)
                 key = (
@@ -49,7 +49,7 @@ def arrange(inputs: list[Input]) -> list[Process]:
                     item.job.index,
                     _order(process),
                 )
-                made = found[process.pid] = Process(process.pid, prefix + name, labels, key)
+                made = processes[process.pid] = Process(process.pid, prefix + name, labels, key)
                 own = group
                 if file.kind == SESSION:
                     own, _, name = name.rpartition(" · ")
@@ -58,7 +58,7 @@ def arrange(inputs: list[Input]) -> list[Process]:
             for thread in threads:
                 thread.group = _group_of(item, thread)
             made.threads += threads
-    ordered = sorted(found.values(), key=lambda made: made.key)
+    ordered = sorted(processes.values(), key=lambda made: made.key)
     for number, made in enumerate(ordered, start=1):
         made.order = number
         # A process that has no other tracks is seen best without a group; else a group stays shut, at last.
@@ -106,8 +106,8 @@ def _session_of(inputs: list[Input], item: Input) -> str:
     if item.file.kind == SESSION:
         return sessions[item.file.path.absolute()]
     own = (other for other in inputs if other.file.kind == SESSION)
-    found = next((other for other in own if set(other.survey.pids) & set(item.survey.pids[:1])), None)
-    return "" if found is None else sessions[found.file.path.absolute()]
+    session = next((other for other in own if set(other.survey.pids) & set(item.survey.pids[:1])), None)
+    return "" if session is None else sessions[session.file.path.absolute()]
 
 
 def _ranks_twice(inputs: list[Input]) -> set[int]:
@@ -168,13 +168,13 @@ def _threads(file: InputFile, result: Result, process: ProcessTrack) -> list[Thr
     own = [item for item in tracks.threads if item.raw_pid == process.raw and item.used]
     own.sort(key=lambda item: (_thread_key(process, item, tracks.base_of(item)), item.stacked, item.lane))
     plain = {item.raw_tid for item in own if not item.stacked and item.lane == 0}
-    found = []
+    threads = []
     for item in own:
         name = _thread_name(file, process, tracks.base_of(item))
         if item.stacked and item.raw_tid in plain:
             name += " · begin and end events"
-        found.append(Thread(item.pid, item.tid, name, lane=item.lane))
-    return found
+        threads.append(Thread(item.pid, item.tid, name, lane=item.lane))
+    return threads
 
 
 def _is_main(process: ProcessTrack, thread: ThreadTrack) -> bool:

@@ -89,7 +89,7 @@ class Changes:
         Raises:
             UnknownError: one would change in more than the settings.
         """
-        found = []
+        files = []
         for path, notes in sorted(self._nodes.items()):
             source = self.program.source(path)
             edits = [edit for node, arguments in notes for edit in _edits(source, node, arguments)]
@@ -99,13 +99,13 @@ class Changes:
             after = edited(source.text, edits)
             if not is_exact(source, after, notes, functions):
                 raise UnknownError(f"{path.name} cannot be changed without changing more")
-            found.append(ChangedFile(path, source.text, after, lines))
+            files.append(ChangedFile(path, source.text, after, lines))
         for path, scalars in sorted(self._scalars.items()):
             text = YamlFile(path).text
             edits = [Edit(scalar.start, scalar.end, new) for scalar, new in scalars.items()]
             lines = [text.count("\n", 0, edit.start) + 1 for edit in edits]
-            found.append(ChangedFile(path, text, edited(text, edits), lines))
-        return [file for file in found if file.before != file.after]
+            files.append(ChangedFile(path, text, edited(text, edits), lines))
+        return [file for file in files if file.before != file.after]
 
 
 def _edits(source: Source, node: ast.AST, arguments: Mapping[str, str]) -> list[Edit]:

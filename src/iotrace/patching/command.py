@@ -13,7 +13,7 @@ def words_of(command: Sequence[str], arguments: Mapping[str, str], had: Mapping[
 
     Only those that have the value that the training loader `had`, not those of validation.
     """
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for at, word in enumerate(command):
         key, equals, value = word.partition("=")
         follows = command[at + 1] if at + 1 < len(command) else ""
@@ -26,5 +26,5 @@ def words_of(command: Sequence[str], arguments: Mapping[str, str], had: Mapping[
             ):
                 continue
             if (value if equals else follows).lower() == had.get(name, "").lower():
-                found[name] = f"{key}={new}" if equals else f"{word} {new}"
-    return found
+                words[name] = f"{key}={new}" if equals else f"{word} {new}"
+    return words

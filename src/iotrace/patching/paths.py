@@ -65,19 +65,19 @@ class Paths:
         """
         wanted, shown = os.path.realpath(path), os.path.relpath(path, self._program.cwd)
         in_command, in_source = list(self._words(wanted)), self._parts(wanted)
-        found: list[Place] = [*in_command, *in_source, *self._scalars(wanted)]
-        if not found:
+        named: list[Place] = [*in_command, *in_source, *self._scalars(wanted)]
+        if not named:
             raise UnknownError(f"neither the program's source nor its command says {shown} as it is")
-        if len(found) > 1:
-            places = ", ".join(map(_shown, found))
-            raise UnknownError(f"{shown} is named in {len(found)} places: {places}")
-        if isinstance(found[0], Part):
-            name = name_of(found[0].source, found[0].node)
+        if len(named) > 1:
+            places = ", ".join(map(_shown, named))
+            raise UnknownError(f"{shown} is named in {len(named)} places: {places}")
+        if isinstance(named[0], Part):
+            name = name_of(named[0].source, named[0].node)
             for source in self._program.files() if name else ():
                 for node in uses(source, name):
                     if not begins(source, node):
                         raise UnknownError(f"its path is a part of another one at {at_line(source, node)}")
-        return found[0]
+        return named[0]
 
     def gives(self, source: Source, node: ast.expr, path: str) -> bool:
         """Whether an expression of the source gives a path, as it is written out there."""
@@ -98,7 +98,7 @@ class Paths:
                 yield Word(f"{argv[at - 1]} " if argv[at - 1].startswith("-") else "")
 
     def _parts(self, wanted: str) -> list[Part]:
-        found: dict[int, Part] = {}
+        parts: dict[int, Part] = {}
         for source in self._program.files():
             for node in source.nodes(ast.expr):
                 if (
@@ -110,8 +110,8 @@ class Paths:
                     if part is None:
                         raise UnknownError(f"its path is computed at {at_line(source, node)}")
                     if not self._is_overruled(part):
-                        found[id(part.node)] = part
-        return list(found.values())
+                        parts[id(part.node)] = part
+        return list(parts.values())
 
     def _scalars(self, wanted: str) -> Iterator[InFile]:
         for file in self._yaml_files():
@@ -182,16 +182,16 @@ class Paths:
 
     def _bound(self, source: Source, node: ast.Name) -> tuple[Source, ast.expr] | None:
         """Return what a name is set to, where that is once, in this module or one of the program's."""
-        _, found = bindings.of_name(source, node, node.id)
-        if len(found) == 1 and found[0].imported is not None:
-            module, level, member = found[0].imported
+        _, bound = bindings.of_name(source, node, node.id)
+        if len(bound) == 1 and bound[0].imported is not None:
+            module, level, member = bound[0].imported
             inner = self._program.module(source, module, level) if member else None
             if inner is None or inner.tree is None:
                 return None
-            source, (_, found) = inner, bindings.of_name(inner, inner.tree, member)
-        if len(found) != 1 or found[0].value is None:
+            source, (_, bound) = inner, bindings.of_name(inner, inner.tree, member)
+        if len(bound) != 1 or bound[0].value is None:
             return None
-        return source, found[0].value
+        return source, bound[0].value
 
 
 def _shown(place: Place) -> str:

@@ -121,8 +121,8 @@ class Source:
 
     def call(self, name: str, line: int) -> ast.Call | None:
         """Return the one call of `name`, or of what ends so, that covers a line."""
-        found = self.calls_at(name, line)
-        return found[0] if len(found) == 1 else None
+        calls = self.calls_at(name, line)
+        return calls[0] if len(calls) == 1 else None
 
     def _calls(self, func: ast.expr, name: str) -> bool:
         """Whether a callee is `name` by its own or another name, or a class made of it."""
@@ -201,12 +201,12 @@ class Source:
         starts = [0]
         for line in _LINE.findall(text):
             starts.append(starts[-1] + len(line))
-        found = []
+        words = []
         for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
             if token.type not in _BLANK:
                 at, to = (starts[line - 1] + column for line, column in (token.start, token.end))
-                found.append(Word(start + at - 1, start + to - 1, token.string))
-        return found[1:-1]
+                words.append(Word(start + at - 1, start + to - 1, token.string))
+        return words[1:-1]
 
 
 def is_hydra(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:

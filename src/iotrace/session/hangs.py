@@ -125,8 +125,8 @@ class BlockedProcess(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rank(self) -> int | None:
         """Its number, where it is a rank of a job with several."""
-        found = _RANK.fullmatch(self.role)
-        return None if found is None else int(found[1])
+        match = _RANK.fullmatch(self.role)
+        return None if match is None else int(match[1])
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True, tag="hang"):
@@ -184,7 +184,7 @@ def hangs_told(session: Path, until_ns: int | None = None) -> list[Hang]:
 
     `until_ns`: a hang lasts until then (CLOCK_REALTIME) where it did not go on; None where nobody knows.
     """
-    found: list[Hang] = []
+    hangs: list[Hang] = []
     for directory in entries(session / names.TELEMETRY):
         own: list[Hang] = []
         try:
@@ -203,8 +203,8 @@ def hangs_told(session: Path, until_ns: int | None = None) -> list[Hang]:
                     each if each.resumed else replace(each, resumed=True, resumed_ns=record.mono_ns)
                     for each in own
                 ]
-        found += [_retold(each, _lasted_ns(each, directory, until_ns)) for each in own]
-    return found
+        hangs += [_retold(each, _lasted_ns(each, directory, until_ns)) for each in own]
+    return hangs
 
 
 def _lasted_ns(hang: Hang, sampler: Path, until_ns: int | None) -> int | None:
@@ -245,14 +245,14 @@ def _without_times(process: BlockedProcess, told_ns: int) -> str:
     return text
 
 
-def joined(found: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:
+def joined(hangs: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:
     """Make one of the hangs of ranks of one job on several hosts, where no rank went on since.
 
     Where ranks of some host were not seen to wait, they are what differs: it stays ``waiting``, and says so.
     """
-    own = [each for each in found if not each.resumed and (each.world_size or 1) > len(_ranks(each))]
+    own = [each for each in hangs if not each.resumed and (each.world_size or 1) > len(_ranks(each))]
     if not own or all(each.kind != WAITING for each in own):
-        return found
+        return hangs
     processes = [
         replace(process, host=each.host) if process.host is None else process
         for each in own
@@ -293,7 +293,7 @@ def joined(found: list[Hang], hosts: Mapping[int, str]) -> list[Hang]:
         text=[banner(kind, since, whose), *lines],
         lasted_ns=lasted_ns,
     )
-    return [*(each for each in found if each not in own), one]
+    return [*(each for each in hangs if each not in own), one]
 
 
 def _ranks(hang: Hang) -> set[int]:

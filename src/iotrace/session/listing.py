@@ -125,9 +125,9 @@ def session_of_timeline(path: Path) -> Path | None:
 
 def list_sessions(directory: Path) -> Listing:
     """List the sessions in `directory`, and how each went."""
-    found = [_listed(path, directory) for path in sessions_in(directory)]
-    found.sort(key=lambda each: each.started_ns or 0, reverse=True)
-    return Listing(schema_version=SCHEMA_VERSION, directory=str(directory), sessions=found)
+    sessions = [_listed(path, directory) for path in sessions_in(directory)]
+    sessions.sort(key=lambda each: each.started_ns or 0, reverse=True)
+    return Listing(schema_version=SCHEMA_VERSION, directory=str(directory), sessions=sessions)
 
 
 def delete_sessions(directory: Path, wanted: Sequence[str]) -> None:

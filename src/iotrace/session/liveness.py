@@ -121,13 +121,13 @@ def _pid_namespace() -> int:
 
 def first_documents(paths: Any) -> list[dict[str, Any]]:
     """Return the first line of each file, where it is a JSON object."""
-    found = []
+    documents = []
     for path in paths:
         with suppress(OSError, ValueError, RecursionError), open_regular(path, inside=True) as file:
             document = json.loads(file.readline(_LONGEST_LINE))
             if isinstance(document, dict):
-                found.append(document)
-    return found
+                documents.append(document)
+    return documents
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -150,22 +150,22 @@ def read_launches(session: Path) -> list[Launch]:
     Raises:
         SessionError: there is none that this version reads.
     """
-    found = []
+    launched = []
     for path in (session, *launches(session)):
         manifest, outcome = read_manifest(path), read_outcome(path)
         state = state_of(path, manifest, outcome)
         heard_seconds = last_heard_seconds(path) if state == UNKNOWN else None
-        found.append(Launch(path, manifest, outcome, state, heard_seconds))
-    return found
+        launched.append(Launch(path, manifest, outcome, state, heard_seconds))
+    return launched
 
 
-def joint_state(found: list[Launch]) -> str:
+def joint_state(launches: list[Launch]) -> str:
     """Return the state of a whole session: ``running`` as long as one of its launches is."""
-    states = {launch.state for launch in found}
+    states = {launch.state for launch in launches}
     return next((state for state in (RUNNING, KILLED, UNKNOWN) if state in states), ENDED)
 
 
-def joint_exit_code(found: list[Launch]) -> int | None:
+def joint_exit_code(launches: list[Launch]) -> int | None:
     """Return the first exit code that is not 0; None where an end was not seen, or has no code."""
-    codes = [launch.outcome.exit_code if launch.outcome else None for launch in found]
+    codes = [launch.outcome.exit_code if launch.outcome else None for launch in launches]
     return None if None in codes else next((code for code in codes if code), 0)

@@ -213,8 +213,8 @@ def _is_empty(directory: Path) -> bool:
 
 def launches(session: Path) -> list[Path]:
     """Return the directories of the further launchers of the session's job, sorted by name."""
-    found = reading.entries(session / names.LAUNCHES)
-    return [path for path in found if reading.is_regular(path / names.MANIFEST)]
+    paths = reading.entries(session / names.LAUNCHES)
+    return [path for path in paths if reading.is_regular(path / names.MANIFEST)]
 
 
 def read_outcome(session: Path) -> Outcome | None:

@@ -102,8 +102,8 @@ def entries(directory: Path, inside: bool = True) -> list[Path]:
     try:
         if inside and directory.is_symlink():
             return []
-        with os.scandir(directory) as found:
-            names = [each.name for each in found if not each.is_symlink()]
+        with os.scandir(directory) as listing:
+            names = [each.name for each in listing if not each.is_symlink()]
     except (OSError, ValueError):  # a name with a zero byte
         return []
     return [directory / name for name in sorted(names)]
@@ -111,7 +111,7 @@ def entries(directory: Path, inside: bool = True) -> list[Path]:
 
 def left_out(session: Path, most: int = 5) -> Iterator[str]:
     """Tell what lies in a session and is not read: links, pipes, sockets, devices."""
-    found = 0
+    count = 0
     for root, directories, files in os.walk(session):
         for name in sorted([*directories, *files]):
             path = Path(root, name)
@@ -121,9 +121,9 @@ def left_out(session: Path, most: int = 5) -> Iterator[str]:
                 continue
             if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
                 continue
-            found += 1
+            count += 1
             kind = "a link, and none is followed in a session" if stat.S_ISLNK(mode) else kind_of(mode)
-            if found <= most:
+            if count <= most:
                 yield f"{path.relative_to(session)} is {kind}: it was not read"
-    if found > most:
-        yield f"{found - most} more links, pipes, sockets or devices were not read"
+    if count > most:
+        yield f"{count - most} more links, pipes, sockets or devices were not read"

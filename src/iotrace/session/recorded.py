@@ -215,8 +215,8 @@ class Walk:
                 self._unfinished.append(record.at)
 
     def _left(self) -> list[int]:
-        found, self._unfinished = self._unfinished, []
-        return found
+        unfinished, self._unfinished = self._unfinished, []
+        return unfinished
 
 
 def _is_finished(record: Record) -> bool:

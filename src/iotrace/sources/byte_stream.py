@@ -169,7 +169,7 @@ def _inflated(file: BinaryIO, path: Path, problems: list[str], progress: Progres
 def _up_to_damage(path: Path, member_at: int, made: int) -> bytes:
     """What a damaged member gives behind its first `made` bytes: isal keeps back all of its last piece."""
     inflater = zlib.decompressobj(31)
-    found: list[bytes] = []
+    pieces: list[bytes] = []
     seen = 0
     with path.open("rb") as file:
         file.seek(member_at)
@@ -180,21 +180,21 @@ def _up_to_damage(path: Path, member_at: int, made: int) -> bytes:
             except zlib.error:
                 piece = _by_bytes(before, data)
                 data = b""
-            found.append(piece[max(0, made - seen) :])
+            pieces.append(piece[max(0, made - seen) :])
             seen += len(piece)
             if not data or inflater.eof:
                 break
-    return b"".join(found)
+    return b"".join(pieces)
 
 
 def _by_bytes(inflater: Any, data: bytes) -> bytes:
-    found = []
+    pieces = []
     try:
         for index in range(len(data)):
-            found.append(inflater.decompress(data[index : index + 1]))
+            pieces.append(inflater.decompress(data[index : index + 1]))
     except zlib.error:
         pass
-    return b"".join(found)
+    return b"".join(pieces)
 
 
 def append(part: Path, out: BinaryIO, skipped_bytes: int = 0) -> None:

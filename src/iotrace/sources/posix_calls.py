@@ -47,9 +47,9 @@ class FileSums(msgspec.Struct, frozen=True):
     bits: npt.NDArray[np.uint8]
 
     @classmethod
-    def of(cls, found: ProcessCalls, pid: int, node: int, numbers: Times) -> FileSums:
+    def of(cls, calls: ProcessCalls, pid: int, node: int, numbers: Times) -> FileSums:
         """The sums of one process; `numbers` are the files' by the process's own."""
-        rows, blocks = found.rows, found.blocks
+        rows, blocks = calls.rows, calls.blocks
         file = numbers[np.minimum(rows["file"], len(numbers) - 1)]
         rows, file = rows[file >= 0], file[file >= 0]
         of_block = numbers[np.minimum(blocks["file"], len(numbers) - 1)]

@@ -152,10 +152,10 @@ class Process(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _by_type(self) -> dict[type[Any], list[Any]]:
-        found: dict[type[Any], list[Any]] = {}
+        by_type: dict[type[Any], list[Any]] = {}
         for record in self.records:
-            found.setdefault(type(record), []).append(record)
-        return found
+            by_type.setdefault(type(record), []).append(record)
+        return by_type
 
     def spans_by_start(self) -> SpansByStart:
         """Its spans in an order in which those of an interval are found soon."""
@@ -218,11 +218,11 @@ def read_processes(
             for (directory, identity, records, *_), source in zip(recorded, anchors, strict=True)
         ]
         relate_by_collectives(clocks, traced)
-    found = [
+    processes = [
         _process(*each, clocks.of_domain[source.domain], source.domain)
         for each, source in zip(recorded, anchors, strict=True)
     ]
-    return sorted(found, key=lambda process: process.began_ns), clocks
+    return sorted(processes, key=lambda process: process.began_ns), clocks
 
 
 def _recorded(directory: Path) -> bool:
@@ -275,7 +275,7 @@ def _torch_traces(directory: Path) -> list[Path]:
 
 
 def _recordings(records: Sequence[Record]) -> dict[str, Recording]:
-    found: dict[str, Recording] = {}
+    recordings: dict[str, Recording] = {}
     active: dict[int, int] = {}
     ended: dict[int, int] = {}
     for record in records:
@@ -286,10 +286,10 @@ def _recordings(records: Sequence[Record]) -> dict[str, Recording]:
                 ended[record.window] = record.mono_ns + record.duration_ns
             elif record.event == "exported" and record.path:
                 until_ns = ended.get(record.window, record.mono_ns)
-                found[Path(record.path).name] = Recording(active.get(record.window), until_ns)
+                recordings[Path(record.path).name] = Recording(active.get(record.window), until_ns)
         elif isinstance(record, TorchProgramTrace) and record.path:
-            found[Path(record.path).name] = Recording(None, record.mono_ns)
-    return found
+            recordings[Path(record.path).name] = Recording(None, record.mono_ns)
+    return recordings
 
 
 def _agent_errors(log: Path) -> list[str]:

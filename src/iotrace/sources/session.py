@@ -141,8 +141,8 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         Nothing tells which of them made a call: these have none.
         """
         several = [rows for rows in self._by_pid.values() if len(rows) > 1]
-        found = [[self.processes[row] for row in rows] for rows in several]
-        return {(own[0].identity.node, own[0].pid) for own in found if any(map(_at_once, own, own[1:]))}
+        groups = [[self.processes[row] for row in rows] for rows in several]
+        return {(own[0].identity.node, own[0].pid) for own in groups if any(map(_at_once, own, own[1:]))}
 
     @cached_property
     def _calls_by_process(self) -> dict[tuple[str, int], PosixCalls]:
@@ -181,11 +181,11 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         numbered = None not in [rank for rank, _ in numbers] and len(set(ranks)) == len(ranks)
         if not numbered:
             ranks = [(number, 0) for number in range(len(trainers))]
-        found = [
+        job_ranks = [
             Rank(number or 0, world_size, restart, trainer, self._workers_of(trainer), numbered)
             for trainer, (number, restart), (_, world_size) in zip(trainers, ranks, numbers, strict=True)
         ]
-        return sorted(found, key=lambda rank: (rank.number, rank.incarnation))
+        return sorted(job_ranks, key=lambda rank: (rank.number, rank.incarnation))
 
     def role_of(self, process: Process) -> str:
         """``rank`` (it trains), ``loader worker``, ``launcher`` (it started ranks), ``main``, ``helper``."""
@@ -211,26 +211,26 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         rows = {*self._by_ppid.get((node, trainer.pid), ())}
         for pid in {pid for start in trainer.of_type(IteratorStart) for pid in start.pids}:
             rows.update(self._by_pid.get((node, pid), ()))
-        found = [self.processes[row] for row in sorted(rows)]
-        for process in found:  # which grows: a stage may start processes of its own
+        members = [self.processes[row] for row in sorted(rows)]
+        for process in members:  # which grows: a stage may start processes of its own
             if process.of_type(PoolWorker):
-                seen = {*map(id, found)}
-                found += [each for each in self.children_of(process) if id(each) not in seen]
+                seen = {*map(id, members)}
+                members += [each for each in self.children_of(process) if id(each) not in seen]
         if any(not start.pool for start in trainer.of_type(IteratorStart)):
             # A pool beside a loader may do anything, unless what it makes is taken within the loader.
             taken = {*trainer.rows(names.HANDED_ROW)["queue"].tolist()}
-            found = [
+            members = [
                 each
-                for each in found
+                for each in members
                 if each.of_type(Worker)
                 or any(one.pool in taken for one in each.of_type(PoolWorker))
                 or (each.spans["kind"] == names.KIND_CALLBACK).any()  # the loader's library asks it
             ]
-        workers = [process for process in found if process is not trainer and process.worker is not None]
+        workers = [process for process in members if process is not trainer and process.worker is not None]
         if workers or trainer.of_type(IteratorStart) or len(trainer.rows(names.HANDED_ROW)):
             return workers
         # Nothing tells what feeds the loop: the program's other processes may, by memory that they share.
-        own = [process for process in found if process.identity.role in _OF_PROGRAM]
+        own = [process for process in members if process.identity.role in _OF_PROGRAM]
         return [process for process in own if not len(process.rows(names.ROUND_ROW))]
 
     @cached_property
@@ -252,10 +252,10 @@ class Session(msgspec.Struct, frozen=True, dict=True):
 
 def _rows(keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
     """Where each key stands."""
-    found: dict[tuple[str, int], list[int]] = {}
+    rows: dict[tuple[str, int], list[int]] = {}
     for row, key in enumerate(keys):
-        found.setdefault(key, []).append(row)
-    return found
+        rows.setdefault(key, []).append(row)
+    return rows
 
 
 def _at_once(one: Process, other: Process) -> bool:
@@ -290,15 +290,15 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     Raises:
         SessionError: there is none that this version reads.
     """
-    found = read_launches(path)
+    launches = read_launches(path)
     progress("reading the records of the processes")
     problems = list(left_out(path))
     sidecars = read_sidecars(path, problems)
     processes, clocks = read_processes(path, sidecars, problems)
     progress("reading the POSIX calls")
-    posix = [launch.path / names.POSIX for launch in found]
-    calls = read_calls(posix, found[0].manifest, processes, clocks)
-    paths = Paths(path, found[0].manifest.cwd, {*calls.files, *read_path_files(processes)})
+    posix = [launch.path / names.POSIX for launch in launches]
+    calls = read_calls(posix, launches[0].manifest, processes, clocks)
+    paths = Paths(path, launches[0].manifest.cwd, {*calls.files, *read_path_files(processes)})
     prefixes = {prefix for process in processes for prefix in process.identity.prefixes}
     session_prefix = f"{path.resolve()}/"
     is_data = np.array(
@@ -308,10 +308,10 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     progress("reading the telemetry")
     telemetry = read_telemetry(sidecars, clocks)
     costs = read_document(path / names.COSTS, Costs)
-    for launch in found:
+    for launch in launches:
         if launch.outcome is None and (launch.path / names.OUTCOME).exists():
             problems.append(f"{names.OUTCOME} cannot be read: how the run ended is not known")
-    session = Session(path, found, processes, data_calls, paths, telemetry, costs, clocks, problems)
+    session = Session(path, launches, processes, data_calls, paths, telemetry, costs, clocks, problems)
     for process in processes:
         sampled = session.telemetry_of(process)
         if sampled is not None:

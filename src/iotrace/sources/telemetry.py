@@ -57,14 +57,14 @@ def without_reaped(records: Sequence[ProcessRecord], samples: npt.NDArray[Any]) 
     children: dict[int, list[ProcessRecord]] = defaultdict(list)
     for record in records:
         children[record.ppid].append(record)
-    found: npt.NDArray[Any] = samples.copy()
+    copied: npt.NDArray[Any] = samples.copy()
     for record in records:
-        own = _rows(record, found)
+        own = _rows(record, copied)
         for child in children.get(record.pid, []):
             theirs = _rows(child, samples)
             if child.start_ns >= record.start_ns and len(theirs) and len(own):
                 _take(own, theirs[-1])
-    return found
+    return copied
 
 
 def _rows(record: ProcessRecord, samples: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -256,7 +256,7 @@ def _process(
     clock: Clock,
 ) -> SampledProcess:
     first, last = np.searchsorted(samples["process"], [record.number, record.number + 1])
-    own_of = {name: found.get(record.number) for name, found in scheduling.items()}
+    own_of = {name: series.get(record.number) for name, series in scheduling.items()}
     switches, pools = ((own[0], own[1]) if own else None for own in (own_of["switches"], own_of["pool_ns"]))
     delays, swaps = (own[0] if own else None for own in (own_of["run_delay_ns"], own_of["swap_bytes"]))
     return SampledProcess(
@@ -340,15 +340,15 @@ def _stolen_share(record: SystemRecord) -> float | None:
 
 def _quotas(records: list[SystemRecord], times: Times) -> dict[str, tuple[Series, Series]]:
     """The account of each group that has had a quota."""
-    found = {}
+    quotas = {}
     for group in sorted({group for record in records for group in record.cgroup_quotas}):
         pairs = [record.cgroup_quotas.get(group) for record in records]
         known = np.array([pair is not None for pair in pairs])
         counts = np.array([pair for pair in pairs if pair is not None])
         if counts[-1, 0]:
             periods, held_back = counts.astype(np.float64).T
-            found[group] = Series(times[known], periods), Series(times[known], held_back)
-    return found
+            quotas[group] = Series(times[known], periods), Series(times[known], held_back)
+    return quotas
 
 
 def _known_series(times: Times, values: dict[str, list[float | None]]) -> dict[str, Series]:

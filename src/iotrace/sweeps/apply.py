@@ -51,11 +51,11 @@ def _changed_lines(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str
 
 def changes(params: Mapping[str, str], command: Sequence[str], origin: Origin | None) -> list[str]:
     """Return the lines to type for `params`, shortest first; `origin` is that of the program's own loader."""
-    found = []
+    texts = []
     builder = None if origin is None else origin.builder
     arguments = {LOADER_ARGUMENTS[name]: value for name, value in params.items() if name in LOADER_ARGUMENTS}
     if arguments:
-        found += _of_loader(arguments, command, origin, builder)
+        texts += _of_loader(arguments, command, origin, builder)
     others = []
     if THREADS in params:
         others.append(f"OMP_NUM_THREADS={params[THREADS]} before the command")
@@ -63,7 +63,7 @@ def changes(params: Mapping[str, str], command: Sequence[str], origin: Origin | 
         others.append(f"OPENCV_FOR_THREADS_NUM={params[CV2_THREADS]} before the command")
     if SHARING in params:
         others.append(f"torch.multiprocessing.set_sharing_strategy({params[SHARING]!r})")
-    return found + [f"and {text}" if arguments else text for text in others]
+    return texts + [f"and {text}" if arguments else text for text in others]
 
 
 def _of_loader(
@@ -80,7 +80,7 @@ def _of_loader(
     site = None if origin is None else _shortened(origin.site)
     others = [_shortened(other) or "" for other in origin.others] if origin is not None else []
     sites = " and ".join(filter(None, [site, *others]))
-    found = [f"{called}({listed})" + (f" at {sites}" if sites and builder is None else "")]
+    texts = [f"{called}({listed})" + (f" at {sites}" if sites and builder is None else "")]
     own = (
         {LOADER_ARGUMENTS[name]: value for name, value in origin.settings.items()}
         if origin is not None
@@ -109,11 +109,11 @@ def _of_loader(
             elif spelled := source.options(path[-1]) or _options_in(command, path[-1]):
                 words[name] = f"{_as_given(spelled, command)} {arguments[name]}"
     if words:
-        found.append(f"by {' '.join(words.values())} in the command")
+        texts.append(f"by {' '.join(words.values())} in the command")
     rest = {name: value for name, value in arguments.items() if name not in words}
     for each in [site or "", *others] if rest and builder is None else []:
-        found += _diff_at(each, rest)
-    return found
+        texts += _diff_at(each, rest)
+    return texts
 
 
 def _diff_at(site: str, arguments: Mapping[str, str]) -> list[str]:
@@ -133,8 +133,8 @@ def _shortened(site: str | None) -> str | None:
 def _options_in(command: Sequence[str], dest: str) -> list[str]:
     """The option of this destination in the command's own program."""
     for word in command:
-        if word.endswith(".py") and (found := Source(word).options(dest)):
-            return found
+        if word.endswith(".py") and (options := Source(word).options(dest)):
+            return options
     return []
 
 

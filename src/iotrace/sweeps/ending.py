@@ -77,9 +77,9 @@ def end(process: subprocess.Popen[bytes] | subprocess.Popen[str], at_once: bool 
 
 def _descendants(pid: int) -> list[int]:
     """Return the processes below one, as far as they have not lost their parents."""
-    found = []
+    pids = []
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children") as children:
-                found += [int(child) for child in children.read().split()]
-    return [each for child in found for each in (*_descendants(child), child)]
+                pids += [int(child) for child in children.read().split()]
+    return [each for child in pids for each in (*_descendants(child), child)]

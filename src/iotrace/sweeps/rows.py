@@ -279,15 +279,15 @@ def _stalls(
 
 def ceiling_of(runs: Sequence[SweepRun]) -> Ceiling | None:
     """T1: the step without its wait, which in this run is the copying of batches from memory."""
-    found = [run for run in runs if run.kind == "ceiling" and run.ok and run.compute_ms]
-    t1_ms = _mean([run.compute_ms for run in found])
+    ceiling_runs = [run for run in runs if run.kind == "ceiling" and run.ok and run.compute_ms]
+    t1_ms = _mean([run.compute_ms for run in ceiling_runs])
     if t1_ms is None:
         return None
     return Ceiling(
         per_second=1e3 / t1_ms,
         step_ms=t1_ms,
-        ci95=alone_interval(inverted(found[0].compute_ci95_ms), found[:1]),
-        session=found[0].session,
+        ci95=alone_interval(inverted(ceiling_runs[0].compute_ci95_ms), ceiling_runs[:1]),
+        session=ceiling_runs[0].session,
     )
 
 

@@ -230,15 +230,15 @@ def verdict_of(
     trust = _trust(rows, ceiling, runs)
     likely = any(row.disturbed for row in rows)
     if choice.point is None:
-        found = choice.silent or Finding(text="")
-        remedy = Fix(id="rerun", text=found.remedy, gain_ms_per_step=None, speedup=None)
+        finding = choice.silent or Finding(text="")
+        remedy = Fix(id="rerun", text=finding.remedy, gain_ms_per_step=None, speedup=None)
         return SweepVerdict(
-            text=f"NO ADVICE {found.text}",
+            text=f"NO ADVICE {finding.text}",
             kind="no-advice",
-            why=found.why or None,
-            fixes=[remedy] if found.remedy else [],
+            why=finding.why or None,
+            fixes=[remedy] if finding.remedy else [],
             trust=trust,
-            code=found.rule,
+            code=finding.rule,
         )
     usable = [row for row in rows if row.gave_figures]
     yours = next((row for row in usable if row.yours), None)

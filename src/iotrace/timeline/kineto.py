@@ -90,7 +90,7 @@ def _slices(activity: Activity) -> dict[int, Slice]:
     rows = np.flatnonzero(np.isin(activity.kinds, (*_HOST, *_DEVICE)))
     columns = [getattr(events, field)[rows].tolist() for field in _SHOWN]
     kinds = activity.kinds[rows].tolist()
-    found = {}
+    slices = {}
     for row, kind, start, end, name, correlation, sequence, size, collective in zip(
         rows.tolist(), kinds, *columns, strict=True
     ):
@@ -105,8 +105,8 @@ def _slices(activity: Activity) -> dict[int, Slice]:
             about = trace.collectives[collective]
             facts = {"elements": about.elements, "group": about.group, "collective sequence": about.sequence}
             args |= known(**facts)
-        found[row] = Slice(start, end, trace.names[name], _CATEGORIES[Kind(kind)], args or None)
-    return found
+        slices[row] = Slice(start, end, trace.names[name], _CATEGORIES[Kind(kind)], args or None)
+    return slices
 
 
 def _add_host(activity: Activity, slices: dict[int, Slice], pid: int, tracks: dict[str, list[Slice]]) -> None:

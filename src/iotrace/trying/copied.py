@@ -28,11 +28,11 @@ _END = bytes(8)  # the recorder compares words
 
 def write_table(path: Path, data: Sequence[Data]) -> None:
     """Write the table of what is replaced; OSError where an original or the table is not to be had."""
-    found = [(os.stat(each.path), each) for each in data]
-    files = [pair for pair in found if not os.path.isdir(pair[1].path)]
-    stores = [pair for pair in found if os.path.isdir(pair[1].path)]
+    originals = [(os.stat(each.path), each) for each in data]
+    files = [pair for pair in originals if not os.path.isdir(pair[1].path)]
+    stores = [pair for pair in originals if os.path.isdir(pair[1].path)]
     files.sort(key=lambda pair: pair[0].st_ino)
-    start, texts, entries = _HEAD.size + _ENTRY.size * len(found), bytearray(), []
+    start, texts, entries = _HEAD.size + _ENTRY.size * len(originals), bytearray(), []
     for status, each in [*files, *stores]:
         name = start + len(texts)
         texts += os.fsencode(os.path.basename(os.path.realpath(each.path))) + b"\0"

@@ -54,7 +54,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 def jobs_of(change: Change, report: Report, absolute: Callable[[str], str]) -> list[Job]:
     """Return what is to be copied; IotraceError where the data is gone or of a format that has no copy."""
-    found: dict[str, Job] = {}
+    jobs: dict[str, Job] = {}
     for path in change.paths:
         whole = os.path.realpath(absolute(path))
         if not os.path.exists(whole):
@@ -62,10 +62,10 @@ def jobs_of(change: Change, report: Report, absolute: Callable[[str], str]) -> l
                 f"{path} is not there any more", "record the program again: iotrace run -- CMD"
             )
         for job in _jobs(change.stored, path, whole, report, absolute):
-            found.setdefault(job.source, job)
-    if not found:
+            jobs.setdefault(job.source, job)
+    if not jobs:
         raise IotraceError(f"{', '.join(change.paths)} holds nothing that could be stored otherwise")
-    return list(found.values())
+    return list(jobs.values())
 
 
 def _jobs(how: str, path: str, whole: str, report: Report, absolute: Callable[[str], str]) -> list[Job]:
@@ -217,10 +217,10 @@ def write_copies(jobs: Sequence[Job], python: str, progress: Callable[[float], N
 
 def _said(line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        answer = json.loads(line)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _bytes(path: str) -> int:

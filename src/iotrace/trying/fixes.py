@@ -50,16 +50,16 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         """The settings as a sweep knows them; no program has a placeholder of the second name."""
         by_argument = {argument: name for name, argument in LOADER_ARGUMENTS.items()}
         change = self.change
-        found = {by_argument[name]: value for name, value in change.settings.items()}
+        params = {by_argument[name]: value for name, value in change.settings.items()}
         if change.threads:
-            found[WORKER_THREADS] = ",".join(f"{name}={value}" for name, value in change.threads.items())
+            params[WORKER_THREADS] = ",".join(f"{name}={value}" for name, value in change.threads.items())
         if change.kept_open:
-            found[KEPT_OPEN] = "/".join(map(os.path.basename, change.kept_open))
+            params[KEPT_OPEN] = "/".join(map(os.path.basename, change.kept_open))
         if any(each.stored == PARQUET for each in self.stored):
-            found[TABLES] = PARQUET
+            params[TABLES] = PARQUET
         if change.cpus:
-            found[CPUS] = ",".join(map(str, change.cpus))
-        return {**found, "iotrace try": ",".join(fix.code or fix.id for fix in self.fixes)}
+            params[CPUS] = ",".join(map(str, change.cpus))
+        return {**params, "iotrace try": ",".join(fix.code or fix.id for fix in self.fixes)}
 
     @property
     def measured(self) -> str:
@@ -110,11 +110,11 @@ def find_fix(fixes: Sequence[Fix], name: str) -> Fix:
         if 1 <= int(name) <= len(fixes):
             return fixes[int(name) - 1]
         raise UsageError(f"--fix {name}: the report names {len(fixes) or 'no fix'}", numbered(fixes))
-    found = next((fix for fix in fixes if name.upper() == fix.code or name == fix.id), None)
-    if found is None:
+    named = next((fix for fix in fixes if name.upper() == fix.code or name == fix.id), None)
+    if named is None:
         such = "no such fix" if fixes else "no fix"
         raise UsageError(f"--fix {name}: the report names {such}", numbered(fixes))
-    return found
+    return named
 
 
 def numbered(fixes: Sequence[Fix]) -> str:

@@ -32,7 +32,7 @@ _MOST_LOOKS = 5
 _HARDLY = 1.05  # times as fast at most: what gains less is no help
 
 
-class Found(msgspec.Struct, frozen=True):
+class Judgement(msgspec.Struct, frozen=True):
     """What the pairs so far say, and whether more would change it."""
 
     kind: str = UNCLEAR
@@ -48,17 +48,17 @@ def times_of(runs: Sequence[SweepRun], measured: str) -> list[SweepRun]:
     return [msgspec.structs.replace(run, step_ms=run.loop_ms) for run in runs]
 
 
-def judge_unqueued(runs: Sequence[SweepRun], params: dict[str, str], found: Found) -> Found:
+def judge_unqueued(runs: Sequence[SweepRun], params: dict[str, str], judged: Judgement) -> Judgement:
     """Add what the steps without queueing show; it counts where the steps as measured leave it unclear."""
     good = [run for run in runs if run.ok]
     if any(run.unqueued_step_ms is None for run in good) or not any(run.disturbed for run in good):
-        return found
+        return judged
     left = [msgspec.structs.replace(run, step_ms=run.unqueued_step_ms) for run in good]
     gain, surely = judge(left, params).gain, paired_ratio(left, params, T995)
-    if found.gain is None or gain is None or surely is None:
-        return found
-    is_proven = found.kind == UNCLEAR and surely[1] > _HARDLY and found.gain.median > 1
-    return msgspec.structs.replace(found, kind=PROVEN if is_proven else found.kind, gain_unqueued=gain)
+    if judged.gain is None or gain is None or surely is None:
+        return judged
+    is_proven = judged.kind == UNCLEAR and surely[1] > _HARDLY and judged.gain.median > 1
+    return msgspec.structs.replace(judged, kind=PROVEN if is_proven else judged.kind, gain_unqueued=gain)
 
 
 def looks(most_pairs: int) -> list[int]:
@@ -70,20 +70,20 @@ def looks(most_pairs: int) -> list[int]:
     return sorted({FEWEST_PAIRS + round(step * number) for number in range(count)})
 
 
-def judge(runs: Sequence[SweepRun], params: dict[str, str]) -> Found:
+def judge(runs: Sequence[SweepRun], params: dict[str, str]) -> Judgement:
     """Say what the pairs of the program as it is and of `params` show."""
     surely, likely = (paired_ratio(runs, params, quantiles) for quantiles in (T995, T95))
     if surely is None or likely is None:
-        return Found()
+        return Judgement()
     ratios = [own_ms / other_ms for own_ms, other_ms in pairs_of(runs, params)]
     gain = Gain(median=median(ratios), low=likely[1], high=likely[2])
     if surely[2] < 1:
-        return Found(SLOWER, gain, True)
+        return Judgement(SLOWER, gain, True)
     if likely[2] < _HARDLY:
-        return Found(NO_HELP, gain, True)
+        return Judgement(NO_HELP, gain, True)
     if surely[1] > 1:
-        return Found(PROVEN, gain, True)
-    return Found(UNCLEAR, gain)
+        return Judgement(PROVEN, gain, True)
+    return Judgement(UNCLEAR, gain)
 
 
 def check_run(run: SweepRun, is_first: bool, most_s: float) -> None:

@@ -86,16 +86,16 @@ def hdf5_arrays(file: Any, job: Job) -> dict[str, list[int] | None]:
     """Return the datasets to store anew, each with its chunks; None: they stay as they are."""
     if job["how"] == "chunks":
         return {name: list(chunk) for name, chunk in job["arrays"].items()}
-    found: dict[str, list[int] | None] = {}
+    arrays: dict[str, list[int] | None] = {}
 
     def look(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and item.compression in _PACKERS:
-            found[name] = None
+            arrays[name] = None
 
     file.visititems(look)
-    if not found:
+    if not arrays:
         raise RefusedError("none of its datasets is compressed")
-    return found
+    return arrays
 
 
 def hdf5_room(job: Job) -> int:
@@ -159,12 +159,12 @@ def hdf5_equal(job: Job, target: str) -> bool:
 
 
 def zarr_room(job: Job) -> int:
-    found = 0
+    room = 0
     for name in job["arrays"]:
         where = os.path.join(job["source"], name)
         decoded = zarr.open_array(where, mode="r").nbytes
-        found += decoded if job["how"] == "lighter" else min(decoded, 2 * tree_bytes(where))
-    return found
+        room += decoded if job["how"] == "lighter" else min(decoded, 2 * tree_bytes(where))
+    return room
 
 
 def tree_bytes(root: str) -> int:
@@ -301,13 +301,13 @@ def image_room(job: Job) -> int:
 
 
 def image(job: Job, target: str, progress: Callable[[float], None]) -> None:
-    with Image.open(job["source"]) as found:
-        if found.mode not in ("RGB", "L") or getattr(found, "n_frames", 1) > 1:
-            raise RefusedError(f"an image of the mode {found.mode}")
-        if found.getexif().get(_ORIENTATION, 1) != 1:
+    with Image.open(job["source"]) as picture:
+        if picture.mode not in ("RGB", "L") or getattr(picture, "n_frames", 1) > 1:
+            raise RefusedError(f"an image of the mode {picture.mode}")
+        if picture.getexif().get(_ORIENTATION, 1) != 1:
             raise RefusedError("an image whose EXIF data turn it")
-        found.load()
-        found.save(target, format="BMP")
+        picture.load()
+        picture.save(target, format="BMP")
     progress(0.5)
 
 

@@ -18,7 +18,7 @@ from iotrace.sweeps.rows import pairs_of
 from iotrace.trying.copies import Job
 from iotrace.trying.fixes import Choice, told_of
 from iotrace.trying.program import Program
-from iotrace.trying.proof import FEWEST_PAIRS, Found, times_of
+from iotrace.trying.proof import FEWEST_PAIRS, Judgement, times_of
 from iotrace.trying.results import (
     FAILED,
     LOOP,
@@ -102,7 +102,7 @@ def summed_up(
     report: Report,
     runs: Sequence[SweepRun],
     command: Sequence[str],
-    found: Found,
+    judged: Judgement,
     where: str,
 ) -> Trial:
     """Return `about`, which holds where and how it was run, with what its runs show."""
@@ -130,11 +130,11 @@ def summed_up(
             before_ns=[round(own * 1e6) for own, _ in pairs],
             after_ns=[round(other * 1e6) for _, other in pairs],
         ),
-        gain=found.gain,
-        gain_unqueued=found.gain_unqueued,
+        gain=judged.gain,
+        gain_unqueued=judged.gain_unqueued,
         told=told_of(choice.fixes),
-        kind=found.kind,
-        proven=found.kind == PROVEN,
+        kind=judged.kind,
+        proven=judged.kind == PROVEN,
         untried=choice.untried,
         warnings=warnings,
     )
@@ -151,31 +151,31 @@ def _typed(choice: Choice, runs: Sequence[SweepRun], command: Sequence[str]) -> 
 def _edits(choice: Choice, where: str) -> list[str]:
     """What to edit of the program that no setting makes; `where`: the lines that it is about."""
     at = f": {where}" if where else ""
-    found = [fix.text for fix in choice.fixes if fix.change is not None and fix.change.kept_open]
+    texts = [fix.text for fix in choice.fixes if fix.change is not None and fix.change.kept_open]
     if any(each.stored == PARQUET for each in choice.stored):
-        found.append("read Parquet in the place of CSV, pandas.read_parquet for read_csv")
-    return [f"{text}{at}" for text in found]
+        texts.append("read Parquet in the place of CSV, pandas.read_parquet for read_csv")
+    return [f"{text}{at}" for text in texts]
 
 
 def _in_workers(change: Change, report: Report) -> list[Setting]:
     """What each worker sets, and what the recorded run's workers had."""
     system = None if report.main_rank is None else report.main_rank.system
     workers = [each for each in (system.processes if system else []) if each.role != "main"]
-    found = []
+    settings = []
     for library, count in change.threads.items():
         had = [each.library_threads[library] for each in workers if library in (each.library_threads or {})]
         before = str(max(had)) if had else None
-        found.append(Setting(parameter=f"{THREADS_OF}{library}", before=before, after=count))
+        settings.append(Setting(parameter=f"{THREADS_OF}{library}", before=before, after=count))
     if change.cpus:
         bound = next((each.cpus for each in workers if each.cpus), None)
-        found.append(
+        settings.append(
             Setting(
                 parameter="CPUs",
                 before=None if bound is None else _listed(bound),
                 after=_listed(change.cpus),
             )
         )
-    return found
+    return settings
 
 
 def _before(argument: str, report: Report) -> str | None:
@@ -195,18 +195,18 @@ def intent_of(
     choice: Choice, jobs: Sequence[Job], program: Program, most_runs: int, steps: int | None
 ) -> list[str]:
     """Say what is tried, and what that does to the user's files."""
-    found = [f"tries: {'; '.join(fix.text for fix in choice.fixes)}"]
+    lines = [f"tries: {'; '.join(fix.text for fix in choice.fixes)}"]
     if jobs:
         copied = [os.path.relpath(job.source, program.working_directory) for job in jobs]
         what = copied[0] if len(copied) == 1 else counted(len(copied), "file")
-        found.append(f"copies {what}, by {program.python}; the original stays as it is")
+        lines.append(f"copies {what}, by {program.python}; the original stays as it is")
     took = f", recorded in {time_span(program.seconds)}" if program.seconds else ""
     ended = f", each ended after {steps} steps" if steps else ""
     least = 2 * FEWEST_PAIRS
     times = f"{least} times" if most_runs < least + 2 else f"{least} to {most_runs} times"
-    found.append(f"runs {times}{took}{ended}: {shlex.join(masked(program.command))}")
-    found += _needs(jobs, program.seconds, least, max(least, most_runs), bool(steps))
-    return [*found, *_writes(jobs, program)]
+    lines.append(f"runs {times}{took}{ended}: {shlex.join(masked(program.command))}")
+    lines += _needs(jobs, program.seconds, least, max(least, most_runs), bool(steps))
+    return [*lines, *_writes(jobs, program)]
 
 
 def _needs(
@@ -238,15 +238,15 @@ def _writes(jobs: Sequence[Job], program: Program) -> list[str]:
     sources = {job.source for job in jobs}
     made = [path for path in program.wrote if _place(path, program) in sources]
     others = [path for path in program.wrote if path not in made]
-    found = []
+    lines = []
     if made:
         what = made[0] if len(made) == 1 else counted(len(made), "file")
-        found.append(f"the recorded run made its data, {what}: a run that makes it anew ends the trial")
+        lines.append(f"the recorded run made its data, {what}: a run that makes it anew ends the trial")
     if others:
         left = len(others) - _MOST_NAMED
         more = f" and {left} more" if left > 0 else ""
-        found.append(f"each run writes what the recorded one wrote: {', '.join(others[:_MOST_NAMED])}{more}")
-    return found or ["the recorded run wrote no file that is still there"]
+        lines.append(f"each run writes what the recorded one wrote: {', '.join(others[:_MOST_NAMED])}{more}")
+    return lines or ["the recorded run wrote no file that is still there"]
 
 
 def _place(path: str, program: Program) -> str:

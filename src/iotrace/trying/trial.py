@@ -40,7 +40,7 @@ from iotrace.trying.patched import patch_of_trial
 from iotrace.trying.program import Program, offline, program_of
 from iotrace.trying.proof import (
     FEWEST_PAIRS,
-    Found,
+    Judgement,
     check_pair,
     check_run,
     judge,
@@ -146,9 +146,9 @@ class Trying:
             check_clean(Path(job.source))
         for fix in self._choice.fixes:
             if fix.change is not None and not fix.change.stored:
-                found = patch_of_fix(self._session, fix, self._made)
-                if found.diff is not None:
-                    check(found)
+                patch = patch_of_fix(self._session, fix, self._made)
+                if patch.diff is not None:
+                    check(patch)
 
     def patch(self, trial: Trial) -> Patch:
         """Return the patch of what was proven; where the data stays in its place, of the copies too.
@@ -177,20 +177,20 @@ class Trying:
             with terminated_by_signals():
                 if self._jobs:
                     tell(copied.write(self._program.python, progress))
-                found = self._prove(sweep, copied, tell)
+                trial = self._prove(sweep, copied, tell)
         except BaseException as error:
             with undisturbed():
                 copied.remove()
                 if isinstance(error, IotraceError) and not was_there:
                     shutil.rmtree(sweep.directory, ignore_errors=True)
                 elif not isinstance(error, IotraceError):
-                    _keep(self._result(sweep, copied, Found(), "interrupted"))
+                    _keep(self._result(sweep, copied, Judgement(), "interrupted"))
             raise
         with undisturbed():
-            if found.kind != PROVEN:
+            if trial.kind != PROVEN:
                 copied.remove()
-            _keep(found)
-        return found
+            _keep(trial)
+        return trial
 
     def _plan(self) -> SweepPlan:
         only = [word for path in self._program.only for word in ("--io", path)]
@@ -211,7 +211,7 @@ class Trying:
         until = time.monotonic() + budget_s
         budget = Budget(budget_s, time.monotonic)
         budget.begin([])
-        looked, found, why = looks(most), Found(), ""
+        looked, judged, why = looks(most), Judgement(), ""
         try:
             for repeat in range(1, most + 1):
                 if not budget.has_room(2):
@@ -229,20 +229,20 @@ class Trying:
                         copied.note_given()
                 check_pair(pair, sweep.runs[0], self._steps)
                 if repeat in looked:
-                    found = judge(times_of(sweep.runs, self._measured), self._choice.params)
-                    if found.is_final:
+                    judged = judge(times_of(sweep.runs, self._measured), self._choice.params)
+                    if judged.is_final:
                         break
         except StopError as stop:
-            stopped = replace(found, kind=stop.kind)
+            stopped = replace(judged, kind=stop.kind)
             return self._result(sweep, copied, stopped, str(stop), complete=stop.kind == FAILED)
         if self._measured == STEP and self._choice.is_of_data_alone:
-            found = judge_unqueued(sweep.runs, self._choice.params, found)
-        if found.gain is None:
+            judged = judge_unqueued(sweep.runs, self._choice.params, judged)
+        if judged.gain is None:
             pairs = counted(len(sweep.runs) // 2, "pair")
             why = f"{pairs} of runs: {FEWEST_PAIRS} are the least; {why}"
-        elif found.kind == UNCLEAR:
+        elif judged.kind == UNCLEAR:
             why = why or f"{len(sweep.runs)} runs do not tell it from chance: --runs gives it more"
-        return self._result(sweep, copied, found, why, complete=True)
+        return self._result(sweep, copied, judged, why, complete=True)
 
     def _one(
         self, sweep: Sweep, copied: Copied, params: dict[str, str], repeat: int, most_s: float
@@ -272,7 +272,9 @@ class Trying:
             return f"{run.seconds:.1f} s"
         return f"{timed.step_ms:.1f} ms a step, {run.seconds:.1f} s in all"
 
-    def _result(self, sweep: Sweep, copied: Copied, found: Found, why: str, complete: bool = False) -> Trial:
+    def _result(
+        self, sweep: Sweep, copied: Copied, judged: Judgement, why: str, complete: bool = False
+    ) -> Trial:
         about = Trial(
             path=str(sweep.directory),
             session=str(self._session),
@@ -289,7 +291,7 @@ class Trying:
             complete=complete,
         )
         where = lines_of(self._report, "")
-        return summed_up(about, self._choice, self._report, sweep.runs, self._program.command, found, where)
+        return summed_up(about, self._choice, self._report, sweep.runs, self._program.command, judged, where)
 
 
 def _keep(trial: Trial) -> None:
@@ -308,6 +310,6 @@ def in_place(trial: Trial) -> Trial:
     Raises:
         IotraceError: they stay as they are.
     """
-    found = replace(trial, data=put_in_place(trial.data))
-    _keep(found)
-    return found
+    placed = replace(trial, data=put_in_place(trial.data))
+    _keep(placed)
+    return placed

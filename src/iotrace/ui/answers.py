@@ -31,7 +31,7 @@ class RefusedError(Exception):
         self.text, self.status, self.title = text, status, title
 
 
-async def found(index: Index, key: str) -> Entry:
+async def find_entry(index: Index, key: str) -> Entry:
     """Return what the list calls `key`.
 
     Raises:

@@ -19,7 +19,7 @@ from iotrace.analysis.compare.history import FASTER, OTHER_WORK, UNCLEAR, WORSE
 from iotrace.session import names
 from iotrace.session.liveness import ENDED
 from iotrace.session.manifest import write_atomically
-from iotrace.ui.answers import PATIENCE_S, RefusedError, form_of, found, html, report_task, unfinished
+from iotrace.ui.answers import PATIENCE_S, RefusedError, find_entry, form_of, html, report_task, unfinished
 from iotrace.ui.index import Entry, Index
 from iotrace.ui.jobs import Jobs
 from iotrace.ui.lists import histories
@@ -113,7 +113,7 @@ class History:
 
     async def check(self, request: Request) -> Response:
         """Check a session against the baselines of its program."""
-        entry = await found(self._index, request.query_params.get("of", ""))
+        entry = await find_entry(self._index, request.query_params.get("of", ""))
         baselines = _baselines(await asyncio.to_thread(self._index.entries), entry.work)
         if entry.place.kind != SESSION or entry.is_live or not baselines:
             what = "A session that has ended can be checked, and its program needs a baseline."
@@ -131,7 +131,7 @@ class History:
 
     async def set_baseline(self, request: Request) -> Response:
         """Keep a session's report as a baseline, in a directory of its own below what is served."""
-        entry = await found(self._index, (await form_of(request)).get("of", ""))
+        entry = await find_entry(self._index, (await form_of(request)).get("of", ""))
         if entry.place.kind != SESSION or entry.state != ENDED:
             what = "Only a session whose command ended with exit code 0 can be a baseline."
             raise RefusedError(what, HTTPStatus.OK, "No baseline")
@@ -165,8 +165,8 @@ def _keep(directory: Path, entry: Entry, report: Path) -> None:
 
 
 def _baselines(entries: Iterable[Entry], work: str) -> list[Entry]:
-    found = [each for each in entries if each.place.kind == BASELINE and not each.problem]
-    own = [each for each in found if each.work == work and each.place.path.exists()]
+    baselines = [each for each in entries if each.place.kind == BASELINE and not each.problem]
+    own = [each for each in baselines if each.work == work and each.place.path.exists()]
     return sorted(own, key=lambda each: each.started_ns or 0)
 
 

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from iotrace.errors import IotraceError
 from iotrace.session.listing import delete_sessions
 from iotrace.session.liveness import ENDED
-from iotrace.ui.answers import RefusedError, form_of, found, html
+from iotrace.ui.answers import RefusedError, find_entry, form_of, html
 from iotrace.ui.index import FAILED, HANGS, Entry, Index
 from iotrace.ui.places import SESSION
 from iotrace.ui.trend import Lines, lines_of
@@ -76,7 +76,7 @@ class Lists:
         return RedirectResponse("/", HTTPStatus.SEE_OTHER)
 
     async def _deletable(self, key: str) -> Entry:
-        entry = await found(self._index, key)
+        entry = await find_entry(self._index, key)
         if entry.place.kind != SESSION or entry.is_live:
             raise RefusedError("Only a session that has ended can be deleted.", HTTPStatus.OK, "Not deleted")
         return entry
@@ -112,7 +112,7 @@ _SORTS: dict[str, Callable[[Entry], Any]] = {
 def chosen(entries: Iterable[Entry], query: Query) -> list[Entry]:
     """Choose and sort; what is not known stands last in either order."""
     words = query.text.lower().split()
-    found = [
+    shown = [
         each
         for each in entries
         if (not query.within or each.key.startswith(f"{query.within}/"))
@@ -121,9 +121,9 @@ def chosen(entries: Iterable[Entry], query: Query) -> list[Entry]:
         and all(word in _text(each) for word in words)
     ]
     value = _SORTS.get(query.sort, _SORTS[""])
-    known = [each for each in found if value(each) is not None]
+    known = [each for each in shown if value(each) is not None]
     known.sort(key=value, reverse=query.order != "up")
-    return known + [each for each in found if value(each) is None]
+    return known + [each for each in shown if value(each) is None]
 
 
 def _text(entry: Entry) -> str:
@@ -136,11 +136,11 @@ def histories(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
 
     None of a sweep, a tune or a trial: these differ by what was tried.
     """
-    found: dict[str, list[Entry]] = {}
+    by_work: dict[str, list[Entry]] = {}
     for each in entries:
         ended = each.state in (ENDED, FAILED) and each.started_ns is not None
         if each.place.kind == SESSION and ended and each.work and not each.place.in_series:
-            found.setdefault(each.work, []).append(each)
-    for runs in found.values():
+            by_work.setdefault(each.work, []).append(each)
+    for runs in by_work.values():
         runs.sort(key=lambda each: each.started_ns or 0)
-    return found
+    return by_work

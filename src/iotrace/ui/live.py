@@ -108,11 +108,11 @@ class Feeds:
                         look.number += 1
                 if time.monotonic() - hang_at > _HANG_EVERY_S:
                     with suppress(IotraceError, OSError):
-                        found = await asyncio.to_thread(status_of, path)
-                        told = found.state, found.text, _stacks(found)
+                        status = await asyncio.to_thread(status_of, path)
+                        told = status.state, status.text, _stacks(status)
                         if told != (look.state, look.hang, look.stacks):
                             look.state, look.hang, look.stacks = told
-                            look.holds_up = holds_up(found)
+                            look.holds_up = holds_up(status)
                             look.number += 1
                     hang_at = time.monotonic()
                 await self._tell(look)
@@ -161,7 +161,7 @@ def look() -> None:
     """Write a line of JSON a second of the session on the command line, until its run has ended."""
     from iotrace.analysis.looks import looks_and_pulses
 
-    for found in looks_and_pulses(Path(sys.argv[1]), _MOST_CPU):
-        kind = _PULSE if isinstance(found, Pulse) else _LOOK
-        sys.stdout.buffer.write(kind + msgspec.json.encode(found) + b"\n")
+    for message in looks_and_pulses(Path(sys.argv[1]), _MOST_CPU):
+        kind = _PULSE if isinstance(message, Pulse) else _LOOK
+        sys.stdout.buffer.write(kind + msgspec.json.encode(message) + b"\n")
         sys.stdout.buffer.flush()

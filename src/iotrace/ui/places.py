@@ -53,8 +53,8 @@ class Places:
     def _below(self, directory: str, depth: int, *, in_series: bool) -> Iterator[tuple[str, str, bool]]:
         """Yield kinds and paths, and whether a series holds them; a session holds no others."""
         try:
-            with os.scandir(directory) as found:
-                entries = sorted(found, key=lambda each: each.name)
+            with os.scandir(directory) as listing:
+                entries = sorted(listing, key=lambda each: each.name)
         except OSError:
             yield CLOSED, directory, in_series
             return

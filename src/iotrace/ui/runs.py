@@ -15,7 +15,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from iotrace.errors import IotraceError
 from iotrace.report.views import VIEWS
 from iotrace.ui import pages
-from iotrace.ui.answers import PATIENCE_S, RefusedError, found, html, report_task, unfinished
+from iotrace.ui.answers import PATIENCE_S, RefusedError, find_entry, html, report_task, unfinished
 from iotrace.ui.index import Entry, Index
 from iotrace.ui.jobs import Job, Jobs
 from iotrace.ui.places import BASELINE, SESSION, SWEEP, TRACE, TUNE
@@ -53,7 +53,7 @@ class Runs:
 
     async def show(self, request: Request) -> Response:
         """Show a run's report, one of its views, or how it goes."""
-        entry = await found(self._index, request.query_params.get("of", ""))
+        entry = await find_entry(self._index, request.query_params.get("of", ""))
         if entry.is_live:
             return html("live.html", title=entry.key, entry=entry, bar=self._bar(entry, Done(), ""))
         job, name = await self._job(entry), request.query_params.get("view", "")
@@ -75,7 +75,7 @@ class Runs:
 
     async def file(self, request: Request) -> Response:
         """Hand over a report's or a view's JSON, or a view's CSV."""
-        entry = await found(self._index, request.query_params.get("of", ""))
+        entry = await find_entry(self._index, request.query_params.get("of", ""))
         form, name = request.query_params.get("form", "json"), request.query_params.get("view", "")
         if entry.is_live or form not in _KINDS or (form == "csv" and not name):
             raise RefusedError("There is no such file.")
@@ -92,7 +92,7 @@ class Runs:
         keys = list(dict.fromkeys(request.query_params.getlist("of")))
         if len(keys) != 2:
             raise RefusedError("Tick two runs in the list.", HTTPStatus.OK, "Compare two runs")
-        both = [await found(self._index, key) for key in keys]
+        both = [await find_entry(self._index, key) for key in keys]
         kinds = {entry.place.kind for entry in both}
         if kinds not in ({SESSION}, {TRACE}) or any(entry.is_live for entry in both):
             what = "Two sessions that have ended can be compared, or two traces."
@@ -166,7 +166,7 @@ class Timelines:
 
     async def begin(self, request: Request) -> Response:
         """Make the timeline of a run, then go to its page."""
-        entry = await found(self._index, request.query_params.get("of", ""))
+        entry = await find_entry(self._index, request.query_params.get("of", ""))
         if entry.place.kind not in (SESSION, TRACE) or entry.is_live:
             raise RefusedError("Only a session that has ended has a timeline, or a trace.")
         at = {name: request.query_params[name] for name in _PLACES if request.query_params.get(name)}

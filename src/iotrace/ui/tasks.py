@@ -105,7 +105,7 @@ def decoded(data: bytes, kind: type[_Kind]) -> _Kind:
 
 def content_of(paths: Iterable[Path]) -> bytes:
     """Hash the files' names, sizes and times; what readers make of a session is no part."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in paths:
         tree = os.walk(path) if path.is_dir() else iter([(str(path.parent), list[str](), [path.name])])
         for root, directories, files in tree:
@@ -116,5 +116,5 @@ def content_of(paths: Iterable[Path]) -> bytes:
                 with suppress(OSError):  # deleted meanwhile
                     status = os.lstat(os.path.join(root, name))
                     line = f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0"
-                    found.update(os.fsencode(os.path.join(root, "")) + os.fsencode(line))
-    return found.digest()
+                    digest.update(os.fsencode(os.path.join(root, "")) + os.fsencode(line))
+    return digest.digest()

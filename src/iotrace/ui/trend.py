@@ -47,10 +47,10 @@ def lines_of(
         return {
             each.key: (
                 round(_MARGIN + number * step, 1),
-                round(height - _MARGIN - (height - 2 * _MARGIN) * min(1.0, found / top), 1),
+                round(height - _MARGIN - (height - 2 * _MARGIN) * min(1.0, known / top), 1),
             )
             for number, each in enumerate(shown)
-            if (found := value(each)) is not None
+            if (known := value(each)) is not None
         }
 
     rate = places(lambda each: each.headline.steps_per_second, most)

@@ -60,8 +60,8 @@ def of_rows(rows: Sequence[tuple[str, str]]) -> str:
     if not rows:
         return ""
     (label, text), *others = [tuple(map(_quoted, row)) for row in rows]
-    found = [f"select {label} as iotrace, {text} as says"]
-    return " union all ".join([*found, *(f"select {label}, {text}" for label, text in others)])
+    selects = [f"select {label} as iotrace, {text} as says"]
+    return " union all ".join([*selects, *(f"select {label}, {text}" for label, text in others)])
 
 
 def _quoted(text: str) -> str:
@@ -186,23 +186,23 @@ def view_at(analysis: SessionAnalysis, at_s: float) -> View:
     """Look at a time of a session, in seconds from its start: at a device's idle time around it, if any."""
     at_ns = analysis.session.manifest.started_ns + round(at_s * 1e9)
     idle = [
-        (rank, found) for rank in analysis.ranks for found in [_idle_around(rank.activities, at_ns)] if found
+        (rank, span) for rank in analysis.ranks for span in [_idle_around(rank.activities, at_ns)] if span
     ]
     if idle:
         rank, (start_ns, end_ns) = idle[0]
         margin_ns = _idle_margin_ns(start_ns, end_ns)
         shown = start_ns - margin_ns, end_ns + margin_ns
-        found = _view(analysis, _idle_text(start_ns, end_ns), [rank], shown, more=_DEVICE_GROUPS)
+        view = _view(analysis, _idle_text(start_ns, end_ns), [rank], shown, more=_DEVICE_GROUPS)
         return msgspec.structs.replace(
-            found,
+            view,
             selected_ns=(start_ns, end_ns - start_ns),
             pinned=_pins(_numbers(analysis, [rank]), _IDLE_PINNED),
         )
     margin_ns = max(*(_step_ns(rank) for rank in analysis.ranks), _LEAST_MARGIN_NS)
-    found = _view(analysis, f"at {at_s:.6f} s", analysis.ranks, (at_ns - margin_ns, at_ns + margin_ns))
-    if found.shown_ns is None:
+    view = _view(analysis, f"at {at_s:.6f} s", analysis.ranks, (at_ns - margin_ns, at_ns + margin_ns))
+    if view.shown_ns is None:
         raise UsageError(f"nothing was recorded {at_s:.6f} s after the start", _AT_HELP)
-    return found
+    return view
 
 
 def view_of_trace(activity: Activity, at_s: float | None) -> View:
@@ -253,8 +253,8 @@ def _idle_text(start_ns: int, end_ns: int) -> str:
 
 def _longest(waits: list[tuple[RankAnalysis, Waits]]) -> tuple[RankAnalysis, Explained] | None:
     """Find the longest of some waits, and its rank."""
-    found = [(rank, own[int(own.deliveries.wait_ns.argmax())]) for rank, own in waits if len(own)]
-    return max(found, key=lambda pair: pair[1].delivery.wait_ns, default=None)
+    longest = [(rank, own[int(own.deliveries.wait_ns.argmax())]) for rank, own in waits if len(own)]
+    return max(longest, key=lambda pair: pair[1].delivery.wait_ns, default=None)
 
 
 def _at_batch(analysis: SessionAnalysis, batch: int) -> View:
@@ -275,26 +275,26 @@ def _at_wait(analysis: SessionAnalysis, rank: RankAnalysis, wait: Explained, whi
     what = f"{which}batch {delivery.index}{of_rank}, {delivery.wait_ns / 1e6:.1f} ms, {wait.cause}"
     # Perfetto opens the group of the selected wait itself: who made the batch is open, too. Steps and waits
     # are pinned only where there are other ranks to compare with.
-    found = _view(analysis, what, [rank], shown, [delivery.pid or rank.rank.main.pid])
-    pinned = _pins((), _PINNED_OF_ONE) if len(analysis.ranks) == 1 else found.pinned
+    view = _view(analysis, what, [rank], shown, [delivery.pid or rank.rank.main.pid])
+    pinned = _pins((), _PINNED_OF_ONE) if len(analysis.ranks) == 1 else view.pinned
     return msgspec.structs.replace(
-        found, selected_ns=(delivery.wait_start_ns, delivery.wait_ns), pinned=pinned
+        view, selected_ns=(delivery.wait_start_ns, delivery.wait_ns), pinned=pinned
     )
 
 
 def _at_step(analysis: SessionAnalysis, number: int) -> View:
     from iotrace.analysis.page.series import step_numbers
 
-    found = [
+    steps = [
         (rank, step)
         for rank in analysis.ranks
         for step, own in zip(rank.loop.steps, step_numbers(rank.loop.steps), strict=True)
         if own == number
     ]
-    if not found:
+    if not steps:
         count = max((len(rank.loop.steps) for rank in analysis.ranks), default=0)
         raise UsageError(f"the session has no step {number}", f"it has {count} steps, from 0")
-    rank, step = max(found, key=lambda pair: pair[1].duration_ns)
+    rank, step = max(steps, key=lambda pair: pair[1].duration_ns)
     margin_ns = step.end_ns - step.start_ns
     return _view(analysis, f"step {number}", [rank], (step.start_ns - margin_ns, step.end_ns + margin_ns))
 
@@ -313,10 +313,10 @@ def _before_failure(analysis: SessionAnalysis) -> View:
         return _view(analysis, what, failed, None, pids)
     until_ns, last_ns = shown_until(analysis.session, int(at_ns))
     shown = int(at_ns) - _BEFORE_FAILURE_NS, until_ns + _AFTER_FAILURE_NS
-    found = _view(analysis, what, failed, None, pids)
+    view = _view(analysis, what, failed, None, pids)
     return msgspec.structs.replace(
-        found,
-        pinned=_pins((), _PINNED_OF_ONE) if len(analysis.ranks) == 1 else found.pinned,
+        view,
+        pinned=_pins((), _PINNED_OF_ONE) if len(analysis.ranks) == 1 else view.pinned,
         shown_ns=_within(analysis, shown, last_ns),
         selected_ns=(int(at_ns), until_ns - int(at_ns)),
         query=of_failures(),

@@ -55,13 +55,13 @@ def check_page_cache(path: Path, kind: str = "") -> Check:
     if kind in ("tmpfs", "ramfs"):
         why = "a run reads from memory, always: it says nothing of the storage"
         return ok("page-cache", f"all of {path} is in memory, on {kind}", why)
-    found = find(path, time.monotonic() + _WALK_SECONDS)
-    return replace(_judged(path, kind, found), files=largest(found.sizes, time.monotonic() + _ASK_SECONDS))
+    files = find(path, time.monotonic() + _WALK_SECONDS)
+    return replace(_judged(path, kind, files), files=largest(files.sizes, time.monotonic() + _ASK_SECONDS))
 
 
-def _judged(path: Path, kind: str, found: Files) -> Check:
+def _judged(path: Path, kind: str, files: Files) -> Check:
     try:
-        resident = _resident_share(found.sizes, time.monotonic() + _ASK_SECONDS)
+        resident = _resident_share(files.sizes, time.monotonic() + _ASK_SECONDS)
     except OSError:
         why = f"{kind or 'its file system'} or this kernel supports neither cachestat nor RWF_NOWAIT"
         remedy = "compare a first run with a second one"
@@ -72,8 +72,8 @@ def _judged(path: Path, kind: str, found: Files) -> Check:
     share, exact = resident
     percent = 100 * share
     about = "about" if exact or percent < 1 else "at most"
-    least = "" if found.all else "at least "
-    total = size(sum(found.sizes.values()))
+    least = "" if files.all else "at least "
+    total = size(sum(files.sizes.values()))
     what = f"{about} {percent:.0f} % of {least}{total} in {path} are in memory"
     if percent >= 90:
         return ok("page-cache", what, "a run now reads from memory: it says nothing of the storage")
@@ -86,16 +86,16 @@ def largest(sizes: dict[Path, int], deadline: float) -> list[CachedFile]:
     """Sample the pages of each of the largest files, by cachestat, until `deadline`."""
     told = []
     for file in sorted(sizes, key=lambda file: -sizes[file])[:_TOLD_FILES]:
-        found: int | None = None
+        resident: int | None = None
         count, why = 0, "not looked at in time"
         if time.monotonic() < deadline:
             try:
                 answer, count = ask_by_chance(file, sizes[file], _SAMPLED_PAGES, cached_pages)
-                found, why = answer
+                resident, why = answer
             except OSError as error:
                 why = str(error.strerror)
-        sampled = 0 if found is None else count
-        share = None if found is None else found / count
+        sampled = 0 if resident is None else count
+        share = None if resident is None else resident / count
         told.append(CachedFile(str(file), sizes[file], sampled, share, why))
     return told
 
@@ -155,14 +155,14 @@ def _resident_share(sizes: dict[Path, int], deadline: float) -> tuple[float, boo
             break
         most = max(_PAGES_OF_A_FILE, sizes[file] // PAGE // _PART_OF_A_FILE)
         try:
-            found, count = ask_by_chance(file, sizes[file], min(share, most), find_pages)
+            answer, count = ask_by_chance(file, sizes[file], min(share, most), find_pages)
         except OSError as error:
             if error.errno in UNSUPPORTED:
                 raise
             continue
-        resident += found.pages * share / count
+        resident += answer.pages * share / count
         looked_at += share
-        exact = exact and found.exact
+        exact = exact and answer.exact
     return (resident / looked_at, exact) if looked_at else None
 
 
@@ -202,7 +202,9 @@ class Mount:
 def mounts() -> list[Mount]:
     """Return this process's mounts; none where there is no /proc."""
     try:
-        return [Mount(found.fstype, found.mountpoint) for found in psutil.disk_partitions(all=True)]
+        return [
+            Mount(partition.fstype, partition.mountpoint) for partition in psutil.disk_partitions(all=True)
+        ]
     except OSError:
         return []
 

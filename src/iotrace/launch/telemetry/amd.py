@@ -65,8 +65,8 @@ def _device(smi: ModuleType, handle: object, index: int) -> Device:
         return _number(ask("amdsmi_get_clock_info", kind), "clk", "cur_clk")
 
     def processes() -> Record:
-        found = [entry for entry in ask("amdsmi_get_gpu_process_list") if isinstance(entry, dict)]
-        pairs = [(entry["pid"], entry.get("memory_usage", {}).get("vram_mem")) for entry in found]
+        entries = [entry for entry in ask("amdsmi_get_gpu_process_list") if isinstance(entry, dict)]
+        pairs = [(entry["pid"], entry.get("memory_usage", {}).get("vram_mem")) for entry in entries]
         return {"processes": pairs}
 
     about = {

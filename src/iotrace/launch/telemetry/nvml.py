@@ -57,14 +57,14 @@ def find(emit: Emit) -> list[Device]:
 
 def _instances(nvml: ModuleType, handle: object) -> list[tuple[int, object]]:
     """Return numbers and handles of the MIG instances; none where MIG is off or unknown to the device."""
-    found: list[tuple[int, object]] = []
+    instances: list[tuple[int, object]] = []
     with suppress(nvml.NVMLError):
         if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-            return found
+            return instances
         for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             with suppress(nvml.NVMLError_NotFound):  # a slot without an instance
-                found.append((number, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
-    return found
+                instances.append((number, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
+    return instances
 
 
 class _Nvidia:
@@ -202,8 +202,8 @@ class _Nvidia:
 
     def _processes(self) -> Record:
         """Return [pid, bytes] pairs; bytes are None where the driver hides them, as in some containers."""
-        found = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
-        return {"processes": [(process.pid, process.usedGpuMemory) for process in found]}
+        processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
+        return {"processes": [(process.pid, process.usedGpuMemory) for process in processes]}
 
 
 def _text(value: object) -> str:

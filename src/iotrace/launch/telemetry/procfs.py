@@ -106,10 +106,10 @@ def parse_rollup(data: bytes) -> tuple[int, int, int, int]:
     The proportional ones are without pages of files, which the kernel may drop; older kernels do not say.
     """
     _, _, sums = data.partition(b"\n")
-    found = {name: _bytes(text) for name, text in fields_of(sums).items()}
-    shared = found[b"Shared_Clean"] + found[b"Shared_Dirty"]
-    proportional = found.get(b"Pss_Anon", found[b"Pss"]) + found.get(b"Pss_Shmem", 0)
-    return found[b"Anonymous"], proportional, found[b"Private_Dirty"], shared
+    sizes = {name: _bytes(text) for name, text in fields_of(sums).items()}
+    shared = sizes[b"Shared_Clean"] + sizes[b"Shared_Dirty"]
+    proportional = sizes.get(b"Pss_Anon", sizes[b"Pss"]) + sizes.get(b"Pss_Shmem", 0)
+    return sizes[b"Anonymous"], proportional, sizes[b"Private_Dirty"], shared
 
 
 def parse_run_delay(data: bytes) -> int:
@@ -134,15 +134,15 @@ def parse_ids(data: bytes) -> tuple[int, int]:
 
 def parse_cpus(data: bytes) -> dict[int, tuple[int, int, int, int]]:
     """/proc/stat: busy, iowait, idle and stolen ticks so far by CPU number. Stolen time is busy, too."""
-    found = {}
+    cpus = {}
     for line in data.splitlines():
         if not line.startswith(b"cpu"):
             break  # what follows, interrupts by number, is long
         name, *texts = line.split()
         if name != b"cpu":
             user, nice, system, idle, iowait, irq, softirq, steal = (int(text) for text in texts[:8])
-            found[int(name[3:])] = (user + nice + system + irq + softirq + steal, iowait, idle, steal)
-    return found
+            cpus[int(name[3:])] = (user + nice + system + irq + softirq + steal, iowait, idle, steal)
+    return cpus
 
 
 def parse_memory(data: bytes) -> dict[str, int]:
@@ -157,35 +157,35 @@ def _bytes(kib: bytes) -> int:
 
 def parse_pressure(data: bytes) -> dict[str, int]:
     """/proc/pressure/*: us so far in which ``some`` task, and in which every task (``full``), was stalled."""
-    found = {}
+    pressure = {}
     for line in data.splitlines():
         kind, *fields = line.split()
         totals = [field for field in fields if field.startswith(b"total=")]
         if totals:
-            found[kind.decode()] = int(totals[0][6:])
-    return found
+            pressure[kind.decode()] = int(totals[0][6:])
+    return pressure
 
 
 def parse_disks(data: bytes, disks: set[str]) -> dict[str, tuple[int, int, int]]:
     """/proc/diskstats: bytes read, bytes written and ms busy so far, of the whole `disks`."""
-    found = {}
+    counts = {}
     for line in data.splitlines():
         fields = line.split()
         name = fields[2].decode()
         if name in disks:
-            found[name] = (int(fields[5]) * _SECTOR_BYTES, int(fields[9]) * _SECTOR_BYTES, int(fields[12]))
-    return found
+            counts[name] = (int(fields[5]) * _SECTOR_BYTES, int(fields[9]) * _SECTOR_BYTES, int(fields[12]))
+    return counts
 
 
 def parse_net(data: bytes) -> dict[str, tuple[int, int]]:
     """/proc/net/dev: bytes received and sent so far by interface, but the loopback."""
-    found = {}
+    interfaces = {}
     for line in data.splitlines():
         name, colon, rest = line.partition(b":")
         fields = rest.split()
         if colon and name.strip() != b"lo" and len(fields) >= 16:
-            found[name.strip().decode()] = (int(fields[0]), int(fields[8]))
-    return found
+            interfaces[name.strip().decode()] = (int(fields[0]), int(fields[8]))
+    return interfaces
 
 
 def parse_last_pid(data: bytes) -> int:
@@ -278,18 +278,18 @@ def _upwards(root: str, path: str) -> list[str]:
     In a container the path may be the host's, of which only the mount's root is visible: its own group.
     """
     directory = os.path.normpath(f"{root}/{path}")
-    found = []
+    directories = []
     if directory.startswith(f"{root}/") and os.path.isdir(directory):
         while directory != root:
-            found.append(directory)
+            directories.append(directory)
             directory = os.path.dirname(directory)
-    return [*found, root]
+    return [*directories, root]
 
 
 def mounts_with_files(mounts: str) -> list[tuple[str, str]]:
     """Return where file systems that may hold data are mounted, and their types, from the text of mounts."""
-    found = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
-    return [(_unescaped(point), kind) for point, kind in found if kind not in _NO_FILES][-_MOST_MOUNTS:]
+    points = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
+    return [(_unescaped(point), kind) for point, kind in points if kind not in _NO_FILES][-_MOST_MOUNTS:]
 
 
 def _unescaped(point: str) -> str:

@@ -196,30 +196,30 @@ class Sidecar:
 
     def _scheduling(self) -> Lists:
         """Return what the kernel says of threads; empty lists while reading it again would cost too much."""
-        found: Lists = {name: [] for name in names.SCHEDULING}
+        lists: Lists = {name: [] for name in names.SCHEDULING}
         for what, read in (
             ("scheduling", self._tree.scheduling),
             ("pools", lambda: {"pool_ns": self._tree.pools()}),  # of far more threads
         ):
             if time.monotonic_ns() >= self._rested_ns[what]:
                 cpu_ns = time.thread_time_ns()
-                found |= read()
+                lists |= read()
                 cost_ns = time.thread_time_ns() - cpu_ns
                 self._rested_ns[what] = time.monotonic_ns() + _SCHEDULING_REST * cost_ns
-        return found
+        return lists
 
     def _watch_for_hangs(self) -> None:
         """Tell of a hang once: on the launcher's standard error, and in a file for `iotrace status`."""
         if time.monotonic_ns() < self._rested_ns["hangs"]:
             return
         cpu_ns = time.thread_time_ns()
-        found = self._hangs.check(time.monotonic_ns())
-        if found is not None:
-            found["clock"] = clock_anchor()
-            found["host"] = os.environ.get(names.HOST_VARIABLE) or os.uname().nodename
-            store(self._directory, self._session, found)
-            if found.get("kind") in ("hung", "computing"):  # of ranks elsewhere a reader judges
-                tell_launcher(found["text"])
+        hang = self._hangs.check(time.monotonic_ns())
+        if hang is not None:
+            hang["clock"] = clock_anchor()
+            hang["host"] = os.environ.get(names.HOST_VARIABLE) or os.uname().nodename
+            store(self._directory, self._session, hang)
+            if hang.get("kind") in ("hung", "computing"):  # of ranks elsewhere a reader judges
+                tell_launcher(hang["text"])
         cost_ns = time.thread_time_ns() - cpu_ns
         self._rested_ns["hangs"] = time.monotonic_ns() + _SCHEDULING_REST * cost_ns
 

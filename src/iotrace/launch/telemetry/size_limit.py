@@ -59,8 +59,8 @@ class _File:
         head = recorded.read_head(descriptor)
         if head is None:
             return
-        found = self._walk.records(descriptor, head.used_bytes, most_records)
-        self._unseen.extend(record.at for record in found if record.type == recorded.BURSTS)
+        records = self._walk.records(descriptor, head.used_bytes, most_records)
+        self._unseen.extend(record.at for record in records if record.type == recorded.BURSTS)
         for _ in range(len(self._unfilled)):
             self._look_at(descriptor, self._unfilled.popleft())
         while self._unseen and len(self.full) < count:
@@ -247,25 +247,25 @@ def _line_of(told: dict[str, object]) -> bytes:
 
 def _sizes(launches: Iterable[str], suffix: str) -> dict[str, os.stat_result]:
     """The launches' files of POSIX calls; what the program compresses or writes elsewhere stays its own."""
-    found = {}
+    sizes = {}
     for directory in (each for launch in launches for each in directories_of(launch)[0]):
         with suppress(FileNotFoundError), os.scandir(directory) as entries:
             for entry in entries:
                 # dftracer deletes the logs of processes without events.
                 with suppress(FileNotFoundError):
                     if entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
-                        found[entry.path] = entry.stat()
-    return found
+                        sizes[entry.path] = entry.stat()
+    return sizes
 
 
 def _size_of(directory: str) -> int:
     """Return the bytes on disk of the files one level below `directory`."""
-    found = 0
+    size = 0
     with suppress(OSError), os.scandir(directory) as processes:
         for process in processes:
             with suppress(OSError), os.scandir(process.path) as files:
-                found += sum(512 * each.stat(follow_symlinks=False).st_blocks for each in files)
-    return found
+                size += sum(512 * each.stat(follow_symlinks=False).st_blocks for each in files)
+    return size
 
 
 def _lines(descriptor: int, start: int, end: int) -> Iterator[bytes]:
@@ -296,8 +296,8 @@ def _summed(pieces: Iterable[bytes]) -> tuple[bytes, dict[str, object]]:
         kept += _NO_EVENTS.findall(text) + own
         calls += text.count(b'\n{"id":') - len(own)
         moved += sum(int(result) for each in _MOVED for result in each.findall(text))
-        if found := _PID_AND_TIME.findall(text[-_BLOCK:]):
-            pid, until_us = found[-1][0], int(found[-1][1])
+        if stamps := _PID_AND_TIME.findall(text[-_BLOCK:]):
+            pid, until_us = stamps[-1][0], int(stamps[-1][1])
     kept.append(b"")
     sums = {"events": {pid.decode(): calls}, "calls": calls, "bytes": moved, "until_us": until_us}
     return b"\n".join(kept), sums

@@ -129,16 +129,16 @@ class Member:
         task = f"/proc/{self.pid}/task"
         threads = os.listdir(task)
         if len(threads) <= _MOST_THREADS:
-            found = {
+            pools = {
                 name: parse_ready(read_file(f"{task}/{name}/schedstat"))
                 for name in threads
                 if int(name) != self.pid
             }
-            both = [(self._pools[name], now) for name, now in found.items() if name in self._pools]
+            both = [(self._pools[name], now) for name, now in pools.items() if name in self._pools]
             for at in (0, 1):
                 grown = [now[at] - before[at] for before, now in both]
                 self._pool_ns[at] += max(0, *grown, 0)
-            self._pools = found
+            self._pools = pools
         return self._pool_ns[0], self._pool_ns[1]
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class Tree:
         return self._take_in([pid for pid in given if pid not in self.members])
 
     def _take_in(self, pids: list[int]) -> list[Record]:
-        found = []
+        records = []
         now_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND
         for pid in pids:
             try:
@@ -202,8 +202,8 @@ class Tree:
             self._numbers += 1
             self.members[pid] = member
             self._unsampled.append(member)
-            found.append(_describe(member, stat, own_pid))
-        return found
+            records.append(_describe(member, stat, own_pid))
+        return records
 
     def _pids_began_anew(self) -> bool:
         """Say whether a pid that was foreign may be a new process by now."""
@@ -242,11 +242,11 @@ class Tree:
 
     def pools(self) -> list[tuple[object, ...]]:
         """Return the number and the `Member.pool` of each member, as far as they are known."""
-        found: list[tuple[object, ...]] = []
+        pools: list[tuple[object, ...]] = []
         for member in self.members.values():
             with suppress(OSError, ValueError):
-                found.append((member.number, *member.pool()))
-        return found
+                pools.append((member.number, *member.pool()))
+        return pools
 
     def _launch_of(self, pid: int, stat: Stat) -> str | None:
         """Return the directory of the launcher that the process belongs to; None if it is foreign or dead."""

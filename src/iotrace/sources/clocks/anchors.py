@@ -217,8 +217,8 @@ def link_by_exchanges(exchanges: Sequence[Exchange], first_ns: int, last_ns: int
         beyond = max(float(when[quickest][0]) - before, after - float(when[quickest][-1]), float(gaps.max()))
         bound += beyond * (abs(drift) + _PART)
         why += f"; one clock stepped by {steps[stepped].max() / 1e9:.3g} s against the other in mid-run"
-    found = ClockMap(base + round(shift), drift * 1e9, at + round(where))
-    return HostLink(found, int(np.ceil(bound)), "measured", why, len(delay), trip_ns)
+    clock_map = ClockMap(base + round(shift), drift * 1e9, at + round(where))
+    return HostLink(clock_map, int(np.ceil(bound)), "measured", why, len(delay), trip_ns)
 
 
 def _quickest(sent: npt.NDArray[np.int64], delay: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

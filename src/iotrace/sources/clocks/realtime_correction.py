@@ -62,20 +62,20 @@ def restamp(clock: Clock, start_ns: Times, end_ns: Times, stampers: Sequence[Sta
     logs: dict[int, list[tuple[int, int]]] = {}
     for _ in range(2):  # what one thread knows of when the clock was set, holds for all
         cuts = [_cuts(clock, steps, start_ns, end_ns, one, logs.get(one.log)) for one in stampers]
-        steps = [_narrowed(step, [found[index] for found in cuts]) for index, step in enumerate(steps)]
+        steps = [_narrowed(step, [own_cuts[index] for own_cuts in cuts]) for index, step in enumerate(steps)]
         logs = _sure_rows(steps, stampers, cuts)
     starts, ends = start_ns.copy(), end_ns.copy()
     unsure_ns = 0
-    for stamper, found in zip(stampers, cuts, strict=True):
+    for stamper, own_cuts in zip(stampers, cuts, strict=True):
         rows = stamper.rows
         segments = np.zeros(len(rows), dtype=np.int64)
-        for cut in found:
+        for cut in own_cuts:
             segments[cut.first :] += 1
-        if any(cut.least < cut.most for cut in found):  # where one step was depends on the others
+        if any(cut.least < cut.most for cut in own_cuts):  # where one step was depends on the others
             unsure_ns = max(unsure_ns, sum(abs(step.by_ns) for step in steps))
         starts[rows] = _mapped(clock, start_ns[rows], segments)
         ends[rows] = starts[rows] + (end_ns[rows] - start_ns[rows])
-        for first in {cut.first for cut in found if cut.first < len(rows)}:
+        for first in {cut.first for cut in own_cuts if cut.first < len(rows)}:
             row = rows[first]
             ends[row] = _mapped(clock, end_ns[row : row + 1], segments[first : first + 1])[0]
             begins = _begins(clock, steps, rows, first, segments, start_ns, ends)
@@ -107,11 +107,11 @@ def restamp_one(clock: Clock, stamps_ns: Times) -> Times:
 
 
 def _mapped(clock: Clock, stamps: Times, segments: Times) -> Times:
-    found = np.empty(len(stamps), dtype=np.int64)
+    times = np.empty(len(stamps), dtype=np.int64)
     for number, segment in enumerate(clock.segments):
         own = segments == number
-        found[own] = segment.to_mono_ns(stamps[own]) + clock.offset_ns
-    return found
+        times[own] = segment.to_mono_ns(stamps[own]) + clock.offset_ns
+    return times
 
 
 def _cuts(
@@ -206,9 +206,9 @@ def _sure_rows(
     steps: Sequence[ClockStep], stampers: Sequence[Stamper], cuts: list[list[_Cut]]
 ) -> dict[int, list[tuple[int, int]]]:
     """For each log and step: the last row known to be before it, the first one known to be behind it."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    sure: dict[int, list[tuple[int, int]]] = {}
     for stamper, own in zip(stampers, cuts, strict=True):
-        rows = found.setdefault(stamper.log, [(-1, FOREVER_NS)] * len(steps))
+        rows = sure.setdefault(stamper.log, [(-1, FOREVER_NS)] * len(steps))
         for number, cut in enumerate(own):
             last, first = rows[number]
             if cut.least > 0:
@@ -216,7 +216,7 @@ def _sure_rows(
             if cut.most < len(stamper.rows):
                 first = min(first, int(stamper.rows[cut.most]))
             rows[number] = last, first
-    return found
+    return sure
 
 
 def _begins(
@@ -232,11 +232,11 @@ def _begins(
     slack_ns = _RESOLUTION_NS + clock.bound_ns
     stamp, end = int(stamps[rows[first]]), int(ends[rows[first]])
     earliest = int(ends[rows[first - 1]]) if first else -FOREVER_NS
-    found = []
+    begins = []
     for number in range(int(segments[first]), int(segments[first - 1]) - 1 if first else -1, -1):
         start = int(clock.segments[number].to_mono_ns(stamp)) + clock.offset_ns
         after = clock.offset_ns + steps[number - 1].after_ns if number else -FOREVER_NS
         before = clock.offset_ns + steps[number].before_ns if number < len(steps) else FOREVER_NS
         if max(after, earliest) - slack_ns <= start <= min(before, end) + slack_ns:
-            found.append(start)
-    return found or [int(clock.segments[int(segments[first])].to_mono_ns(stamp)) + clock.offset_ns]
+            begins.append(start)
+    return begins or [int(clock.segments[int(segments[first])].to_mono_ns(stamp)) + clock.offset_ns]

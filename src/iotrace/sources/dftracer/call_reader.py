@@ -226,12 +226,12 @@ def _steady(table: Times, logs: Sequence[int], nodes: Sequence[str], clocks: Clo
     starts, ends = table[:, 0].copy(), table[:, 1].copy()
     unsure_ns: dict[str, int] = {}
     for clock, own in stampers.items():
-        found = restamp(clock, starts, ends, own)
+        stamped = restamp(clock, starts, ends, own)
         for stamper in own:
-            table[stamper.rows, 0] = found.start_ns[stamper.rows]
-            table[stamper.rows, 1] = found.end_ns[stamper.rows]
-        for name in {nodes[table[stamper.rows[0], node]] for stamper in own if found.unsure_ns}:
-            unsure_ns[name] = max(unsure_ns.get(name, 0), found.unsure_ns)
+            table[stamper.rows, 0] = stamped.start_ns[stamper.rows]
+            table[stamper.rows, 1] = stamped.end_ns[stamper.rows]
+        for name in {nodes[table[stamper.rows[0], node]] for stamper in own if stamped.unsure_ns}:
+            unsure_ns[name] = max(unsure_ns.get(name, 0), stamped.unsure_ns)
     return unsure_ns
 
 
@@ -240,7 +240,7 @@ def _files(
 ) -> list[tuple[Path, int | None]]:
     """The files to read, and since when (ns) their calls count where they are a program's own."""
     paths = sorted(path for directory in directories for path in _logs_in(directory, ""))
-    found: list[tuple[Path, int | None]] = [(path, None) for path in paths]
+    files: list[tuple[Path, int | None]] = [(path, None) for path in paths]
     for prefix, since_ns in own_logs.since_ns.items():
         log = Path(prefix)
         logs = sorted(_logs_in(log.parent, f"{log.name}-"))
@@ -249,10 +249,10 @@ def _files(
                 f"{prefix}-*.pfw, the dftracer log that the program began, is missing: "
                 "it holds the calls made since then"
             )
-        found += [(path, since_ns) for path in logs]
-    return found
+        files += [(path, since_ns) for path in logs]
+    return files
 
 
 def _logs_in(directory: Path, start: str) -> list[Path]:
-    found = [path for path in entries(directory, inside=not start) if path.name.endswith((".pfw", ".pfw.gz"))]
-    return [path for path in found if path.name.startswith(start)]
+    logs = [path for path in entries(directory, inside=not start) if path.name.endswith((".pfw", ".pfw.gz"))]
+    return [path for path in logs if path.name.startswith(start)]

@@ -61,16 +61,18 @@ class Dropped:
 
     def problems(self) -> list[str]:
         """Say how much was dropped, up to when; why nothing could be."""
-        found = []
+        problems = []
         if self._calls:
             until = datetime.fromtimestamp(self._until_us // 1_000_000, timezone.utc)
-            found.append(
+            problems.append(
                 f"the session grew beyond --max-size: its oldest {self._calls} POSIX calls, which moved "
                 f"{self._bytes / 2**20:.1f} MiB, were dropped, up to {until:%Y-%m-%d %H:%M:%S} UTC"
             )
         if self._refused:
-            found.append(f"the session grew beyond --max-size, and no call could be dropped: {self._refused}")
-        return found
+            problems.append(
+                f"the session grew beyond --max-size, and no call could be dropped: {self._refused}"
+            )
+        return problems
 
 
 # The phases of 2.x; 3 is a sum over calls, with a start and a duration.
@@ -194,12 +196,12 @@ class LineReader:
             except _UNREADABLE:
                 pass
             end = 0
-            for found in objects(text, 0, final=True):  # a torn line may hold the next one
-                end = found.end
+            for item in objects(text, 0, final=True):  # a torn line may hold the next one
+                end = item.end
                 try:
-                    if found.value is None:
+                    if item.value is None:
                         raise ValueError("damaged")
-                    rows.append(_mended(found.value))
+                    rows.append(_mended(item.value))
                 except _UNREADABLE:
                     self._lose()
             if text[end:].strip("]" + _BETWEEN):  # behind what seemed the end of all
@@ -248,13 +250,13 @@ def _mended(value: dict[str, Any]) -> _Row:
 
 def hashes_of(lines: Iterable[Line]) -> dict[str, str]:
     """Collect the names of files, hosts and strings that `lines` introduce, by their hashes."""
-    found = {}
+    names = {}
     for line in lines:
         if line.name in _POOLED and line.args is not UNSET:
             value, name = line.args.get("value"), line.args.get("name")
             if isinstance(value, str) and name is not None:
-                found[value] = str(name)
-    return found
+                names[value] = str(name)
+    return names
 
 
 def pool_of(block: bytes) -> dict[str, str]:

@@ -77,9 +77,9 @@ def _elements(dims: Any) -> int | None:
     return sum(counts) if counts else None
 
 
-def _ranks(found: Any) -> tuple[int, ...] | None:
-    if isinstance(found, list) and found and all(isinstance(rank, int) for rank in found):
-        return tuple(found)
+def _ranks(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, list) and value and all(isinstance(rank, int) for rank in value):
+        return tuple(value)
     return None  # torch shortens long lists with dots
 
 

@@ -124,8 +124,8 @@ class ColumnScan:
             return []
         begin = stops[known - 1] if known else 0
         ends = [stop - begin for stop in stops[known:count]]
-        found = ctypes.string_at((at.value or 0) + begin, ends[-1])
-        return [found[first:last] for first, last in zip([0, *ends], ends, strict=False)]
+        text = ctypes.string_at((at.value or 0) + begin, ends[-1])
+        return [text[first:last] for first, last in zip([0, *ends], ends, strict=False)]
 
 
 def _pointer(array: Rows) -> Any:
@@ -180,9 +180,9 @@ class Columns:
         nothing = ColumnBatch(np.empty(0, EVENT), np.empty(0, FLOW_END), [], self.strings, lambda _: b"")
         self._add(nothing)  # no column is without a part
 
-    def add(self, found: ColumnBatch | EventBatch) -> None:
+    def add(self, batch: ColumnBatch | EventBatch) -> None:
         """Take over what a batch holds."""
-        self._add(decoded_columns(found, self.strings) if isinstance(found, EventBatch) else found)
+        self._add(decoded_columns(batch, self.strings) if isinstance(batch, EventBatch) else batch)
 
     def _add(self, batch: ColumnBatch) -> None:
         events, flow_ends, parts = batch.events, batch.flow_ends, self._parts
@@ -310,8 +310,8 @@ def _paired(
 
 def _name_of(args: msgspec.Raw) -> str:
     try:
-        found = msgspec.json.decode(args) if bytes(args) else None
+        decoded = msgspec.json.decode(args) if bytes(args) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
-    name = found.get("name") if isinstance(found, dict) else None
+    name = decoded.get("name") if isinstance(decoded, dict) else None
     return str(name) if isinstance(name, str | int | float) and name else ""

@@ -91,8 +91,8 @@ def flow_category(category: str) -> str:
 
 def step_of(name: str) -> int | None:
     """The number of the profiler's step, None for any other range."""
-    found = _STEP.match(name)
-    return int(found.group(1)) if found else None
+    match = _STEP.match(name)
+    return int(match.group(1)) if match else None
 
 
 def is_data_wait(name: str) -> bool:

@@ -112,12 +112,12 @@ class KinetoTrace(msgspec.Struct, frozen=True):
     def kinds(self) -> npt.NDArray[np.int8]:
         """The `Kind` of every event."""
         table = np.array([kind_of(category) for category in self.categories] or [Kind.OTHER], dtype=np.int8)
-        found: npt.NDArray[np.int8] = table[self.events.category]
+        kinds: npt.NDArray[np.int8] = table[self.events.category]
         if "" in self.categories:  # of torch's profiler before Kineto the process says what its events are
             of_process = np.array([kind_of_process(pid) for pid, _ in self.threads], dtype=np.int8)
             bare = self.events.category == self.categories.index("")
-            found[bare] = of_process[self.events.thread[bare]]
-        return found
+            kinds[bare] = of_process[self.events.thread[bare]]
+        return kinds
 
     def named(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
         """Which events have a name for which `test` holds; each name is asked for once."""
@@ -195,9 +195,9 @@ class Details(msgspec.Struct, frozen=True, dict=True):
 
         That 0 is unknown: the warps that such a kernel has on a multiprocessor show it.
         """
-        found = self._numbers(_OCCUPANCY)
-        found[(found == 0) & (self._numbers(_WARPS) >= _TOO_MANY_WARPS)] = np.nan
-        return found
+        percent = self._numbers(_OCCUPANCY)
+        percent[(percent == 0) & (self._numbers(_WARPS) >= _TOO_MANY_WARPS)] = np.nan
+        return percent
 
     def _numbers(self, at: int) -> Floats:
         return np.array([_number(texts[at]) for texts in self._texts] or [np.nan])
@@ -227,24 +227,24 @@ class Details(msgspec.Struct, frozen=True, dict=True):
         return column[self.trace.events.details[rows]]
 
 
-def _shape(found: object) -> Shape:
+def _shape(value: object) -> Shape:
     """The sizes of one tensor; of a list of tensors, or what is none, nothing."""
-    if isinstance(found, list) and all(isinstance(size, int) for size in found):
-        return tuple(found)
+    if isinstance(value, list) and all(isinstance(size, int) for size in value):
+        return tuple(value)
     return ()
 
 
 def _number(text: bytes) -> float:
     try:
-        found = float(text.strip(b'"'))
+        number = float(text.strip(b'"'))
     except ValueError:
         return np.nan
-    return found if found >= 0 and np.isfinite(found) else np.nan
+    return number if number >= 0 and np.isfinite(number) else np.nan
 
 
 def _decoded(text: bytes) -> object:
     try:
-        found = msgspec.json.decode(text) if text else None
-        return msgspec.json.decode(found) if isinstance(found, str) and found.startswith("[") else found
+        value = msgspec.json.decode(text) if text else None
+        return msgspec.json.decode(value) if isinstance(value, str) and value.startswith("[") else value
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -138,9 +138,9 @@ class LiveFile:
             self._learn(record)
             passed += 1
         for chunk in self._chunks.values():
-            found = recorded.record_at(descriptor, chunk.at)
-            if found is not None and found.type == recorded.BURSTS:
-                chunk.used, chunk.tid = max(chunk.taken, min(found.first, chunk.room)), found.second
+            entry = recorded.record_at(descriptor, chunk.at)
+            if entry is not None and entry.type == recorded.BURSTS:
+                chunk.used, chunk.tid = max(chunk.taken, min(entry.first, chunk.room)), entry.second
         self._find_names(descriptor)
         return passed
 
@@ -181,11 +181,11 @@ class LiveFile:
         for at, index in passed.values():
             end_ns = recorded.burst_end_ns(descriptor, at, index)
             self.since_ns = max(self.since_ns, end_ns or self.newest_ns)
-        found = [(chunk, self._unread_of(descriptor, chunk)) for chunk in reversed(wanted)]
-        for _, bursts in found:
+        unread = [(chunk, self._unread_of(descriptor, chunk)) for chunk in reversed(wanted)]
+        for _, bursts in unread:
             self.newest_ns = max(self.newest_ns, int(ends_of(bursts[_are_whole(bursts)]).max(initial=0)))
-        taken = [self._take(chunk, bursts, max(now_ns, self.newest_ns)) for chunk, bursts in found]
-        tids = [np.full(len(bursts), chunk.tid) for (chunk, _), bursts in zip(found, taken, strict=True)]
+        taken = [self._take(chunk, bursts, max(now_ns, self.newest_ns)) for chunk, bursts in unread]
+        tids = [np.full(len(bursts), chunk.tid) for (chunk, _), bursts in zip(unread, taken, strict=True)]
         self._bursts = np.concatenate([self._bursts, *taken])
         self._tids = np.concatenate([self._tids, *tids])
         self._unnamed |= {number for bursts in taken for number in np.unique(bursts["file"]).tolist()}
@@ -343,9 +343,9 @@ class LiveRecorded:
         """The calls that are still known, in the session's time."""
         table = CallTable(clocks)
         for file in self._files.values():
-            found = file.calls()
-            if found is not None:
-                table.take(found)
+            calls = file.calls()
+            if calls is not None:
+                table.take(calls)
         return replace(table.calls(), sums=None)  # they are those of the whole run
 
 

@@ -224,8 +224,8 @@ class LiveSession:
         for live in living:
             live.poll()
         living.sort(key=lambda live: live.identity.clock[1])
-        for directory, found in self._processes.items():
-            if found is not None and found.ended and not found.trains and found is not living[0]:
+        for directory, process in self._processes.items():
+            if process is not None and process.ended and not process.trains and process is not living[0]:
                 self._processes[directory] = None
         return self._session(living)
 
@@ -278,13 +278,13 @@ class LiveSession:
             if not any(process is own for own in rank.processes):
                 continue
             spans, known_ns = living[id(process.identity)].spans(process.clock, since_ns)
-            processes[number] = found = replace(process, spans=spans)
+            processes[number] = whole = replace(process, spans=spans)
             fresh = self.fresh[process.identity.node, process.pid]
             ends = spans["start_ns"] + spans["duration_ns"]
             fresh.spans_since_ns, fresh.spans_until_ns = known_ns, int(ends.max()) if len(ends) else 0
             telemetry = session.telemetry_of(process)
             if telemetry is not None:
-                add_stolen_time(found, telemetry.host)
+                add_stolen_time(whole, telemetry.host)
                 fresh.stolen_until_ns = _stolen_until(telemetry)
         detailed = replace(session, processes=processes, calls=self._data_calls(session))
         return detailed, next(one for one in detailed.ranks if one.main.identity is rank.main.identity)

@@ -65,8 +65,8 @@ class _Translation:
             ]
             first_ns = min(starts, default=0)
             self._base_ns = first_ns if first_ns > _YEAR_2000_NS else None
-        found = [plane.stats["process_id"] for plane in space.planes if "process_id" in plane.stats]
-        self._pid = next((pid for pid in found if isinstance(pid, int) and pid > 0), _UNNUMBERED_PID)
+        pids = [plane.stats["process_id"] for plane in space.planes if "process_id" in plane.stats]
+        self._pid = next((pid for pid in pids if isinstance(pid, int) and pid > 0), _UNNUMBERED_PID)
 
     def opening(self) -> str:
         """What stands before the events."""
@@ -77,10 +77,10 @@ class _Translation:
             keys["host_name"] = self._space.hosts[0]
         devices = []
         for plane in self._space.planes:
-            found = _DEVICE.match(plane.name)
-            if found and "gpu_device_name" in plane.stats:
+            match = _DEVICE.match(plane.name)
+            if match and "gpu_device_name" in plane.stats:
                 stats = plane.stats
-                device = {"id": int(found[2]), "name": stats["gpu_device_name"]}
+                device = {"id": int(match[2]), "name": stats["gpu_device_name"]}
                 names = {"memory_size": "totalGlobalMem", "core_count": "numSms"}
                 names |= {"compute_cap_major": "computeMajor", "compute_cap_minor": "computeMinor"}
                 devices.append(device | {ours: stats[name] for name, ours in names.items() if name in stats})
@@ -95,10 +95,10 @@ class _Translation:
     def events(self) -> Iterator[str]:
         """Yield each event as JSON with a comma behind it."""
         for plane in self._space.planes:
-            found = _DEVICE.match(plane.name)
-            kind, number = (found[1], int(found[2])) if found else ("", 0)
-            pid = number if found else self._pid
-            if found:
+            match = _DEVICE.match(plane.name)
+            kind, number = (match[1], int(match[2])) if match else ("", 0)
+            pid = number if match else self._pid
+            if match:
                 yield _meta("process_name", pid, None, plane.name)
                 yield _meta("process_labels", pid, None, f"{kind} {number}")
             for index, line in enumerate(self._space.lines(plane)):
@@ -107,9 +107,9 @@ class _Translation:
                 if line.name == "_counters_" or not line.has_events:
                     continue
                 stream = (line.id if kind == "GPU" else index) if counts else None
-                tid = stream if stream is not None else self._thread(plane, line, bool(found))
+                tid = stream if stream is not None else self._thread(plane, line, bool(match))
                 yield _meta("thread_name", pid, tid, line.name)
-                yield from self._of_line(plane, line, pid, tid, (number, stream) if found else None)
+                yield from self._of_line(plane, line, pid, tid, (number, stream) if match else None)
 
     def _thread(self, plane: Plane, line: Line, of_device: bool) -> int:
         key = (plane.name, line.id) if of_device else ("", line.id)

@@ -173,12 +173,12 @@ class Space:
 
     def stats(self, plane: Plane, ranges: list[tuple[int, int]]) -> Stats:
         """Read stats by their names; what is damaged or of no known type is left out."""
-        found: Stats = {}
+        stats: Stats = {}
         for begin, end in ranges:
             written = self._data[begin:end]
             known = plane.read_stats.get(written)
             if known is not None:
-                found[known[0]] = known[1]
+                stats[known[0]] = known[1]
                 continue
             name = ""
             value: Value | None = None
@@ -198,10 +198,10 @@ class Space:
                 self._damage(error)
                 continue
             if name and value is not None:
-                found[name] = value
+                stats[name] = value
                 if len(plane.read_stats) < _MOST_KEPT:
                     plane.read_stats[written] = name, value
-        return found
+        return stats
 
     def lines(self, plane: Plane) -> Iterator[Line]:
         """Yield the lines of a plane."""

@@ -244,10 +244,10 @@ class Search:
             self.predicted[key_of(chosen)] = step
         return chosen
 
-    def _simplest(self, found: list[tuple[float, Params]]) -> tuple[float, Params]:
+    def _simplest(self, pairs: list[tuple[float, Params]]) -> tuple[float, Params]:
         """The simplest setting, with its step, that is as good as the best of them, or as the ceiling."""
-        enough_ms = max((1 + AS_GOOD) * min(step for step, _ in found), self._ceiling_ms() or 0.0)
-        return min((pair for pair in found if pair[0] <= enough_ms), key=lambda pair: effort(pair[1]))
+        enough_ms = max((1 + AS_GOOD) * min(step for step, _ in pairs), self._ceiling_ms() or 0.0)
+        return min((pair for pair in pairs if pair[0] <= enough_ms), key=lambda pair: effort(pair[1]))
 
     def _next(self, seen: Seen) -> Params | None:
         """The setting that the model thinks best, unless it was tried or is hardly better than the best."""
@@ -255,14 +255,14 @@ class Search:
         best = self.best
         if len(predictor.counts) < 2 or best is None or best.step_ms is None:
             return None
-        found = []
+        pairs = []
         for params in self._possible(candidates(seen), seen):
             step = predictor.step_ms(params)
             if step is not None and not math.isnan(step):
-                found.append((step, params))
-        if not found:
+                pairs.append((step, params))
+        if not pairs:
             return None
-        step, chosen = self._simplest(found)
+        step, chosen = self._simplest(pairs)
         of_runs = [each for each in self.no_effect if each.source == "measured"]
         self.no_effect = of_runs + predicted(predictor, chosen, seen)
         apart = AS_GOOD if effort(chosen) < effort(best.params) else -AS_GOOD
@@ -322,10 +322,10 @@ def seconds_of(text: str) -> float:
     Raises:
         UsageError: it is none.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if found is None or not float(found[1]):
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if match is None or not float(match[1]):
         raise UsageError(f"--budget {text!r} is no time", "for example --budget 90s, 10m or 1h")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def open_search(

@@ -112,7 +112,7 @@ def _moves(spill: Spill, tracks: Tracks, is_whole: bool, progress: Progress) -> 
     The numbers of flow ends that bind what begins next are complements: negative, below `UNBOUND`.
     """
     slices = done = 0
-    found = [np.empty(0, _LINE)]
+    blocks = [np.empty(0, _LINE)]
     for index in spill.threads():
         thread = tracks.threads[index]
         for rows, placed in Lanes(is_whole).through(spill.windows(index)):
@@ -130,8 +130,8 @@ def _moves(spill: Spill, tracks: Tracks, is_whole: bool, progress: Progress) -> 
             lines = np.empty(len(moved), _LINE)
             lines["offset"], lines["size"] = rows["ordinal"][moved], rows["size"][moved]
             lines["number"] = np.array([_number(tracks, thread, lane) for lane in lanes.tolist()])[of_lane]
-            found.append(lines)
-    return np.concatenate(found), slices
+            blocks.append(lines)
+    return np.concatenate(blocks), slices
 
 
 def _number(tracks: Tracks, thread: ThreadTrack, lane: int) -> int:

@@ -39,11 +39,11 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {  # what each function returns,
 
 
 def _library() -> ctypes.CDLL:
-    found = compiled.loaded()
+    library = compiled.loaded()
     for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(found, f"iotrace_{name}")
+        function = getattr(library, f"iotrace_{name}")
         function.restype, function.argtypes = result, arguments
-    return found
+    return library
 
 
 class Interned:
@@ -61,8 +61,8 @@ class Interned:
 
     def number(self, kind: int, text: bytes) -> int:
         """Return the string's number; 0 where there are too many."""
-        found: int = self._library.iotrace_number(self._handle, kind, text, len(text))
-        return found
+        number: int = self._library.iotrace_number(self._handle, kind, text, len(text))
+        return number
 
     def strings(self, kind: int) -> Iterator[bytes]:
         """Yield all of a kind, in the order of their numbers."""

@@ -20,12 +20,12 @@ from iotrace.timeline.writers.id_map import Process
 
 
 def _encode_varint(number: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    encoded.append(number)
+    return bytes(encoded)
 
 
 _SMALL = [_encode_varint(number) for number in range(1 << 14)]

@@ -88,30 +88,30 @@ class Tracks:
     def process(self, raw: Any) -> ProcessTrack:
         """The process that an input calls `raw`."""
         key = normal(raw, "no pid")
-        found = self.processes.get(key)
-        if found is None:
-            found = self.processes[key] = ProcessTrack(self.shared.get(key) or self._next_pid(), key)
-        return found
+        track = self.processes.get(key)
+        if track is None:
+            track = self.processes[key] = ProcessTrack(self.shared.get(key) or self._next_pid(), key)
+        return track
 
     def thread(self, raw_pid: Any, raw_tid: Any, stacked: bool = False) -> ThreadTrack:
         """The thread that an input calls `raw_tid` of `raw_pid`; apart for begin and end events."""
         process = self.process(raw_pid)
         key = (process.raw, normal(raw_tid, "no tid"), stacked)
-        found = self._by_key.get(key)
-        if found is None:
-            found = self._by_key[key] = self._new(process.pid, key[0], key[1], stacked)
-        return found
+        track = self._by_key.get(key)
+        if track is None:
+            track = self._by_key[key] = self._new(process.pid, key[0], key[1], stacked)
+        return track
 
     def overflow(self, thread: ThreadTrack, lane: int) -> ThreadTrack:
         """Lane `lane` of a thread whose slices overlap."""
         if lane == 0:
             return thread
-        found = self._lanes.get((thread.index, lane))
-        if found is None:
-            found = self._new(thread.pid, thread.raw_pid, thread.raw_tid, thread.stacked)
-            found.lane, found.used = lane, True
-            self._lanes[thread.index, lane] = found
-        return found
+        track = self._lanes.get((thread.index, lane))
+        if track is None:
+            track = self._new(thread.pid, thread.raw_pid, thread.raw_tid, thread.stacked)
+            track.lane, track.used = lane, True
+            self._lanes[thread.index, lane] = track
+        return track
 
     def stacked_of(self, thread: ThreadTrack) -> ThreadTrack:
         """The begin and end events of a thread; itself where it has none."""

@@ -201,34 +201,34 @@ class Lanes:
         begins = np.flatnonzero((kinds == SLICE) | (kinds == BEGIN))
         waiting = np.flatnonzero((kinds == FLOW_NEXT) & ((lanes == UNBOUND) | (lanes >= NEXT)))
         following = np.searchsorted(begins, waiting)
-        found = following < len(begins)
-        lanes[waiting[found]] = lanes[begins[following[found]]] | NEXT
+        follows = following < len(begins)
+        lanes[waiting[follows]] = lanes[begins[following[follows]]] | NEXT
         # Where none begins later, the slice around it is meant, unless that one was left out.
-        alone = waiting[~found]
+        alone = waiting[~follows]
         around = (lanes[alone] != UNBOUND) & self._is_whole
         lanes[alone] = np.where(around, lanes[alone] & ~NEXT, UNBOUND)
         return lanes  # type: ignore[no-any-return]
 
     def _assign(self, rows: Rows) -> list[int]:
-        found: list[int] = []
+        lanes: list[int] = []
         for start, end, kind in zip(
             rows["start"].tolist(), rows["end"].tolist(), rows["kind"].tolist(), strict=True
         ):
             if kind == SLICE:
-                found.append(self._lane_of_slice(start, end))
+                lanes.append(self._lane_of_slice(start, end))
             elif kind in (FLOW, FLOW_NEXT):
                 lane, began = self._lane_of_flow(start)
                 is_next = kind == FLOW_NEXT and lane != UNBOUND and began != start
-                found.append(lane | NEXT if is_next else lane)
+                lanes.append(lane | NEXT if is_next else lane)
             elif kind == BEGIN:
                 self._begins.append(start)
-                found.append(STACKED)
+                lanes.append(STACKED)
             elif kind == END:
                 del self._begins[-1:]
-                found.append(STACKED)
+                lanes.append(STACKED)
             else:
-                found.append(0)
-        return found
+                lanes.append(0)
+        return lanes
 
     def _lane_of_slice(self, start: int, end: int) -> int:
         """The first lane where the slice is alone or within another."""

@@ -234,7 +234,7 @@ class NativePart:
 
     def _with_flows(self, spill: Spill, is_whole: bool) -> dict[int, _Moved]:
         """Append bodies of slices that hold flows to the others; where they lie, by thread."""
-        found: dict[int, _Moved] = {}
+        moved: dict[int, _Moved] = {}
         for index in spill.threads() if self._flows else ():
             bodies = self._flows.fields(Lanes(is_whole).through(spill.windows(index)))
             places = np.empty((len(bodies), 3), np.int64)
@@ -245,8 +245,8 @@ class NativePart:
                 self._bodies.write(body)
                 places[number] = offset, self._offset, len(body)
                 self._offset += len(body)
-            found[index] = places
-        return found
+            moved[index] = places
+        return moved
 
     def _write_strings(self, out: BinaryIO) -> None:
         sequence = integer(10, self._index + 2)

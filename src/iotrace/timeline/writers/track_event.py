@@ -113,12 +113,12 @@ class Bodies:
     def _annotation(self, key: str, value: Any) -> bytes:
         """The annotation as a field of TrackEvent; texts and fractions come again and again."""
         if type(value) is str or (type(value) is float and value):  # 0.0 is the key of -0.0, too
-            found = self._repeated.get((key, value))
-            if found is None:
-                found = self._encoded(key, value)
-                if len(self._repeated) < MOST_INTERNED and len(found) < _LONGEST_REPEATED:
-                    self._repeated[key, value] = found
-            return found
+            encoded = self._repeated.get((key, value))
+            if encoded is None:
+                encoded = self._encoded(key, value)
+                if len(self._repeated) < MOST_INTERNED and len(encoded) < _LONGEST_REPEATED:
+                    self._repeated[key, value] = encoded
+            return encoded
         return self._encoded(key, value)
 
     def _encoded(self, key: str, value: Any) -> bytes:
@@ -212,12 +212,12 @@ class FlowBinding:
         slices, flows = (np.concatenate(column) for column in zip(*bound, strict=True))
         offsets, ids, phases = (np.concatenate(column) for column in zip(*self._found, strict=True))
         at = np.searchsorted(offsets, flows)
-        found: dict[tuple[int, int], dict[bytes, None]] = defaultdict(dict)
+        by_place: dict[tuple[int, int], dict[bytes, None]] = defaultdict(dict)
         places = zip(slices["ordinal"].tolist(), slices["size"].tolist(), strict=True)
         for place, number, phase in zip(places, ids[at].tolist(), phases[at].tolist(), strict=True):
             tag = _ENDS if phase == ord("f") else _PASSES
-            found[place][tag + number.to_bytes(8, "little")] = None
-        return [(*place, b"".join(fields)) for place, fields in sorted(found.items())]
+            by_place[place][tag + number.to_bytes(8, "little")] = None
+        return [(*place, b"".join(fields)) for place, fields in sorted(by_place.items())]
 
 
 def _bind(rows: Rows, to_next: Any, is_stacked: bool) -> tuple[Any, Any]:
@@ -236,19 +236,19 @@ def _bind(rows: Rows, to_next: Any, is_stacked: bool) -> tuple[Any, Any]:
 
 def _around(slices: Rows, times: Any) -> Any:
     """The slice that began last of those that hold each time, their ends included; -1 for none."""
-    found = np.searchsorted(slices["start"], times, side="right") - 1
-    over = np.flatnonzero((found >= 0) & (slices["end"][found] < times))
+    rows = np.searchsorted(slices["start"], times, side="right") - 1
+    over = np.flatnonzero((rows >= 0) & (slices["end"][rows] < times))
     while len(over):  # the slices within the one around it are over: few, mostly
-        found[over] -= 1
-        over = over[found[over] >= 0]
-        over = over[slices["end"][found[over]] < times[over]]
-    return found
+        rows[over] -= 1
+        over = over[rows[over] >= 0]
+        over = over[slices["end"][rows[over]] < times[over]]
+    return rows
 
 
 def _stacked(kinds: Any) -> Any:
     """Of each flow the begin event that is open, by its number among them; -1 for none."""
     opened: list[int] = []
-    found: list[int] = []
+    around: list[int] = []
     begun = 0
     for kind in kinds.tolist():
         if kind == BEGIN:
@@ -257,5 +257,5 @@ def _stacked(kinds: Any) -> Any:
         elif kind == END:
             del opened[-1:]
         else:
-            found.append(opened[-1] if opened else -1)
-    return np.array(found, np.int64)
+            around.append(opened[-1] if opened else -1)
+    return np.array(around, np.int64)

@@ -63,27 +63,27 @@ _STACK_BYTES = 1 << 14
 
 def look_at(pid: int, known: About) -> About:
     """Return `known` and what /proc says of the main thread of a process; what cannot be read is None."""
-    found: About = {"pid": pid, "state": None, "wchan": None, "call": None, "file": None, **known}
+    about: About = {"pid": pid, "state": None, "wchan": None, "call": None, "file": None, **known}
     with suppress(OSError, ValueError, IndexError):
-        found["state"] = read_stat(pid).state
+        about["state"] = read_stat(pid).state
     with suppress(OSError, ValueError):
-        found["wchan"] = read_file(f"/proc/{pid}/wchan").decode().strip("\0 \n") or None
+        about["wchan"] = read_file(f"/proc/{pid}/wchan").decode().strip("\0 \n") or None
     with suppress(OSError, ValueError, IndexError):
         number, *arguments = read_file(f"/proc/{pid}/syscall").decode().split()
         if number.isdecimal():
-            found["call"] = _CALL_NAMES.get(int(number), f"system call {number}")
-            if found["call"] in OF_A_FILE:
+            about["call"] = _CALL_NAMES.get(int(number), f"system call {number}")
+            if about["call"] in OF_A_FILE:
                 descriptor = int(arguments[0], 16)
-                found["descriptor"] = descriptor
-                found["file"] = os.readlink(f"/proc/{pid}/fd/{descriptor}")
-            elif found["call"] in _OF_A_PATH:
-                found["file"] = _text_at(pid, int(arguments[_OF_A_PATH[found["call"]]], 16))
-    if found["file"]:
+                about["descriptor"] = descriptor
+                about["file"] = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+            elif about["call"] in _OF_A_PATH:
+                about["file"] = _text_at(pid, int(arguments[_OF_A_PATH[about["call"]]], 16))
+    if about["file"]:
         with suppress(OSError, ValueError, IndexError):
-            found["file_system"] = _file_system_of(pid, found["file"])
-    if found["call"] is None and found["wchan"] in _TICKS:
-        found["call"] = "clock_nanosleep"
-    return found
+            about["file_system"] = _file_system_of(pid, about["file"])
+    if about["call"] is None and about["wchan"] in _TICKS:
+        about["call"] = "clock_nanosleep"
+    return about
 
 
 def _file_system_of(pid: int, file: str) -> str | None:
@@ -142,7 +142,7 @@ def activity(pid: int, writer: int) -> dict[tuple[int, int], tuple[int, int, int
     Raises:
         OSError: the kernel does not let us see it.
     """
-    found = {}
+    activity = {}
     for name in os.listdir(f"/proc/{pid}/task"):
         if int(name) == writer:
             continue
@@ -152,8 +152,8 @@ def activity(pid: int, writer: int) -> dict[tuple[int, int], tuple[int, int, int
             read_bytes, written_bytes, *_ = parse_io(read_file(f"{task}/io"))
             aside = read_file(f"{task}/comm").startswith(_ASIDE)
             switches = 0 if aside else parse_status(read_file(f"{task}/status")).voluntary
-            found[pid, int(name)] = cpu_ns, read_bytes + written_bytes, switches
-    return found
+            activity[pid, int(name)] = cpu_ns, read_bytes + written_bytes, switches
+    return activity
 
 
 def wanted_cpu_ns(pid: int) -> int | None:
@@ -327,10 +327,10 @@ def _waits_in_recorder(about: About) -> bool:
 def _path_of(launch: str, pid: int) -> str:
     """Return the newest of a process's files on this host: it has one for each program that it ran."""
     begin, end = f"{pid}-", f"-{os.uname().nodename}{names.RECORDED_CALLS}"
-    found = []
+    candidates = []
     for directory in recorded.directories_of(launch)[0]:
         for name in os.listdir(directory):
             if name.startswith(begin) and name.endswith(end):
                 with suppress(ValueError):
-                    found.append((int(name[len(begin) : -len(end)], 16), f"{directory}/{name}"))
-    return max(found)[1] if found else ""
+                    candidates.append((int(name[len(begin) : -len(end)], 16), f"{directory}/{name}"))
+    return max(candidates)[1] if candidates else ""

@@ -219,36 +219,36 @@ class HangWatch:
         if not late:
             self._suspected.pop(name, None)
             return False
-        found = self._suspected.setdefault(name, _Suspicion())
-        if now_ns - found.sampled_ns < self._sample_ns:
+        suspicion = self._suspected.setdefault(name, _Suspicion())
+        if now_ns - suspicion.sampled_ns < self._sample_ns:
             return False
-        passed_ns, found.sampled_ns = now_ns - found.sampled_ns, now_ns
+        passed_ns, suspicion.sampled_ns = now_ns - suspicion.sampled_ns, now_ns
         try:
             chain = self._chain([each.pid for each in group])
             now = self._activity(chain)
-            busy = found.computing.busy(chain, passed_ns)
+            busy = suspicion.computing.busy(chain, passed_ns)
             goes_on = self._may_go_on(late, group, chain, busy)
-            found.elsewhere = self._waits_for_others(late, group, busy)
+            suspicion.elsewhere = self._waits_for_others(late, group, busy)
         except (OSError, ValueError, KeyError, IndexError):  # the kernel hides it: nothing is told
             self._suspected.pop(name, None)
             return False
-        before, found.activity = found.activity, now
+        before, suspicion.activity = suspicion.activity, now
         quiet = not goes_on and _is_quiet(before, now, passed_ns, busy)
-        found.quiet = found.quiet + 1 if quiet or (found.quiet < 0 and not goes_on) else -1
-        found.busy = busy if quiet else set()
-        if not found.busy:
-            found.computing.forget()
-            return found.quiet >= _SAMPLES
-        found.quiet = 0
-        return self._computes(found, late, now_ns)
+        suspicion.quiet = suspicion.quiet + 1 if quiet or (suspicion.quiet < 0 and not goes_on) else -1
+        suspicion.busy = busy if quiet else set()
+        if not suspicion.busy:
+            suspicion.computing.forget()
+            return suspicion.quiet >= _SAMPLES
+        suspicion.quiet = 0
+        return self._computes(suspicion, late, now_ns)
 
-    def _computes(self, found: _Suspicion, late: list[Progress], now_ns: int) -> bool:
-        own = {each.pid: each for each in self._known.values() if each.pid in found.busy}
+    def _computes(self, suspicion: _Suspicion, late: list[Progress], now_ns: int) -> bool:
+        own = {each.pid: each for each in self._known.values() if each.pid in suspicion.busy}
         if any(each.evaluates or not self._is_late(each, now_ns, self._computing_ns) for each in late):
             return False
         if not all(self._tree.members[pid].is_the_same() for pid in own):
             return False
-        return found.computing.judge(found.busy, own)
+        return suspicion.computing.judge(suspicion.busy, own)
 
     def _chain(self, pids: list[int]) -> list[int]:
         """Return the processes and all that they started, which may make their batches."""
@@ -260,15 +260,15 @@ class HangWatch:
 
     def _activity(self, chain: list[int]) -> Activity:
         known = {each.pid: each for each in self._known.values()}
-        found: Activity = {}
+        activity: Activity = {}
         for pid in chain:
             own = known.get(pid)
             with suppress(FileNotFoundError, ProcessLookupError):
-                found |= blocked.activity(pid, own.writer if own else 0)
-            if own is not None and (pid, pid) in found:  # the stacks that it wrote for us
-                cpu_ns, size, wakes = found[pid, pid]
-                found[pid, pid] = cpu_ns, size - own.dumped, wakes
-        return found
+                activity |= blocked.activity(pid, own.writer if own else 0)
+            if own is not None and (pid, pid) in activity:  # the stacks that it wrote for us
+                cpu_ns, size, wakes = activity[pid, pid]
+                activity[pid, pid] = cpu_ns, size - own.dumped, wakes
+        return activity
 
     def _look_at(self, pid: int, known: About) -> About:
         """Return what /proc says of a process, and our recorder."""
