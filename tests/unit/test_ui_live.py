@@ -159,7 +159,7 @@ def anyio_backend() -> str:
 def test_the_list_says_what_a_run_hangs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session(tmp_path / "live", exit_code=None)
     told = Status(state="hung", hangs=[], text=["HUNG: no batch for 90 s", "  rank 1 waits", "  rank 0 too"])
-    monkeypatch.setattr("iotrace.ui.index.status_of", lambda _: told)
+    monkeypatch.setattr("iotrace.ui.index.read_status", lambda _: told)
     (entry,) = chosen(Index([tmp_path]).entries(), Query(state="hung"))
     assert (entry.verdict, entry.headline.why) == ("HUNG: no batch for 90 s", "rank 1 waits")
     assert entry.is_live

@@ -84,10 +84,10 @@ class _Commands(click.Group):
 def _completion(context: click.Context, option: click.Parameter, shell: str | None) -> None:
     if shell is None or context.resilient_parsing:
         return
-    from iotrace.cli.usage import install, script_of
+    from iotrace.cli.usage import completion_script, install
 
     shown = option.name == "show_completion"
-    click.echo((script_of if shown else install)(context.command, _COMPLETION_VARIABLE, shell))
+    click.echo((completion_script if shown else install)(context.command, _COMPLETION_VARIABLE, shell))
     context.exit()
 
 

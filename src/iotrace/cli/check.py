@@ -129,7 +129,7 @@ def check(
         with replacing(sarif, "choose another --sarif FILE") as file:
             file.write_bytes(encode_json(sarif_of(suggested)))
         echo(f"iotrace: wrote {sarif}", err=True)
-    if save_baseline is not None:  # behind the result, which is worth more where it cannot be kept
+    if save_baseline is not None:  # after the result, which is worth more where it cannot be kept
         wrote = [] if failed else save(reports, save_baseline)
         echo(*(f"iotrace: wrote {path}" for path in wrote), err=True)
         if failed:
@@ -148,7 +148,7 @@ def _suggested(session: Path) -> Suggestions | None:
 
 
 def _print_suggested(result: Check, suggested: Suggestions, form: str) -> None:
-    """Print suggested fixes behind the result, and add all to the summary of a job on GitHub."""
+    """Print suggested fixes after the result, and add all to the summary of a job on GitHub."""
     from iotrace.report.comparison import check_document
     from iotrace.report.markdown import document_markdown
     from iotrace.report.suggestion import lines_of_suggestion, markdown_of_suggestion

@@ -21,7 +21,7 @@ from iotrace.errors import SessionError, TraceError, UsageError
 from iotrace.report.printing import echo
 from iotrace.report.progress import watched
 from iotrace.session import names
-from iotrace.session.listing import newest_session, session_of_timeline, title_of
+from iotrace.session.listing import newest_session, session_of_timeline, session_title
 from iotrace.units import size
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def open_(
     if source is None:
         source = newest_session(Path())
         echo(f"iotrace: the newest session here is {source}", err=True)
-    session = _session_of(source)
+    session = _find_session(source)
     if session is None and (batch is not None or around is not None):
         raise UsageError("--batch and --around need a session: a file alone holds no causes", _HELP)
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix="iotrace-open-") as directory:
@@ -99,7 +99,7 @@ def open_(
             if not view.query:
                 view = replace(view, query=of_rows(_verdict(analysis)))
             trace = _timeline(analysis, Path(directory)) if source.is_dir() else source
-            title = title_of(session)
+            title = session_title(session)
         with Viewer(trace, title, view, ui, port) as viewer, _until_interrupted():
             _tell(viewer.address, viewer.server_address[1], f"{title}: {view.what}")
             note = _size_note(trace.stat().st_size, session, around or "")
@@ -109,7 +109,7 @@ def open_(
     return 0
 
 
-def _session_of(source: Path) -> Path | None:
+def _find_session(source: Path) -> Path | None:
     """The session that is meant; None for a file that is no session's timeline."""
     if (source / names.MANIFEST).is_file():
         return source

@@ -143,7 +143,7 @@ def report(
 
 
 def _are_traces(sources: tuple[Path, ...], compat: str | None) -> bool:
-    """Tell traces from a session; refuse several of which one is no trace, and a session with `compat`."""
+    """Tell traces from a session; refuse several where one is no trace, and a session with `compat`."""
     bare = all(path.is_file() for path in sources)
     if len(sources) > 1 and (missing := next((path for path in sources if not path.exists()), None)):
         raise SessionError(f"{missing} does not exist", "name the traces that are there, one for each rank")

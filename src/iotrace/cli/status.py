@@ -24,10 +24,10 @@ def status(session: Path | None, as_json: bool) -> int:
 
     Exit codes: 0 printed, 1 SESSION cannot be read, 2 wrong usage.
     """
-    from iotrace.session.hangs import status_of
+    from iotrace.session.hangs import read_status
     from iotrace.session.listing import newest_session
 
-    answer = status_of(session or newest_session(Path()))
+    answer = read_status(session or newest_session(Path()))
     if as_json:
         print_json(answer)
         return 0

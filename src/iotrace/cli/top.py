@@ -86,20 +86,20 @@ def _screen(as_json: bool) -> Iterator[_Show]:
 
     console = make_console(stderr=False)
 
-    def text_of(look: Top, most: int | None = None) -> str:
+    def rendered(look: Top, most: int | None = None) -> str:
         with console.capture() as capture:
             print_top(look, console)
         return "".join(capture.get().splitlines(keepends=True)[:most])
 
     if not console.is_terminal or console.is_dumb_terminal:
-        yield lambda look: _write(text_of(look) + "\n")
+        yield lambda look: _write(rendered(look) + "\n")
         return
     last: list[Top] = []
 
     def draw(look: Top) -> None:
         last[:] = [look]
         # Each line is cleared behind its end, and what is below the last one: no flicker of a whole clear.
-        rows = text_of(look, max(1, console.height - 1)).rstrip("\n").replace("\n", "\x1b[K\n")
+        rows = rendered(look, max(1, console.height - 1)).rstrip("\n").replace("\n", "\x1b[K\n")
         _write(f"\x1b[H{rows}\x1b[K\x1b[J")
 
     _write("\x1b[?1049h\x1b[?25l")  # the alternate screen, no cursor
@@ -108,7 +108,7 @@ def _screen(as_json: bool) -> Iterator[_Show]:
     finally:
         _write("\x1b[?25h\x1b[?1049l")
         for look in last:
-            _write(text_of(look))
+            _write(rendered(look))
 
 
 def _write(text: str) -> None:

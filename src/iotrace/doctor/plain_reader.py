@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from iotrace.doctor.checks.storage import ask_by_chance, find, mount_of, mounts
+from iotrace.doctor.checks.storage import ask_by_chance, find, find_mount, mounts
 from iotrace.doctor.results import Check, ok
 from iotrace.doctor.run import BadDataError, run_checks
 from iotrace.errors import IotraceError
@@ -56,7 +56,7 @@ def _read(path: Path) -> PlainReads:
         remedy = "name a file, or a directory with data: --storage PATH"
         raise BadDataError(f"{path} does not exist", remedy)
     real = os.path.realpath(path)
-    mount = mount_of(real, mounts())
+    mount = find_mount(real, mounts())
     sizes = find(path, time.monotonic() + _WALK_SECONDS).sizes
     if not sizes:
         remedy = "name a file, or a directory with data"

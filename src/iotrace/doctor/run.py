@@ -161,7 +161,7 @@ def run_checks(
 ) -> list[Check]:
     """Return the results of `checks`, in their order, within about `seconds`.
 
-    The checks that `longer` names are given more seconds; `waiting` is told which of them still run then. A
+    The checks that `longer` names are given more seconds; `waiting` gets those that still run then. A
     check that raises or does not return in time is ``unknown``, with the reason.
 
     Raises:

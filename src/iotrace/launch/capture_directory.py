@@ -1,4 +1,4 @@
-"""Where the recorder maps its files: in the session, or beside it where the session lies on a network file
+"""Where the recorder maps its files: in the session, or elsewhere where the session lies on a network file
 system. When the command has ended, they are moved into the session and made private.
 
 A page of a mapped file that a server holds may be written back, and fetched again, at any call of the
@@ -39,7 +39,7 @@ _LOCAL = ("TMPDIR", "SLURM_TMPDIR", "PBS_JOBFS")
 _NAMES = re.compile(rb'\{"name":"[SF]H",[^\n]*?"name":"([^"\n]*)"')
 
 
-def file_system_of(path: Path) -> str:
+def find_file_system(path: Path) -> str:
     """Return the type of the file system that holds `path`; empty where it is not known."""
     file_system, longest = "", -1
     real = os.path.realpath(path) + "/"
@@ -54,11 +54,11 @@ def file_system_of(path: Path) -> str:
 
 def begin(directory: Path) -> Path:
     """Return where the recorder is to write: `directory`, or a new directory on a local disk."""
-    if not file_system_of(directory).startswith(_NETWORK):
+    if not find_file_system(directory).startswith(_NETWORK):
         return directory
     for place in [*filter(None, map(os.environ.get, _LOCAL)), tempfile.gettempdir(), "/dev/shm"]:
         with suppress(OSError):
-            if not file_system_of(Path(place)).startswith(_NETWORK):
+            if not find_file_system(Path(place)).startswith(_NETWORK):
                 return _told(directory, tempfile.mkdtemp(prefix=names.LOCAL_DIRECTORY, dir=place))
     return directory
 

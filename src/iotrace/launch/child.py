@@ -143,7 +143,7 @@ def find(command: list[str], path: str | None) -> str:
 
 
 def script_interpreter(program: str, path: str | None) -> tuple[str, str | None]:
-    """Return the name in the ``#!`` of `program`, and the program that it stands for.
+    """Return the name in the ``#!`` of `program`, and the program that it means.
 
     The name is empty without a ``#!``. The program is None where it does not exist or cannot be run.
     """

@@ -58,7 +58,7 @@ class InProcessSession:
         return traced_run.as_shown(self.shown, self.session)
 
     def enter_environment(self) -> None:
-        """Make processes that are started anew, such as spawned workers, record into the session."""
+        """Make processes that are started, such as spawned workers, record into the session."""
         variables = traced_run.agent_environment(
             self.session, os.environ.get("PYTHONPATH", ""), self.settings
         )

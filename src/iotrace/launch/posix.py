@@ -1,9 +1,9 @@
-"""Choose who traces POSIX calls, what of: our recorder by default, or dftracer; what each has to be told.
+"""Choose who traces POSIX calls, and which: our recorder by default, or dftracer; what each has to know.
 
-Files of the system and of Python are no data. The recorder is told what to leave out; dftracer takes prefixes
+Files of the system and of Python are no data. The recorder gets what to leave out; dftracer takes prefixes
 of what to trace (`dftracer_prefixes`).
 
-Find libraries that are preloaded beside dftracer and wrap the same calls.
+Find libraries that are preloaded together with dftracer and wrap the same calls.
 
 dftracer redirects the calls of every library, and what ``dlsym(RTLD_NEXT)`` returns. A library that looks
 a call up when it is first used (Darshan does) gets dftracer's wrapper, which calls the library again: a
@@ -154,7 +154,7 @@ def _prefixes_but(excluded: list[str]) -> list[str]:
 
 
 def _neighbours(directory: str, names: set[str], first: set[str]) -> list[str]:
-    """Return what tells the entries of `directory` beside `names` that begin as one of them does from them.
+    """Return what tells `names` from other entries of `directory` that begin as one of them does.
 
     Of thousands of entries with names alike that is a few prefixes.
     """
@@ -174,7 +174,7 @@ def _neighbours(directory: str, names: set[str], first: set[str]) -> list[str]:
 
 
 _PACKAGE = Path(__file__).parents[1]
-# A program built with a sanitizer ends at its start where any library is preloaded, unless it is told not to
+# A program built with a sanitizer ends at its start where any library is preloaded, unless it is set not to
 # look. ThreadSanitizer sees what the recorder copies, and not what keeps its threads apart.
 _ASAN_OPTIONS = "verify_asan_link_order=0"
 
@@ -196,7 +196,7 @@ class PosixCapture:
 def plan(program: str, only: list[str], by: str = RECORDER) -> PosixCapture:
     """Decide what to trace of `program`: all but the system and Python, or the paths in `only`.
 
-    The word `OFF` alone stands for no path: nothing is traced.
+    The word `OFF` alone means no path: nothing is traced.
     """
     if only == [OFF]:
         return PosixCapture(by, why_not="switched off by --io off", remedy="run it without --io off")
@@ -257,7 +257,7 @@ def _by_dftracer(program: str, only: list[str]) -> PosixCapture:
     # codes.
     return PosixCapture(
         DFTRACER,
-        (library, guard),  # the guard stands behind dftracer, hence it begins before
+        (library, guard),  # the guard comes after dftracer, hence it begins before
         {
             "DFTRACER_ENABLE": "1",
             "DFTRACER_INIT": "PRELOAD",

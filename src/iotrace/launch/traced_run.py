@@ -20,7 +20,15 @@ from pathlib import Path
 from iotrace.errors import LaunchError
 from iotrace.launch import capture_directory, child, posix
 from iotrace.launch.capture_directory import make_private
-from iotrace.launch.session_directory import TakenError, begin, commit_of, job_of, may_join, numbered, task_of
+from iotrace.launch.session_directory import (
+    TakenError,
+    begin,
+    job_name,
+    may_join,
+    numbered,
+    read_commit,
+    task_name,
+)
 from iotrace.launch.telemetry.procfs import count_oom_kills
 from iotrace.launch.telemetry.start import Telemetry, start
 from iotrace.session import names
@@ -55,12 +63,12 @@ def begin_by_default(manifest: Manifest, suffix: str = "") -> tuple[Path, Path]:
     Raises:
         LaunchError: it cannot be written.
     """
-    job = job_of(os.environ)
+    job = job_name(os.environ)
     name = job or f"{datetime.now():%Y%m%d-%H%M%S}"
     for path in numbered(Path(f"iotrace-{name}{suffix}")):
         # Another task of the job may have made the directory just now, and be about to write its manifest.
         is_begun = job and path.is_dir() and not (path / names.MANIFEST).exists()
-        if not path.exists() or is_begun or (job and may_join(path, job, task_of(os.environ))):
+        if not path.exists() or is_begun or (job and may_join(path, job, task_name(os.environ))):
             with suppress(TakenError):  # another run that began in the same second was faster
                 return path, begin(path, manifest)
     raise AssertionError("there is always a next number")
@@ -192,14 +200,14 @@ def describe(
         started_ns=time.time_ns(),
         cpus=len(os.sched_getaffinity(0)),
         posix=posix_state,
-        job=job_of(os.environ) if in_job else "",
-        task=task_of(os.environ) if in_job else "",
+        job=job_name(os.environ) if in_job else "",
+        task=task_name(os.environ) if in_job else "",
         accelerators=sorted(node for pattern in _ACCELERATOR_NODES for node in glob.glob(pattern)),
         telemetry_ms=telemetry_ms,
         not_captured=not_captured,
         torch=torch,
         launcher=this_process(),
-        commit=commit_of(Path(_working_directory())),
+        commit=read_commit(Path(_working_directory())),
     )
 
 

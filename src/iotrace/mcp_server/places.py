@@ -52,7 +52,7 @@ class Places:
         self._refuse_links(path)
         return path
 
-    def name_of(self, path: Path) -> str:
+    def relative_name(self, path: Path) -> str:
         """Return what a path below the directory is called."""
         return os.path.relpath(path.resolve(), self.root)
 
@@ -67,10 +67,10 @@ class Places:
                 for entry in entries:
                     seen += 1
                     if entry.is_symlink():
-                        raise SessionError(f"{self.name_of(session)} holds a link: it is not read")
+                        raise SessionError(f"{self.relative_name(session)} holds a link: it is not read")
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(Path(entry.path))
                     if seen > _MOST_ENTRIES:
                         raise SessionError(
-                            f"{self.name_of(session)} holds too many files: iotrace report reads it"
+                            f"{self.relative_name(session)} holds too many files: iotrace report reads it"
                         )

@@ -14,7 +14,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from iotrace.errors import IotraceError, what_failed
-from iotrace.mcp_server.answers import MOST_BYTES, recorded, schema_of, shortened
+from iotrace.mcp_server.answers import MOST_BYTES, make_schema, recorded, shortened
 from iotrace.mcp_server.places import Places
 from iotrace.mcp_server.results import Tool
 from iotrace.mcp_server.running import Running
@@ -92,8 +92,8 @@ def _listed(tool: Tool) -> mcp_types.Tool:
     return mcp_types.Tool(
         name=tool.name,
         description=tool.says,
-        input_schema=schema_of(tool.asked),
-        output_schema=schema_of(tool.answers),
+        input_schema=make_schema(tool.asked),
+        output_schema=make_schema(tool.answers),
         annotations=mcp_types.ToolAnnotations(
             read_only_hint=not tool.runs, destructive_hint=tool.runs, open_world_hint=tool.runs
         ),

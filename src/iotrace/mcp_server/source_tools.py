@@ -55,7 +55,7 @@ class Sources:
         def make(chosen: list[Any]) -> r.SourceLines:
             return r.SourceLines(
                 session=asked.session,
-                file=recorded(self.places.name_of(file)),
+                file=recorded(self.places.relative_name(file)),
                 loader_line=line,
                 changed_since=file.stat().st_mtime_ns > manifest.started_ns,
                 lines=chosen,

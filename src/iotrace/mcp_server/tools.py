@@ -21,12 +21,12 @@ from iotrace.mcp_server.answers import (
     AT_MOST,
     MEASURED,
     PREDICTED,
+    make_number,
     maybe,
-    number_of,
     paged,
+    parse_cursor,
     recorded,
     short,
-    start_of,
 )
 from iotrace.mcp_server.places import Places
 from iotrace.mcp_server.reports import Reports
@@ -118,7 +118,7 @@ class Reading:
                 else datetime.fromtimestamp(each.started_ns / 1e9, timezone.utc)
             )
             row = r.SessionRow(
-                session=self.places.name_of(path),
+                session=self.places.relative_name(path),
                 started_utc=None if started is None else f"{started:%Y-%m-%d %H:%M:%S}",
                 seconds=None if each.seconds is None else round(each.seconds, 1),
                 state=each.state,
@@ -144,10 +144,10 @@ class Reading:
             text=recorded(verdict.text),
             why=maybe(verdict.why),
             trust=_trust(verdict.trust),
-            step=number_of(steps.mean_ms, "ms", interval=steps.mean_ci95_ms),
+            step=make_number(steps.mean_ms, "ms", interval=steps.mean_ci95_ms),
             steps=steps.count,
-            data_wait=number_of(wait.raw_ms, "ms per step"),
-            wait_fraction=number_of(wait.raw_wait_fraction, "0 to 1", interval=wait.raw_wait_fraction_ci95),
+            data_wait=make_number(wait.raw_ms, "ms per step"),
+            wait_fraction=make_number(wait.raw_wait_fraction, "0 to 1", interval=wait.raw_wait_fraction_ci95),
             causes={cause: round(ms, 3) for cause, ms in wait.causes_ms.items() if ms},
             fixes=[_fix(number, fix) for number, fix in enumerate(verdict.fixes[:5], 1)],
             fixes_total=len(verdict.fixes),
@@ -233,13 +233,13 @@ class Reading:
             differs=[recorded(each, 160) for each in comparison.differs[:5]],
             verdict=comparison.verdict,
             text=recorded(comparison.text),
-            step_before=number_of(before_ms, "ms"),
-            step_after=number_of(after_ms, "ms"),
-            change=number_of(comparison.change_pct, "%", interval=comparison.ci95_pct),
+            step_before=make_number(before_ms, "ms"),
+            step_after=make_number(after_ms, "ms"),
+            change=make_number(comparison.change_pct, "%", interval=comparison.ci95_pct),
             parts=[
                 r.ChangedPart(
                     what=recorded(each.what, 120),
-                    by=number_of(each.by_ms, "ms per step", interval=each.ci95_ms),
+                    by=make_number(each.by_ms, "ms per step", interval=each.ci95_ms),
                 )
                 for each in comparison.changed[:6]
             ],
@@ -278,8 +278,8 @@ def _fix(number: int, fix: Fix) -> r.FixRow:
         number=number,
         rule=fix.code,
         text=recorded(fix.text, 160),
-        gain=number_of(gain_ms, "ms per step", kind, fix.gain_interval_ms),
-        speedup=number_of(speedup, "times as fast", kind),
+        gain=make_number(gain_ms, "ms per step", kind, fix.gain_interval_ms),
+        speedup=make_number(speedup, "times as fast", kind),
         command=maybe(fix.command),
         settings=fix.change.settings if fix.change is not None else {},
     )
@@ -303,7 +303,7 @@ class Views:
         report = self.reports.of(self.places.session(asked.session))
         tables = [each for each in tables_of(asked.view, report) if asked.rank in (None, each.rank)]
         rows = [(table, row) for table in tables for row in (table.rows or (None,))]
-        start = min(start_of(asked.cursor), max(len(rows) - 1, 0))
+        start = min(parse_cursor(asked.cursor), max(len(rows) - 1, 0))
         if not rows:
             raise SessionError("the view shows nothing of that rank")
         table = rows[start][0]

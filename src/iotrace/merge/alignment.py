@@ -75,7 +75,7 @@ class _Tree:
             self._attach(index, self._best[index][1])
 
     def _next_root(self) -> int | None:
-        """The input with the most matches of those that are left."""
+        """The input with the most matches among those left."""
         left = [index for index in sorted(self._waiting) if self._matches[index].any()]
         kinds = ("none", "assumed")
         return max(
@@ -167,7 +167,7 @@ def _matches(inputs: list[Input]) -> npt.NDArray[np.int64]:
         for key in item.survey.collectives:
             holders.setdefault(key, []).append(index)
     counts = np.zeros((len(inputs), len(inputs)), np.int64)
-    # A process group's ranks hold the same collectives: a few sets of holders stand for all.
+    # A process group's ranks hold the same collectives: a few sets of holders cover all.
     for group, count in Counter(map(tuple, holders.values())).items():
         counts[np.ix_(group, group)] += count
     np.fill_diagonal(counts, 0)
@@ -284,7 +284,7 @@ def _same_process(inputs: list[Input]) -> None:
         pid, link = item.survey.pids[0], item.link
         other = recorded.get(item.file.path)
         if other is None:
-            others = [each for each in known.get(pid, ()) if _may_be_of(item.survey, each.survey)]
+            others = [each for each in known.get(pid, ()) if _may_be_same_process(item.survey, each.survey)]
             if not others or len(ranks[pid]) != 1:
                 continue
             other = others[-1]
@@ -321,8 +321,8 @@ def _gap_ns(one: Survey, two: Survey) -> float:
     return max(one.first_ns, two.first_ns) - min(ends)
 
 
-def _may_be_of(survey: Survey, other: Survey) -> bool:
-    """Whether a trace and what knows a process of its number can be of one process."""
+def _may_be_same_process(survey: Survey, other: Survey) -> bool:
+    """Whether a trace can be of the process that another input recorded under its pid."""
     near = survey.by_kineto and _gap_ns(survey, other) < _SAME_RUN_NS
     return near and (other.rank is None or survey.rank in (None, other.rank))
 

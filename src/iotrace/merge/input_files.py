@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from iotrace.errors import IotraceError
 from iotrace.session import names
-from iotrace.session.listing import session_of_timeline, title_of
+from iotrace.session.listing import session_of_timeline, session_title
 from iotrace.sources.byte_stream import blocks
 from iotrace.sources.xplane import XPLANE
 
@@ -115,7 +115,7 @@ def _is_trace(path: Path) -> bool:
 def identify(path: Path, problems: list[str], notes: list[str]) -> InputFile | None:
     """What `path` is; None where it is empty, as one of the lists then says; MergeError if it is no trace."""
     if path.is_dir():
-        return InputFile(path, SESSION, title_of(path))
+        return InputFile(path, SESSION, session_title(path))
     if os.path.exists(path) and not os.path.isfile(path):
         raise MergeError(f"{path} is no regular file")
     try:
@@ -185,7 +185,7 @@ def each_once(files: list[InputFile], notes: list[str]) -> list[InputFile]:
     looks: dict[tuple[int, bytes], list[InputFile]] = {}
     for file in files:
         if file.kind != SESSION:
-            alike = looks.setdefault(_look_of(file.path), [])
+            alike = looks.setdefault(_fingerprint(file.path), [])
             same = next((other for other in alike if filecmp.cmp(other.path, file.path, shallow=False)), None)
             if same is not None:
                 notes.append(f"{file.path} and {same.path} are the same: merged once")
@@ -195,7 +195,7 @@ def each_once(files: list[InputFile], notes: list[str]) -> list[InputFile]:
     return kept
 
 
-def _look_of(path: Path) -> tuple[int, bytes]:
+def _fingerprint(path: Path) -> tuple[int, bytes]:
     """What files of the same content have in common, and few others."""
     with path.open("rb") as file:
         return path.stat().st_size, hashlib.blake2b(file.read(_LOOK_BYTES), digest_size=16).digest()

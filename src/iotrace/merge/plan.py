@@ -105,7 +105,7 @@ def is_output(path: Path, output: Path, per_rank: bool) -> bool:
     """Whether the merge would write `path`."""
     if not per_rank:
         return os.path.exists(output) and os.path.exists(path) and os.path.samefile(output, path)
-    suffix = suffix_of(output)
+    suffix = find_suffix(output)
     stem, name = output.name.removesuffix(suffix), path.name
     if not name.startswith(f"{stem}-") or not name.endswith(suffix):
         return False
@@ -113,7 +113,7 @@ def is_output(path: Path, output: Path, per_rank: bool) -> bool:
     return is_rank and os.path.realpath(path.parent) == os.path.realpath(output.parent)
 
 
-def files_of(
+def list_files(
     inputs: Sequence[str], output: Path, per_rank: bool, problems: list[str], notes: list[str]
 ) -> list[InputFile]:
     """What `inputs` name, sessions by rank and with the traces in them; what was left out is noted."""
@@ -135,9 +135,9 @@ def files_of(
         if file.kind != SESSION:
             files.append(file)
             continue
-        from iotrace.merge.analysed_input import foreign_traces, ranks_of  # it imports the analysis
+        from iotrace.merge.analysed_input import foreign_traces, list_ranks  # it imports the analysis
 
-        ranks = ranks_of(path, job)
+        ranks = list_ranks(path, job)
         for name in ranks:
             label = file.label if len(ranks) == 1 else f"{file.label}/{name}"
             files.append(InputFile(path, SESSION, label, session_rank=name, job=job))
@@ -159,7 +159,7 @@ def no_events(why: list[str]) -> MergeError:
     return MergeError("the inputs hold no events" + (f": {why[0]}" if why else ""))
 
 
-def suffix_of(output: Path) -> str:
+def find_suffix(output: Path) -> str:
     """The suffix of `output`, which says its kind."""
     for suffix in sorted(_SUFFIXES, key=len, reverse=True):
         if output.name.endswith(suffix):
@@ -223,7 +223,7 @@ def of_ranks(inputs: list[Input], ranks: frozenset[int] | None) -> list[Input]:
 
 
 def check_steps(inputs: list[Input], steps: tuple[int, int] | None, notes: list[str]) -> None:
-    """Note which inputs have no steps to choose from; MergeError where none has one of those wanted."""
+    """Note which inputs have no steps to choose from; MergeError where no input has a step that is wanted."""
     if steps is None:
         return
     known = sorted({step for item in inputs for step in item.survey.steps})

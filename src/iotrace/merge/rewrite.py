@@ -44,11 +44,11 @@ class FlowCheck:
         self._file.write(np.ascontiguousarray(rows, np.int64).data)
 
     def backwards(self) -> int:
-        """How many flows have an end before their start; of those whose id is used once."""
+        """How many flows, among those whose id is used once, have an end before their start."""
         buckets = 1 + self._count // _AT_ONCE
-        return sum(_backwards(self._rows_of(bucket, buckets)) for bucket in range(buckets))
+        return sum(_backwards(self._read_bucket(bucket, buckets)) for bucket in range(buckets))
 
-    def _rows_of(self, bucket: int, buckets: int) -> Any:
+    def _read_bucket(self, bucket: int, buckets: int) -> Any:
         self._file.seek(0)
         pieces = []
         while data := self._file.read(_ROWS_AT_ONCE * 24):
@@ -94,7 +94,7 @@ class Sink(Protocol):
     """Takes events with their final numbers, and returns where it put each: growing numbers, and sizes."""
 
     needs_all_rows: bool
-    processless_scope: int  # of instants that stand on no process's track, as a letter
+    processless_scope: int  # of instants that are on no process's track, as a letter
 
     def write(self, batch: Batch, columns: Columns) -> tuple[Any, Any]: ...
 

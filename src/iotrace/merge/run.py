@@ -29,17 +29,17 @@ from iotrace.merge.plan import (
     check_output,
     check_steps,
     far_apart,
-    files_of,
+    find_suffix,
+    list_files,
     no_events,
     of_ranks,
     plan_jobs,
-    suffix_of,
     survey_tasks,
 )
 from iotrace.merge.pool import Watch, run_all
 from iotrace.merge.summary import Summary, described, summarise
 from iotrace.merge.survey import Survey
-from iotrace.merge.track_names import arrange, title_of
+from iotrace.merge.track_names import arrange, make_title
 from iotrace.timeline.writers import chrome_json
 from iotrace.units import duration
 from iotrace.version import __version__
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from iotrace.cluster import Cluster
 
 _MOST_NS = 100_000
-# Spans of one collective overlap but for the clocks' errors; those further apart are of a job's other starts.
+# Spans of one collective overlap but for the clocks' errors; spans further apart are from other starts.
 _APART_NS = 1_000_000
 
 
@@ -66,7 +66,7 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def clock(self) -> str | int:
-        """What it shares with others of its host; a trace whose host is not known stands alone."""
+        """What it shares with others of its host; a trace whose host is not known shares nothing."""
         return self.input.link.domain or id(self.input)
 
 
@@ -126,7 +126,7 @@ def least_sure(inputs: Sequence[Input]) -> Order | None:
 
 
 def _orders(key: tuple[str, ...], inputs: Sequence[Input]) -> Iterator[Order]:
-    """Yield, of each collective that is called `key`, the two orders one of which is the least sure."""
+    """Yield the two orders of each collective called `key`; one of both is its least sure."""
     for parts in _together(_part(key, item) for item in inputs):
         last = max(parts, key=_latest_start)
         first = min(parts, key=_earliest_end)
@@ -203,10 +203,10 @@ def merge(
     """
     options = options or Options()
     began = time.monotonic()
-    suffix_of(output)
+    find_suffix(output)
     problems: list[str] = []
     notes: list[str] = []
-    files = files_of(inputs, output, options.per_rank, problems, notes)
+    files = list_files(inputs, output, options.per_rank, problems, notes)
     check_output(output, options.per_rank, files)
     return _merge(files, output, options, watch, problems, notes, began, cluster)
 
@@ -231,7 +231,7 @@ def _merge(
     began: float,
     cluster: Cluster | None = None,
 ) -> Summary:
-    suffix = suffix_of(output)
+    suffix = find_suffix(output)
     native = ".pftrace" in suffix and compiled.available()
     cores = options.processes or len(os.sched_getaffinity(0))
     if cluster is not None:
@@ -292,7 +292,7 @@ def _seconds(inputs: list[Input]) -> str:
 
 @contextmanager
 def _workspace(output: Path) -> Iterator[Path]:
-    """A directory beside the output, so that the result is renamed there; removed whatever happens."""
+    """A directory next to the output, so that the result is renamed there; removed whatever happens."""
     try:
         directory = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
     except OSError as error:
@@ -353,7 +353,7 @@ def _write(path: Path, inputs: list[Input], directory: Path) -> Path:
             from iotrace.timeline.writers import descriptors, native
 
             with_tables = inputs[0].job.process_tables
-            tracks = descriptors.tree(title_of(inputs), processes)
+            tracks = descriptors.tree(make_title(inputs), processes)
             tracks = descriptors.tables(processes) if with_tables else tracks
             native.join(parts, tracks, base_ns, document, out)
             return temporary

@@ -1,4 +1,4 @@
-"""What a first look at an input tells: clock, rank, processes, steps, collectives. The look at traces."""
+"""What a first look at an input finds: clock, rank, processes, steps, collectives. The look at traces."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from iotrace.merge.input_files import DFTRACER, InputFile
 from iotrace.sources.byte_stream import Progress, blocks, is_packed, silent
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.batch import us_to_ns
-from iotrace.sources.chrome.lenient_decoder import event_of, objects
+from iotrace.sources.chrome.lenient_decoder import make_event, objects
 from iotrace.sources.chrome.reader import ChromeReader
 from iotrace.sources.chrome.scan import text_scan
 from iotrace.sources.clocks.anchors import HostLink
 from iotrace.sources.clocks.session_clock import Clock, Recording
-from iotrace.sources.dftracer.lines import DftracerReader, pool_of
+from iotrace.sources.dftracer.lines import DftracerReader, scan_hashes
 
 _EDGE_BYTES = 1 << 20
-_ROUGH_US = 1.0  # by which a double of us since 1970 may be off
+_ROUGH_US = 1.0  # the most that a double of us since 1970 may be off
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*"?(-?\d{1,19})\b')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})')
 _WORLD = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"world_size"\s*:\s*(\d{1,9})')
@@ -90,7 +90,7 @@ class Survey:
     bytes: int = 0
 
 
-def reader_of(file: InputFile, hashes: dict[str, str]) -> ChromeReader[Any] | DftracerReader:
+def make_reader(file: InputFile, hashes: dict[str, str]) -> ChromeReader[Any] | DftracerReader:
     """Return what reads a trace's events; `hashes` has the names that dftracer's logs shorten."""
     return DftracerReader(hashes) if file.kind == DFTRACER else ChromeReader(text_scan())
 
@@ -111,7 +111,7 @@ def _measure(file: InputFile, survey: Survey, reach_ns: int, progress: Progress)
     assert survey.last_ns is not None
     base_ns = survey.stamps_base_ns
     earliest, latest = survey.first_ns - base_ns - reach_ns, survey.last_ns - base_ns + reach_ns
-    for batch in reader_of(file, {}).batches(blocks(file.path, [], progress)):
+    for batch in make_reader(file, {}).batches(blocks(file.path, [], progress)):
         starts = batch.start_ns
         near = (batch.phases != ord("M")) & (starts > earliest) & (starts < latest)
         if near.any():
@@ -176,7 +176,7 @@ def _blocks(path: Path, whole: bool, progress: Progress) -> Iterator[bytes]:
 
 
 def _typical_ends(edges: bytes) -> tuple[int | None, int | None]:
-    """The first and last time in the text, in ns, of those within a day of most; zeros are of metadata."""
+    """The first and last time in the text within a day of most of its times, in ns; zeros are metadata's."""
     texts = _TIME.findall(edges)
     rough = np.array([_microseconds(text) for text in texts])
     known = np.flatnonzero((np.abs(rough) < _FARTHEST_NS / 1000) & (rough != 0))  # NaN is not below
@@ -208,7 +208,7 @@ def _survey_dftracer(file: InputFile, wants: Wants, progress: Progress) -> Surve
     for block in blocks(file.path, [], progress):
         whole, newline, rest = (rest + block).rpartition(b"\n")
         end = whole[-_EDGE_BYTES:] or end
-        survey.hashes.update(pool_of(whole + newline))
+        survey.hashes.update(scan_hashes(whole + newline))
         if len(pids) < 64:
             pids.update(dict.fromkeys(map(int, _PID.findall(whole[:_EDGE_BYTES]))))
         if survey.first_ns is None:
@@ -236,7 +236,7 @@ class _Finder:
         if not self._steps and not self._collectives:
             return
         data = self._rest + block
-        cut = max(self._seen, len(data) - 65536)  # an event begins before its name and ends behind it
+        cut = max(self._seen, len(data) - 65536)  # an event begins before its name and ends after it
         if self._steps:
             for match in _STEP.finditer(data, self._seen, cut):
                 self._step(data, match)
@@ -249,7 +249,7 @@ class _Finder:
         self._rest, self._seen = data[kept:], cut - kept
 
     def finish(self) -> None:
-        """No more blocks. Older NCCL calls an all_to_all SendRecv: they are told apart by the ranges."""
+        """No more blocks. Older NCCL calls an all_to_all SendRecv: the ranges tell them apart."""
         self.feed(b" " * 65536)
         if (
             len(self._exchanges) == self._ranges["all_to_all"]
@@ -269,7 +269,7 @@ class _Finder:
             item = next(objects(text, 0, final=False), None)
             if item is None or item.value is None or item.value["ph"] != "X":
                 return None
-            _, start_ns, duration_ns, _, _ = event_of(item.value)
+            _, start_ns, duration_ns, _, _ = make_event(item.value)
         except (ValueError, msgspec.MsgspecError, RecursionError, TypeError, OverflowError):
             return None
         return item.value, start_ns, start_ns + duration_ns

@@ -198,7 +198,7 @@ def of_attribute(made: ast.ClassDef, key: str) -> list[ast.expr | None]:
     return values
 
 
-def fields_of(made: ast.ClassDef) -> dict[str, ast.Assign | ast.AnnAssign]:
+def list_fields(made: ast.ClassDef) -> dict[str, ast.Assign | ast.AnnAssign]:
     """Return what the body of a class sets, by name."""
     fields: dict[str, ast.Assign | ast.AnnAssign] = {}
     for node in made.body:
@@ -211,7 +211,7 @@ def fields_of(made: ast.ClassDef) -> dict[str, ast.Assign | ast.AnnAssign]:
     return fields
 
 
-def default_of(field: ast.Assign | ast.AnnAssign) -> ast.expr | None:
+def find_default(field: ast.Assign | ast.AnnAssign) -> ast.expr | None:
     """Return a field's default: what it is set to, or ``default`` of ``field(...)``."""
     value = field.value
     if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("field"):

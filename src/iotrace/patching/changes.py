@@ -80,7 +80,7 @@ class Changes:
 
     @property
     def command(self) -> str | None:
-        """Return the words by which the command sets what the files do not."""
+        """Return the words in which the command sets what the files do not."""
         return " ".join(self.words.values()) or None
 
     def files(self) -> list[ChangedFile]:
@@ -93,7 +93,7 @@ class Changes:
         for path, notes in sorted(self._nodes.items()):
             source = self.program.source(path)
             edits = [edit for node, arguments in notes for edit in _edits(source, node, arguments)]
-            lines = [source.line_of(edit.start) for edit in edits]
+            lines = [source.line_at(edit.start) for edit in edits]
             functions = self._functions.get(path, {})
             edits += [_before(source, index, text) for index, text in functions.items()]
             after = edited(source.text, edits)

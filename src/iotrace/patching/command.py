@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 _OF_OTHERS = re.compile(r"(?i)(?<![a-z])(val|valid|validation|test|eval|evaluation|predict)(?![a-z])")
 
 
-def words_of(command: Sequence[str], arguments: Mapping[str, str], had: Mapping[str, str]) -> dict[str, str]:
+def find_words(
+    command: Sequence[str], arguments: Mapping[str, str], had: Mapping[str, str]
+) -> dict[str, str]:
     """Return the words of a command that name a setting (Hydra's overrides, options), with the new value.
 
     Only those that have the value that the training loader `had`, not those of validation.

@@ -35,7 +35,7 @@ _PLAIN = re.compile(r"[\w.+/-]+")
 
 
 class DataChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a patch changes beside settings of the loader: nothing by default.
+    """What a patch changes besides settings of the loader: nothing by default.
 
     `moved`: a path and the one to read in its place. `tables`: CSV is Parquet there. `kept_open`: archives.
     """

@@ -52,7 +52,7 @@ class HydraConfig:
         return (file for _, file in self._groups())
 
     def _groups(self) -> Iterator[tuple[list[str], YamlFile]]:
-        """Yield each file with the keys that its own stand below."""
+        """Yield each file, with the keys that its own keys are below."""
         if self._primary is None or self._folder is None:
             return
         yield [], self._primary

@@ -10,14 +10,14 @@ import msgspec
 
 from iotrace.patching import bindings
 from iotrace.patching.changes import Changes
-from iotrace.patching.command import words_of
+from iotrace.patching.command import find_words
 from iotrace.patching.hydra import HydraConfig
 from iotrace.patching.kinds import Key, Literal, Mapping as DictValue, Option, UnknownError
 from iotrace.patching.source import LOADER, Source
 from iotrace.patching.values import Values
 from iotrace.patching.yaml_keys import YamlFile, written
 
-# DataLoader's arguments by their place; behind these all are keywords.
+# DataLoader's arguments by their place; all after these are keywords.
 _POSITIONAL = (
     *(
         "dataset",
@@ -54,7 +54,7 @@ class Maker:
             self._change_arguments(wanted)
             return
         if not self._program.is_own(source.path):  # of a package: its configuration may be in the command
-            words = words_of(self._program.argv, wanted, self._had)
+            words = find_words(self._program.argv, wanted, self._had)
             if words.keys() >= wanted.keys():
                 self._changes.words.update(words)
                 return
@@ -109,7 +109,7 @@ class Maker:
                 return source, keyword.value
         if any(isinstance(each, ast.Starred) for each in call.args):
             raise UnknownError(f"the arguments are given by * at {source.path.name}:{call.lineno}")
-        partial = source.partial_of(ast.unparse(call.func), LOADER)
+        partial = source.find_partial(ast.unparse(call.func), LOADER)
         given = call.args if partial is None else [*partial.args[1:], *call.args]
         if name in _POSITIONAL and _POSITIONAL.index(name) < len(given):
             return source, given[_POSITIONAL.index(name)]
@@ -127,7 +127,7 @@ class Maker:
         return None
 
     def _within(self, source: Source, node: ast.expr, name: str) -> tuple[Source, ast.expr] | None:
-        """Return what ``**node`` gives an argument, as an expression that stands for it."""
+        """Return the expression that ``**node`` gives an argument."""
         value = self._values.of(source, node)
         if isinstance(value, DictValue):
             return self._values.entry(value, name)

@@ -28,7 +28,7 @@ _LONGEST = 4096  # characters of a path
 
 
 class Part(NamedTuple):
-    """The expression that gives a path's last part, behind `before` ("": all of the path)."""
+    """The expression that gives a path's last part, after `before` ("": all of the path)."""
 
     source: Source
     node: ast.expr
@@ -43,7 +43,7 @@ class InFile(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A word of the command; `given` stands before the path in it."""
+    """A word of the command; `given` comes before the path in it."""
 
     given: str
 
@@ -72,7 +72,7 @@ class Paths:
             places = ", ".join(map(_shown, named))
             raise UnknownError(f"{shown} is named in {len(named)} places: {places}")
         if isinstance(named[0], Part):
-            name = name_of(named[0].source, named[0].node)
+            name = find_name(named[0].source, named[0].node)
             for source in self._program.files() if name else ():
                 for node in uses(source, name):
                     if not begins(source, node):
@@ -140,7 +140,7 @@ class Paths:
 
     def _is_overruled(self, part: Part) -> bool:
         """Whether a part is the default of an option that the command gives."""
-        above = part.source.parents.get(whole_of(part.source, part.node))
+        above = part.source.parents.get(find_whole(part.source, part.node))
         call = part.source.parents.get(above) if isinstance(above, ast.keyword) else None
         if not isinstance(call, ast.Call) or not ast.unparse(call.func).endswith(("add_argument", "option")):
             return False
@@ -217,7 +217,7 @@ def joined(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-def whole_of(source: Source, node: ast.expr) -> ast.AST:
+def find_whole(source: Source, node: ast.expr) -> ast.AST:
     """Return the whole of the path that an expression is a part of."""
     whole: ast.AST = node
     while True:
@@ -230,7 +230,7 @@ def whole_of(source: Source, node: ast.expr) -> ast.AST:
 
 
 def begins(source: Source, node: ast.AST) -> bool:
-    """Whether a path stands at the front of what it is joined to, if to anything."""
+    """Whether a path comes first in what it is joined to, if to anything."""
     above = source.parents.get(node)
     if isinstance(above, ast.FormattedValue):
         texts = source.parents[above]
@@ -257,13 +257,13 @@ def uses(source: Source, name: str) -> Iterator[ast.expr]:
             yield node
 
 
-def name_of(source: Source, part: ast.expr) -> str:
+def find_name(source: Source, part: ast.expr) -> str:
     """Return the name that a path is given, if any.
 
     Raises:
         UnknownError: it is no path to be opened, but compared, printed, or a key.
     """
-    node = whole_of(source, part)
+    node = find_whole(source, part)
     above = source.parents.get(node)
     while isinstance(above, ast.List | ast.Tuple):
         outer = source.parents.get(above)

@@ -99,7 +99,7 @@ class Program:
             or (isinstance(call.func, ast.Attribute) and call.func.attr == name)
         ]
 
-    def class_of(self, name: str) -> tuple[Source, ast.ClassDef] | None:
+    def find_class(self, name: str) -> tuple[Source, ast.ClassDef] | None:
         """Return the class of the program that has this name, if it is one."""
         last = name.rpartition(".")[2]
         classes = [
@@ -107,7 +107,7 @@ class Program:
         ]
         return classes[0] if len(classes) == 1 else None
 
-    def result_of(self, name: str) -> tuple[Source, ast.expr] | None:
+    def find_result(self, name: str) -> tuple[Source, ast.expr] | None:
         """Return what the one function of the program that has this name returns, if in one place."""
         last = name.rpartition(".")[2]
         results = [

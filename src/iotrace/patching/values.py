@@ -50,7 +50,7 @@ class Values:
         self._depth = 0
 
     def of(self, source: Source, node: ast.expr) -> Value:
-        """Return what an expression of a file stands for.
+        """Return what an expression of a file means.
 
         Raises:
             UnknownError: it is set in several places, computed, or comes from outside of the program.
@@ -103,10 +103,10 @@ class Values:
             raise UnknownError(f"it comes from the environment: {_shown(call)} at {at_line(source, call)}")
         if isinstance(call.func, ast.Attribute) and call.func.attr == "get" and call.args:
             return self._of(source, ast.copy_location(ast.Subscript(call.func.value, call.args[0]), call))
-        definition = self.program.class_of(name)
+        definition = self.program.find_class(name)
         if definition is not None:
             return Instance(*definition, source, call)
-        if (result := self.program.result_of(name)) is not None:
+        if (result := self.program.find_result(name)) is not None:
             return self.of(*result)
         raise UnknownError(f"it is computed: {_shown(call)} at {at_line(source, call)}")
 
@@ -162,7 +162,7 @@ class Values:
         return self.of(source, given[0])
 
     def _named(self, source: Source, node: ast.AST, name: str) -> Value:
-        """Return what a name stands for at a node."""
+        """Return what a name means at a node."""
         scope, all_bound = bindings.of_name(source, node, name)
         if not all_bound:
             raise UnknownError(f"{name} is set nowhere in {source.path.name}")
@@ -296,14 +296,14 @@ class Values:
             if stores[0] is None:
                 raise UnknownError(f"self.{key} of {made.name} is set by no plain assignment")
             return self.of(source, stores[0])
-        fields = bindings.fields_of(made)
+        fields = bindings.list_fields(made)
         if key not in fields:
             raise UnknownError(f"{key} of {made.name} is set nowhere in {source.path.name}")
         if init is None and made.decorator_list:
             given = self._field_given(value, key, list(fields))
             if given is not None:
                 return given
-        default = bindings.default_of(fields[key])
+        default = bindings.find_default(fields[key])
         if default is None:
             raise UnknownError(f"{key} of {made.name} has no plain default")
         return self.of(source, default)

@@ -27,7 +27,7 @@ class Scalar(NamedTuple):
 
 
 class YamlFile:
-    """The lines of a YAML file; none of one that cannot be read, or is not UTF-8."""
+    """The lines of a YAML file; none where it cannot be read, or is not UTF-8."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.text = path, ""
@@ -38,7 +38,7 @@ class YamlFile:
             pass
 
     def find(self, keys: Sequence[str]) -> Scalar | None:
-        """Return the value of ``a.b.c``; None where the file has none, or not for sure."""
+        """Return the value of ``a.b.c``; None where the file has none, or it is not sure which."""
         values = [value for path, value in self.values() if path == tuple(keys)]
         return values[0] if len(values) == 1 else None
 

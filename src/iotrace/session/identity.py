@@ -57,7 +57,7 @@ def role(arguments: list[str]) -> str:
 
 
 def nodes(environment: Mapping[str, str]) -> int:
-    """Return how many nodes a job has, by the variables of launchers and schedulers; 1 where none tells."""
+    """Return how many nodes a job has, by the variables of launchers and schedulers; 1 where none says it."""
     told = [environment.get(name, "") for name in _NODE_VARIABLES]
     counts = [int(text) for text in told if text.isdigit()]
     for variables in _SIZE_VARIABLES:
@@ -87,7 +87,7 @@ def boot_id() -> str:
 def read_proc(path: str, most: int) -> bytes:
     """Return the first `most` bytes of a file of /proc, as the kernel gives them in one call.
 
-    It is opened anew each time: a number that is kept may become a file of the program's.
+    It is opened each time: a number that is kept may become a file of the program's.
     """
     descriptor = open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -34,7 +34,7 @@ def this_process() -> Launcher:
     return Launcher(pid, _start_ticks(pid) or 0, os.uname().nodename, boot_id(), _pid_namespace())
 
 
-def state_of(launch: Path, manifest: Manifest, outcome: Outcome | None) -> str:
+def judge_state(launch: Path, manifest: Manifest, outcome: Outcome | None) -> str:
     """Return ``ended``, ``running``, ``killed`` (nothing of it lives), or ``unknown``: on another host.
 
     A program that outlives its launcher is ``running``.
@@ -65,7 +65,7 @@ def last_heard_seconds(launch: Path) -> float | None:
     newest = 0.0
     for pattern in (f"{names.TELEMETRY}/*/{names.RECORDS}", f"{names.PROCESSES}/*/{names.RECORDS}"):
         for path in launch.glob(pattern):
-            # Opening makes a network file system look anew.
+            # Opening makes a network file system look again.
             with suppress(OSError), open_regular(path, inside=True) as file:
                 newest = max(newest, os.fstat(file.fileno()).st_mtime)
     return time.time() - newest if newest else None
@@ -153,7 +153,7 @@ def read_launches(session: Path) -> list[Launch]:
     launched = []
     for path in (session, *launches(session)):
         manifest, outcome = read_manifest(path), read_outcome(path)
-        state = state_of(path, manifest, outcome)
+        state = judge_state(path, manifest, outcome)
         heard_seconds = last_heard_seconds(path) if state == UNKNOWN else None
         launched.append(Launch(path, manifest, outcome, state, heard_seconds))
     return launched

@@ -21,7 +21,7 @@ def main() -> None:
         try:
             module = import_module(f"iotrace.sinks.{SINKS[name].module}")
             outcome = {"where": module.send(read(Path(directory)), Path(directory))}
-        except Exception as error:  # whatever a client raises: the reason is told, the program's run counts
+        except Exception as error:  # whatever a client raises: its reason is reported, the run counts
             outcome = {"why": (str(error) or type(error).__name__).strip().split("\n")[0]}
         json.dump(outcome, answer)
         answer.flush()

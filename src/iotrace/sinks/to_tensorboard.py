@@ -1,4 +1,4 @@
-"""TensorBoard: a file of events with scalars, and each table as text; its files lie beside."""
+"""TensorBoard: a file of events with scalars, and each table as text; its files lie next to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from iotrace.sinks.content import PREFIX, Cell, Content, Grid
 
 EVENTS = "tensorboard"  # a directory
-_MOST_ROWS = 200  # of a text: the CSV beside has all
+_MOST_ROWS = 200  # of a text: the CSV next to it has all
 
 
 def send(content: Content, directory: Path) -> str:

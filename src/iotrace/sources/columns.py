@@ -52,7 +52,7 @@ class Columns:
 
     @classmethod
     def joined(cls, parts: Sequence[Columns]) -> Columns:
-        """Put rows one behind the other; at least one part."""
+        """Put rows one after the other; at least one part."""
         held = [part for part in parts if len(part)] or parts[:1]
         return held[0] if len(held) == 1 else cls(sum(map(len, held)), {}, held)
 
@@ -160,7 +160,7 @@ class Gathering:
         self._length = 0
 
     def add(self, data: Any) -> None:
-        """Add what lies behind the rows so far: anything that holds bytes."""
+        """Add what follows the rows so far: anything that holds bytes."""
         self._rest += memoryview(data)
         if len(self._rest) >= _BLOCK_BYTES:
             self._turn()

@@ -112,7 +112,7 @@ class PosixCalls(msgspec.Struct, frozen=True, dict=True):
     A row is as long as its `calls` took together. `result` is what they returned, of stdio the bytes that
     they moved, -1 where that is not known (opens) or they failed; `offset` (of the first) and `count` are -1
     where there is none. `name`, `file` and `node` (the host's own name) index `names`, `files` and `nodes`.
-    `sums` are there where our recorder kept them: of all calls, also of those that have no row.
+    `sums` are there where our recorder kept them: of all calls, also of calls that have no row.
     """
 
     start_ns: npt.NDArray[np.int64]
@@ -140,7 +140,7 @@ class PosixCalls(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def made(self) -> int:
-        """How many calls the rows stand for."""
+        """How many calls the rows count."""
         return int(self.calls.sum())
 
     def where(self, keep: npt.NDArray[np.bool_]) -> PosixCalls:

@@ -15,7 +15,7 @@ from iotrace.session import names
 from iotrace.session.liveness import process_lives
 from iotrace.session.manifest import launches
 from iotrace.session.reading import UNREADABLE, entries, read_whole
-from iotrace.sources.clocks.anchors import AnchorSource, Clocks, clocks_of
+from iotrace.sources.clocks.anchors import AnchorSource, Clocks, relate_clocks
 from iotrace.sources.clocks.session_clock import Clock, Recording, Times
 from iotrace.sources.columns import Columns, Index
 from iotrace.sources.kineto.profiler_traces import Windows, read_windows
@@ -175,7 +175,7 @@ class SpansByStart(msgspec.Struct, frozen=True):
     latest: Times
 
     def between(self, start_ns: int, end_ns: int) -> Index:
-        """The rows of those that touch an interval, and of those that touch what these cover."""
+        """The rows of spans that touch an interval, and of spans that touch what the first ones cover."""
         for _ in range(2):
             first = np.searchsorted(self.latest, start_ns, side="right")
             last = np.searchsorted(self.starts, end_ns)
@@ -209,7 +209,7 @@ def read_processes(
             records, arrays = divided(each_record(directory / names.RECORDS, Record, problems), texts)
             recorded.append((directory, identity, records, texts, problems, arrays))
     anchors = [_anchors(identity, records) for _, identity, records, *_ in recorded]
-    clocks = clocks_of([*anchors, *(sidecar.anchors for sidecar in sidecars)])
+    clocks = relate_clocks([*anchors, *(sidecar.anchors for sidecar in sidecars)])
     if set(clocks.of_domain) - {clocks.reference, *clocks.links}:
         from iotrace.sources.kineto.profiler_traces import Traced, relate_by_collectives
 

@@ -21,7 +21,7 @@ from iotrace.session.reading import UNREADABLE, read_pieces
 from iotrace.sources.columns import Columns, Gathering
 from iotrace.sources.records import Idle, Int, Record, Rows, Text, Tick
 
-DTYPES = tuple(  # behind the kind, which is the first integer of each row
+DTYPES = tuple(  # after the kind, which is the first integer of each row
     np.dtype({"names": fields, "formats": ["<i8"] * len(fields), "offsets": range(8, 8 * len(fields) + 8, 8)})
     for fields in names.ROW_FIELDS
 )
@@ -44,7 +44,7 @@ TIME_FIELDS = (
     "start_ns",
     "sent_ns",
     "came_ns",
-    None,  # a sum, which tells of nothing that the process has done since
+    None,  # a sum, which says nothing of what the process has done since
 )
 _MOST = 2**62  # as of all numbers in records: what a damaged line holds shall not overflow
 _WORDS = {"outcome": names.OUTCOMES, "what": names.ROUNDS, "call": names.CALLS, "pause": names.PAUSES}
@@ -90,7 +90,7 @@ def divided(
     for record in read:
         kind = _LINES.get(type(record))
         if isinstance(record, Rows):
-            rows = _rows_of(record)
+            rows = _decode_rows(record)
             if len(rows):
                 gathered.setdefault(record.kind, Gathering(DTYPES[record.kind])).add(rows)
                 now_ns = max(now_ns, newest_ns(record.kind, rows))
@@ -138,7 +138,7 @@ def _of_lines(kind: int, lines: Sequence[Record], texts: dict[int, str]) -> npt.
     return rows
 
 
-def _rows_of(rows: Rows) -> npt.NDArray[np.void]:
+def _decode_rows(rows: Rows) -> npt.NDArray[np.void]:
     """The rows of one record; none where it is damaged."""
     if not 0 <= rows.kind < len(DTYPES):
         return np.empty(0, DTYPES[0])

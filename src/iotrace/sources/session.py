@@ -65,7 +65,7 @@ class Session(msgspec.Struct, frozen=True, dict=True):
     telemetry: list[Telemetry] = []
     costs: Costs | None = None
     clocks: Clocks = msgspec.field(default_factory=Clocks)
-    problems: list[str] = []  # what of it could not be read, beside what its parts say of themselves
+    problems: list[str] = []  # what could not be read of it; its parts list more of their own
 
     @property
     def manifest(self) -> Manifest:
@@ -182,7 +182,7 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         if not numbered:
             ranks = [(number, 0) for number in range(len(trainers))]
         job_ranks = [
-            Rank(number or 0, world_size, restart, trainer, self._workers_of(trainer), numbered)
+            Rank(number or 0, world_size, restart, trainer, self._find_workers(trainer), numbered)
             for trainer, (number, restart), (_, world_size) in zip(trainers, ranks, numbers, strict=True)
         ]
         return sorted(job_ranks, key=lambda rank: (rank.number, rank.incarnation))
@@ -206,7 +206,7 @@ class Session(msgspec.Struct, frozen=True, dict=True):
         """The processes that it started itself, in the order of their starts."""
         return [self.processes[row] for row in self._by_ppid.get((process.identity.node, process.pid), ())]
 
-    def _workers_of(self, trainer: Process) -> list[Process]:
+    def _find_workers(self, trainer: Process) -> list[Process]:
         node = trainer.identity.node
         rows = {*self._by_ppid.get((node, trainer.pid), ())}
         for pid in {pid for start in trainer.of_type(IteratorStart) for pid in start.pids}:
@@ -217,7 +217,7 @@ class Session(msgspec.Struct, frozen=True, dict=True):
                 seen = {*map(id, members)}
                 members += [each for each in self.children_of(process) if id(each) not in seen]
         if any(not start.pool for start in trainer.of_type(IteratorStart)):
-            # A pool beside a loader may do anything, unless what it makes is taken within the loader.
+            # A pool next to a loader may do anything, unless what it makes is taken within the loader.
             taken = {*trainer.rows(names.HANDED_ROW)["queue"].tolist()}
             members = [
                 each
@@ -251,7 +251,7 @@ class Session(msgspec.Struct, frozen=True, dict=True):
 
 
 def _rows(keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
-    """Where each key stands."""
+    """The rows of each key."""
     rows: dict[tuple[str, int], list[int]] = {}
     for row, key in enumerate(keys):
         rows.setdefault(key, []).append(row)
@@ -259,7 +259,7 @@ def _rows(keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
 
 
 def _at_once(one: Process, other: Process) -> bool:
-    """Whether two processes of one number are not one after the other, as those before and behind an exec."""
+    """Whether two processes of one pid ran at the same time, and not one after the other as with an exec."""
     if one.identity.boot_id != other.identity.boot_id:
         return bool(one.identity.boot_id and other.identity.boot_id)
     first, second = sorted((one, other), key=lambda process: process.identity.clock[0])
@@ -304,7 +304,7 @@ def open_session(path: Path, progress: Callable[[str], None] = lambda _: None) -
     is_data = np.array(
         [is_data_file(file, paths, prefixes, session_prefix) for file in calls.files], dtype=np.bool_
     )
-    data_calls = data_calls_of(calls, is_data)
+    data_calls = select_data_calls(calls, is_data)
     progress("reading the telemetry")
     telemetry = read_telemetry(sidecars, clocks)
     costs = read_document(path / names.COSTS, Costs)
@@ -328,7 +328,7 @@ def read_calls(
     return read_posix(*directories, own_logs=_own_logs(processes), clocks=clocks)
 
 
-def data_calls_of(calls: PosixCalls, is_data: npt.NDArray[np.bool_]) -> PosixCalls:
+def select_data_calls(calls: PosixCalls, is_data: npt.NDArray[np.bool_]) -> PosixCalls:
     """Leave out calls on other files than data; `is_data` has one bool for each file."""
     if calls.sums is not None and len(calls.sums.file):
         calls = replace(calls, sums=calls.sums.where(is_data[calls.sums.file]))

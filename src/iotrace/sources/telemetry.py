@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from iotrace.session import names
 from iotrace.session.reading import read_whole
-from iotrace.sources.clocks.anchors import Clocks, clocks_of
+from iotrace.sources.clocks.anchors import Clocks, relate_clocks
 from iotrace.sources.clocks.realtime_correction import restamp_one
 from iotrace.sources.clocks.session_clock import Clock, Times
 from iotrace.sources.processes import Process
@@ -51,7 +51,7 @@ _COUNTERS = ("rchar", "wchar", "read_calls", "write_calls", "read_bytes", "write
 def without_reaped(records: Sequence[ProcessRecord], samples: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return `samples`, sorted by process, without what ended children have added to their parents'.
 
-    A child was waited for at the first of its parent's samples behind its own last one at which all counters
+    A child was waited for at the first of its parent's samples after its own last one at which all counters
     have grown by what the child had then.
     """
     children: dict[int, list[ProcessRecord]] = defaultdict(list)
@@ -110,7 +110,7 @@ class SampledProcess(msgspec.Struct, frozen=True):
     `pid` is what the process itself sees, `host_pid` what its sampler and the drivers do. `switches`: context
     switches of its main thread so far, voluntary and involuntary; `run_delay_ns`: how long that was ready to
     run without a CPU, so far; `pool_ns`: how long one of its other threads had none, at least, and how long
-    one ran or had none; `affinity`: since when it may run on which CPUs; `memory_nodes`: memory of which.
+    one ran or had none; `affinity`: since when it may run on which CPUs; `memory_nodes`: which nodes' memory.
     """
 
     pid: int
@@ -197,7 +197,7 @@ class Telemetry(msgspec.Struct, frozen=True):
 
 def read_telemetry(sidecars: Sequence[Sidecar], clocks: Clocks | None = None) -> list[Telemetry]:
     """Make columns of what each sidecar left; without `clocks` the sidecars' own anchors make the clocks."""
-    clocks = clocks or clocks_of(sidecar.anchors for sidecar in sidecars)
+    clocks = clocks or relate_clocks(sidecar.anchors for sidecar in sidecars)
     return [_read(sidecar, clocks.of_domain[clocks.samplers[sidecar.directory.name]]) for sidecar in sidecars]
 
 

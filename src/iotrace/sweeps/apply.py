@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 
-from iotrace.patching.command import words_of
+from iotrace.patching.command import find_words
 from iotrace.patching.edits import added, edited, replaced
-from iotrace.patching.source import LOADER, Source, chain_of
+from iotrace.patching.source import LOADER, Source, split_chain
 from iotrace.sweeps.grid import CV2_THREADS, LOADER_ARGUMENTS, POOL_ARGUMENTS, SHARING, THREADS, WORKERS
 from iotrace.sweeps.results import TRANSFORMERS, Origin
 
@@ -86,7 +86,7 @@ def _of_loader(
         if origin is not None
         else {}
     )
-    words = words_of(command, arguments, own)
+    words = find_words(command, arguments, own)
     file, _, number = (site or "").rpartition(":")
     line = int(number) if number.isdigit() else 0
     source = Source(file)
@@ -94,14 +94,14 @@ def _of_loader(
         for name, value in arguments.items():
             words.setdefault(name, f"--{prefix}{name} {value}")
     if builder == "hydra" and (call := source.call("instantiate", line)) and call.args:
-        path = chain_of(call.args[0])
+        path = split_chain(call.args[0])
         if len(path) > 1 and source.of_hydra(path[0], line):
             for name, value in arguments.items():
                 words.setdefault(name, f"++{'.'.join([*path[1:], name])}={value}")
     call = source.call(LOADER, line) if builder is None else None
     if call is not None:
         for keyword in call.keywords:
-            name, path = str(keyword.arg), chain_of(keyword.value)
+            name, path = str(keyword.arg), split_chain(keyword.value)
             if name not in arguments or name in words or not path:
                 continue
             if len(path) > 1 and source.of_hydra(path[0], line):

@@ -24,7 +24,7 @@ from iotrace.analysis.results import LoaderResult, PipelineStage, RankReport, to
 from iotrace.analysis.table import NONE
 from iotrace.analysis.wait.data_wait import bound_fraction
 from iotrace.errors import IotraceError
-from iotrace.patching.loader import loader_of
+from iotrace.patching.loader import find_loader
 from iotrace.session import names
 from iotrace.sources.records import Ended, KeptOpen, Override, Replayed, Threads
 from iotrace.sources.session import open_session
@@ -42,8 +42,8 @@ from iotrace.sweeps.grid import (
     WORKER_THREADS,
     WORKERS,
     asked_of_agent,
-    environment_of,
     fill,
+    make_environment,
 )
 from iotrace.sweeps.results import Origin, SweepRun
 from iotrace.units import digits
@@ -117,7 +117,7 @@ def measure(run: SweepRun, by_agent: bool = True) -> SweepRun:
 
 def _origin(rank: RankAnalysis, report: RankReport) -> Origin | None:
     """Where the loop's loader comes from; None where it is none that iotrace can set."""
-    made = loader_of(rank)
+    made = find_loader(rank)
     if made is None:
         if by_hand := settings_by_hand(report.pipeline):
             own = _stages_have(report.pipeline)
@@ -191,12 +191,12 @@ def _not_applied(run: SweepRun, rank: RankAnalysis, report: RankReport, by_agent
 
 
 def _other_setting(run: SweepRun, loader: LoaderResult) -> str:
-    """Name a setting of the loop's loader, beside its workers, that is known and not as asked; else empty."""
+    """Name a known setting of the loop's loader, other than its workers, that is not as asked; else empty."""
     for name, field in LOADER_ARGUMENTS.items():
         if name == WORKERS:
             continue
         asked, had = run.params.get(name), getattr(loader, field)
-        felt = loader.workers or name == PIN_MEMORY  # the others are of workers alone
+        felt = loader.workers or name == PIN_MEMORY  # the others belong to workers alone
         if asked is not None and had is not None and felt and str(had) != asked:
             return f"the loop's loader has {field}={had}, not {asked}"
     return ""
@@ -235,7 +235,7 @@ def _other_start(run: SweepRun, rank: RankAnalysis) -> str:
 def _own_workers(
     run: SweepRun, rank: RankAnalysis, loader: LoaderResult | None, by_agent: bool
 ) -> int | None:
-    """Find how many workers the program asks for by itself; None where its command was told."""
+    """Find how many workers the program asks for by itself; None where its command set them."""
     if not by_agent or loader is None or loader.wrapped:
         return None
     for override in rank.rank.main.of_type(Override):
@@ -334,7 +334,7 @@ def _variables(request: Request) -> dict[str, str]:
         settings.pop(PREFETCH, None)
     if settings and request.inference:
         settings["inference"] = "yes"
-    variables = {**dict(request.variables), **environment_of(request.command, request.params)}
+    variables = {**dict(request.variables), **make_environment(request.command, request.params)}
     return {**variables, names.OVERRIDE_VARIABLE: names.encode_settings(settings)} if settings else variables
 
 

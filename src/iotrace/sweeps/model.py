@@ -23,10 +23,10 @@ _FIRST = 2  # batches that start the queue, and are no measure
 
 
 class Seen(Origin, frozen=True, kw_only=True):
-    """What the session of a run told of the loop's loader; sizes in bytes, None where unknown.
+    """What the session of a run says of the loop's loader; sizes in bytes, None where unknown.
 
     `pipeline` is None where its batches cannot be replayed, `why` then says it. `ranks` run on the host
-    beside each other. `cv2_threads` is of a process that makes samples, `torch_threads` of the training one.
+    at the same time. `cv2_threads` belongs to a process that makes samples, `torch_threads` to the trainer.
     """
 
     step_ms: float

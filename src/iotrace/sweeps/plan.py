@@ -65,7 +65,7 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def plan_of(
+def make_plan(
     command: list[str],
     axes: dict[str, list[str]],
     *,

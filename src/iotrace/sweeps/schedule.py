@@ -20,8 +20,8 @@ from iotrace.sweeps.grid import WORKERS, named
 from iotrace.sweeps.model import Look, Predictor, Seen, look
 from iotrace.sweeps.plan import State, SweepPlan, create, load, save
 from iotrace.sweeps.results import SCHEMA_VERSION, PointResult, SweepResult, SweepRun
-from iotrace.sweeps.rows import base_of, ceiling_of, rows
-from iotrace.sweeps.verdict import advise, choose, verdict_of
+from iotrace.sweeps.rows import choose_base, find_ceiling, rows
+from iotrace.sweeps.verdict import advise, choose, make_verdict
 
 
 class Sweep:
@@ -141,7 +141,7 @@ class Sweep:
 
     def _predictor(self) -> Predictor | None:
         """Read the batches that the points are predicted from; None without a run of them."""
-        base = base_of(self.runs)
+        base = choose_base(self.runs)
         if base is None:
             return None
         if base.session not in self._looked:
@@ -152,7 +152,7 @@ class Sweep:
     def result(self) -> SweepResult:
         """What is known so far."""
         points = rows(self.runs, self.plan.points, self.cores, self._predictor())
-        ceiling = ceiling_of(self.runs)
+        ceiling = find_ceiling(self.runs)
         warnings = [each for facts in self._outcomes(points) for each in find_all("outcome", facts)]
         choice = choose(points, ceiling, self.plan.repeats)
         return SweepResult(
@@ -160,7 +160,7 @@ class Sweep:
             path=str(self.directory),
             argv=masked(self.plan.command),
             complete=not self.missing(),
-            verdict=verdict_of(choice, points, ceiling, self.runs, self.plan),
+            verdict=make_verdict(choice, points, ceiling, self.runs, self.plan),
             points=points,
             ceiling=ceiling,
             advice=advise(choice.point, points, ceiling, self.runs),

@@ -35,8 +35,8 @@ from iotrace.timeline.calls import (
     batch_flows,
     blocks,
     call_tracks,
+    choose_detail,
     chunk_flows,
-    detail_of,
     failure_slices,
     hang_slices,
     note,
@@ -59,7 +59,7 @@ from iotrace.timeline.model import (
 )
 from iotrace.timeline.telemetry import add_telemetry
 
-_MOST = 0.8  # of a cause: what the files of one directory have to cost to stand for all
+_MOST = 0.8  # of a cause: the share that files of one directory need to name it
 
 
 def build(
@@ -85,9 +85,9 @@ def build(
             main.tracks.append(Track(name, slices))
 
     add("phase", [Slice(item.start_ns, item.end_ns, item.name, "phase") for item in phases_of(rank)])
-    own = f"{_title(rank)} · " if len(session.ranks) > 1 else ""  # what is pinned stands alone
+    own = f"{_title(rank)} · " if len(session.ranks) > 1 else ""  # what is pinned is shown alone
     started = [Slice(*analysis.startup, "start-up", "start-up")] if analysis.startup is not None else []
-    detail = detail_of(analysis, most)
+    detail = choose_detail(analysis, most)
     steps = [*started, *_steps(loop, detail), *_after_evaluation(loop, detail)]
     if detail is not None:
         main.tracks.append(note(detail, loop.steps))
@@ -181,7 +181,7 @@ def _step_phases(analysis: RankAnalysis, detail: Detail | None) -> list[Slice]:
 def _wait(item: Explained, arrivals: dict[DeliveryKey, Slice], code: str) -> list[Slice]:
     """Show a wait, called by its cause and file, and in it what followed the batch's production.
 
-    Where the dataset's own `code` is the cause, and no file stands out, the wait is called by that.
+    Where the dataset's own `code` is the cause, and no file is most of it, the wait is named after the code.
     `arrivals` gets the one of them where the batch's flow ends.
     """
     delivery = item.delivery
@@ -189,7 +189,7 @@ def _wait(item: Explained, arrivals: dict[DeliveryKey, Slice], code: str) -> lis
     if delivery.worker is not None:
         args.update(worker=delivery.worker, worker_pid=delivery.pid)
     args.update({f"{cause}_ms": item.causes[cause] / 1e6 for cause in CAUSES if item.causes[cause]})
-    file = _file_of(item)
+    file = _find_file(item)
     if file is not None:
         args["file"] = file
     culprit = file and file_label(file)
@@ -207,8 +207,8 @@ def _wait(item: Explained, arrivals: dict[DeliveryKey, Slice], code: str) -> lis
     return slices
 
 
-def _file_of(item: Explained) -> str | None:
-    """Find the file that is most of the wait's cause; several of a like share by directory and number."""
+def _find_file(item: Explained) -> str | None:
+    """Find the file that is most of the wait's cause; where several share it, their directory and number."""
     if item.cause not in FILE_PARTS:
         return None
     part = FILE_PARTS.index(item.cause)
@@ -330,7 +330,7 @@ _encode = msgspec.json.Encoder().encode
 _AT_ONCE = 20_000
 
 
-def batches_of(timeline: Timeline, threads: Threads, first_flow: int) -> Iterator[EventBatch]:
+def make_batches(timeline: Timeline, threads: Threads, first_flow: int) -> Iterator[EventBatch]:
     """Yield the slices, counters and flows; flows are numbered from `first_flow`."""
     return batched(_events(timeline, threads, first_flow))
 

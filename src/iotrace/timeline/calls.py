@@ -44,7 +44,7 @@ from iotrace.timeline.model import (
 )
 
 MOST_SLICES = 1_000_000  # of a rank
-_MOST_BLOCKS = 2_000  # that stand for the steps without details
+_MOST_BLOCKS = 2_000  # that replace the steps without details
 _OF_A_BATCH = 5  # slices: its wait and arrival, its making, ready, its step
 
 
@@ -71,7 +71,7 @@ class Detail(msgspec.Struct, frozen=True):
         return self.holds_all(np.minimum(begun, asked), deliveries["delivered_ns"])
 
 
-def detail_of(analysis: RankAnalysis, most: int = MOST_SLICES) -> Detail | None:
+def choose_detail(analysis: RankAnalysis, most: int = MOST_SLICES) -> Detail | None:
     """Choose what is shown in detail; None: all of it, or there are no steps to choose from."""
     steps, rank = analysis.loop.steps, analysis.rank
     count = _OF_A_BATCH * sum(len(loader.deliveries) for loader in analysis.loaders)
@@ -88,7 +88,7 @@ def detail_of(analysis: RankAnalysis, most: int = MOST_SLICES) -> Detail | None:
 
 
 def note(detail: Detail, steps: StepTable) -> Track:
-    """Say in the timeline where there are no details, and what stands there."""
+    """Say in the timeline where there are no details, and what is shown there."""
     size = block_size(detail, steps)
     shown = f"{detail.behind_step - detail.first_step:,} of {len(steps):,} steps are shown in detail"
     text = f"{shown}; here blocks of {size:,} steps stand for them"
@@ -97,7 +97,7 @@ def note(detail: Detail, steps: StepTable) -> Track:
 
 
 def block_size(detail: Detail, steps: StepTable) -> int:
-    """How many steps a block stands for."""
+    """How many steps a block replaces."""
     return -(-(len(steps) - detail.behind_step + detail.first_step) // _MOST_BLOCKS) or 1
 
 
@@ -219,7 +219,7 @@ _LONGEST_NAME = 120
 
 
 def failure_slices(analysis: RankAnalysis, failed: Sequence[tuple[float, Failure]]) -> list[Slice]:
-    """Make slices of those of a session's failures that are of the rank, or of none.
+    """Make slices of a session's failures that belong to the rank, or to no rank.
 
     Of a command that took long to end the rest is a slice of its own: Perfetto shows all of a selected slice.
     """

@@ -83,7 +83,7 @@ def _process(sampled: SampledProcess, telemetry: Telemetry, is_over: bool) -> li
 
 
 def _apart(counter: Series, telemetry: Telemetry) -> Series:
-    """Without the second sample if it came right behind the first, which is taken as a process is found."""
+    """Without the second sample if it came right after the first, which is taken as a process is found."""
     if len(counter.time_ns) < 3 or np.diff(counter.time_ns[:2])[0] >= telemetry.sampler.interval_ns / 2:
         return counter
     return Series(np.delete(counter.time_ns, 1), np.delete(counter.value, 1))

@@ -71,7 +71,7 @@ _TABLE = "served"
 
 
 class Copied:
-    """What `jobs` ask for, as it lies beside the runs of the trial in `directory`.
+    """What `jobs` ask for, next to the runs of the trial in `directory`.
 
     `preloaded` is the recorder where no agent brings it into the runs. `warnings`: what else to know.
     """

@@ -52,7 +52,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None = None
 
 
-def jobs_of(change: Change, report: Report, absolute: Callable[[str], str]) -> list[Job]:
+def list_jobs(change: Change, report: Report, absolute: Callable[[str], str]) -> list[Job]:
     """Return what is to be copied; IotraceError where the data is gone or of a format that has no copy."""
     jobs: dict[str, Job] = {}
     for path in change.paths:
@@ -160,7 +160,7 @@ def write_copies(jobs: Sequence[Job], python: str, progress: Callable[[float], N
     Raises:
         IotraceError: there is no room, or the data cannot be stored so.
     """
-    # From no directory of ours or of the program's: neither's modules stand in the way of libraries.
+    # From no directory of ours or of the program's: the modules of neither may hide a library's.
     process = subprocess.Popen(
         [python, "-c", _SCRIPT.read_text()],
         stdin=subprocess.PIPE,

@@ -19,7 +19,7 @@ _MOST_LINKS = 20_000
 def patch_of_trial(session: Path, trial: Trial, kept_open: Sequence[str], written: Sequence[str]) -> Patch:
     """Return the patch of what was proven; the program then reads the copies where they are.
 
-    A directory of which only a part was copied gets links to the rest beside the copies. `written` are the
+    A directory that was copied only in part gets links to the rest next to the copies. `written` are the
     absolute paths of what a run writes.
 
     Raises:
@@ -78,7 +78,7 @@ def _paths(data: Sequence[Data]) -> tuple[list[str], list[str]]:
 
 
 def _no_stand_in(folder: str, place: str, data: Sequence[Data], written: Sequence[str]) -> str:
-    """Say why the directory of the copies cannot stand for that of the data; "" where it can."""
+    """Say why the directory of the copies cannot replace that of the data; "" where it can."""
     for each in data:
         if os.path.relpath(each.path, folder) != os.path.relpath(os.path.realpath(each.new_path), place):
             return "the copies are not laid out as the data is"

@@ -34,7 +34,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     only: list[str]
 
 
-def program_of(session: Session, report: Report, command: Sequence[str]) -> Program:
+def find_program(session: Session, report: Report, command: Sequence[str]) -> Program:
     """Find the session's program; `command` replaces the recorded one.
 
     Raises:

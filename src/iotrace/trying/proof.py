@@ -22,7 +22,7 @@ from iotrace.analysis.resampling import T95, T995
 from iotrace.errors import IotraceError
 from iotrace.sweeps.execute import tail
 from iotrace.sweeps.results import SweepRun
-from iotrace.sweeps.rows import paired_ratio, pairs_of
+from iotrace.sweeps.rows import pair_runs, paired_ratio
 from iotrace.trying.results import FAILED, LOOP, NO_HELP, PROVEN, SLOWER, UNCLEAR, Gain, StopError
 from iotrace.units import time_span
 
@@ -41,7 +41,7 @@ class Judgement(msgspec.Struct, frozen=True):
     gain_unqueued: Gain | None = None
 
 
-def times_of(runs: Sequence[SweepRun], measured: str) -> list[SweepRun]:
+def choose_step_time(runs: Sequence[SweepRun], measured: str) -> list[SweepRun]:
     """Return the runs, with a step as `measured`: with all that lies between steps, or without."""
     if measured != LOOP:
         return list(runs)
@@ -75,7 +75,7 @@ def judge(runs: Sequence[SweepRun], params: dict[str, str]) -> Judgement:
     surely, likely = (paired_ratio(runs, params, quantiles) for quantiles in (T995, T95))
     if surely is None or likely is None:
         return Judgement()
-    ratios = [own_ms / other_ms for own_ms, other_ms in pairs_of(runs, params)]
+    ratios = [own_ms / other_ms for own_ms, other_ms in pair_runs(runs, params)]
     gain = Gain(median=median(ratios), low=likely[1], high=likely[2])
     if surely[2] < 1:
         return Judgement(SLOWER, gain, True)

@@ -14,11 +14,11 @@ from iotrace.session.masks import masked
 from iotrace.sweeps.apply import changes
 from iotrace.sweeps.grid import LOADER_ARGUMENTS, WORKERS
 from iotrace.sweeps.results import SweepRun
-from iotrace.sweeps.rows import pairs_of
+from iotrace.sweeps.rows import pair_runs
 from iotrace.trying.copies import Job
-from iotrace.trying.fixes import Choice, told_of
+from iotrace.trying.fixes import Choice, promised_gain
 from iotrace.trying.program import Program
-from iotrace.trying.proof import FEWEST_PAIRS, Judgement, times_of
+from iotrace.trying.proof import FEWEST_PAIRS, Judgement, choose_step_time
 from iotrace.trying.results import (
     FAILED,
     LOOP,
@@ -46,13 +46,13 @@ BANNERS = {
 _OF = {RUN: ", the whole command", LOOP: ", the whole loop"}
 
 
-def text_of(trial: Trial) -> str:
-    """Return the first line: what came of it, the measured gain, and what was told."""
-    return f"{BANNERS[trial.kind]} {said_of(trial)}"
+def describe(trial: Trial) -> str:
+    """Return the first line: what came of it, the measured gain, and the gain that the report said."""
+    return f"{BANNERS[trial.kind]} {describe_result(trial)}"
 
 
-def said_of(trial: Trial) -> str:
-    """Return what stands behind the banner."""
+def describe_result(trial: Trial) -> str:
+    """Return what follows the banner."""
     gain = trial.gain
     if trial.kind == FAILED or gain is None:
         return trial.why
@@ -79,7 +79,7 @@ def _between(gain: Gain) -> str:
 
 
 def describe_gain(told: Told) -> str:
-    """What the report told of the gain."""
+    """What the report said of the gain."""
     low, high = (None if each is None else f"{times(each)}x" for each in (told.low, told.high))
     if low is None:
         return f"at most {high}"
@@ -106,7 +106,7 @@ def summed_up(
     where: str,
 ) -> Trial:
     """Return `about`, which holds where and how it was run, with what its runs show."""
-    pairs, warnings = pairs_of(times_of(runs, about.measured), choice.params), list(about.warnings)
+    pairs, warnings = pair_runs(choose_step_time(runs, about.measured), choice.params), list(about.warnings)
     if disturbed := sum(run.disturbed for run in runs):
         warnings.append(f"other programs took CPUs in {disturbed} of {len(runs)} runs: a pair shares them")
     first, change = choice.fixes[0], choice.change
@@ -132,13 +132,13 @@ def summed_up(
         ),
         gain=judged.gain,
         gain_unqueued=judged.gain_unqueued,
-        told=told_of(choice.fixes),
+        told=promised_gain(choice.fixes),
         kind=judged.kind,
         proven=judged.kind == PROVEN,
         untried=choice.untried,
         warnings=warnings,
     )
-    return replace(trial, text=text_of(trial))
+    return replace(trial, text=describe(trial))
 
 
 def _typed(choice: Choice, runs: Sequence[SweepRun], command: Sequence[str]) -> list[str]:
@@ -191,7 +191,7 @@ def _listed(cpus: Sequence[int]) -> str:
     return ",".join(map(str, cpus))
 
 
-def intent_of(
+def describe_intent(
     choice: Choice, jobs: Sequence[Job], program: Program, most_runs: int, steps: int | None
 ) -> list[str]:
     """Say what is tried, and what that does to the user's files."""

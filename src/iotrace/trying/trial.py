@@ -33,23 +33,23 @@ from iotrace.sweeps.results import SweepRun
 from iotrace.sweeps.schedule import Sweep, open_sweep
 from iotrace.sweeps.tune.candidates import Budget
 from iotrace.trying.copied import Copied
-from iotrace.trying.copies import Job, jobs_of, put_in_place
-from iotrace.trying.fixes import Choice, choose, lines_of
+from iotrace.trying.copies import Job, list_jobs, put_in_place
+from iotrace.trying.fixes import Choice, choose, describe_lines
 from iotrace.trying.options import STEPS, Options
 from iotrace.trying.patched import patch_of_trial
-from iotrace.trying.program import Program, offline, program_of
+from iotrace.trying.program import Program, find_program, offline
 from iotrace.trying.proof import (
     FEWEST_PAIRS,
     Judgement,
     check_pair,
     check_run,
+    choose_step_time,
     judge,
     judge_unqueued,
     looks,
-    times_of,
 )
 from iotrace.trying.results import FAILED, PROVEN, RESULT, RUN, STEP, UNCLEAR, StopError, Trial
-from iotrace.trying.summary import intent_of, summed_up
+from iotrace.trying.summary import describe_intent, summed_up
 from iotrace.units import counted, time_span
 
 _MOST_BYTES = 8 << 30  # of data: larger ones are left as they are
@@ -96,9 +96,11 @@ def open_trial(session: Path, wanted: Sequence[str], command: Sequence[str], opt
     sites = [rank.source.description.site for rank in analysis.ranks if rank.source is not None]
     choice = choose(report, wanted, next(filter(None, sites), ""))
     jobs = {
-        job.source: job for change in choice.stored for job in jobs_of(change, report, opened.paths.absolute)
+        job.source: job
+        for change in choice.stored
+        for job in list_jobs(change, report, opened.paths.absolute)
     }
-    program = program_of(opened, report, command)
+    program = find_program(opened, report, command)
     return Trying(session, report, choice, program, list(jobs.values()), options, made=made_loader(analysis))
 
 
@@ -134,7 +136,7 @@ class Trying:
     @property
     def intent(self) -> list[str]:
         """What is tried, and what that does to the user's files: said before anything runs."""
-        return intent_of(self._choice, self._jobs, self._program, self._options.runs, self._steps)
+        return describe_intent(self._choice, self._jobs, self._program, self._options.runs, self._steps)
 
     def check_apply(self) -> None:
         """Refuse before the first run what ``--apply`` would refuse after the last one.
@@ -229,7 +231,7 @@ class Trying:
                         copied.note_given()
                 check_pair(pair, sweep.runs[0], self._steps)
                 if repeat in looked:
-                    judged = judge(times_of(sweep.runs, self._measured), self._choice.params)
+                    judged = judge(choose_step_time(sweep.runs, self._measured), self._choice.params)
                     if judged.is_final:
                         break
         except StopError as stop:
@@ -267,7 +269,7 @@ class Trying:
     def _said(self, run: SweepRun) -> str:
         if not run.ok:
             return f"{run.status}: {run.reason}"
-        (timed,) = times_of([run], self._measured)
+        (timed,) = choose_step_time([run], self._measured)
         if self._measured == RUN or not timed.step_ms:
             return f"{run.seconds:.1f} s"
         return f"{timed.step_ms:.1f} ms a step, {run.seconds:.1f} s in all"
@@ -290,7 +292,7 @@ class Trying:
             warnings=copied.warnings,
             complete=complete,
         )
-        where = lines_of(self._report, "")
+        where = describe_lines(self._report, "")
         return summed_up(about, self._choice, self._report, sweep.runs, self._program.command, judged, where)
 
 

@@ -52,7 +52,7 @@ def report_task(entry: Entry) -> Task:
     return Task(kind=REPORT, paths=[path], traces=entry.place.kind == TRACE, timelines=timelines)
 
 
-async def form_of(request: Request) -> dict[str, str]:
+async def read_form(request: Request) -> dict[str, str]:
     """Read what a page's form sends.
 
     Raises:

@@ -14,7 +14,7 @@ import msgspec
 from iotrace.analysis.compare.same_work import command_of
 from iotrace.errors import IotraceError
 from iotrace.session import names
-from iotrace.session.hangs import COMPUTING, HUNG, status_of
+from iotrace.session.hangs import COMPUTING, HUNG, read_status
 from iotrace.session.listing import Headline, listed
 from iotrace.session.liveness import ENDED, KILLED, RUNNING, UNKNOWN
 from iotrace.session.masks import masked
@@ -102,7 +102,7 @@ class Index:
         known = self._entries.values()
         return any(each.work == work and each.state == BASELINE and not each.problem for each in known)
 
-    def root_of(self, path: Path) -> Path | None:
+    def find_root(self, path: Path) -> Path | None:
         """Return the served directory that `path` lies below; None where it is that itself."""
         return next((root for root in self._places.roots if root in path.parents), None)
 
@@ -114,7 +114,7 @@ class Index:
             self._looked = 0.0
 
     def forget(self) -> None:
-        """Look anew at the next question."""
+        """Look again at the next question."""
         with self._lock:
             self._looked = 0.0
 
@@ -178,7 +178,7 @@ def _session(place: Place) -> Entry:
     verdict, headline = session.verdict, session.headline or Headline()
     if state == RUNNING:
         with suppress(IotraceError):
-            status = status_of(place.path)
+            status = read_status(place.path)
             state = status.state
             if state in HANGS and status.text:
                 why = status.text[1].strip() if status.text[1:] else None  # who holds the others up is first

@@ -24,7 +24,7 @@ from iotrace.session.listing import Headline
 from iotrace.session.manifest import write_atomically
 from iotrace.session.reading import read_whole
 from iotrace.sources.session import open_session
-from iotrace.ui.tasks import Done, Judged, Said, Shown, Task, content_of, encoded
+from iotrace.ui.tasks import Done, Judged, Said, Shown, Task, encoded, hash_content
 
 _WORSE_BY_PCT = 5.0
 
@@ -39,7 +39,7 @@ class _Analysed(msgspec.Struct):
 
 def _analysed(path: Path, directory: Path) -> _Analysed:
     """Return the report of a session as plain data; it is made once for the same content."""
-    kept = directory.parent / "reports" / f"{content_of([path]).hex()}.json"
+    kept = directory.parent / "reports" / f"{hash_content([path]).hex()}.json"
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode(kept.read_bytes(), type=_Analysed)
     report = analyse(SessionAnalysis(open_session(path)))

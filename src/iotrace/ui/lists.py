@@ -14,10 +14,10 @@ from starlette.responses import RedirectResponse, Response
 from iotrace.errors import IotraceError
 from iotrace.session.listing import delete_sessions
 from iotrace.session.liveness import ENDED
-from iotrace.ui.answers import RefusedError, find_entry, form_of, html
+from iotrace.ui.answers import RefusedError, find_entry, html, read_form
 from iotrace.ui.index import FAILED, HANGS, Entry, Index
 from iotrace.ui.places import SESSION
-from iotrace.ui.trend import Lines, lines_of
+from iotrace.ui.trend import Lines, draw_lines
 
 _ROWS = 200  # of a page
 _TREND_PX = (96.0, 26.0)
@@ -57,7 +57,7 @@ class Lists:
     def _trends(self, rows: Sequence[Entry], known: dict[str, list[Entry]]) -> dict[str, Lines | None]:
         """Draw the runs of each row's program."""
         programs = {each.work for each in rows if each.work in known}
-        return {each: lines_of(known[each], self._index.standings, *_TREND_PX) for each in programs}
+        return {each: draw_lines(known[each], self._index.standings, *_TREND_PX) for each in programs}
 
     async def ask(self, request: Request) -> Response:
         """Ask whether a session shall be deleted."""
@@ -66,7 +66,7 @@ class Lists:
 
     async def delete(self, request: Request) -> Response:
         """Delete a session."""
-        entry = await self._deletable((await form_of(request)).get("of", ""))
+        entry = await self._deletable((await read_form(request)).get("of", ""))
         path = entry.place.path
         try:
             await asyncio.to_thread(delete_sessions, path.parent, [path.name])
@@ -110,7 +110,7 @@ _SORTS: dict[str, Callable[[Entry], Any]] = {
 
 
 def chosen(entries: Iterable[Entry], query: Query) -> list[Entry]:
-    """Choose and sort; what is not known stands last in either order."""
+    """Choose and sort; what is not known comes last in either order."""
     words = query.text.lower().split()
     shown = [
         each

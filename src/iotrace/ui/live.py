@@ -15,7 +15,7 @@ import msgspec
 from iotrace.analysis.pulse import Pulse
 from iotrace.analysis.results.top import Top
 from iotrace.errors import IotraceError
-from iotrace.session.hangs import WAITS_FOR_WORK, WAITS_FOR_WORKERS, Status, status_of
+from iotrace.session.hangs import WAITS_FOR_WORK, WAITS_FOR_WORKERS, Status, read_status
 
 _LINE_BYTES = 64 << 20
 _PATIENCE_S = 60.0  # nobody has asked: the looking ends
@@ -26,9 +26,9 @@ _CODE = "import sys; sys.path[:] = {path!r}; from iotrace.ui.live import look; l
 
 
 class Look:
-    """What was seen last of a run: `top`, what is told of a hang, its stacks; its `pulse` every second.
+    """What was seen last of a run: `top`, what is known of a hang, its stacks; its `pulse` every second.
 
-    `holds_up` is the rank that a hang is told of first: the others wait for it; None where that is unknown.
+    `holds_up` is the rank that is named first in a hang: the others wait for it; None where that is unknown.
     `number` counts the looks, `news` tells those who wait of looks and pulses.
     """
 
@@ -108,7 +108,7 @@ class Feeds:
                         look.number += 1
                 if time.monotonic() - hang_at > _HANG_EVERY_S:
                     with suppress(IotraceError, OSError):
-                        status = await asyncio.to_thread(status_of, path)
+                        status = await asyncio.to_thread(read_status, path)
                         told = status.state, status.text, _stacks(status)
                         if told != (look.state, look.hang, look.stacks):
                             look.state, look.hang, look.stacks = told

@@ -1,6 +1,6 @@
 """What the server asks of the process that analyses, and what that answers: plain data, as JSON.
 
-An answer is kept as long as `content_of` tells no change of what it was made from.
+An answer is kept as long as `hash_content` tells no change of what it was made from.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Kind = TypeVar("_Kind")
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What to make of `paths`: sessions, or traces where `traces` says so. `at` chooses a timeline's view.
 
-    `timelines` are the addresses of those of the runs that the page is about.
+    `timelines` are the addresses of the timelines of the runs on the page.
     `baselines` are reports that were kept: what to check a session against, or what to show.
     """
 
@@ -44,7 +44,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """A table of a view as its tab shows it; `looks`: each row's place in the timeline, as (--around, 7).
 
-    `meanings`: headings, and what stands below them.
+    `meanings`: headings, and what the columns below them mean.
     """
 
     title: str
@@ -103,7 +103,7 @@ def decoded(data: bytes, kind: type[_Kind]) -> _Kind:
     return msgspec.convert(json.loads(data), kind)
 
 
-def content_of(paths: Iterable[Path]) -> bytes:
+def hash_content(paths: Iterable[Path]) -> bytes:
     """Hash the files' names, sizes and times; what readers make of a session is no part."""
     digest = hashlib.sha256()
     for path in paths:

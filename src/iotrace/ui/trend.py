@@ -33,7 +33,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def lines_of(
+def draw_lines(
     runs: Sequence[Entry], standings: Mapping[Path, str], width: float, height: float
 ) -> Lines | None:
     """Draw `runs`, the oldest on the left; None where fewer than two of them have figures."""

@@ -99,7 +99,7 @@ def _write_view(directory: Path, name: str, tables: Sequence[Table]) -> None:
 
 
 def _shown(table: Table, of: str) -> Shown:
-    """The first text stands first: a phone shows the left."""
+    """The first text comes first: a phone shows the left."""
     from iotrace.report.blocks import cells_of
 
     first = next((field for field in table.fields if field.is_text), None)

@@ -1,6 +1,6 @@
 """What a reader of a timeline sees first: a stretch of time, a selected slice, which groups are open.
 
-What stands below the tracks at first sight, as queries: Perfetto shows the rows of one.
+What is shown below the tracks at first, as queries: Perfetto shows the rows of one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from iotrace.errors import UsageError
-from iotrace.session.listing import title_of
+from iotrace.session.listing import session_title
 
 if TYPE_CHECKING:
     from iotrace.analysis.device.activity import Activity
@@ -89,7 +89,7 @@ _LEAST_IDLE_MARGIN_NS = 50_000
 class View(msgspec.Struct, frozen=True):
     """Times in ns as the trace has them; None where the whole trace is shown. `what` says it in words.
 
-    Patterns name tracks; those of one of `pinned` stand above those of the next.
+    Patterns name tracks; those of one of `pinned` are above those of the next.
     """
 
     what: str
@@ -97,7 +97,7 @@ class View(msgspec.Struct, frozen=True):
     pinned: Sequence[str]
     shown_ns: tuple[int, int] | None = None
     selected_ns: tuple[int, int] | None = None  # a slice's start and duration
-    query: str = ""  # its rows stand below the tracks
+    query: str = ""  # its rows are below the tracks
 
     def fragment(self, **more: str) -> str:
         """Return what follows the address of Perfetto's page."""
@@ -114,9 +114,9 @@ class View(msgspec.Struct, frozen=True):
 
 
 def view_of_file(path: Path) -> View:
-    """Look at all of a timeline of which no more is known: its devices, without any its processes.
+    """Look at all of a timeline where no more is known: its devices; if it has none, its processes.
 
-    Below the tracks the ranks of bare traces stand beside each other.
+    Below the tracks the ranks of bare traces are side by side.
     """
     names = _names(path)
     groups = _ANY_GROUPS if re.search(rb"GPU \d", names) else f"{_ANY_GROUPS}| · CPU$"
@@ -309,7 +309,7 @@ def _before_failure(analysis: SessionAnalysis) -> View:
     failed = [rank for rank in analysis.ranks if rank.rank.number == first.rank] or analysis.ranks[:1]
     what = f"before the failure: {first.type}"
     pids = [first.process] if first.process is not None else [rank.rank.main.pid for rank in failed]
-    if not math.isfinite(at_ns):  # a launcher told of it later
+    if not math.isfinite(at_ns):  # a launcher reported it later
         return _view(analysis, what, failed, None, pids)
     until_ns, last_ns = shown_until(analysis.session, int(at_ns))
     shown = int(at_ns) - _BEFORE_FAILURE_NS, until_ns + _AFTER_FAILURE_NS
@@ -339,7 +339,7 @@ def _view(
     """Open the groups of `ranks` and processes; pin the waits of all ranks, of many those of these."""
     pids = [rank.rank.main.pid for rank in ranks] if pids is None else pids
     path = analysis.session.path
-    groups = [re.escape(name) + "$" for name in {title_of(path): 1, path.absolute().name: 1}]
+    groups = [re.escape(name) + "$" for name in {session_title(path): 1, path.absolute().name: 1}]
     groups += [rf"rank {rank.rank.number}( \(.*)?$" for rank in ranks]
     groups += [*(rf".* · pid {pid}$" for pid in pids), *more]
     is_open = len(analysis.ranks) == 1 and analysis.ranks[0].rank.main.pid in pids
@@ -354,7 +354,7 @@ def _numbers(analysis: SessionAnalysis, ranks: Sequence[RankAnalysis]) -> list[i
 
 
 def _pins(ranks: Sequence[int], what: str = _PINNED) -> list[str]:
-    """Return a pattern for each of `ranks`, in order: what one matches stands in any order."""
+    """Return a pattern for each of `ranks`, in order: the tracks that one matches come in any order."""
     return [f"^{what}", *(rf"^rank {number}( .*)? · {what}" for number in ranks)]
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from iotrace.analysis.rules.facts.host import Demand, HostFacts
 from iotrace.doctor.results import Check, judged, ok, unknown
-from iotrace.launch.telemetry.procfs import groups_of, memory_use, read_own, read_stat, read_text
+from iotrace.launch.telemetry.procfs import list_groups, memory_use, read_own, read_stat, read_text
 from iotrace.launch.telemetry.system import System
 from iotrace.launch.telemetry.tree import Member
 from iotrace.units import counted, size
@@ -144,7 +144,7 @@ def limits(demand: Demand) -> Check:
 def most_processes(texts: tuple[str, str]) -> int | None:
     """Return how many processes and threads the control groups leave; None without a limit."""
     left = []
-    for directory in groups_of(texts, "pids"):
+    for directory in list_groups(texts, "pids"):
         with suppress(ValueError):  # "max", or it cannot be read
             left.append(int(read_text(f"{directory}/pids.max")) - int(read_text(f"{directory}/pids.current")))
     return None if not left else max(0, min(left))
@@ -200,7 +200,7 @@ def check_telemetry(processes: bool, figures: set[str]) -> Check:
 def cpu_limit(texts: tuple[str, str]) -> float | None:
     """Return the tightest CPU quota by the texts of `read_own`, in CPUs; None without one."""
     limits = []
-    for directory in groups_of(texts, "cpu"):
+    for directory in list_groups(texts, "cpu"):
         v1 = f"{read_text(f'{directory}/cpu.cfs_quota_us')} {read_text(f'{directory}/cpu.cfs_period_us')}"
         quota, _, period = (read_text(f"{directory}/cpu.max") or v1).partition(" ")
         if quota.isdigit():  # else "max" or -1
@@ -221,7 +221,7 @@ class Limited:
 
 def memory_limit(texts: tuple[str, str]) -> Limited | None:
     """Return the tightest memory limit, and the least that is left; None without a limit."""
-    uses = [use for use in map(memory_use, groups_of(texts, "memory")) if use is not None]
+    uses = [use for use in map(memory_use, list_groups(texts, "memory")) if use is not None]
     if not uses:
         return None
     left = [max(0, limit - used) for used, limit in uses if used is not None]

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from iotrace.analysis.rules.facts.host import HostFacts
 from iotrace.doctor.results import CachedFile, Check, judged, ok, unknown
 from iotrace.errors import LaunchError
-from iotrace.launch.session_directory import job_of, refuse_taken, task_of
+from iotrace.launch.session_directory import job_name, refuse_taken, task_name
 from iotrace.page_cache import PAGE, UNSUPPORTED, cached_pages, find_pages
 from iotrace.units import size
 
@@ -209,8 +209,8 @@ def mounts() -> list[Mount]:
         return []
 
 
-def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
-    """Return the mount that holds the absolute, link-free `path`: of those at one point, the last."""
+def find_mount(path: str, mounts: list[Mount]) -> Mount | None:
+    """Return the mount that holds the absolute, link-free `path`: the last of several at one point."""
     holding = [
         mount for mount in mounts if path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
     ]
@@ -219,7 +219,7 @@ def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
 
 def check_data(path: Path, mounts: list[Mount]) -> Check:
     """Judge the file system that the data lies on."""
-    mount = mount_of(os.path.realpath(path), mounts)
+    mount = find_mount(os.path.realpath(path), mounts)
     if mount is None:
         why = "no mount in /proc holds it"
         return unknown("data", f"{path}: the file system is not known", why, "try df -T DIR")
@@ -233,7 +233,7 @@ def output(directory: str | None, mounts: list[Mount]) -> Check:
     path = Path(directory)
     if path.is_dir():
         try:
-            refuse_taken(path, job_of(os.environ), task_of(os.environ))
+            refuse_taken(path, job_name(os.environ), task_name(os.environ))
         except LaunchError as error:
             return judged("output", HostFacts(unwritable=str(error), remedy=error.remedy))
         except OSError as error:
@@ -250,7 +250,7 @@ def check_output(directory: Path, mounts: list[Mount]) -> Check:
         return judged("output", HostFacts(unwritable="the current directory was deleted", remedy=remedy))
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
-    mount = mount_of(str(existing), mounts)
+    mount = find_mount(str(existing), mounts)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         return judged("output", HostFacts(unwritable=f"{directory} cannot be written"))
     status = os.statvfs(existing)

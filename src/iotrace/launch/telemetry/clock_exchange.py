@@ -34,7 +34,7 @@ _UP, _LOOPBACK = 0x1, 0x8
 _LOOP_OR_LINK = {0x10, 0x20}  # scopes: what another host cannot reach by the address alone
 _UNUSABLE = 0x40 | 0x08  # linux/if_addr.h: tentative, or somebody else's
 _MOST = 8
-# What programs are told to communicate over; `^` and `=` of NCCL's are not for us to read.
+# The interfaces that programs are set to use; `^` and `=` of NCCL's are not for us to read.
 _CHOICES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
@@ -42,7 +42,7 @@ Address = tuple[str, int]
 
 
 def own_addresses() -> list[str]:
-    """List addresses of interfaces that are up, or that the program is told to use; IPv4 first."""
+    """List addresses of interfaces that are up, or that the program is set to use; IPv4 first."""
     addresses = [*_of_ipv4(), *_of_ipv6()]
     chosen = [word for variable in _CHOICES for word in os.environ.get(variable, "").split(",") if word]
     named = [address for name, address in addresses if name.startswith(tuple(chosen))] if chosen else []
@@ -102,7 +102,7 @@ def _socket_to(address: str) -> socket.socket:
     return socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
 
 
-def addresses_of(node: str) -> set[str]:
+def resolve_addresses(node: str) -> set[str]:
     """Return the addresses that the names of the reference host lead to, and that of the job's master."""
     addresses: set[str] = set()
     for name in filter(None, (node, os.environ.get("MASTER_ADDR"))):
@@ -177,8 +177,8 @@ class ClockExchange:
     def _claim(self) -> list[socket.socket]:
         """Become the reference, where none is, or where it was an earlier sidecar of this host."""
         held = _read(self._path)
-        own_host = _host_of(self._sampler), boot_id()  # two machines may have one name
-        if held is not None and (_host_of(held["sampler"]), held["boot_id"]) != own_host:
+        own_host = _host_part(self._sampler), boot_id()  # two machines may have one name
+        if held is not None and (_host_part(held["sampler"]), held["boot_id"]) != own_host:
             return []
         served = [bound for bound in map(bound_to, own_addresses()) if bound is not None]
         self._key = bytes.fromhex(held["key"]) if held is not None else secrets.token_bytes(32)
@@ -241,7 +241,7 @@ class ClockExchange:
     def _connect(self, addresses: list[Address], sampler: str) -> socket.socket | None:
         """Find an address at which the reference answers: without a gateway, else where its name leads."""
         for routed in (False, True):
-            known = addresses_of(_node_of(sampler)) if routed else None
+            known = resolve_addresses(_node_part(sampler)) if routed else None
             for address in addresses:
                 if known is not None and address[0] not in known:
                     continue
@@ -250,7 +250,7 @@ class ClockExchange:
                     if self._exchange(connection, _WAIT_S) is not None:
                         return connection
                     connection.close()
-        self._tell(sampler, f"{_node_of(sampler)} did not answer at {_listed(addresses)}")
+        self._tell(sampler, f"{_node_part(sampler)} did not answer at {_listed(addresses)}")
         return None
 
     def _round(self, asking: socket.socket, last: bool) -> list[list[int]]:
@@ -326,14 +326,14 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _host_of(sampler: str) -> str:
+def _host_part(sampler: str) -> str:
     """Return what a sidecar's directory says of its host: the node and its namespace, without their count."""
     node, _, namespace = sampler.rpartition("-")
     return node if namespace.isdecimal() else sampler
 
 
-def _node_of(sampler: str) -> str:
-    return _host_of(sampler).rpartition("-")[0]
+def _node_part(sampler: str) -> str:
+    return _host_part(sampler).rpartition("-")[0]
 
 
 def _listed(addresses: list[Address]) -> str:

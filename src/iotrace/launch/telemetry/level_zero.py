@@ -21,7 +21,7 @@ from iotrace.launch.telemetry.gpus import (
     FigureError,
     UnavailableError,
     gauge,
-    numa_node_of,
+    read_numa_node,
 )
 
 _LOADER = "libze_loader.so.1"
@@ -123,7 +123,7 @@ class _Intel:
 
     def _device(self, index: int, tile: int | None, uuid: str, name: str) -> Device:
         known: Record = {"index": index, "instance": tile, "uuid": uuid, "name": name}
-        memories = [properties.physicalSize for _, properties in self._memories_of(tile)]
+        memories = [properties.physicalSize for _, properties in self._list_memories(tile)]
         about = {**known, "memory_total_bytes": sum(memories) or None, "numa_node": self._numa_node()}
         activity: dict[int, _Rate] = {}
         figures = [
@@ -162,7 +162,7 @@ class _Intel:
                 parts.append((handle, properties))
         return parts
 
-    def _memories_of(self, tile: int | None) -> list[tuple[Any, Any]]:
+    def _list_memories(self, tile: int | None) -> list[tuple[Any, Any]]:
         on_device = self._zes.ZES_MEM_LOC_DEVICE
         return _of_tile([part for part in self._memories if part[1].location == on_device], tile)
 
@@ -184,7 +184,7 @@ class _Intel:
 
     def _memory(self, tile: int | None) -> int:
         zes, used = self._zes, 0
-        parts = self._memories_of(tile)
+        parts = self._list_memories(tile)
         if not parts:
             raise FigureError("it tells no memory of its own", final=True)
         for handle, _ in parts:
@@ -258,7 +258,7 @@ class _Intel:
         if zes.zesDevicePciGetProperties(self._handle, byref(properties)) != zes.ZE_RESULT_SUCCESS:
             return None
         at = properties.address
-        return numa_node_of(f"{at.domain:04x}:{at.bus:02x}:{at.device:02x}.{at.function:x}")
+        return read_numa_node(f"{at.domain:04x}:{at.bus:02x}:{at.device:02x}.{at.function:x}")
 
 
 def _of_tile(parts: list[tuple[Any, Any]], tile: int | None) -> list[tuple[Any, Any]]:

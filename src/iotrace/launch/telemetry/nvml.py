@@ -17,7 +17,7 @@ from iotrace.launch.telemetry.gpus import (
     FigureError,
     UnavailableError,
     gauge,
-    numa_node_of,
+    read_numa_node,
 )
 
 _KIB = 1 << 10
@@ -28,7 +28,7 @@ _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 def find(emit: Emit) -> list[Device]:
-    """Find all devices of the host, and the MIG instances of those that are divided."""
+    """Find all devices of the host, and the MIG instances of the divided ones."""
     try:
         import pynvml as nvml
     except ImportError as error:
@@ -90,7 +90,7 @@ class _Nvidia:
         with suppress(FigureError):  # reported when it is read as a figure
             about["memory_total_bytes"] = self._memory().total
         with suppress(FigureError):  # a MIG instance has no bus of its own
-            about["numa_node"] = numa_node_of(self._ask(nvml.nvmlDeviceGetPciInfo).busId)
+            about["numa_node"] = read_numa_node(self._ask(nvml.nvmlDeviceGetPciInfo).busId)
         figures = [
             gauge("memory", "memory_bytes", lambda: self._memory().used),
             Figure("processes", self._processes, SELDOM),

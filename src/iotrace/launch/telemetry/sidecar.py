@@ -4,7 +4,7 @@ It leads a session, so no key on the terminal reaches it; it outlives a killed l
 command does, and nothing of it runs in the program. Its standard input is a pipe that the launcher holds
 open; when that closes, the launcher has seen the command's end or has died.
 
-A fixed piece of work: the CPU time that it takes tells how fast the CPUs were while the command ran.
+A fixed piece of work: the CPU time that it takes shows how fast the CPUs were while the command ran.
 
 A virtual machine's CPUs change speed with their host's clocks, and with what their sibling threads do: the
 same decode took up to 24 % more CPU time from one run to the next. Inflating text that fits into the second
@@ -75,7 +75,7 @@ _SLOW_NS = 1_000_000_000
 # How often a command without a process is looked for.
 _YOUNG_NS = 200_000_000
 # What is read of each process costs more the more there are. After that much CPU time it rests for so many
-# times as long: together 0.4 % of a core at most, and the host's figures beside it some 0.1 %.
+# times as long: together 0.4 % of a core at most, and the host's figures some 0.1 % more.
 _SAMPLE_REST = 500
 _SCHEDULING_REST = 1000
 _SCAN_REST = 1000

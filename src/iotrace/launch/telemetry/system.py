@@ -12,9 +12,9 @@ from iotrace.launch.telemetry import Record
 from iotrace.launch.telemetry.procfs import (
     PAGE_BYTES,
     ProcFile,
-    groups_of,
     groups_v1,
     groups_v2,
+    list_groups,
     memory_use,
     parse_cpus,
     parse_disks,
@@ -125,7 +125,7 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self._groups = groups_of(read_own(), "memory")
+        self._groups = list_groups(read_own(), "memory")
         self._next_ns = time.monotonic_ns() + SHORTEST_REST_NS
         with suppress(OSError, ValueError):
             self._most_mappings = int(read_file("/proc/sys/vm/max_map_count"))

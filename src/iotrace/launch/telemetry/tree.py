@@ -175,7 +175,7 @@ class Tree:
     def scan_newest(self) -> list[Record]:
         """Do the same for the pids given since the last scan: cheap where they are few."""
         newest = self._newest_pid()
-        if not 0 < newest - self._looked_to <= _MOST_NEWEST:  # else they began anew, or are too many: `scan`
+        if not 0 < newest - self._looked_to <= _MOST_NEWEST:  # else they began again, or are too many: `scan`
             return []
         given = range(self._looked_to + 1, newest + 1)
         self._looked_to = newest
@@ -187,7 +187,7 @@ class Tree:
         for pid in pids:
             try:
                 stat = read_stat(pid)
-                launch = self._launch_of(pid, stat)
+                launch = self._find_launch(pid, stat)
                 if launch is None:
                     if now_ticks - stat.start_ticks > _YOUNG_TICKS:
                         self._foreign.add(pid)
@@ -220,7 +220,7 @@ class Tree:
             return 0
 
     def sample(self, new_alone: bool = False) -> bytes:
-        """Return a sample of each member, or of those that have none yet; those that have ended leave."""
+        """Return a sample of each member, or of each that has none yet; ended members leave."""
         parts = []
         members = self._unsampled if new_alone else list(self.members.values())
         self._unsampled = []
@@ -248,7 +248,7 @@ class Tree:
                 pools.append((member.number, *member.pool()))
         return pools
 
-    def _launch_of(self, pid: int, stat: Stat) -> str | None:
+    def _find_launch(self, pid: int, stat: Stat) -> str | None:
         """Return the directory of the launcher that the process belongs to; None if it is foreign or dead."""
         if stat.start_ticks < self._earliest_ticks or stat.state in _DEAD:
             return None

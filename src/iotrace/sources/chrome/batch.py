@@ -64,7 +64,7 @@ KINDS = {
 }
 FLOWS = frozenset("stf")
 ASYNC = frozenset("bneSTFp")
-# The metadata that Perfetto reads: consumed, and written anew for the merged processes and threads.
+# The metadata that Perfetto reads: consumed, and written again for the merged processes and threads.
 NAMING = frozenset(
     ["process_name", "process_labels", "process_sort_index", "thread_name", "thread_sort_index"]
 )

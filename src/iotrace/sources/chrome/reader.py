@@ -20,7 +20,7 @@ import msgspec
 
 from iotrace.sources.chrome import json_text
 from iotrace.sources.chrome.batch import Event, EventBatch
-from iotrace.sources.chrome.lenient_decoder import LONGEST_EVENT, event_of, objects, plain
+from iotrace.sources.chrome.lenient_decoder import LONGEST_EVENT, make_event, objects, plain
 from iotrace.sources.chrome.scan import END, MORE, ODD, Events, Scan, decode
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -42,7 +42,7 @@ _document = json.JSONDecoder(strict=False, parse_float=_finite, parse_constant=s
 class ChromeReader(Generic[Events]):
     """Reads one file.
 
-    Once `batches` has ended, `metadata` holds the keys beside the events and `problems` says what was lost or
+    Once `batches` has ended, `metadata` holds the keys around the events and `problems` says what was lost or
     mended, a sentence each.
     """
 
@@ -53,7 +53,7 @@ class ChromeReader(Generic[Events]):
         self.lost_events = 0
         self.arrays = 0  # of events; 0 where the file is no trace
         self._mended: Counter[str] = Counter()
-        self._is_bare = False  # the events stand in an array without an object around it
+        self._is_bare = False  # the events are an array without an object around it
         self._scan = scan
         self._offset = 0  # of the buffer in the content
         self._separator: bytes | None = None
@@ -170,7 +170,7 @@ class ChromeReader(Generic[Events]):
         self._offset += len(piece) - len(stripped)
         piece = stripped
         if self._separator is None:
-            self._separator = _separator_of(piece)
+            self._separator = _find_separator(piece)
         if self._separator is not None:  # there are two whole events
             end = piece.rfind(self._separator)
             for _ in range(4):
@@ -212,7 +212,7 @@ class ChromeReader(Generic[Events]):
         for item in objects(text, 0, final):
             if item.value is not None:
                 try:
-                    event, start, duration, unknown, mended = event_of(item.value)
+                    event, start, duration, unknown, mended = make_event(item.value)
                 except (ValueError, msgspec.MsgspecError, RecursionError, TypeError, OverflowError):
                     self._lose(item.start)
                 else:
@@ -246,7 +246,7 @@ class ChromeReader(Generic[Events]):
         return b""
 
     def _end(self, left: bytes) -> None:
-        """The keys behind the events."""
+        """The keys after the events."""
         rest = left.strip(_BETWEEN)
         if not self.arrays:
             self.problems.append("it holds no array of traceEvents")
@@ -263,7 +263,7 @@ class ChromeReader(Generic[Events]):
         self.problems += [f"{what} ({count})" for what, count in self._mended.items()]
 
 
-def _separator_of(buffer: bytes) -> bytes | None:
-    """What stands between the first two events, from the brace that ends one to the next one's."""
+def _find_separator(buffer: bytes) -> bytes | None:
+    """What separates the first two events, from the brace that ends one to the brace that begins the next."""
     items = list(islice(objects(buffer[: 1 << 20].decode("latin-1"), 0, final=False), 2))
     return buffer[items[0].end - 1 : items[1].start + 1] if len(items) == 2 else None

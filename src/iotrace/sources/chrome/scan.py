@@ -30,7 +30,7 @@ from iotrace.sources.chrome.batch import (
     us_to_ns,
 )
 from iotrace.sources.chrome.json_text import CONTROLS
-from iotrace.sources.chrome.lenient_decoder import event_of, objects, plain
+from iotrace.sources.chrome.lenient_decoder import make_event, objects, plain
 
 _EXPONENT = re.compile(rb"[eE]\+?\d{3,}\s*[,}\]]")
 _NUMBER_BEFORE = re.compile(rb"[:,\[ ]-?[\d.]+$")
@@ -87,7 +87,7 @@ def _carried(events: list[Any], ends: Times) -> Any:
 
 
 def _double(time: Any) -> float:
-    """A time that stayed text; 0 for integers, of which rounding takes nothing."""
+    """A time that stayed text; 0 for integers, which rounding does not change."""
     return float(bytes(time)) if isinstance(time, msgspec.Raw) else 0.0
 
 
@@ -294,7 +294,7 @@ class TextBatch(msgspec.Struct, dict=True):
         batch = decode(piece)
         if batch is not None:
             return batch
-        events = (event_of(item.value) for item in objects(piece.decode(), 0, final=True) if item.value)
+        events = (make_event(item.value) for item in objects(piece.decode(), 0, final=True) if item.value)
         return EventBatch.of(known[:4] for known in events)
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from iotrace.sources.clocks.session_clock import FOREVER_NS, Clock, ClockStep, Times
 
 _RESOLUTION_NS = 1_000  # of what dftracer stamps
-_DISORDER = 64  # lines by which threads of one process may be out of order in its log
+_DISORDER = 64  # how many lines threads of one process may be out of order in its log
 
 
 class Stamper(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Stamper(msgspec.Struct, frozen=True):
 
 
 class Stamped(msgspec.Struct, frozen=True):
-    """Starts and ends on the session's clock; each is off by `unsure_ns` at most, beside their resolution."""
+    """Starts and ends on the session's clock; each is off by its resolution and `unsure_ns` at most."""
 
     start_ns: Times
     end_ns: Times
@@ -40,7 +40,7 @@ class Stamped(msgspec.Struct, frozen=True):
 
 
 class _Cut(msgspec.Struct, frozen=True):
-    """A thread's first row behind a step is `first`; it may be any from `least` to `most`, for all we know.
+    """A thread's first row after a step is `first`; it may be any from `least` to `most`, for all we know.
 
     By this cut alone the clock was set between `after_ns` and `before_ns` of CLOCK_MONOTONIC.
     """
@@ -174,7 +174,7 @@ def _cut(
     begun = np.array([segment.to_mono_ns(starts) for segment in later])
     next_ = np.where(firsts < count, np.append(latest, 0)[firsts], step.before_ns)
     possible = (next_ >= last - slack_ns) & (last <= step.before_ns + slack_ns)
-    # Nor did that one begin before the last call had ended, neither before the step nor behind it.
+    # Nor did that one begin before the last call had ended, neither before the step nor after it.
     fits = np.append(begun.max(axis=0), 0)[firsts] >= last - slack_ns
     fits &= np.append(begun.min(axis=0), 0)[firsts] <= next_ + slack_ns
     begun_before = np.append(clock.segments[number].to_mono_ns(starts), 0)[firsts]
@@ -205,7 +205,7 @@ def _narrowed(step: ClockStep, cuts: list[_Cut]) -> ClockStep:
 def _sure_rows(
     steps: Sequence[ClockStep], stampers: Sequence[Stamper], cuts: list[list[_Cut]]
 ) -> dict[int, list[tuple[int, int]]]:
-    """For each log and step: the last row known to be before it, the first one known to be behind it."""
+    """For each log and step: the last row known to be before it, the first one known to be after it."""
     sure: dict[int, list[tuple[int, int]]] = {}
     for stamper, own in zip(stampers, cuts, strict=True):
         rows = sure.setdefault(stamper.log, [(-1, FOREVER_NS)] * len(steps))
@@ -228,7 +228,7 @@ def _begins(
     stamps: Times,
     ends: Times,
 ) -> list[int]:
-    """When the call in row `first` of a thread, the first to end behind a step, can have begun."""
+    """When the call in row `first` of a thread, the first to end after a step, can have begun."""
     slack_ns = _RESOLUTION_NS + clock.bound_ns
     stamp, end = int(stamps[rows[first]]), int(ends[rows[first]])
     earliest = int(ends[rows[first - 1]]) if first else -FOREVER_NS

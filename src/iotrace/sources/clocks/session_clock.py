@@ -90,7 +90,7 @@ _COARSEST_NS = 1_000  # writers round to us
 class Fit(msgspec.Struct, frozen=True):
     """`map` leads from the other clock to the reference's, to within `bound_ns` over the whole trace.
 
-    `drift_ppb` is 0 where none stood out of the noise; `refused_ppm` is a slope too steep for a clock.
+    `drift_ppb` is 0 where none was larger than the noise; `refused_ppm` is a slope too steep for a clock.
     `beyond_ns` is how much of the trace lies before the first match or after the last one.
     """
 
@@ -191,7 +191,7 @@ Times = npt.NDArray[np.int64]
 # change that a slew could have made counts as one, so that no drift of the two is mistaken for steps.
 _STEEPEST_SLEW = 600e-6
 FOREVER_NS = 1 << 62
-_UNSEEN_NS = 10_000_000_000  # how long before its first anchor, or behind its last, a host has recorded
+_UNSEEN_NS = 10_000_000_000  # how long before its first anchor, or after its last, a host has recorded
 _READING_NS = 10_000  # to which other profilers' readings of CLOCK_REALTIME agree with the anchors
 
 
@@ -238,9 +238,9 @@ class Clock:
     """CLOCK_MONOTONIC plus one offset, by anchors: rows of (mono_ns, real_ns, bound_ns) of one boot.
 
     The offset is that of the tightest anchor before the first step: what lies between two times is what
-    CLOCK_MONOTONIC says, and the times are CLOCK_REALTIME as it stood when the session began. `steps` is how
+    CLOCK_MONOTONIC says, and the times are CLOCK_REALTIME as it was when the session began. `steps` is how
     CLOCK_REALTIME was set since, `bound_ns` how far an anchor without that is from the offset. `to_reference`
-    leads from there to the time of the host that a session of several hosts is told in.
+    leads from there to the time of the host whose time a session of several hosts uses.
     """
 
     to_reference = ClockMap()

@@ -37,7 +37,7 @@ INTEGERS = {
 }
 # Arguments that are kept as they are written, in the order of columns.c, and what lies between two of them.
 TEXTS = ("Input Dims", "Input type", "blocks per SM", "warps per SM", "est. achieved occupancy %")
-# Of some events more are kept, behind those: the values of inputs that are no tensors, what a stream awaits.
+# Some events keep more, after those: the values of inputs that are no tensors, what a stream awaits.
 MORE_TEXTS = ("Concrete Inputs", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
 BETWEEN = b"\xff"
 LONGEST_DETAILS = 2048
@@ -87,7 +87,7 @@ class Numbered(list[Any]):
 
 
 class Strings(msgspec.Struct):
-    """What the numbers in columns stand for; the lists grow while a trace is read."""
+    """What the numbers in columns mean; the lists grow while a trace is read."""
 
     names: Numbered = msgspec.field(default_factory=Numbered)
     categories: Numbered = msgspec.field(default_factory=Numbered)
@@ -209,7 +209,7 @@ def _integer(raw: Raw | None) -> int:
 
 
 def _id(value: Any) -> int:
-    """As `identity` of scan.c, and a hash of what it takes for no number."""
+    """As `identity` of scan.c, and a hash of what is no number for it."""
     if type(value) is int and 0 <= value < 10**_LONGEST_ID:
         return value
     match = _HEXADECIMAL.fullmatch(value) if isinstance(value, str) else None

@@ -42,7 +42,7 @@ def read_windows(
 ) -> Windows:
     """Read the traces of a process that ran at `near_ns`; of two of the same time the larger one counts.
 
-    A program may export one profile twice, or beside a window of the agent's. Where CLOCK_REALTIME was set
+    A program may export one profile twice, or during a window of the agent's. Where CLOCK_REALTIME was set
     during the run, `clock` brings the traces to the session's time; `recordings` are keyed by file name.
     """
     traces: list[KinetoTrace] = []

@@ -1,6 +1,6 @@
 """A trace of torch.profiler as columns.
 
-What a trace says of single events beside their times: shapes of inputs, how a kernel fills the device.
+What a trace says of single events besides their times: shapes of inputs, how a kernel fills the device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from iotrace.sources.kineto.collectives import Collective
 from iotrace.sources.kineto.column_batch import BETWEEN, MORE_TEXTS, TEXTS, Thread
-from iotrace.sources.kineto.kinds import Kind, kind_of, kind_of_process
+from iotrace.sources.kineto.kinds import Kind, find_kind, kind_of_process
 
 Column = npt.NDArray[np.int64]
 MEMORY = "[memory]"  # the name of the instants of memory
@@ -111,7 +111,7 @@ class KinetoTrace(msgspec.Struct, frozen=True):
     @property
     def kinds(self) -> npt.NDArray[np.int8]:
         """The `Kind` of every event."""
-        table = np.array([kind_of(category) for category in self.categories] or [Kind.OTHER], dtype=np.int8)
+        table = np.array([find_kind(category) for category in self.categories] or [Kind.OTHER], dtype=np.int8)
         kinds: npt.NDArray[np.int8] = table[self.events.category]
         if "" in self.categories:  # of torch's profiler before Kineto the process says what its events are
             of_process = np.array([kind_of_process(pid) for pid, _ in self.threads], dtype=np.int8)
@@ -228,7 +228,7 @@ class Details(msgspec.Struct, frozen=True, dict=True):
 
 
 def _shape(value: object) -> Shape:
-    """The sizes of one tensor; of a list of tensors, or what is none, nothing."""
+    """The sizes of one tensor; nothing for a list of tensors, or for what is no tensor."""
     if isinstance(value, list) and all(isinstance(size, int) for size in value):
         return tuple(value)
     return ()

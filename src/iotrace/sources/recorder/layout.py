@@ -64,7 +64,7 @@ BLOCKS_OF = np.dtype(
     ]
 )
 _NAME_BYTES, _BURSTS_BYTES = 16, 16
-OTHERS, FIRST_FILE = 2, 3  # numbers of files: the first stands for all beyond the most that are known
+OTHERS, FIRST_FILE = 2, 3  # numbers of files: the first means all files beyond the most that are known
 OTHERS_NAME = "(other files)"
 _MOST_FILES = 1 << 20  # the recorder names a quarter of these
 _LATEST_NS, _LONGEST_NS = 1 << 61, 1 << 52  # 73 years, 52 days: beyond them a number is damaged

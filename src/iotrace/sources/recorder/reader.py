@@ -3,7 +3,7 @@ file.
 
 A burst's calls were made one after the other, with short gaps. As a row it is as long as its calls took
 together: nothing of the gaps counts as reading. Rows of one thread do not overlap, as its calls did not:
-where bursts of two files interleave, one is told behind the other. No burst crosses a span of the agent, and
+where bursts of two files interleave, one is shown after the other. No burst crosses a span of the agent, and
 so no row does.
 """
 
@@ -34,7 +34,7 @@ from iotrace.sources.posix_calls import COLUMNS, FileSums, PosixCalls, as_intege
 from iotrace.sources.recorder.layout import FAILED, NO_OFFSET, SCATTERED, ProcessCalls, read_file
 
 _KINDS = (METADATA_CALLS, READING_CALLS, WRITING_CALLS)
-# By the recorder's numbers; those without a name are of a newer recorder.
+# By the recorder's numbers; those without a name are from a newer recorder.
 NAMES = [each for group in _KINDS for each in (*group, *["?"] * (CALLS_EACH - len(group)))]
 _LATEST_NS = 2**61
 
@@ -70,7 +70,7 @@ def read_recorded(directories: Sequence[Path], clocks: Clocks | None = None) -> 
 
 
 def _why_none_was_dropped(directories: Iterable[Path]) -> list[str]:
-    """What the sidecar tells where no hole could be made for `--max-size`."""
+    """What the sidecar reports where no hole could be made for `--max-size`."""
     dropped = Dropped()
     for path in (path for directory in directories for path in entries(directory)):
         if path.name.endswith(kept_log(RECORDED_CALLS)):

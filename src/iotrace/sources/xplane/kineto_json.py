@@ -30,7 +30,7 @@ _ALLOCATIONS = ("memalloc_details", "MemFree_details", "MemoryResidency_details"
 _STARTED = "profile_start_time"
 
 
-def blocks_of(file: BinaryIO, problems: list[str]) -> Iterator[bytes]:
+def translate(file: BinaryIO, problems: list[str]) -> Iterator[bytes]:
     """Yield the JSON of the XSpace in `file` in pieces; `problems` gets a sentence where it is damaged."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         space = Space(data)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ class _Translation:
         self._pid = next((pid for pid in pids if isinstance(pid, int) and pid > 0), _UNNUMBERED_PID)
 
     def opening(self) -> str:
-        """What stands before the events."""
+        """What comes before the events."""
         keys: dict[str, object] = {"schemaVersion": 1, "xplane": [plane.name for plane in self._space.planes]}
         if self._base_ns is not None:
             keys["baseTimeNanoseconds"] = self._base_ns
@@ -89,11 +89,11 @@ class _Translation:
         return json.dumps(keys)[:-1] + ',\n"traceEvents": [\n'
 
     def closing(self) -> str:
-        """What stands behind them: the last event, which no comma follows."""
+        """What comes after them: the last event, which no comma follows."""
         return _meta("process_name", self._pid, None, "host").removesuffix(",\n") + "\n]}\n"
 
     def events(self) -> Iterator[str]:
-        """Yield each event as JSON with a comma behind it."""
+        """Yield each event as JSON with a comma after it."""
         for plane in self._space.planes:
             match = _DEVICE.match(plane.name)
             kind, number = (match[1], int(match[2])) if match else ("", 0)

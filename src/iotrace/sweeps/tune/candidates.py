@@ -41,8 +41,8 @@ def effort(params: Params) -> tuple[int, int, int]:
     return len(params), int(params.get(WORKERS, 0)), int(params.get(PREFETCH, 0))
 
 
-def key_of(params: Params) -> str:
-    """Name a setting, in whichever order its values stand."""
+def setting_name(params: Params) -> str:
+    """Name a setting; the order of its values does not matter."""
     return " ".join(f"{name}={params[name]}" for name in sorted(params))
 
 
@@ -106,7 +106,7 @@ def _computes(seen: Seen) -> bool:
     return computed > _COMPUTED * (computed + slept)
 
 
-_DESCRIPTORS = 64  # of a program, beside its workers'
+_DESCRIPTORS = 64  # of a program, in addition to its workers'
 _OF_WORKER, _OF_BATCH = 8, 4  # descriptors: pipes and queues; tensors on their way
 
 

@@ -14,18 +14,18 @@ from iotrace.sweeps.apply import changes
 from iotrace.sweeps.execute import tail
 from iotrace.sweeps.grid import IN_ORDER, WORKERS, named
 from iotrace.sweeps.results import Ceiling, PointResult, SweepVerdict
-from iotrace.sweeps.rows import ceiling_of, paired_ratio, ratio_interval, rows
-from iotrace.sweeps.tune.candidates import key_of
+from iotrace.sweeps.rows import find_ceiling, paired_ratio, ratio_interval, rows
+from iotrace.sweeps.tune.candidates import setting_name
 from iotrace.sweeps.tune.results import SCHEMA_VERSION, Best, NoEffect, Setting, TuneResult
 from iotrace.sweeps.tune.search import Search
-from iotrace.sweeps.verdict import facts_of, trust_of
+from iotrace.sweeps.verdict import collect_facts, judge_trust
 from iotrace.units import counted, digits
 
 _LONGEST = 120  # of a program's last line
 _HARDLY = 1.05  # times as fast: what is less at most is no advice
 
 
-def result_of(search: Search) -> TuneResult:
+def sum_up(search: Search) -> TuneResult:
     """Sum up a search as far as it has run."""
     sweep = search.sweep
     listed = {named(run.params): run.params for run in sweep.runs if run.kind == "point"}
@@ -35,7 +35,7 @@ def result_of(search: Search) -> TuneResult:
     ]
     by_name = {named(row.params): row for row in points}
     own = by_name.get("")
-    best_run, ceiling = search.winner, ceiling_of(sweep.runs)
+    best_run, ceiling = search.winner, find_ceiling(sweep.runs)
     best = by_name.get(named(best_run.params)) if best_run is not None else None
     told = None if best is None or own is None else _best(search, best, own)
     no_effect = search.no_effect
@@ -72,7 +72,7 @@ def _hardly(told: Best) -> NoEffect | None:
 
 def _predicted(search: Search, params: dict[str, str]) -> float | None:
     """Steps per second that the model expected before the first run of a setting; None where it did not."""
-    step_ms = search.predicted.get(key_of(params))
+    step_ms = search.predicted.get(setting_name(params))
     return None if step_ms is None else 1e3 / step_ms
 
 
@@ -158,7 +158,7 @@ def _verdict(
 def _trust(points: Sequence[PointResult], search: Search, ceiling: Ceiling | None) -> Trust:
     good = [row for row in points if row.status == "ok"]
     facts = replace(
-        facts_of(points, ceiling, search.sweep.runs),
+        collect_facts(points, ceiling, search.sweep.runs),
         # A search runs most settings once, and pairs of the best: a setting that failed is in its warnings.
         fewest_repeats=None,
         missing=0,
@@ -166,7 +166,7 @@ def _trust(points: Sequence[PointResult], search: Search, ceiling: Ceiling | Non
         is_whole=search.complete,
     )
     if doubts := find_all("sweep", facts):
-        return trust_of(doubts)
+        return judge_trust(doubts)
     return Trust(level=OK, reasons=[f"{counted(facts.runs, 'run')} of {counted(len(good), 'setting')}"])
 
 

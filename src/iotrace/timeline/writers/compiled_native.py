@@ -15,7 +15,7 @@ from iotrace.timeline.writers.lanes import STACKED
 NAMES, CATEGORIES, LABELS = range(3)  # kinds of interned strings
 FIELDS = {CATEGORIES: 1, NAMES: 2, LABELS: 3}  # of InternedData
 _OUT_BYTES = 4 << 20
-_FRAME_BYTES = 64  # more than a packet needs beside its sequence and its body
+_FRAME_BYTES = 64  # more than a packet needs in addition to its sequence and its body
 _BODY_FACTOR, _BODY_BYTES = 6, 96  # a body, by the text of its event
 
 _ARRAY: Any = np.ctypeslib.ndpointer(flags="C_CONTIGUOUS")
@@ -82,7 +82,7 @@ class Interned:
     ) -> tuple[int, Any]:
         """Return the row that it stopped at, and the bodies of the rows from `first` up to it, joined.
 
-        It stops behind the last row, or at one that has to be encoded in Python. `kinds`, `ids` and `sizes`,
+        It stops after the last row, or at one that has to be encoded in Python. `kinds`, `ids` and `sizes`,
         which it fills in, are by row. The bodies stay in `out`, which is `room_for` the rows.
         """
         written = _LONG()

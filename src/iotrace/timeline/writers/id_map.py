@@ -24,7 +24,7 @@ class ProcessTrack:
     name: str = ""
     labels: str = ""
     sort_index: int | None = None
-    used: bool = False  # by counters and others that stand on no thread's track
+    used: bool = False  # by counters and others that are on no thread's track
 
 
 @dataclass
@@ -45,7 +45,7 @@ class ThreadTrack:
 
 @dataclass
 class Thread:
-    """A track of the result; lanes of one thread have one name. Those of one `group` stand together."""
+    """A track of the result; lanes of one thread have one name. Those of one `group` are shown together."""
 
     pid: int
     tid: int
@@ -59,7 +59,7 @@ class Thread:
 class Process:
     """A process of the result, `order` counting from 1.
 
-    In a tree of tracks it is called `short`, and stands below its `groups`, the outermost first.
+    In a tree of tracks it is called `short`, and is shown below its `groups`, the outermost first.
     """
 
     pid: int
@@ -113,12 +113,12 @@ class Tracks:
             self._lanes[thread.index, lane] = track
         return track
 
-    def stacked_of(self, thread: ThreadTrack) -> ThreadTrack:
+    def stacked_track(self, thread: ThreadTrack) -> ThreadTrack:
         """The begin and end events of a thread; itself where it has none."""
         return self._by_key.get((thread.raw_pid, thread.raw_tid, True), thread)
 
-    def base_of(self, thread: ThreadTrack) -> ThreadTrack:
-        """The thread of which `thread` is a lane, or the begin and end events: it bears the name."""
+    def base_track(self, thread: ThreadTrack) -> ThreadTrack:
+        """The thread that `thread` is a lane of, or the begin and end events of: it has the name."""
         return self._by_key.get((thread.raw_pid, thread.raw_tid, False), thread)
 
     def _new(self, pid: int, raw_pid: Raw, raw_tid: Raw, stacked: bool) -> ThreadTrack:

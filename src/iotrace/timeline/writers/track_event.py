@@ -5,10 +5,10 @@ Flows of tracks that are no thread's: the slices themselves hold the numbers of 
 Perfetto takes events that bind flows, as Chrome has them, from threads alone. A number in the packets that
 begin slices joins these in the order of time.
 
-Colours of Perfetto: it hashes a slice's name to one, or a text that stands beside the name instead.
+Colours of Perfetto: it hashes a slice's name to one, or a text next to the name instead.
 
 No trace names a colour, and Perfetto shows that text nowhere but among a slice's arguments. Each was found by
-trying numbers behind a word until Perfetto's hash of it had the hue that the page has for the same cause.
+trying numbers after a word until Perfetto's hash of it had the hue that the page has for the same cause.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def colour(category: object, cause: object) -> bytes:
     return _FIELDS[category] if category in (_FAILURE, _TRANSPORT) else b""
 
 
-MOST_INTERNED = 200_000  # names that come once each are written where they stand
+MOST_INTERNED = 200_000  # names that come once each are written where they are used
 _LONGEST_REPEATED = 256
 _OTHER_OPAQUE = sorted(OPAQUE - {"args", "id2", "bind_id", "flow_in", "flow_out"})  # what joins is `legacy`
 _others = attrgetter(*_OTHER_OPAQUE)
@@ -235,7 +235,7 @@ def _bind(rows: Rows, to_next: Any, is_stacked: bool) -> tuple[Any, Any]:
 
 
 def _around(slices: Rows, times: Any) -> Any:
-    """The slice that began last of those that hold each time, their ends included; -1 for none."""
+    """For each time the last slice to begin that holds it, its end included; -1 for none."""
     rows = np.searchsorted(slices["start"], times, side="right") - 1
     over = np.flatnonzero((rows >= 0) & (slices["end"][rows] < times))
     while len(over):  # the slices within the one around it are over: few, mostly

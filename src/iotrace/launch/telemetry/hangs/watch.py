@@ -18,10 +18,10 @@ from iotrace.launch.telemetry.hangs import blocked
 from iotrace.launch.telemetry.hangs.blocked import About, OpenCalls
 from iotrace.launch.telemetry.hangs.telling import (
     Progress,
-    collective_of,
     find,
-    function_of,
-    record_of,
+    find_collective,
+    function_name,
+    make_record,
     sentence,
     sentence_of_busy,
     waits_for_others,
@@ -31,7 +31,7 @@ from iotrace.session import names
 from iotrace.session.hangs import is_foreign
 
 LEAST_NS = 60_000_000_000  # without a batch
-DUMPS = 3  # alike, one behind the other
+DUMPS = 3  # the same, one after the other
 MOST_DUMPS = 6  # of a process, in its life
 _BUSY_SHARE = 0.9  # of the time: on a CPU, or ready for one
 # What takes as long as it likes: compilers, what writes checkpoints, and functions whose names say so.
@@ -89,12 +89,12 @@ def dump(progress: Progress, most: int = MOST_DUMPS) -> list[str]:
     before = progress.dumped
     if not blocked.ask_for_stacks(progress.pid, progress.directory, progress.stacks, before):
         return []
-    stack, progress.dumped = blocked.stack_of(progress.directory, before)
+    stack, progress.dumped = blocked.read_stack(progress.directory, before)
     return stack
 
 
 def place(dumps: list[list[str]]) -> list[str]:
-    """Return the program's frames that `DUMPS` dumps share, innermost first; empty where they are not alike.
+    """Return the program's frames that `DUMPS` dumps share, innermost first; empty where they differ.
 
     Alike: the same calls, each from the same line. Within the innermost function the line may differ.
     """
@@ -117,7 +117,7 @@ def place(dumps: list[list[str]]) -> list[str]:
 def takes_long(stack: list[str]) -> bool:
     """Say whether a stack is that of a compiler, a checkpoint or a validation, as far as names tell."""
     for line in stack:
-        words = {word.lower() for word in _WORD.findall(function_of(line))}
+        words = {word.lower() for word in _WORD.findall(function_name(line))}
         if words & _LONG_WORDS or any(part in line for part in _LONG):
             return True
     return False
@@ -129,7 +129,7 @@ def _own(stack: list[str]) -> list[str]:
 
 
 def _function(line: str) -> tuple[str, str]:
-    return line.partition(", line ")[0], function_of(line)
+    return line.partition(", line ")[0], function_name(line)
 
 
 _LEAST_NS = 30_000_000_000
@@ -165,7 +165,7 @@ class _Suspicion:
 
 
 class HangWatch:
-    """Watches the training processes of a host's launches; `check` returns what is to be told.
+    """Watches the training processes of a host's launches; `check` returns what is to be reported.
 
     Ranks of one job wait for each other: they are one group, and hang together or not at all.
     """
@@ -197,7 +197,7 @@ class HangWatch:
                 return {"type": "resumed", "mono_ns": now_ns, "pid": each.pid}
         groups: dict[str, list[Progress]] = {}
         # torchrun inherits the scheduler's number, too: what started a rank is none.
-        parents = {blocked.parent_of(each.pid) for each in alive if each.rank is not None}
+        parents = {blocked.read_parent(each.pid) for each in alive if each.rank is not None}
         for each in alive:
             if each.trains and (each.batches or each.pid not in parents):
                 groups.setdefault("ranks" if each.rank is not None else each.directory, []).append(each)
@@ -229,7 +229,7 @@ class HangWatch:
             busy = suspicion.computing.busy(chain, passed_ns)
             goes_on = self._may_go_on(late, group, chain, busy)
             suspicion.elsewhere = self._waits_for_others(late, group, busy)
-        except (OSError, ValueError, KeyError, IndexError):  # the kernel hides it: nothing is told
+        except (OSError, ValueError, KeyError, IndexError):  # the kernel hides it: nothing is reported
             self._suspected.pop(name, None)
             return False
         before, suspicion.activity = suspicion.activity, now
@@ -252,7 +252,7 @@ class HangWatch:
 
     def _chain(self, pids: list[int]) -> list[int]:
         """Return the processes and all that they started, which may make their batches."""
-        parents = {each: blocked.parent_of(each) for each in self._tree.members}
+        parents = {each: blocked.read_parent(each) for each in self._tree.members}
         chain = list(pids)
         for one in chain:
             chain += [each for each, parent in parents.items() if parent == one and each not in chain]
@@ -358,9 +358,9 @@ class HangWatch:
         if shared:
             processes.sort(key=lambda about: about["pid"] not in shared)
         else:
-            processes.sort(key=lambda about: waits_for_others(about) or bool(collective_of(about)))
+            processes.sort(key=lambda about: waits_for_others(about) or bool(find_collective(about)))
         return {
-            **record_of(waited_ns, processes, kind),
+            **make_record(waited_ns, processes, kind),
             "mono_ns": now_ns,
             "world_size": max((main.world_size or 1 for main in hung), default=1),
             "batches": {str(main.pid): main.batches for main in hung},
