@@ -58,7 +58,7 @@ _INTERRUPTED = 130
 
 
 class _Commands(click.Group):
-    """Each command is the function of the module that has its name, or nearly, or of one that has several."""
+    """Each command is a function, in a module of its name or in one that holds several commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)

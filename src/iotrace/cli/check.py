@@ -138,7 +138,7 @@ def check(
 
 
 def _suggested(session: Path) -> Suggestions | None:
-    """Return the fixes of a session; None of a report that was kept, which says nothing of the source."""
+    """Return the fixes of a session; None for a report that was kept, which says nothing of the source."""
     from iotrace.patching.suggest import suggestions
 
     if session.is_file():

@@ -126,7 +126,7 @@ def _find_session(source: Path) -> Path | None:
 
 
 def _bare(source: Path, at: float | None, directory: Path) -> tuple[Path, View]:
-    """The timeline of a file that is no session's, with what is derived of devices where it shows some."""
+    """The timeline of a file without a session, with tracks derived for its devices, if any."""
     import_numpy()
     from iotrace.analysis.device.activity import Activity
     from iotrace.sources.kineto.reader import read_kineto

@@ -110,7 +110,7 @@ def _read_files(
 
 
 def _pieces(descriptor: int, most_bytes: int, until: float) -> Iterator[tuple[int, int]]:
-    """Read on until the end, `most_bytes` or `until`; yield the bytes of each read and how long it took."""
+    """Read on until the end, `most_bytes` or `until`; yield each read's bytes and its time."""
     buffer = memoryview(bytearray(_PIECE_BYTES))
     while most_bytes > 0 and time.monotonic() < until:
         began_ns = time.perf_counter_ns()

@@ -172,7 +172,7 @@ def read_hangs(
 
 
 def over_ns(launches: list[Launch]) -> int | None:
-    """Return until when a hang can have lasted: now, of a run that goes on; the end of the run; else None."""
+    """Return until when a hang can have lasted: now, or the end of a run that is over; None if unknown."""
     if joint_state(launches) == RUNNING:
         return time.time_ns()
     ends_ns = [each.outcome.ended_ns for each in launches if each.outcome is not None]

@@ -131,7 +131,7 @@ def list_sessions(directory: Path) -> Listing:
 
 
 def delete_sessions(directory: Path, wanted: Sequence[str]) -> None:
-    """Delete the sessions in `directory` that are called so in its list; all of them can be, or none is.
+    """Delete the sessions in `directory` with these names in its list: all, or none where one must stay.
 
     Raises:
         SessionError: there is no such session, it is a link, it still runs, or the system refuses.

@@ -83,7 +83,7 @@ def _sidecar_lives(sampler: dict[str, Any]) -> bool:
 
 
 def process_lives(identity: dict[str, Any]) -> bool | None:
-    """Return whether the process that its agent described so lives; None where that is not to be seen here.
+    """Return whether the process that its agent described lives; None where that cannot be seen here.
 
     A process that has the pid now, and began after the agent's first clock reading, is another one.
     """

@@ -35,7 +35,7 @@ class PlainReads(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def save(reads: PlainReads) -> Path:
-    """Keep `found` in place of what was known of its mount; return the file.
+    """Keep `reads` instead of what was known of their mount; return the file.
 
     Raises:
         OSError: it cannot be written.

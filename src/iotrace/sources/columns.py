@@ -206,7 +206,7 @@ def _numbers(bits: int) -> Times:
 
 
 def held(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Keep one value of a long column that says the same of each row, and numbers in a row once for all."""
+    """Keep one value of a long column that has no other; columns of consecutive numbers share one array."""
     if len(column) > BLOCK and column.strides != (0,):
         if column[0] == column[-1] and (column == column[0]).all():
             return np.broadcast_to(column[0].copy(), len(column))

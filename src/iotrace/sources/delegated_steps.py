@@ -1,4 +1,4 @@
-"""Steps that the main thread has threads of a pool make for it, and awaits: they are steps of its own loop.
+"""Steps that threads of a pool make for the main thread, which awaits them: they are steps of its own loop.
 
 As ``await asyncio.to_thread(train, batch)`` does. Such a pool has several threads, which take turns.
 """

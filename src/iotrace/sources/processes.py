@@ -95,7 +95,7 @@ class Process(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def idle(self) -> bool:
-        """Whether it is a worker that had nothing to do when last heard of: its records are all written."""
+        """Whether it is a worker that had nothing to do at its last record: its records are all written."""
         last = next((record for record in reversed(self.records) if not isinstance(record, _OF_WRITER)), None)
         newest = max((newest_ns(kind, rows) for kind, rows in self.arrays.items()), default=0)
         return isinstance(last, Idle) and last.mono_ns >= newest

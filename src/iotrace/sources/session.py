@@ -336,7 +336,7 @@ def select_data_calls(calls: PosixCalls, is_data: npt.NDArray[np.bool_]) -> Posi
 
 
 def is_data_file(file: str, paths: Paths, prefixes: Collection[str], session_prefix: str) -> bool:
-    """Tell whether a spelled name is no code, as what lies below `prefixes`, and not part of the session."""
+    """Tell whether a file is data: no code, which is below `prefixes`, and no part of the session."""
     absolute = paths.absolute(file)
     return not is_code(absolute, prefixes) and not absolute.startswith(session_prefix)
 

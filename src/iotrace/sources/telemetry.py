@@ -331,7 +331,7 @@ def _host(records: list[SystemRecord], clock: Clock) -> Host:
 
 
 def _stolen_share(record: SystemRecord) -> float | None:
-    """Return the share of the time in which CPUs had work that the hypervisor gave them to others, 0 to 1."""
+    """Return the share, 0 to 1, of the CPUs' busy time that the hypervisor gave to others."""
     busy = sum(ticks[0] for ticks in record.cpus.values())
     if record.stolen_ticks is None or not record.cpus:
         return None

@@ -1,4 +1,4 @@
-"""How commands are ended, and what ends us: no signal leaves a child, or half of what is cleaned up."""
+"""How commands and iotrace end: after a signal no child is left, and no half of a cleanup."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def terminated_by_signals() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Within it no signal that ends a program stops the main thread: for what has to be cleaned up."""
+    """Keep signals that end a program from stopping the main thread: for a cleanup that has to finish."""
     with _handled((signal.SIGINT, *_TERMINATING), signal.SIG_IGN):
         yield
 

@@ -216,7 +216,7 @@ def _other_threads(run: SweepRun, rank: RankAnalysis) -> str:
 
 
 def _other_start(run: SweepRun, rank: RankAnalysis) -> str:
-    """Name what workers have otherwise than a trial set it as they started; empty where all is as asked."""
+    """Name what workers have that differs from what a trial set; empty where all is as asked."""
     asked = dict(each.split("=") for each in run.params.get(WORKER_THREADS, "").split(",") if each)
     cpus = [int(each) for each in run.params.get(CPUS, "").split(",") if each]
     known = [records[-1] for each in rank.rank.workers if (records := each.of_type(Threads))]

@@ -171,7 +171,7 @@ def rows(
 
 
 def choose_base(runs: Sequence[SweepRun]) -> SweepRun | None:
-    """Return the run that the others are judged by: with the fewest workers, one at least if any has one."""
+    """Return the run to compare others with: of those with workers, if any, the one with the fewest."""
     usable = [
         run
         for run in runs

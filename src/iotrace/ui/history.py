@@ -36,7 +36,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9._=-]+")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs of one commit or day, or a single one: means of what is known, the cause named most often."""
+    """Runs of one commit or day, or a single run: means of what is known, and the most frequent cause."""
 
     label: str
     runs: list[Entry]

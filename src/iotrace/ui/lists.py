@@ -83,7 +83,7 @@ class Lists:
 
 
 class Query(NamedTuple):
-    """What of the list is asked for, as its address says it; `within` is a sweep whose runs are."""
+    """What to show of the list, by its address; `within` is the sweep whose runs to show."""
 
     text: str = ""
     within: str = ""
@@ -132,7 +132,7 @@ def _text(entry: Entry) -> str:
 
 
 def histories(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """Return the runs of each program that have ended, by time: their work is one, as comparisons have it.
+    """Return the ended runs of each program, by time: runs that comparisons see as the same work.
 
     None of a sweep, a tune or a trial: these differ by what was tried.
     """

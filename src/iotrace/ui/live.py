@@ -1,4 +1,4 @@
-"""Runs that go on: a process of its own looks at each that somebody asks for, and tells what it sees."""
+"""Runs that go on: a process of its own looks at each that somebody asks for, and says what it sees."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Feeds:
         return look
 
     async def follow(self, path: Path) -> AsyncIterator[Look]:
-        """Yield what is seen at each look and pulse, until the run is over; without news the same again."""
+        """Yield what each look and pulse sees, until the run is over; without news the same again."""
         look = self.of(path)
         while True:
             yield look
@@ -134,7 +134,7 @@ class Feeds:
 
 
 def holds_up(status: Status) -> int | None:
-    """Return the rank that others wait for in a hang that lasts; None where all wait, or it is not seen."""
+    """Return the rank that others wait for in a hang that goes on; None where all wait, or it is unknown."""
     blocked = [each for hang in status.hangs if not hang.resumed for each in hang.processes]
     ranks = {each.pid: each.rank for each in blocked if each.rank is not None}
     for each in blocked:

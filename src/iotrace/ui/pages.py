@@ -31,7 +31,7 @@ def page(template: str, **shown: Any) -> str:
 
 
 def framed(report: str, **shown: Any) -> tuple[str, str]:
-    """Put the bar that leads to other views on top of a page of `iotrace report --html`; also its policy."""
+    """Put the bar with links to other views on top of a page of `iotrace report --html`; also its policy."""
     bar = page("bar.html", style=Markup(style("bar.css")), **shown)
     head, _, rest = report.partition(_BODY)
     match = _HEADER_POLICY.search(head)

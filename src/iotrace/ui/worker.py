@@ -1,4 +1,4 @@
-"""The process that analyses: one task, then it ends. What it makes lies in a directory of the server's.
+"""The process that analyses: one task, then it ends. What it makes is in a directory of the server's.
 
 It has a bound of memory: a session that needs more blocks nobody else.
 """

@@ -161,7 +161,7 @@ def view_of_session(analysis: SessionAnalysis, around: str = WORST, batch: int |
 
 
 def view_of_part(analysis: SessionAnalysis, rank: int | None = None, file: str | None = None) -> View:
-    """Look at the longest wait of a rank, or at the longest that a file has a part of.
+    """Look at the longest wait of a rank, or at the longest wait that a file has a part in.
 
     Raises:
         UsageError: there is nothing of the kind.
@@ -232,7 +232,7 @@ def view_of_trace(activity: Activity, at_s: float | None) -> View:
 
 
 def _idle_around(activities: Sequence[Activity], at_ns: int) -> tuple[int, int] | None:
-    """Find the idle time of a device that a time lies in, within a us: commands state times in us."""
+    """Find the idle time of a device around a time, within a us: commands state times in us."""
     from iotrace.analysis.device.gaps import gaps_of
 
     for activity in activities:

@@ -277,7 +277,7 @@ def memory(demand: Demand) -> Check:
 
 
 def check_copies(demand: Demand, data_bytes: int, available: int) -> list[Check]:
-    """Say what a dataset that holds all data in memory comes to, where copies of it do not fit."""
+    """Say how much memory a dataset takes that holds all data, where copies of it do not fit."""
     whole = data_bytes * demand.processes
     if not demand.workers or whole <= available:
         return []

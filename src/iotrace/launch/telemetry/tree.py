@@ -119,7 +119,7 @@ class Member:
             return
 
     def pool(self) -> tuple[int, int]:
-        """Return how long one of its other threads at least had no CPU, and ran or had none, so far.
+        """Return how long at least one other thread had no CPU so far, and how long one ran or had none.
 
         Of the time since the last call it is the thread in which either grew most.
 

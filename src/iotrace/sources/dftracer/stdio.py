@@ -51,7 +51,7 @@ def find_result(name: Any, args: Mapping[str, Any]) -> Any:
 
 
 def nested(calls: PosixCalls) -> tuple[Mask, Mask]:
-    """Mark the calls of stdio in which their thread made a system call on the same file; and these."""
+    """Mark calls of stdio in which their thread made a system call on the same file; and these calls."""
     holders, held = (np.zeros(len(calls), dtype=np.bool_) for _ in range(2))
     is_stdio = calls.named(_NAMES)
     chosen = np.flatnonzero(np.isin(calls.file, np.unique(calls.file[is_stdio])))

@@ -96,7 +96,7 @@ class ProcessCalls(msgspec.Struct):
 
 
 def read_file(path: Path) -> ProcessCalls | str:
-    """Read the file of one process, also one that is still written to; or say why it cannot be read."""
+    """Read the file of one process, which may still write to it; or say why it cannot be read."""
     try:
         with open_regular(path, inside=True) as file:
             head = file.read(HEAD_BYTES)

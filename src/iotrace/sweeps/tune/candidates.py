@@ -1,4 +1,4 @@
-"""The settings that a search may try: what a setting asks for, and which ones a program could feel.
+"""The settings that a search may try: what each asks for, and which may change a program's speed.
 
 What a search has room for: settings are refused before they are tried, runs before they are begun.
 

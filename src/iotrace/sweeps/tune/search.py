@@ -274,7 +274,7 @@ class Search:
         return chosen
 
     def _possible(self, wanted: Iterable[Params], seen: Seen) -> Iterator[Params]:
-        """Leave out what this place has no room for, and tell of it once; and as many workers as failed."""
+        """Leave out numbers of workers that failed, and what has no room here, which is reported once."""
         for params in wanted:
             workers = int(params.get(WORKERS, 0))
             why = refused(params, seen, self.place)

@@ -1,4 +1,4 @@
-"""What a process that does not go on is in, by /proc: its state, system call, file, and its Python stack.
+"""What a blocked process is in, by /proc: its state, system call, file, and its Python stack.
 
 The calls on files that a process's threads are in, and since when, by what our recorder keeps of them.
 
@@ -87,7 +87,7 @@ def look_at(pid: int, known: About) -> About:
 
 
 def _find_file_system(pid: int, file: str) -> str | None:
-    """Return the type of what a file lies on, and where that is mounted; None of what is no file.
+    """Return the type and the mount point of a file's file system; None where it is no file.
 
     By the process's table of mounts: to ask the file system itself (statfs) may hang as its other calls do.
     """

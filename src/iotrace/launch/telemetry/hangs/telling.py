@@ -1,4 +1,4 @@
-"""Tell what a process that does not go on is in: in a few words, by `blocked.look_at` and its Python stack.
+"""Say in a few words what a blocked process is in, by `blocked.look_at` and its Python stack.
 
 Frames are lines of faulthandler, the innermost first: ``File "train.py", line 17 in __getitem__``. A hang is
 written to the launcher's standard error, and to the sampler's file.

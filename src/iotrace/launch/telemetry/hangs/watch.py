@@ -281,7 +281,7 @@ class HangWatch:
     def _may_go_on(
         self, late: list[Progress], group: list[Progress], chain: list[int], busy: set[int]
     ) -> bool:
-        """Say whether a process may go on by itself, or is held on purpose; of `busy` ones that is known."""
+        """Say whether a process may go on by itself, or is held on purpose; for `busy` ones that is known."""
         training = {each.pid for each in group}
         looks = {pid: self._look_at(pid, {}) for pid in chain}
         for pid, about in looks.items():
