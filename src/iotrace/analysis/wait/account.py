@@ -69,7 +69,7 @@ def account_of(analysis: RankAnalysis, hangs: Sequence[Hang] = ()) -> Account | 
         SKIPPED: skipped,
         WAITS: union(asked["wait_start_ns"], asked["delivered_ns"]),
         WRITING: writing,
-        PROFILER: _profiler(analysis),
+        PROFILER: profiler_of(analysis),
     }
     found: dict[str, int] = {}
     left, firsts_ns = loop, 0
@@ -183,7 +183,7 @@ def _bounds(analysis: RankAnalysis, evaluations: Intervals) -> tuple[int, int, i
     return min(begun_ns, loop_ns), loop_ns, over_ns, max(over_ns, ended_ns(main))
 
 
-def _profiler(analysis: RankAnalysis) -> Intervals:
+def profiler_of(analysis: RankAnalysis) -> Intervals:
     """When iotrace's window of torch.profiler began, ended and was written: in calls for the next batch."""
     main = analysis.rank.main
     windows = main.of_type(TorchWindow)

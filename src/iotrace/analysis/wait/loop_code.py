@@ -26,6 +26,7 @@ from iotrace.analysis.loop.deliveries import Deliveries
 from iotrace.analysis.loop.iterations import iterations_of
 from iotrace.analysis.rank import RankAnalysis
 from iotrace.analysis.results import FEWEST_SAMPLES, MOST_CODE, Account, HotLine, LoopCode
+from iotrace.analysis.wait.account import profiler_of
 from iotrace.analysis.wait.growth import growth
 from iotrace.analysis.wait.hot_lines import Stack, StackSamples, hot_line, stack_samples
 from iotrace.session.names import BACKWARD, FORWARD, FORWARD_NO_GRAD, OPTIMIZER, TURN_ROW
@@ -145,8 +146,9 @@ def code_of_loop(
 ) -> DividedLoop:
     """Name what the training thread is in outside of waits, phases, `events` and the making of iterators.
 
-    In a collective it waits for other ranks: that is no code of the program, however it came there. The loop
-    is as long as in the account of the run.
+    In a collective it waits for other ranks: that is no code of the program, however it came there. Nor is
+    iotrace's own torch.profiler, which starts and ends in a line of the loop. The loop is as long as in the
+    account of the run.
     """
     steps = analysis.loop.steps
     if not len(steps) or not len(samples.times):
@@ -162,6 +164,7 @@ def code_of_loop(
         (made[:, 0], made[:, 1]),
         _awaiting(analysis),
         analysis.collectives,
+        profiler_of(analysis),
         *events,
     ]
     phases = union(spans["start_ns"], spans["start_ns"] + spans["duration_ns"])
