@@ -58,6 +58,7 @@ class Process(msgspec.Struct, frozen=True, dict=True):
     agent_errors: list[str] = []  # what the agent could not do in it, and why
     arrays: dict[int, Columns] = {}
     domain: str = ""
+    called: frozenset[int] = frozenset()  # numbers of files of its spans that its calls are seen to read
 
     @cached_property
     def windows(self) -> Windows:
