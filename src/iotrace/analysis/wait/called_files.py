@@ -1,7 +1,7 @@
 """Which files of read paths a process reads by calls that were seen: then its calls are all the reading.
 
-A library that buffers reads once for many of its calls: a video's packets come from a few reads, and the frames
-between them only wait for the codec's threads. That is no reading, though no call is seen inside it.
+A library that buffers reads once for many of its calls: a video's packets come from a few reads, and the
+frames between them only wait for the codec's threads. That is no reading, though no call is seen inside it.
 """
 
 from __future__ import annotations

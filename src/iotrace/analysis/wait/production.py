@@ -276,8 +276,8 @@ def blocked_fraction(
 
     Off-CPU time beyond that of the calls, where the thread gave up the CPU by itself, less what it waited for
     a CPU (`delay`, -1: unknown); a thread that was only preempted was decoding. Where that wait is unknown (a
-    library's own threads) and calls are seen, in the span or elsewhere of its file (`called`), these are taken
-    for all of the reading: the rest may have been a wait for a CPU, or for the library's threads.
+    library's own threads) and calls are seen, in the span or elsewhere of its file (`called`), these are
+    taken for all of the reading: the rest may have been a wait for a CPU, or for the library's threads.
     """
     duration = spans["duration_ns"]
     outside = duration - in_calls

@@ -80,6 +80,7 @@ class IteratorStart(Record, tag="iterator"):
     item_library: str | None = None
     collate: str | None = None
     collate_site: str | None = None
+    collate_library: str | None = None
     tid: Int | None = None
     iterable: bool | None = None
     fed_by: str | None = None

@@ -66,7 +66,8 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     it, and compute in `threaded_cpu` at least. `waits_alone`: others took CPUs, and without them the loop
     would wait, too, for 5 % of a step or more; `others_may_make_it`: perhaps for less than 10 %. `called`
     tells the loader from others of the program; else it is empty. `collate_line` is its collate function
-    with its line. `storage_bytes` came from storage, to all processes of the rank, per step. `made_ms` is
+    with its line, `collate_hot` the program's line that it is mostly in. `storage_bytes` came from storage,
+    to all processes of the rank, per step. `made_ms` is
     the production of a step's batches. `gains_ms` is what a step loses without a cause, without reading and
     decoding (`FILES`), without that of one file (``files:PATH``) and with the transform's (`RESIZED`), all
     else as it was; `most_ms` the same at most, where what is left gets quicker; `predicted` has what a
@@ -122,6 +123,7 @@ class LoaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     samples: float | None = None
     collate: str = ""
     collate_line: str = ""
+    collate_hot: str = ""
     core_free: bool | None = None
     cpus: int | None = None
     accelerated: bool = False

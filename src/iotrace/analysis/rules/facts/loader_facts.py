@@ -130,6 +130,7 @@ def _facts(
         samples=int(samples.sum()) / len(samples) if len(samples) else None,
         collate=_collate(analysis, source),
         collate_line=collate_of(about, analysis.session.paths) or "",
+        collate_hot=_collate_hot(report, source),
         core_free=core_free(analysis, report.system),
         cpus=_cpus(analysis, report),
         accelerated=wait.exposed_source in ("cuda_events", "kernels"),
@@ -283,6 +284,12 @@ def _given_bytes(run: LoaderRun) -> float | None:
     """Return the bytes that a task is sent to another process with, where most are large."""
     given = run.deliveries["given_bytes"][run.deliveries.known("given_bytes")]
     return float(given.mean()) if len(given) and 2 * len(given) >= len(run.deliveries) else None
+
+
+def _collate_hot(report: RankReport, run: LoaderRun) -> str:
+    """The line of the program that the collate function is mostly in; empty where none is."""
+    loader = next((each for each in report.loaders if each.id == run.number), None)
+    return "" if loader is None or loader.collate_hot is None else loader.collate_hot.lines
 
 
 def _collate(analysis: RankAnalysis, run: LoaderRun) -> str:
