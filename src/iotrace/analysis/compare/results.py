@@ -16,6 +16,7 @@ DATA = "data"  # what differs where the second reads other files for the same wo
 PROGRAM = "program"  # where it is another file with the same arguments
 REST = "the rest of the step"
 OTHER = "other"
+OF_TRAINING = ("forward", "backward", "optimizer")
 _HALF = 0.5
 _MOSTLY = 0.6  # of a change that is called other: what named parts have to have of it
 
@@ -67,7 +68,8 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
     """A part beside the loader that takes more or less than before; `times`: how often, where known.
 
     `bounded`: the smaller of `step_ms` is an upper bound. `unsure`: other programs may have changed it as
-    much. `ci95_ms` is the interval of the change of what was sampled; None of what was timed.
+    much. `ci95_ms` is the interval of the change of what was sampled; None of what was timed. `within`: it
+    is a part of forward, backward or optimizer.
     """
 
     what: str
@@ -76,6 +78,7 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
     bounded: bool = False
     ci95_ms: list[float] | None = None
     unsure: bool = False
+    within: bool = False
 
     @property
     def by_ms(self) -> float:
@@ -228,7 +231,14 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         """
         beside = [] if self.whole_run is None or self.epoch is not None else self.whole_run.changed
         named = [*beside, *self.code]
-        unnamed = [each for each in self.changed if each.what in (OTHER, REST) and _explained(each, named)]
+        within = [each for each in self.code if each.within]
+        besides = [each for each in named if each not in within]
+        unnamed = [
+            each
+            for each in self.changed
+            if (each.what in (OTHER, REST) and _explained(each, besides))
+            or (each.what in OF_TRAINING and _explained(each, within))
+        ]
         found: list[Changed | PartChange] = [*named, *(each for each in self.changed if each not in unnamed)]
         if self.verdict in ("faster", "slower"):
             found = [each for each in found if (each.by_ms < 0) == (self.verdict == "faster")]
