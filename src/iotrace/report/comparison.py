@@ -156,7 +156,7 @@ def stage_grid(stages: Iterable[StageChange], names: tuple[str, str]) -> Grid:
     """What stages cost a sample, before and after: a row for each, with the change and its interval."""
     rows = [
         (
-            f"{change.what} ({'CPU' if change.clock == 'cpu' else 'time'})",
+            f"{change.short} ({'CPU' if change.clock == 'cpu' else 'time'})",
             *(f"{digits(cost)}" for cost in change.cost_ms),
             grown(change.change_pct),
             " to ".join(grown(each, change.change_pct) for each in change.ci95_pct),

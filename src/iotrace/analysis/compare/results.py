@@ -63,6 +63,19 @@ class StageChange(msgspec.Struct, frozen=True, kw_only=True):
     decoded_noise_pct: float | None = None
     replaced_by: str | None = None
 
+    @property
+    def short(self) -> str:
+        """Name it in a column: of two files without the directories that both lie in."""
+        _, brace, rest = self.what.partition("{")
+        if self.replaced_by is None or not brace:
+            return self.what
+        if not rest.endswith("}"):
+            return f"{self.stage} of {{{rest}"
+        parts = [name.partition(".") for name in rest[:-1].split(" -> ")]
+        if parts[0][0] == parts[-1][0]:  # the same name with other endings
+            return f"{self.stage} of {parts[0][0]}.*"
+        return f"{self.stage} of {rest[:-1]}"
+
 
 class PartChange(msgspec.Struct, frozen=True, kw_only=True):
     """A part beside the loader that takes more or less than before; `times`: how often, where known.
