@@ -370,3 +370,47 @@ def test_samples_beside_other_programs_name_what_neither_made(
         ),
     )
     assert bool(found.code) == named
+
+
+STAGE = "the loop waits for stage resample (p1.py:39)"
+
+
+def named(step_ms: float, transform_ms: float, code: str | None = "IO230", **known: Any) -> dict[str, Any]:
+    """A run that waits for `transform`, and what its report names first."""
+    waits = {"raw_ms": transform_ms, "causes_ms": {"transform": transform_ms}}
+    own = phases(1.0, step_ms)
+    own["blocks"]["wait_ms"] = [transform_ms] * 60
+    own["blocks"]["causes_ms"] = {"transform": [transform_ms + 0.1 * (each % 5 - 2) for each in range(60)]}
+    culprits = [{"code": code, "text": STAGE}] if code else []
+    run = report(step_ms=step_ms, culprits=culprits, **{**own, "data_wait": waits})
+    fixes = [{"code": code, "text": "make resample faster"}] if code else []
+    run["verdict"] |= {"cause": "transform", "rank": 0, "fixes": fixes, **known}
+    return run
+
+
+def test_the_cause_that_a_report_named_is_told_once_it_is_gone() -> None:
+    slow, fast = named(200.0, 150.0), named(60.0, 10.0, None)
+    assert f"in A, and not in B: {STAGE}" in told(compared(slow, fast))
+    assert f"in B, and not in A: {STAGE}" in told(compared(fast, slow))
+    drawn = named(200.0, 150.0, "IO219")
+    drawn["ranks"][0]["culprits"] = []  # an advice alone
+    assert "advised in A, and not in B: make resample faster" in told(compared(drawn, fast))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(named(200.0, 150.0), named(60.0, 10.0), id="both name it"),
+        pytest.param(named(200.0, 150.0), named(140.0, 90.0, None), id="much of its time is left"),
+        pytest.param(named(200.0, 150.0, "IO103"), named(60.0, 10.0, None), id="the part names it"),
+        pytest.param(named(200.0, 150.0, "IO306"), named(60.0, 10.0, None), id="other programs"),
+        pytest.param(named(200.0, 150.0, rank=1), named(60.0, 10.0, None), id="of another rank"),
+        pytest.param(named(200.0, 150.0, None), named(60.0, 10.0), id="the faster one names it"),
+        pytest.param(named(200.0, 150.0, cause="read"), named(60.0, 10.0, None), id="another cause's time"),
+    ],
+)
+def test_a_cause_is_not_told_as_gone_where_that_is_not_seen(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    assert compared(before, after).verdict == "faster"
+    assert not any(STAGE in line for line in told(compared(before, after)))

@@ -85,6 +85,7 @@ def _reasons(result: Comparison) -> list[str]:
     if parts and not reasons and (by_ms := result.unexplained_ms) is not None:
         reasons.append(f"what made most of the change ({by_ms:+.1f} ms {result.unit}) is not known")
     changed = {"faster": "got shorter", "slower": "got longer"}.get(result.verdict, "changed")
+    reasons += [result.first] if result.first else []
     none = f"no part of the step {changed} beyond its noise"
     if not result.causes_ms and not result.rest_ms:
         none = "the parts of a step are not known"

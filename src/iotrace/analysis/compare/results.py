@@ -197,7 +197,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     `rank` stands for the job, of `ranks` on each side; `is_late`: as others wait for it. `rest_ms` is what a
     step does besides waiting: its phases, or the rest of it as one. `code` are functions of the loop's own
-    that took more or less.
+    that took more or less. `first` says what the first report named first, where the second does not;
+    of a second that is slower the other way round.
     """
 
     schema_version: int
@@ -229,6 +230,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     refused: str | None = None
     samples: list[int] | None = None
     is_late: bool = False
+    first: str | None = None
 
     @property
     def unit(self) -> str:
